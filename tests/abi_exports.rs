@@ -1,4 +1,4 @@
-//! What the built library shows to the dynamic loader: seven tables, a call for the command, its name, and no dependency that a host may lack.
+//! What the built library exports: seven tables, a call for the command, its name, and no dependency that a host may lack.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// libc's own, and the unwinder that every gcc runtime has.
+/// libc's libraries, and the unwinder that every gcc runtime has.
 const DEPENDENCIES: &[&str] = &[
     "libc.so.6",
     "libgcc_s.so.1",
@@ -52,10 +52,10 @@ fn the_library_has_nccls_name_for_it_and_is_never_unloaded() {
     assert_eq!(Path::new(&support::plugin()).file_name().expect("a file"), support::PLUGIN_FILE);
 }
 
-/// NCCL's threads must not wait for kernels, as these calls may: they are for tools and tests.
+/// NCCL's threads must not wait for kernels, as some calls of CUDA may: those are for tools and tests.
 #[test]
 fn the_library_knows_of_cuda_only_calls_that_wait_for_no_kernel() {
-    // Debug information names what the linker has left out.
+    // Debug information contains names that the linker has left out.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let stripped = folder.join(format!("stripped-{}.so", std::process::id()));
     support::output_of(
@@ -75,7 +75,7 @@ fn dynamic_section() -> String {
     support::output_of(Command::new("readelf").args(["--dynamic", "--wide"]).arg(support::plugin()))
 }
 
-/// What stands in brackets on the lines with this tag.
+/// The text in brackets on the lines with this tag.
 fn values(section: &str, tag: &str) -> Vec<String> {
     let value = |line: &str| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned());
     section.lines().filter(|line| line.contains(tag)).filter_map(value).collect()

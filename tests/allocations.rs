@@ -1,7 +1,7 @@
 //! Between isend, irecv and test the plugin allocates nothing, once a connection has been used.
 //!
-//! Each test runs itself again in a process of its own, where a counter stands before libc's allocator; that process is
-//! connected to itself. What is counted was done a few times before, so that every list has its size.
+//! Each test runs itself again in a process of its own, where a counter precedes libc's allocator; that process is connected to itself.
+//! What is counted was done a few times before, so that every list has its final capacity.
 
 mod support;
 
@@ -12,11 +12,11 @@ use support::counting;
 use support::net::{self, Memory, Net};
 use support::traffic::{self, End};
 
-/// Set in the process that counts: the plugin's file.
+/// Set in the process that counts, to the plugin's file.
 const COUNTED: &str = "IRONRAIL_TEST_COUNTED";
 const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
-/// Messages of 64 parts when the largest write is so small.
+/// The limit makes messages of 64 parts.
 const SMALL_WRITES: (&str, &str) = ("IRONRAIL_LARGEST_WRITE", "16K");
 const ROUNDS: usize = 3;
 const SECONDS_MOST: u32 = 120;
@@ -147,12 +147,12 @@ fn messages_without_receives_allocate_nothing() {
     });
 }
 
-/// Nothing is sent before its receive is known, and all of it by writes into place.
+/// Nothing is sent before its receive is known; everything is written directly to its place.
 const NOT_INLINE: (&str, &str) = ("IRONRAIL_INLINE_MAX_SIZE", "0");
-/// Messages of a connection that may be under way without an advert (docs/protocol.md).
+/// Messages of a connection that may be in flight without an advert (docs/protocol.md).
 const EARLY_MOST: usize = 64;
 
-/// So many receives, then as many sends, then all of it to its end.
+/// `count` receives, then as many sends, then all of them to their ends.
 fn burst([send, receive]: &mut Ends<'_>, bytes: usize, count: usize) {
     while receive.outstanding() < count {
         assert!(receive.post(bytes), "there is room in the window");
@@ -167,7 +167,7 @@ fn burst([send, receive]: &mut Ends<'_>, bytes: usize, count: usize) {
     }
 }
 
-/// irecv until NULL, isend until NULL, then all of it to its end.
+/// irecv until NULL, isend until NULL, then all of them to their ends.
 fn fill_window(ends: &mut Ends<'_>, bytes: usize) {
     let [send, receive] = ends;
     while receive.post(bytes) {}
@@ -178,7 +178,7 @@ fn fill_window(ends: &mut Ends<'_>, bytes: usize) {
         while sent < posted && send.post(bytes) {
             sent += 1;
         }
-        // One more has no receive to go to.
+        // One more message has no receive.
         if sent == posted && receive.outstanding() == posted {
             assert!(!send.post(bytes), "a message without a receive was taken");
         }
@@ -187,7 +187,7 @@ fn fill_window(ends: &mut Ends<'_>, bytes: usize) {
     }
 }
 
-/// Runs `scenario` over a connection of the process to itself, and counts when it is warm.
+/// Runs `scenario` over a connection of the process to itself, and counts once that is warm.
 fn nothing_in(test: &str, settings: &[(&str, &str)], scenario: fn(&mut Ends<'_>)) {
     counted(test, settings, |plugin| {
         let net = Net::open(plugin);
@@ -205,7 +205,7 @@ fn nothing_in(test: &str, settings: &[(&str, &str)], scenario: fn(&mut Ends<'_>)
     });
 }
 
-/// Runs `body` in a process that counts: this one, or another that is made of this test alone.
+/// Runs `body` in a process that counts: this one, or another one that runs this test only.
 fn counted(test: &str, settings: &[(&str, &str)], body: impl FnOnce(&Path)) {
     if let Some(plugin) = std::env::var_os(COUNTED) {
         net::give_up_after(SECONDS_MOST);
@@ -221,7 +221,7 @@ fn counted(test: &str, settings: &[(&str, &str)], body: impl FnOnce(&Path)) {
     assert!(said.contains("1 passed"), "{said}");
 }
 
-/// The part of the plugin's path that tells it from other libraries.
+/// The part of the plugin's path that distinguishes it from other libraries.
 fn name(plugin: &Path) -> String {
     plugin.file_name().expect("a file").to_string_lossy().into_owned()
 }

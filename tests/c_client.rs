@@ -1,4 +1,4 @@
-//! A C program that loads the plugin as NCCL does and moves checked data, by every version's table.
+//! A C program that loads the plugin as NCCL does and moves checked data with every version's table.
 
 mod support;
 
@@ -8,7 +8,7 @@ fn run(version: u32, mode: &str) {
     client::run(version, mode, &[]);
 }
 
-/// What a connection may carry is settled between the ends: the older table has no groups, and is cut to its receives.
+/// The ends negotiate what a connection can carry: the older table has no groups, and truncates to its receives.
 #[test]
 fn ends_of_different_versions_move_data() {
     for (version, other) in [(12, "8"), (9, "6"), (8, "12")] {

@@ -1,4 +1,4 @@
-//! What the plugin counts: bytes by counters are the bytes that were moved, and the page that shows them is its owner's alone.
+//! The plugin's counters: their bytes are the bytes that were moved, and the page of counters is accessible to its owner only.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -15,9 +15,9 @@ use support::calls::Net;
 use support::link::{Link, SLOT};
 use support::stage::{Part, play};
 
-/// How long a play may take on a machine that is busy with others.
+/// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
-/// Short ones that travel in packets, empty ones, and long ones over both rails.
+/// Short messages, which travel in packets, empty ones, and long ones over both rails.
 const LENGTHS: [usize; 4] = [0, 8, 5000, SLOT - 7];
 /// Messages of each length.
 const COUNT: usize = 40;
@@ -47,7 +47,7 @@ fn bytes_by_counters_are_the_bytes_that_were_moved() {
     });
 }
 
-/// Of the rows of a process that is connected with itself.
+/// Checks the rows of a process that is connected to itself.
 fn adds_up(rows: &[Row]) {
     let bytes: usize = LENGTHS.iter().map(|len| len * COUNT).sum();
     let inline: usize = LENGTHS.iter().filter(|len| **len <= 4096).count() * COUNT;
@@ -69,9 +69,9 @@ fn adds_up(rows: &[Row]) {
         assert_eq!(rails.len(), 2, "{rows:#?}");
         let carried: u64 = rails.iter().map(|row| row.get(Counter::Bytes)).sum();
         let long: usize = LENGTHS.iter().filter(|len| **len > 4096).map(|len| len * COUNT).sum();
-        // What this provider says of a write that arrives is not its length.
-        let told = if direction == Direction::Send { long as u64 } else { 0 };
-        assert_eq!(carried, told, "{direction:?}");
+        // The completion of a remote write does not contain its length with this provider.
+        let expected = if direction == Direction::Send { long as u64 } else { 0 };
+        assert_eq!(carried, expected, "{direction:?}");
         assert!(rails.iter().all(|row| row.get(Counter::Parts) > 0), "{rails:#?}");
     }
 }
@@ -97,7 +97,7 @@ fn in_the_file(text: &str) {
     };
     let sent = parts.iter().filter(|row| row["direction"] == "send");
     let sent: u64 = sent.map(|row| row["bytes"].as_u64().expect("a number")).sum();
-    // The probe of the device has written to itself, too.
+    // The device's probe has written to itself too.
     let probed = whole("data_bytes") - sent;
     assert!(probed < 4096, "by completions {probed} more than by posts: {text}");
 }
@@ -105,7 +105,7 @@ fn in_the_file(text: &str) {
 #[test]
 fn the_page_is_its_owners_alone_and_follows_no_link() {
     play(&RAILS, BOUND, |part| {
-        // Somebody is before us: nothing of theirs is written to.
+        // A file of this name exists already: it must not be written to.
         let name = counters::file_name(user(), process::id(), 0);
         let trap = Path::new(counters::FOLDER).join(name);
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trap.{}", process::id()));
@@ -149,7 +149,7 @@ fn without_the_setting_there_is_no_page_and_counting_goes_on() {
     });
 }
 
-/// Connections that close and come again count on where they were.
+/// Counters continue when connections close and open again.
 #[test]
 fn a_connection_that_comes_again_counts_on() {
     play(&RAILS, BOUND, |part| {
@@ -165,7 +165,7 @@ fn a_connection_that_comes_again_counts_on() {
             link.close();
         }
         net.finalize(context).expect("finalize");
-        // And after the page has gone.
+        // The same after the page was removed.
         let context = net.init().expect("init");
         let link = Link::to_self(net, context);
         let rows = page(&only_page()).rows;
@@ -178,7 +178,7 @@ fn a_connection_that_comes_again_counts_on() {
     });
 }
 
-/// A process that was killed leaves its page, which the next one of the same user removes once it is a minute old.
+/// A process that was killed leaves its page; the next process of the same user removes it after a minute.
 #[test]
 fn the_page_of_a_process_that_was_killed_stays_readable_and_unlocked() {
     play(&RAILS, BOUND, |part| {
@@ -188,11 +188,11 @@ fn the_page_of_a_process_that_was_killed_stays_readable_and_unlocked() {
             let mut link = Link::to_self(net, context);
             link.exchange(COUNT, 8).expect("messages move");
             part.say(&process::id().to_string());
-            part.hear();
+            part.receive();
             unreachable!("it is killed");
         }
         let victim = part.cast("victim", &[]);
-        let number: u32 = victim.hear().parse().expect("its number");
+        let number: u32 = victim.receive().parse().expect("its number");
         let path = Path::new(counters::FOLDER).join(counters::file_name(user(), number, 0));
         let open = || fs::File::open(&path).expect("it is there");
         assert!(!fabric::is_unlocked(&open()), "its process lives");

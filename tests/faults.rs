@@ -1,5 +1,5 @@
-//! Faults that NCCL's own proxies met over the plugin, each by the smallest play that shows it. FAULT_RUNS says how often those run
-//! that show a fault now and then (100 for a count to trust); each prints how many of its runs it was.
+//! Faults that NCCL's own proxies met over the plugin, each by the smallest play that shows it. FAULT_RUNS sets how often those run that
+//! show a fault only sometimes (100 for a reliable count); each prints in how many of its runs it did.
 
 mod support;
 
@@ -30,11 +30,11 @@ fn main() -> ExitCode {
 }
 
 const BOUND: Duration = Duration::from_secs(240);
-/// Longer than any death takes to be noticed that is noticed at all.
+/// Longer than the detection of any death that is detected at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Requests that are outstanding when the peer dies.
 const OUTSTANDING: usize = 8;
-/// Begins the line with the figures.
+/// The start of the line with the figures.
 const REPORT: &str = "faults: ";
 
 fn open(part: &Part) -> (Net, Object) {
@@ -42,7 +42,7 @@ fn open(part: &Part) -> (Net, Object) {
     (net, net.init().expect("init"))
 }
 
-/// One run, or as many as FAULT_RUNS says.
+/// One run, or FAULT_RUNS.
 fn runs(usual: usize) -> usize {
     std::env::var("FAULT_RUNS").map_or(usual, |text| text.parse().expect("FAULT_RUNS is a number"))
 }
@@ -51,7 +51,7 @@ fn report(said: &str) {
     said.lines().filter(|line| line.contains(REPORT)).for_each(say);
 }
 
-/// Messages both ways, many at once, until a call fails: how long after `start` that was.
+/// Messages in both directions, many at once, until a call fails; returns the time since `start`.
 fn exchange_until_it_fails(net: Net, link: &Link, start: Instant) -> Duration {
     let Link { send, receive, out, input, .. } = link;
     let (mut sends, mut receives) = (VecDeque::new(), VecDeque::new());
@@ -88,13 +88,13 @@ fn victim(part: &Part) {
     exchange_until_it_fails(net, &link, Instant::now());
 }
 
-/// A link to a peer that is killed under load, and how long until a call said so.
+/// A link to a peer that is killed under load, and the time until a call failed.
 fn with_a_victim(part: &Part, net: Net, context: Object) -> (Link, Duration) {
     let mut victim = part.cast("victim", &[]);
     let link = Link::to_peer(net, context, &mut victim);
-    assert_eq!(victim.hear(), "ready");
+    assert_eq!(victim.receive(), "ready");
     let killer = std::thread::spawn(move || {
-        // It is to die in the middle of its messages, whenever.
+        // It is killed at any point in the middle of its messages.
         std::thread::sleep(Duration::from_millis(50));
         victim.kill();
         Instant::now()
@@ -105,7 +105,7 @@ fn with_a_victim(part: &Part, net: Net, context: Object) -> (Link, Duration) {
     (link, failed.saturating_duration_since(killed))
 }
 
-/// NCCL gives up a connection that it has asked for, and finalizes.
+/// NCCL abandons a connect, and finalizes.
 fn finalize_after_an_aborted_connect_over_shm() {
     let settings = [("PROVIDER", "shm"), ("CLOSE_TIMEOUT_MS", "500")];
     play(&settings, BOUND, |part| {
@@ -113,12 +113,12 @@ fn finalize_after_an_aborted_connect_over_shm() {
         if part.name == "listener" {
             let (handle, listener) = net.listen(context, 0).expect("listen");
             part.say(&to_text(&handle));
-            part.hear();
+            part.receive();
             net.close_listen(listener).expect("closeListen");
             return net.finalize(context).expect("finalize");
         }
         let mut listener = part.cast("listener", &[]);
-        let mut handle = from_text(&listener.hear());
+        let mut handle = from_text(&listener.receive());
         for _ in 0..100 {
             assert_eq!(net.connect(context, 0, &mut handle).expect("connect"), None);
         }
@@ -128,7 +128,7 @@ fn finalize_after_an_aborted_connect_over_shm() {
     });
 }
 
-/// NCCL frees nothing more after the first error.
+/// NCCL deregisters nothing after the first error.
 fn buffers_are_given_back_after_a_death_over_shm() {
     let settings = [("PROVIDER", "shm"), ("PEER_TIMEOUT_MS", "2000"), ("CLOSE_TIMEOUT_MS", "500")];
     play(&settings, BOUND, |part| {

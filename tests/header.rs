@@ -1,4 +1,4 @@
-//! include/ironrail.h is what cbindgen makes of src/abi and crates/net-abi.
+//! include/ironrail.h is what cbindgen generates from src/abi and crates/net-abi.
 //!
 //! With UPDATE_HEADER=1 the file is written instead of compared: scripts/header.
 
@@ -29,7 +29,7 @@ fn the_header_is_what_the_sources_say() {
             "include/ironrail.h:{line} is not what the sources give, run scripts/header:\n- {was}\n+ {is}"
         );
     }
-    // cbindgen passes over what it cannot read, so what matters is looked for.
+    // cbindgen skips what it cannot parse, so the important names are searched for.
     for (version, symbol) in net_abi::SYMBOLS {
         let symbol = symbol.to_str().expect("ASCII");
         assert!(

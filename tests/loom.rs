@@ -1,7 +1,7 @@
-//! What threads share without a lock, tried by loom in every order that the memory model allows.
+//! What threads share without a lock, tested by loom in every order that the memory model permits.
 //!
-//! It runs with `--cfg loom` (scripts/races loom), and is empty else. The types stand in files that are compiled here a
-//! second time, over loom's atomics.
+//! It runs with `--cfg loom` (scripts/races loom), and is empty otherwise. The types are in files that are compiled here a second time,
+//! with loom's atomics.
 #![cfg(loom)]
 
 #[path = "../crates/fabric/src/lockless.rs"]
@@ -75,7 +75,7 @@ fn numbers_are_given_once() {
     });
 }
 
-/// Another logger than the last may be seen for a while, but none that is not ready.
+/// Another logger than the last one may be seen for a while, but none that is incomplete.
 #[test]
 fn what_was_written_before_publishing_is_seen_with_it() {
     loom::model(|| {
@@ -96,7 +96,7 @@ fn what_was_written_before_publishing_is_seen_with_it() {
     });
 }
 
-/// An inbox of a few words, which a peer writes without an order.
+/// An inbox of a few words, which a peer writes in any order.
 struct Inbox(Arc<Vec<AtomicU64>>);
 
 impl InboxMemory for Inbox {

@@ -1,7 +1,7 @@
-//! A communicator that was opened, used and finalized leaves no memory behind: NCCL makes and ends many in one process.
+//! A communicator that was opened, used and finalized leaks no memory: NCCL makes and ends many in one process.
 //!
-//! What is counted is what malloc has handed out, between the middle and the end of many cycles of init, listen, connect,
-//! accept, close and finalize. What providers are known to leak is allowed for by its size.
+//! Counted is the memory that malloc has handed out, between the middle and the end of many cycles of init, listen, connect, accept, close
+//! and finalize. Known leaks of providers are subtracted by their size.
 
 mod support;
 
@@ -16,18 +16,18 @@ use support::say;
 use support::stage::{Part, play};
 
 const BOUND: Duration = Duration::from_secs(300);
-/// Half of them to fill every cache.
+/// The first half fills every cache.
 const CYCLES: usize = 300;
-/// What the caches of malloc and of the providers may still grow by, and what malloc rounds up of what `net` leaks.
+/// What the caches of malloc and of the providers may still grow by, and malloc's rounding of what `net` leaks.
 const SLACK: usize = 24 << 10;
 /// A device of one rail has two endpoints: for data and for control.
 const ENDPOINTS: usize = 2;
 /// `net` of libfabric 1.17 never frees a copy of fi_info for each endpoint (xnet_init_rdm; 1.18 does).
 const NET_ENDPOINT: usize = 672;
-/// Nor one for each connection that it accepted: of either endpoint to itself.
+/// Nor one for each accepted connection; each endpoint has one to itself.
 const NET_CONNECTION: usize = 704;
-/// `shm` never frees the name of an endpoint's memory before the process ends (smr_create), nor what was queued when it closed: 304 to
-/// 464 bytes in runs of one build.
+/// `shm` never frees the name of an endpoint's memory before the process ends (smr_create), nor what was queued when it closed: 304 to 464
+/// bytes in runs of one build.
 const SHM_ENDPOINT: usize = 480;
 
 fn main() -> ExitCode {
@@ -69,7 +69,7 @@ fn cycles_over_tcp_of_the_second_library_leave_nothing() {
     report(&play(&settings, BOUND, |part| leaves(part, 0)));
 }
 
-/// `known`: bytes of each cycle that are the provider's.
+/// `known`: bytes per cycle that the provider leaks.
 fn leaves(part: &Part, known: usize) {
     let net = Net::open(&part.plugin());
     let buffer = Buffer::new(1 << 16);
@@ -109,5 +109,5 @@ fn report(said: &str) {
     said.lines().filter(|line| line.starts_with(REPORT)).for_each(say);
 }
 
-/// Begins the line with the figures.
+/// The start of the line with the figures.
 const REPORT: &str = "memory: ";

@@ -1,5 +1,5 @@
-//! A panic in a call is one line in the log, and the end of what it may have left half done, for good: the endpoint that was locked,
-//! else the comm that the call was about. The next call on that is an error, closing works, and everything else goes on.
+//! A panic in a call is one line in the log, and permanently disables what it may have left inconsistent: the locked endpoint, or else the
+//! comm of the call. The next call on that is an error, closing works, and everything else continues.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::stage::play_each;
 
 const BOUND: Duration = Duration::from_secs(120);
 
-/// A plugin that can be asked for panics.
+/// A plugin that can be made to panic.
 struct Faulty {
     file: PathBuf,
     net: Net,
@@ -28,7 +28,7 @@ impl Faulty {
         Self { file, net }
     }
 
-    /// The call panics at this place: an internal error and one line, which names the place.
+    /// The call panics at this place: it returns an internal error, and one line names the place.
     #[track_caller]
     fn panics<T: std::fmt::Debug>(&self, place: &str, call: impl FnOnce() -> Answer<T>) {
         panic_in(&self.file, place);
@@ -46,7 +46,7 @@ impl Faulty {
     }
 }
 
-/// An internal error that says nothing: the log has the line.
+/// An internal error without a line of its own, since the log has one already.
 #[track_caller]
 fn broken<T: std::fmt::Debug>(answer: Answer<T>) {
     let failure = answer.expect_err("it is broken");
@@ -64,7 +64,7 @@ fn settings() -> [(&'static str, &'static str); 4] {
     ]
 }
 
-/// What every call about a broken endpoint answers, and that it can be closed.
+/// Every call on a broken endpoint fails, and it can be closed.
 fn is_broken_and_closes(
     net: Net,
     context: Object,
@@ -85,7 +85,7 @@ fn is_broken_and_closes(
     net.finalize(context).expect("finalize");
 }
 
-/// A message each way, posted.
+/// Posts a message in each direction.
 fn post(net: Net, link: &Link) -> (Object, Object) {
     let (mut sent, mut received) = (None, None);
     wait("a message to be posted", || {
@@ -139,7 +139,7 @@ fn a_panic_under_the_lock_of_an_endpoint_ends_that_endpoint_and_no_other() {
                 faulty.panics(case, || net.iflush(link.receive, slot, 8, link.input.region));
             }
             "completion" => faulty.panics(case, || {
-                // Whichever call polls a queue that something has come to.
+                // The panic is in whichever call polls a queue with a completion.
                 loop {
                     for request in [sent, received] {
                         net.test(request)?;
@@ -167,7 +167,7 @@ fn a_panic_under_the_lock_of_an_endpoint_ends_that_endpoint_and_no_other() {
         bystander.works();
         bystander.close();
         net.finalize(other).expect("finalize");
-        // What comes after it is as good as new.
+        // What is opened afterwards works.
         let next = net.init().expect("init");
         let mut link = Link::to_self(net, next);
         link.works();

@@ -1,6 +1,6 @@
 //! The same plugin file over every software provider, on both libraries, and by every path of the protocol.
 //!
-//! Cases of the second library are ignored where it is not there.
+//! Cases of the second library are ignored if it is not there.
 
 #[path = "vfabric/fabric.rs"]
 #[allow(dead_code, reason = "shared with the tests over the virtual fabric")]
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     harness::run(tests)
 }
 
-/// v12 is the native table, v8 the one with narrow sizes and truncation.
+/// v12 is the native table, v8 the one with `int` sizes and truncation.
 fn both_ways(settings: &[(&str, &str)]) {
     client::run(12, "pair", settings);
     client::run(12, "self", settings);
@@ -156,7 +156,8 @@ fn the_second_library_moves_data_over_every_profile() {
     }
 }
 
-/// Its wire, by the virtual fabric, which has no lines in order: every rail is asked for, and those of data tolerate the refusal.
+/// EFA's wire by the virtual fabric, which does not write lines in order: every rail is asked for that, and data rails tolerate the
+/// refusal.
 fn efa_is_asked_for_its_options_on_the_rails_that_they_are_for() {
     let library = second();
     let report = Fabric::client("efa", 12, &[("IRONRAIL_LIBFABRIC", &*library)]);

@@ -1,4 +1,4 @@
-//! Stall reports between processes, and the dump that a file asks for. `tests/vfabric/stalls.rs` has the kinds that need no process.
+//! Stall reports between processes, and the dump that a file requests. `tests/vfabric/stalls.rs` has the kinds that need no second process.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -15,7 +15,7 @@ use support::link::{Link, SLOT};
 use support::stage::{Part, play};
 
 const BOUND: Duration = Duration::from_secs(120);
-/// Longer than any report takes on a machine that is busy with others.
+/// Longer than any report takes on a busy machine.
 const WAIT: Duration = Duration::from_secs(40);
 const SETTINGS: [(&str, &str); 4] = [
     ("PROVIDER", "net"),
@@ -28,7 +28,7 @@ fn reports() -> Vec<String> {
     warnings().into_iter().filter(|line| line.contains("stalled: ")).collect()
 }
 
-/// The report, which comes while this is called.
+/// The next report, which appears while this calls `poll`.
 #[track_caller]
 fn report(mut poll: impl FnMut()) -> String {
     let start = Instant::now();
@@ -74,7 +74,7 @@ fn a_peer_that_is_stopped_is_named_by_the_one_that_waits_for_it() {
     });
 }
 
-/// Its NCCL has posted a receive, whose message is there, and asks for it no more: the sender waits for the next receive.
+/// The peer's NCCL has posted a receive, whose message has arrived, and does not test it any more: the sender waits for the next receive.
 #[test]
 fn a_peer_whose_nccl_does_not_poll_is_named_on_both_ends() {
     play(&SETTINGS, BOUND, |part| {
@@ -87,12 +87,12 @@ fn a_peer_whose_nccl_does_not_poll_is_named_on_both_ends() {
             let said = report(|| {});
             assert!(said.contains("NCCL has 1 request open"), "{said}");
             part.say("reported");
-            part.hear();
+            part.receive();
             return;
         }
         let mut peer = part.cast("peer", &[]);
         let link = opened(part, Some(&mut peer));
-        assert_eq!(peer.hear(), "posted");
+        assert_eq!(peer.receive(), "posted");
         let isend = || {
             let sent = net.isend(link.send, link.out.slot(0), SLOT, 0, link.out.region);
             sent.expect("isend")
@@ -109,7 +109,7 @@ fn a_peer_whose_nccl_does_not_poll_is_named_on_both_ends() {
         for words in [&*number, "the peer's NCCL has requests open and has not called"] {
             assert!(said.contains(words), "{words}: {said}");
         }
-        assert_eq!(peer.hear(), "reported");
+        assert_eq!(peer.receive(), "reported");
         peer.say("end");
         peer.finish();
     });
@@ -140,7 +140,7 @@ fn a_file_that_comes_asks_for_a_dump_of_all_connections() {
                 all.filter(|path| path.extension().is_some_and(|kind| kind == "json"))
                     .collect::<Vec<_>>()
             };
-            assert!(dumps().is_empty(), "nobody has asked");
+            assert!(dumps().is_empty(), "no dump was requested");
             fs::write(trigger, "").expect("ours");
             let mut found = None;
             support::link::wait("the dump", || {

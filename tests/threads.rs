@@ -1,6 +1,6 @@
-//! Threads as NCCL has them: a service and a progress thread for each communicator, at once on the same comms.
+//! NCCL's threads: a service and a progress thread for each communicator, at once on the same comms.
 //!
-//! scripts/races has valgrind's tools look at the same program.
+//! scripts/races runs valgrind's tools on the same program.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn a_buffer_that_others_have_registered_too_is_not_waited_for() {
             sent = net.isend(send, out.address(), LEN, 0, used).expect("isend");
             sent.is_some()
         });
-        // The far endpoint makes no progress, so the message stays in flight, and a wait would end in a warning.
+        // The other endpoint makes no progress, so the message stays in flight, and a wait would end in a warning.
         net.deregister(send, other).expect("deregMr");
         let said = support::calls::warnings();
         assert!(said.is_empty(), "{said:?}");

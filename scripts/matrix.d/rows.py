@@ -74,14 +74,14 @@ class Matrix:
     def mixed(self, runtime, profile, rails, words, **settings):
         """The workload of tests/vfabric/mixed.rs, over the optimised plugin."""
         given = {"MIXED_PROFILE": profile, "MIXED_RAILS": rails, **settings, **second(runtime)}
-        code, text = self.run("row", RELEASE | given, *test("vfabric", "mixed::as_told", "--ignored", limit=3600))
+        code, text = self.run("row", RELEASE | given, *test("vfabric", "mixed::as_configured", "--ignored", limit=3600))
         said = [] if code else re.findall(r"^mixed: (.*)", text, re.M)
         self.tell(runtime, profile, f"{rails} rails", ", ".join(filter(None, [words, *said])), code, text)
 
     def gpus(self, runtime, profile, rails, settings):
         """Messages between host and GPU memory, each way, by a stand-in for CUDA's driver."""
         case = f"{profile} {rails}" + ("" if runtime == "1.17" else " second")
-        command = test("gpu_memory", "gpu::messages_of_gpus_as_told", "--ignored", limit=3600)
+        command = test("gpu_memory", "gpu::messages_of_gpus_as_configured", "--ignored", limit=3600)
         ran = self.run("row", RELEASE | {"GPU_CASE": case, "GPU_FABRIC": settings}, *command)
         self.tell(runtime, profile, f"{rails} rails", f"GPU memory, {settings}", *ran)
 

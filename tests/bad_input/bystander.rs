@@ -1,4 +1,4 @@
-//! A third process, whose connection has to work whatever befalls the others.
+//! A third process, whose connection must work whatever happens to the others.
 
 use std::time::Instant;
 
@@ -7,17 +7,17 @@ use crate::support::link::Link;
 use crate::support::stage::{Cast, Part};
 use crate::{CLOSE_BOUND, SLACK};
 
-/// The part of the third process.
+/// The third process.
 pub(crate) fn play(part: &Part, net: Net, context: Object) {
     let mut link = Link::to_peer(net, context, &mut { part });
-    while part.hear() == "works" {
+    while part.receive() == "works" {
         link.works();
     }
     link.close();
     net.finalize(context).expect("finalize");
 }
 
-/// The connection, seen from here.
+/// The connection to it, at this end.
 pub(crate) struct Bystander {
     cast: Cast,
     link: Link,
@@ -36,7 +36,7 @@ impl Bystander {
         self.link.works();
     }
 
-    /// The other side closes at its leisure.
+    /// Makes the other side close.
     pub(crate) fn say_end(&mut self) {
         self.cast.say("end");
     }
@@ -45,7 +45,7 @@ impl Bystander {
         self.cast.finish();
     }
 
-    /// Closes all, in bounded time.
+    /// Closes everything, in bounded time.
     pub(crate) fn end(mut self, net: Net, context: Object) {
         self.works();
         self.cast.say("end");

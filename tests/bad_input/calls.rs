@@ -1,4 +1,4 @@
-//! Calls that no caller should make: objects that are gone, memory that is not registered, sizes that cannot be.
+//! Calls that no caller should make: with objects that are gone, memory that is not registered, impossible sizes.
 
 use harness::Test;
 use net_abi::ResultCode;
@@ -11,7 +11,7 @@ use crate::{BOUND, SETTINGS, open, refused};
 const INVALID: ResultCode = ResultCode::INVALID_ARGUMENT;
 const GONE: &str = "not open";
 
-/// A message on its way both ways, done or not.
+/// Begins a message in each direction.
 fn begin(net: Net, link: &Link, len: usize) -> (Object, Object) {
     let (mut sent, mut received) = (None, None);
     wait("a message to be posted", || {
@@ -39,7 +39,7 @@ fn a_request_that_is_finished_is_refused_however_often_its_place_is_used_again()
         for _ in 0..40 {
             refused(net.test(sent), INVALID, "request");
             refused(net.test(received), INVALID, "request");
-            // Others are under way, in whatever place the old ones had.
+            // Others are in flight, in the places of the old ones.
             let (sent_now, received_now) = begin(net, &link, 8);
             refused(net.test(sent), INVALID, "request");
             refused(net.test(received), INVALID, "request");
@@ -78,7 +78,7 @@ fn what_was_closed_is_refused_by_every_call() {
         net.close_send(gone.send).expect("close");
         net.close_recv(gone.receive).expect("close");
         everything_is_refused(None);
-        // The slots are used again, and the old names still miss.
+        // The slots are reused, and the old names are still refused.
         let mut others: Vec<_> = (0..3).map(|_| Link::to_self(net, context)).collect();
         everything_is_refused(None);
         others.iter_mut().for_each(Link::works);
@@ -86,7 +86,7 @@ fn what_was_closed_is_refused_by_every_call() {
         link.works();
         net.finalize(context).expect("finalize");
         everything_is_refused(Some(context));
-        // So do they in the next communicator.
+        // They are refused in the next communicator too.
         for _ in 0..3 {
             let next = net.init().expect("init");
             let mut links: Vec<_> = (0..5).map(|_| Link::to_self(net, next)).collect();
@@ -156,7 +156,7 @@ fn bytes_outside_of_a_registered_buffer_are_refused() {
         for (address, bytes) in [(start, 0), (0, 8), (start, usize::MAX), (usize::MAX, 2)] {
             refused(net.register_at(link.send, address, bytes), INVALID, "");
         }
-        // The address space has an end, and no pages there.
+        // The address space is limited, and has no pages there.
         let high = net.register_at(link.send, 1 << 62, 4096);
         if let Ok(region) = high {
             net.deregister(link.send, region).expect("deregMr");
@@ -217,7 +217,7 @@ fn a_message_longer_than_its_receive_fails_both_ends_of_its_connection_alone() {
     });
 }
 
-fn a_peer_that_has_closed_is_an_error_to_whoever_still_wants_something() {
+fn requests_to_a_peer_that_has_closed_are_errors() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
@@ -246,7 +246,7 @@ fn a_peer_that_has_closed_is_an_error_to_whoever_still_wants_something() {
     });
 }
 
-fn a_buffer_that_is_never_deregistered_harms_nobody() {
+fn a_buffer_that_is_never_deregistered_is_harmless() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
@@ -259,7 +259,7 @@ fn a_buffer_that_is_never_deregistered_harms_nobody() {
     });
 }
 
-/// Buffers that do not lie in these `len` bytes, or not all of them.
+/// Buffers that are not, or not entirely, within these `len` bytes.
 fn outside_of(start: usize, len: usize) -> [(usize, usize); 9] {
     [
         (start - 1, 8),
@@ -282,7 +282,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(bytes_outside_of_a_registered_buffer_are_refused),
         Test::new(sizes_and_groups_that_cannot_be_are_refused),
         Test::new(a_message_longer_than_its_receive_fails_both_ends_of_its_connection_alone),
-        Test::new(a_peer_that_has_closed_is_an_error_to_whoever_still_wants_something),
-        Test::new(a_buffer_that_is_never_deregistered_harms_nobody),
+        Test::new(requests_to_a_peer_that_has_closed_are_errors),
+        Test::new(a_buffer_that_is_never_deregistered_is_harmless),
     ]
 }

@@ -1,4 +1,4 @@
-//! Ends of things: bounded whoever does not answer, and nothing left open.
+//! Closes are bounded whichever peer does not answer, and leave nothing open.
 
 use harness::Test;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn within<T>(what: &str, bound: Duration, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The one sentence says that a buffer is not given back.
+/// The only sentence says that a buffer is not given back.
 #[track_caller]
 pub(crate) fn stays(failure: &Failure, buffer: Buffer) {
     assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
@@ -29,7 +29,7 @@ pub(crate) fn stays(failure: &Failure, buffer: Buffer) {
     assert!(failure.said.len() == 1 && failure.said[0].contains(&what), "{failure:?}");
 }
 
-/// Fills both windows of a link whose peer does nothing.
+/// Fills both windows of a link whose peer makes no calls.
 fn fill(net: Net, link: &Link) {
     while net
         .irecv(link.receive, link.input.slot(0), SLOT, 0, link.input.region)
@@ -42,7 +42,7 @@ fn fill(net: Net, link: &Link) {
     }
 }
 
-/// Ends a link with everything in flight, while its peer is as `kill` says, and the endpoint after it.
+/// Closes a link with everything in flight, while its peer is stopped or killed, then the endpoint.
 fn closes(part: &Part, kill: bool) {
     if part.name == "bystander" {
         let (net, context) = open(part);
@@ -51,13 +51,13 @@ fn closes(part: &Part, kill: bool) {
     if part.name == "idle" {
         let (net, context) = open(part);
         let link = Link::to_peer(net, context, &mut { part });
-        // Room for the sends of the other side: they are in flight, not refused.
+        // Receives for the sends of the other side: they are in flight, not refused.
         for _ in 0..8 {
             let (slot, region) = (link.input.slot(0), link.input.region);
             net.irecv(link.receive, slot, SLOT, 0, region).expect("irecv");
         }
         part.say("ready");
-        part.hear();
+        part.receive();
         return;
     }
     let before = descriptors();
@@ -65,7 +65,7 @@ fn closes(part: &Part, kill: bool) {
     let mut bystander = Bystander::cast(part, net, context);
     let mut idle = part.cast("idle", &[]);
     let link = Link::to_peer(net, context, &mut idle);
-    assert_eq!(idle.hear(), "ready");
+    assert_eq!(idle.receive(), "ready");
     fill(net, &link);
     if kill {
         idle.kill();
@@ -74,7 +74,7 @@ fn closes(part: &Part, kill: bool) {
     let memories = [(link.send, link.out), (link.receive, link.input)];
     for (comm, memory) in memories {
         let answer = within("deregMr", bound, || net.deregister(comm, memory.region));
-        // The dead begin nothing more, and what they had begun was waited for.
+        // A dead peer begins nothing more, and what it had begun was waited for.
         if let Err(failure) = answer {
             assert!(!kill, "{failure:?}");
             stays(&failure, memory.buffer);
@@ -83,7 +83,7 @@ fn closes(part: &Part, kill: bool) {
     within("closeSend", bound, || net.close_send(link.send)).expect("closeSend");
     within("closeRecv", bound, || net.close_recv(link.receive)).expect("closeRecv");
     bystander.works();
-    // The connection is draining still, and nobody else cares.
+    // The connection is still draining, and others are not affected.
     bystander.works();
     bystander.say_end();
     within("finalize", bound, || net.finalize(context)).expect("finalize");
@@ -118,7 +118,7 @@ fn finalize_frees_what_was_left_open() {
     });
 }
 
-/// v8 knows no finalize: an endpoint ends with its last comm.
+/// v8 has no finalize: an endpoint closes with its last comm.
 fn the_last_close_of_v8_frees_the_endpoint() {
     play(SETTINGS, BOUND, |part| {
         let net = Net::open(&part.plugin());

@@ -1,4 +1,4 @@
-//! Peers that are killed: whoever depends on them gets an error in time, and nobody else notices.
+//! Peers that are killed: requests that depend on them fail in time, and no others.
 
 use harness::Test;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use crate::support::say;
 use crate::support::stage::{Part, play};
 use crate::{BOUND, DEADLINE, SETTINGS, SLACK, not_over, open};
 
-/// What a part does that is to be killed: all but "bystander" go on until then.
+/// A process that will be killed: all but "bystander" continue until then.
 fn other_part(part: &Part) -> bool {
     let (net, context) = match part.name.as_str() {
         "main" => return false,
@@ -23,20 +23,20 @@ fn other_part(part: &Part) -> bool {
         "listener" => {
             let (handle, _) = net.listen(context, 0).expect("listen");
             part.say(&to_text(&handle));
-            part.hear();
+            part.receive();
         }
         "connector" => {
-            let mut handle = from_text(&part.hear());
+            let mut handle = from_text(&part.receive());
             assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
             part.say("asked");
             wait("death", || net.connect(context, 0, &mut handle).expect("connect").is_some());
-            part.hear();
+            part.receive();
         }
         "idle" => {
             let mut link = Link::to_peer(net, context, &mut { part });
             link.works();
             part.say("ready");
-            part.hear();
+            part.receive();
         }
         "sender" => {
             let link = Link::to_peer(net, context, &mut { part });
@@ -68,20 +68,20 @@ fn other_part(part: &Part) -> bool {
     true
 }
 
-/// What NCCL would give for a tag: the sender's rank.
+/// What NCCL would pass as a tag: the sender's rank.
 const TAG: i32 = 41;
 const OUTSTANDING: usize = 6;
-/// Receives of a peer that dies with them.
+/// Receives of a peer that is then killed.
 const POSTED: usize = 12;
-/// Too long for a bundle, and short enough to be injected where anything is.
+/// Too long for a packet, and short enough to be injected where anything is.
 const SHORT: usize = 64;
 
-/// Long messages, a few outstanding, until a call fails.
+/// Long messages, a few of them outstanding, until a call fails.
 fn send_for_ever(net: Net, link: &Link) -> Failure {
     post_for_ever(net, |slot| net.isend(link.send, link.out.slot(slot), SLOT, TAG, link.out.region))
 }
 
-/// As many receives.
+/// The same with receives.
 fn receive_for_ever(net: Net, link: &Link) -> Failure {
     let Link { receive, input, .. } = link;
     post_for_ever(net, |slot| net.irecv(*receive, input.slot(slot), SLOT, TAG, input.region))
@@ -114,14 +114,14 @@ fn peer_is_gone(failure: &Failure) {
     assert_eq!(failure.errors().len(), 1, "{failure:?}");
 }
 
-/// Whoever waits says for whom, by the rank that tags have told.
+/// The error names the peer's rank, which comes from the tags.
 #[track_caller]
 fn names_the_rank(failure: Failure) -> Failure {
     assert!(failure.errors()[0].contains("receiving from rank 41, process "), "{failure:?}");
     failure
 }
 
-/// Runs `body`, which may take as long as it takes to notice a death.
+/// Runs `body`, which may take as long as it takes to detect a death.
 #[track_caller]
 fn in_time<T>(body: impl FnOnce() -> T) -> T {
     let start = Instant::now();
@@ -140,7 +140,7 @@ fn a_peer_that_dies_before_it_accepts_is_an_error_of_connect() {
         let mut bystander = Bystander::cast(part, net, context);
         for polls_before in [0, 1, 200] {
             let mut listener = part.cast("listener", &[]);
-            let mut handle = from_text(&listener.hear());
+            let mut handle = from_text(&listener.receive());
             for _ in 0..polls_before {
                 assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
             }
@@ -170,7 +170,7 @@ fn a_peer_that_dies_after_it_asked_fails_the_accept_or_the_receives() {
         let (handle, listener) = net.listen(context, 0).expect("listen");
         let mut connector = part.cast("connector", &[]);
         connector.say(&to_text(&handle));
-        connector.hear();
+        connector.receive();
         connector.kill();
         let failure = in_time(|| {
             loop {
@@ -191,7 +191,7 @@ fn a_peer_that_dies_after_it_asked_fails_the_accept_or_the_receives() {
     });
 }
 
-/// One link dies by the death of its process; what `body` does on it must fail.
+/// A link fails by the death of its process; the calls of `body` on it must fail.
 fn dies(part: &Part, name: &str, body: impl FnOnce(Net, &Link) -> Failure) {
     if other_part(part) {
         return;
@@ -203,7 +203,7 @@ fn dies(part: &Part, name: &str, body: impl FnOnce(Net, &Link) -> Failure) {
     if name == "idle" {
         link.works();
     }
-    assert_eq!(victim.hear(), "ready");
+    assert_eq!(victim.receive(), "ready");
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(200));
         victim.kill();
@@ -235,8 +235,8 @@ fn a_peer_that_dies_in_silence_fails_sends_that_wait_for_a_receive() {
     play(SETTINGS, BOUND, |part| dies(part, "idle", send_for_ever));
 }
 
-/// rxm looks at the context of whatever fails, and an injected write over tcp has none: see `injects` in `src/plugin/probe.rs`.
-fn short_messages_to_the_dead_are_an_error_over_rxm_and_not_the_end() {
+/// rxm reads the context of whatever fails, and an injected write over tcp has none: see `injects` in `src/plugin/probe.rs`.
+fn short_messages_to_a_dead_peer_are_an_error_over_rxm_and_no_crash() {
     let settings = [SETTINGS, &[("PROVIDER", "tcp;ofi_rxm")]].concat();
     play(&settings, BOUND, |part| {
         if other_part(part) {
@@ -253,7 +253,7 @@ fn short_messages_to_the_dead_are_an_error_over_rxm_and_not_the_end() {
         });
         wait("its end", || net.test(first.expect("posted")).expect("test").is_some());
         victim.kill();
-        // No turn of progress between them: the first ones go to a socket that has not heard yet.
+        // Nothing is polled between them: the first ones go to a socket that has not noticed yet.
         let mut sent = VecDeque::new();
         let failure = in_time(|| {
             while sent.len() < POSTED - 1 {
@@ -279,11 +279,11 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(a_peer_that_dies_before_it_accepts_is_an_error_of_connect),
         Test::new(a_peer_that_dies_after_it_asked_fails_the_accept_or_the_receives),
         Test::new(a_sender_that_dies_in_the_middle_fails_the_receives),
-        // Its answers to long messages stand in one queue per endpoint, and the dead never give theirs.
+        // Its answers to long messages are in one queue per endpoint, and a dead peer never sends its answers.
         Test::new(a_receiver_that_dies_in_the_middle_fails_the_sends)
             .needs(not_over("shm", "shm's dead hold up the living")),
         Test::new(a_peer_that_dies_in_silence_fails_receives_that_are_posted),
         Test::new(a_peer_that_dies_in_silence_fails_sends_that_wait_for_a_receive),
-        Test::new(short_messages_to_the_dead_are_an_error_over_rxm_and_not_the_end),
+        Test::new(short_messages_to_a_dead_peer_are_an_error_over_rxm_and_no_crash),
     ]
 }

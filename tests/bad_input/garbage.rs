@@ -1,4 +1,4 @@
-//! Bytes that no plugin sends, on the endpoints that take anybody's: dropped and counted, and nobody else notices.
+//! Bytes that no plugin sends, on endpoints that accept any: dropped and counted, without effect on others.
 
 use harness::Test;
 use std::io::{Read, Write};
@@ -21,18 +21,18 @@ use crate::support::stage::{is_over_shm, play};
 use crate::support::stranger::{CAPABILITIES, LONGEST, Peer, Stranger, prove, wire_handle};
 use crate::{BOUND, counter, not_over, open, stats_file};
 
-/// A message that is neither taken nor refused by then is lost, which is its sender's trouble.
+/// A message that is neither accepted nor refused by then is lost, at its sender's cost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Accept waits for longer than any play here lasts.
+/// The timeout of accept exceeds any play here.
 pub(crate) const SETTINGS: &[(&str, &str)] =
     &[("RAILS", "127.0.0.1,127.0.0.2"), ("PEER_TIMEOUT_MS", "2000"), ("CLOSE_TIMEOUT_MS", "1000")];
 
-/// One rail, which a stranger has, too; and time, since it answers no question.
+/// One rail, as a stranger has; and a long timeout, since it answers no question.
 pub(crate) const ONE_RAIL: &[(&str, &str)] =
     &[("RAILS", "127.0.0.1"), ("PEER_TIMEOUT_MS", "60000"), ("CLOSE_TIMEOUT_MS", "1000")];
 
-/// Numbers from a seed (xorshift), which a failure names.
+/// Random numbers from a seed (xorshift), which a failure reports.
 struct Random(u64);
 
 impl Random {
@@ -48,7 +48,7 @@ impl Random {
     }
 }
 
-/// A listener to be bothered, and whoever bothers it.
+/// A listener under attack, and the stranger that attacks it.
 pub(crate) struct Door {
     net: Net,
     handle: Handle,
@@ -65,7 +65,7 @@ impl Door {
         Self { net, handle, listener, stranger, peer }
     }
 
-    /// Sends `bytes` while nobody gets connected.
+    /// Sends `bytes` while no peer connects.
     fn throw(&self, bytes: &[u8]) -> bool {
         self.stranger.send(self.peer, bytes, PATIENCE, || self.is_shut())
     }
@@ -74,7 +74,7 @@ impl Door {
         assert_eq!(self.net.accept(self.listener), Ok(None));
     }
 
-    /// Lets what was sent arrive.
+    /// Waits until what was sent has arrived.
     fn settle(&self) {
         for _ in 0..2000 {
             self.stranger.poll();
@@ -82,7 +82,7 @@ impl Door {
         }
     }
 
-    /// A HELLO that the listener has to take for a peer's.
+    /// A HELLO that the listener must accept as a peer's.
     fn hello(&self) -> Hello {
         let rails = vec![rail(self.stranger.address())];
         self.stranger.hello(&self.handle, rails)
@@ -119,7 +119,7 @@ fn rail(address: Address) -> Rail {
     Stranger::rail(if is_over_shm() { b"shm" } else { b"loopback" }, address, address)
 }
 
-/// Makes the check of a changed message hold.
+/// Makes the checksum of a changed message valid.
 fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[12..16].fill(0);
     let check = check_of(&bytes);
@@ -138,7 +138,7 @@ fn random_bytes_on_a_control_endpoint_are_counted_and_dropped() {
         for len in (0..64).chain([255, 256, 1000, 4095, 4096]) {
             assert!(door.throw(&random.bytes(len)), "{len} bytes");
         }
-        // With the right beginning, and any length.
+        // With a valid beginning, and any length.
         for _ in 0..200 {
             let len = usize::try_from(random.next() % 300).expect("small") + 16;
             let mut bytes = random.bytes(len);
@@ -164,7 +164,7 @@ fn messages_longer_than_any_are_dropped() {
         let mut link = Link::to_self(net, context);
         let door = Door::open(net, context);
         for len in [4097, 5000, 8192, LONGEST] {
-            // The provider may give the connection up: that is between it and the stranger.
+            // The provider may close the connection, which concerns only the stranger.
             door.throw(&vec![0xa5; len]);
             link.works();
         }
@@ -175,12 +175,12 @@ fn messages_longer_than_any_are_dropped() {
     });
 }
 
-fn a_hello_with_any_byte_changed_harms_nobody() {
+fn a_hello_with_any_byte_changed_is_harmless() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let door = Door::open(net, context);
-        // Nothing proves it.
+        // Without a valid proof.
         let mut hello = door.hello();
         hello.nonce = !hello.nonce;
         let good = hello.encode().expect("it fits");
@@ -190,7 +190,7 @@ fn a_hello_with_any_byte_changed_harms_nobody() {
             assert!(door.throw(&damaged), "byte {at}");
         }
         link.works();
-        // With a check that holds: what it says is wrong, not how it arrived.
+        // With a valid checksum: its content is wrong.
         for at in 4..good.len() {
             for flip in [1, 0x80] {
                 let mut other = good.clone();
@@ -204,7 +204,7 @@ fn a_hello_with_any_byte_changed_harms_nobody() {
     });
 }
 
-fn what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped() {
+fn hellos_without_proof_and_letters_of_no_channel_are_counted_and_dropped() {
     let stats = stats_file("letters");
     let settings = [SETTINGS, &[("STATS_FILE", stats.to_str().expect("text"))]].concat();
     play(&settings, BOUND, |part| {
@@ -239,15 +239,15 @@ fn what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped() {
             }
         }
         let good = door.hello();
-        let nobody = EndpointId([9; 16]);
+        let unknown = EndpointId([9; 16]);
         let mut unproven = vec![
             Hello { nonce: good.nonce + 1, ..good.clone() },
             Hello { echo: 5, ..good.clone() },
-            Hello { to: nobody, ..good.clone() },
-            Hello { from: nobody, ..good.clone() },
+            Hello { to: unknown, ..good.clone() },
+            Hello { from: unknown, ..good.clone() },
             Hello { entries: Entries::default(), ..good.clone() },
         ];
-        // By another secret.
+        // With another secret.
         let mut guessed = wire_handle(&door.handle);
         guessed.secret = Secret([1; 16]);
         let mut forged = Hello { entries: Entries::default(), ..good };
@@ -267,10 +267,10 @@ fn what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped() {
 
 /// Keys of letters, as a stranger may guess them.
 const KEYS: [u64; 4] = [0, 1, 0x7e11, u64::MAX];
-/// Forged HELLOs that nothing proves.
+/// Forged HELLOs without a valid proof.
 const UNPROVEN: usize = 6;
 
-fn a_hello_that_cannot_be_meant_makes_no_connection_and_harms_nobody() {
+fn an_invalid_hello_makes_no_connection_and_is_harmless() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -281,8 +281,8 @@ fn a_hello_that_cannot_be_meant_makes_no_connection_and_harms_nobody() {
         let door = Door::open(net, context);
         let good = door.hello();
         let nowhere = |bytes: &[u8]| rail(Address::new(bytes).expect("short"));
-        let mut nobody = door.stranger.name();
-        nobody[2..4].copy_from_slice(&1_u16.to_be_bytes());
+        let mut unknown = door.stranger.name();
+        unknown[2..4].copy_from_slice(&1_u16.to_be_bytes());
         let no_control = Rail { control: None, ..good.rails[0] };
         let no_fabric = Rail { fabric: Name::default(), ..good.rails[0] };
         let deaf = Capabilities {
@@ -300,18 +300,18 @@ fn a_hello_that_cannot_be_meant_makes_no_connection_and_harms_nobody() {
             Hello { rails: vec![nowhere(&[])], ..good.clone() },
             Hello { rails: vec![nowhere(&[0xff; 64])], ..good.clone() },
             Hello { rails: vec![nowhere(&[0; 16])], ..good.clone() },
-            Hello { rails: vec![nowhere(&nobody)], ..good.clone() },
+            Hello { rails: vec![nowhere(&unknown)], ..good.clone() },
             Hello { capabilities: deaf, ..good.clone() },
             Hello { capabilities: short, ..good.clone() },
             Hello { capabilities: injects, ..good.clone() },
             Hello { offers: Offers { ring, ..good.offers }, ..good.clone() },
             Hello { offers: Offers { shared_from: 0, ..good.offers }, ..good.clone() },
-            // An inbox is lent by who does not know our nonce, and by bytes that are none.
+            // An inbox is lent by a sender that does not know our nonce, or described by invalid bytes.
             Hello { channel: Bounded::new(&[7; 8]).expect("short"), ..good.clone() },
             Hello { channel: Bounded::new(&[7; 240]).expect("it fits"), ..good.clone() },
         ];
         for (number, hello) in (1..).zip(forged) {
-            // Each of a peer of its own, and proven.
+            // Each from another peer, and with a valid proof.
             let from = EndpointId([number; 16]);
             let mut hello = Hello { from, entries: Entries::default(), ..hello };
             prove(&mut hello, &wire_handle(&door.handle));
@@ -325,7 +325,7 @@ fn a_hello_that_cannot_be_meant_makes_no_connection_and_harms_nobody() {
     });
 }
 
-/// The TCP port behind a control address, where the provider has one.
+/// The TCP port of a control address, where the provider has one.
 fn port(handle: &Handle) -> SocketAddrV4 {
     let address = wire_handle(handle).control;
     let bytes = address.as_bytes();
@@ -333,7 +333,7 @@ fn port(handle: &Handle) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(ip), u16::from_be_bytes([bytes[2], bytes[3]]))
 }
 
-fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
+fn raw_bytes_on_the_port_of_a_control_endpoint_are_harmless() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -350,11 +350,11 @@ fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
             socket.set_write_timeout(Some(Duration::from_millis(10))).expect("a socket");
             let bytes = random.bytes(1 << (2 * round % 16));
             match round % 3 {
-                // Nothing, and it stays.
+                // No bytes, and it stays connected.
                 0 => held.push(socket),
-                // Bytes, and it goes.
+                // Bytes, and it disconnects.
                 1 => drop(socket.write_all(&bytes)),
-                // Bytes, and it stays.
+                // Bytes, and it stays connected.
                 _ => {
                     drop(socket.write_all(&bytes));
                     held.push(socket);
@@ -367,7 +367,7 @@ fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
             drop(socket.write_all(b"GET / HTTP/1.1\r\n\r\n"));
         }
         bystander.works();
-        // And the door is open for those who know how.
+        // The listener still accepts real peers.
         let mut link = Link::to_self(net, context);
         link.works();
         net.close_listen(listener).expect("close");
@@ -375,8 +375,8 @@ fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
     });
 }
 
-/// A guard for the forgeries: the listener takes what is good, and messages come.
-fn a_stranger_that_does_as_a_peer_would_is_taken_for_one() {
+/// A check of the forgeries: without them the listener accepts the stranger, and messages arrive.
+fn a_stranger_that_behaves_like_a_peer_is_accepted_as_one() {
     play(ONE_RAIL, BOUND, |part| {
         let (net, context) = open(part);
         let (mut peer, comm) = Door::open(net, context).connected();
@@ -402,13 +402,13 @@ pub(crate) fn tests() -> Vec<Test> {
             "shm",
             "1.17 reads on and on where a message from memory to memory ends past its receive",
         )),
-        Test::new(a_hello_with_any_byte_changed_harms_nobody),
-        Test::new(what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped),
-        Test::new(a_hello_that_cannot_be_meant_makes_no_connection_and_harms_nobody)
+        Test::new(a_hello_with_any_byte_changed_is_harmless),
+        Test::new(hellos_without_proof_and_letters_of_no_channel_are_counted_and_dropped),
+        Test::new(an_invalid_hello_makes_no_connection_and_is_harmless)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
-        Test::new(raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody)
+        Test::new(raw_bytes_on_the_port_of_a_control_endpoint_are_harmless)
             .needs(not_over("shm", "shm has no port")),
-        Test::new(a_stranger_that_does_as_a_peer_would_is_taken_for_one)
+        Test::new(a_stranger_that_behaves_like_a_peer_is_accepted_as_one)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
     ]
 }

@@ -1,4 +1,4 @@
-//! Handles that are damaged, of another version, job or process.
+//! Handles that are damaged, or of another version, job or process.
 
 use harness::Test;
 use std::time::Instant;
@@ -41,7 +41,7 @@ fn a_handle_of_another_protocol_version_is_refused_by_that_name() {
         let mut link = Link::to_self(net, context);
         let (handle, _) = net.listen(context, 0).expect("listen");
         let ours = proto::setup::VERSION;
-        // The newest version that the peer speaks, and the oldest, which version 1 does not say.
+        // The newest version that the peer supports, and the oldest one, which version 1 does not contain.
         for (version, oldest) in [(1, 0), (1, 1), (ours + 1, low8(ours) + 1), (u16::MAX, u8::MAX)] {
             let mut bad = handle;
             bad[8..10].copy_from_slice(&version.to_le_bytes());
@@ -92,14 +92,14 @@ fn a_handle_with_another_secret_is_refused_by_the_listener() {
     });
 }
 
-/// What nothing proves has no effect, so that it has no answer either.
+/// A HELLO without a valid proof has no effect, not even an answer.
 fn a_handle_of_another_job_makes_no_connection() {
-    // Accept is asked until the stranger has given up, after some time that a process takes to start.
+    // Accept is polled until the stranger has given up, some time after its process has started.
     let settings = [SETTINGS, &[("CONNECT_TIMEOUT_MS", "60000")]].concat();
     play(&settings, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "stranger" {
-            let mut handle = from_text(&part.hear());
+            let mut handle = from_text(&part.receive());
             let start = Instant::now();
             let failure = loop {
                 match net.connect(context, 0, &mut handle) {
@@ -121,7 +121,7 @@ fn a_handle_of_another_job_makes_no_connection() {
         stranger.say(&to_text(&handle));
         wait("the refusal", || {
             assert_eq!(net.accept(listener), Ok(None));
-            stranger.overhear().is_some_and(|line| line == "refused")
+            stranger.try_receive().is_some_and(|line| line == "refused")
         });
         link.works();
         net.close_listen(listener).expect("close");
@@ -135,7 +135,7 @@ fn a_handle_with_garbage_for_scratch_is_refused() {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let (handle, listener) = net.listen(context, 0).expect("listen");
-        // A connect that is under way, for a nonce that is ours.
+        // A connect in progress, for a nonce of ours.
         let mut under_way = handle;
         assert_eq!(net.connect(context, 0, &mut under_way), Ok(None));
         let mut garbage = Vec::new();
@@ -151,7 +151,7 @@ fn a_handle_with_garbage_for_scratch_is_refused() {
         let mut bad = handle;
         bad[112..].fill(0xff);
         refused(net.connect(context, 0, &mut bad), ResultCode::INVALID_ARGUMENT, "fresh copy");
-        // The one that is under way goes on.
+        // The one in progress continues.
         let (mut send, mut receive) = (None, None);
         wait("connect and accept", || {
             send = send.or_else(|| net.connect(context, 0, &mut under_way).expect("connect"));
@@ -168,22 +168,22 @@ fn a_handle_with_the_scratch_of_another_process_is_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "other" {
-            let given = from_text(&part.hear());
+            let given = from_text(&part.receive());
             let mut handle = given;
-            // The connection is begun when it is known what the device can do.
+            // The connection begins once the device has been probed.
             wait("a scratch", || {
                 assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
                 handle != given
             });
             part.say(&to_text(&handle));
-            part.hear();
+            part.receive();
             return;
         }
         let mut link = Link::to_self(net, context);
         let (handle, listener) = net.listen(context, 0).expect("listen");
         let mut other = part.cast("other", &[]);
         other.say(&to_text(&handle));
-        let mut theirs = from_text(&other.hear());
+        let mut theirs = from_text(&other.receive());
         assert_ne!(theirs, handle);
         refused(net.connect(context, 0, &mut theirs), ResultCode::INVALID_ARGUMENT, "fresh copy");
         other.say("end");

@@ -1,4 +1,4 @@
-//! Listeners that close too early, and listeners that more peers ask than may wait.
+//! Listeners that close too early, and listeners with more connecting peers than may wait.
 
 use harness::Test;
 use std::time::Instant;
@@ -64,7 +64,7 @@ fn more_requests_than_may_wait_on_one_listener_are_deferred_and_served() {
         for _ in 0..50 {
             poll(&mut connects);
         }
-        assert!(connects.iter().all(|(_, comm)| comm.is_none()), "nobody has accepted");
+        assert!(connects.iter().all(|(_, comm)| comm.is_none()), "the peer has not accepted");
         let mut accepted = Vec::new();
         wait("all of them", || {
             poll(&mut connects);

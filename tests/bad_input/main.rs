@@ -1,5 +1,5 @@
-//! What must not hurt: bad handles, bad calls, bad peers, bad bytes, bad settings. Each ends in a named error or a counted
-//! drop within its bound; the process lives, and what else the endpoint does goes on.
+//! Input that must do no harm: bad handles, bad calls, bad peers, bad bytes, bad settings. Each ends in a named error or a counted drop
+//! within its bound; the process lives, and the endpoint's other work continues.
 
 mod bystander;
 mod calls;
@@ -33,12 +33,12 @@ const SETTINGS: &[(&str, &str)] = &[
     ("PEER_TIMEOUT_MS", "2000"),
     ("CLOSE_TIMEOUT_MS", "1000"),
 ];
-/// The wait for a peer: long enough for links that must come up, whatever else the machine does.
+/// The timeout for a peer: long enough for a link to come up on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(6);
 const CLOSE_BOUND: Duration = Duration::from_secs(1);
-/// What a loaded machine may add to any deadline. What has no bound at all does not end within it either.
+/// What a loaded machine may add to any deadline. A wait without a bound exceeds it too.
 const SLACK: Duration = Duration::from_secs(30);
-/// How long a play may take, deadlines and all.
+/// How long a play may take, deadlines included.
 const BOUND: Duration = Duration::from_secs(240);
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     harness::run(tests.into_iter().flatten())
 }
 
-/// A test needs another provider than the one that IRONRAIL_PROVIDER asks for, if that is `provider`, because of `why`.
+/// The test needs another provider than the one that IRONRAIL_PROVIDER asks for, if that is `provider`; `why` is the reason.
 fn not_over(provider: &str, why: &str) -> Need {
     if is_over(provider) { Err(format!("another provider than {provider}: {why}")) } else { Ok(()) }
 }
@@ -68,7 +68,7 @@ fn open(part: &Part) -> (Net, Object) {
     (net, net.init().expect("init"))
 }
 
-/// The call was refused with this code and one sentence that has `words` in it.
+/// The call was refused with this code and one sentence that contains `words`.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(answer: Answer<T>, code: ResultCode, words: &str) {
     let failure = answer.expect_err("it must be refused");
@@ -76,12 +76,12 @@ fn refused<T: std::fmt::Debug>(answer: Answer<T>, code: ResultCode, words: &str)
     assert!(failure.said.len() == 1 && failure.said[0].contains(words), "{failure:?}");
 }
 
-/// A place for a play's counters.
+/// The file of a play's counters.
 fn stats_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stats.{name}.{}", std::process::id()))
 }
 
-/// What a play has counted.
+/// A counter of a play.
 fn counter(file: &Path, name: &str) -> u64 {
     let text = fs::read_to_string(file).expect("the play wrote its counters");
     let counted: serde_json::Value = serde_json::from_str(&text).expect("the file is JSON");

@@ -1,4 +1,4 @@
-//! A peer that has connected as it should, and writes into the inbox that it was lent what no peer would.
+//! A peer that has connected properly, and writes what no peer would into the inbox lent to it.
 
 use harness::Test;
 use net_abi::ResultCode;
@@ -14,11 +14,11 @@ use crate::support::stage::{play, play_each};
 use crate::support::stranger::{Peer, words_of};
 use crate::{BOUND, not_over, open};
 
-/// What the receive that is posted has room for.
+/// The bytes of the posted receive.
 const POSTED: usize = 64;
 const WORD: u64 = 0x4141_4141_4141_4141;
 
-/// What is forged, and what the log says of it; none: it is dropped, and nobody is harmed.
+/// The forgeries, and what the log says about each; None: it is dropped without effect.
 const FORGERIES: &[(&str, Option<&str>)] = &[
     ("a kind that is none", Some("a kind that the protocol does not have")),
     ("a frame that ends early", Some("ends early")),
@@ -26,7 +26,7 @@ const FORGERIES: &[(&str, Option<&str>)] = &[
     ("an acknowledgement of what was never sent", Some("what was never sent")),
     ("a frame behind the last one", Some("behind its last one")),
     ("a done of a sender", Some("the other direction")),
-    ("a line that nobody has posted", Some("a line that is not open")),
+    ("a line without a receive", Some("a line that is not open")),
     ("an inline message longer than its receive", Some("100 bytes")),
     ("a fin of more than the receive", Some("65 bytes into a receive of 64")),
     ("a check that does not hold", None),
@@ -34,7 +34,7 @@ const FORGERIES: &[(&str, Option<&str>)] = &[
     ("a number that is not the next", None),
 ];
 
-fn what_no_peer_would_write_fails_its_connection_with_its_cause_or_is_dropped() {
+fn forged_packets_fail_their_connection_with_the_cause_or_are_dropped() {
     let names: Vec<&str> = FORGERIES.iter().map(|(name, _)| *name).collect();
     play_each(&names, ONE_RAIL, BOUND, |part, name| {
         say(name);
@@ -56,7 +56,7 @@ fn what_no_peer_would_write_fails_its_connection_with_its_cause_or_is_dropped() 
             }
         }
         link.works();
-        // Nobody is there to say what is under way.
+        // The peer cannot answer what is in flight.
         drop(net.deregister(comm, memory.region));
         net.close_recv(comm).expect("close");
         link.works();
@@ -64,7 +64,7 @@ fn what_no_peer_would_write_fails_its_connection_with_its_cause_or_is_dropped() 
     });
 }
 
-/// The request fails, and says so once.
+/// The request fails, and reports that once.
 fn fails(net: Net, request: Object, peer: &Peer, said: &str) {
     let mut failure = None;
     wait("an error", || {
@@ -75,10 +75,10 @@ fn fails(net: Net, request: Object, peer: &Peer, said: &str) {
     let failure = failure.expect("just seen");
     let codes = [ResultCode::REMOTE_ERROR, ResultCode::INVALID_USAGE];
     assert!(codes.contains(&failure.code), "{failure:?}");
-    let told = failure.said.join(" ");
+    let text = failure.said.join(" ");
     assert!(
-        told.contains("receiving from rank 0, process 1 on nowhere") && told.contains(said),
-        "{told}"
+        text.contains("receiving from rank 0, process 1 on nowhere") && text.contains(said),
+        "{text}"
     );
     assert_eq!(net.test(request).expect_err("still").said, [""; 0]);
 }
@@ -110,7 +110,7 @@ fn forge(peer: &mut Peer, what: &str) {
             peer.packet(&both.concat());
         }
         "a done of a sender" => peer.frame(Frame::Done { to, lines: first }),
-        "a line that nobody has posted" => {
+        "a line without a receive" => {
             let inline =
                 Inline { to, line: Line::new(9), advertised: true, tag: 0, base: first, len: 8 };
             peer.packet(&[words_of(Frame::Inline(inline)), vec![WORD]].concat());
@@ -160,7 +160,7 @@ fn a_peer_that_wipes_the_inbox_that_it_was_lent_frees_no_memory_that_adverts_len
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new(what_no_peer_would_write_fails_its_connection_with_its_cause_or_is_dropped)
+        Test::new(forged_packets_fail_their_connection_with_the_cause_or_are_dropped)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
         Test::new(a_peer_that_wipes_the_inbox_that_it_was_lent_frees_no_memory_that_adverts_lend)
             .needs(not_over("shm", "shm dies of a peer that was never there")),

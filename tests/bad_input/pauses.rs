@@ -1,4 +1,4 @@
-//! A peer that is stopped in the middle takes no data and answers nothing: it is waited for within IRONRAIL_PEER_TIMEOUT_MS, and no longer.
+//! A stopped peer receives no data and answers nothing: it is waited for up to IRONRAIL_PEER_TIMEOUT_MS, and no longer.
 
 use harness::Test;
 use std::collections::VecDeque;
@@ -12,13 +12,13 @@ use crate::support::say;
 use crate::support::stage::{Part, play};
 use crate::{BOUND, SETTINGS, SLACK, open};
 
-/// So long that four of them fill every queue of the kernel's.
+/// Long enough that four of them fill every queue of the kernel.
 const LONG: usize = 8 << 20;
 const OUTSTANDING: usize = 4;
-/// Much less than the bound in the first test, and twice the one in the second.
+/// Much less than the bound in the first test, and twice the bound in the second.
 const PAUSE: Duration = Duration::from_secs(4);
 
-/// Long messages one way, as many outstanding as fit.
+/// Long messages in one direction, with a full window.
 struct Stream {
     net: Net,
     comm: Object,
@@ -38,12 +38,12 @@ impl Stream {
     }
 
     /// An error ends the test.
-    fn turn(&mut self) {
-        self.try_turn().expect("the peer lives");
+    fn step(&mut self) {
+        self.try_step().expect("the peer lives");
     }
 
-    /// One call or two.
-    fn try_turn(&mut self) -> Answer<()> {
+    /// One or two calls.
+    fn try_step(&mut self) -> Answer<()> {
         if self.requests.len() < OUTSTANDING {
             let at = self.buffer.address() + self.posted % OUTSTANDING * LONG;
             let request = if self.sends {
@@ -68,19 +68,19 @@ impl Stream {
     fn until_done(&mut self, count: usize) {
         let start = Instant::now();
         while self.done < count {
-            self.turn();
+            self.step();
             assert!(start.elapsed() < SLACK, "{} of {count} messages are through", self.done);
         }
     }
 }
 
-/// Takes messages for as long as it lives.
+/// Receives messages until it is killed.
 fn receives(part: &Part, net: Net, context: Object) {
     let link = Link::to_peer(net, context, &mut { part });
     let mut stream = Stream::new(net, link.receive, false);
     part.say("ready");
     loop {
-        stream.turn();
+        stream.step();
     }
 }
 
@@ -94,12 +94,12 @@ fn a_peer_that_is_stopped_for_less_than_the_bound_is_waited_for() {
         let mut peer = part.cast("receiver", &[]);
         let link = Link::to_peer(net, context, &mut peer);
         let mut stream = Stream::new(net, link.send, true);
-        assert_eq!(peer.hear(), "ready");
+        assert_eq!(peer.receive(), "ready");
         stream.until_done(OUTSTANDING);
         peer.pause();
         let (mut done, mut since) = (stream.done, Instant::now());
         while since.elapsed() < PAUSE {
-            stream.turn();
+            stream.step();
             if stream.done > done {
                 (done, since) = (stream.done, Instant::now());
             }
@@ -120,20 +120,20 @@ fn a_peer_that_is_stopped_for_longer_is_an_error_that_says_so() {
         let mut peer = part.cast("receiver", &[]);
         let link = Link::to_peer(net, context, &mut peer);
         let mut stream = Stream::new(net, link.send, true);
-        assert_eq!(peer.hear(), "ready");
+        assert_eq!(peer.receive(), "ready");
         stream.until_done(OUTSTANDING);
         peer.pause();
         let start = Instant::now();
         let failure = loop {
             assert!(start.elapsed() < 2 * SLACK, "no error comes");
-            if let Err(failure) = stream.try_turn() {
+            if let Err(failure) = stream.try_step() {
                 break failure;
             }
         };
         assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
-        let who = format!("sending to process {} on ", peer.process());
+        let peer_name = format!("sending to process {} on ", peer.process());
         let said = failure.errors()[0];
-        assert!(said.contains(&who) && said.contains("IRONRAIL_PEER_TIMEOUT_MS"), "{said}");
+        assert!(said.contains(&peer_name) && said.contains("IRONRAIL_PEER_TIMEOUT_MS"), "{said}");
         peer.kill();
         net.finalize(context).expect("finalize");
     });

@@ -1,4 +1,4 @@
-//! Settings that cannot be followed: init fails, with one sentence that says what to do.
+//! Invalid settings: init fails, with one sentence that says what to do.
 
 use harness::Test;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::support::link::Link;
 use crate::support::stage::play;
 use crate::{BOUND, SLACK, open};
 
-/// A setting, its value, and what the sentence has to say.
+/// A setting, its value, and words that the sentence must contain.
 const CASES: &[(&str, &str, &str)] = &[
     ("FORCE_FIN", "maybe", "or unset it"),
     ("MAX_RAILS", "0", "1 to 16"),
@@ -45,7 +45,7 @@ fn a_setting_that_cannot_be_followed_fails_init_with_one_sentence() {
             assert_eq!(failure.said.len(), 1, "{failure:?}");
             assert!(failure.said[0].contains(&name), "{failure:?}");
             assert!(failure.said[0].contains(&words), "{failure:?}");
-            // Whoever asks again gets the same code, and the log is not filled.
+            // A second call returns the same code, without filling the log.
             assert_eq!(net.init().expect_err("as before").code, failure.code);
             assert_eq!(net.init_v8().expect_err("as before").code, failure.code);
             assert_eq!(net.devices().expect_err("as before").code, failure.code);

@@ -1,4 +1,4 @@
-//! A peer that stops in the middle of a long message: deregMr says what is true of the memory, and says it in time.
+//! A peer that stops in the middle of a long message: deregMr reports the truth about the memory, in time.
 
 use harness::Test;
 use std::thread;
@@ -12,24 +12,24 @@ use crate::support::say;
 use crate::support::stage::{Cast, Part, play};
 use crate::{BOUND, SETTINGS, not_over, open};
 
-/// More than all sockets between two processes hold.
+/// More than all socket buffers between two processes.
 const LONG: usize = 64 << 20;
 const SHORT: usize = 4096;
-/// What nobody may write to, before and after the receive.
+/// Bytes before and after the receive, which must not change.
 const MARGIN: usize = 4096;
 /// Buffers of further receives.
 const MORE: usize = 16;
-/// The bound of a wait.
+/// The timeout.
 const WAIT: &str = "2000";
-/// Much less than one wait for each buffer, and much more than one for all.
+/// Much less than a timeout for each buffer, and much more than one for all.
 const ALL_WAITS: Duration = Duration::from_secs(20);
 
-/// Receives posted for one long message, and for more that never come.
+/// Receives posted for one long message, and for more that never arrive.
 struct Receiver {
     net: Net,
     comm: Object,
     whole: Buffer,
-    /// Each with its handle; the first is the long one.
+    /// Each with its registration; the first is the long one.
     buffers: Vec<(Buffer, Object)>,
 }
 
@@ -61,12 +61,12 @@ impl Receiver {
         Self { net, comm, whole, buffers }
     }
 
-    /// Nothing of the buffer changes any more, nor has what lies around it.
+    /// The buffer does not change any more, nor do the bytes around it.
     fn is_left_alone(&self, buffer: Buffer) {
         buffer.write(0, &vec![REUSED; buffer.len]);
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(300) {
-            // A turn of progress: it is no request.
+            // Makes progress: it is no request.
             drop(self.net.test(Object(1)));
             thread::yield_now();
         }
@@ -80,10 +80,10 @@ impl Receiver {
 const FILLED: u8 = 0x5a;
 const REUSED: u8 = 0x77;
 
-/// Sends one long message, as long as it may.
+/// Sends one long message, as far as it can.
 fn write(part: &Part) {
     let (net, context) = open(part);
-    let mut handle = from_text(&part.hear());
+    let mut handle = from_text(&part.receive());
     let mut comm = None;
     wait("connect", || {
         comm = net.connect(context, 0, &mut handle).expect("connect");
@@ -97,7 +97,7 @@ fn write(part: &Part) {
         request = net.isend(comm, buffer.address(), LONG, 0, region).expect("isend");
         request.is_some()
     });
-    // Done, or in vain: the receiver may have gone.
+    // Done or failed: the receiver may be gone.
     wait("its end", || net.test(request.expect("posted")) != Ok(None));
     wait("deregMr", || net.deregister(comm, region).is_ok());
     net.close_send(comm).expect("closeSend");
@@ -116,7 +116,7 @@ fn is_other(part: &Part) -> bool {
     true
 }
 
-/// Why the tests of a stopped writer have nothing to show over shm.
+/// Why the tests of a stopped writer do not apply to shm.
 const READS_ITSELF: &str = "with shm the receiver reads the message itself";
 
 fn settings() -> Vec<(&'static str, &'static str)> {
@@ -126,7 +126,7 @@ fn settings() -> Vec<(&'static str, &'static str)> {
 }
 
 fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
-    // Past that bound the connection has failed, and the memory stays until finalize.
+    // After that timeout the connection has failed, and the memory stays until finalize.
     let settings = [&settings()[..], &[("PEER_TIMEOUT_MS", "60000")]].concat();
     play(&settings, BOUND, |part| {
         if is_other(part) {
@@ -141,12 +141,12 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
         for (buffer, region) in &receiver.buffers {
             let failure = net.deregister(receiver.comm, *region).expect_err("it may write there");
             stays(&failure, *buffer);
-            let who = format!("process {} on ", writer.process());
-            assert!(failure.said[0].contains(&who), "{failure:?}");
+            let name = format!("process {} on ", writer.process());
+            assert!(failure.said[0].contains(&name), "{failure:?}");
         }
         say(&format!("{} answers took {:?}", receiver.buffers.len(), start.elapsed()));
         assert!(start.elapsed() < ALL_WAITS, "{:?}", start.elapsed());
-        // Nor does it say so again.
+        // Nor is it reported again.
         let (long, region) = receiver.buffers[0];
         assert_eq!(net.deregister(receiver.comm, region).expect_err("still").said, [""; 0]);
         let last = long.read(LONG - 1, 1)[0];
@@ -165,7 +165,7 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
     });
 }
 
-/// The dead write nothing more.
+/// A dead peer writes nothing more.
 fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
     play(&settings(), BOUND, |part| {
         if is_other(part) {
@@ -189,7 +189,7 @@ fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
     });
 }
 
-/// The handle of a buffer that stays is good until the endpoint ends, and then its region is gone.
+/// The registration of a buffer that is kept is valid until the endpoint closes; then its region is closed.
 fn finalize_frees_what_a_stopped_peer_may_write_to() {
     play(&settings(), BOUND, |part| {
         if is_other(part) {

@@ -1,5 +1,5 @@
-//! Messages longer than their receives: an error that names both sizes at both ends since v9, cut with one warning up to v8, and
-//! never a byte past the receive.
+//! Messages longer than their receives: since v9 an error at both ends that contains both sizes, up to v8 truncated with one warning; in no
+//! case is a byte written past the receive.
 
 use harness::Test;
 use net_abi::ResultCode;
@@ -66,12 +66,12 @@ fn a_message_longer_than_a_receive_of_v8_is_cut_with_one_warning() {
                 sent = net.isend_v8(link.send, out.slot(0), len, out.region).expect("isend");
                 sent.is_some()
             });
-            let mut told = None;
+            let mut size = None;
             wait("what is left of the message", || {
-                told = net.test(received).expect("test");
-                told.is_some()
+                size = net.test(received).expect("test");
+                size.is_some()
             });
-            assert_eq!(told, Some(POSTED));
+            assert_eq!(size, Some(POSTED));
             wait("the send", || net.test(sent.expect("posted")).expect("test").is_some());
             assert_eq!(input.buffer.read(0, POSTED), [round; POSTED]);
             assert_eq!(input.buffer.read(POSTED, SENT - POSTED), [0x5a; SENT - POSTED]);

@@ -22,7 +22,7 @@
 
 #include "ironrail.h"
 
-// ---------------------------------------------------------------- layouts, as NCCL's headers have them
+// ---------------------------------------------------------------- layouts, as in NCCL's headers
 
 #define SIZE(type, bytes) _Static_assert(sizeof(Ironrail##type) == (bytes), #type)
 #define PLACE(type, field, at) _Static_assert(offsetof(Ironrail##type, field) == (at), #type "." #field)
@@ -255,7 +255,7 @@ static void *load(void)
     REQUIRE(word != NULL, "NCCL_NET_PLUGIN is not set");
     void *library = dlopen(word, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL && strchr(word, '/') == NULL) {
-        // The word alone leads to no file: NCCL would log whatever else is wrong with one, such as the command of that name.
+        // A bare word leads to no file: NCCL would log the errors of any other file of that name, such as the command.
         const char *why = dlerror();
         REQUIRE(strstr(why, "No such file") != NULL, "%s", why);
         char file[256];
@@ -282,7 +282,7 @@ static void *load(void)
 
 // ---------------------------------------------------------------- properties
 
-// What all versions have, and what the newer ones add.
+// The fields of all versions, and those of newer ones.
 struct properties {
     int pointer_support;
     int group_most;
@@ -339,7 +339,7 @@ static struct properties check_properties(int device)
     } found, again;
     static const size_t sizes[] = {48, 56, 64, 104, 104, 112, 128};
     size_t size = sizes[version - 6];
-    // NCCL's struct is uninitialised: a field that is left out keeps what was there, and differs.
+    // NCCL's struct is uninitialised: a field that is not written keeps the poison, and differs.
     memset(&found, 0xa5, sizeof found);
     memset(&again, 0x5a, sizeof again);
     SUCCEEDS(net_properties(device, &found));
@@ -374,7 +374,7 @@ static struct properties check_properties(int device)
 enum { HANDLE = 128, GUARD = 64 };
 #define STALE ((void *)(uintptr_t)0xdeadbeefcafe)
 
-// A handle between guards: a plugin that writes past 128 bytes is found out.
+// A handle between guards, to detect a plugin that writes beyond 128 bytes.
 struct handle {
     unsigned char before[GUARD];
     unsigned char bytes[HANDLE];
@@ -397,7 +397,7 @@ static void whole(ssize_t moved, size_t expected, const char *what)
     REQUIRE(moved == (ssize_t)expected, "%s moved %zd of %zu bytes", what, moved, expected);
 }
 
-// `peer` is a socket to the other process, or -1 for a connection to ourselves.
+// `peer` is a socket to the other process, or -1 for a connection to this process.
 static struct link connect_to(int peer, int device)
 {
     stage = "listen";
@@ -415,10 +415,10 @@ static struct link connect_to(int peer, int device)
     stage = "connect and accept";
     struct link link = {NULL, NULL};
     double start = now();
-    for (unsigned turn = 0; link.send == NULL || link.receive == NULL; turn++) {
+    for (unsigned round = 0; link.send == NULL || link.receive == NULL; round++) {
         IronrailDevHandle *device_comm = NULL;
         // NCCL passes the address of a null, or null.
-        IronrailDevHandle **place = turn % 2 == 0 ? &device_comm : NULL;
+        IronrailDevHandle **place = round % 2 == 0 ? &device_comm : NULL;
         if (link.send == NULL) {
             link.send = STALE;
             SUCCEEDS(net_connect(device, handle.bytes, &link.send, place));
@@ -441,7 +441,7 @@ static struct link connect_to(int peer, int device)
 // ---------------------------------------------------------------- data
 
 enum { OUTSTANDING = 8, LARGEST = (4 << 20) + 3, SLACK = 4099, POISON = 0xa5, EDGE = 0xee };
-// Room for the largest receive, guards on both sides, and nothing aligned.
+// The largest receive, with guards on both sides, unaligned.
 enum { SLOT = GUARD + LARGEST + SLACK + GUARD + 13 };
 
 struct side {
@@ -481,8 +481,8 @@ static void check_received(const unsigned char *data, int sender, unsigned itera
         REQUIRE(data[-i] == EDGE && data[posted + (size_t)i - 1] == EDGE, "message %u: written past the receive", iteration);
 }
 
-// What irecv finds in the place of its request: 1 is "completion is optional", which v6 to v8 do not have. Such a receive
-// may be done without a size, before its bytes are there: a kernel looks at them, and gives the buffer back.
+// The content of irecv's request argument: 1 means "completion is optional", which v6 to v8 do not have. Such a receive may be done without
+// a size, before its bytes have arrived: a kernel polls them, and gives the buffer back.
 static bool is_optional(unsigned number)
 {
     return version >= 9 && number % 4 != 0;
@@ -495,7 +495,7 @@ static void *before_receive(unsigned number)
     return is_optional(number) ? (void *)(uintptr_t)1 : STALE;
 }
 
-// Bytes that are all other than the message's, so that each of them tells when it is there.
+// Bytes that all differ from the message's, so that each of them shows when it has arrived.
 static void clear_slot(unsigned char *data, int sender, unsigned iteration, size_t size, size_t posted)
 {
     memset(data, POISON, posted);
@@ -504,7 +504,7 @@ static void clear_slot(unsigned char *data, int sender, unsigned iteration, size
     memset(data + posted, EDGE, GUARD);
 }
 
-// Goes on from byte *seen, which the kernel has got to.
+// Continues from byte *seen, which the kernel has reached.
 static bool has_landed(const unsigned char *data, int sender, unsigned iteration, size_t size, size_t *seen)
 {
     const volatile unsigned char *bytes = data;
@@ -513,7 +513,7 @@ static bool has_landed(const unsigned char *data, int sender, unsigned iteration
     return *seen == size;
 }
 
-// One test of a request, with every place poisoned. `sizes` may be null.
+// One test of a request, with every output poisoned. `sizes` may be null.
 static bool test_once(void *request, int *size)
 {
     int done = 77;
@@ -529,7 +529,7 @@ static bool test_once(void *request, int *size)
     return done == 1;
 }
 
-// No request, or one that ends.
+// No request, or one that completes.
 static void flush(const struct link *link, const struct side *in)
 {
     void *data = slot(in, 0), *region = in->region, *request = STALE;
@@ -542,12 +542,12 @@ static void flush(const struct link *link, const struct side *in)
 
 static unsigned messages;
 
-// `count` messages each way, as many outstanding as NCCL has; only the oldest request of each side is tested.
+// `count` messages in each direction, as many outstanding as in NCCL; only the oldest request of each side is tested.
 static void exchange(const struct link *link, const struct side *out, const struct side *in, int from, size_t size,
                      size_t posted, unsigned count)
 {
     unsigned base = messages;
-    unsigned sent = 0, sent_done = 0, receiving = 0, told = 0, received = 0;
+    unsigned sent = 0, sent_done = 0, receiving = 0, reported = 0, received = 0;
     unsigned filled = 0, cleared = 0;
     size_t seen = 0;
     int sizes[OUTSTANDING];
@@ -573,7 +573,7 @@ static void exchange(const struct link *link, const struct side *out, const stru
             for (size_t i = 0; i < size && filled == sent; i++)
                 data[i] = pattern(rank, base + sent, i);
             filled = sent + 1;
-            // As in NCCL the place still holds the request of eight messages ago.
+            // As in NCCL the argument still contains the request of eight messages before.
             void **place = &sends[sent % OUTSTANDING];
             void *old = *place;
             SUCCEEDS(net_send(link->send, data, size, (int)(base + sent), out->region, place));
@@ -585,19 +585,19 @@ static void exchange(const struct link *link, const struct side *out, const stru
         int got;
         if (sent_done < sent && test_once(sends[sent_done % OUTSTANDING], sent_done % 2 ? &got : NULL))
             sent_done++;
-        if (told < receiving && test_once(receives[told % OUTSTANDING], &got))
-            sizes[told++ % OUTSTANDING] = got;
-        if (received < told) {
+        if (reported < receiving && test_once(receives[reported % OUTSTANDING], &got))
+            sizes[reported++ % OUTSTANDING] = got;
+        if (received < reported) {
             unsigned iteration = base + received;
             bool early = is_optional(received) && sizes[received % OUTSTANDING] == 0;
-            REQUIRE(early || sizes[received % OUTSTANDING] == (int)size, "message %u: told %d bytes, sent %zu", iteration,
+            REQUIRE(early || sizes[received % OUTSTANDING] == (int)size, "message %u: reported %d bytes, sent %zu", iteration,
                     sizes[received % OUTSTANDING], size);
             if (!early || has_landed(slot(in, received), from, iteration, size, &seen)) {
                 check_received(slot(in, received), from, iteration, size, posted);
                 received++;
                 seen = 0;
-            } else if (told == receiving && sent_done == count) {
-                // Time passes in the virtual fabric as it is called.
+            } else if (reported == receiving && sent_done == count) {
+                // Time in the virtual fabric advances by calls.
                 flush(link, in);
             }
         }
@@ -605,7 +605,7 @@ static void exchange(const struct link *link, const struct side *out, const stru
     messages += count;
 }
 
-// A group of receives, its messages sent in the reverse order of its tags.
+// A group of receives, whose messages are sent in the reverse order of their tags.
 static void exchange_group(const struct link *link, const struct side *out, const struct side *in, int from, int members)
 {
     void *data[GROUP_MOST], *regions[GROUP_MOST], *requests[GROUP_MOST], *group = NULL;
@@ -757,7 +757,7 @@ int main(int count, char **words)
         child = fork();
         REQUIRE(child >= 0, "no second process");
         rank = child == 0 ? 1 : 0;
-        // The two ends may have other rails.
+        // The two ends may have different rails.
         const char *rails = getenv("CLIENT_OTHER_RAILS");
         if (rank == 1 && rails != NULL)
             REQUIRE(setenv("IRONRAIL_RAILS", rails, 1) == 0, "no room in the environment");

@@ -1,4 +1,4 @@
-//! Two ends that connect to each other at the same time, over and over: one lasts, the other is a new one each time.
+//! Two ends that connect to each other at the same time, repeatedly: one stays, the other is a new one each time.
 
 use crate::support::calls::{Net, Object};
 
@@ -9,7 +9,7 @@ pub(crate) fn cross(net: Net, rounds: usize) {
         let [lasts, new] = contexts.map(|context| net.listen(context, 0).expect("listen"));
         let (mut asked, listeners) = ([new.0, lasts.0], [lasts.1, new.1]);
         let mut comms: [[Option<Object>; 2]; 2] = [[None; 2]; 2];
-        // Who asks first has made one turn when the other one asks.
+        // The first one has polled once before the other one begins.
         let order = [round % 2, 1 - round % 2];
         for call in 0..CALLS_MAX {
             for end in order {

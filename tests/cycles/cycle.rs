@@ -1,4 +1,4 @@
-//! One cycle: what is made, how far it comes, and how it ends.
+//! One cycle: what it opens, how far that gets, and how it ends.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -13,23 +13,23 @@ use crate::world;
 /// The two ends, in one process. Their contexts last for some cycles.
 pub(crate) struct Ends {
     ends: [End; 2],
-    /// Ends that are new are connected before anything else.
+    /// Whether new ends are connected before anything else.
     meet: bool,
 }
 
 #[derive(Clone, Copy)]
 struct End {
     net: Net,
-    /// With a listener that nobody asks, by which an end goes on.
+    /// With a listener to which no peer connects, used to poll the end.
     open: Option<world::End>,
     buffer: Memory,
 }
 
-/// What an end sends from and receives into; nobody looks at what comes.
+/// Memory that an end sends from and receives into; the data is not checked.
 #[derive(Clone, Copy)]
 enum Memory {
     Host(Buffer),
-    /// A GPU's, as long as the process.
+    /// A GPU's, for the life of the process.
     Gpu(u64),
 }
 
@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-/// One connection, as far as it has come; the end `from` sends.
+/// One connection, at any stage; the end `from` sends.
 #[derive(Default)]
 struct Comm {
     from: usize,
@@ -69,7 +69,7 @@ impl Ends {
         Self { ends: nets.map(end), meet: false }
     }
 
-    /// The same with memory of GPUs at these addresses.
+    /// The same with GPU memory at these addresses.
     pub(crate) fn of_gpus(nets: [Net; 2], addresses: [u64; 2]) -> Self {
         let mut ends = Self::new(nets);
         for (end, address) in ends.ends.iter_mut().zip(addresses) {
@@ -78,12 +78,12 @@ impl Ends {
         ends
     }
 
-    /// The same, for a provider that loses what ends say to each other first at the same time (docs/testing.md, known weaknesses).
+    /// The same, for a provider that loses the first messages of two ends if both send at once (docs/testing.md, known weaknesses).
     pub(crate) fn that_meet(nets: [Net; 2]) -> Self {
         Self { meet: true, ..Self::new(nets) }
     }
 
-    /// How many contexts are open.
+    /// The number of open contexts.
     pub(crate) fn open(&self) -> u64 {
         self.ends.iter().map(|end| u64::from(end.open.is_some())).sum()
     }
@@ -102,7 +102,7 @@ impl Ends {
                 if sent.is_none() {
                     sent = net.isend(send, out.address(), 8, 0, from).expect("isend");
                 }
-                ends[0].turn();
+                ends[0].poll();
                 net.test(received.expect("the window is empty")).expect("test").is_some()
             });
             assert!(done, "a message does not come");
@@ -141,7 +141,7 @@ impl Cycles for Ends {
 }
 
 impl Ends {
-    /// Answers what it did.
+    /// Returns a description of what it did.
     fn run(&mut self, random: &mut Random) -> String {
         let mut said = String::new();
         let mut comms: Vec<_> = (0..=random.up_to(2)).map(|_| self.make(random)).collect();
@@ -158,7 +158,7 @@ impl Ends {
                 .expect("text");
         }
         let at_once = random.up_to(7) != 0;
-        // What waits for a peer that makes no calls is bounded; what such a peer may touch is kept, and is no leak.
+        // A wait for a peer that makes no calls is bounded; memory that such a peer may access is kept, and is no leak.
         let finalizes = [0, 1].map(|_| at_once && random.up_to(7) == 0);
         write!(said, "at once {at_once}, finalizes {finalizes:?}").expect("text");
         let paused = self.abort(&comms, finalizes, at_once, random.below(2));
@@ -201,7 +201,7 @@ impl Ends {
         comm
     }
 
-    /// A call, whatever comes of it: a connection may have failed.
+    /// One call with any result: the connection may have failed.
     fn step(&self, comm: &mut Comm, random: &mut Random) {
         let (Some(send), Some(receive)) = (comm.send, comm.receive) else { return };
         let [sender, receiver] = [self.ends[comm.from], self.ends[1 - comm.from]];
@@ -240,11 +240,11 @@ impl Ends {
         }
     }
 
-    /// Answers for how many milliseconds an end was kept from beginning or from going on: the machine may be busy with others. An
-    /// end that finalizes meanwhile takes it for one that does not answer, and past its patience keeps what it may touch.
+    /// Returns for how many milliseconds an end was prevented from beginning or continuing, since the machine may be busy. An end that
+    /// finalizes meanwhile sees a peer that does not answer, and after its timeout keeps the memory that the peer may access.
     fn abort(&mut self, comms: &[Comm], finalizes: [bool; 2], at_once: bool, first: usize) -> u32 {
         let ends = self.ends.map(|end| (end.net, end.open));
-        // Ends that have something to end yet; the other one goes on meanwhile, with other connections maybe.
+        // Ends that still have something to close; the other one continues meanwhile, perhaps with other connections.
         let (busy, paused) = (AtomicU32::new(2), AtomicU32::new(0));
         let (waiting, called) = (AtomicU32::new(2), Instant::now());
         let pause = |since: Instant| {
@@ -254,7 +254,7 @@ impl Ends {
         let abort = |side: usize| {
             let (net, open) = ends[side];
             if at_once {
-                // A thread may be long in coming.
+                // The thread may start late.
                 waiting.fetch_sub(1, Ordering::Relaxed);
                 while waiting.load(Ordering::Relaxed) > 0 {
                     thread::yield_now();
@@ -271,7 +271,7 @@ impl Ends {
                     && busy.load(Ordering::Relaxed) > 0
                 {
                     let start = Instant::now();
-                    open.turn();
+                    open.poll();
                     pause(start);
                 }
             }
@@ -302,8 +302,8 @@ impl End {
     }
 }
 
-/// As NCCL: the buffers of each comm, then the comm (NCCL src/transport/net.cc, sendProxyFree and recvProxyFree), then what
-/// listens. A peer that does not answer may be an error of deregMr.
+/// As NCCL does: the buffers of each comm, then the comm (NCCL src/transport/net.cc, sendProxyFree and recvProxyFree), then the listener.
+/// deregMr may fail because a peer does not answer.
 fn abort(net: Net, side: usize, comms: &[Comm]) {
     for comm in comms {
         let role = usize::from(comm.from != side);
@@ -352,7 +352,7 @@ impl Random {
     }
 }
 
-/// What an end sends from and receives into.
+/// Bytes of the buffer that an end sends from and receives into.
 pub(crate) const BUFFER: usize = 1 << 20;
 /// The longest message.
 pub(crate) const SLOT: usize = 64 << 10;

@@ -1,7 +1,7 @@
-//! Cycles between two processes: one lasts, the other is a new one each time, and ends in some random state: killed, stopped,
-//! or closing as NCCL does it while the first one does too.
+//! Cycles between two processes: one stays, the other is a new one each time, and ends in a random state: killed, stopped, or closing as
+//! NCCL does while the first one closes too.
 //!
-//! Both draw the same connections from the seed. The one that lasts then aborts its side; what is counted is how long that takes.
+//! Both draw the same connections from the seed. Then the one that stays aborts its side, and the time of that is measured.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -14,22 +14,22 @@ use crate::support::link::{Voice, descriptors, from_text, to_text, wait};
 use crate::support::stage::Part;
 use crate::world;
 
-/// The process that lasts.
+/// The process that stays.
 pub(crate) struct Survivor<'part> {
     part: &'part Part,
     net: Net,
     open: Option<world::End>,
     buffer: Buffer,
-    /// Of a process that has nothing open.
+    /// Open descriptors of a process without open objects.
     descriptors: usize,
 }
 
 /// One connection, as both processes draw it.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// Whether the one that ends sends.
+    /// Whether the process that ends is the sender.
     mortal_sends: bool,
-    /// Whether it is accepted, and connect called to its end.
+    /// Whether it is connected completely.
     whole: bool,
     regions: usize,
 }
@@ -48,7 +48,7 @@ impl<'part> Survivor<'part> {
         Self { part, net, open: None, buffer: Buffer::new(BUFFER), descriptors: descriptors() }
     }
 
-    /// Whatever was open for connections is closed.
+    /// Every descriptor that was opened for connections is closed.
     pub(crate) fn is_clean(&self) {
         wait("the end of descriptors", || descriptors() <= self.descriptors);
     }
@@ -62,7 +62,7 @@ impl Cycles for Survivor<'_> {
         let mut mortal = self.part.cast("mortal", &[]);
         mortal.say(&seed.to_string());
         let mut halves = make(open, self.buffer, &plans, false, &mut mortal);
-        hear(&mut mortal, open);
+        receive_line(&mut mortal, open);
         for _ in 0..random.up_to(200) {
             let index = random.below(halves.len());
             halves[index].step(self.net, self.buffer, &mut random);
@@ -86,8 +86,8 @@ impl Cycles for Survivor<'_> {
         }
         let took = start.elapsed();
         if matches!(end, End::Aborts) {
-            while mortal.overhear().is_none() {
-                self.open.iter().for_each(world::End::turn);
+            while mortal.try_receive().is_none() {
+                self.open.iter().for_each(world::End::poll);
                 thread::yield_now();
             }
         }
@@ -103,16 +103,16 @@ impl Cycles for Survivor<'_> {
     }
 }
 
-/// The other process: goes on until it is killed, or told to abort.
+/// The other process: continues until it is killed, or asked to abort.
 pub(crate) fn mortal(part: &Part, net: Net) {
-    let seed: u64 = part.hear().parse().expect("a seed");
+    let seed: u64 = part.receive().parse().expect("a seed");
     let plans = draw(&mut Random::new(seed));
     let (open, buffer) = (world::End::open(net), Buffer::new(BUFFER));
     let mut halves = make(open, buffer, &plans, true, &mut { part });
     part.say("ready");
-    // Not what the other one draws.
+    // Not the random numbers of the other process.
     let mut random = Random::new(!seed);
-    while part.overhear().is_none() {
+    while part.try_receive().is_none() {
         let index = random.below(halves.len());
         halves[index].step(net, buffer, &mut random);
     }
@@ -131,12 +131,12 @@ fn draw(random: &mut Random) -> Vec<Plan> {
             regions: random.below(3),
         })
         .collect();
-    // net loses what two ends say to each other first at the same time (docs/testing.md): the new one begins.
+    // net loses the first messages of two ends if both send at once (docs/testing.md): the new process begins.
     plans[0] = Plan { mortal_sends: true, whole: true, ..plans[0] };
     plans
 }
 
-/// This process's halves of the connections, whose handles are exchanged first.
+/// This process's ends of the connections, after an exchange of handles.
 fn make(
     open: world::End,
     buffer: Buffer,
@@ -153,9 +153,9 @@ fn make(
     let texts: Vec<String> =
         listening.iter().flatten().map(|(handle, _)| to_text(handle)).collect();
     peer.tell(&format!("handles {}", texts.join(" ")));
-    let heard = hear(peer, open);
+    let line = receive_line(peer, open);
     let mut theirs: VecDeque<Handle> =
-        heard.split(' ').skip(1).filter(|text| !text.is_empty()).map(from_text).collect();
+        line.split(' ').skip(1).filter(|text| !text.is_empty()).map(from_text).collect();
     let mut halves: Vec<Half> = Vec::new();
     for (plan, listening) in plans.iter().zip(listening) {
         let handle = if listening.is_none() { theirs.pop_front() } else { None };
@@ -176,22 +176,22 @@ fn make(
     halves
 }
 
-/// A line of the peer's; what it waits for goes on meanwhile.
-fn hear(peer: &mut impl Voice, open: world::End) -> String {
-    let mut heard = None;
+/// A line of the peer; `open` is polled meanwhile.
+fn receive_line(peer: &mut impl Voice, open: world::End) -> String {
+    let mut line = None;
     wait("a line", || {
-        open.turn();
-        heard = peer.listen();
-        heard.is_some()
+        open.poll();
+        line = peer.listen();
+        line.is_some()
     });
-    heard.expect("just heard")
+    line.expect("just received")
 }
 
-/// One end of a connection, as far as it has come.
+/// One end of a connection, at any stage.
 struct Half {
-    /// Where this end receives.
+    /// Set if this end receives.
     listener: Option<Object>,
-    /// Where it sends: what its connect remembers.
+    /// Set if it sends: the state of its connect.
     handle: Option<Handle>,
     comm: Option<Object>,
     regions: Vec<Object>,
@@ -205,7 +205,7 @@ impl Half {
         Self { listener, handle, comm: None, regions, requests, posts: 0 }
     }
 
-    /// Whether it is connected.
+    /// Returns whether it is connected.
     fn connect(&mut self, open: world::End) -> bool {
         let net = open.net;
         self.comm = match (&mut self.handle, self.listener) {
@@ -216,7 +216,7 @@ impl Half {
         self.comm.is_some()
     }
 
-    /// A call, whatever comes of it: the peer may be gone.
+    /// One call with any result: the peer may be gone.
     fn step(&mut self, net: Net, buffer: Buffer, random: &mut Random) {
         let (Some(comm), Some(region)) = (self.comm, self.regions.first()) else { return };
         let at = buffer.address() + 4 * SLOT;
@@ -242,7 +242,7 @@ impl Half {
     }
 }
 
-/// As NCCL: the buffers of each comm, then the comm, then what listens. A peer that does not answer may be an error of deregMr.
+/// As NCCL does: the buffers of each comm, then the comm, then the listener. deregMr may fail because a peer does not answer.
 fn abort(net: Net, halves: Vec<Half>) {
     for half in halves {
         if let Some(comm) = half.comm {

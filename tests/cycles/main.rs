@@ -1,9 +1,9 @@
-//! Connections that are made, come to some random state, and are aborted as NCCL does it, over and over: no cycle takes long,
-//! and nothing is left of any.
+//! Connections that are opened, brought into a random state, and aborted as NCCL does, repeatedly: no cycle takes long, and nothing of any
+//! cycle is left.
 //!
-//! The state is drawn from a seed that each cycle prints with what it did: listeners nobody asks, connections half made, made,
-//! or busy with messages, groups and flushes, several at once. Then both ends abort at once, each in its own thread, or one does
-//! and its peer is idle until it has. CYCLES_COUNT and CYCLES_FIRST say how many, and from which seed on.
+//! The state comes from a seed, which each cycle prints with what it did: listeners without a peer, connections partly made, complete, or
+//! busy with messages, groups and flushes, several at once. Then both ends abort at once, each in its own thread, or one does while its
+//! peer is idle. CYCLES_COUNT and CYCLES_FIRST set the number of cycles and the first seed.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -29,23 +29,23 @@ use support::stage::{Part, play};
 use support::virtual_fabric::set;
 use world::{World, provider};
 
-/// A play, with as many cycles as a script may ask for.
+/// The bound of a play, with as many cycles as a script may ask for.
 const BOUND: Duration = Duration::from_secs(3600);
-/// One cycle.
+/// The bound of a cycle.
 const LONGEST: Duration = Duration::from_secs(2);
 /// How often a cycle that took longer is repeated.
 const AGAIN: u32 = 4;
-/// Rounds in which two ends ask each other.
+/// Rounds in which two ends connect to each other.
 const CROSSINGS: usize = 100;
-/// What `scripts/test` runs of each.
+/// The cycles of each kind in `scripts/test`.
 const COUNT: u64 = 30;
 /// The same where each cycle starts a process.
 const DEATHS: u64 = 10;
-/// Cycles after which everything is as large as it gets.
+/// Cycles after which every cache has its final size.
 const WARM: u64 = 100;
-/// Pages that a process may grow by after that, whatever the number of cycles: a leak of 4 KiB in ten cycles is more.
+/// Pages by which a process may grow after that, whatever the number of cycles: less than a leak of 4 KiB in ten cycles.
 const GROWTH: u64 = 400;
-/// net of 1.17 leaks copies of `fi_info` and addresses with each endpoint, 4 KiB in four cycles by LeakSanitizer's count.
+/// net of 1.17 leaks copies of `fi_info` and addresses with each endpoint, 4 KiB in four cycles according to LeakSanitizer.
 const NET_LEAKS_EVERY: u64 = 2;
 
 #[test]
@@ -72,7 +72,7 @@ fn nothing_is_left_of_what_was_aborted_over_the_adversary() {
     report(&said);
 }
 
-/// Over the virtual fabric, with a stand-in for CUDA's driver: a flush reads what is given back, and no processor may.
+/// Over the virtual fabric, with a stand-in for CUDA's driver: a flush reads memory that is deregistered, and the CPU must not.
 #[test]
 fn nothing_is_left_of_what_was_aborted_over_gpus() {
     let said = play(&[provider(), driver()], BOUND, |part| {
@@ -130,7 +130,7 @@ fn nothing_is_left_of_what_died_over_net() {
     report(&said);
 }
 
-/// net of libfabric 1.17 loses some of what is said there: requests are sent again.
+/// net of libfabric 1.17 loses some messages there: requests are sent again.
 #[test]
 fn ends_that_ask_each_other_are_connected_over_net() {
     let settings = [("PROVIDER", "net"), ("RAILS", "127.0.0.1,127.0.0.2")];
@@ -140,14 +140,14 @@ fn ends_that_ask_each_other_are_connected_over_net() {
     });
 }
 
-/// What a play has to say, but for its log.
+/// Prints the result of a play, apart from its log.
 fn report(said: &str) {
     said.lines().filter(|line| line.starts_with(REPORT)).for_each(say);
 }
 
-/// Begins that line.
+/// The start of that line.
 const REPORT: &str = "cycles: ";
-/// The plugin's wait for peers that are idle: one end after the other may have it in one cycle.
+/// The plugin's timeout for idle peers: one end after the other may use it in one cycle.
 const PATIENCE: &str = "700";
 
 fn virtually(part: &Part, profile: &str) {
@@ -170,9 +170,9 @@ fn aborted(part: &Part, profile: &str, name: &str, make: impl Fn([Net; 2]) -> En
     run(make(nets), name, COUNT, broken, |_| fabric.is_clean());
 }
 
-/// What is done over and over.
+/// What is repeated.
 trait Cycles {
-    /// Answers what it did, and how long it took.
+    /// Runs one cycle; returns what it did, and how long it took.
     fn cycle(&mut self, seed: u64) -> (String, Duration);
 
     /// Whether no context is open.
@@ -182,8 +182,8 @@ trait Cycles {
     fn finalize(&mut self);
 }
 
-/// `usual`: how many unless told. `broken` tells what is wrong after each; `closed` looks at what is open after
-/// everything was finalized.
+/// `usual`: the number of cycles by default. `broken` returns what is wrong after each; `closed` checks what is open after everything was
+/// finalized.
 fn run<C: Cycles>(
     mut cycles: C,
     name: &str,
@@ -200,7 +200,7 @@ fn run<C: Cycles>(
             if took <= LONGEST {
                 break;
             }
-            // Other processes may have had the processor: what is slow by itself is slow again.
+            // Other processes may have used the CPU: what is slow by itself is slow again.
             took = timed(&mut cycles, seed);
             twice += 1;
         }
@@ -232,7 +232,7 @@ fn timed(cycles: &mut impl Cycles, seed: u64) -> Duration {
     took
 }
 
-/// Of this process, in memory.
+/// Resident pages of this process.
 fn pages() -> u64 {
     let text = fs::read_to_string("/proc/self/statm").expect("proc is mounted");
     text.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("statm has numbers")

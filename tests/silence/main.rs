@@ -1,8 +1,8 @@
-//! A process that is stopped right after `test` said done: whoever is at the other end needs nothing more of it.
+//! A process that is stopped right after `test` reported done: the other end needs nothing more from it.
 //!
-//! Nobody calls a plugin that NCCL has nothing to ask of, for hours maybe. So what is said to be done must not lie in a queue
-//! of ours or of the provider's, to leave with the next call. `tests/vfabric` shows the same over a provider that keeps
-//! everything until then.
+//! NCCL does not call a plugin while it has no outstanding request, perhaps for hours. So what was reported done must not be in a queue of
+//! the plugin or the provider that only the next call empties. `tests/vfabric` shows the same over a provider that delays everything until
+//! then.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -14,20 +14,19 @@ use support::link::{Link, wait};
 use support::stage::{Part, play};
 use support::{say, sockets};
 
-/// How long a play may take on a machine that is busy with others.
+/// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(240);
-/// Connections that share the sockets, and messages on each: more than sockets take.
+/// Connections that share the sockets, and messages on each: more than sockets hold.
 const LINKS: usize = 8;
 const MESSAGES: usize = 40;
-/// Short enough for software to take them in behind a full socket, and to say that they are sent. Of those that follow each other
-/// many travel in one packet.
+/// Short enough that software buffers them behind a full socket, and completes them. Of consecutive ones many travel in one packet.
 const LENGTHS: [usize; 8] = [8, 8 << 10, 8, 13, 16, 4 << 10, 64, 8];
 /// Bytes between two messages in a buffer.
 const STRIDE: usize = 8 << 10;
-/// A message in so many stops its sender; the last does, too.
+/// Every 53rd message stops its sender; so does the last.
 const STOPS: usize = 53;
-/// Turns in which adverts leave, or a message that is done would be said to be.
-const TURNS: usize = 1000;
+/// Polls in which adverts are sent, or in which a message that is done would be reported.
+const POLLS: usize = 1000;
 /// Bursts after each of which the receiver stops, and messages of each on every connection.
 const ROUNDS: usize = 12;
 const BURST: usize = 5;
@@ -47,14 +46,14 @@ fn a_message_is_there_though_its_sender_is_stopped_over_rxm() {
 }
 
 #[test]
-fn a_sender_is_told_though_its_receiver_is_stopped_over_net() {
+fn a_send_completes_though_its_receiver_is_stopped_over_net() {
     play(&settings("net"), BOUND, |part| {
         receiver_is_stopped(part);
     });
 }
 
 #[test]
-fn a_sender_is_told_though_its_receiver_is_stopped_over_rxm() {
+fn a_send_completes_though_its_receiver_is_stopped_over_rxm() {
     play(&settings("tcp;ofi_rxm"), BOUND, |part| {
         receiver_is_stopped(part);
     });
@@ -65,8 +64,8 @@ fn settings(provider: &'static str) -> [(&'static str, &'static str); 2] {
     [("PROVIDER", provider), ("RAILS", "127.0.0.1")]
 }
 
-/// As much as can be is sent before the receiver's caller reads anything, into small sockets. Then the receiver reads, and the sender
-/// stops each time that a message is said to be done.
+/// As much as possible is sent before the receiver's caller reads anything, into small sockets. Then the receiver reads, and the sender
+/// stops each time that a message is reported done.
 fn sender_is_stopped(part: &Part) {
     let net = Net::open(&part.plugin());
     let context = net.init().expect("init");
@@ -84,13 +83,13 @@ fn sender_is_stopped(part: &Part) {
         Message { link, message, request: request.expect("the window has room"), done: false }
     };
     let mut messages: Vec<_> = all().map(post).collect();
-    for _ in 0..TURNS {
+    for _ in 0..POLLS {
         assert_eq!(net.test(messages[0].request), Ok(None), "nothing was sent yet");
     }
-    // What tells the sender of an end finds full sockets, too: the sender reads nothing while it is stopped.
+    // The acknowledgements of the sender find full sockets too: it reads nothing while it is stopped.
     sockets::squeeze();
     sender.say("posted");
-    assert_eq!(sender.hear(), "sent");
+    assert_eq!(sender.receive(), "sent");
     sender.say("reading");
     loop {
         let mut said = None;
@@ -102,13 +101,13 @@ fn sender_is_stopped(part: &Part) {
                     one.test(net, &links);
                 }
             }
-            said = sender.overhear();
+            said = sender.try_receive();
             said.is_some()
         });
-        let Ok(stop) = said.expect("just heard").parse::<usize>() else { break };
+        let Ok(stop) = said.expect("just received").parse::<usize>() else { break };
         sender.wait_for_stop();
         let until = &mut messages[..=stop];
-        wait("a message that its sender was told is there", || {
+        wait("a message that was reported done to its sender", || {
             until.iter_mut().filter(|one| !one.done).for_each(|one| one.test(net, &links));
             until.iter().all(|one| one.done)
         });
@@ -118,7 +117,7 @@ fn sender_is_stopped(part: &Part) {
     sender.finish();
 }
 
-/// The provider connects its rails with the first message. Few and short ones leave the sockets small.
+/// The provider connects its rails with the first message. A few short ones leave the sockets small.
 fn meet(links: &mut [Link]) {
     for link in links {
         link.exchange(1, 8).expect("the link works");
@@ -126,7 +125,7 @@ fn meet(links: &mut [Link]) {
     sockets::keep_small();
 }
 
-/// One receive, and whether it is over.
+/// One receive, and whether it is done.
 struct Message {
     link: usize,
     message: usize,
@@ -148,7 +147,7 @@ impl Message {
     }
 }
 
-/// Messages of all connections in turn, each connection's in order.
+/// Messages of all connections alternately, in order on each connection.
 fn all() -> impl Iterator<Item = (usize, usize)> {
     (0..MESSAGES).flat_map(|message| (0..LINKS).map(move |link| (link, message)))
 }
@@ -170,7 +169,7 @@ fn sends(part: &Part, net: Net, context: Object) {
     let links = (0..LINKS).map(|_| Link::to_peer(net, context, &mut { part }));
     let mut links: Vec<_> = links.collect();
     meet(&mut links);
-    assert_eq!(part.hear(), "posted");
+    assert_eq!(part.receive(), "posted");
     sockets::squeeze();
     let send = |(link, message): (usize, usize)| {
         let Link { send, out, .. } = &links[link];
@@ -179,13 +178,13 @@ fn sends(part: &Part, net: Net, context: Object) {
         net.isend(*send, out.buffer.address() + at, len, 0, out.region).expect("isend")
     };
     let mut left = all().peekable();
-    // None: it was said to be done, since its bytes are in a socket or read by the receiver's keeper.
+    // None: it was reported done, since its bytes are in a socket, or were read by the receiver's keeper.
     let mut requests = Vec::new();
     let over = |request: &mut Option<Object>| {
         let is_over = |request| net.test(request).expect("a send").is_some();
         *request = request.filter(|request| !is_over(*request));
     };
-    for _ in 0..TURNS {
+    for _ in 0..POLLS {
         while let Some(request) = left.peek().and_then(|next| send(*next)) {
             requests.push(Some(request));
             left.next();
@@ -195,7 +194,7 @@ fn sends(part: &Part, net: Net, context: Object) {
     let (full, pending) = (sockets::full(), requests.iter().flatten().count());
     say(&format!("{full} sockets are full, {pending} of {} messages wait", requests.len()));
     part.say("sent");
-    assert_eq!(part.hear(), "reading");
+    assert_eq!(part.receive(), "reading");
     for (index, next) in all().enumerate() {
         wait("an advert", || {
             if index == requests.len() {
@@ -217,7 +216,7 @@ fn sends(part: &Part, net: Net, context: Object) {
     close(net, context, links);
 }
 
-/// A burst on each connection; the receiver stops when the last message is said to be there, which is its last receive.
+/// A burst on each connection; the receiver stops when its last receive is reported done.
 fn receiver_is_stopped(part: &Part) {
     let net = Net::open(&part.plugin());
     let context = net.init().expect("init");
@@ -241,7 +240,7 @@ fn receiver_is_stopped(part: &Part) {
         let mut requests: Vec<_> = bursts(&links).map(send).collect();
         let mut stopped = false;
         wait("the end of a send to a receiver that is stopped", || {
-            if !stopped && receiver.overhear().is_some() {
+            if !stopped && receiver.try_receive().is_some() {
                 receiver.wait_for_stop();
                 stopped = true;
             }

@@ -69,8 +69,8 @@ static void log_line(int level, unsigned long flags, const char *file, int line,
 
 // ---------------------------------------------------------------- what the threads of a communicator share
 
-// A buffer and its region. The service thread registers it anew now and then, and the progress thread takes over when
-// nothing is in flight on the one it has.
+// A buffer and its region. The service thread registers it again from time to time, and the progress thread switches to the new region when
+// nothing is in flight on the old one.
 struct memory {
     unsigned char *bytes;
     void *offered;
@@ -84,10 +84,10 @@ struct communicator {
     pthread_t threads[2];
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    // What the one before connects with; a round's handle is taken once.
+    // The handle that the previous communicator connects with; it is taken once per round.
     unsigned char handle[HANDLE];
     bool has_handle;
-    // The round that the progress thread may work on, and the last that it has finished.
+    // The round that the progress thread may work on, and the last one that it has finished.
     long begun, finished;
     void *send, *receive;
     struct memory out, in;
@@ -96,7 +96,7 @@ struct communicator {
 
 static struct communicator all[COMMUNICATORS_MOST];
 static int communicators;
-// As in NCCL, which has a communicator's init under one lock of the process.
+// As in NCCL, which runs a communicator's init under one lock of the process.
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void lock(struct communicator *c) { SUCCEEDS(pthread_mutex_lock(&c->lock)); }
@@ -119,7 +119,7 @@ static unsigned char pattern(int sender, long round, long message, size_t at)
 
 // ---------------------------------------------------------------- the progress thread
 
-// Takes over a region that was registered anew. Only when nothing is in flight on the old one.
+// Switches to a new region. Only when nothing is in flight on the old one.
 static void take_over(struct communicator *c, struct memory *memory)
 {
     lock(c);
@@ -150,14 +150,14 @@ static void flush(struct communicator *c, unsigned char *data, size_t len)
         finish(request);
 }
 
-// One attempt each to receive and to send, and a look at the oldest of each, as NCCL's progress thread goes round.
+// One attempt each to receive and to send, and a test of the oldest of each, as in NCCL's progress thread.
 static void move_data(struct communicator *c, long round)
 {
     void *sends[SLOTS], *receives[SLOTS];
     long posted_sends = 0, done_sends = 0, posted_receives = 0, done_receives = 0;
     int from = (c->number + communicators - 1) % communicators;
     while (done_sends < messages || done_receives < messages) {
-        // Now and then the window is let run empty, for the region to change.
+        // From time to time the window is emptied, so that the region can change.
         if (posted_receives == done_receives)
             take_over(c, &c->in);
         bool drains = posted_receives % 32 == 31 && posted_receives != done_receives;
@@ -248,7 +248,7 @@ static void take_handle(struct communicator *of, unsigned char *handle)
     unlock(of);
 }
 
-// Both halves at once, since each needs the other end to go on.
+// Both halves at once, since each depends on progress of the other end.
 static void meet(struct communicator *c, void *listener, unsigned char *handle, void **send, void **receive)
 {
     *send = *receive = NULL;
@@ -270,7 +270,7 @@ static void *registered(struct communicator *c, void *comm, unsigned char *bytes
     return region;
 }
 
-// Offers a new region for the same buffer, and lets go of the one that the progress thread has given back.
+// Offers a new region for the same buffer, and deregisters the one that the progress thread has released.
 static void renew(struct communicator *c, void *comm, struct memory *memory)
 {
     lock(c);
@@ -297,13 +297,13 @@ static void forget(void *comm, struct memory *memory)
     memory->offered = memory->used = memory->returned = NULL;
 }
 
-// What a service thread is asked for while messages move: regions of other buffers, and comms of other peers.
-static void serve(struct communicator *c, unsigned char *other, long turn)
+// The work of a service thread while messages move: regions of other buffers, and comms of other peers.
+static void serve(struct communicator *c, unsigned char *other, long round)
 {
     renew(c, c->send, &c->out);
     renew(c, c->receive, &c->in);
-    void *region = registered(c, turn % 2 == 0 ? c->send : c->receive, other + turn % 7 * 4096, 4096 * (1 + (size_t)turn % 9));
-    if (turn % 4 == 0) {
+    void *region = registered(c, round % 2 == 0 ? c->send : c->receive, other + round % 7 * 4096, 4096 * (1 + (size_t)round % 9));
+    if (round % 4 == 0) {
         unsigned char handle[HANDLE];
         void *listener = NULL, *send, *receive;
         SUCCEEDS(net->listen(c->context, 0, handle, &listener));
@@ -314,7 +314,7 @@ static void serve(struct communicator *c, unsigned char *other, long turn)
     }
     IronrailPropertiesV12 properties;
     SUCCEEDS(net->getProperties(0, &properties));
-    SUCCEEDS(net->deregMr(turn % 2 == 0 ? c->send : c->receive, region));
+    SUCCEEDS(net->deregMr(round % 2 == 0 ? c->send : c->receive, region));
 }
 
 static void *service(void *argument)
@@ -377,7 +377,7 @@ static void begin(struct communicator *c, int number)
 {
     c->number = number;
     c->out.bytes = malloc(ARENA);
-    // A byte more than the last slot: what is written past a message shows.
+    // A byte behind the last slot, to detect writes beyond a message.
     c->in.bytes = malloc(ARENA + 1);
     REQUIRE(c->out.bytes != NULL && c->in.bytes != NULL, "no memory");
     SUCCEEDS(pthread_mutex_init(&c->lock, NULL));

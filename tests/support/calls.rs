@@ -1,7 +1,7 @@
-//! The tables of the plugin under test, called as NCCL calls them, with garbage allowed: a refusal is an answer here.
+//! The tables of the plugin under test, called as NCCL calls them, with garbage allowed: a refusal is a result here.
 //!
-//! What the plugin gives out is numbers, which it never follows; every buffer here lives as long as the process. So the
-//! calls are safe whatever is passed, as long as the plugin keeps its promises: which is what the tests are about.
+//! The plugin's objects are numbers, which the tests never dereference; every buffer here lives as long as the process. So the calls are
+//! safe whatever is passed, as long as the plugin keeps its promises, which is what the tests check.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::fmt;
@@ -18,10 +18,10 @@ use net_abi::{
 
 /// What `listen` writes and `connect` is given.
 pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];
-/// The answer of a call: its value, or its code and what it had NCCL log.
+/// The result of a call: its value, or its code and what the plugin logged.
 pub(crate) type Answer<T> = Result<T, Failure>;
 
-/// A context, a comm, a region or a request: what NCCL holds for the plugin.
+/// A context, a comm, a region or a request, as NCCL holds it for the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object(pub(crate) usize);
 
@@ -29,12 +29,12 @@ pub(crate) struct Object(pub(crate) usize);
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) code: ResultCode,
-    /// The warnings of this call, a line each.
+    /// The warnings of this call, one line each.
     pub(crate) said: Vec<String>,
 }
 
 impl Failure {
-    /// Its own sentences: a rail that was lost may be reported in the same call, or in one before.
+    /// The call's own sentences: the loss of a rail may be reported in the same call, or in an earlier one.
     pub(crate) fn errors(&self) -> Vec<&str> {
         let own = self.said.iter().filter(|line| !line.contains(" is lost: "));
         own.map(String::as_str).collect()
@@ -47,7 +47,7 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// An open plugin: its newest table, and one of before.
+/// An open plugin: its newest table, and some older ones.
 #[derive(Clone, Copy)]
 pub(crate) struct Net {
     table: &'static Calls,
@@ -55,14 +55,14 @@ pub(crate) struct Net {
     v10: &'static Calls,
 }
 
-/// Memory that NCCL would register. It is never freed, so that nothing the plugin does late can hurt.
+/// Memory that NCCL would register. It is never freed, so that late accesses of the plugin do no harm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     start: *mut u8,
     pub(crate) len: usize,
 }
 
-/// Makes a call of [`Calls`]; its answer is its code, and what it had NCCL log where that is an error.
+/// Makes a call of [`Calls`]; the result is its code, with the plugin's log if that is an error.
 macro_rules! call {
     ($table:expr, $name:ident ( $($argument:expr),* $(,)? )) => {{
         let before = warned();
@@ -72,7 +72,7 @@ macro_rules! call {
     }};
 }
 
-/// The same of a call that some versions do not have, or not for every length: the test knows its version.
+/// The same for a call that some versions lack, or do not have for every length: the test knows its version.
 macro_rules! call_of_version {
     ($table:expr, $name:ident ( $($argument:expr),* $(,)? )) => {{
         let before = warned();
@@ -102,17 +102,17 @@ impl Net {
         Ok(object(context).expect("a context"))
     }
 
-    /// The `init` of v8, which knows no contexts.
+    /// The `init` of v8, which has no contexts.
     pub(crate) fn init_v8(self) -> Answer<()> {
         call!(self.v8, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
     }
 
-    /// The `init` of v10, which knows no contexts either.
+    /// The `init` of v10, which has no contexts either.
     pub(crate) fn init_v10(self) -> Answer<()> {
         call!(self.v10, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
     }
 
-    /// As `make_device`, by the table that has four places.
+    /// As `make_device`, by the table with four places.
     pub(crate) fn make_device_v10(self, parts: [c_int; 4], count: c_int) -> Answer<c_int> {
         let [first, second, third, fourth] = parts;
         let asked = VProps8 { ndevs: count, devs: [first, second, third, fourth, 0, 0, 0, 0] };
@@ -258,9 +258,9 @@ impl Net {
         Ok(object(region).expect("a region"))
     }
 
-    /// `ptrSupport` of a device: bits of memory's kinds.
+    /// `ptrSupport` of a device: bits of kinds of memory.
     pub(crate) fn pointer_support(self, device: c_int) -> Answer<c_int> {
-        self.properties(device).map(|told| told.ptr_support)
+        self.properties(device).map(|properties| properties.ptr_support)
     }
 
     pub(crate) fn properties(self, device: c_int) -> Answer<PropertiesV12> {
@@ -303,7 +303,7 @@ impl Net {
         self.irecv_group(comm, 1, address, len, tag, region)
     }
 
-    /// The same, where the caller sees by itself that the bytes have come.
+    /// The same with optional completion: the caller detects the arrival of the bytes itself.
     pub(crate) fn irecv_optional(
         self,
         comm: Object,
@@ -316,7 +316,7 @@ impl Net {
         self.irecv_alike(comm, 1, address, len, tag, region, asked)
     }
 
-    /// A group of `count` receives, all alike.
+    /// A group of `count` equal receives.
     pub(crate) fn irecv_group(
         self,
         comm: Object,
@@ -362,7 +362,7 @@ impl Net {
         Ok(object(request))
     }
 
-    /// The same for a group: where each buffer begins, its size as NCCL says it, and its registration.
+    /// The same for a group: the address of each buffer, its size as NCCL passes it, and its registration.
     pub(crate) fn iflush_each(
         self,
         comm: Object,
@@ -379,7 +379,7 @@ impl Net {
         Ok(object(request))
     }
 
-    /// A group of receives, each into a buffer of its own: where, its length, its tag and its registration.
+    /// A group of receives, each into a buffer of its own: the address, the length, the tag and the registration.
     pub(crate) fn irecv_into(
         self,
         comm: Object,
@@ -397,7 +397,7 @@ impl Net {
         Ok(object(request))
     }
 
-    /// A group of receives: where each begins, its length and its tag.
+    /// A group of receives: the address of each, its length and its tag.
     pub(crate) fn irecv_each(
         self,
         comm: Object,
@@ -408,7 +408,7 @@ impl Net {
         self.irecv_into(comm, &receives.iter().map(of_one).collect::<Vec<_>>())
     }
 
-    /// The sizes of `count` messages that are done.
+    /// The sizes of `count` messages, once done.
     pub(crate) fn test_each(self, request: Object, count: usize) -> Answer<Option<Vec<usize>>> {
         let (mut done, mut sizes) = (77, [-7; 64]);
         call!(self.table, test(pointer(request), &raw mut done, sizes.as_mut_ptr()))?;
@@ -433,7 +433,7 @@ impl Net {
         Ok(object(request))
     }
 
-    /// An irecv of v8: a message that is longer is cut.
+    /// An irecv of v8: a longer message is truncated.
     pub(crate) fn irecv_v8(
         self,
         comm: Object,
@@ -449,7 +449,7 @@ impl Net {
         Ok(object(request))
     }
 
-    /// Bytes of a message that is done.
+    /// The bytes of a message, once done.
     pub(crate) fn test(self, request: Object) -> Answer<Option<usize>> {
         let (mut done, mut sizes) = (77, [-7; 64]);
         call!(self.table, test(pointer(request), &raw mut done, sizes.as_mut_ptr()))?;
@@ -486,11 +486,11 @@ impl Net {
 fn calls(file: &Path, version: u32) -> &'static Calls {
     let name = file.to_str().expect("text");
     let library = Library::open(name, Some(version)).unwrap_or_else(|error| panic!("{error}"));
-    // Open as long as the process lives.
+    // Open for the life of the process.
     Box::leak(Box::new(library)).calls()
 }
 
-/// Lists of as many entries each.
+/// Lists with equal numbers of entries.
 fn lists(
     data: &mut [*mut c_void],
     sizes: &mut [usize],
@@ -512,7 +512,7 @@ impl Buffer {
         Self { start: bytes.as_mut_ptr(), len }
     }
 
-    /// `len` of its bytes, from `offset` on.
+    /// `len` of its bytes, from `offset`.
     pub(crate) fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset + len <= self.len);
         // SAFETY: within the buffer, which lives for ever.
@@ -542,24 +542,24 @@ impl Buffer {
     }
 }
 
-/// Every warning so far: what a user would read.
+/// Every warning so far, as a user would read them.
 pub(crate) fn warnings() -> Vec<String> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// How many there are.
+/// The number of warnings so far.
 pub(crate) fn warned() -> usize {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).len()
 }
 
-/// All that the log has said, of every level.
+/// The whole log, of every level.
 pub(crate) fn lines() -> Vec<String> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 static ALL: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// What stands in a place before the call: a plugin has to overwrite it.
+/// The content of an output before the call: a plugin must overwrite it.
 const STALE: *mut c_void = ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a5a);
 
 fn pointer(object: Object) -> *mut c_void {

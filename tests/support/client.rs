@@ -1,5 +1,4 @@
-//! C programs that load the plugin as NCCL does: compiled once against the header that C users get, run with the settings of
-//! a test.
+//! C programs that load the plugin as NCCL does: compiled once with the header that C users get, run with the settings of a test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,13 +27,13 @@ fn compile(source: &str) -> PathBuf {
     program
 }
 
-/// Runs the client over two rails of the loopback interface, unless `settings` or the environment say otherwise. It bounds
-/// its own waits.
+/// Runs the client over two rails of the loopback interface, unless `settings` or the environment say otherwise. The client bounds its own
+/// waits.
 pub(crate) fn run(version: u32, mode: &str, settings: &[(&str, &str)]) {
     as_nccl(Command::new(program()).args([&version.to_string(), mode]), settings);
 }
 
-/// Runs the stress program: so many communicators of two threads each, and so many messages from each in every round.
+/// Runs the stress program: `communicators` of two threads each, and `messages` from each in every round.
 pub(crate) fn stress(
     communicators: usize,
     rounds: usize,
@@ -48,7 +47,7 @@ pub(crate) fn stress(
 fn as_nccl(client: &mut Command, settings: &[(&str, &str)]) {
     let folder = super::plugin().parent().expect("a file lies in a folder").to_owned();
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    // cargo adds the folder where the command `ironrail` lies, which NCCL would find by the plugin's word.
+    // cargo adds the folder of the command `ironrail`, which NCCL would find by the plugin's word.
     let built = folder.parent().expect("the folder lies in cargo's").to_owned();
     let inherited = std::env::split_paths(&inherited).filter(|folder| !folder.starts_with(&built));
     let folders = std::env::join_paths(std::iter::once(folder).chain(inherited));

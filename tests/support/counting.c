@@ -1,5 +1,5 @@
-// Counts the allocations that one loaded library makes: preloaded, it stands before libc's allocator, and looks at who
-// calls. Only calls whose return address lies in that library count, and only while counting is on.
+// Counts the allocations of one loaded library: preloaded, it precedes libc's allocator, and checks the callers. Only calls whose return
+// address is in that library count, and only while counting is on.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,7 +18,7 @@ static uintptr_t first, last, base;
 static volatile int on;
 static unsigned long counted;
 
-// The library's frames on the stack of the first of them.
+// The library's frames on the stack of the first one.
 enum { DEPTH = 24 };
 static uintptr_t frames[DEPTH];
 static int depth;
@@ -99,7 +99,7 @@ static int find(struct dl_phdr_info *info, size_t size, void *name)
     return 1;
 }
 
-// Counts from now on what the library does that has this in its path; 0 if none is loaded.
+// Starts counting the allocations of the library whose path contains this; 0 if none is loaded.
 int counting_start(const char *name)
 {
     on = 0;
@@ -114,7 +114,7 @@ int counting_start(const char *name)
     return 1;
 }
 
-// Stops, and says how many there were; where the first was made goes to `offsets`, innermost first, 24 at most.
+// Stops, and returns the number; the stack of the first one goes to `offsets`, innermost frame first, at most 24.
 unsigned long counting_stop(uintptr_t *offsets)
 {
     on = 0;

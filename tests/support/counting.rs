@@ -1,4 +1,4 @@
-//! Counts the plugin's allocations, in a process that has the counter of counting.c preloaded.
+//! Counts the plugin's allocations, in a process with the counter of counting.c preloaded.
 
 use std::ffi::{CString, c_char, c_int, c_ulong, c_void};
 use std::mem;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use super::output_of;
 
-/// The counter, compiled once: what LD_PRELOAD has to name.
+/// The counter, compiled once; for LD_PRELOAD.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -26,15 +26,15 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/counting.c")
 }
 
-/// What was counted.
+/// The counted allocations.
 #[derive(Debug)]
 pub(crate) struct Allocations {
     pub(crate) count: u64,
-    /// Where in the plugin the first of them was made, and what called there.
+    /// The call stack of the first of them in the plugin.
     offsets: Vec<usize>,
 }
 
-/// Runs `body`, and counts what the library that has `name` in its path allocates meanwhile.
+/// Runs `body`, and counts the allocations of the library whose path contains `name`.
 pub(crate) fn count(name: &str, body: impl FnOnce()) -> Allocations {
     const DEPTH: usize = 24;
     let name = CString::new(name).expect("a name has no zero byte");
@@ -62,11 +62,11 @@ fn symbol(name: &std::ffi::CStr) -> *mut c_void {
 }
 
 impl Allocations {
-    /// The first one's place in `plugin`'s sources, as far as addr2line knows them.
+    /// The source location of the first one in `plugin`, as far as addr2line knows it.
     pub(crate) fn place(&self, plugin: &Path) -> String {
         let mut tool = Command::new("addr2line");
         tool.args(["-C", "-f", "-i", "-p", "-e"]).arg(plugin);
-        // The address is that after the call.
+        // A return address is behind the call.
         tool.args(self.offsets.iter().map(|offset| format!("{:#x}", offset - 1)));
         match tool.output() {
             Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -1,11 +1,11 @@
-//! A plugin that panics where a test asks for it: built with the feature `faults`, into a folder of its own.
+//! A plugin that panics on request: built with the feature `faults`, into a folder of its own.
 
 use std::ffi::{CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The file. Plays pass it on as a setting, [`SETTING`], so that only the first process asks cargo.
+/// The file. Plays pass it on as the setting [`SETTING`], so that only the first process calls cargo.
 pub(crate) fn faulty_plugin() -> PathBuf {
     static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
     let given = std::env::var_os(format!("IRONRAIL_{SETTING}")).map(PathBuf::from);
@@ -35,7 +35,7 @@ fn build() -> PathBuf {
     found.expect("cargo says where it left the plugin")
 }
 
-/// The next call that passes the place of this name panics there.
+/// The next call that passes this place panics there.
 pub(crate) fn panic_in(plugin: &Path, place: &str) {
     let name = CString::new(plugin.as_os_str().as_bytes()).expect("no zero byte");
     // SAFETY: the library is loaded already, so nothing of it runs here.

@@ -1,6 +1,6 @@
-//! CUDA's driver without a GPU (`crates/gpu/tests/support/cuda.c`), loaded before the plugin looks for one, and memory of its devices.
+//! CUDA's driver without a GPU (`crates/gpu/tests/support/cuda.c`), loaded before the plugin searches for one, and memory of its devices.
 //!
-//! An address of that memory is mapped to nothing: a plugin whose processor touches it dies. The virtual fabric finds the bytes as a NIC
+//! Addresses of that memory are not mapped: a plugin that accesses them with the CPU crashes. The virtual fabric finds the bytes as a NIC
 //! does.
 
 use std::ffi::{CStr, CString, c_char, c_ulong, c_void};
@@ -13,7 +13,7 @@ use gpu::{DeviceMemory, Devices};
 #[path = "../../crates/gpu/tests/support/mod.rs"]
 mod standin;
 
-/// The stand-in's file, built by whoever starts the play.
+/// The stand-in's file, built by the process that starts the play.
 pub(crate) fn driver() -> (&'static str, &'static str) {
     static FILE: OnceLock<String> = OnceLock::new();
     let built = || {
@@ -27,7 +27,7 @@ pub(crate) fn driver() -> (&'static str, &'static str) {
 /// The test's own setting, without its prefix.
 pub(crate) const DRIVER: &str = "TEST_DRIVER";
 
-/// The stand-in, loaded: whoever opens `libcuda.so.1` afterwards has it.
+/// The loaded stand-in: a later dlopen of `libcuda.so.1` finds it.
 pub(crate) struct Gpus {
     devices: Devices,
     calls: Calls,
@@ -36,7 +36,7 @@ pub(crate) struct Gpus {
 type Calls = extern "C" fn(*const c_char, *const c_char) -> c_ulong;
 
 impl Gpus {
-    /// Of the library in this file. `words` are for STANDIN_CUDA.
+    /// Loads the library in this file. `words` are for STANDIN_CUDA.
     pub(crate) fn load(file: &Path, words: &str) -> Self {
         Self::try_load(file, words).expect("the stand-in has devices")
     }
@@ -61,7 +61,7 @@ impl Gpus {
         self.devices.allocate(device, len).expect("there is room")
     }
 
-    /// How often the library in a file of this name has made a call of the driver's; any, by `None`.
+    /// How often the library in a file of this name has made this call of the driver; `None`: any call.
     pub(crate) fn calls_of(&self, file: &CStr, call: Option<&CStr>) -> u64 {
         (self.calls)(file.as_ptr(), call.map_or(std::ptr::null(), CStr::as_ptr))
     }

@@ -1,9 +1,9 @@
-//! How much memory this process has from malloc.
+//! The memory that this process has from malloc.
 
 use std::ffi::CStr;
 use std::ptr;
 
-/// Bytes that malloc has handed out, in all of its arenas: malloc_info(3).
+/// Bytes that malloc has handed out, from all of its arenas: malloc_info(3).
 pub(crate) fn handed_out() -> usize {
     let (mut text, mut len) = (ptr::null_mut(), 0);
     // SAFETY: both places live until the stream is closed.
@@ -17,7 +17,7 @@ pub(crate) fn handed_out() -> usize {
     let page = unsafe { CStr::from_ptr(text) }.to_str().expect("malloc writes ASCII").to_owned();
     // SAFETY: it is ours to free, once.
     unsafe { libc::free(text.cast()) };
-    // Each arena has its own lines, and the sums follow them.
+    // Each arena has its own lines, followed by the sums.
     let (_, sums) = page.rsplit_once("</heap>").expect("there is an arena");
     let sum = |begin: &str| {
         let line = sums.lines().find(|line| line.starts_with(begin)).expect("malloc has this sum");

@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 use super::calls::{Answer, Buffer, Handle, Net, Object};
 use super::stage::{Cast, Part};
 
-/// A connection in each direction: to a peer, or to oneself.
+/// A connection in each direction: to a peer, or to this process.
 pub(crate) struct Link {
     net: Net,
     pub(crate) send: Object,
     pub(crate) receive: Object,
     pub(crate) out: Memory,
     pub(crate) input: Memory,
-    /// Messages so far, which both ends count alike.
+    /// Messages so far, counted equally at both ends.
     count: usize,
 }
 
-/// A registered buffer of a link, in slots.
+/// A registered buffer of a link, divided into slots.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) buffer: Buffer,
     pub(crate) region: Object,
 }
 
-/// Who is at the other end while a link is made: lines to and from it.
+/// The other end while a link is made: lines to and from it.
 pub(crate) trait Voice {
     fn tell(&mut self, line: &str);
     fn listen(&mut self) -> Option<String>;
@@ -38,7 +38,7 @@ impl Voice for &Part {
     }
 
     fn listen(&mut self) -> Option<String> {
-        self.overhear()
+        self.try_receive()
     }
 }
 
@@ -48,11 +48,11 @@ impl Voice for Cast {
     }
 
     fn listen(&mut self) -> Option<String> {
-        self.overhear()
+        self.try_receive()
     }
 }
 
-/// Longer than anything here takes that works.
+/// Longer than any wait here that succeeds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a slot: the longest message.
 pub(crate) const SLOT: usize = 1 << 18;
@@ -60,13 +60,13 @@ pub(crate) const SLOT: usize = 1 << 18;
 const OUTSTANDING: usize = 8;
 
 impl Link {
-    /// To oneself.
+    /// A link to this process.
     pub(crate) fn to_self(net: Net, context: Object) -> Self {
         let (handle, listener) = net.listen(context, 0).expect("listen");
         Self::complete(net, context, handle, listener)
     }
 
-    /// To a peer that calls this as well.
+    /// A link to a peer that calls this as well.
     pub(crate) fn to_peer(net: Net, context: Object, peer: &mut impl Voice) -> Self {
         let (handle, listener) = net.listen(context, 0).expect("listen");
         peer.tell(&to_text(&handle));
@@ -75,7 +75,7 @@ impl Link {
             theirs = peer.listen();
             theirs.is_some()
         });
-        Self::complete(net, context, from_text(&theirs.expect("just heard")), listener)
+        Self::complete(net, context, from_text(&theirs.expect("just received")), listener)
     }
 
     fn complete(net: Net, context: Object, mut handle: Handle, listener: Object) -> Self {
@@ -89,13 +89,13 @@ impl Link {
         Self::of(net, send.expect("connected"), receive.expect("accepted"))
     }
 
-    /// With buffers registered.
+    /// A link of these comms, with registered buffers.
     pub(crate) fn of(net: Net, send: Object, receive: Object) -> Self {
         let (out, input) = (Memory::new(net, send), Memory::new(net, receive));
         Self { net, send, receive, out, input, count: 0 }
     }
 
-    /// `count` messages of `len` bytes each way, every byte checked; the peer calls this as well.
+    /// Moves `count` messages of `len` bytes in each direction, every byte checked; the peer calls this as well.
     pub(crate) fn exchange(&mut self, count: usize, len: usize) -> Answer<()> {
         let Self { net, send, receive, out, input, count: first } = *self;
         let (mut sending, mut sent, mut receiving, mut received) = (0, 0, 0, 0);
@@ -130,7 +130,7 @@ impl Link {
         Ok(())
     }
 
-    /// Short messages, long ones, empty ones.
+    /// Moves short messages, long ones and empty ones.
     pub(crate) fn works(&mut self) {
         for len in [0, 8, 5000, SLOT - 7] {
             self.exchange(2 * OUTSTANDING, len).expect("the link works");
@@ -166,7 +166,7 @@ impl Memory {
     }
 }
 
-/// What message `message` says: a window of one long text, since making it anew takes most of a test's time.
+/// The content of message `message`: a part of one long text, since generating it would take most of a test's time.
 fn pattern(message: usize, len: usize) -> &'static [u8] {
     static TEXT: OnceLock<Vec<u8>> = OnceLock::new();
     let byte = |at: usize| (at ^ at >> 8 ^ at >> 16).to_le_bytes()[0];
@@ -174,10 +174,10 @@ fn pattern(message: usize, len: usize) -> &'static [u8] {
     &text[message.wrapping_mul(37) % SHIFTS..][..len]
 }
 
-/// Messages that are told apart.
+/// The number of different contents.
 const SHIFTS: usize = 251;
 
-/// Repeats `until` until it is true, for `PATIENCE` at most.
+/// Repeats `until` until it is true, for at most `PATIENCE`.
 pub(crate) fn wait(what: &str, mut until: impl FnMut() -> bool) {
     let start = Instant::now();
     while !until() {
@@ -195,7 +195,7 @@ pub(crate) fn from_text(text: &str) -> Handle {
     std::array::from_fn(byte)
 }
 
-/// File descriptors that this process has open.
+/// Open file descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("proc is mounted").count()
 }

@@ -1,8 +1,7 @@
-//! The plugin as tests open it: built by cargo once per test binary, under the name that NCCL looks for.
+//! The plugin as tests open it: built by cargo once per test binary, under the name that NCCL searches for.
 //!
-//! `cargo test` builds no library of a package that is a cdylib only. So tests ask cargo for it, open exactly the file that
-//! cargo names and print its hash, and never take what happens to lie in the target folder. With
-//! IRONRAIL_TEST_PROFILE=release it is the optimised one.
+//! `cargo test` builds no library of a package that is a cdylib only. So tests call cargo for it, open exactly the file that cargo names
+//! and print its hash; they never use other files in the target folder. With IRONRAIL_TEST_PROFILE=release it is the optimised one.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -25,10 +24,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The name that NCCL_NET_PLUGIN=ironrail makes NCCL look for.
+/// The name that NCCL searches for with NCCL_NET_PLUGIN=ironrail.
 pub(crate) const PLUGIN_FILE: &str = "libnccl-net-ironrail.so";
 
-/// The plugin, with its folder fit for LD_LIBRARY_PATH.
+/// The plugin, in a folder that suits LD_LIBRARY_PATH.
 pub(crate) fn plugin() -> PathBuf {
     static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
     PLUGIN
@@ -67,8 +66,8 @@ fn build(optimised: bool) -> PathBuf {
     found.expect("cargo says where it left the plugin")
 }
 
-/// A link under NCCL's name, in a folder that the command `ironrail` is not in, as scripts/build leaves it. Test binaries may
-/// race here, so it is made aside and moved.
+/// A link with NCCL's name, in a folder without the command `ironrail`, as scripts/build leaves it. Test binaries may do this at the same
+/// time, so it is made under another name and renamed.
 fn named(built: &Path) -> PathBuf {
     let folder = built.with_file_name("plugin");
     fs::create_dir_all(&folder).expect("the target folder takes a folder");
@@ -90,7 +89,7 @@ fn hash(file: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// What a command printed, which has to succeed.
+/// The output of a command, which must succeed.
 pub(crate) fn output_of(command: &mut Command) -> String {
     let output =
         command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}"));

@@ -1,7 +1,7 @@
 //! The newest table of a plugin file, called as NCCL calls it, for benches and tests that drive the plugin themselves. The calls are the
 //! group library's raw ones.
 //!
-//! Whatever fails here is the end of the run: a call that errs panics with its name and code.
+//! A call that fails ends the run: it panics with its name and code.
 
 use std::array;
 use std::ffi::{c_char, c_int, c_ulong, c_void};
@@ -15,17 +15,17 @@ use ironrail_group::loader::Library;
 use ironrail_group::loader::calls::{Calls, Lists, TooLong};
 use net_abi::{CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, PTR_HOST, ResultCode, UNDEFINED};
 
-/// Receives of the largest group.
+/// The receives of the largest group.
 pub(crate) const GROUP: usize = 8;
 
 fn small(number: usize) -> c_int {
     c_int::try_from(number).expect("a small number")
 }
 
-/// What `listen` writes, to be carried to whoever connects.
+/// What `listen` writes, passed to the process that connects.
 pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];
 
-/// An initialised plugin. It stays loaded to the end of the process.
+/// An initialised plugin. It stays loaded for the life of the process.
 pub(crate) struct Net {
     calls: &'static Calls,
     context: *mut c_void,
@@ -45,16 +45,16 @@ pub(crate) struct Comm {
 #[derive(Debug)]
 pub(crate) struct Region(*mut c_void);
 
-/// A message that was posted.
+/// A posted message.
 #[derive(Clone, Copy)]
 pub(crate) struct Request(*mut c_void);
 
 impl Net {
-    /// Loads the file, and calls `init`. Settings are the environment's.
+    /// Loads the file, and calls `init`. Settings come from the environment.
     pub(crate) fn open(file: &Path) -> Self {
         let name = file.to_str().expect("text");
         let library = Library::open(name, Some(12)).unwrap_or_else(|error| panic!("{error}"));
-        // Open as long as the process lives.
+        // Open for the life of the process.
         let calls = Box::leak(Box::new(library)).calls();
         let (mut context, mut config) = (ptr::null_mut(), CommConfig { traffic_class: UNDEFINED });
         // SAFETY: both places live through the call.
@@ -72,7 +72,7 @@ impl Net {
         (Listener(comm), handle)
     }
 
-    /// One try to connect: the comm, with `memory` registered for it.
+    /// One attempt to connect: the comm, with `memory` registered for it.
     pub(crate) fn connect(&self, handle: &mut Handle, memory: &Memory) -> Option<Comm> {
         let (mut comm, mut device) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the context is init's, the handle listen's, and all places live through the call.
@@ -89,7 +89,7 @@ impl Net {
         (!comm.is_null()).then(|| self.with_memory(comm, memory))
     }
 
-    /// One try to accept: the comm, with `memory` registered for it.
+    /// One attempt to accept: the comm, with `memory` registered for it.
     pub(crate) fn accept(&self, listener: &Listener, memory: &Memory) -> Option<Comm> {
         let (mut comm, mut device) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: an open listener, and both places live through the call.
@@ -149,7 +149,7 @@ impl Net {
         (!request.is_null()).then_some(Request(request))
     }
 
-    /// A group of receives with tags from `tag` on, each for so many bytes of the region. `None`: not now.
+    /// A group of receives with tags from `tag`, each for `bytes` of the region. `None`: not now.
     pub(crate) fn irecv_group(&self, comm: &Comm, bytes: usize, tag: c_int) -> Option<Request> {
         let mut tags: [c_int; GROUP] = array::from_fn(|index| tag + small(index));
         let mut addresses: [*mut c_void; GROUP] =
@@ -209,14 +209,14 @@ impl Net {
     }
 }
 
-/// Memory that NCCL would give: mapped, touched, never freed. Nobody looks at what is in it.
+/// Memory as NCCL would pass it: mapped, touched, never freed. Its content is not checked.
 pub(crate) struct Memory {
     address: *mut c_void,
     len: usize,
 }
 
 impl Memory {
-    /// `len` of its bytes, from `offset` on.
+    /// `len` of its bytes, from `offset`.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Self {
         assert!(offset + len <= self.len);
         Self { address: self.address.wrapping_byte_add(offset), len }
@@ -244,13 +244,13 @@ fn check(call: &str, code: ResultCode) {
     assert!(code.is_success(), "{call}: {code}");
 }
 
-/// Ends the process after so many seconds: every wait is bounded.
+/// Ends the process after this many seconds: every wait is bounded.
 pub(crate) fn give_up_after(seconds: u32) {
     // SAFETY: no handler is set, so the signal ends the process.
     unsafe { libc::alarm(seconds) };
 }
 
-/// What this thread has had of the processor.
+/// The CPU time of this thread.
 pub(crate) fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place that lives through the call.
@@ -260,7 +260,7 @@ pub(crate) fn processor_time() -> Duration {
     Duration::new(whole, u32::try_from(time.tv_nsec).expect("less than a second"))
 }
 
-/// Shows warnings, and nothing else.
+/// Prints warnings, and nothing else.
 fn logger() -> Logger {
     type Fixed =
         unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
@@ -269,7 +269,7 @@ fn logger() -> Logger {
     Some(unsafe { mem::transmute::<Fixed, Variadic>(receive) })
 }
 
-#[expect(clippy::print_stderr, reason = "whoever runs it wants to see what went wrong")]
+#[expect(clippy::print_stderr, reason = "the user must see what went wrong")]
 unsafe extern "C" fn receive(
     level: c_int,
     _flags: c_ulong,

@@ -1,16 +1,16 @@
-//! The sockets of this process, which the provider has opened: made small, and looked at.
+//! The sockets of this process, opened by the provider: makes their buffers small, and inspects them.
 
 use std::ffi::c_int;
 use std::fs;
 
 use libc::{POLLOUT, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET, TIOCOUTQ, pollfd, socklen_t};
 
-/// Gives every socket the smallest buffer for sending that the system has.
+/// Gives every socket the system's smallest send buffer.
 pub(crate) fn squeeze() {
     files().into_iter().for_each(|file| limit(file, SO_SNDBUF, 1));
 }
 
-/// Gives every socket a buffer for receiving that does not grow.
+/// Gives every socket a receive buffer that does not grow.
 pub(crate) fn keep_small() {
     files().into_iter().for_each(|file| limit(file, SO_RCVBUF, 64 << 10));
 }
@@ -22,7 +22,7 @@ fn limit(file: c_int, option: c_int, bytes: c_int) {
     unsafe { libc::setsockopt(file, SOL_SOCKET, option, value, len) };
 }
 
-/// How many sockets take nothing more now: their peers read nothing.
+/// The number of sockets that accept no more data, because their peers read nothing.
 pub(crate) fn full() -> usize {
     files().into_iter().filter(|file| !is_writable(*file) && holds_bytes(*file)).count()
 }

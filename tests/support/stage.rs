@@ -1,8 +1,8 @@
-//! Tests of several processes, each with settings of its own: the plugin reads the environment once per process.
+//! Tests of several processes, each with its own settings: the plugin reads the environment once per process.
 //!
-//! A test that plays starts this very binary again, for itself alone, as the part "main"; that one casts the other
-//! parts the same way. Parts speak by lines, over the standard input and output of whoever was cast. A part whose
-//! caster is gone ends, and the whole play ends within its bound.
+//! A test that plays starts its own binary again, for this test only, as the part "main"; that one casts (starts) the other parts in the
+//! same way. Parts exchange lines, over the standard input and output of the part that was cast. A part whose caster is gone ends, and the
+//! whole play ends within its bound.
 
 use std::any::type_name;
 use std::fs::{self, File};
@@ -14,14 +14,14 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Runs `body` as a play: in another process, with `settings` (without their prefix), to its end within `bound`. Answers
-/// what was printed there.
+/// Runs `body` as a play: in another process, with `settings` (without their prefix), to its end within `bound`. Returns what was printed
+/// there.
 pub(crate) fn play<F: Fn(&Part)>(settings: &[(&str, &str)], bound: Duration, body: F) -> String {
     perform(test_name::<F>(), settings, bound, body)
 }
 
-/// The same once for each case, which the body is told. A loop around [`play`] would play the first case again and again: the
-/// other process begins at the beginning.
+/// The same once for each case, which is passed to the body. A loop around [`play`] would play the first case again and again, since the
+/// other process begins at the start of the test.
 pub(crate) fn play_each<F: Fn(&Part, &str)>(
     cases: &[&str],
     settings: &[(&str, &str)],
@@ -47,7 +47,7 @@ fn perform(
         body(&part);
         part.end();
     }
-    // A test may be played in two ways at once.
+    // A test may be played twice at once.
     static PLAYS: AtomicU32 = AtomicU32::new(0);
     let name = format!("{test}.{}.{}", process::id(), PLAYS.fetch_add(1, Ordering::Relaxed));
     let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -80,13 +80,13 @@ fn perform(
 
 /// One process of a play.
 pub(crate) struct Part {
-    /// "main", or what it was cast as.
+    /// "main", or the name by which it was cast.
     pub(crate) name: String,
     test: &'static str,
     caster: Lines,
 }
 
-/// Another process of the play. It is killed when this is dropped.
+/// Another process of the play. It is killed when dropped.
 pub(crate) struct Cast {
     child: Child,
     input: Option<ChildStdin>,
@@ -108,7 +108,7 @@ impl Part {
         std::env::var_os(PLUGIN).expect("the play sets it").into()
     }
 
-    /// Starts another part. Settings not named are as here.
+    /// Starts another part. Settings that are not named are as here.
     pub(crate) fn cast(&self, name: &str, settings: &[(&str, &str)]) -> Cast {
         let mut command = command(self.test, name, settings);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -118,24 +118,24 @@ impl Part {
         Cast { child, input, lines }
     }
 
-    /// To whoever cast this part.
+    /// Sends a line to the caster.
     pub(crate) fn say(&self, line: &str) {
         super::say(&format!("{MARK}{line}"));
     }
 
-    /// From whoever cast this part.
-    pub(crate) fn hear(&self) -> String {
+    /// Waits for a line of the caster.
+    pub(crate) fn receive(&self) -> String {
         self.caster.next().unwrap_or_else(|| process::exit(3))
     }
 
-    /// What was said, if anything was.
-    pub(crate) fn overhear(&self) -> Option<String> {
+    /// The next line, if there is one.
+    pub(crate) fn try_receive(&self) -> Option<String> {
         self.caster.waiting()
     }
 
-    /// SIGSTOP: nothing runs here until the caster calls [`Cast::resume`].
+    /// SIGSTOP: the process is stopped until the caster calls [`Cast::resume`].
     pub(crate) fn stop(&self) {
-        // SAFETY: the signal is nobody's to handle.
+        // SAFETY: no handler can catch the signal.
         assert_eq!(unsafe { libc::raise(libc::SIGSTOP) }, 0);
     }
 }
@@ -146,11 +146,11 @@ impl Cast {
         writeln!(input, "{line}").expect("the part is alive");
     }
 
-    pub(crate) fn hear(&self) -> String {
+    pub(crate) fn receive(&self) -> String {
         self.lines.next().expect("the part says something")
     }
 
-    pub(crate) fn overhear(&self) -> Option<String> {
+    pub(crate) fn try_receive(&self) -> Option<String> {
         self.lines.waiting()
     }
 
@@ -159,7 +159,7 @@ impl Cast {
         let start = Instant::now();
         let path = format!("/proc/{}/stat", self.child.id());
         loop {
-            // The state follows the name, which is in brackets and may have blanks.
+            // The state follows the name, which is in brackets and may contain blanks.
             let stat = fs::read_to_string(&path).expect("it is our child");
             if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')) {
                 return;
@@ -173,7 +173,7 @@ impl Cast {
         self.child.id()
     }
 
-    /// SIGKILL: no destructor, no farewell.
+    /// SIGKILL: no destructor runs.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is our child");
         self.child.wait().expect("it is our child");
@@ -189,14 +189,14 @@ impl Cast {
         self.signal("CONT");
     }
 
-    /// The shell has it built in; a program of that name need not be there.
+    /// A shell has this built in; a program of the name need not exist.
     fn signal(&mut self, name: &str) {
         let line = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &line]).status().expect("there is a shell");
         assert!(status.success(), "{line}: {status}");
     }
 
-    /// Waits for the part to end, however it does.
+    /// Waits for the part to end in any way.
     pub(crate) fn ended(mut self, bound: Duration) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -208,7 +208,7 @@ impl Cast {
         }
     }
 
-    /// Waits for the part to end well.
+    /// Waits for the part to end successfully.
     pub(crate) fn finish(mut self) {
         let start = Instant::now();
         loop {
@@ -234,7 +234,7 @@ impl Drop for Cast {
 struct Lines(Receiver<String>);
 
 impl Lines {
-    /// What the caster says. When it is gone this part ends: nobody bounds it any more.
+    /// What the caster says. When it is gone this part ends: nothing bounds it any more.
     fn of_caster() -> Self {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {

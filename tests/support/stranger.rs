@@ -1,4 +1,4 @@
-//! Somebody who speaks libfabric to a plugin's control endpoint without being a plugin.
+//! A program that sends to a plugin's control endpoint by libfabric without being a plugin.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ pub(crate) struct Stranger {
     nic: RefCell<Nic>,
 }
 
-/// What it says of its provider.
+/// The capabilities that it announces.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     immediate: ImmediateWidth::Eight,
     true_lengths: false,
@@ -47,22 +47,22 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     largest_write: 1 << 30,
 };
 
-/// The longest message that a stranger sends.
+/// The longest message of a stranger.
 pub(crate) const LONGEST: usize = 1 << 16;
-/// Where in its pages an answer goes, and its inbox lies.
-const HEARD: usize = 32 << 10;
+/// The offset in its pages of received answers, and of its inbox.
+const RECEIVED: usize = 32 << 10;
 const INBOX: usize = 48 << 10;
 /// How long it waits for an answer before it asks again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long its inbox is, and so the one that it is lent.
+/// The length of its inbox, and so of the one lent to it.
 const RING: Ring = Ring::SHORT;
-/// How often it tries at the least.
-const TURNS: usize = 1000;
-/// What it may have in flight: what is sent to the dead never ends.
+/// The least number of attempts.
+const ATTEMPTS_MIN: usize = 1000;
+/// Operations that it may have in flight: sends to a dead peer never complete.
 const OPERATIONS: u16 = 1024;
 
 impl Stranger {
-    /// With the library and the provider that the plugin takes.
+    /// With the library and the provider that the plugin uses.
     pub(crate) fn open() -> Self {
         let named = std::env::var_os("IRONRAIL_LIBFABRIC").filter(|name| !name.is_empty());
         let name = named.unwrap_or_else(|| OsString::from("libfabric.so.1"));
@@ -82,7 +82,7 @@ impl Stranger {
         Self::over(&library, &providers.into_iter().find_map(find).expect("the plugin's provider"))
     }
 
-    /// On the first NIC of the virtual fabric, where the plugin has loaded it.
+    /// On the first NIC of the virtual fabric, if the plugin has loaded it.
     pub(crate) fn on_virtual_fabric() -> Self {
         let library = Library::open(&[OsString::from("libfabric.so.1")]).expect("libfabric");
         let query = Query { provider: Some("vfabric".to_owned()), ..Query::default() };
@@ -104,12 +104,12 @@ impl Stranger {
         Self { region, pages, nic: RefCell::new(nic) }
     }
 
-    /// Where an answer reaches it.
+    /// Its address for answers.
     pub(crate) fn name(&self) -> Vec<u8> {
         self.nic.borrow().control_name().to_vec()
     }
 
-    /// The same as requests say it.
+    /// The same in the form of requests.
     pub(crate) fn address(&self) -> Address {
         Address::new(&self.name()).expect("it fits")
     }
@@ -119,7 +119,7 @@ impl Stranger {
         Rail { fabric: Name::new(fabric).expect("short"), nic: 0, data, control: Some(control) }
     }
 
-    /// A HELLO that who has made this handle has to take for a peer's: it proves that it has the handle.
+    /// A HELLO that the plugin with this handle must accept as a peer's: it proves knowledge of the handle.
     pub(crate) fn hello(&self, handle: &Handle, rails: Vec<Rail>) -> Hello {
         let handle = wire_handle(handle);
         let mut hello = Hello {
@@ -142,8 +142,8 @@ impl Stranger {
         self.nic.borrow_mut().join(address).expect("a valid address")
     }
 
-    /// Sends `bytes`, while `meanwhile` drives whoever is to hear it. What becomes of them is not known: false if not even
-    /// the post was accepted in `bound`.
+    /// Sends `bytes`, while `meanwhile` drives the receiver. Whether they arrive is not known: false if not even the post was accepted
+    /// within `bound`.
     pub(crate) fn send(
         &self,
         to: PeerAddress,
@@ -153,10 +153,10 @@ impl Stranger {
     ) -> bool {
         self.pages.copy_in(0, bytes);
         let start = Instant::now();
-        let (mut posted, mut turns) = (false, 0);
-        // Time alone would count what other processes do with the CPU.
-        while start.elapsed() < bound || turns < TURNS {
-            turns += 1;
+        let (mut posted, mut attempts) = (false, 0);
+        // A bound by time alone would depend on other processes' use of the CPU.
+        while start.elapsed() < bound || attempts < ATTEMPTS_MIN {
+            attempts += 1;
             if !posted {
                 let local = self.region.local(0, bytes.len()).expect("within the pages");
                 let sent = self.nic.borrow_mut().send(local, to, 0);
@@ -174,32 +174,32 @@ impl Stranger {
         posted
     }
 
-    /// Makes room for a message.
+    /// Posts a receive for a message.
     pub(crate) fn listen(&self) {
-        self.pages.copy_in(HEARD, &[0; 8]);
-        let local = self.region.local(HEARD, INBOX - HEARD).expect("within the pages");
+        self.pages.copy_in(RECEIVED, &[0; 8]);
+        let local = self.region.local(RECEIVED, INBOX - RECEIVED).expect("within the pages");
         let posted = self.nic.borrow_mut().receive(local, 1).expect("fi_recv");
         assert_eq!(posted, Post::Accepted);
     }
 
-    /// The message, if it has come.
-    pub(crate) fn heard(&self) -> Option<Message> {
+    /// The message, if it has arrived.
+    pub(crate) fn received(&self) -> Option<Message> {
         self.poll();
-        let mut bytes = vec![0; INBOX - HEARD];
-        self.pages.copy_out(HEARD, &mut bytes);
+        let mut bytes = vec![0; INBOX - RECEIVED];
+        self.pages.copy_out(RECEIVED, &mut bytes);
         let begun = bytes.starts_with(b"IRRL");
-        // What is not all there yet has no check that holds.
+        // A message that has not completely arrived has no valid checksum.
         begun.then(|| Message::decode(&bytes).ok()).flatten()
     }
 
-    /// An inbox of its own, as it lends it.
+    /// The description of its inbox, for the peer.
     fn lease(&self) -> Lease {
         let address = self.region.target_address(self.pages.address() + INBOX as u64);
         let (address, key) = (address.expect("within the pages"), self.region.key().to_wire());
         Lease { epoch: Epoch(1), nonce: Nonce(0x5eed), rail: 0, address, key }
     }
 
-    /// Becomes a peer: both have said HELLO, and have lent an inbox. `meanwhile` drives whoever hears it.
+    /// Becomes a peer: both have sent HELLO, and have lent an inbox. `meanwhile` drives the other side.
     pub(crate) fn join(
         self,
         to: PeerAddress,
@@ -214,14 +214,14 @@ impl Stranger {
         let mut said = None::<Instant>;
         let theirs = loop {
             assert!(start.elapsed() < bound, "no HELLO comes back");
-            // The first ones are dropped while it is not known what the device can do.
+            // The first ones are dropped while the device is not probed yet.
             if said.is_none_or(|said| said.elapsed() > AGAIN) {
                 let taken = self.send(to, &bytes, bound, &mut meanwhile);
-                assert!(taken, "nobody takes the first HELLO");
+                assert!(taken, "the first HELLO is not accepted");
                 said = Some(Instant::now());
             }
             meanwhile();
-            match self.heard() {
+            match self.received() {
                 Some(Message::Hello(theirs)) if !theirs.channel.as_bytes().is_empty() => {
                     break theirs;
                 }
@@ -251,13 +251,13 @@ impl Stranger {
         prove(&mut answer, &handle);
         self.listen();
         let bytes = answer.encode().expect("it fits");
-        assert!(self.send(to, &bytes, bound, &mut meanwhile), "nobody takes the second HELLO");
+        assert!(self.send(to, &bytes, bound, &mut meanwhile), "the second HELLO is not accepted");
         let nonces = Nonces { prover: hello.nonce, verifier: theirs.nonce };
         let (written, read) = (Place::default(), Place::default());
         Peer { stranger: self, to, handle, nonces, lease, written, read, theirs: None }
     }
 
-    /// Writes words to what a peer has lent, to the end of that.
+    /// Writes words to the end of what a peer has lent.
     pub(crate) fn write(&self, to: PeerAddress, words: &[u64], address: u64, key: u64) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.pages.copy_in(0, &bytes);
@@ -277,7 +277,7 @@ impl Stranger {
         }
     }
 
-    /// Whether an operation of ours has ended, well or not.
+    /// Whether an operation has completed, in any way.
     pub(crate) fn poll(&self) -> bool {
         let mut nic = self.nic.borrow_mut();
         if nic.poll_control().is_empty() {
@@ -294,7 +294,7 @@ impl Stranger {
     }
 }
 
-/// A stranger that an endpoint of the plugin's has a channel to, and that writes into its inbox what it likes.
+/// A stranger with a channel to an endpoint of the plugin, which writes anything into its inbox.
 pub(crate) struct Peer {
     pub(crate) stranger: Stranger,
     to: PeerAddress,
@@ -304,11 +304,11 @@ pub(crate) struct Peer {
     lease: Lease,
     written: Place,
     read: Place,
-    /// What the plugin calls the connection.
+    /// The plugin's name of the connection.
     theirs: Option<ConnectionName>,
 }
 
-/// How far a ring is used: the last packet, and where the next one begins. Nobody here comes to its end.
+/// The state of a ring: the last packet, and where the next one begins. No test reaches the end of a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     number: u32,
@@ -329,12 +329,12 @@ impl Place {
 }
 
 impl Peer {
-    /// What it calls its one connection.
+    /// Its name of its only connection.
     pub(crate) fn own_name() -> ConnectionName {
         ConnectionName { slot: Slot::new(3).expect("in range"), generation: Generation::new(1) }
     }
 
-    /// An OPEN that the listener of its handle has to take.
+    /// An OPEN that the listener of its handle must accept.
     pub(crate) fn open(&self) -> Frame {
         let (from, listener) = (Self::own_name(), self.handle.listener);
         let features = Features::default().bits();
@@ -343,12 +343,12 @@ impl Peer {
         Frame::Open(Open { from, listener, features, proof })
     }
 
-    /// OPENED has said this.
+    /// Sets the name that OPENED contained.
     pub(crate) fn is_called(&mut self, name: ConnectionName) {
         self.theirs = Some(name);
     }
 
-    /// What frames for its connection name.
+    /// The name for frames to its connection.
     pub(crate) fn to(&self) -> ConnectionName {
         self.theirs.expect("OPENED has come")
     }
@@ -366,7 +366,7 @@ impl Peer {
         [words_of(Frame::Inline(inline)), payload.to_vec()].concat()
     }
 
-    /// Writes a packet of these words; it acknowledges what was read.
+    /// Writes a packet of these words, which acknowledges what was read.
     pub(crate) fn packet(&mut self, body: &[u64]) {
         let acknowledged = PacketNumber::new(self.read.number);
         self.packet_that_acknowledges(acknowledged, body);
@@ -388,7 +388,7 @@ impl Peer {
         self.packet(&words_of(frame));
     }
 
-    /// Writes into the inbox that it was lent, whatever that is.
+    /// Writes at any place of the inbox lent to it.
     pub(crate) fn write_at(&self, at: u32, words: &[u64]) {
         let address = self.lease.address + u64::from(at);
         self.stranger.write(self.to, words, address, self.lease.key);
@@ -403,7 +403,7 @@ impl Peer {
         self.write_at(RING.bytes(), &[0]);
     }
 
-    /// Where the next packet goes, and its number.
+    /// The offset of the next packet.
     pub(crate) fn next_at(&self) -> u32 {
         self.written.at
     }
@@ -412,12 +412,12 @@ impl Peer {
         self.written.number + 1
     }
 
-    /// Leaves out a packet: its number is never written, and the next one lies where it would.
+    /// Leaves out a packet: its number is never written, and the next one is in its place.
     pub(crate) fn skip(&mut self) {
         self.written.number += 1;
     }
 
-    /// The first frame of the next packet that has come.
+    /// The first frame of the next packet that has arrived.
     pub(crate) fn next_frame(&mut self) -> Option<Frame> {
         self.stranger.poll();
         let mut bytes = vec![0; RING.bytes() as usize];
@@ -440,7 +440,7 @@ pub(crate) fn words_of(frame: Frame) -> Vec<u64> {
     words
 }
 
-/// An inbox as it was at one moment.
+/// An inbox at one moment.
 struct Snapshot(Vec<u64>);
 
 impl InboxMemory for Snapshot {
@@ -453,12 +453,12 @@ impl InboxMemory for Snapshot {
     }
 }
 
-/// What the plugin's handles say.
+/// The content of the plugin's handle.
 pub(crate) fn wire_handle(handle: &Handle) -> WireHandle {
     WireHandle::decode(handle).expect("ours")
 }
 
-/// Adds the proof that who says this was given the handle. All else of it stands already.
+/// Adds the proof that the sender knows the handle. Everything else must be set already.
 pub(crate) fn prove(hello: &mut Hello, handle: &WireHandle) {
     hello.add_entry(handle.listener, Role::Connects, &handle.secret, &Mac);
 }
@@ -486,5 +486,5 @@ impl Prove for Mac {
     }
 }
 
-/// What it draws at random.
+/// Its random number.
 const NONCE: u64 = 77;

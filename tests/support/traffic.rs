@@ -1,12 +1,12 @@
-//! Messages of one size over one connection, a window of them outstanding, as NCCL's proxy drives them: only the oldest
-//! request of each side is tested.
+//! Messages of one size over one connection, with a window of them outstanding, as NCCL's proxy drives them: only the oldest request of
+//! each side is tested.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
 use super::net::{Comm, GROUP, Memory, Net, Request};
 
-/// One side of a connection, and what is outstanding on it.
+/// One side of a connection, and its outstanding requests.
 pub(crate) struct End<'net> {
     net: &'net Net,
     pub(crate) comm: Comm,
@@ -23,15 +23,15 @@ enum Side {
     Receive,
 }
 
-/// What it took.
+/// The numbers of calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Calls {
     /// isend or irecv.
     pub(crate) posts: usize,
-    /// Of those, the ones answered by NULL.
+    /// Of those, the ones that returned NULL.
     pub(crate) refused: usize,
     pub(crate) tests: usize,
-    /// Of those, the ones that found the message not done.
+    /// Of those, the ones whose request was not done.
     pub(crate) empty: usize,
 }
 
@@ -84,7 +84,7 @@ impl<'net> End<'net> {
         true
     }
 
-    /// Moves `count` messages, while the other side is driven by somebody else.
+    /// Moves `count` messages, while the other side is driven elsewhere.
     pub(crate) fn run(&mut self, bytes: usize, window: usize, count: usize) {
         let end = self.done + count;
         while self.done < end {
@@ -111,7 +111,7 @@ pub(crate) fn to_itself<'net>(net: &'net Net, out: &Memory, into: &Memory) -> [E
     [End::sending(net, send), End::receiving(net, receive)]
 }
 
-/// Moves `count` messages over such a connection: receives first, then sends, then the oldest of each is tested.
+/// Moves `count` messages over such a connection: posts receives first, then sends, then tests the oldest of each.
 pub(crate) fn exchange(ends: &mut [End<'_>; 2], bytes: usize, window: usize, count: usize) {
     let [send, receive] = ends;
     let (sent, received) = (send.done + count, receive.done + count);
@@ -123,7 +123,7 @@ pub(crate) fn exchange(ends: &mut [End<'_>; 2], bytes: usize, window: usize, cou
     }
 }
 
-/// Moves `count` groups of eight messages over such a connection, two groups outstanding; nothing else is.
+/// Moves `count` groups of eight messages over such a connection, with two groups outstanding.
 pub(crate) fn exchange_groups(ends: &mut [End<'_>; 2], bytes: usize, count: usize) {
     let [send, receive] = ends;
     let (mut posted, mut received, mut sent) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! The virtual fabric in this very process: its settings, its faults and its books, by its control table (docs/vfabric.md).
+//! The virtual fabric in this process: its settings, its faults and its report, by its control table (docs/vfabric.md).
 
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ mod table;
 pub(crate) struct VirtualFabric(&'static table::Control);
 
 impl VirtualFabric {
-    /// Of the provider's `file`, which libfabric has loaded.
+    /// From the provider's `file`, which libfabric has loaded.
     pub(crate) fn of(file: &Path) -> Self {
         let name = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
         // SAFETY: the file is loaded already, so nothing runs.
@@ -30,7 +30,7 @@ impl VirtualFabric {
         Self(unsafe { &*get() })
     }
 
-    /// Starts anew, while nothing is open.
+    /// Starts again with other settings, while nothing is open.
     pub(crate) fn configure(self, settings: &str) {
         let text = CString::new(settings).expect("no zero byte");
         // SAFETY: a C string.
@@ -45,12 +45,12 @@ impl VirtualFabric {
         assert_eq!(unsafe { (self.0.fault)(text.as_ptr()) }, 0, "{script}");
     }
 
-    /// Turns of all ends until nothing is posted any more: what is owed or acknowledged leaves with the time, not with a number of turns,
-    /// and a fault for the next operation would meet that.
-    pub(crate) fn settle(self, turn: impl Fn()) {
+    /// Polls all ends until nothing is posted any more: some acknowledgements are sent after a time, not after a number of polls, and a
+    /// fault for the next operation would hit them.
+    pub(crate) fn settle(self, poll: impl Fn()) {
         let (mut posts, mut since) = (self.number("counter.posts"), Instant::now());
         while since.elapsed() < QUIET {
-            turn();
+            poll();
             let now = self.number("counter.posts");
             if now != posts {
                 (posts, since) = (now, Instant::now());
@@ -58,15 +58,15 @@ impl VirtualFabric {
         }
     }
 
-    /// The next operation fails, or the next post is rejected: by the fault's word.
+    /// The next operation fails, or the next post is rejected, as the word says.
     pub(crate) fn fault_next(self, word: &str) {
         let counter = if word == "reject" { "counter.posts" } else { "counter.operations" };
         self.fault(&format!("{word}={}", self.number(counter) + 1));
     }
 
-    /// The next operation lands so many turns later.
-    pub(crate) fn delay_next(self, turns: u32) {
-        self.fault(&format!("delay={}:{turns}", self.number("counter.operations") + 1));
+    /// The next operation lands this many polls later.
+    pub(crate) fn delay_next(self, polls: u32) {
+        self.fault(&format!("delay={}:{polls}", self.number("counter.operations") + 1));
     }
 
     /// Stalls, resumes, kills or revives a NIC.
@@ -83,13 +83,13 @@ impl VirtualFabric {
         unsafe { (self.0.number)(text.as_ptr()) }
     }
 
-    /// Memory in which received bytes stay unseen until a read by the same NIC, as a GPU's may.
+    /// Memory in which received bytes stay invisible until a read by the same NIC, as a GPU's may.
     pub(crate) fn mark(self, address: usize, len: usize) {
         // SAFETY: the fabric compares the numbers with those of writes.
         unsafe { (self.0.mark)(address as u64, len as u64) };
     }
 
-    /// The rules that were broken.
+    /// The broken rules.
     pub(crate) fn violations(self) -> Vec<String> {
         // SAFETY: it takes nothing.
         let count = unsafe { (self.0.violations)() };
@@ -103,14 +103,14 @@ impl VirtualFabric {
         (0..usize::try_from(count).expect("a count")).map(words).collect()
     }
 
-    /// No rule was broken, and nothing is open any more.
+    /// No rule was broken, and nothing is open.
     #[track_caller]
     pub(crate) fn is_clean(self) {
         assert_eq!(self.violations(), Vec::<String>::new());
         self.is_closed();
     }
 
-    /// Nothing is open any more.
+    /// Nothing is open.
     #[track_caller]
     pub(crate) fn is_closed(self) {
         for kind in ["domains", "endpoints", "queues", "vectors", "regions", "peers", "operations"]
@@ -120,11 +120,11 @@ impl VirtualFabric {
     }
 }
 
-/// Changes the environment, for a plugin or a provider that is loaded next.
+/// Changes the environment, for a plugin or a provider that is loaded later.
 pub(crate) fn set(name: &str, value: &str) {
     // SAFETY: a part of a play is one thread that does something, and this is it.
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Longer than an acknowledgement waits for a packet.
+/// Longer than an acknowledgement waits for a packet to travel with.
 const QUIET: Duration = Duration::from_millis(10);

@@ -1,7 +1,7 @@
-//! The pages of errors have every sentence that the sources can put into an error or a warning, with its cause and the next step.
+//! The pages of errors list every sentence that the sources can put into an error or a warning, with its cause and the next step.
 //!
-//! A sentence is a string literal of two words and more, wherever it stands, without a mark. Left out are tests, messages of
-//! panics, log lines below a warning, and the constants in [`ELSEWHERE`].
+//! A sentence is any string literal of two words or more. Left out are tests, messages of panics, log lines below a warning, and the
+//! constants in [`ELSEWHERE`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use litrs::StringLit;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// The pages, and what they are about: all of the plugin but `topology`, which explains devices, in lines of the level info and in
-/// docs/topology.md; and of what ranks say.
+/// The pages, and the sources that they cover: all of the plugin but `topology`, which explains devices in log lines of level info and in
+/// docs/topology.md; and the group library.
 const PAGES: &[(&str, &[&str])] = &[
     (
         "docs/errors.md",
@@ -27,8 +27,8 @@ const PAGES: &[(&str, &[&str])] = &[
     ("docs/group-errors.md", &["crates/group/src", "crates/group-arrow/src", "crates/python/src"]),
 ];
 
-/// Constants that are no sentences: reasons, which docs/configuration.md and docs/providers.md are generated from or the log has at debug
-/// level, and the message of a panic.
+/// Constants that are not sentences: reasons, from which docs/configuration.md and docs/providers.md are generated, or which the log has at
+/// debug level only; and the message of a panic.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("src/plugin/arrival.rs", "ROWS"),
     ("src/plugin/arrival.rs", "REASONS"),
@@ -37,7 +37,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("src/plugin/config/takes.rs", "MISMATCH"),
 ];
 
-/// Calls and macros whose text no user sees, or not as a warning. A panic's message is part of "a bug in Ironrail".
+/// Calls and macros whose text users do not see, or not as a warning. A panic's message is part of "a bug in Ironrail".
 const UNSEEN: &[&str] = &[
     "assert",
     "assert_eq",
@@ -130,7 +130,7 @@ fn a_sentence_is_found_wherever_it_stands() {
     assert_eq!(found, expected);
 }
 
-/// The sentence of a line of a page. One with a backtick stands between two of them, as Markdown has it.
+/// The sentence of a line of a page. One that contains a backtick is between two of them, as in Markdown.
 fn listed(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("- `")?;
     match rest.strip_prefix("` ") {
@@ -201,7 +201,7 @@ fn read(tokens: TokenStream, tables: &[&str], words: usize, found: &mut Vec<Stri
     }
 }
 
-/// What comes behind an attribute; behind its item, if only tests have that.
+/// What follows an attribute, or its item if that is for tests only.
 fn past_attribute(tokens: &[TokenTree]) -> &[TokenTree] {
     let tokens = if is(tokens.first(), '!') { &tokens[1..] } else { tokens };
     let [TokenTree::Group(attribute), behind @ ..] = tokens else { return tokens };
@@ -221,7 +221,7 @@ fn is(token: Option<&TokenTree>, sign: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
 }
 
-/// The words of a text, without what is written between braces.
+/// The number of words, without what is between braces.
 fn words_of(text: &str) -> usize {
     let outside =
         text.split('{').map(|piece| piece.split_once('}').map_or(piece, |(_, rest)| rest));
@@ -229,7 +229,7 @@ fn words_of(text: &str) -> usize {
     outside.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count()
 }
 
-/// The sources below a folder that are not tests'.
+/// The source files below a folder, without tests.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
-//! Checks what the compiler does not: the arrows between layers, where unsafe code lives, what files may say.
-//! It says nothing about size or taste. `errors` compares the pages of errors with the sources.
+//! Checks what the compiler does not: the dependencies between layers, where unsafe code is, what files may contain. It does not check size
+//! or style. `errors` compares the pages of errors with the sources.
 
 mod errors;
 
@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A layer, and what its code must not name: what stands to its left in the picture of src/lib.rs, and the crates that
-/// belong to another layer.
+/// A layer, and what its code must not name: the layers to its left in the picture of src/lib.rs, and the crates that belong to another
+/// layer.
 const FENCES: &[(&str, &[&str])] = &[
     ("src/abi", &["crate::endpoint", "fabric::", "proto::", "libfabric_sys"]),
     ("src/plugin", &["crate::abi", "libfabric_sys"]),
@@ -28,7 +28,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("crates/libfabric-sys/src", &["fabric::", "proto::"]),
 ];
 
-/// What all layers share names none of them.
+/// Modules shared by all layers name none of them.
 const BELOW_ALL: &[&str] = &["crate::abi", "crate::plugin", "crate::endpoint", "libfabric_sys"];
 
 /// The only places where `unsafe` may appear. The shared tables are `Sync` by hand; `set_var` is unsafe.
@@ -46,7 +46,7 @@ const UNSAFE_HOMES: &[&str] = &[
     "tests/support",
     // An allocator that counts.
     "crates/group/tests/allocations.rs",
-    // It lists the words it looks for.
+    // It lists the words that it searches for.
     "tests/tidy",
 ];
 
@@ -57,7 +57,7 @@ const ONE_HOME: &[(&str, &str)] = &[
     ("env::remove_var", ""),
 ];
 
-/// Packages that must not travel in the plugin.
+/// Packages that must not be linked into the plugin.
 const NOT_IN_THE_PLUGIN: &[&str] = &[
     "clap",
     "serde",
@@ -77,7 +77,7 @@ const NOT_IN_THE_PLUGIN: &[&str] = &[
     "pyo3",
 ];
 
-/// Roots of paths that exist on one machine only. In two pieces, so that this file does not name them.
+/// Prefixes of paths that exist on one machine only. In two pieces, so that this file does not contain them.
 const MACHINE_PATHS: &[(&str, &str)] =
     &[("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/tm", "p/target")];
 
@@ -145,7 +145,7 @@ fn what_lists_its_tests_leaves_none_to_cargos_harness() {
     assert!(listed > 10, "{listed} files list their tests");
 }
 
-/// What is ignored on every machine stands in docs/testing.md; what a machine lacks fails where scripts/test runs.
+/// Tests that are always ignored are listed in docs/testing.md; what a machine lacks is a failure where scripts/test runs.
 #[test]
 fn every_ignored_test_is_on_the_page() {
     let mut ignored = BTreeSet::new();
@@ -240,7 +240,7 @@ fn no_file_names_a_place_on_one_machine() {
         if path.extension().is_some_and(|kind| kind == "btr") {
             continue;
         }
-        // What is not text says nothing.
+        // A file that is not text cannot name a path.
         let Ok(text) = fs::read_to_string(&path) else { continue };
         for (number, line) in (1..).zip(text.lines()) {
             for (start, end) in MACHINE_PATHS {

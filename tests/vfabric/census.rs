@@ -1,4 +1,4 @@
-//! How many libfabric objects the plugin makes for what it is asked, by the books of the provider.
+//! How many libfabric objects the plugin opens, by the provider's report.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
 const RAILS: usize = 4;
-/// Connections that one slab of control memory serves: a mailbox each at the one end, two rings at the other.
+/// Connections that one slab of control memory serves: a mailbox each at one end, two rings at the other.
 const CONNECTIONS: usize = 16;
 
 /// Four data and four control rails, where every region is bound to one endpoint.
@@ -26,8 +26,7 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
         let open = |kind: &str| fabric.number(&format!("open.{kind}"));
         let ends = nets.map(End::open);
         let first = connect(&ends[0], &ends[1]);
-        // Per end, and per rail: an endpoint for data and one for control; regions for the landing page, for messages and
-        // for one slab of rings.
+        // Per end and rail: an endpoint for data and one for control; regions for the landing page, for messages and for one slab of rings.
         assert_eq!(open("endpoints"), 2 * 2 * RAILS as u64);
         assert_eq!(open("regions"), 2 * 3 * RAILS as u64);
 
@@ -36,7 +35,7 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
         let region = net.register(first.0, buffer).expect("regMr");
         assert_eq!(open("regions"), 2 * 3 * RAILS as u64 + RAILS as u64);
 
-        // The same buffer again, and a piece of it: the registration that is held.
+        // The same buffer again, and a part of it: the existing registration is used.
         let (before, calls) = (opened("regions"), fabric.number("counter.calls"));
         let again = net.register(first.0, buffer).expect("regMr");
         let piece = net.register(first.0, buffer.part(4096, 8192)).expect("regMr");
@@ -51,7 +50,7 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
         }
         assert_eq!(open("regions"), 2 * 3 * RAILS as u64);
 
-        // One more connection costs nothing as long as the slab lasts, nor does what travels on it.
+        // One more connection costs nothing while the slab has room, nor do its messages.
         let (regions, endpoints) = (opened("regions"), opened("endpoints"));
         let more: Vec<_> = (1..CONNECTIONS).map(|_| connect(&ends[0], &ends[1])).collect();
         assert_eq!(opened("regions"), regions);
@@ -61,28 +60,28 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
             net.close_send(send).expect("closeSend");
             net.close_recv(receive).expect("closeRecv");
         }
-        for _ in 0..TURNS {
-            ends.iter().for_each(End::turn);
+        for _ in 0..POLLS {
+            ends.iter().for_each(End::poll);
         }
         close_together(ends);
         fabric.is_clean();
     });
 }
 
-/// Its reply cannot be posted, and its listener is closed: what it had taken is given back.
+/// Its reply cannot be posted, and its listener is closed: what it had allocated is freed.
 #[test]
 fn an_accept_that_is_given_up_leaves_nothing() {
     play(&[provider()], BOUND, |part| {
         let World { nets, fabric } = World::open(part, "cxi", [1, 1]);
         let ends @ [end, other] = nets.map(End::open);
         let regions = fabric.number("opened.regions");
-        // A receiver takes two units of a slab of 64, a sender one that may be written to and is not handed on.
+        // A receiver takes two units of a slab of 64, a sender one that the peer may write to and that is not reused.
         for _ in 0..ROUNDS {
             let (mut handle, listener) = end.net.listen(end.context, 0).expect("listen");
-            for _ in 0..TURNS / 10 {
+            for _ in 0..POLLS / 10 {
                 let asked = other.net.connect(other.context, 0, &mut handle).expect("connect");
-                assert_eq!(asked, None, "nobody has accepted");
-                end.turn();
+                assert_eq!(asked, None, "the peer has not accepted");
+                end.poll();
             }
             let posts = fabric.number("counter.posts");
             fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 5));
@@ -90,7 +89,7 @@ fn an_accept_that_is_given_up_leaves_nothing() {
             assert_eq!(accepted, None, "its reply was refused");
             assert!(fabric.number("counter.faults.refuse") > 0);
             end.net.close_listen(listener).expect("closeListen");
-            (posts..posts + 5).for_each(|_| end.turn());
+            (posts..posts + 5).for_each(|_| end.poll());
         }
         assert_eq!(fabric.number("opened.regions"), regions + 2, "a slab at either end");
         close_together(ends);
@@ -98,7 +97,7 @@ fn an_accept_that_is_given_up_leaves_nothing() {
     });
 }
 
-/// Its connect is never called again, as when NCCL aborts: the receiver need not wait for the end of the endpoint.
+/// Its connect is never called again, as when NCCL aborts: the receiver's resources need not wait for the close of the endpoint.
 #[test]
 fn a_connection_that_one_end_has_leaves_nothing() {
     play(&[provider()], BOUND, |part| {
@@ -108,19 +107,19 @@ fn a_connection_that_one_end_has_leaves_nothing() {
         for _ in 0..ROUNDS {
             let (mut handle, listener) = end.net.listen(end.context, 0).expect("listen");
             let mut asked = None;
-            let accepted = (0..TURNS).find_map(|_| {
+            let accepted = (0..POLLS).find_map(|_| {
                 if asked.is_none() {
                     asked = other.net.connect(other.context, 0, &mut handle).expect("connect");
                 }
                 end.net.accept(listener).expect("accept")
             });
-            // The answer may have come meanwhile.
+            // The answer may have arrived meanwhile.
             if let Some(asked) = asked {
                 other.net.close_send(asked).expect("closeSend");
             }
             end.net.close_recv(accepted.expect("it was asked")).expect("closeRecv");
             end.net.close_listen(listener).expect("closeListen");
-            (0..TURNS / 10).for_each(|_| ends.iter().for_each(End::turn));
+            (0..POLLS / 10).for_each(|_| ends.iter().for_each(End::poll));
         }
         assert_eq!(fabric.number("opened.regions"), regions + 2, "a slab at either end");
         close_together(ends);
@@ -128,57 +127,57 @@ fn a_connection_that_one_end_has_leaves_nothing() {
     });
 }
 
-/// The farewell overtakes the message before it, and adverts that wait for others are for nobody.
+/// The farewell overtakes the message before it, and adverts that wait behind others have no receiver.
 #[test]
 fn a_receiver_that_closes_after_its_sender_leaves_nothing() {
     play(&[provider()], BOUND, |part| {
         set("IRONRAIL_STRIPE_MIN", "16K");
         let World { nets, fabric } = World::open(part, "tcp", [2, 2]);
         let ends @ [sender, receiver] = nets.map(End::open);
-        let turns = || (0..TURNS / 10).for_each(|_| ends.iter().for_each(End::turn));
+        let poll_all = || (0..POLLS / 10).for_each(|_| ends.iter().for_each(End::poll));
         let lasting = connect(&sender, &receiver);
         let (net, memory) = (receiver.net, Buffer::new(64 << 10));
         let (at, len) = (memory.address(), memory.len);
         let from = net.register(lasting.0, memory).expect("regMr");
         let to = net.register(lasting.1, memory).expect("regMr");
         let regions = fabric.number("opened.regions");
-        // Connections take the rails for control in turn, and half of the messages stand still on the one that has no control.
+        // Connections alternate between control rails, and half of the messages are stalled on the rail that has no control.
         for round in 0..2 * ROUNDS {
             let (send, receive) = connect(&sender, &receiver);
             let posted = [(); 6].map(|()| {
                 let posted = net.irecv(receive, at, len, 0, to).expect("irecv");
-                turns();
+                poll_all();
                 posted.expect("the window has room")
             });
             let nic = u32::try_from(round % 2).expect("small");
             fabric.change(nic, "stall");
-            let sent = (0..TURNS).any(|_| {
-                receiver.turn();
+            let sent = (0..POLLS).any(|_| {
+                receiver.poll();
                 net.isend(send, at, len, 0, from).expect("isend").is_some()
             });
             assert!(sent, "its receive is advertised");
-            turns();
+            poll_all();
             net.close_send(send).expect("closeSend");
-            turns();
+            poll_all();
             fabric.change(nic, "resume");
-            // Of a send that was not waited for nothing more is posted: the message comes, or never will.
-            let ended = (0..TURNS).any(|_| net.test(posted[0]) != Ok(None));
+            // Nothing more is posted for a send that was not waited for: the message arrives, or never will.
+            let ended = (0..POLLS).any(|_| net.test(posted[0]) != Ok(None));
             assert!(ended, "the message moves on");
             net.close_recv(receive).expect("closeRecv");
-            turns();
+            poll_all();
         }
         assert_eq!(fabric.number("opened.regions"), regions, "a slab is used up");
         net.deregister(lasting.0, from).expect("deregMr");
         net.deregister(lasting.1, to).expect("deregMr");
         net.close_send(lasting.0).expect("closeSend");
         net.close_recv(lasting.1).expect("closeRecv");
-        turns();
+        poll_all();
         close_together(ends);
         fabric.is_clean();
     });
 }
 
-/// Whoever can send us messages could make us keep as many addresses as it likes.
+/// A peer that can send messages must not make the plugin keep any number of addresses.
 #[test]
 fn a_hello_of_which_one_rail_cannot_be_used_leaves_no_address() {
     play(&[provider()], BOUND, |part| {
@@ -195,11 +194,11 @@ fn a_hello_of_which_one_rail_cannot_be_used_leaves_no_address() {
             Address::new(&bytes).expect("it fits")
         };
         for number in 0..REQUESTS {
-            // Nobody is there, which only a write would find out.
+            // There is no such endpoint, which only a write would detect.
             let unheard_of = address(&format!("vfabric://0/{}", 1_000_000 + number));
             let rails = [unheard_of, address("nowhere")]
                 .map(|data| Stranger::rail(b"vfabric", data, stranger.address()));
-            // Each of a peer of its own, and proven.
+            // Each from another peer, and with a valid proof.
             let mut from = [0; 16];
             from[..8].copy_from_slice(&(number + 1).to_le_bytes());
             let mut hello = Hello {
@@ -223,10 +222,10 @@ fn a_hello_of_which_one_rail_cannot_be_used_leaves_no_address() {
     });
 }
 
-/// More than the addresses that are kept for who comes again, 64 on each rail.
+/// More than the 64 addresses per rail that are kept for peers that come again.
 const REQUESTS: u64 = 200;
 
 /// More than one slab has room for.
 const ROUNDS: usize = 40;
-/// Enough for the ends to hear each other's farewells.
-const TURNS: u32 = 500;
+/// Enough for the ends to receive each other's farewells.
+const POLLS: u32 = 500;

@@ -1,4 +1,4 @@
-//! The traffic class that a communicator asks for reaches its data rails, and no others; control rails ask for low latency.
+//! The traffic class of a communicator is used on its data rails only; control rails ask for low latency.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::support::link::{Link, wait};
 use crate::support::stage::play;
 use crate::world::{World, provider};
 
-/// Not defined, in NCCL's words.
+/// NCCL's value for an undefined class.
 const NONE: i32 = -1;
 const CLASS: i32 = 104;
-/// Of each kind.
+/// Rails of each kind.
 const RAILS: u64 = 2;
 
 #[test]
@@ -35,7 +35,7 @@ fn a_communicators_traffic_class_reaches_its_rails() {
     });
 }
 
-/// cxi knows labels alone, and refuses a DSCP.
+/// cxi supports labels only, and refuses a DSCP.
 #[test]
 fn a_provider_of_labels_gets_the_label_for_the_class() {
     play(&[provider()], Duration::from_secs(60), |part| {

@@ -1,4 +1,4 @@
-//! Closing while a NIC stands still: within the bound, and without a broken rule.
+//! Closing while a NIC is stalled: within the bound, and without a broken rule.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use crate::support::virtual_fabric::set;
 use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
-/// What one finalize may take: the bound of the drain, and what a loaded machine adds.
+/// The bound of one finalize: the bound of the drain, and what a loaded machine adds.
 const BOUND: Duration = Duration::from_secs(30);
-const TURNS: u32 = 200;
+const POLLS: u32 = 200;
 
-/// A region that is bound to an endpoint closes before it, and not while an operation may touch it: so where an operation
-/// never ends neither closes. The other NIC's objects all do.
+/// A region that is bound to an endpoint closes before it, and not while an operation may access it: so if an operation never completes,
+/// neither closes. The objects of the other NIC all do.
 #[test]
 fn what_a_stalled_nic_may_touch_leaks_where_regions_are_bound() {
     play(&[provider()], BOUND * 6, |part| {
         let world = stalled(part, "cxi");
         assert_eq!(world.fabric.violations(), Vec::<String>::new());
-        // A domain, a vector, and a queue and an endpoint each for data and for control, of each end with something in flight.
+        // For each end with something in flight: a domain, an address vector, and a queue and an endpoint each for data and for control.
         let open = |kind: &str| world.fabric.number(&format!("open.{kind}"));
         let left = ["domains", "queues", "vectors", "endpoints"].map(open);
         let ends = left[0];
@@ -42,11 +42,11 @@ fn endpoints_close_first_where_regions_belong_to_the_domain() {
     });
 }
 
-/// The sender is told, and its channel fails: by that the receiver is told, which would wait for the part for ever.
+/// The sender gets an error, and its channel fails: so the receiver gets an error too, instead of waiting for the part forever.
 #[test]
 fn a_part_that_cannot_be_posted_fails_both_ends() {
     play(&[provider()], BOUND * 6, |part| {
-        // Else the other rail carries it: see `rails`.
+        // Otherwise the other rail carries it: see `rails`.
         set("IRONRAIL_FAILOVER", "0");
         set("IRONRAIL_STRIPE_MIN", "16K");
         let world = World::open(part, "efa", [2, 2]);
@@ -55,30 +55,30 @@ fn a_part_that_cannot_be_posted_fails_both_ends() {
             world.fabric.configure("profile=efa nics=16");
             let ends = world.nets.map(End::open);
             let link = Link::open(world, &ends);
-            world.fabric.settle(|| ends.iter().for_each(End::turn));
+            world.fabric.settle(|| ends.iter().for_each(End::poll));
             let posts = world.fabric.number("counter.posts");
             world.fabric.fault(&format!("reject={}", posts + nth));
             let sent = link.send();
-            let failed = (0..TURNS).find_map(|_| link.net.test(sent).err());
+            let failed = (0..POLLS).find_map(|_| link.net.test(sent).err());
             assert!(failed.expect("a part was not posted").said[0].contains("sending to"));
             assert_eq!(world.fabric.number("counter.faults.reject"), 1);
-            ends.iter().for_each(|end| (0..TURNS).for_each(|_| end.turn()));
+            ends.iter().for_each(|end| (0..POLLS).for_each(|_| end.poll()));
             link.net.close_send(link.send).expect("closeSend");
-            let failed = (0..TURNS).find_map(|_| {
-                ends[0].turn();
+            let failed = (0..POLLS).find_map(|_| {
+                ends[0].poll();
                 link.net.test(link.received).err()
             });
             let failed = failed.expect("the channel has failed");
             assert!(failed.said[0].contains("receiving from"), "{failed:?}");
             link.net.close_recv(link.receive).expect("closeRecv");
-            (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+            (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
             close_together(ends);
             world.fabric.is_clean();
         }
     });
 }
 
-/// Before anybody has looked after peers, too: the tag of the receive tells.
+/// The error comes before the periodic check of peers, too: the tag of the receive gives the rank.
 #[test]
 fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
     play_each(&["cxi", "tcp"], &[provider()], BOUND * 6, |part, profile| {
@@ -87,7 +87,7 @@ fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
         link.settle();
         link.fabric.fault_next("reject");
         let received = link.irecv(0, 8, 41);
-        let failed = (0..TURNS).find_map(|_| link.net.test(received).err());
+        let failed = (0..POLLS).find_map(|_| link.net.test(received).err());
         let said = &failed.expect("its advert was not posted").said[0];
         assert!(said.contains("receiving from rank 41, process "), "{said}");
         assert_eq!(link.fabric.number("counter.faults.reject"), 1);
@@ -95,7 +95,7 @@ fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
     });
 }
 
-/// It is logged once, and what happens later does not take its place.
+/// It is logged once, and later errors do not replace it.
 #[test]
 fn the_first_cause_of_a_failure_stays() {
     play(&[provider()], BOUND * 6, |part| {
@@ -104,30 +104,30 @@ fn the_first_cause_of_a_failure_stays() {
         let world = World::open(part, "efa", [2, 2]);
         let ends = world.nets.map(End::open);
         let link = Link::open(world, &ends);
-        world.fabric.settle(|| ends.iter().for_each(End::turn));
-        // Its second part is refused for good. The first is under way then, and fails later.
+        world.fabric.settle(|| ends.iter().for_each(End::poll));
+        // Its second part is refused permanently. The first is in flight then, and fails later.
         let [posts, operations] =
             ["counter.posts", "counter.operations"].map(|name| world.fabric.number(name));
         world.fabric.fault(&format!("reject={},fail={}", posts + 2, operations + 1));
         let sent = link.send();
-        let failed = (0..TURNS).find_map(|_| link.net.test(sent).err()).expect("it was not posted");
+        let failed = (0..POLLS).find_map(|_| link.net.test(sent).err()).expect("it was not posted");
         assert_eq!(failed.said.len(), 1);
         assert!(failed.said[0].contains("fi_writedata"), "{failed:?}");
         link.net.close_recv(link.receive).expect("closeRecv");
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         assert_eq!(world.fabric.number("counter.faults.fail"), 1, "the first part has failed, too");
-        // By now the sender has heard that the receiver is closed.
+        // By now the sender has received the receiver's CLOSE.
         let again = link.net.isend(link.send, link.out.address(), 8, 0, link.region).unwrap_err();
         assert_eq!(again.code, failed.code);
         assert!(again.said.is_empty(), "{again:?}");
         link.net.close_send(link.send).expect("closeSend");
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
         world.fabric.is_clean();
     });
 }
 
-/// The sender's thread does something else: nobody says what is under way, and the sender may yet begin.
+/// The sender's thread is busy elsewhere: no answer says what is in flight, and the sender may still begin.
 fn stopped_sender(part: &Part, profile: &str) {
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
     let world = World::open(part, profile, [2, 2]);
@@ -135,16 +135,16 @@ fn stopped_sender(part: &Part, profile: &str) {
     let link = Link::open(world, &ends);
     let Link { net, receive, into, target, .. } = link;
     link.stays(net.deregister(receive, target), into);
-    let again = net.deregister(receive, target).expect_err("nobody has answered");
+    let again = net.deregister(receive, target).expect_err("the sender has not answered");
     assert!(again.said.is_empty(), "{again:?}");
-    // What it does before it hears the question is no broken rule: the region is there.
+    // What it does before it receives the question breaks no rule: the region still exists.
     link.out.write(0, &[7; 16]);
     let sent = net.isend(link.send, link.out.address(), link.out.len, 0, link.region);
-    // In profile tcp a rail refuses posts while it connects, and the next turn brings the question.
+    // In profile tcp a rail refuses posts while it connects, and the next poll brings the question.
     let begun = matches!(sent, Ok(Some(_)));
     assert!(begun || profile == "tcp", "{sent:?}");
-    let free = (0..TURNS).any(|_| {
-        ends[0].turn();
+    let free = (0..POLLS).any(|_| {
+        ends[0].poll();
         net.deregister(receive, target).is_ok()
     });
     assert!(free, "it was asked, and what it had begun has come");
@@ -152,7 +152,7 @@ fn stopped_sender(part: &Part, profile: &str) {
     into.write(0, &[9; 16]);
     assert!(net.isend(link.send, link.out.address(), 8, 0, link.region).is_err());
     assert!(net.deregister(receive, target).is_err(), "it is given back");
-    (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+    (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
     assert_eq!(into.read(0, 16), [9; 16]);
     link.close(ends);
     world.fabric.is_clean();
@@ -173,7 +173,7 @@ fn memory_stays_until_a_stopped_sender_answers_over_tcp() {
     play(&[provider()], BOUND * 6, |part| stopped_sender(part, "tcp"));
 }
 
-/// The sender's thread does something else, and the question, which is the next post, cannot even be posted.
+/// The sender's thread is busy elsewhere, and the question, which is the next post, cannot even be posted.
 fn refused_question(part: &Part, refused: u64) {
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "3000");
     let world = World::open(part, "cxi", [2, 2]);
@@ -185,23 +185,23 @@ fn refused_question(part: &Part, refused: u64) {
     let answer = link.net.deregister(link.receive, link.target);
     assert!(world.fabric.number("counter.faults.reject") >= 1);
     answer.expect("it was asked, or cannot be");
-    (0..TURNS).for_each(|_| ends[1].turn());
+    (0..POLLS).for_each(|_| ends[1].poll());
     link.close(ends);
     world.fabric.is_clean();
 }
 
 #[test]
-fn memory_is_free_in_time_where_the_sender_cannot_even_be_asked() {
+fn memory_is_free_in_time_where_the_question_cannot_be_posted() {
     play(&[provider()], BOUND * 6, |part| refused_question(part, 5));
 }
 
-/// It goes by another rail, and the sender's keeper answers though nobody calls.
+/// It goes by another rail, and the sender's keeper answers without a call.
 #[test]
 fn a_question_that_one_rail_refuses_goes_by_another() {
     play(&[provider()], BOUND * 6, |part| refused_question(part, 1));
 }
 
-/// The sender answers, and the bytes stand still under way: on both sides the memory stays until they move on.
+/// The sender answers, and its bytes are stalled in flight: on both sides the memory stays until they move on.
 fn standing_nic(part: &Part, profile: &str) {
     set("IRONRAIL_STRIPE_MIN", "16K");
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
@@ -212,8 +212,8 @@ fn standing_nic(part: &Part, profile: &str) {
     world.fabric.change(1, "stall");
     link.send();
     link.stays(net.deregister(receive, target), into);
-    (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
-    // In profile tcp a write that is complete was copied.
+    (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+    // In profile tcp the bytes of a completed write were copied.
     if profile == "efa" {
         link.stays(net.deregister(send, region), out);
     }
@@ -221,8 +221,8 @@ fn standing_nic(part: &Part, profile: &str) {
     world.fabric.change(1, "resume");
     let handles = [(receive, target), (send, region)];
     for (comm, handle) in &handles[..if profile == "efa" { 2 } else { 1 }] {
-        let free = (0..TURNS).any(|_| {
-            ends.iter().for_each(End::turn);
+        let free = (0..POLLS).any(|_| {
+            ends.iter().for_each(End::poll);
             net.deregister(*comm, *handle).is_ok()
         });
         assert!(free, "the NIC has done all it had to do");
@@ -241,7 +241,7 @@ fn memory_stays_while_its_message_is_on_a_standing_nic_over_tcp() {
     play(&[provider()], BOUND * 6, |part| standing_nic(part, "tcp"));
 }
 
-/// A connection with a receive posted and advertised, for a message that goes over both rails.
+/// A connection with an advertised receive, for a message that goes over both rails.
 struct Link {
     net: Net,
     send: Object,
@@ -262,11 +262,11 @@ impl Link {
         let target = net.register(receive, into).expect("regMr");
         let received = net.irecv(receive, into.address(), into.len, 0, target).expect("irecv");
         let received = received.expect("the window is empty");
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         Self { net, send, receive, received, out, region, into, target }
     }
 
-    /// The answer is that a buffer is not given back.
+    /// The error says that a buffer is not given back.
     #[track_caller]
     fn stays(&self, answer: Answer<()>, buffer: Buffer) {
         let failure = answer.expect_err("something may touch it");
@@ -278,7 +278,7 @@ impl Link {
     fn close(self, ends: [End; 2]) {
         self.net.close_send(self.send).expect("closeSend");
         self.net.close_recv(self.receive).expect("closeRecv");
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
     }
 
@@ -296,15 +296,15 @@ fn stalled(part: &Part, profile: &str) -> World {
     let world = World::open(part, profile, [2, 2]);
     let ends = world.nets.map(End::open);
     let link = Link::open(world, &ends);
-    let turns = || (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+    let poll_all = || (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
     world.fabric.change(1, "stall");
     link.send();
-    turns();
+    poll_all();
     assert!(world.fabric.number("open.operations") > 0);
     link.net.close_send(link.send).expect("closeSend");
     link.net.close_recv(link.receive).expect("closeRecv");
-    // The receiver's farewell arrives; the sender has something in flight, and says none.
-    turns();
+    // The receiver's farewell arrives; the sender has something in flight, and sends none.
+    poll_all();
     for end in ends {
         let start = Instant::now();
         end.close();

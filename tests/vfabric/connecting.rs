@@ -1,7 +1,7 @@
-//! Messages that set connections up are lost, doubled and late: each connection comes about, once, and works.
+//! Messages that set connections up are lost, doubled and late: each connection is made, once, and works.
 //!
-//! The two ends connect to each other at the same time, as ranks do. The fabric counts the messages: what is lost or doubled
-//! here is some HELLO, QUERY or STATUS.
+//! The two ends connect to each other at the same time, as ranks do. The fabric counts the messages: a lost or doubled one here is some
+//! HELLO, QUERY or STATUS.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +10,21 @@ use crate::support::stage::{Part, play, play_each};
 use crate::together::close_together;
 use crate::world::{End, World, provider};
 
-/// What a play may take on a machine that is busy with others.
+/// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
-/// What connections may take, though several of their messages in turn are lost.
+/// How long connections may take, although several of their messages in a row are lost.
 const WAIT: Duration = Duration::from_secs(60);
-/// Two HELLOs each way at the least. There may be more: letters are repeated by the clock.
+/// Two HELLOs in each direction at least. There may be more: letters are repeated after a time.
 const MESSAGES: u64 = 4;
-/// So much later a second copy comes: when all is closed.
+/// The delay of a second copy: it arrives when everything is closed.
 const LATE: u64 = 20_000;
-/// In which byes have left and come.
-const TURNS: u32 = 500;
-/// Connections each way where chance has its turn.
+/// In which the farewells are sent and received.
+const POLLS: u32 = 500;
+/// Connections in each direction where faults are random.
 const CROWD: usize = 6;
 const LEN: usize = 4096;
 
-/// One direction of a connection, made half or whole.
+/// One direction of a connection, at any stage.
 struct Link {
     handle: Handle,
     listener: Object,
@@ -59,7 +59,7 @@ fn survive(part: &Part, profile: &str) {
         each_fault(world, profile, "double", |_| format!("double={number}"));
         each_fault(world, profile, "double", |_| format!("double={number}:{LATE}"));
     }
-    // The first HELLO, which the provider says it could not send, is sent again, though it may have come.
+    // The first HELLO, which fails by its completion, is sent again, though it may have arrived.
     each_fault(world, profile, "fail", |before| format!("fail={}", before + 1));
     each_fault(world, profile, "fail_late", |before| format!("fail_late={}", before + 1));
     let mut fired = [0; 2];
@@ -82,7 +82,7 @@ fn number(world: World, fault: &str) -> u64 {
     world.fabric.number(&format!("counter.faults.{fault}"))
 }
 
-/// The script is given the number of operations before.
+/// `script` gets the number of earlier operations.
 fn each_fault(world: World, profile: &str, fault: &str, script: impl Fn(u64) -> String) {
     world.fabric.configure(&format!("profile={profile} nics=16"));
     let ends = world.nets.map(End::open);
@@ -96,7 +96,7 @@ fn each_fault(world: World, profile: &str, fault: &str, script: impl Fn(u64) -> 
     world.fabric.is_clean();
 }
 
-/// A request that was lost on its way for so long that its connection is closed makes no other, though its listener is open.
+/// A request that was delayed until its connection was closed makes no other one, though its listener is open.
 #[test]
 fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
     play(&[provider()], BOUND, |part| {
@@ -112,8 +112,8 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
         ends[0].net.close_send(send).expect("closeSend");
         ends[1].net.close_recv(receive).expect("closeRecv");
         for _ in 0..2 * LATE {
-            ends[0].turn();
-            assert_eq!(ends[1].net.accept(link.listener), Ok(None), "nobody has asked again");
+            ends[0].poll();
+            assert_eq!(ends[1].net.accept(link.listener), Ok(None), "the peer has not asked again");
         }
         assert_eq!(number(world, "double"), 1);
         assert_eq!(world.fabric.number("open.operations"), 0, "the copy has come");
@@ -123,7 +123,7 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
     });
 }
 
-/// Whatever the receiver waits for on the same endpoint, be it of another connection, answers the request that comes again.
+/// The receiver answers a repeated request in whichever wait on the same endpoint, even for another connection.
 #[test]
 fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {
     play_each(&["a receive", "a request", "a reply"], &[provider()], BOUND, |part, waits_for| {
@@ -140,7 +140,7 @@ fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {
         within(WAIT, || {
             match waits_for {
                 "a receive" => assert_eq!(net.test(received), Ok(None)),
-                "a request" => ends[1].turn(),
+                "a request" => ends[1].poll(),
                 _ => back.send = back.send.or_else(|| back.connect(&ends[1]).expect("connect")),
             }
             if link.send.is_none() {
@@ -153,13 +153,13 @@ fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {
         ends[0].net.close_send(link.send.expect("connected")).expect("closeSend");
         ends[0].net.close_listen(back.listener).expect("closeListen");
         net.close_listen(link.listener).expect("closeListen");
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
         world.fabric.is_clean();
     });
 }
 
-/// NCCL need not call: the keeper does.
+/// NCCL need not call: the keeper answers.
 #[test]
 fn a_reply_that_is_lost_comes_though_its_receiver_is_silent() {
     play(&[provider()], BOUND, |part| {
@@ -184,7 +184,7 @@ impl Link {
         sender.net.connect(sender.context, 0, &mut self.handle)
     }
 
-    /// Its listener has accepted it; the sender may or may not have the answer.
+    /// Its listener has accepted it; the sender may not have the answer yet.
     fn is_accepted(&mut self, ends: &[End; 2]) {
         within(WAIT, || {
             if self.send.is_none() {
@@ -210,7 +210,7 @@ impl Link {
     }
 }
 
-/// So many connections from each end to the other, all at once.
+/// `count` connections from each end to the other, all at once.
 fn connect(ends: &[End; 2], count: usize) -> Vec<[Link; 2]> {
     let pair = |_| [Link::new(&ends[1]), Link::new(&ends[0])];
     let mut links: Vec<[Link; 2]> = (0..count).map(pair).collect();
@@ -219,14 +219,14 @@ fn connect(ends: &[End; 2], count: usize) -> Vec<[Link; 2]> {
             there.step(&ends[0], &ends[1]);
             back.step(&ends[1], &ends[0]);
         }
-        // A comm that is made makes no progress for those that are not.
-        ends.iter().for_each(End::turn);
+        // A comm that is connected makes no progress for those that are not.
+        ends.iter().for_each(End::poll);
         links.as_flattened().iter().all(Link::is_whole)
     });
     links
 }
 
-/// Moves a message over each connection, closes it, and sees that no listener has another.
+/// Moves a message over each connection, closes it, and checks that no listener has another one.
 fn finish(ends: &[End; 2], links: Vec<[Link; 2]>) {
     for [there, back] in links {
         for (link, sender, receiver) in [(there, &ends[0], &ends[1]), (back, &ends[1], &ends[0])] {
@@ -237,7 +237,7 @@ fn finish(ends: &[End; 2], links: Vec<[Link; 2]>) {
             receiver.net.close_recv(link.receive.expect("whole")).expect("closeRecv");
         }
     }
-    (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+    (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
 }
 
 impl Link {
@@ -258,10 +258,10 @@ impl Link {
                 Some(request) if !done[0] => {
                     done[0] = sender.net.test(request).expect("a send").is_some();
                 }
-                Some(_) => sender.turn(),
+                Some(_) => sender.poll(),
             }
             if done[1] {
-                receiver.turn();
+                receiver.poll();
             } else {
                 done[1] = receiver.net.test(received).expect("a receive").is_some();
             }

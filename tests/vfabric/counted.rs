@@ -1,4 +1,4 @@
-//! What connections have counted, over a fabric that says how long each write was that arrived.
+//! The counters of connections, over a fabric that reports the length of each arrived write.
 
 use std::fs;
 use std::process;
@@ -24,7 +24,7 @@ fn bytes_are_counted_alike_on_both_ends_and_refused_posts_on_the_one_that_posts(
         for _ in 0..MESSAGES {
             for len in [LEN, SHORT] {
                 let received = link.irecv(0, LEN, 0);
-                link.turn();
+                link.poll();
                 let sent = link.isend(0, len, 0).expect("its receive is advertised");
                 assert_eq!(link.finish(received), len);
                 link.finish(sent);

@@ -1,4 +1,4 @@
-//! Programs that run over the virtual fabric in a process of their own, and the report that the fabric leaves.
+//! Programs that run over the virtual fabric in a process of their own, and the report that the fabric writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use crate::vfabric;
 /// The four NICs that they use.
 const RAILS: &str = "vnic0,vnic1,vnic2,vnic3";
 
-/// A run's settings, and the report it leaves.
+/// The settings of a run, and the file of its report.
 pub(crate) struct Fabric {
     pub(crate) settings: Vec<(&'static str, String)>,
     report: PathBuf,
 }
 
-/// What a run left behind.
+/// The report of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) violations: Vec<String>,
@@ -44,7 +44,7 @@ impl Fabric {
         Self { settings, report }
     }
 
-    /// The C client, with itself.
+    /// The C client, connected to itself.
     pub(crate) fn client(profile: &str, version: u32, more: &[(&'static str, &str)]) -> Report {
         let fabric = Self::new(profile, more);
         let settings: Vec<_> =
@@ -58,7 +58,7 @@ impl Fabric {
         Self::two_threads("all_reduce", profile, more)
     }
 
-    /// Some operation of two threads, every byte checked.
+    /// Any operation of two threads, every byte checked.
     pub(crate) fn two_threads(
         operation: &str,
         profile: &str,

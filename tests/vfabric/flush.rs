@@ -52,7 +52,7 @@ fn a_refused_read_is_neither_lost_nor_repeated() {
                 assert_eq!(posts, (MESSAGES * RAILS) as u64);
                 read = bytes;
             }
-            // What was refused counts as a post, and reads nothing.
+            // A refused post is counted, and reads nothing.
             assert_eq!(bytes, read, "bytes by {posts} posts, {eagain} of 1000 refused");
             let refused = fabric.number("counter.faults.refuse_random");
             assert_eq!(refused > 0, eagain > 0, "{refused} posts were refused");

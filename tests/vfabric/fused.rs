@@ -1,4 +1,4 @@
-//! Devices that NCCL makes of several (makeVDevice): their rails are all of theirs, and all of them move data.
+//! Devices that NCCL makes of several (makeVDevice): they have all rails of their parts, and all of them carry data.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::virtual_fabric::set;
 use crate::world::{World, provider};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Each NIC of the fabric is a device: nobody names rails, and nothing is known of where the NICs are.
+/// Each NIC of the fabric is a device: no rails are named, and the NICs' places are unknown.
 const FOUND: i32 = 16;
 
 fn link(net: Net, context: Object, device: i32) -> Link {
@@ -40,9 +40,9 @@ fn a_fused_device_moves_data_on_all_its_rails_and_on_no_other() {
         assert_eq!(net.devices().expect("devices"), FOUND);
         let fused = net.make_device(&[1, 3, 4]).expect("makeVDevice");
         assert_eq!((fused, net.devices().expect("devices")), (FOUND, FOUND + 1));
-        let told = net.properties(fused).expect("getProperties");
-        assert_eq!((told.speed, told.v_props.ndevs), (600_000, 3));
-        assert_eq!(told.v_props.devs[..3], [1, 3, 4]);
+        let properties = net.properties(fused).expect("getProperties");
+        assert_eq!((properties.speed, properties.v_props.ndevs), (600_000, 3));
+        assert_eq!(properties.v_props.devs[..3], [1, 3, 4]);
         let alone = net.properties(3).expect("getProperties");
         assert_eq!((alone.v_props.ndevs, alone.v_props.devs[0]), (1, 3));
 
@@ -84,7 +84,7 @@ fn what_nccl_made_is_forgotten_when_it_loads_the_plugin_anew() {
         let net = world.nets[0];
         let context = net.init().expect("init");
         let fused = net.make_device(&[0, 1]).expect("makeVDevice");
-        // A second communicator counts it, as NCCL does.
+        // A second communicator is counted, as by NCCL.
         let second = net.init().expect("init");
         assert_eq!(net.devices().expect("devices"), FOUND + 1);
         net.finalize(second).expect("finalize");
@@ -117,7 +117,7 @@ fn what_cannot_be_made_is_refused_in_words() {
     });
 }
 
-/// Up to v11 there are four places, and no contexts before: `init` comes once for each time that NCCL loads the plugin.
+/// Up to v11 there are four places, and up to v10 no contexts: `init` is called once each time that NCCL loads the plugin.
 #[test]
 fn the_table_v10_fuses_up_to_four() {
     play(&[provider()], PATIENCE, |part| {

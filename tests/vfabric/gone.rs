@@ -1,9 +1,9 @@
-//! A peer that takes nothing any more, as a process that was killed, holds up nobody else; and one that has left leaves nobody waiting.
+//! A peer that receives nothing any more, like a killed process, delays no other peer; and one that has left keeps none waiting.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use crate::link::{Link, TURNS};
+use crate::link::{Link, POLLS};
 use crate::support::calls::Object;
 use crate::support::link::wait;
 use crate::support::stage::{Part, play_each};
@@ -12,25 +12,25 @@ use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
-/// What one finalize may take: the bound of the drain, and what a loaded machine adds.
+/// The bound of one finalize: the bound of the drain, and what a loaded machine adds.
 const CLOSE: Duration = Duration::from_secs(30);
-/// Profiles, and rails: adverts for more than two have a form of their own.
+/// Profiles and numbers of rails: adverts for more than two rails have a form of their own.
 const CASES: [&str; 5] = ["cxi 1", "efa 1", "tcp 1", "adversary 1", "tcp 4"];
-/// Turns by which a message is late.
+/// Polls by which a message is late.
 const DELAY: u32 = 5000;
-/// The most bytes of a part, and a message that has several.
+/// The most bytes of a part, and a message with several parts.
 const PART: usize = 1024;
 const WAITS: usize = PART + 50;
-/// Short messages between two turns.
+/// Short messages between two polls.
 const BURST: usize = 4;
 
-/// A sender, and a receiver that lives and one that does not: each is an endpoint of its own.
+/// A sender, and a living and a dead receiver: each has its own endpoint.
 struct Trio {
     world: World,
     sender: End,
     living: Link,
     gone: Link,
-    /// The provider's endpoints of the one that is gone.
+    /// The provider's endpoints of the dead one.
     numbers: RangeInclusive<u64>,
     rails: usize,
 }
@@ -55,7 +55,7 @@ impl Trio {
         Self { world, sender, living, gone, numbers, rails }
     }
 
-    /// Lets one go, or brings it back.
+    /// Shuts the dead one's endpoints, or opens them again.
     fn change(&self, word: &str) {
         self.numbers
             .clone()
@@ -66,11 +66,11 @@ impl Trio {
         self.world.fabric.number("counter.faults.shut")
     }
 
-    /// A message on each rail to the one that is gone, which waits for room: it has several parts, and so was submitted.
+    /// A message on each rail to the dead one, which waits for room: it has several parts, so it was submitted.
     fn waiting(&self) -> Vec<[Object; 2]> {
         let receive = |index| self.gone.irecv(WAITS * index, WAITS, 0);
         let received: Vec<_> = (0..self.rails).map(receive).collect();
-        self.gone.turn();
+        self.gone.poll();
         self.change("shut");
         let send = |(index, received)| {
             let sent = self.gone.isend(index, WAITS, 0);
@@ -78,18 +78,18 @@ impl Trio {
         };
         let waiting: Vec<_> = received.into_iter().enumerate().map(send).collect();
         let before = self.refused();
-        (0..TURNS).for_each(|_| self.sender.turn());
+        (0..POLLS).for_each(|_| self.sender.poll());
         assert!(self.refused() > before, "they are tried again");
         waiting
     }
 
-    /// Messages of every form on every rail to the one that lives, each accepted when it is first asked for.
+    /// Messages of every form on every rail to the living one; each is accepted at the first attempt.
     fn all_pass(&self) {
         let Self { living, rails, .. } = self;
         for (posted, len) in [(8, 8), (100, 8), (1000, 1000), (1000, 500), (2000, 2000), (0, 0)] {
             for _ in 0..*rails {
                 let received = living.irecv(0, posted, 0);
-                living.turn();
+                living.poll();
                 let sent = living.isend(len, len, 0).expect("it is posted at once");
                 assert_eq!(living.finish(received), len);
                 living.finish(sent);
@@ -97,7 +97,7 @@ impl Trio {
             }
         }
         let received: Vec<_> = (0..BURST).map(|index| living.irecv(64 * index, 8, 0)).collect();
-        living.turn();
+        living.poll();
         let sent = (0..BURST).map(|index| living.isend(index, 8, 0).expect("a burst passes"));
         let sent: Vec<_> = sent.collect();
         for (index, request) in received.into_iter().enumerate() {
@@ -112,7 +112,7 @@ impl Trio {
     fn close(self) {
         let start = Instant::now();
         let ends = [self.sender, self.living.ends[1], self.gone.ends[1]];
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
         assert!(start.elapsed() < CLOSE, "{:?}", start.elapsed());
         self.world.fabric.is_clean();
@@ -142,7 +142,7 @@ fn messages_pass_what_waits_for_a_peer_that_takes_nothing() {
     });
 }
 
-/// Connections are made, used and closed beside one whose end cannot be said.
+/// Connections are made, used and closed beside one whose CLOSE cannot be posted.
 #[test]
 fn farewells_pass_one_that_is_never_taken() {
     play_each(&CASES, &[provider()], BOUND, |part, case| {
@@ -155,18 +155,18 @@ fn farewells_pass_one_that_is_never_taken() {
         trio.all_pass();
         living.net.close_recv(receive).expect("closeRecv");
         living.close_comms();
-        let told = (0..TURNS).any(|_| {
-            living.ends.iter().for_each(End::turn);
+        let arrived = (0..POLLS).any(|_| {
+            living.ends.iter().for_each(End::poll);
             living.net.isend(send, 0, 0, 0, living.from).is_err()
         });
-        assert!(told, "the farewell of a connection with another peer");
+        assert!(arrived, "the farewell of a connection with another peer");
         living.net.close_send(send).expect("closeSend");
-        // What the sender could not post leaks nothing of it.
+        // What the sender could not post leaks nothing.
         trio.close();
     });
 }
 
-/// A connection that fails with a part in flight drops what it waits to post. Others to the same peer fail with it.
+/// A connection that fails with a part in flight drops its backlog. Other connections to the same peer fail with it.
 #[test]
 fn what_a_failed_connection_waits_to_post_goes_with_it() {
     play_each(&["cxi 1", "efa 1", "adversary 1"], &[provider()], BOUND, |part, case| {
@@ -182,17 +182,17 @@ fn what_a_failed_connection_waits_to_post_goes_with_it() {
         trio.change("shut");
         let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
         let passes = other.isend(500, 1000, 0).expect("its receive is advertised");
-        let failed = (0..TURNS).find_map(|_| failing.net.test(first).err());
+        let failed = (0..POLLS).find_map(|_| failing.net.test(first).err());
         assert!(failed.expect("it failed").said[0].contains("a write of data"));
         assert_eq!(fabric.number("counter.faults.fail"), 1);
         trio.change("open");
         for request in [there, passes] {
             wait("its channel has failed", || {
-                other.ends.iter().for_each(End::turn);
+                other.ends.iter().for_each(End::poll);
                 other.net.test(request) != Ok(None)
             });
         }
-        failing.turn();
+        failing.poll();
         assert!(failing.into.read(2000, 1000) == [0; 1000], "it was never posted");
         for request in received.into_iter().chain([second]) {
             assert!(!matches!(failing.net.test(request), Ok(Some(_))), "it is not done");
@@ -202,7 +202,7 @@ fn what_a_failed_connection_waits_to_post_goes_with_it() {
     });
 }
 
-/// The same where a post has failed, which is seen to when peers are looked after.
+/// The same where a post has failed, which the periodic check of peers detects.
 #[test]
 fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
     play_each(&["efa 2", "adversary 2"], &[provider()], BOUND, |part, case| {
@@ -214,7 +214,7 @@ fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
         }
         failing.settle();
         trio.change("shut");
-        // Messages take the rails in turn, and only the other one is clear.
+        // Messages alternate between the rails, and only the other one has room.
         failing.isend(0, 1000, 0).expect("its receive is advertised");
         fabric.fault_next("reject");
         let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
@@ -222,19 +222,19 @@ fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
         assert!(failing.net.test(second).is_err(), "it was not posted");
         wait("the first is given up", || {
             let before = trio.refused();
-            (0..TURNS).for_each(|_| trio.sender.turn());
+            (0..POLLS).for_each(|_| trio.sender.poll());
             trio.refused() == before
         });
         trio.change("open");
-        failing.turn();
+        failing.poll();
         assert!(failing.into.read(2000, 1000) == [0; 1000], "it was never posted");
         [&trio.living, failing].into_iter().for_each(Link::close_comms);
         trio.close();
     });
 }
 
-/// Software reports a write before it has left, so a farewell overtakes it. What was posted behind it fails once it is here: at the
-/// next look at the clock, which is once in many turns.
+/// Software completes a write before its bytes have left, so a farewell overtakes it. A receive behind the last message fails once that has
+/// arrived: at the next check of the clock, which is made once in many polls.
 #[test]
 fn a_receive_behind_the_last_message_fails_when_that_has_come() {
     play_each(&["tcp"], &[provider()], BOUND, |part, profile| {
@@ -245,17 +245,17 @@ fn a_receive_behind_the_last_message_fails_when_that_has_come() {
         link.fabric.delay_next(DELAY);
         link.isend(0, 2000, 0).expect("its receive is advertised");
         link.net.close_send(link.send).expect("closeSend");
-        link.turn();
+        link.poll();
         for request in [last, behind] {
             assert_eq!(link.net.test(request), Ok(None), "the message is on its way");
         }
         let ask = |request| {
-            link.ends.iter().for_each(End::turn);
+            link.ends.iter().for_each(End::poll);
             link.net.test(request)
         };
         let came = (0..DELAY).find_map(|_| ask(last).expect("it comes"));
         assert_eq!((came, link.has(0, 0, 2000)), (Some(2000), true));
-        let failed = (0..TURNS).find_map(|_| ask(behind).err());
+        let failed = (0..POLLS).find_map(|_| ask(behind).err());
         assert!(failed.expect("it never comes").said[0].contains("has closed the connection"));
         assert_eq!(link.fabric.number("counter.faults.delay"), 1);
         link.net.close_recv(link.receive).expect("closeRecv");

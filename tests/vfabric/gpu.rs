@@ -1,7 +1,7 @@
 //! GPU memory over the virtual fabric, with a stand-in for CUDA's driver: registered, sent from, received into, flushed, given back.
 //!
-//! Two things make these tests mean something. A GPU's addresses are mapped to nothing here, so a plugin whose processor touches what is a
-//! GPU's dies. And what lands in a GPU's memory stays unseen until the NIC that brought it has read memory of that GPU.
+//! Two properties make these tests meaningful. A GPU's addresses are not mapped here, so a plugin that accesses them with the CPU crashes.
+//! And bytes that land in a GPU's memory stay invisible until the NIC that brought them has read memory of that GPU.
 
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
@@ -20,17 +20,17 @@ use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
-/// Profiles, numbers of rails, and whether libfabric is the second one, which knows DMA-BUFs, and the option that keeps CUDA out.
+/// Profiles, numbers of rails, and whether libfabric is the second one, which has DMA-BUFs and the option that forbids CUDA.
 const CASES: [&str; 7] =
     ["cxi 1", "cxi 2", "cxi 2 second", "efa 2 second", "tcp 1", "tcp 2 second", "adversary 2"];
 const SIZES: [usize; 6] = [0, 8, 40, 4000, 64 << 10, 4 << 20];
-/// The last of them take long, and are for one case.
+/// The last of them takes long, and is for one case.
 const LONG_CASE: &str = "cxi 2 second";
 /// More tests of a request that is not done are a hang.
 const TESTS_MAX: u32 = 100_000;
 
 thread_local! {
-    /// Whether the test that begins on this thread is about the second library.
+    /// Whether the test that begins on this thread is for the second library.
     static SECOND: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn tests() -> Vec<Test> {
     let tests = [
         on_both(messages_go_between_host_and_gpu_memory_whichever_way),
         vec![
-            Test::new(messages_of_gpus_as_told)
+            Test::new(messages_of_gpus_as_configured)
                 .ignored("it takes its case from GPU_CASE, as scripts/matrix vfabric gives it"),
         ],
         vec![Test::new(short_messages_in_bursts_reach_a_gpu)],
@@ -66,7 +66,7 @@ fn on_both<F: Fn() + Copy + Send + 'static>(test: F) -> Vec<Test> {
     vec![Test::new(test), second.needs(second_libfabric().map(drop))]
 }
 
-/// Of some cases, those of the library that the test is about.
+/// The cases for the test's library.
 fn with<'a>(cases: &[&'a str]) -> Vec<&'a str> {
     let second = SECOND.take();
     let chosen = cases.iter().copied().filter(|case| case.ends_with(" second") == second);
@@ -79,7 +79,7 @@ fn second() -> PathBuf {
     second_libfabric().expect("the test runs only where it is")
 }
 
-/// Memory of the host's or of a GPU's.
+/// Memory of the host or of a GPU.
 enum Memory {
     Host(Buffer),
     Gpu(DeviceMemory),
@@ -133,7 +133,7 @@ impl Rig {
 
     fn open_on(part: &Part, profile: &str, rails: usize, words: &str, more: &str) -> Self {
         set("VFABRIC_HMEM", "1");
-        // Long messages take all rails.
+        // Long messages use all rails.
         set("IRONRAIL_STRIPE_MIN", "16K");
         let gpus = Gpus::load(Path::new(driver().1), words);
         let World { nets: [net, _], fabric } = World::open(part, profile, [rails, rails]);
@@ -162,7 +162,7 @@ impl Rig {
         Memory::Gpu(self.gpus.allocate(device, len))
     }
 
-    /// As NCCL does: by DMA-BUF where the device takes it, and the descriptor is closed right after.
+    /// As NCCL does: by DMA-BUF where the device supports it; the descriptor is closed right after.
     fn register(&self, comm: Object, memory: &Memory) -> Object {
         match memory {
             Memory::Host(buffer) => self.net.register(comm, *buffer).expect("regMr"),
@@ -181,7 +181,7 @@ impl Rig {
 
     fn isend(&self, from: &Memory, at: usize, len: usize, tag: i32, region: Object) -> Object {
         let sent = (0..TESTS_MAX).find_map(|_| {
-            self.ends[1].turn();
+            self.ends[1].poll();
             self.net.isend(self.send, from.address() + at, len, tag, region).expect("isend")
         });
         sent.expect("its receive is advertised")
@@ -195,13 +195,13 @@ impl Rig {
 
     fn finish(&self, request: Object) -> usize {
         let done = (0..TESTS_MAX).find_map(|_| {
-            self.ends.iter().for_each(End::turn);
+            self.ends.iter().for_each(End::poll);
             self.net.test(request).expect("test")
         });
         done.expect("a request ends")
     }
 
-    /// Waits for a flush, of which nothing may be expected before.
+    /// Waits for a flush, before which nothing may be visible.
     fn flushed(&self, flush: Option<Object>) {
         let Some(flush) = flush else { return };
         let done = (0..TESTS_MAX).any(|_| self.net.test_flush(flush).expect("test"));
@@ -213,26 +213,26 @@ impl Rig {
         self.net.iflush(self.receive, address, len, region).expect("iflush")
     }
 
-    /// Both ends go on for a while.
-    fn turn(&self) {
-        (0..500).for_each(|_| self.ends.iter().for_each(End::turn));
+    /// Polls both ends for a while.
+    fn poll(&self) {
+        (0..500).for_each(|_| self.ends.iter().for_each(End::poll));
     }
 
-    /// Nothing was broken, nothing is left, and of CUDA the plugin has asked whose memory an address is, and nothing else.
+    /// No rule was broken, nothing is left, and the plugin has asked CUDA for the kind of addresses, and nothing else.
     #[track_caller]
     fn close(self) {
         self.net.close_send(self.send).expect("closeSend");
         self.net.close_recv(self.receive).expect("closeRecv");
-        self.turn();
+        self.poll();
         close_together(self.ends);
         self.fabric.is_clean();
-        let told = self.fabric.number("counter.cuda.forbidden");
+        let forbidden = self.fabric.number("counter.cuda.forbidden");
         let endpoints = self.fabric.number("opened.endpoints");
-        // 1.17 has no word for it.
-        let can_be_told = std::env::var_os("IRONRAIL_LIBFABRIC").is_some();
+        // 1.17 has no such option.
+        let has_option = std::env::var_os("IRONRAIL_LIBFABRIC").is_some();
         assert_eq!(
-            told,
-            if can_be_told { endpoints } else { 0 },
+            forbidden,
+            if has_option { endpoints } else { 0 },
             "endpoints that may not call CUDA"
         );
         let asked = |call| self.gpus.calls_of(c"libnccl-net-ironrail.so", Some(call));
@@ -261,8 +261,8 @@ fn messages_go_between_host_and_gpu_memory_whichever_way() {
     });
 }
 
-/// Settings of the fabric are the environment's (`scripts/matrix vfabric`).
-fn messages_of_gpus_as_told() {
+/// Settings of the fabric come from the environment (`scripts/matrix vfabric`).
+fn messages_of_gpus_as_configured() {
     let case = std::env::var("GPU_CASE").expect("GPU_CASE names profile and rails");
     play_each(&[&case], &[provider(), driver()], 10 * BOUND, |part, case| {
         let more = std::env::var("GPU_FABRIC").unwrap_or_default();
@@ -289,7 +289,7 @@ fn every_way(rig: &Rig, sizes: &[usize]) {
                 let (sent, before) = (pattern(message, len), vec![0; len]);
                 from.write(0, &sent);
                 into.write(64, &before);
-                // Every other one is shorter than its receive.
+                // Every second one is shorter than its receive.
                 let posted = if message % 2 == 0 { len } else { longest };
                 let received = rig.irecv(into, 64, posted, target);
                 let request = rig.isend(from, 0, len, 0, source);
@@ -351,7 +351,7 @@ fn short_messages_in_bursts_reach_a_gpu() {
     );
 }
 
-/// No message is there before its receive: none is copied to a GPU later.
+/// No message is sent before its receive is known: none is copied to a GPU later.
 fn a_message_to_a_gpu_waits_for_its_receive() {
     play_each(&with(&["cxi 1 second", "tcp 1"]), &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
@@ -361,7 +361,7 @@ fn a_message_to_a_gpu_waits_for_its_receive() {
         for _ in 0..100 {
             let sent = rig.net.isend(rig.send, from.address(), 6, 0, source).expect("isend");
             assert_eq!(sent, None);
-            rig.ends[1].turn();
+            rig.ends[1].poll();
         }
         let received = rig.irecv(&into, 0, 64, target);
         let sent = rig.isend(&from, 0, 6, 0, source);
@@ -375,7 +375,7 @@ fn a_message_to_a_gpu_waits_for_its_receive() {
     });
 }
 
-/// Where regions are bound to endpoints, and where they are not. The sizes are NCCL's, which may be of other buffers.
+/// Where regions are bound to endpoints, and where they are not. The sizes are NCCL's, which may belong to other buffers.
 fn one_flush_shows_what_a_group_brought_to_several_gpus() {
     play_each(
         &with(&["cxi 2", "efa 2 second", "tcp 2"]),
@@ -405,7 +405,7 @@ fn one_flush_shows_what_a_group_brought_to_several_gpus() {
                     .map(|tag| rig.isend(&from, tag as usize * LEN, LEN, tag, source))
                     .collect();
                 let done = (0..TESTS_MAX).find_map(|_| {
-                    rig.ends.iter().for_each(End::turn);
+                    rig.ends.iter().for_each(End::poll);
                     rig.net.test_each(received, 4).expect("test")
                 });
                 assert_eq!(done, Some(vec![LEN; 4]));
@@ -431,7 +431,7 @@ fn one_flush_shows_what_a_group_brought_to_several_gpus() {
     );
 }
 
-/// Receives are reported, and only then flushed, one by one: each flush waits for reads of its own, or of one that is not over.
+/// Receives complete, and are flushed only then, one by one: each flush waits for reads of its own, or for one that is not done yet.
 fn each_of_several_flushes_shows_its_own_bytes() {
     play_each(&["cxi 2", "efa 3"], &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
@@ -439,7 +439,7 @@ fn each_of_several_flushes_shows_its_own_bytes() {
         const ORDERS: [[i32; 4]; 3] = [[0, 0, 0, 0], [0, 1, 0, 1], [1, 1, 0, 0]];
         let from = Memory::Host(Buffer::new(LEN));
         let source = rig.register(rig.send, &from);
-        for (devices, in_turn) in
+        for (devices, one_by_one) in
             ORDERS.into_iter().flat_map(|order| [(order, false), (order, true)])
         {
             for message in 0..10 {
@@ -459,13 +459,13 @@ fn each_of_several_flushes_shows_its_own_bytes() {
                 }
                 let flush = |(into, target): (&Memory, Object)| {
                     let flush = rig.flush(into, 0, LEN, target);
-                    if in_turn {
+                    if one_by_one {
                         rig.flushed(flush);
                     }
-                    flush.filter(|_| !in_turn)
+                    flush.filter(|_| !one_by_one)
                 };
                 let flushes: Vec<_> = intos.iter().zip(targets).map(flush).collect();
-                // From the last one on: none may lean on what another one waits for.
+                // From the last one on: none may depend on what another one waits for.
                 for (into, flush) in intos.iter().zip(flushes).rev() {
                     rig.flushed(flush);
                     assert!(into.read(0, LEN) == sent, "{devices:?}, message {message}");
@@ -494,7 +494,7 @@ fn a_refused_read_of_a_gpu_is_neither_lost_nor_repeated() {
             let request = rig.isend(&from, 0, LEN, 0, source);
             rig.finish(received);
             rig.finish(request);
-            rig.fabric.settle(|| rig.ends.iter().for_each(End::turn));
+            rig.fabric.settle(|| rig.ends.iter().for_each(End::poll));
             let posts = rig.fabric.number("counter.posts");
             rig.fabric.fault(&format!("refuse={}-{}", posts + 2, posts + 9));
             rig.flushed(rig.flush(&into, 0, LEN, target));
@@ -552,7 +552,7 @@ fn one_buffer_is_registered_once_however_it_is_named() {
     );
 }
 
-/// Its old registration, which NCCL has not given back, would lead into memory that is nobody's.
+/// Its old registration, which NCCL has not deregistered, would lead to memory that is freed.
 fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
     let cases = ["by address", "no-ids", "by descriptor second", "no-ids second"];
     play_each(&with(&cases), &[provider(), driver()], BOUND, |part, case| {
@@ -619,14 +619,14 @@ fn what_is_no_gpu_memory_is_refused_by_name() {
         } else {
             refused(by_dmabuf(memory.address(), file.as_raw_fd()), "NCCL_DMABUF_ENABLE=0");
         }
-        // Nothing of it has hurt.
+        // None of it did any harm.
         let region = rig.net.register_gpu(rig.send, memory.address(), 4096).expect("regMr");
         rig.net.deregister(rig.send, region).expect("deregMr");
         rig.close();
     });
 }
 
-/// Of each: the profile, what NICs have (VFABRIC_HMEM), IRONRAIL_DEVICE_MEMORY, words for the driver, the library; then ptrSupport, and
+/// For each: the profile, the NICs' support (VFABRIC_HMEM), IRONRAIL_DEVICE_MEMORY, words for the driver, the library; then ptrSupport, and
 /// what the log says.
 const OFFERS: [(&str, i32, &str); 11] = [
     ("cxi 1 auto -", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
@@ -646,7 +646,7 @@ const OFFERS: [(&str, i32, &str); 11] = [
     ("cxi 1 1 no-devices", PTR_HOST, "the CUDA driver has no device; check that nvidia-smi"),
 ];
 
-/// The second library is one that knows the option by which software is told from NICs, and DMA-BUFs.
+/// The second library is one with DMA-BUFs, and with the option that distinguishes software from NICs.
 fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
     let names = OFFERS.map(|(case, ..)| case);
     play_each(&with(&names), &[provider(), driver()], BOUND, |part, case| {
@@ -667,7 +667,7 @@ fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
         assert!(said.len() == 1 && said[0].contains(words), "{case}: {said:?}");
         let warned = calls::warnings().iter().any(|line| line.contains("IRONRAIL_DEVICE_MEMORY=1"));
         assert_eq!(warned, wanted == "1" && expected == PTR_HOST, "{case}");
-        // NICs are the same, and host memory moves.
+        // The NICs are the same, and host memory moves.
         let end = End::open(net);
         let (send, receive) = connect(&end, &end);
         let host = net.register(send, Buffer::new(64)).expect("regMr");
@@ -692,10 +692,10 @@ fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
     });
 }
 
-/// Receives into a GPU are posted when the caller gives up: its memory is its own again when deregMr says so.
+/// Receives into a GPU are posted when the caller aborts: it may free the memory once deregMr has succeeded.
 fn an_abort_takes_gpu_memory_back() {
     play_each(&with(&CASES), &[provider(), driver()], BOUND, |part, case| {
-        // One thread has both ends: whoever waits for the other waits in vain, and comes again.
+        // One thread has both ends: a wait of one for the other fails, and is repeated.
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "50");
         let rig = Rig::of_case(part, case);
         let (from, into) = (rig.gpu(0, 4096), rig.gpu(1, 4096));
@@ -705,7 +705,7 @@ fn an_abort_takes_gpu_memory_back() {
         rig.finish(received);
         rig.finish(sent);
         let flush = rig.flush(&into, 0, 4000, target);
-        // A flush is under way, and receives are posted, of which one is being sent to.
+        // A flush is in progress, and receives are posted, one of which is being sent to.
         for at in 0..3 {
             rig.irecv(&into, 1000 * at, 1000, target);
         }
@@ -717,14 +717,14 @@ fn an_abort_takes_gpu_memory_back() {
             if ended {
                 break;
             }
-            rig.turn();
+            rig.poll();
         }
         assert!(ended, "deregMr has an end");
         let before = rig.fabric.number("counter.bytes.written");
         drop(into);
         let _ = flush.map(|flush| net.test_flush(flush));
-        rig.turn();
-        // Acknowledgements are written on; the message is not.
+        rig.poll();
+        // Acknowledgements are still written; the message is not.
         let written = rig.fabric.number("counter.bytes.written") - before;
         assert!(written < 900, "{written} bytes after deregMr");
         net.deregister(rig.send, source).expect("deregMr");
@@ -732,13 +732,13 @@ fn an_abort_takes_gpu_memory_back() {
     });
 }
 
-/// What is read is a buffer of NCCL's: it stays registered as long.
+/// The memory that is read is NCCL's buffer: it stays registered that long.
 fn memory_is_not_given_back_under_its_flush() {
     play_each(&["cxi 1", "efa 2", "tcp 1"], &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
         let (from, into) = (Memory::Host(Buffer::new(64)), rig.gpu(1, 64));
         let (source, target) = (rig.register(rig.send, &from), rig.register(rig.receive, &into));
-        // The first is flushed before. The second time nobody waits for the flush, and the last time its read was refused.
+        // The first is flushed before. The second time the flush is not waited for, and the last time its read was refused.
         for time in 0..4 {
             let target = if time == 0 { target } else { rig.register(rig.receive, &into) };
             let received = rig.irecv(&into, 0, 64, target);
@@ -750,7 +750,7 @@ fn memory_is_not_given_back_under_its_flush() {
                 rig.net.deregister(rig.receive, target).expect("deregMr");
                 continue;
             }
-            rig.fabric.settle(|| rig.ends.iter().for_each(End::turn));
+            rig.fabric.settle(|| rig.ends.iter().for_each(End::poll));
             if time == 3 {
                 let posts = rig.fabric.number("counter.posts");
                 rig.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 2));
@@ -771,7 +771,7 @@ fn memory_is_not_given_back_under_its_flush() {
     });
 }
 
-/// A NIC dies under messages between GPUs, and under their flush: errors, and nothing is touched.
+/// A NIC dies under messages between GPUs, and under their flush: errors, and no access.
 fn a_dead_nic_fails_what_gpus_wait_for() {
     play_each(&["cxi 2", "efa 2"], &[provider(), driver()], BOUND, |part, case| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");

@@ -1,9 +1,9 @@
-//! Messages that travel in packets: how many posts a burst of them costs, that they need no receive within the credit, and that nothing
-//! of them is lost, early or late, whatever is refused, torn or closed meanwhile.
+//! Messages that travel in packets: how many posts a burst of them costs, that they need no receive within the credit, and that none of
+//! them is lost, early or late, whatever is refused, torn or closed meanwhile.
 
 use std::time::Duration;
 
-use crate::link::{Link, TURNS};
+use crate::link::{Link, POLLS};
 use crate::support::calls::{self, Object};
 use crate::support::link::wait;
 use crate::support::stage::{Part, play, play_each};
@@ -12,7 +12,8 @@ use crate::world::{End, provider};
 
 const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
 const BURST: usize = 20;
-/// Posts that a burst in packets takes at most: two for the first, which leaves alone, and for the others, and more where the ring ends.
+/// The most posts of a burst in packets: two for the first message, which is sent alone, and for the others, and more at the end of the
+/// ring.
 const FEW: u64 = 5;
 /// Bytes between two messages in a buffer.
 const STRIDE: usize = 64;
@@ -22,7 +23,7 @@ fn open(part: &Part, profile: &str, rails: usize, more: &str) -> Link {
     let link = Link::between_ends(part, profile, rails, more);
     // On every rail.
     (0..rails).for_each(|_| link.warm());
-    link.turn();
+    link.poll();
     link
 }
 
@@ -30,20 +31,20 @@ impl Link {
     /// Receives for a burst, all advertised.
     fn receives(&self) -> Vec<Object> {
         let received = (0..BURST).map(|index| self.irecv(index * STRIDE, 16, 0)).collect();
-        self.turn();
+        self.poll();
         received
     }
 
-    /// A burst between two turns of progress, message `index` from `index + round`, and what it has cost after the next turn.
+    /// A burst between two polls, message `index` from `index + round`, and its posts after the next poll.
     fn burst(&self, round: usize, len: impl Fn(usize) -> usize) -> (Vec<Object>, u64) {
         let before = self.fabric.number("counter.posts");
         let send = |index| self.isend_at_last(index + round, len(index));
         let sent = (0..BURST).map(send).collect();
-        self.ends[0].turn();
+        self.ends[0].poll();
         (sent, self.fabric.number("counter.posts") - before)
     }
 
-    /// Four receives of 16 bytes, by tags from 0 on.
+    /// Four receives of 16 bytes, with tags from 0.
     fn group(&self, group: usize) -> Object {
         let at = |index: usize| self.into.address() + (group * 4 + index) * STRIDE;
         let receives: Vec<_> = (0..4).map(|index| (at(index), 16, tag_of(index))).collect();
@@ -51,16 +52,16 @@ impl Link {
         posted.expect("irecv").expect("the window has room")
     }
 
-    /// A message whose post may be refused, or whose advert is on its way.
+    /// A message whose post may be refused, or whose advert is in flight.
     fn isend_at_last(&self, at: usize, len: usize) -> Object {
         self.isend_tagged(at, len, 0)
     }
 
     fn isend_tagged(&self, at: usize, len: usize, tag: i32) -> Object {
-        let sent = (0..100 * TURNS).find_map(|_| {
+        let sent = (0..100 * POLLS).find_map(|_| {
             let sent = self.isend(at, len, tag);
             if sent.is_none() {
-                self.ends.iter().for_each(End::turn);
+                self.ends.iter().for_each(End::poll);
             }
             sent
         });
@@ -80,14 +81,14 @@ impl Link {
         });
     }
 
-    /// Bursts of messages as long as their receives, or shorter: the most posts that one took.
+    /// Bursts of messages as long as their receives, or shorter: returns the most posts of one.
     fn bursts(&self, posted: Option<usize>, len: impl Fn(usize) -> usize) -> u64 {
         let mut most = 0;
         for round in 0..5 {
             let receive =
                 |index: usize| self.irecv(index * STRIDE, posted.unwrap_or_else(|| len(index)), 0);
             let received: Vec<Object> = (0..BURST).map(receive).collect();
-            self.turn();
+            self.poll();
             let (sent, posts) = self.burst(round, &len);
             self.arrive(received, round, &len);
             self.end(sent);
@@ -97,7 +98,7 @@ impl Link {
     }
 }
 
-/// The first by itself, the others in a packet, and one more where the ring ends.
+/// The first by itself, the others in a packet, and one more at the end of the ring.
 #[test]
 fn a_burst_takes_fewer_posts_than_it_has_messages() {
     let cases = ["cxi 1", "efa 1", "tcp 1", "adversary 2", "adversary 4", "tcp 8"];
@@ -116,7 +117,7 @@ fn a_burst_takes_fewer_posts_than_it_has_messages() {
     });
 }
 
-/// What is longer goes by writes of its own.
+/// Longer messages are sent by writes of their own.
 #[test]
 fn the_setting_bounds_what_travels_in_packets() {
     for setting in ["0", "8", "1K"] {
@@ -140,8 +141,8 @@ fn groups_travel_in_packets() {
         let link = open(part, profile, 2, "");
         for round in 0..10 {
             let groups: Vec<Object> = (0..4).map(|group| link.group(group)).collect();
-            link.turn();
-            // In the order of the lines, and in another.
+            link.poll();
+            // In the order of the lines, and in another order.
             let order = if round % 2 == 0 { [0, 1, 2, 3] } else { [2, 3, 0, 1] };
             let before = link.fabric.number("counter.posts");
             let mut sent = Vec::new();
@@ -152,13 +153,13 @@ fn groups_travel_in_packets() {
                     sent.push(request.expect("it is advertised"));
                 }
             }
-            link.ends[0].turn();
+            link.ends[0].poll();
             let posts = link.fabric.number("counter.posts") - before;
             assert!(round % 2 == 1 || posts <= FEW, "{posts} posts");
             for (group, request) in groups.into_iter().enumerate() {
-                let mut tests = 0..TURNS;
+                let mut tests = 0..POLLS;
                 let sizes = tests.find_map(|_| {
-                    link.ends.iter().for_each(End::turn);
+                    link.ends.iter().for_each(End::poll);
                     link.net.test_each(request, 4).expect("test")
                 });
                 let messages = group * 4..group * 4 + 4;
@@ -174,7 +175,7 @@ fn groups_travel_in_packets() {
     });
 }
 
-/// Every post is refused for as long as it takes.
+/// Every post is refused for a long time.
 #[test]
 fn a_refused_packet_is_not_lost() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -187,7 +188,7 @@ fn a_refused_packet_is_not_lost() {
             link.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 40));
             sent.extend((1..BURST).map(send));
             assert_eq!(link.fabric.number("counter.posts"), posts, "all of them are held");
-            (0..3).for_each(|_| link.ends[0].turn());
+            (0..3).for_each(|_| link.ends[0].poll());
             assert!(link.fabric.number("counter.posts") > posts, "the packet was tried");
             link.arrive(received, round, |index| index % 17);
             link.end(sent);
@@ -212,7 +213,7 @@ fn refused_posts_lose_nothing_of_a_burst() {
 }
 
 #[test]
-fn a_packet_that_is_late_is_not_taken_early() {
+fn a_late_packet_is_not_read_early() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile, 1, "");
         let received = link.receives();
@@ -222,10 +223,10 @@ fn a_packet_that_is_late_is_not_taken_early() {
         let operations = link.fabric.number("counter.operations");
         link.fabric.delay_next(1000);
         sent.extend((1..BURST).map(send));
-        link.ends[0].turn();
+        link.ends[0].poll();
         assert_eq!(link.fabric.number("counter.operations"), operations + 1, "it is written");
         for _ in 0..50 {
-            link.ends.iter().for_each(End::turn);
+            link.ends.iter().for_each(End::poll);
             assert_eq!(link.net.test(received[1]), Ok(None));
         }
         link.arrive(received, 0, |_| 16);
@@ -235,9 +236,9 @@ fn a_packet_that_is_late_is_not_taken_early() {
     });
 }
 
-/// Bytes show by and by, cache line by cache line, and packets overtake each other.
+/// Bytes become visible cache line by cache line, and packets overtake each other.
 #[test]
-fn a_packet_that_is_torn_is_not_taken_early() {
+fn a_torn_packet_is_not_read_early() {
     play(&[provider()], BOUND, |part| {
         let link = open(part, "adversary", 2, "reorder=200 seed=7");
         for round in 0..200 {
@@ -252,7 +253,7 @@ fn a_packet_that_is_torn_is_not_taken_early() {
     });
 }
 
-/// What is held goes before the farewell, whatever becomes of the memory that it was sent from.
+/// What is held is sent before the farewell, even if its buffer is freed.
 #[test]
 fn a_sender_that_closes_after_a_burst_has_sent_it() {
     let cases = ["tcp", "tcp eagain=500", "adversary", "adversary eagain=500"];
@@ -267,9 +268,9 @@ fn a_sender_that_closes_after_a_burst_has_sent_it() {
         link.out.write(0, &[0xff; 2048]);
         link.net.close_send(link.send).expect("closeSend");
         link.arrive(received, 0, |_| 16);
-        // A farewell that has overtaken the burst is looked at again now and then.
+        // A farewell that has overtaken the burst is checked again from time to time.
         wait("the word that nothing more comes", || {
-            link.ends.iter().for_each(End::turn);
+            link.ends.iter().for_each(End::poll);
             match link.net.irecv(link.receive, link.into.address(), 16, 0, link.to) {
                 Ok(Some(more)) => link.net.test(more).is_err(),
                 other => other.is_err(),
@@ -281,7 +282,7 @@ fn a_sender_that_closes_after_a_burst_has_sent_it() {
     });
 }
 
-/// Finalize with everything open, as an abort does it: the sender's end first, and the receiver's.
+/// Finalize with everything open, as in an abort: first the sender's end, then the receiver's.
 #[test]
 fn an_abort_after_a_burst_breaks_no_rule() {
     let cases = ["tcp 0", "tcp 1", "adversary 0", "adversary 1"];
@@ -296,17 +297,17 @@ fn an_abort_after_a_burst_breaks_no_rule() {
         let first: usize = first.parse().expect("a number");
         let [one, other] = [link.ends[first], link.ends[1 - first]];
         one.close();
-        (0..TURNS).for_each(|_| other.turn());
+        (0..POLLS).for_each(|_| other.poll());
         other.close();
         assert_eq!(link.fabric.violations(), Vec::<String>::new());
-        // Elsewhere regions are bound, and stay under a farewell that nobody takes.
+        // Elsewhere regions are bound, and stay open while a farewell is not received.
         if profile == "tcp" {
             link.fabric.is_closed();
         }
     });
 }
 
-/// More than the credit of a connection waits for receives; what waits goes when they are posted.
+/// More than the credit of a connection waits for receives; the rest is sent when they are posted.
 #[test]
 fn messages_without_receives_arrive_when_these_are_posted() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -315,7 +316,7 @@ fn messages_without_receives_arrive_when_these_are_posted() {
             let mut sent: Vec<Object> = Vec::new();
             let tag = |index: usize| i32::from(index % 2 == 1);
             for index in 0..CREDIT {
-                // The receiver reads what has come, and has posted nothing.
+                // The receiver reads what has arrived, and has posted no receive.
                 sent.push(link.isend_tagged(index + round, index % 17, tag(index)));
             }
             assert_eq!(link.isend(round, 16, 0), None, "{profile}: the credit is used up");
@@ -336,14 +337,14 @@ fn messages_without_receives_arrive_when_these_are_posted() {
     });
 }
 
-/// CLOSE may come first; the message is there for a receive that is posted after both.
+/// CLOSE may arrive first; the message is there for a receive that is posted after both.
 #[test]
 fn a_message_is_there_though_its_sender_has_closed() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = Link::between_ends(part, profile, 1, "");
         link.isend(64, BYTES, 3).expect("it may travel before its receive");
         link.net.close_send(link.send).expect("closeSend");
-        link.turn();
+        link.poll();
         let received = link.irecv(0, BYTES, 3);
         assert_eq!(link.finish(received), BYTES, "{profile}");
         assert!(link.has(0, 64, BYTES), "{profile}");
@@ -352,16 +353,16 @@ fn a_message_is_there_though_its_sender_has_closed() {
     });
 }
 
-/// It was copied: the buffer is the caller's again, whoever has it.
+/// It was copied: the caller may reuse the buffer.
 #[test]
 fn a_message_is_sent_once_it_is_in_its_packet() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = Link::between_ends(part, profile, 1, "");
-        link.turn();
+        link.poll();
         let expected = link.out.read(64, BYTES);
         let sent = link.isend(64, BYTES, 3).expect("it may travel before its receive");
-        let told = (0..TURNS).find_map(|_| link.net.test(sent).expect("test"));
-        assert_eq!(told, Some(BYTES), "{profile}: nobody has posted a receive");
+        let completed = (0..POLLS).find_map(|_| link.net.test(sent).expect("test"));
+        assert_eq!(completed, Some(BYTES), "{profile}: there is no receive");
         link.out.write(64, &[0xff; BYTES]);
         let received = link.irecv(0, BYTES, 3);
         assert_eq!(link.finish(received), BYTES, "{profile}");
@@ -370,9 +371,9 @@ fn a_message_is_sent_once_it_is_in_its_packet() {
     });
 }
 
-/// It would be told before a message that is on its way is copied to it.
+/// Otherwise it would complete before a message in flight is copied to it.
 #[test]
-fn a_receive_is_told_early_only_where_no_message_travels_before_it() {
+fn a_receive_completes_early_only_where_no_message_travels_before_it() {
     for setting in ["0", "40"] {
         play(&[provider(), ("INLINE_MAX_SIZE", setting)], BOUND, |part| {
             let early = std::env::var("IRONRAIL_INLINE_MAX_SIZE").as_deref() == Ok("0");
@@ -380,30 +381,30 @@ fn a_receive_is_told_early_only_where_no_message_travels_before_it() {
             let (net, address) = (link.net, link.into.address());
             let posted = net.irecv_optional(link.receive, address, BYTES, 3, link.to);
             let posted = posted.expect("irecv").expect("the window has room");
-            let told = (0..TURNS).find_map(|_| {
-                link.ends.iter().for_each(End::turn);
+            let completed = (0..POLLS).find_map(|_| {
+                link.ends.iter().for_each(End::poll);
                 net.test(posted).expect("test")
             });
-            assert_eq!(told, early.then_some(0));
+            assert_eq!(completed, early.then_some(0));
             let sent = link.isend_tagged(64, BYTES, 3);
             if !early {
                 assert_eq!(link.finish(posted), BYTES);
             }
             link.finish(sent);
-            link.turn();
+            link.poll();
             assert!(link.has(0, 64, BYTES));
             link.close_all();
         });
     }
 }
 
-/// The sender has nothing to say to that: it has not begun what the message is for.
+/// The sender sends no answer: it has not begun the message of this receive.
 #[test]
 fn a_receive_that_is_deregistered_gets_what_has_come_before() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = Link::between_ends(part, profile, 1, "");
         let sent = link.isend(64, BYTES, 3).expect("it may travel before its receive");
-        link.turn();
+        link.poll();
         let received = link.irecv(0, BYTES, 3);
         link.net.deregister(link.receive, link.to).expect("nothing touches it any more");
         assert!(link.has(0, 64, BYTES), "{profile}");

@@ -1,5 +1,5 @@
-//! What a kernel of NCCL's would see that looks at flags inside the receive buffer: LL's words and LL128's lines, while messages
-//! land. Where lines are seen torn, NCCL_PROTO must have kept NCCL from LL128.
+//! What a kernel of NCCL sees that polls flags inside the receive buffer: LL's words and LL128's lines, while messages land. Where lines
+//! are torn, NCCL_PROTO must have kept NCCL from LL128.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
-/// Words of 8 bytes: data in the low half, the flag in the high one (NCCL src/include/device.h:75-86).
+/// Words of 8 bytes: data in the low half, the flag in the high half (NCCL src/include/device.h:75-86).
 const WORD: usize = 8;
-/// Fifteen words of data, and a word of flag.
+/// Fifteen words of data, and a word with the flag.
 const LINE: usize = 128;
 const BYTES: usize = 16 << 10;
 const MESSAGES: u32 = 60;
@@ -32,7 +32,7 @@ fn the_adversary_tears_lines_and_keeps_nccl_from_polling_them() {
     play(&[provider()], BOUND, |part| tears(part, "adversary"));
 }
 
-/// LL128 would go wrong here, which is what the variable is for. Words are torn by no memory there is.
+/// LL128 would fail here, which is why the variable is set. No memory tears words.
 fn tears(part: &Part, profile: &str) {
     let (words, lines) = torn(part, profile);
     assert!(lines > 0, "{profile} tears no line any more");
@@ -89,7 +89,7 @@ fn torn(part: &Part, profile: &str) -> (usize, usize) {
             sent = net.isend(send, out.address(), BYTES, 0, region).expect("isend");
             for end in &ends {
                 look();
-                end.turn();
+                end.poll();
             }
         }
         let mut done = false;
@@ -97,11 +97,11 @@ fn torn(part: &Part, profile: &str) -> (usize, usize) {
             look();
             done = net.test(received).expect("test").is_some();
             look();
-            ends[0].turn();
+            ends[0].poll();
         }
         let sent = sent.expect("the loop ended");
         while net.test(sent).expect("test").is_none() {
-            ends.iter().for_each(End::turn);
+            ends.iter().for_each(End::poll);
         }
         assert_eq!(into.read(0, BYTES), message(flag));
     }
@@ -119,7 +119,7 @@ fn aligned() -> Buffer {
     room.part(room.address().next_multiple_of(LINE) - room.address(), BYTES)
 }
 
-/// Every word has the flag in its high half and, so that both tests can look at it, the flag's double in its low one.
+/// Every word has the flag in its high half and, so that both tests can read it, the flag's double in its low half.
 fn message(flag: u32) -> Vec<u8> {
     let word = u64::from(flag) << 32 | u64::from(flag * 2);
     word.to_le_bytes().repeat(BYTES / WORD)

@@ -18,12 +18,12 @@ pub(crate) struct Link {
     pub(crate) to: Object,
 }
 
-/// More than anything takes that ends.
-pub(crate) const TURNS: u32 = 500;
+/// More polls than anything takes that ends.
+pub(crate) const POLLS: u32 = 500;
 const BUFFER: usize = 8192;
 
 impl Link {
-    /// Between two new ends with so many rails, of a fabric with more settings than its profile.
+    /// Between two new ends with `rails` rails, of a fabric with more settings than its profile.
     pub(crate) fn between_ends(part: &Part, profile: &str, rails: usize, more: &str) -> Self {
         let world = World::open(part, profile, [rails, rails]);
         world.fabric.configure(&format!("profile={profile} nics=16 {more}"));
@@ -51,30 +51,30 @@ impl Link {
         received.expect("the window has room")
     }
 
-    /// A message: some providers refuse the first post to a peer.
+    /// A first message: some providers refuse the first post to a peer.
     pub(crate) fn warm(&self) {
         let received = self.irecv(0, 100, 0);
-        let sent = (0..TURNS).find_map(|_| {
-            self.ends.iter().for_each(End::turn);
+        let sent = (0..POLLS).find_map(|_| {
+            self.ends.iter().for_each(End::poll);
             self.isend(0, 100, 0)
         });
         self.finish(received);
         self.finish(sent.expect("its receive is advertised"));
     }
 
-    pub(crate) fn turn(&self) {
-        (0..TURNS).for_each(|_| self.ends.iter().for_each(End::turn));
+    pub(crate) fn poll(&self) {
+        (0..POLLS).for_each(|_| self.ends.iter().for_each(End::poll));
     }
 
     /// Until the next operation is the test's own.
     pub(crate) fn settle(&self) {
-        self.fabric.settle(|| self.ends.iter().for_each(End::turn));
+        self.fabric.settle(|| self.ends.iter().for_each(End::poll));
     }
 
     pub(crate) fn finish(&self, request: Object) -> usize {
-        let mut tests = 0..TURNS;
+        let mut tests = 0..POLLS;
         let found = tests.find_map(|_| {
-            self.ends.iter().for_each(End::turn);
+            self.ends.iter().for_each(End::poll);
             self.net.test(request).expect("test")
         });
         found.expect("it ends")
@@ -90,7 +90,7 @@ impl Link {
         self.net.close_recv(self.receive).expect("closeRecv");
     }
 
-    /// The ends close, whose comms are closed: no rule was broken, and nothing is left.
+    /// Closes the ends, whose comms are closed: no rule was broken, and nothing is left.
     #[track_caller]
     pub(crate) fn close(self) {
         self.close_ends();
@@ -98,7 +98,7 @@ impl Link {
     }
 
     pub(crate) fn close_ends(&self) {
-        self.turn();
+        self.poll();
         close_together(self.ends);
     }
 

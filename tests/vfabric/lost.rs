@@ -1,9 +1,9 @@
-//! Writes that fail, and writes that are lost in silence: what a provider reports well may never land. Packets come again; of a part
-//! of a message, both ends are told within `IRONRAIL_PEER_TIMEOUT_MS`, whoever is called.
+//! Writes that fail, and writes that are lost silently: the provider reports success, and they never land. Packets are sent again; for a
+//! lost part of a message both ends get an error within `IRONRAIL_PEER_TIMEOUT_MS`, whichever of them is called.
 
 use std::time::{Duration, Instant};
 
-use crate::link::{Link, TURNS};
+use crate::link::{Link, POLLS};
 use crate::support::calls::{Failure, Object};
 use crate::support::stage::{Part, play, play_each};
 use crate::support::virtual_fabric::set;
@@ -12,27 +12,27 @@ use crate::world::{End, World, connect, provider};
 
 const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
 const BOUND: Duration = Duration::from_secs(120);
-/// Of the peer's silence.
+/// The timeout for a silent peer.
 const PEER_TIMEOUT: &str = "1000";
-/// What an error may take: the bound, and what a loaded machine adds.
+/// The time of an error: the timeout, and what a loaded machine adds.
 const WAIT: Duration = Duration::from_secs(40);
 /// More than travels in a packet.
 const LONG: usize = 6000;
 const SHORT: usize = 16;
-/// Longer than an acknowledgement waits for a packet.
+/// Longer than an acknowledgement waits for a packet to travel with.
 const SETTLED: Duration = Duration::from_millis(20);
 
 fn open(part: &Part, profile: &str) -> Link {
     set("IRONRAIL_PEER_TIMEOUT_MS", PEER_TIMEOUT);
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
-    // Where they are refused, a part's own completion says that it has been delivered, and nothing else could.
+    // Where immediates are refused, only a part's own completion would say that it has been delivered.
     let more = if profile == "cxi" { "immediates=1" } else { "" };
     let link = Link::between_ends(part, profile, 1, more);
     link.warm();
     // The rail for data as well: software refuses the first post to a peer.
     let received = link.irecv(0, LONG, 0);
     let sent = asked("isend", || {
-        link.ends.iter().for_each(End::turn);
+        link.ends.iter().for_each(End::poll);
         link.isend(0, LONG, 0)
     });
     link.finish(received);
@@ -41,15 +41,15 @@ fn open(part: &Part, profile: &str) -> Link {
     link
 }
 
-/// Acknowledgements leave, too: what is posted next is the test's.
+/// Acknowledgements are sent too: the next post is the test's.
 fn settle(link: &Link) {
     let start = Instant::now();
     while start.elapsed() < SETTLED {
-        link.ends.iter().for_each(End::turn);
+        link.ends.iter().for_each(End::poll);
     }
 }
 
-/// The next operation ends well, and does nothing.
+/// The next operation completes with success, and has no effect.
 fn vanish_next(link: &Link) {
     let operation = link.fabric.number("counter.operations") + 1;
     link.fabric.fault(&format!("vanish={operation}"));
@@ -59,7 +59,7 @@ fn fired(link: &Link, fault: &str) -> u64 {
     link.fabric.number(&format!("counter.faults.{fault}"))
 }
 
-/// Calls `test` until it answers, and nothing else.
+/// Calls `test` until it returns a value, and nothing else.
 #[track_caller]
 fn asked<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -71,7 +71,7 @@ fn asked<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The error of a request, which nobody but the caller is asked for meanwhile.
+/// The error of a request, for which only this side is called.
 #[track_caller]
 fn error_of(link: &Link, request: Object) -> Failure {
     asked("an error", || {
@@ -82,16 +82,16 @@ fn error_of(link: &Link, request: Object) -> Failure {
     })
 }
 
-/// The error of a next message, once there is one.
+/// The error of a later message, once there is one.
 fn refused_send(link: &Link) -> Option<Failure> {
     link.net.isend(link.send, link.out.address(), SHORT, 0, link.from).err()
 }
 
 impl Link {
-    /// Failed connections close, and so do their ends. A NIC whose regions are bound may keep what a peer might still touch.
+    /// Closes failed connections and their ends. A NIC whose regions are bound may keep memory that a peer could still access.
     fn close_failed(self) {
         self.close_comms();
-        self.turn();
+        self.poll();
         close_together(self.ends);
         assert_eq!(self.fabric.violations(), Vec::<String>::new());
     }
@@ -102,7 +102,7 @@ impl Link {
 fn a_packet_that_is_lost_in_silence_comes_again() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile);
-        // An inbox is given up for each, and there are four.
+        // Each time an inbox is replaced, and there are four.
         for round in 0..2 {
             settle(&link);
             vanish_next(&link);
@@ -112,11 +112,11 @@ fn a_packet_that_is_lost_in_silence_comes_again() {
                 vanish_next(&link);
             }
             let sent = asked("isend", || {
-                link.ends.iter().for_each(End::turn);
+                link.ends.iter().for_each(End::poll);
                 link.isend(round, SHORT, 0)
             });
             let size = asked("the message", || {
-                link.ends.iter().for_each(End::turn);
+                link.ends.iter().for_each(End::poll);
                 link.net.test(received).expect("it comes again")
             });
             assert_eq!(size, SHORT, "{profile}, {round}");
@@ -128,7 +128,7 @@ fn a_packet_that_is_lost_in_silence_comes_again() {
     });
 }
 
-/// The receiver is told though its bytes never come, the sender though it was told that they have left.
+/// The receiver gets an error though its bytes never arrive, the sender though its writes completed.
 #[test]
 fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -137,8 +137,8 @@ fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
         settle(&link);
         vanish_next(&link);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
-        // The sender may be told that it is sent before anybody finds out: then its next message fails.
-        let told = asked("an answer", || match link.net.test(sent) {
+        // The send may complete before the loss is detected: then the next message fails.
+        let completed = asked("an answer", || match link.net.test(sent) {
             Ok(Some(_)) => Some(None),
             Ok(None) => None,
             Err(failure) => Some(Some(failure)),
@@ -146,14 +146,14 @@ fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
         assert_eq!(fired(&link, "vanish"), 1, "{profile}");
         let failure = error_of(&link, received);
         assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
-        if told.is_none() {
+        if completed.is_none() {
             asked("an error", || refused_send(&link));
         }
         link.close_failed();
     });
 }
 
-/// NCCL polls a rank no more once its last request is reported: its keeper finds out, and tells the peer.
+/// NCCL does not poll a rank after its last request is done: the keeper detects the loss, and informs the peer.
 #[test]
 fn a_part_of_a_silent_sender_that_is_lost_in_silence_is_an_error_at_its_receiver() {
     play_each(&["cxi", "efa"], &[provider()], BOUND, |part, profile| {
@@ -162,17 +162,17 @@ fn a_part_of_a_silent_sender_that_is_lost_in_silence_is_an_error_at_its_receiver
         settle(&link);
         vanish_next(&link);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
-        let told = asked("an answer", || link.net.test(sent).expect("it has left"));
-        assert_eq!((told, fired(&link, "vanish")), (LONG, 1), "{profile}");
-        // Nobody calls the sender from here on.
+        let completed = asked("an answer", || link.net.test(sent).expect("it has left"));
+        assert_eq!((completed, fired(&link, "vanish")), (LONG, 1), "{profile}");
+        // The sender makes no calls from here on.
         error_of(&link, received);
         link.close_failed();
     });
 }
 
-/// Of the receiver: it waits, and its progress thread is stuck elsewhere.
+/// The receiver waits, and its progress thread is stuck elsewhere.
 #[test]
-fn a_sender_hears_of_a_lost_part_though_nobody_calls_its_receiver() {
+fn a_sender_gets_the_error_of_a_lost_part_though_its_receiver_makes_no_calls() {
     play_each(&["tcp", "adversary"], &[provider()], BOUND, |part, profile| {
         let link = open(part, profile);
         link.irecv(0, LONG, 0);
@@ -190,7 +190,7 @@ fn a_sender_hears_of_a_lost_part_though_nobody_calls_its_receiver() {
 #[test]
 fn a_part_that_fails_is_an_error_on_both_ends() {
     for fault in ["fail", "fail_late", "reject"] {
-        // Elsewhere a send waits for DONE, and bytes that have landed in spite of the error bring it.
+        // Elsewhere a send waits for DONE, which is sent even though the error came after the bytes had landed.
         let profiles = if fault == "fail_late" { &PROFILES[..2] } else { &PROFILES };
         play_each(profiles, &[provider(), ("TEST_FAULT", fault)], BOUND, |part, profile| {
             let fault = std::env::var("IRONRAIL_TEST_FAULT").expect("the play sets it");
@@ -208,7 +208,7 @@ fn a_part_that_fails_is_an_error_on_both_ends() {
             let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
             let failure = error_of(&link, sent);
             assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
-            // One that has landed in spite of its error may be here already.
+            // One that landed in spite of its error may have arrived already.
             let received = asked("an end", || {
                 link.net.test(received).map_or(Some(true), |done| done.map(|_| false))
             });
@@ -219,7 +219,7 @@ fn a_part_that_fails_is_an_error_on_both_ends() {
     }
 }
 
-/// There is one control rail, and nothing else to go by.
+/// There is one control rail, and no other way.
 #[test]
 fn a_packet_that_fails_is_an_error_on_both_ends() {
     for fault in ["fail", "reject"] {
@@ -237,7 +237,7 @@ fn a_packet_that_fails_is_an_error_on_both_ends() {
     }
 }
 
-/// There are two control rails: the packet goes by the other one, and nobody hears of it.
+/// There are two control rails: the packet goes by the other one, and no caller notices.
 #[test]
 fn a_packet_that_fails_goes_by_another_rail() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -248,11 +248,11 @@ fn a_packet_that_fails_goes_by_another_rail() {
         link.fabric.fault_next("fail");
         let received = link.irecv(0, SHORT, 0);
         let sent = asked("isend", || {
-            link.ends.iter().for_each(End::turn);
+            link.ends.iter().for_each(End::poll);
             link.isend(3, SHORT, 0)
         });
         let size = asked("the message", || {
-            link.ends.iter().for_each(End::turn);
+            link.ends.iter().for_each(End::poll);
             link.net.test(received).expect("another rail is left")
         });
         assert_eq!((size, fired(&link, "fail")), (SHORT, 1), "{profile}");
@@ -285,8 +285,8 @@ fn receives_of_two_thousand_connections_do_not_overrun_the_queue() {
             }
         }
         assert!(refused > 0, "{} receives were taken", received.len());
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
-        // All that were taken are sent to before the receiver looks once.
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+        // All accepted connections are sent to before the receiver polls once.
         let mut sent = Vec::new();
         let mut left = received.len();
         let start = Instant::now();
@@ -300,19 +300,19 @@ fn receives_of_two_thousand_connections_do_not_overrun_the_queue() {
                     left -= 1;
                 }
             }
-            sender.turn();
+            sender.poll();
             if sent.len() > IN_FLIGHT {
                 break;
             }
         }
-        (0..TURNS).for_each(|_| sender.turn());
+        (0..POLLS).for_each(|_| sender.poll());
         assert_eq!(world.fabric.violations(), Vec::<String>::new());
         net.deregister(comms[0].0, from).ok();
         for (send, receive) in comms {
             net.close_send(send).expect("closeSend");
             net.close_recv(receive).expect("closeRecv");
         }
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
         assert_eq!(world.fabric.violations(), Vec::<String>::new());
     });

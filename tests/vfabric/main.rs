@@ -1,7 +1,7 @@
-//! The plugin over the virtual fabric: every profile moves its data, and no rule of the provider's is broken.
+//! The plugin over the virtual fabric: every profile moves its data, and no rule of the provider is broken.
 //!
-//! The strict provider itself says so, in a report that each run leaves (docs/vfabric.md): broken rules, counters, and what
-//! is open at the end.
+//! The strict provider reports that itself, in a file that each run leaves (docs/vfabric.md): broken rules, counters, and what is open at
+//! the end.
 
 mod census;
 mod classes;
@@ -37,7 +37,7 @@ use support::stage::play;
 use together::close_together;
 use world::{End, World, provider};
 
-/// Longer than any run takes on a machine that is busy with others.
+/// Longer than any run takes on a busy machine.
 const HANG: Duration = Duration::from_secs(120);
 
 #[track_caller]
@@ -49,7 +49,7 @@ fn moves_data(profile: &str) {
     }
 }
 
-/// Two calls at once on objects that libfabric lets one thread at a time use (FI_THREAD_DOMAIN) are a broken rule.
+/// Two calls at once on objects that libfabric permits one thread at a time (FI_THREAD_DOMAIN) are a broken rule.
 #[test]
 fn service_and_progress_threads_never_meet_in_the_provider() {
     for profile in ["cxi", "adversary"] {
@@ -77,7 +77,7 @@ fn the_adversary_moves_data() {
     moves_data("adversary");
 }
 
-/// Immediates granted and refused, regions named by offsets and by addresses, on endpoints of their own.
+/// Immediates granted and refused, regions addressed by offsets and by addresses, on endpoints of their own.
 #[test]
 fn every_form_of_cxi_moves_data() {
     for immediates in ["0", "1"] {
@@ -90,20 +90,20 @@ fn every_form_of_cxi_moves_data() {
     }
 }
 
-/// cxi grants immediates to a process that has the variable when libfabric loads it. The plugin sets it before, where nobody
-/// gave it a value.
+/// cxi grants immediates to a process that has the variable when libfabric loads it. The plugin sets it before, unless the user gave it a
+/// value.
 #[test]
 fn what_a_provider_reads_when_it_loads_is_set_before() {
-    let told = ("VFABRIC_IMMEDIATES", "variable");
-    let report = Fabric::client("cxi", 12, &[told]);
+    let immediates = ("VFABRIC_IMMEDIATES", "variable");
+    let report = Fabric::client("cxi", 12, &[immediates]);
     report.is_clean();
     assert!(report.number("counter arrivals") > 0, "{report:#?}");
-    let report = Fabric::client("cxi", 12, &[told, ("FI_CXI_ENABLE_WRITEDATA", "0")]);
+    let report = Fabric::client("cxi", 12, &[immediates, ("FI_CXI_ENABLE_WRITEDATA", "0")]);
     report.is_clean();
     assert_eq!(report.number("counter arrivals"), 0, "a user's value stays: {report:#?}");
 }
 
-/// Once per process, whatever the number of communicators; what sites choose differently is left alone.
+/// Once per process, whatever the number of communicators; what a site sets otherwise is not changed.
 #[test]
 fn what_is_set_for_providers_is_logged_once() {
     let said = play(&[provider()], Duration::from_secs(60), |part| {
@@ -115,8 +115,8 @@ fn what_is_set_for_providers_is_logged_once() {
         assert_eq!(value("FI_MR_CACHE_MONITOR"), None);
         fabric.is_clean();
     });
-    let told = said.lines().filter(|line| line.contains("FI_CXI_ENABLE_WRITEDATA=1 is set"));
-    assert_eq!(told.count(), 1, "{said}");
+    let lines = said.lines().filter(|line| line.contains("FI_CXI_ENABLE_WRITEDATA=1 is set"));
+    assert_eq!(lines.count(), 1, "{said}");
     assert!(!said.contains("FI_MR_CACHE_MONITOR"), "{said}");
 }
 
@@ -132,10 +132,10 @@ fn refused_posts_lose_nothing() {
     }
 }
 
-/// The C client marks most of its receives so. It is told early where writes land by themselves, completions prove it, and no message
-/// comes before its receive. Where efa's completions prove it depends on libfabric: tests/providers.rs.
+/// The C client marks most of its receives so. They complete early where writes land by themselves, completions prove it, and no message is
+/// sent before its receive. Whether efa's completions prove it depends on libfabric: tests/providers.rs.
 #[test]
-fn receives_whose_completion_is_optional_end_early_where_nobody_need_call() {
+fn receives_whose_completion_is_optional_end_early_where_no_call_is_needed() {
     for (profile, early) in [("cxi", true), ("tcp", false)] {
         let stats = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("vfabric-early-{profile}-{}", std::process::id()));
@@ -150,7 +150,8 @@ fn receives_whose_completion_is_optional_end_early_where_nobody_need_call() {
     }
 }
 
-/// By two ledgers: what the plugin says that libfabric took, and what the provider took, refused posts among them or not.
+/// By two ledgers: the posts that libfabric accepted, counted by the plugin, and those that the provider accepted, with and without refused
+/// posts.
 #[test]
 fn the_plugin_counts_the_posts_that_the_fabric_accepted() {
     let kinds: [(&str, &[&str]); 6] = [
@@ -193,7 +194,7 @@ fn the_plugin_counts_the_posts_that_the_fabric_accepted() {
     }
 }
 
-/// The first posts of an endpoint are the receives for peers' messages: deaf is who gives them up.
+/// The first posts of an endpoint are the receives for peers' messages: without them it could receive nothing.
 #[test]
 fn receives_that_were_refused_are_posted_later() {
     let report = Fabric::all_reduce("cxi", &[("VFABRIC_FAULTS", "refuse=1-300")]);
@@ -201,8 +202,8 @@ fn receives_that_were_refused_are_posted_later() {
     assert_eq!(report.number("counter faults.refuse"), 300);
 }
 
-/// What such a run leaves: it ends, well or not, and breaks no rule on the way. After a failure, a peer's late write may
-/// meet a region that its owner has given up: the key is refused, and no byte lands.
+/// The end of such a run: it ends, with success or not, and breaks no rule. After a failure, a peer's late write may target a region that
+/// its owner has closed: the key is refused, and no byte lands.
 fn fails(profile: &str, faults: &'static str) {
     let settings = [("VFABRIC_FAULTS", faults), ("VFABRIC_TOLERATE", "closed")];
     let fabric = Fabric::new(profile, &settings);
@@ -238,8 +239,8 @@ fn virtual_time_moves_data() {
     assert!(report.number("clock") > 100_000, "{report:#?}");
 }
 
-/// In profile tcp an operation's bytes wait for one more poll of a sender that was told of its completion. A receiver that has
-/// told of its last message makes none, as ranks that wait for each other outside of the plugin do.
+/// In profile tcp an operation's bytes wait for one more poll of a sender that has read its completion. A receiver that has reported its
+/// last message makes none, like ranks that wait for each other outside of the plugin.
 #[test]
 fn the_last_done_leaves_before_its_receive_is_reported() {
     Fabric::all_reduce("tcp", &[]).is_clean();

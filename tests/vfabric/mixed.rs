@@ -1,13 +1,12 @@
-//! A mixed workload from a seed, over a fabric that refuses posts at random: every byte checked, and the books read.
+//! A mixed workload from a seed, over a fabric that refuses posts at random: every byte is checked, and so are the provider's counts.
 //!
-//! One thread drives both ends, so that a seed gives the same run again. A workload has several connections in both
-//! directions, with messages of no bytes, a few, many, and so many that they are striped; receives that fit and receives
-//! that are larger, alone and in groups; flushes of memory that the fabric hides until they are made; buffers that are registered again.
+//! One thread drives both ends, so that a seed gives the same run again. A workload has several connections in both directions, with
+//! messages of no bytes, a few, many, and so many that they are striped; receives that fit and receives that are larger, alone and in
+//! groups; flushes of memory that the fabric hides until they are made; buffers that are registered again.
 //!
-//! `MIXED_SEEDS=n` sets how many seeds run, `MIXED_FIRST=n` which comes first. `scripts/matrix` runs many of them by the
-//! test `as_told`: MIXED_PROFILE names the profile, MIXED_RAILS=4/2 the rails of both ends, MIXED_EAGAIN the refusals in a
-//! thousand, VFABRIC_* what else the fabric is to be; with MIXED_POSTS=1 every single post of one workload is refused once,
-//! instead.
+//! `MIXED_SEEDS=n` sets the number of seeds, `MIXED_FIRST=n` the first one. `scripts/matrix` runs many of them by the test `as_configured`:
+//! MIXED_PROFILE names the profile, MIXED_RAILS=4/2 the rails of both ends, MIXED_EAGAIN the refusals per thousand, VFABRIC_* further
+//! settings of the fabric; with MIXED_POSTS=1 every single post of one workload is refused once instead.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,58 +19,58 @@ use crate::support::virtual_fabric::{VirtualFabric, set};
 use crate::together::close_together;
 use crate::world::{End, World, connect_by, provider};
 
-/// What is run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
-struct Told {
+struct Run {
     profile: String,
-    /// Rails of the two ends. Where they differ each end is a plugin of its own, loaded from a file of its own.
+    /// Rails of the two ends. If they differ, each end is a plugin of its own, loaded from a file of its own.
     rails: [usize; 2],
-    /// Of a thousand posts, so many are refused.
+    /// Refused posts per thousand.
     eagain: u32,
     seeds: u64,
 }
 
-impl Told {
+impl Run {
     fn new(profile: &str, rails: [usize; 2]) -> Self {
         Self { profile: profile.to_owned(), rails, eagain: 300, seeds: SEEDS }
     }
 }
 
-/// Seeds of each test, if MIXED_SEEDS says nothing else: 200 in all.
+/// Seeds of each test, unless MIXED_SEEDS is set: 200 in all.
 const SEEDS: u64 = 50;
 
 #[test]
 fn refusals_by_cxi_lose_nothing() {
-    play(&[provider()], BOUND, |part| run(part, &Told::new("cxi", [2, 2])));
+    play(&[provider()], BOUND, |part| run(part, &Run::new("cxi", [2, 2])));
 }
 
 #[test]
 fn refusals_by_efa_lose_nothing() {
-    play(&[provider()], BOUND, |part| run(part, &Told::new("efa", [4, 4])));
+    play(&[provider()], BOUND, |part| run(part, &Run::new("efa", [4, 4])));
 }
 
 #[test]
 fn refusals_by_tcp_lose_nothing() {
-    play(&[provider()], BOUND, |part| run(part, &Told::new("tcp", [2, 2])));
+    play(&[provider()], BOUND, |part| run(part, &Run::new("tcp", [2, 2])));
 }
 
 #[test]
 fn refusals_by_the_adversary_lose_nothing() {
-    play(&[provider()], BOUND, |part| run(part, &Told::new("adversary", [4, 4])));
+    play(&[provider()], BOUND, |part| run(part, &Run::new("adversary", [4, 4])));
 }
 
-/// Each post takes ten tries, so that whatever a refusal keeps is soon used up.
+/// Each post takes ten attempts, so that anything a refusal keeps is soon used up.
 #[test]
 fn refusals_keep_nothing() {
     play(&[provider()], BOUND, |part| {
-        run(part, &Told { seeds: 4, eagain: 900, ..Told::new("cxi", [1, 1]) });
+        run(part, &Run { seeds: 4, eagain: 900, ..Run::new("cxi", [1, 1]) });
     });
 }
 
 #[test]
 fn ends_with_unequal_rails_use_the_common_ones() {
     play(&[provider()], BOUND, |part| {
-        run(part, &Told { seeds: 10, ..Told::new("cxi", [4, 2]) });
+        run(part, &Run { seeds: 10, ..Run::new("cxi", [4, 2]) });
     });
 }
 
@@ -79,22 +78,26 @@ fn ends_with_unequal_rails_use_the_common_ones() {
 #[test]
 fn ends_with_unequal_lines_use_the_shorter_ones() {
     play(&[provider()], BOUND, |part| {
-        run(part, &Told { seeds: 10, ..Told::new("adversary", [8, 3]) });
+        run(part, &Run { seeds: 10, ..Run::new("adversary", [8, 3]) });
     });
 }
 
 #[test]
 #[ignore = "scripts/matrix says what to run"]
-fn as_told() {
+fn as_configured() {
     let said = play(&[provider()], BOUND * 30, |part| {
         let rails = variable("MIXED_RAILS").unwrap_or_else(|| "4".to_owned());
         let mut rails = rails.split('/').map(|count| count.parse().expect("MIXED_RAILS=4/2"));
         let first = rails.next().expect("a split has a first piece");
         let profile = variable("MIXED_PROFILE").unwrap_or_else(|| "cxi".to_owned());
         let eagain = number("MIXED_EAGAIN").and_then(|count| u32::try_from(count).ok());
-        let told = Told::new(&profile, [first, rails.next().unwrap_or(first)]);
-        let told = Told { eagain: eagain.unwrap_or(told.eagain), ..told };
-        if number("MIXED_POSTS").is_some() { refuse_each(part, &told) } else { run(part, &told) }
+        let settings = Run::new(&profile, [first, rails.next().unwrap_or(first)]);
+        let settings = Run { eagain: eagain.unwrap_or(settings.eagain), ..settings };
+        if number("MIXED_POSTS").is_some() {
+            refuse_each(part, &settings)
+        } else {
+            run(part, &settings)
+        }
     });
     for line in said.lines().filter(|line| line.starts_with(REPORT)) {
         say(line);
@@ -102,13 +105,13 @@ fn as_told() {
 }
 
 /// Some seeds, in a process of its own.
-fn run(part: &Part, told: &Told) {
+fn run(part: &Part, settings: &Run) {
     let first = number("MIXED_FIRST").unwrap_or(1);
-    let seeds = number("MIXED_SEEDS").unwrap_or(told.seeds);
-    let mut stage = Stage::open(part, told);
+    let seeds = number("MIXED_SEEDS").unwrap_or(settings.seeds);
+    let mut stage = Stage::open(part, settings);
     for seed in first..first + seeds {
-        say(&format!("seed {seed} of {}", told.profile));
-        stage.play(seed, &format!("eagain={} seed={seed}", told.eagain));
+        say(&format!("seed {seed} of {}", settings.profile));
+        stage.play(seed, &format!("eagain={} seed={seed}", settings.eagain));
     }
     let Books { messages, bytes, striped, grouped, flushes, posts, refused } = stage.total;
     say(&format!(
@@ -116,15 +119,15 @@ fn run(part: &Part, told: &Told) {
     ));
     assert_eq!(messages, seeds * COMMS_MAX as u64 * MESSAGES);
     assert!(striped > 0 && grouped > 0 && flushes > 0, "the workload is mixed");
-    let expected = posts * u64::from(told.eagain) / 1000;
+    let expected = posts * u64::from(settings.eagain) / 1000;
     assert!(refused >= expected * 8 / 10, "{refused} of {posts} posts were refused");
 }
 
-/// Every single post of one workload is refused once, until a run ends before the post that was to be refused.
-fn refuse_each(part: &Part, told: &Told) {
-    let mut stage = Stage::open(part, told);
+/// Every single post of one workload is refused once, until a run ends before the post that should be refused.
+fn refuse_each(part: &Part, settings: &Run) {
+    let mut stage = Stage::open(part, settings);
     for post in 1.. {
-        say(&format!("post {post} of {}", told.profile));
+        say(&format!("post {post} of {}", settings.profile));
         stage.play(1, &format!("faults=refuse={post}"));
         if stage.fabric.number("counter.faults.refuse") == 0 {
             say(&format!("{REPORT}posts 1 to {} refused, one at a time", post - 1));
@@ -133,7 +136,7 @@ fn refuse_each(part: &Part, told: &Told) {
     }
 }
 
-/// What workloads are run on, one after the other.
+/// What workloads run on, one after the other.
 struct Stage {
     nets: [Net; 2],
     fabric: VirtualFabric,
@@ -143,14 +146,14 @@ struct Stage {
 }
 
 impl Stage {
-    fn open(part: &Part, told: &Told) -> Self {
+    fn open(part: &Part, settings: &Run) -> Self {
         set("IRONRAIL_STRIPE_MIN", "16K");
-        let World { nets, fabric } = World::open(part, &told.profile, told.rails);
+        let World { nets, fabric } = World::open(part, &settings.profile, settings.rails);
         let inherited = ["REGIONS", "IMMEDIATES", "CLOCK", "BANDWIDTH", "DEPTH"].map(|name| {
             let value = variable(&format!("VFABRIC_{name}"));
             value.map(|value| format!(" {}={value}", name.to_ascii_lowercase())).unwrap_or_default()
         });
-        let settings = format!("profile={} nics=16{}", told.profile, inherited.concat());
+        let settings = format!("profile={} nics=16{}", settings.profile, inherited.concat());
         let arena = Buffer::new(COMMS_MAX * 2 * SIDE_BYTES);
         Self { nets, fabric, arena, settings, total: Books::default() }
     }
@@ -175,10 +178,10 @@ fn number(name: &str) -> Option<u64> {
     variable(name).map(|value| value.parse().expect("a number"))
 }
 
-/// Begins what a run says of itself in the end.
+/// The start of the result of a run.
 const REPORT: &str = "mixed: ";
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Debug, Default)]
 struct Books {
     messages: u64,
@@ -207,11 +210,11 @@ struct Workload {
     comms: Vec<Comm>,
     random: Random,
     books: Books,
-    /// Random steps since a message moved on.
+    /// Random steps since a message made progress.
     idle: u32,
 }
 
-/// One connection, both its ends.
+/// One connection, with both its ends.
 struct Comm {
     sender: Net,
     receiver: Net,
@@ -221,7 +224,7 @@ struct Comm {
     out_region: Object,
     into: Buffer,
     into_region: Object,
-    /// Whether what is received is hidden until it is flushed.
+    /// Whether received bytes are hidden until they are flushed.
     hidden: bool,
     plans: Vec<Plan>,
     sent: usize,
@@ -233,13 +236,13 @@ struct Comm {
     finished: usize,
 }
 
-/// One message: how long it is, how long its receive, and whether a flush follows it.
+/// One message: its length, the length of its receive, and whether a flush follows it.
 #[derive(Clone, Copy)]
 struct Plan {
     len: usize,
     room: usize,
     flush: bool,
-    /// Its receive begins a group of so many, if there is room.
+    /// Its receive begins a group of this many, if there is room.
     group: usize,
 }
 
@@ -265,7 +268,7 @@ impl Workload {
         self.close();
     }
 
-    /// A connection that is not through.
+    /// A connection that is not finished.
     fn pick(&mut self) -> Option<usize> {
         let open = |comm: &Comm| !comm.is_through();
         let left = self.comms.iter().filter(|comm| open(comm)).count();
@@ -280,10 +283,10 @@ impl Workload {
             self.comms.swap_remove(usize::try_from(index).expect("small")).close();
         }
         self.fabric.mark(0, 0);
-        // The ends hear each other's farewell, which a refused post may hold up.
-        for turn in 0..SETTLE_TURNS {
-            self.ends.iter().for_each(End::turn);
-            if turn > SETTLE_TURNS / 2 && self.fabric.number("open.operations") == 0 {
+        // The ends receive each other's farewell, which a refused post may delay.
+        for poll in 0..SETTLE_POLLS {
+            self.ends.iter().for_each(End::poll);
+            if poll > SETTLE_POLLS / 2 && self.fabric.number("open.operations") == 0 {
                 break;
             }
         }
@@ -292,7 +295,7 @@ impl Workload {
 }
 
 impl Comm {
-    /// Connects: most go from the first end to the second, some back, and one to itself.
+    /// Connects: most from the first end to the second, some back, and one to itself.
     fn open(
         ends: [End; 2],
         arena: Buffer,
@@ -348,7 +351,7 @@ impl Comm {
         )
     }
 
-    /// One call, as a proxy thread would make it. True: something moved on.
+    /// One call, as a proxy thread would make it. True if something made progress.
     fn step(&mut self, choice: u64, books: &mut Books) -> bool {
         match choice {
             0 => self.post_receive(),
@@ -444,7 +447,7 @@ impl Comm {
         true
     }
 
-    /// Every byte of the message, and none behind it.
+    /// Checks every byte of the message, and that none behind it has changed.
     fn check(&mut self, index: usize) {
         let Plan { len, room, .. } = self.plans[index];
         let bytes = self.into.part(at(index), SLOT).read(0, room);
@@ -455,7 +458,7 @@ impl Comm {
         self.finished += 1;
     }
 
-    /// Buffers that nothing is in flight on get new registrations.
+    /// Registers buffers again that have nothing in flight.
     fn register_again(&mut self) {
         if self.sending.is_empty() {
             self.sender.deregister(self.send, self.out_region).expect("deregMr");
@@ -474,7 +477,7 @@ impl Comm {
         self.receiver.close_recv(self.receive).expect("closeRecv");
     }
 
-    /// Tells the messages of one connection from another's.
+    /// Distinguishes the messages of one connection from another's.
     fn salt(&self) -> u64 {
         self.out.address() as u64
     }
@@ -501,7 +504,7 @@ impl Plan {
     }
 }
 
-/// SplitMix64: small, and good enough to choose by.
+/// SplitMix64: small, and good enough for choices.
 struct Random(u64);
 
 impl Random {
@@ -518,7 +521,7 @@ impl Random {
     }
 }
 
-/// Where the bytes of a message lie in its side's buffer.
+/// The offset of a message in its side's buffer.
 fn at(index: usize) -> usize {
     index % SLOTS * SLOT
 }
@@ -546,6 +549,6 @@ const SLOT: usize = 64 << 10;
 const SLOTS: usize = 8;
 const SIDE_BYTES: usize = SLOT * SLOTS;
 const POISON: u8 = 0xee;
-/// Calls in a row that move nothing: more is a hang.
+/// Calls in a row without progress: more is a hang.
 const IDLE_MAX: u32 = 100_000;
-const SETTLE_TURNS: u32 = 1000;
+const SETTLE_POLLS: u32 = 1000;

@@ -1,19 +1,19 @@
-//! The probe of a device: it goes on in later calls, whichever communicator's they are, and what it has posted keeps its context
-//! and its memory until the provider gives them back.
+//! The probe of a device: it continues in later calls of any communicator, and its posts keep their contexts and their memory until they
+//! complete.
 
 use std::time::{Duration, Instant};
 
-use crate::link::{Link, TURNS};
+use crate::link::{Link, POLLS};
 use crate::support::calls::lines;
 use crate::support::stage::{Part, play, play_each};
 use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
-/// What a play may take on a machine that is busy with others.
+/// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
-/// Far more than the probe's own bound, of two seconds.
+/// Far more than the probe's own bound of two seconds.
 const WAIT: Duration = Duration::from_secs(60);
-/// What the probe posts, in its order: the counter, and what it says then.
+/// The probe's posts, in order: the counter, and its value then.
 const ATTEMPTS: [(&str, u64); 4] = [("write", 1), ("writedata", 1), ("read", 1), ("write", 2)];
 
 fn posts(world: World, kind: &str) -> u64 {
@@ -28,7 +28,7 @@ fn within(bound: Duration, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Neither an operation of the probe nor a turn of progress is waited for.
+/// Neither an operation of the probe nor a poll is waited for.
 #[test]
 fn listen_waits_for_nothing_that_the_probe_posts() {
     play_each(&["cxi", "efa", "tcp", "adversary"], &[provider()], BOUND, |part, profile| {
@@ -41,7 +41,7 @@ fn listen_waits_for_nothing_that_the_probe_posts() {
     });
 }
 
-/// Two communicators, and a third one that comes when all is known.
+/// Two communicators, and a third one that comes when the probe is complete.
 #[test]
 fn a_device_is_probed_once_however_many_communicators_there_are() {
     play_each(&["efa", "tcp", "adversary"], &[provider()], BOUND, |part, profile| {
@@ -50,7 +50,7 @@ fn a_device_is_probed_once_however_many_communicators_there_are() {
         let link = Link::open(world, ends);
         assert_eq!(posts(world, "read"), 1);
         let late = End::open_unsettled(world.nets[0]);
-        (0..TURNS).for_each(|_| late.turn());
+        (0..POLLS).for_each(|_| late.poll());
         assert_eq!(posts(world, "read"), 1);
         late.close();
         link.warm();
@@ -67,7 +67,7 @@ fn a_probe_goes_on_in_the_calls_of_another_communicator() {
         let link = Link::open(world, [busy, busy]);
         link.warm();
         link.close_comms();
-        link.turn();
+        link.poll();
         idle.close();
         busy.close();
         world.fabric.is_clean();
@@ -83,13 +83,13 @@ fn an_endpoint_that_closes_leaves_its_probe_to_the_next() {
         let link = Link::open(world, [second, second]);
         link.warm();
         link.close_comms();
-        link.turn();
+        link.poll();
         second.close();
         world.fabric.is_clean();
     });
 }
 
-/// The endpoint whose NIC stands still from the moment on that the probe has posted so much.
+/// An endpoint whose NIC stalls as soon as the probe has posted this much.
 fn stalled_at(part: &Part, profile: &str, (kind, count): (&str, u64)) -> (World, End) {
     let world = World::open(part, profile, [1, 1]);
     if profile == "cxi" {
@@ -99,7 +99,7 @@ fn stalled_at(part: &Part, profile: &str, (kind, count): (&str, u64)) -> (World,
     within(WAIT, || {
         let is_there = posts(world, kind) == count;
         if !is_there {
-            end.turn();
+            end.poll();
         }
         is_there
     });
@@ -108,9 +108,9 @@ fn stalled_at(part: &Part, profile: &str, (kind, count): (&str, u64)) -> (World,
     (world, end)
 }
 
-/// Of three seconds, say: the operation ends when the probe is long over.
+/// After three seconds, for example: the operation completes long after the probe has ended.
 #[test]
-fn a_plain_write_that_ends_past_the_bound_is_an_error_and_breaks_no_rule() {
+fn a_first_write_that_ends_past_the_bound_is_an_error_and_breaks_no_rule() {
     play_each(&["cxi", "efa", "adversary"], &[provider()], BOUND, |part, profile| {
         let (world, end) = stalled_at(part, profile, ATTEMPTS[0]);
         let mut refused = None;
@@ -122,20 +122,20 @@ fn a_plain_write_that_ends_past_the_bound_is_an_error_and_breaks_no_rule() {
         assert!(refused.said.iter().any(|line| line.contains("fi_write to itself")), "{refused:?}");
         assert_eq!(world.fabric.violations(), Vec::<String>::new());
         world.fabric.change(0, "resume");
-        // The next communicator finds out for itself.
+        // The next communicator probes for itself.
         let next = End::open_unsettled(end.net);
         let link = Link::open(world, [next, next]);
         link.warm();
         link.close_comms();
-        link.turn();
+        link.poll();
         end.close();
         next.close();
         world.fabric.is_clean();
     });
 }
 
-/// What was not seen counts as absent, and what was posted ends while a connection is at work. Without immediates, and without the
-/// attempt that comes last, no protocol is left where completions prove nothing. Whether efa's do depends on libfabric.
+/// A capability that was not seen counts as absent, and the posts complete while a connection is in use. Without immediates, and without
+/// the last attempt, no protocol is left where completions prove nothing. Whether efa's do depends on libfabric.
 #[test]
 fn an_attempt_that_ends_past_the_bound_counts_as_absent_and_breaks_no_rule() {
     let cases =
@@ -146,9 +146,9 @@ fn an_attempt_that_ends_past_the_bound_counts_as_absent_and_breaks_no_rule() {
         let (world, end) = stalled_at(part, profile, attempt);
         let posted = world.fabric.number("counter.posts");
         let start = Instant::now();
-        // The probe's bound is counted in time in which somebody polls.
+        // The probe's bound counts only the time in which something polls.
         within(WAIT, || {
-            end.turn();
+            end.poll();
             start.elapsed() > PAST_THE_BOUND
         });
         assert_eq!(world.fabric.number("counter.posts"), posted, "nothing is posted meanwhile");
@@ -159,20 +159,20 @@ fn an_attempt_that_ends_past_the_bound_counts_as_absent_and_breaks_no_rule() {
             let link = Link::open(world, [end, end]);
             link.warm();
             link.close_comms();
-            link.turn();
+            link.poll();
         }
         end.close();
         world.fabric.is_clean();
     });
 }
 
-/// No connection of the endpoint with itself comes about.
+/// The endpoint cannot connect to itself.
 fn is_refused(end: &End) {
     let (mut handle, listener) = end.net.listen(end.context, 0).expect("listen");
     let mut refused = None;
     within(WAIT, || {
         refused = end.net.connect(end.context, 0, &mut handle).err();
-        // The other end of it is told as well.
+        // The other end gets an error too.
         let _accepted = end.net.accept(listener);
         refused.is_some()
     });
@@ -182,7 +182,7 @@ fn is_refused(end: &End) {
     end.net.close_listen(listener).expect("closeListen");
 }
 
-/// It may be that the provider never ends what it has taken: then finalize waits no longer than for anything else.
+/// The provider may never complete what it has accepted: then finalize waits no longer than for anything else.
 #[test]
 fn a_probe_that_never_ends_leaks_where_regions_are_bound_and_nothing_elsewhere() {
     play_each(&["efa", "adversary"], &[provider()], BOUND, |part, profile| {
@@ -206,11 +206,11 @@ fn communicators_of_one_process_connect_while_one_probes() {
         let comms = connect(&ends[1], &ends[0]);
         world.nets[0].close_send(comms.0).expect("closeSend");
         world.nets[0].close_recv(comms.1).expect("closeRecv");
-        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
         world.fabric.is_clean();
     });
 }
 
-/// The probe's own bound, and some more.
+/// The probe's own bound, and a margin.
 const PAST_THE_BOUND: Duration = Duration::from_millis(2500);

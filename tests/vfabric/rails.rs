@@ -1,4 +1,4 @@
-//! Data rails that are lost: the rest carry what they did. Nothing is lost, doubled or late, at whichever operation it happens.
+//! Data rails that are lost: the others carry their traffic. Nothing is lost, doubled or late, at whichever operation it happens.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use crate::world::{End, World, provider};
 
 const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
 const BOUND: Duration = Duration::from_secs(300);
-/// What a message may take in which a rail is lost, and what a loaded machine adds.
+/// How long a message may take while a rail is lost, and what a loaded machine adds.
 const WAIT: Duration = Duration::from_secs(30);
 /// Lengths of the messages of one run: in several parts, in one, inline, empty.
 const LENGTHS: [usize; 6] = [6000, 16, 6001, 0, 5000, 300];
-/// Longer than an acknowledgement waits for a packet.
+/// Longer than an acknowledgement waits for a packet to travel with.
 const SETTLED: Duration = Duration::from_millis(8);
 
 fn open(world: World) -> Link {
@@ -23,7 +23,7 @@ fn open(world: World) -> Link {
     (0..2).for_each(|_| link.warm());
     let start = Instant::now();
     while start.elapsed() < SETTLED {
-        link.ends.iter().for_each(End::turn);
+        link.ends.iter().for_each(End::poll);
     }
     link
 }
@@ -44,12 +44,12 @@ fn world_with(part: &Part, profile: &str, rails: usize, more: &str) -> World {
     world
 }
 
-/// Calls both ends until `test` answers.
+/// Calls both ends until `test` returns a value.
 #[track_caller]
 fn within<T>(link: &Link, what: &str, mut test: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        link.ends.iter().for_each(End::turn);
+        link.ends.iter().for_each(End::poll);
         if let Some(answer) = test() {
             return answer;
         }
@@ -57,7 +57,7 @@ fn within<T>(link: &Link, what: &str, mut test: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// One message from one place to another; its end, or the first error.
+/// One message from one place to another; returns its length, or the first error.
 fn message(link: &Link, at: usize, len: usize) -> Result<usize, Failure> {
     let net = link.net;
     let post = |what: &str, call: &dyn Fn() -> Result<Option<Object>, Failure>| {
@@ -74,7 +74,7 @@ fn message(link: &Link, at: usize, len: usize) -> Result<usize, Failure> {
 #[track_caller]
 fn messages(link: &Link, case: &str) {
     for (at, len) in LENGTHS.into_iter().enumerate() {
-        // Somewhere else each time, so that what stood there is not what comes.
+        // At another place each time, so that old bytes are not mistaken for new ones.
         let at = 128 * at;
         link.into.write(at, &vec![0xee; len]);
         let size = message(link, at, len).unwrap_or_else(|failure| {
@@ -87,19 +87,19 @@ fn messages(link: &Link, case: &str) {
 
 fn close(link: &Link) {
     link.close_comms();
-    link.turn();
+    link.poll();
     close_together(link.ends);
     assert_eq!(link.fabric.violations(), Vec::<String>::new());
 }
 
-/// Where faults are put: at every operation where IRONRAIL_TEST_EVERY_POSITION is set, as `scripts/matrix positions` does; else at
+/// Where faults are injected: at every operation if IRONRAIL_TEST_EVERY_POSITION is set, as `scripts/matrix positions` does; otherwise at
 /// some of them.
 fn positions(all: u64) -> impl Iterator<Item = u64> {
     let every = std::env::var_os("IRONRAIL_TEST_EVERY_POSITION").is_some();
     (1..=all).step_by(if every { 1 } else { 9 })
 }
 
-/// How many operations the messages take where nothing fails.
+/// The number of operations of the messages without a fault.
 fn operations(world: World) -> u64 {
     let link = open(world);
     let before = link.fabric.number("counter.operations");
@@ -125,7 +125,7 @@ fn an_operation_that_fails_costs_no_message_whichever_it_is() {
                 link.fabric.fault(&format!("{fault}={operation}"));
                 let case = format!("{profile}, {rails} rails, {fault} at {position} of {all}");
                 messages(&link, &case);
-                // What came before and after it is right, too.
+                // Earlier and later messages are correct, too.
                 messages(&link, &case);
                 fired += link.fabric.number(&format!("counter.faults.{fault}")) - before;
                 close(&link);
@@ -135,11 +135,11 @@ fn an_operation_that_fails_costs_no_message_whichever_it_is() {
     }
 }
 
-/// The fabric says that a part has left, and it never arrives: counts that stay unequal tell.
+/// The provider completes a part, and it never arrives: the ends' counts differ.
 #[test]
 fn a_part_that_is_lost_in_silence_comes_by_another_rail() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
-        // Where immediates are refused, a plain write says by its completion that it was delivered.
+        // Where immediates are refused, a write's own completion says that it was delivered.
         let world =
             world_with(part, profile, 2, if profile == "cxi" { "immediates=1" } else { "" });
         let (mut vanished, all) = (0, operations(world));
@@ -157,7 +157,7 @@ fn a_part_that_is_lost_in_silence_comes_by_another_rail() {
     });
 }
 
-/// A NIC dies under both ends, with its control rail: the others carry on.
+/// A NIC dies under both ends, with its control rail: the others take over.
 #[test]
 fn a_nic_that_dies_costs_no_message_whenever_it_does() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -181,7 +181,7 @@ fn a_nic_that_dies_costs_no_message_whenever_it_does() {
     });
 }
 
-/// Both ends are told, within the bound, and with the first cause.
+/// Both ends get an error, within the bound, with the first cause.
 #[test]
 fn the_loss_of_all_rails_is_an_error_on_both_ends() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -218,7 +218,7 @@ fn the_loss_of_all_rails_is_an_error_on_both_ends() {
             assert!(failure.said[0].contains(word), "{profile}: {failure:?}");
         }
         link.close_comms();
-        link.turn();
+        link.poll();
         close_together(link.ends);
     });
 }
@@ -234,7 +234,7 @@ fn the_first_failure_is_an_error_where_failover_is_off() {
         let received = within(&link, "irecv", || {
             net.irecv(link.receive, into, 6000, 0, link.to).expect("irecv")
         });
-        link.turn();
+        link.poll();
         link.fabric.fault_next("fail");
         // Nothing else is posted before it.
         let sent = net.isend(link.send, out, 6000, 0, link.from).expect("isend");
@@ -247,20 +247,20 @@ fn the_first_failure_is_an_error_where_failover_is_off() {
     });
 }
 
-/// How often the log has said both.
+/// How many log lines contain both.
 fn logged(one: &str, other: &str) -> usize {
     let says = |line: &&String| line.contains(one) && line.contains(other);
     lines().iter().filter(says).count()
 }
 
-/// A message of so many bytes, whose write fails: of 100 the write of its part, of 16 that of the packet with it.
+/// A message whose write fails: with 100 bytes the write of its part, with 16 that of its packet.
 fn message_whose_write_fails(link: &Link, len: usize, case: &str) {
     let net = link.net;
     let (into, out) = (link.into.address(), link.out.address());
     link.into.write(0, &vec![0xee; len]);
     let received =
         within(link, "irecv", || net.irecv(link.receive, into, len, 0, link.to).expect("irecv"));
-    (0..8).for_each(|_| link.turn());
+    (0..8).for_each(|_| link.poll());
     link.fabric.fault_next("fail");
     let sent = net.isend(link.send, out, len, 0, link.from).expect("isend");
     let sent = sent.unwrap_or_else(|| panic!("{case}: its receive is advertised"));
@@ -269,25 +269,25 @@ fn message_whose_write_fails(link: &Link, len: usize, case: &str) {
     assert!(size == len && link.has(0, 0, len), "{case}");
 }
 
-/// The two rails fail in turn. Each carries all while the other one is gone, so that it must have come back before.
+/// The two rails fail alternately. Each carries everything while the other one is lost, so that must have come back before.
 #[test]
 fn a_rail_that_was_lost_comes_back_and_carries_all_when_the_other_one_goes() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         set("IRONRAIL_TEST_LOG_LEVEL", "info");
         let link = open(world_with(part, profile, 2, "immediates=1"));
-        for turn in 0.. {
-            let case = format!("{profile}, turn {turn}");
+        for round in 0.. {
+            let case = format!("{profile}, round {round}");
             message_whose_write_fails(&link, 100, &case);
             messages(&link, &case);
             within(&link, "both ends take it back", || {
-                (logged("data rail", " is back") >= 2 * (turn + 1)).then_some(())
+                (logged("data rail", " is back") >= 2 * (round + 1)).then_some(())
             });
             messages(&link, &case);
             let lost = [0, 1].map(|rail| logged(&format!("data rail {rail} "), " is lost"));
             if lost.iter().all(|count| *count >= 4) {
                 break;
             }
-            assert!(turn < 12, "{profile}: lost {lost:?}");
+            assert!(round < 12, "{profile}: lost {lost:?}");
         }
         let again = logged("data rail", " is open again");
         assert!(again >= 4, "{profile}: what came late was kept out by a close each time: {again}");
@@ -301,14 +301,14 @@ fn control_rails_that_were_lost_come_back() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         set("IRONRAIL_TEST_LOG_LEVEL", "info");
         let link = open(world(part, profile, 2));
-        for turn in 1..=6 {
-            let case = format!("{profile}, turn {turn}");
+        for round in 1..=6 {
+            let case = format!("{profile}, round {round}");
             message_whose_write_fails(&link, 16, &case);
             messages(&link, &case);
             within(&link, "both ends take it back", || {
-                (logged("control rail", " is back") >= 2 * turn).then_some(())
+                (logged("control rail", " is back") >= 2 * round).then_some(())
             });
-            assert_eq!(logged("control rail", " is lost"), 2 * turn, "{case}");
+            assert_eq!(logged("control rail", " is lost"), 2 * round, "{case}");
         }
         messages(&link, profile);
         close(&link);

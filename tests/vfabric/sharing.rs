@@ -1,20 +1,20 @@
-//! A NIC has no more endpoints: communicators share one, and each takes along only what is its own.
+//! A NIC without further endpoints: communicators share one, and each closes only what is its own.
 
 use std::time::Duration;
 
-use crate::link::{Link, TURNS};
+use crate::link::{Link, POLLS};
 use crate::support::calls::{Buffer, Object, warnings};
 use crate::support::stage::{Part, play, play_each};
 use crate::world::{End, World, connect, provider};
 use crate::{Fabric, support};
 
-/// What a play may take on a machine that is busy with others.
+/// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 const PROFILES: [&str; 3] = ["cxi", "efa", "adversary"];
-/// An endpoint of ours takes two of a NIC's: for data and for control.
+/// An endpoint of the plugin needs two of a NIC: for data and for control.
 const EACH: usize = 2;
 
-/// A fabric whose NIC has room for so many endpoints of ours.
+/// A fabric whose NIC has room for `room` endpoints of the plugin.
 fn world(part: &Part, profile: &str, room: usize) -> World {
     let world = World::open(part, profile, [1, 1]);
     world.fabric.configure(&format!("profile={profile} nics=16 endpoints={}", room * EACH));
@@ -25,12 +25,12 @@ fn open_endpoints(world: World) -> u64 {
     world.fabric.number("open.endpoints")
 }
 
-/// The number of the endpoint that a handle is of.
+/// The number of the endpoint that a handle belongs to.
 fn endpoint(Object(handle): Object) -> usize {
     handle >> 52
 }
 
-/// Messages of both, and the end of either first.
+/// Messages of both, and either one closes first.
 #[test]
 fn two_communicators_share_the_only_endpoint_and_close_in_either_order() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -48,12 +48,12 @@ fn two_communicators_share_the_only_endpoint_and_close_in_either_order() {
             assert!(there.has(0, 0, 100) && back.has(0, 0, 100), "every byte");
             there.close_comms();
             back.close_comms();
-            there.turn();
+            there.poll();
             ends[1 - last].close();
             let alone = Link::open(world, [ends[last], ends[last]]);
             alone.warm();
             alone.close_comms();
-            alone.turn();
+            alone.poll();
             assert_eq!(open_endpoints(world), EACH as u64, "the other one still needs it");
             ends[last].close();
             world.fabric.is_clean();
@@ -61,7 +61,7 @@ fn two_communicators_share_the_only_endpoint_and_close_in_either_order() {
     });
 }
 
-/// Its comms, its listeners, a connect that is under way and its memory; what the other has goes on.
+/// Its comms, its listeners, a connect in progress and its memory; those of the other one stay.
 #[test]
 fn a_communicator_that_is_finalized_takes_along_what_it_has_left_open_and_nothing_else() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
@@ -79,17 +79,17 @@ fn a_communicator_that_is_finalized_takes_along_what_it_has_left_open_and_nothin
             left.warm();
             let (mut handle, _) = stays.net.listen(stays.context, 0).expect("listen");
             let asked = leaver.net.connect(leaver.context, 0, &mut handle).expect("connect");
-            assert_eq!(asked, None, "nobody accepts");
+            assert_eq!(asked, None, "the peer does not accept");
             assert_eq!(world.fabric.number("open.regions"), regions + 2, "a buffer at either end");
             leaver.net.finalize(leaver.context).expect("finalize");
             assert_eq!(world.fabric.number("open.regions"), regions, "they are given back");
             let stale = |comm: Object| leaver.net.register(comm, Buffer::new(4096)).is_err();
             assert!(stale(left.send) && stale(left.receive));
             assert!(leaver.net.accept(leaver.listener).is_err());
-            (0..TURNS).for_each(|_| stays.turn());
+            (0..POLLS).for_each(|_| stays.poll());
             own.warm();
             own.close_comms();
-            own.turn();
+            own.poll();
             stays.close();
             world.fabric.is_clean();
         }
@@ -123,7 +123,7 @@ fn the_least_loaded_endpoint_is_shared_and_the_log_says_so_once() {
     });
 }
 
-/// There is none to share: the error is what it was.
+/// There is none to share: the error is not changed.
 #[test]
 fn a_nic_without_room_for_the_first_endpoint_is_an_error() {
     play(&[provider()], BOUND, |part| {
@@ -138,7 +138,7 @@ fn a_nic_without_room_for_the_first_endpoint_is_an_error() {
     });
 }
 
-/// One that has found room again is one of its own.
+/// Once there is room again, an endpoint is opened for a newcomer.
 #[test]
 fn an_endpoint_is_opened_again_when_there_is_room() {
     play(&[provider()], BOUND, |part| {
@@ -155,7 +155,7 @@ fn an_endpoint_is_opened_again_when_there_is_room() {
     });
 }
 
-/// Two ends on one endpoint of which one only was meant to have it.
+/// Two ends on one endpoint that was meant for one of them.
 #[test]
 fn a_connection_between_two_that_share_moves_data_over_several_rails() {
     play(&[provider()], BOUND, |part| {
@@ -176,7 +176,7 @@ fn a_connection_between_two_that_share_moves_data_over_several_rails() {
 #[test]
 fn communicators_of_several_threads_share_one_endpoint() {
     for profile in ["cxi", "adversary"] {
-        // To the stress program a warning is a failure.
+        // For the stress program a warning is a failure.
         let settings = [("VFABRIC_ENDPOINTS", "2"), ("IRONRAIL_LOG_LEVEL", "error")];
         let fabric = Fabric::new(profile, &settings);
         let settings: Vec<_> =

@@ -1,5 +1,5 @@
-//! Nothing that was reported done needs another call: in profile tcp an operation's bytes wait for one more poll of whoever
-//! was told of its completion.
+//! What was reported done needs no further call: in profile tcp an operation's bytes wait for one more poll of the side that has read its
+//! completion.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use crate::support::stage::play;
 use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
-/// What a play may take on a machine that is busy with others.
+/// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 /// Far more than the keeper takes.
 const WAIT: Duration = Duration::from_secs(30);
-/// More calls without an answer are a hang.
+/// More calls without a result are a hang.
 const CALLS_MAX: u32 = 10_000;
 
 #[test]
-fn a_receiver_is_silent_after_its_last_receive_and_its_sender_is_told() {
+fn a_receiver_is_silent_after_its_last_receive_and_its_send_completes() {
     play(&[provider()], BOUND, |part| {
         let world = World::open(part, "tcp", [2, 2]);
         let (ends, link) = Link::open(world);
@@ -27,7 +27,7 @@ fn a_receiver_is_silent_after_its_last_receive_and_its_sender_is_told() {
                 link.net.test(received).expect("a receive").is_some()
             });
             assert!(reported);
-            // Nobody calls the receiver from here on.
+            // The receiver makes no calls from here on.
             assert!(
                 is_done(link.net, sent),
                 "the sender waits for a done that stays with the receiver"
@@ -45,14 +45,14 @@ fn a_sender_is_silent_after_its_last_send_and_its_receiver_has_it() {
         let (ends, link) = Link::open(world);
         for _ in 0..20 {
             let (sent, received) = link.post();
-            let mut told = false;
+            let mut completed = false;
             let reported = (0..CALLS_MAX).any(|_| {
-                told = told || link.net.test(received).expect("a receive").is_some();
+                completed = completed || link.net.test(received).expect("a receive").is_some();
                 link.net.test(sent).expect("a send").is_some()
             });
             assert!(reported);
             assert!(
-                told || is_done(link.net, received),
+                completed || is_done(link.net, received),
                 "the receiver waits for a message that is said to be there"
             );
         }
@@ -61,7 +61,7 @@ fn a_sender_is_silent_after_its_last_send_and_its_receiver_has_it() {
     });
 }
 
-/// Whoever accepts may be silent, too, until the first receive.
+/// The accepting side may be silent, too, until the first receive.
 #[test]
 fn a_receiver_is_silent_after_accept_and_its_sender_is_answered() {
     play(&[provider()], BOUND, |part| {
@@ -70,7 +70,7 @@ fn a_receiver_is_silent_after_accept_and_its_sender_is_answered() {
         let (mut handle, listener) = ends[1].net.listen(ends[1].context, 0).expect("listen");
         let mut connect = || ends[0].net.connect(ends[0].context, 0, &mut handle).expect("connect");
         let receive = loop {
-            assert_eq!(connect(), None, "nobody has accepted");
+            assert_eq!(connect(), None, "the peer has not accepted");
             if let Some(receive) = ends[1].net.accept(listener).expect("accept") {
                 break receive;
             }
@@ -90,7 +90,7 @@ fn a_receiver_is_silent_after_accept_and_its_sender_is_answered() {
     });
 }
 
-/// What leaves only with another poll is brought by the keeper of the end that nobody calls.
+/// What is sent only at another poll is sent by the keeper of the end that makes no calls.
 fn is_done(net: Net, request: Object) -> bool {
     let start = Instant::now();
     while start.elapsed() < WAIT {
@@ -101,7 +101,7 @@ fn is_done(net: Net, request: Object) -> bool {
     false
 }
 
-/// The receiver was told of its last message while its DONE was refused, and is not called any more.
+/// The receiver's last message was reported while its DONE was refused, and it makes no more calls.
 #[test]
 fn a_done_that_was_refused_is_brought_by_the_keeper() {
     play(&[provider()], BOUND, |part| {
@@ -112,7 +112,7 @@ fn a_done_that_was_refused_is_brought_by_the_keeper() {
         world.fabric.fault(&format!("refuse={}-{}", before + 1, before + 20));
         let start = Instant::now();
         while link.net.test(received).expect("a receive").is_none() {
-            ends[0].turn();
+            ends[0].poll();
             assert!(start.elapsed() < WAIT, "it arrives");
         }
         assert!(is_done(link.net, sent), "its DONE stays with the receiver");
@@ -149,7 +149,7 @@ impl Link {
         let received = net.irecv(receive, into.0.address(), LEN, 0, into.1).expect("irecv");
         let received = received.expect("the window is empty");
         let sent = (0..CALLS_MAX).find_map(|_| {
-            // The advert may need another poll to leave.
+            // The advert may need another poll to be sent.
             assert_eq!(net.test(received).expect("a receive"), None);
             net.isend(send, out.0.address(), LEN, 0, out.1).expect("isend")
         });
@@ -159,7 +159,7 @@ impl Link {
     fn close(self, ends: [End; 2]) {
         self.net.close_send(self.send).expect("closeSend");
         self.net.close_recv(self.receive).expect("closeRecv");
-        ends.iter().cycle().take(400).for_each(End::turn);
+        ends.iter().cycle().take(400).for_each(End::poll);
         close_together(ends);
     }
 }

@@ -1,4 +1,4 @@
-//! What the log says where something waits for long: who is late, for what, on the right end; and nothing where nothing is late.
+//! What the log says about long waits: which peer is late, for what, at the right end; and nothing if nothing is late.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::together::close_together;
 use crate::world::{End, World, provider};
 
 const BOUND: Duration = Duration::from_secs(120);
-/// Longer than any report takes on a machine that is busy with others.
+/// Longer than any report takes on a busy machine.
 const WAIT: Duration = Duration::from_secs(40);
 /// More than travels in a packet.
 const LONG: usize = 6000;
@@ -28,13 +28,13 @@ fn open(part: &Part, rails: usize) -> Link {
     link
 }
 
-/// Repeats `poll`, and turns of both ends, until the log has a report: that one.
+/// Repeats `poll`, and polls both ends, until the log has a report, which is returned.
 #[track_caller]
 fn report(link: &Link, mut poll: impl FnMut()) -> String {
     let start = Instant::now();
     loop {
         poll();
-        link.ends.iter().for_each(End::turn);
+        link.ends.iter().for_each(End::poll);
         if let Some(said) = reports().pop() {
             assert!(start.elapsed() >= REPORT * 3 / 4, "too early: {said}");
             return said;
@@ -82,7 +82,7 @@ fn a_send_that_is_never_posted_is_named_by_the_receiver() {
 fn credit_that_is_used_up_is_named_by_the_sender() {
     play(&[provider()], BOUND, |part| {
         let link = open(part, 1);
-        // Each is done: nothing but the refused call waits in the end.
+        // Each is done: only the refused call waits in the end.
         let mut sent = 0;
         while let Some(request) = link.isend(0, SHORT, 0) {
             assert_eq!(link.finish(request), SHORT);
@@ -101,7 +101,7 @@ fn a_rail_that_stands_still_is_named_with_its_number() {
         let link = open(part, 2);
         // The first channel's control rail is the first one.
         let received = link.irecv(0, LONG, 0);
-        link.turn();
+        link.poll();
         link.fabric.change(1, "stall");
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         let said = report(&link, || {
@@ -111,7 +111,7 @@ fn a_rail_that_stands_still_is_named_with_its_number() {
         link.fabric.change(1, "resume");
         says(&said, &["data on rail 1 (", "vnic1", "does not arrive, and the peer answers"]);
         assert!(!said.contains(NOT_OURS), "{said}");
-        link.turn();
+        link.poll();
         link.close_comms();
         close_together(link.ends);
     });
@@ -127,8 +127,8 @@ fn a_listener_that_never_accepts_is_named_by_the_one_that_connects() {
         let start = Instant::now();
         while reports().is_empty() {
             let connected = ends[0].net.connect(ends[0].context, 0, &mut handle);
-            assert_eq!(connected, Ok(None), "nobody accepts");
-            ends[1].turn();
+            assert_eq!(connected, Ok(None), "the peer does not accept");
+            ends[1].poll();
             assert!(start.elapsed() < WAIT, "no report within {WAIT:?}");
         }
         let said = &reports()[0];
@@ -142,15 +142,15 @@ fn a_listener_that_never_accepts_is_named_by_the_one_that_connects() {
 fn a_receiver_that_reads_slowly_is_named_by_the_sender() {
     play(&[provider()], BOUND, |part| {
         let link = open(part, 1);
-        // Receives come late, but in time, again and again; then one does not.
+        // Receives are late several times, but within the bound; then one is not posted.
         for _ in 0..3 {
             let start = Instant::now();
             while start.elapsed() < REPORT * 3 / 4 {
                 assert_eq!(link.isend(0, LONG, 0), None);
-                link.ends.iter().for_each(End::turn);
+                link.ends.iter().for_each(End::poll);
             }
             let received = link.irecv(0, LONG, 0);
-            link.turn();
+            link.poll();
             let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
             link.finish(received);
             link.finish(sent);
@@ -162,7 +162,7 @@ fn a_receiver_that_reads_slowly_is_named_by_the_sender() {
     });
 }
 
-/// NCCL has posted a receive, and asks for it no more: the end whose NCCL it is says so, by its keeper.
+/// NCCL has posted a receive, and does not test it: the keeper at that end reports it.
 #[test]
 fn a_caller_that_does_not_poll_is_named_where_it_is() {
     play(&[provider()], BOUND, |part| {
@@ -170,8 +170,8 @@ fn a_caller_that_does_not_poll_is_named_where_it_is() {
         let received = link.irecv(0, LONG, 0);
         let start = Instant::now();
         while reports().is_empty() {
-            // The sender's NCCL has nothing to wait for, and polls; nobody calls the receiver's.
-            link.ends[0].turn();
+            // The sender's NCCL has no outstanding request, and polls; the receiver makes no calls.
+            link.ends[0].poll();
             assert!(start.elapsed() < WAIT, "no report within {WAIT:?}");
         }
         let said = &reports()[0];
@@ -183,7 +183,7 @@ fn a_caller_that_does_not_poll_is_named_where_it_is() {
     });
 }
 
-/// Receives that come late, but in time; many that come at once; nothing at all.
+/// Receives that are late, but within the bound; many that come at once; nothing at all.
 #[test]
 fn healthy_traffic_with_pauses_is_no_report() {
     play(&[provider()], BOUND, |part| {
@@ -192,13 +192,13 @@ fn healthy_traffic_with_pauses_is_no_report() {
         let mut messages = 0_u32;
         while start.elapsed() < 5 * REPORT {
             let received = link.irecv(0, LONG, 0);
-            // What is late, but not as late as that.
+            // Late, but within the bound.
             let pause = Instant::now();
             while messages.is_multiple_of(50) && pause.elapsed() < REPORT / 3 {
                 assert_eq!(link.net.test(received), Ok(None));
-                link.ends.iter().for_each(End::turn);
+                link.ends.iter().for_each(End::poll);
             }
-            link.turn();
+            link.poll();
             let sent: Object = link.isend(0, LONG, 0).expect("its receive is advertised");
             link.finish(received);
             link.finish(sent);
@@ -208,7 +208,7 @@ fn healthy_traffic_with_pauses_is_no_report() {
         // Idle for long: nothing is open, and nothing waits.
         let idle = Instant::now();
         while idle.elapsed() < 3 * REPORT {
-            link.ends.iter().for_each(End::turn);
+            link.ends.iter().for_each(End::poll);
         }
         assert_eq!(reports(), [] as [&str; 0]);
         link.close_all();

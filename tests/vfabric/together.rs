@@ -4,7 +4,7 @@ use std::thread;
 
 use crate::world::End;
 
-/// Closes ends at the same time, as ranks do: each waits for the word of the others.
+/// Closes ends at the same time, as ranks do: each waits for the farewells of the others.
 pub(crate) fn close_together(ends: impl IntoIterator<Item = End>) {
     thread::scope(|scope| {
         let closing: Vec<_> =

@@ -1,4 +1,4 @@
-//! A process that has both ends, their plugin and the virtual fabric in it: one thread drives it all.
+//! A process with both ends, their plugin and the virtual fabric: one thread drives everything.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use crate::support::virtual_fabric::{VirtualFabric, set};
 /// What is loaded.
 #[derive(Clone, Copy)]
 pub(crate) struct World {
-    /// The plugin for each end: one, or two that know nothing of each other.
+    /// The plugin of each end: the same one, or two independent ones.
     pub(crate) nets: [Net; 2],
     pub(crate) fabric: VirtualFabric,
 }
 
-/// A communicator's context, and a listener that lets its endpoint make progress when nothing else does.
+/// A communicator's context, and a listener by which its endpoint can be polled when nothing else is.
 #[derive(Clone, Copy)]
 pub(crate) struct End {
     pub(crate) net: Net,
@@ -24,7 +24,7 @@ pub(crate) struct End {
     pub(crate) listener: Object,
 }
 
-/// The provider's file, built by whoever starts the play.
+/// The provider's file, built by the process that starts the play.
 pub(crate) fn provider() -> (&'static str, &'static str) {
     let built = || crate::vfabric::file().to_str().expect("the target folder is text").to_owned();
     let file = std::env::var(format!("IRONRAIL_{PROVIDER}")).unwrap_or_else(|_| built());
@@ -32,8 +32,8 @@ pub(crate) fn provider() -> (&'static str, &'static str) {
 }
 
 impl World {
-    /// Ends with these numbers of rails, and a fabric on which nothing has happened. Where they differ, the second end's plugin is loaded from a copy of the file: a
-    /// plugin reads the environment once.
+    /// Ends with these numbers of rails, on a new fabric. If the numbers differ, the second end's plugin is loaded from a copy of the file,
+    /// since a plugin reads the environment once.
     pub(crate) fn open(part: &Part, profile: &str, rails: [usize; 2]) -> Self {
         Self::open_and_say(part, profile, rails, "warn")
     }
@@ -62,7 +62,7 @@ impl World {
         let context = first.init().expect("init");
         let fabric = VirtualFabric::of(&provider);
         first.finalize(context).expect("finalize");
-        // What was asked of device memory holds for the fabric that is made anew, too.
+        // The setting of device memory is kept for the new fabric.
         let hmem = std::env::var("VFABRIC_HMEM").unwrap_or_else(|_| "0".to_owned());
         let anew = format!("profile={profile} nics=16 hmem={hmem}");
         if rails[0] == rails[1] {
@@ -83,22 +83,22 @@ impl World {
 }
 
 impl End {
-    /// An endpoint that has found out what its device can do: what is counted from here on is of connections.
+    /// An endpoint whose device has been probed: later operations are those of connections.
     pub(crate) fn open(net: Net) -> Self {
         let end = Self::open_unsettled(net);
-        (0..SETTLED).for_each(|_| end.turn());
+        (0..SETTLED).for_each(|_| end.poll());
         end
     }
 
-    /// The same while it has just begun to find that out.
+    /// The same while the probe has just begun.
     pub(crate) fn open_unsettled(net: Net) -> Self {
         let context = net.init().expect("init");
         let (_, listener) = net.listen(context, 0).expect("listen");
         Self { net, context, listener }
     }
 
-    /// A turn of progress, and nothing else: nobody connects to this listener.
-    pub(crate) fn turn(&self) {
+    /// One poll, by accept: no peer connects to this listener.
+    pub(crate) fn poll(&self) {
         assert_eq!(self.net.accept(self.listener).expect("accept"), None);
     }
 
@@ -108,16 +108,16 @@ impl End {
     }
 }
 
-/// A connection: its send comm and its receive comm. The ends take turns.
+/// Makes a connection: its send comm and its receive comm. The ends poll alternately.
 pub(crate) fn connect(sender: &End, receiver: &End) -> (Object, Object) {
-    let mut turn = false;
+    let mut senders = false;
     connect_by(sender, receiver, || {
-        turn = !turn;
-        turn
+        senders = !senders;
+        senders
     })
 }
 
-/// The same, where `choose` says whose turn it is: true for the sender's.
+/// The same, where `choose` selects the end to poll: true for the sender.
 pub(crate) fn connect_by(
     sender: &End,
     receiver: &End,
@@ -142,12 +142,12 @@ pub(crate) fn connect_by(
     panic!("no connection after {CONNECT_MAX:?}");
 }
 
-/// The first so many virtual NICs.
+/// The first `count` virtual NICs.
 fn names(count: usize) -> String {
     (0..count).map(|nic| format!("vnic{nic}")).collect::<Vec<_>>().join(",")
 }
 
-/// In so many turns a device's probe is over, on every profile.
+/// After this many polls a device's probe is complete, on every profile.
 const SETTLED: u32 = 500;
 /// The test's own setting, without its prefix.
 const PROVIDER: &str = "TEST_PROVIDER";
