@@ -11,10 +11,11 @@ use litrs::StringLit;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The pages, and the sources that they cover: all of the plugin but `topology`, which explains devices in log lines of level info and in
-/// docs/topology.md; and the group library.
-const PAGES: &[(&str, &[&str])] = &[
+/// docs/topology.md; the group library; and the command, whose findings and behaviours have docs/doctor.md and docs/conform.md.
+const PAGES: &[(&str, Which, &[&str])] = &[
     (
         "docs/errors.md",
+        Which::All,
         &[
             "src",
             "crates/counters/src",
@@ -24,8 +25,26 @@ const PAGES: &[(&str, &[&str])] = &[
             "crates/proto/src",
         ],
     ),
-    ("docs/group-errors.md", &["crates/group/src", "crates/group-arrow/src", "crates/python/src"]),
+    (
+        "docs/group-errors.md",
+        Which::All,
+        &["crates/group/src", "crates/group-arrow/src", "crates/python/src"],
+    ),
+    ("docs/cli-errors.md", Which::Errors, &["crates/cli/src"]),
 ];
+
+/// Which string literals of a source are sentences.
+#[derive(Clone, Copy)]
+enum Which {
+    /// Any.
+    All,
+    /// Those in the arguments of [`ERRORS`] and in [`LOUD`] macros: most text of the command is not an error.
+    Errors,
+}
+
+/// Constructors of errors, and a call that prints one.
+const ERRORS: &[&str] =
+    &["Bootstrap", "Contract", "Err", "Load", "System", "Usage", "print_error", "usage"];
 
 /// Constants that are not sentences: reasons, from which docs/configuration.md and docs/providers.md are generated, or which the log has at
 /// debug level only; and the message of a panic.
@@ -62,9 +81,10 @@ const PARTS: &str = "\n## Parts of sentences\n";
 
 #[test]
 fn the_pages_of_errors_have_every_sentence_and_no_other() {
-    for (page, roots) in PAGES {
+    for (page, which, roots) in PAGES {
         let sources = roots.iter().flat_map(|root| files(Path::new(root)));
-        let in_sources: BTreeSet<String> = sources.flat_map(|path| of_file(&path)).collect();
+        let in_sources: BTreeSet<String> =
+            sources.flat_map(|path| of_file(&path, *which)).collect();
         let text = read_page(page);
         let on_page: BTreeSet<String> =
             text.lines().filter_map(listed).map(str::to_owned).collect();
@@ -77,7 +97,7 @@ fn the_pages_of_errors_have_every_sentence_and_no_other() {
 
 #[test]
 fn every_sentence_is_once_on_its_page_and_has_a_cause_and_a_next_step() {
-    for (page, _) in PAGES {
+    for (page, ..) in PAGES {
         let text = read_page(page);
         let mut seen = BTreeSet::new();
         for sentence in text.lines().filter_map(listed) {
@@ -130,6 +150,25 @@ fn a_sentence_is_found_wherever_it_stands() {
     assert_eq!(found, expected);
 }
 
+#[test]
+fn a_sentence_of_the_command_is_found_in_an_error_only() {
+    let source = r#"
+        const OTHER: &str = "no sentence";
+        fn f(x: u32) -> Result<(), GroupError> {
+            print("no sentence");
+            if x > 1 { return Err(GroupError::Usage(format!("in an {x} error"))); }
+            output::print_error("in a call");
+            g().map_err(|error| GroupError::System { what: "in a struct", error })?;
+            log::warn!("in a warning");
+            Ok(())
+        }
+        #[cfg(test)]
+        mod tests { fn none() { Err("no sentence") } }
+    "#;
+    let expected = ["in an {x} error", "in a call", "in a struct", "in a warning"];
+    assert_eq!(sentences_of_errors(source), expected);
+}
+
 /// The sentence of a line of a page. One that contains a backtick is between two of them, as in Markdown.
 fn listed(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("- `")?;
@@ -139,14 +178,47 @@ fn listed(line: &str) -> Option<&str> {
     }
 }
 
-fn of_file(path: &Path) -> Vec<String> {
+fn of_file(path: &Path, which: Which) -> Vec<String> {
     let tables: Vec<_> = ELSEWHERE
         .iter()
         .filter(|(file, _)| path.ends_with(file))
         .map(|(_, table)| *table)
         .collect();
     let text = fs::read_to_string(path).expect("a source is text");
-    sentences(&text, &tables)
+    match which {
+        Which::All => sentences(&text, &tables),
+        Which::Errors => sentences_of_errors(&text),
+    }
+}
+
+/// The sentences in the arguments of [`ERRORS`] and in [`LOUD`] macros.
+fn sentences_of_errors(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    find_errors(text.parse().expect("a source is Rust"), &mut found);
+    found
+}
+
+fn find_errors(tokens: TokenStream, found: &mut Vec<String>) {
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    let mut rest = &tokens[..];
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        match first {
+            TokenTree::Punct(punct) if punct.as_char() == '#' => rest = past_attribute(behind),
+            TokenTree::Ident(name) => {
+                let (names, arguments) =
+                    if is(behind.first(), '!') { (LOUD, &behind[1..]) } else { (ERRORS, behind) };
+                if names.contains(&name.to_string().as_str())
+                    && let [TokenTree::Group(group), behind @ ..] = arguments
+                {
+                    read(group.stream(), &[], 2, found);
+                    rest = behind;
+                }
+            }
+            TokenTree::Group(group) => find_errors(group.stream(), found),
+            _ => {}
+        }
+    }
 }
 
 /// The sentences of a source, without those of some constants.
