@@ -39,6 +39,8 @@ pub(crate) struct Error {
     pub(crate) logged: bool,
 }
 
+const EADDRNOTAVAIL: i32 = 99;
+
 const _: () =
     assert!(size_of::<Error>() <= 32, "errors are returned by value, through every layer");
 
@@ -358,7 +360,6 @@ impl Cause {
         const EMFILE: i32 = 24;
         const ENOSPC: i32 = 28;
         const EADDRINUSE: i32 = 98;
-        const EADDRNOTAVAIL: i32 = 99;
         let (Self::CannotOpen { device, fault, .. } | Self::CannotUse { device, fault, .. }) = self
         else {
             return None;
@@ -366,6 +367,17 @@ impl Cause {
         let full =
             matches!(fault.errno(), ENOMEM | ENFILE | EMFILE | ENOSPC | EADDRINUSE | EADDRNOTAVAIL);
         full.then_some((device, fault))
+    }
+
+    /// It is for one rail that an endpoint could not be opened, and another rail may have what this one lacks. Each rail needs the same room; an
+    /// address that cannot be bound is out of ports, or gone, which only another rail shows.
+    pub(crate) fn is_of_one_rail(self) -> bool {
+        match self {
+            Self::CannotOpen { fault, .. } | Self::CannotUse { fault, .. } => {
+                fault.errno() == EADDRNOTAVAIL || self.want_of_room().is_none()
+            }
+            _ => false,
+        }
     }
 
     fn kind(self) -> Kind {

@@ -1,8 +1,9 @@
 //! A device as NCCL counts them: a group of NICs, and what the first of its endpoints learned of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use fabric::{Info, Library};
+use fabric::{FabricError, Info, Library};
 
 use super::TrafficClass;
 use super::config::Config;
@@ -19,12 +20,14 @@ pub(crate) struct Device {
     library: Arc<Library>,
     host: String,
     probed: Arc<Probed>,
+    /// A bit for each rail that could not be opened the last time.
+    missing: AtomicU32,
 }
 
 impl Device {
     pub(super) fn new(plan: DevicePlan, library: Arc<Library>, settings: Arc<Config>) -> Self {
         let host = host_name();
-        Self { plan, settings, library, host, probed: Arc::default() }
+        Self { plan, settings, library, host, probed: Arc::default(), missing: AtomicU32::new(0) }
     }
 
     /// What to open the rails with, in their order: as they were found, in this traffic class.
@@ -78,6 +81,27 @@ impl Device {
     /// Endpoint `number` probes no longer.
     pub(super) fn leave_probe(&self, number: u16) {
         self.probed.leave_probe(number);
+    }
+
+    /// Whether a rail opens. The log has it once when that changes.
+    pub(super) fn note_rail(&self, index: usize, outcome: Result<(), FabricError>) {
+        let Some(rail) = self.plan.rails.get(index) else { return };
+        let bit = 1 << index;
+        let (label, RailPlan { interface, address, .. }) = (self.label(), rail);
+        match outcome {
+            Ok(()) => {
+                if self.missing.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
+                    log::info!("device {label}: {interface} at {address} can be opened again");
+                }
+            }
+            Err(fault) => {
+                if self.missing.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+                    log::warn!(
+                        "device {label} goes without {interface} at {address}, which cannot be opened: {fault}; the next communicator tries it again"
+                    );
+                }
+            }
+        }
     }
 
     /// A share of the library.

@@ -38,31 +38,51 @@ pub(super) fn open_in_class(
     })
 }
 
-/// Opens the NICs of `device`, and says which capabilities are known without a probe.
+/// Opens the NICs of `device`, and says which capabilities are known without a probe. A NIC that cannot be opened is left out while there is another.
 fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Capabilities)> {
     let infos = device.infos(class);
-    let mut nics: Vec<Opened> = Vec::with_capacity(infos.len());
+    let mut nics: Vec<(Opened, &Info)> = Vec::with_capacity(infos.len());
+    let mut missing = Vec::new();
     for (index, (plan, info)) in device.plan.rails.iter().zip(&infos).enumerate() {
-        let with_control = index < device.settings.max_control_rails;
-        let refused = |fault| refused(device, plan, fault);
-        let nic = open_one(device, info, with_control).map_err(refused)?;
+        let with_control = nics.len() < device.settings.max_control_rails;
+        let nic = match open_one(device, info, with_control) {
+            Ok(nic) => nic,
+            Err(fault) => {
+                let error = refused(device, plan, fault);
+                // Without the class this rail would not be missing.
+                let by_class =
+                    class.is_some() && open_one(device, &plan.info, with_control).is_ok();
+                if by_class || !error.cause.is_of_one_rail() {
+                    return Err(error);
+                }
+                missing.push((index, fault, error));
+                continue;
+            }
+        };
+        device.note_rail(index, Ok(()));
         let label = format!("{} {}", info.provider(), plan.interface);
         let fabric_name = plan.fabric_name.clone();
-        nics.push(Opened { nic, fabric_name, label, renew: renew(device, info) });
+        nics.push((Opened { nic, fabric_name, label, renew: renew(device, info) }, info));
     }
-    let (Some(first), Some(info)) = (nics.first(), infos.first()) else {
-        return Err(Cause::Bug(Bug::DeviceWithoutRails).into());
+    let Some((first, info)) = nics.first() else {
+        let none = Cause::Bug(Bug::DeviceWithoutRails).into();
+        return Err(missing.first().map_or(none, |(.., error)| *error));
     };
+    for (index, fault, _) in &missing {
+        device.note_rail(*index, Err(*fault));
+    }
+    let opened = |nics: Vec<(Opened, &Info)>| nics.into_iter().map(|(nic, _)| nic).collect();
     if device.plan.protocol == Protocol::Sendrecv {
-        return Ok((nics, of_messages(info)));
+        let known = of_messages(info);
+        return Ok((opened(nics), known));
     }
     warn_of_emulated_writes(device, info, &first.nic);
-    let is_proven = |(opened, info): (&Opened, &Info)| {
+    let is_proven = |(opened, info): &(Opened, &Info)| {
         arrival::is_proven::<Data>(device.library(), info, &opened.nic)
     };
-    let proves_arrival = nics.iter().zip(&infos).all(is_proven);
+    let proves_arrival = nics.iter().all(is_proven);
     let known = assumed(info, first.nic.inject_bytes::<Data>(), proves_arrival);
-    Ok((nics, known))
+    Ok((opened(nics), known))
 }
 
 /// Opens the data rail of such a NIC again, as it was.

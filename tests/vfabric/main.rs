@@ -16,6 +16,7 @@ mod inline;
 mod lines;
 mod link;
 mod lost;
+mod missing;
 mod mixed;
 mod probing;
 mod rails;

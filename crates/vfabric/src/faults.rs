@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     Lose(u64),
     /// `double=2` or `double=2:200`: this message arrives twice, the second time this much later.
     Double(u64, u64),
-    /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`: NIC 1, at the 40th, 90th… post.
+    /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`, `absent=1@2`, `present=1@9`: NIC 1, at the 40th, 90th… post.
     Nic(NicAction, usize, u64),
     /// `shut=12` or `shut=12@40`: every post to endpoint 12 gets -FI_EAGAIN, from the 40th post on.
     Shut(u64, u64),
@@ -44,14 +44,20 @@ pub(crate) enum NicAction {
     Kill,
     /// It works again, for posts from now on.
     Revive,
+    /// No endpoint can be enabled on it, as where its address is gone. Those that are go on.
+    Absent,
+    /// Endpoints can be enabled again.
+    Present,
 }
 
 impl NicAction {
-    const NAMES: [(&'static str, Self); 4] = [
+    const NAMES: [(&'static str, Self); 6] = [
         ("stall", Self::Stall),
         ("resume", Self::Resume),
         ("kill", Self::Kill),
         ("revive", Self::Revive),
+        ("absent", Self::Absent),
+        ("present", Self::Present),
     ];
 
     /// The action of this name in scripts.
@@ -107,7 +113,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -124,6 +130,7 @@ mod tests {
             Fault::Shut(12, 40),
             Fault::Shut(13, 0),
             Fault::Open(12, 0),
+            Fault::Nic(NicAction::Absent, 1, 2),
         ];
         assert_eq!(parse(script), Ok(expected));
         assert_eq!(parse(""), Ok(vec![]));

@@ -92,6 +92,8 @@ pub(crate) struct Engine {
 pub(crate) struct Nic {
     stalled: bool,
     dead: bool,
+    /// No endpoint can be enabled on it.
+    absent: bool,
     /// Events that wait while it is stalled.
     parked: Vec<Event>,
     /// When its transmitter and its receiver are free again (virtual time).
@@ -207,7 +209,7 @@ impl Engine {
         self.accepted
     }
 
-    /// Stalls a NIC, kills it, or brings it back.
+    /// Stalls a NIC, kills it, takes its address away, or brings it back.
     pub(crate) fn change_nic(&mut self, nic: usize, action: NicAction) -> Outcome {
         let Some(state) = self.nics.get_mut(nic) else { return Err(Errno(sys::FI_EINVAL)) };
         match action {
@@ -231,6 +233,8 @@ impl Engine {
                 self.counters.count("faults.revive");
                 state.dead = false;
             }
+            NicAction::Absent => state.absent = true,
+            NicAction::Present => state.absent = false,
         }
         Ok(())
     }

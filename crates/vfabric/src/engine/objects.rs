@@ -365,7 +365,12 @@ impl Engine {
         if endpoint.vector.is_none() {
             return Err(Errno(sys::FI_ENOAV));
         }
-        endpoint.enabled = true;
+        let nic = endpoint.nic;
+        if self.nics[nic].absent {
+            self.counters.count("faults.absent");
+            return Err(Errno(sys::FI_EADDRNOTAVAIL));
+        }
+        self.endpoint_mut(id)?.enabled = true;
         Ok(())
     }
 
