@@ -126,6 +126,29 @@ fn t_c1_reductions_of_objects_reduce_every_number() {
 }
 
 #[test]
+fn short_arrays_are_reduced_each_by_itself_though_they_travel_together() {
+    ranks(&library(), 3, |group| {
+        let own = group.rank() as u64;
+        let object: (Vec<Leaf<u64>>, Vec<Leaf<f32>>) = (
+            (0..300).map(|leaf| vec![leaf + own; leaf as usize % 4].into()).collect(),
+            (0..250_u8).map(|leaf| vec![f32::from(leaf); 1].into()).collect(),
+        );
+        let sum = group.all_reduce_obj(&object, Op::Sum).unwrap();
+        for (leaf, reduced) in (0..).zip(&sum.0) {
+            assert_eq!(**reduced, vec![3 * leaf + 3; leaf as usize % 4], "{leaf}");
+        }
+        for (leaf, reduced) in (0_u8..).zip(&sum.1) {
+            assert_eq!(**reduced, [3.0 * f32::from(leaf)], "{leaf}");
+        }
+        // As many bytes, dealt otherwise, are another shape.
+        let count = if own == 1 { [1, 2] } else { [2, 1] };
+        let other: Vec<Leaf<u64>> = count.map(|count| vec![own; count].into()).into();
+        let refused = group.all_reduce_obj(&other, Op::Sum);
+        assert!(matches!(refused, Err(GroupError::Mismatch { .. })), "{refused:?}");
+    });
+}
+
+#[test]
 fn t_c2_convenient_reductions_of_five_numbers() {
     for n in 2..=4 {
         ranks(&library(), n, |group| {

@@ -28,7 +28,7 @@ const TOGETHER: usize = 64 << 10;
 pub(super) struct Outbox {
     /// Short leaves, each at a multiple of its alignment.
     pub(super) inline: Vec<u8>,
-    /// Their types, and where their bytes are.
+    /// Their types, and where their bytes are. Neighbours of one type without a gap are one entry: they are reduced together.
     pub(super) short: Vec<(DataType, Range<usize>)>,
     pub(super) long: Vec<Leaving>,
     /// If set, only the memory of long arrays is collected.
@@ -59,7 +59,11 @@ impl Outbox {
         }
         self.inline.resize(start, 0);
         self.inline.extend_from_slice(place.elements());
-        self.short.push((element, start..start + place.len()));
+        let end = start + place.len();
+        match self.short.last_mut() {
+            Some((last, bytes)) if (*last, bytes.end) == (element, start) => bytes.end = end,
+            _ => self.short.push((element, start..end)),
+        }
     }
 
     pub(super) fn add_spare<T: Element>(&mut self, elements: &Arc<Vec<T>>) {
@@ -177,5 +181,34 @@ pub(super) struct Spare {
 impl fmt::Debug for Spare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spare").field("element", &self.element).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_arrays_of_one_type_are_one_entry_unless_another_is_between() {
+        let mut outbox = Outbox::default();
+        let mut add = |kind, place| outbox.add(kind, place, || Arc::new(()) as Owner);
+        let (bytes, words, numbers) = ([1_u8; 3], [2_u32; 5], [3.0_f64; 2]);
+        for _ in 0..1000 {
+            add((DataType::F64, 8), Place::reading(&numbers));
+        }
+        add((DataType::U8, 1), Place::reading(&bytes));
+        add((DataType::U32, 4), Place::reading(&words));
+        add((DataType::U32, 4), Place::reading(&words));
+        add((DataType::F64, 8), Place::reading(&numbers));
+        assert_eq!(
+            outbox.short,
+            [
+                (DataType::F64, 0..16_000),
+                (DataType::U8, 16_000..16_003),
+                (DataType::U32, 16_004..16_044),
+                (DataType::F64, 16_048..16_064),
+            ]
+        );
+        assert_eq!(outbox.inline.len(), 16_064);
     }
 }
