@@ -130,12 +130,14 @@ fn short_arrays_are_reduced_each_by_itself_though_they_travel_together() {
     ranks(&library(), 3, |group| {
         let own = group.rank() as u64;
         let object: (Vec<Leaf<u64>>, Vec<Leaf<f32>>) = (
-            (0..300).map(|leaf| vec![leaf + own; leaf as usize % 4].into()).collect(),
+            (0..300_u32)
+                .map(|leaf| vec![u64::from(leaf) + own; (leaf % 4) as usize].into())
+                .collect(),
             (0..250_u8).map(|leaf| vec![f32::from(leaf); 1].into()).collect(),
         );
         let sum = group.all_reduce_obj(&object, Op::Sum).unwrap();
-        for (leaf, reduced) in (0..).zip(&sum.0) {
-            assert_eq!(**reduced, vec![3 * leaf + 3; leaf as usize % 4], "{leaf}");
+        for (leaf, reduced) in (0_u32..).zip(&sum.0) {
+            assert_eq!(**reduced, vec![u64::from(3 * leaf + 3); (leaf % 4) as usize], "{leaf}");
         }
         for (leaf, reduced) in (0_u8..).zip(&sum.1) {
             assert_eq!(**reduced, [3.0 * f32::from(leaf)], "{leaf}");

@@ -224,6 +224,30 @@ fn a_round_that_is_dropped_goes_on_and_the_next_one_waits_for_it() {
 }
 
 #[test]
+fn rounds_that_are_dropped_one_after_another_send_each_what_was_written_for_it() {
+    // More than the system buffers, and slower to check than to send: the other rank would be rounds ahead.
+    let len = 400_000;
+    ranks(&library(), 2, move |group| {
+        let mut halo = FixedHalo1d::<u64>::new(&group, len, len).unwrap();
+        for number in 0..12_u64 {
+            let write = |left: &mut [u64], right: &mut [u64]| {
+                left.fill(number);
+                right.fill(number);
+            };
+            let round = halo.begin(write).unwrap();
+            if group.rank() == 0 {
+                drop(round);
+                continue;
+            }
+            let (from_left, _) = round.wait().unwrap();
+            let right = from_left.unwrap().iter().filter(|element| **element == number).count();
+            assert_eq!(right, len, "round {number}");
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
 fn a_silent_neighbour_is_named_and_the_round_can_still_be_had() {
     ranks_within(&library(), 3, Duration::from_secs(3), |group| {
         let mut halo = FixedHalo1d::<u64>::new(&group, 8, 8).unwrap();

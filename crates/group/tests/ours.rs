@@ -48,7 +48,7 @@ fn pass(version: u32, rails: &str) {
         ("mlx", "t_", 12),
         ("rapidsmpf", "t_", 14),
         ("conduit", "t_", 9),
-        ("fixed_halo", "", 11),
+        ("fixed_halo", "", 12),
     ];
     for (target, filter, cases) in targets {
         let program = built(&["--package", "ironrail-group", "--test", target], "");
