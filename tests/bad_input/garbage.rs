@@ -10,7 +10,7 @@ use proto::counts::PeerCounts;
 use proto::letter::{Body, Letter, Query, RailNumbers, Status};
 use proto::packet::Ring;
 use proto::rails::Rail;
-use proto::setup::{EndpointId, Entries, Hello, Message, Offers, Secret};
+use proto::setup::{EndpointId, Entries, Hello, Message, Offers, Role, Secret};
 use proto::{Capabilities, ImmediateWidth};
 use proto::{Epoch, Frame, PacketNumber};
 
@@ -18,7 +18,9 @@ use crate::bystander::{self, Bystander};
 use crate::support::calls::{Handle, Net, Object};
 use crate::support::link::{Link, Memory, wait};
 use crate::support::stage::{is_over_shm, play};
-use crate::support::stranger::{CAPABILITIES, LONGEST, Peer, Stranger, prove, wire_handle};
+use crate::support::stranger::{
+    CAPABILITIES, LONGEST, Peer, Stranger, prove, prove_as, wire_handle,
+};
 use crate::{BOUND, counter, not_over, open, stats_file};
 
 /// A message that is neither accepted nor refused by then is lost, at its sender's cost.
@@ -395,6 +397,86 @@ fn a_stranger_that_behaves_like_a_peer_is_accepted_as_one() {
     });
 }
 
+/// A process that has seen the handle's address and id, but not its secret, answers connect in the listener's name, before the listener does.
+fn who_answers_a_connect_without_the_secret_neither_fails_nor_redirects_it() {
+    play(ONE_RAIL, BOUND, |part| {
+        let (net, asking) = open(part);
+        let listening = net.init().expect("init");
+        // Both devices' probes are over.
+        Link::to_self(net, asking).close();
+        Link::to_self(net, listening).close();
+        let door = Door::open(net, asking);
+        let (mut handle, listener) = net.listen(listening, 0).expect("listen");
+        // The way to it is there before it is needed.
+        assert!(door.throw(b"no message"));
+        let theirs = wire_handle(&handle);
+        assert_eq!(net.connect(asking, 0, &mut handle), Ok(None));
+        let mut guessed = theirs;
+        guessed.secret = Secret([1; 16]);
+        let in_their_name = |role, echo| {
+            let mut hello =
+                Hello { from: theirs.endpoint, echo, entries: Entries::default(), ..door.hello() };
+            prove_as(&mut hello, &guessed, role);
+            hello
+        };
+        let mut forged: Vec<Vec<u8>> = Vec::new();
+        for role in [Role::Listens, Role::Connects] {
+            for echo in [0, 5] {
+                forged.push(in_their_name(role, echo).encode().expect("it fits"));
+            }
+        }
+        let unproven = Hello { entries: Entries::default(), ..in_their_name(Role::Listens, 0) };
+        forged.push(unproven.encode().expect("it fits"));
+        let number = PacketNumber::new(0);
+        for key in KEYS {
+            let body = Body::Status(Status {
+                epoch: Epoch(1),
+                consumed: number,
+                asked: number,
+                counts: PeerCounts::default(),
+                waits: false,
+                failed: true,
+                idle_ms: 0,
+                about: None,
+            });
+            let letter = Letter { key, rails: RailNumbers::default(), body };
+            forged.push(Message::encode_letter(&letter).expect("it fits"));
+        }
+        for bytes in &forged {
+            assert!(door.throw(bytes));
+        }
+        let (mut send, mut receive) = (None, None);
+        wait("the listener's own answer", || {
+            send = send.or_else(|| net.connect(asking, 0, &mut handle).expect("connect"));
+            receive = receive.or_else(|| net.accept(listener).expect("accept"));
+            for bytes in forged.iter().take(usize::from(send.is_none())) {
+                assert!(door.throw(bytes));
+            }
+            send.is_some() && receive.is_some()
+        });
+        let (send, receive) = (send.expect("just seen"), receive.expect("just seen"));
+        // Nothing of it reaches the stranger, which has offered its own rails.
+        let (out, into) = (Memory::new(net, send), Memory::new(net, receive));
+        out.buffer.write(0, &[0x5a; 5000]);
+        let posted = net.irecv(receive, into.slot(0), 5000, 0, into.region).expect("irecv");
+        let (received, mut sent, mut size) = (posted.expect("the window has room"), None, None);
+        wait("the message", || {
+            if sent.is_none() {
+                sent = net.isend(send, out.slot(0), 5000, 0, out.region).expect("isend");
+            }
+            for bytes in &forged[forged.len() - KEYS.len()..] {
+                door.stranger.send(door.peer, bytes, Duration::ZERO, || door.is_shut());
+            }
+            size = net.test(received).expect("test");
+            size.is_some()
+        });
+        assert_eq!(size, Some(5000));
+        assert!(into.buffer.read(0, 5000) == [0x5a; 5000]);
+        net.finalize(asking).expect("finalize");
+        net.finalize(listening).expect("finalize");
+    });
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new(random_bytes_on_a_control_endpoint_are_counted_and_dropped),
@@ -409,6 +491,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(raw_bytes_on_the_port_of_a_control_endpoint_are_harmless)
             .needs(not_over("shm", "shm has no port")),
         Test::new(a_stranger_that_behaves_like_a_peer_is_accepted_as_one)
+            .needs(not_over("shm", "shm dies of a peer that was never there")),
+        Test::new(who_answers_a_connect_without_the_secret_neither_fails_nor_redirects_it)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
     ]
 }

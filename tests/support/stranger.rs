@@ -460,7 +460,12 @@ pub(crate) fn wire_handle(handle: &Handle) -> WireHandle {
 
 /// Adds the proof that the sender knows the handle. Everything else must be set already.
 pub(crate) fn prove(hello: &mut Hello, handle: &WireHandle) {
-    hello.add_entry(handle.listener, Role::Connects, &handle.secret, &Mac);
+    prove_as(hello, handle, Role::Connects);
+}
+
+/// The same in another role.
+pub(crate) fn prove_as(hello: &mut Hello, handle: &WireHandle, role: Role) {
+    hello.add_entry(handle.listener, role, &handle.secret, &Mac);
 }
 
 fn letter_of(bytes: &[u8]) -> Letter {

@@ -241,6 +241,67 @@ fn memory_stays_while_its_message_is_on_a_standing_nic_over_tcp() {
     play(&[provider()], BOUND * 6, |part| standing_nic(part, "tcp"));
 }
 
+/// Messages of one part each: that of the second rail stands still when both ends of the connection close. What is deregistered meanwhile is not
+/// free for another use if it was refused; and whoever sits in the slot next has what was sent to it, and nothing else.
+#[test]
+fn a_write_that_comes_after_the_close_is_no_message_of_the_next_connection() {
+    play_each(&["tcp", "efa", "adversary"], &[provider()], BOUND * 6, |part, profile| {
+        set("IRONRAIL_INLINE_MAX_SIZE", "0");
+        set("IRONRAIL_MAX_CONTROL_RAILS", "1");
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "100");
+        let world = World::open(part, profile, [2, 2]);
+        let ends = world.nets.map(End::open);
+        let polls = || (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+        let first = link::Link::open(world, ends);
+        first.warm();
+        first.warm();
+        let received = [0, 1].map(|nth| first.irecv(nth * LEN, LEN, 0));
+        polls();
+        world.fabric.change(1, "stall");
+        for nth in 0..2 {
+            first.isend(nth * LEN, LEN, 0).expect("its receive is advertised");
+        }
+        polls();
+        assert!(world.fabric.number("open.operations") > 0, "{profile}: nothing stands still");
+        let told = received.map(|request| first.net.test(request).expect("test").is_some());
+        assert_eq!(told.iter().filter(|told| **told).count(), 1, "{profile}: one has come");
+        first.close_comms();
+        polls();
+        let free = first.net.deregister(first.receive, first.to);
+        assert!(free.is_err(), "{profile}: a write to it is under way");
+        first.into.write(0, &[9; 2 * LEN]);
+        // So many connections that a slot which was free would have the same generation again, as far as a part says it.
+        for _ in 0..3 {
+            let (send, receive) = connect(&ends[0], &ends[1]);
+            first.net.close_send(send).expect("closeSend");
+            first.net.close_recv(receive).expect("closeRecv");
+            polls();
+        }
+        let next = link::Link::open(world, ends);
+        let received: Vec<Object> = (0..4).map(|nth| next.irecv(nth * LEN, LEN, 0)).collect();
+        polls();
+        world.fabric.change(1, "resume");
+        polls();
+        for request in &received {
+            assert_eq!(next.net.test(*request), Ok(None), "{profile}: nobody has sent it");
+        }
+        assert!(next.into.read(0, 4 * LEN) == [0; 4 * LEN], "{profile}");
+        for (nth, request) in received.into_iter().enumerate() {
+            let sent = next.isend(nth * LEN, LEN, 0).expect("its receive is advertised");
+            assert_eq!(next.finish(request), LEN, "{profile}");
+            next.finish(sent);
+            assert!(next.has(nth * LEN, nth * LEN, LEN), "{profile}");
+        }
+        next.close_comms();
+        polls();
+        close_together(ends);
+        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+    });
+}
+
+/// One part of one rail.
+const LEN: usize = 1000;
+
 /// A connection with an advertised receive, for a message that goes over both rails.
 struct Link {
     net: Net,
