@@ -287,7 +287,7 @@ fn an_invalid_hello_makes_no_connection_and_is_harmless() {
         unknown[2..4].copy_from_slice(&1_u16.to_be_bytes());
         let no_control = Rail { control: None, ..good.rails[0] };
         let no_fabric = Rail { fabric: Name::default(), ..good.rails[0] };
-        let deaf = Capabilities {
+        let silent = Capabilities {
             immediate: ImmediateWidth::None,
             delivery_complete: false,
             ..CAPABILITIES
@@ -303,7 +303,7 @@ fn an_invalid_hello_makes_no_connection_and_is_harmless() {
             Hello { rails: vec![nowhere(&[0xff; 64])], ..good.clone() },
             Hello { rails: vec![nowhere(&[0; 16])], ..good.clone() },
             Hello { rails: vec![nowhere(&unknown)], ..good.clone() },
-            Hello { capabilities: deaf, ..good.clone() },
+            Hello { capabilities: silent, ..good.clone() },
             Hello { capabilities: short, ..good.clone() },
             Hello { capabilities: injects, ..good.clone() },
             Hello { offers: Offers { ring, ..good.offers }, ..good.clone() },
@@ -347,7 +347,7 @@ fn raw_bytes_on_the_port_of_a_control_endpoint_are_harmless() {
         let mut random = Random(0x8765_4321);
         let mut held = Vec::new();
         for round in 0..12 {
-            let mut socket = TcpStream::connect(to).expect("somebody listens");
+            let mut socket = TcpStream::connect(to).expect("the plugin listens");
             socket.set_read_timeout(Some(Duration::from_millis(10))).expect("a socket");
             socket.set_write_timeout(Some(Duration::from_millis(10))).expect("a socket");
             let bytes = random.bytes(1 << (2 * round % 16));

@@ -152,7 +152,7 @@ fn make(
     let listening: Vec<Option<(Handle, Object)>> = plans.iter().map(listen).collect();
     let texts: Vec<String> =
         listening.iter().flatten().map(|(handle, _)| to_text(handle)).collect();
-    peer.tell(&format!("handles {}", texts.join(" ")));
+    peer.send_line(&format!("handles {}", texts.join(" ")));
     let line = receive_line(peer, open);
     let mut theirs: VecDeque<Handle> =
         line.split(' ').skip(1).filter(|text| !text.is_empty()).map(from_text).collect();

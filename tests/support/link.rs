@@ -28,12 +28,12 @@ pub(crate) struct Memory {
 
 /// The other end while a link is made: lines to and from it.
 pub(crate) trait Voice {
-    fn tell(&mut self, line: &str);
+    fn send_line(&mut self, line: &str);
     fn listen(&mut self) -> Option<String>;
 }
 
 impl Voice for &Part {
-    fn tell(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         self.say(line);
     }
 
@@ -43,7 +43,7 @@ impl Voice for &Part {
 }
 
 impl Voice for Cast {
-    fn tell(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         self.say(line);
     }
 
@@ -69,7 +69,7 @@ impl Link {
     /// A link to a peer that calls this as well.
     pub(crate) fn to_peer(net: Net, context: Object, peer: &mut impl Voice) -> Self {
         let (handle, listener) = net.listen(context, 0).expect("listen");
-        peer.tell(&to_text(&handle));
+        peer.send_line(&to_text(&handle));
         let mut theirs = None;
         wait("a handle", || {
             theirs = peer.listen();

@@ -210,7 +210,7 @@ impl Batches {
     ) -> Result<Frame, GroupError> {
         let described = self.inner.book.describe(batch.schema_ref())?;
         let frame = frame::encode(batch, &described).map_err(|why| refused(&why))?;
-        to.try_for_each(|to| self.inner.book.tell(&described, to))?;
+        to.try_for_each(|to| self.inner.book.send(&described, to))?;
         Ok(frame)
     }
 

@@ -59,7 +59,7 @@ impl Book {
     }
 
     /// Sends a schema to a rank, the first time only.
-    pub(crate) fn tell(&self, described: &Arc<Described>, to: usize) -> Result<(), GroupError> {
+    pub(crate) fn send(&self, described: &Arc<Described>, to: usize) -> Result<(), GroupError> {
         let mut pages = self.pages();
         let fingerprint = described.fingerprint;
         if to == self.group.rank() {

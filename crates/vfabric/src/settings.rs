@@ -53,7 +53,7 @@ settings! {
         "The unit of time. Polls: every poll is one. Virtual: nanoseconds, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
     "bandwidth", "Mb/s, one or one per NIC", "200000", "Of each NIC, in virtual time.";
     "latency", "ns, one or one per NIC", "1500", "Of each NIC, in virtual time.";
-    "speed", "Mb/s, one or one per NIC", "200000", "The link speed that fi_info.nic tells.";
+    "speed", "Mb/s, one or one per NIC", "200000", "The link speed in fi_info.nic.";
     "pci", "addresses, one per NIC", "0000:10:00.0 and up", "Where fi_info.nic says that the NICs are.";
     "numa", "nodes, one or one per NIC", "0", "Without `pci`: the PCI domain that each NIC's address has.";
     "tolerate", "rules", "", "Broken rules that are counted apart and fail no test; names as in reports.";

@@ -183,20 +183,20 @@ impl Case {
         Ok(other.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn tell(&self, words: &[u8]) -> Outcome {
-        self.other()?.tell(words)
+    pub(super) fn send(&self, words: &[u8]) -> Outcome {
+        self.other()?.send(words)
     }
 
     /// The message of the other process, if it has arrived.
-    pub(super) fn heard(&self) -> Outcome<Option<Vec<u8>>> {
-        self.other()?.heard()
+    pub(super) fn received(&self) -> Outcome<Option<Vec<u8>>> {
+        self.other()?.received()
     }
 
     /// Waits for a message, without calling the plugin.
-    pub(super) fn hear(&self, what: &str) -> Outcome<Vec<u8>> {
+    pub(super) fn receive(&self, what: &str) -> Outcome<Vec<u8>> {
         self.stage(what);
         loop {
-            if let Some(words) = self.heard()? {
+            if let Some(words) = self.received()? {
                 return Ok(words);
             }
             self.in_time(|| format!("{what}: the other process says nothing"))?;
@@ -209,21 +209,21 @@ impl Case {
         if !self.is_pair() {
             return Ok(());
         }
-        self.tell(what.as_bytes())?;
-        let heard = self.hear(what)?;
+        self.send(what.as_bytes())?;
+        let words = self.receive(what)?;
         hold!(
-            heard == what.as_bytes(),
+            words == what.as_bytes(),
             "conform is at \"{what}\" here and at \"{}\" there",
-            String::from_utf8_lossy(&heard)
+            String::from_utf8_lossy(&words)
         );
         Ok(())
     }
 
     /// The same, calling `step` meanwhile.
     pub(super) fn meet_while(&self, what: &str, mut step: impl FnMut() -> Outcome) -> Outcome {
-        self.tell(what.as_bytes())?;
+        self.send(what.as_bytes())?;
         self.stage(what);
-        while self.heard()?.is_none() {
+        while self.received()?.is_none() {
             step()?;
             self.in_time(|| what.to_owned())?;
             thread::yield_now();
@@ -254,8 +254,8 @@ impl Case {
 
     /// Sends data to the other side and receives its data.
     pub(super) fn swap(&self, what: &str, words: &[u8]) -> Outcome<Vec<u8>> {
-        self.tell(words)?;
-        self.hear(what)
+        self.send(words)?;
+        self.receive(what)
     }
 }
 
@@ -312,7 +312,7 @@ impl Channel {
         Ok(Self { stream, pending: Vec::new() })
     }
 
-    fn tell(&mut self, words: &[u8]) -> Outcome {
+    fn send(&mut self, words: &[u8]) -> Outcome {
         let len =
             u32::try_from(words.len()).map_err(|_| Stop::Fail("too long a word".to_owned()))?;
         let mut frame = len.to_le_bytes().to_vec();
@@ -330,7 +330,7 @@ impl Channel {
         Ok(())
     }
 
-    fn heard(&mut self) -> Outcome<Option<Vec<u8>>> {
+    fn received(&mut self) -> Outcome<Option<Vec<u8>>> {
         if let Some(words) = self.whole() {
             return Ok(Some(words));
         }

@@ -257,12 +257,12 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
 struct Worker {
     child: Child,
     reader: Option<JoinHandle<()>>,
-    heard: Arc<Mutex<Heard>>,
+    words: Arc<Mutex<Words>>,
     status: Option<ExitStatus>,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct Words {
     stage: String,
     said: Option<Said>,
     /// The first line of standard error that is not a log line: the message of a runtime that dies.
@@ -279,33 +279,33 @@ enum Fate {
 impl Worker {
     fn start(command: &mut Command) -> std::io::Result<Self> {
         let mut child = command.spawn()?;
-        let heard = Arc::new(Mutex::new(Heard::default()));
+        let words = Arc::new(Mutex::new(Words::default()));
         let output = child.stdout.take();
-        let ours = Arc::clone(&heard);
+        let ours = Arc::clone(&words);
         let reader = thread::spawn(move || {
             let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines());
             for line in lines.map_while(Result::ok) {
-                let mut heard = ours.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(stage) = line.strip_prefix(STAGE) {
-                    stage.clone_into(&mut heard.stage);
+                    stage.clone_into(&mut words.stage);
                 } else if let Some(said) = line.strip_prefix(VERDICT) {
-                    heard.said = serde_json::from_str(said).ok();
+                    words.said = serde_json::from_str(said).ok();
                 }
             }
         });
         if let Some(errors) = child.stderr.take() {
-            let ours = Arc::clone(&heard);
+            let ours = Arc::clone(&words);
             thread::spawn(move || {
                 for line in BufReader::new(errors).lines().map_while(Result::ok) {
                     let logged = line.trim().is_empty() || line.starts_with('[');
-                    let mut heard = ours.lock().unwrap_or_else(PoisonError::into_inner);
-                    if !logged && heard.complaint.is_none() {
-                        heard.complaint = Some(line);
+                    let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !logged && words.complaint.is_none() {
+                        words.complaint = Some(line);
                     }
                 }
             });
         }
-        Ok(Self { child, reader: Some(reader), heard, status: None })
+        Ok(Self { child, reader: Some(reader), words, status: None })
     }
 
     fn is_running(&mut self) -> bool {
@@ -317,10 +317,10 @@ impl Worker {
 
     /// The death of a victim is not a failure.
     fn has_failed(&self, victim: bool) -> bool {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         let ended_badly = self.status.is_some_and(|status| !status.success());
         let failed = |said: &Said| matches!(said.verdict, Verdict::Fail(_));
-        (ended_badly && !victim) || heard.said.as_ref().is_some_and(failed)
+        (ended_badly && !victim) || words.said.as_ref().is_some_and(failed)
     }
 
     /// Ends the process if it still runs.
@@ -336,19 +336,19 @@ impl Worker {
             let well = self.status.is_some_and(|status| status.success());
             let begun = Instant::now();
             while !reader.is_finished() {
-                let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-                let bound = if well && heard.said.is_none() { BUSY } else { LAST_WORDS };
-                drop(heard);
+                let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+                let bound = if well && words.said.is_none() { BUSY } else { LAST_WORDS };
+                drop(words);
                 if begun.elapsed() >= bound {
                     break;
                 }
                 thread::sleep(WATCH);
             }
         }
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let stage = if heard.stage.is_empty() { "start" } else { &heard.stage };
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let stage = if words.stage.is_empty() { "start" } else { &words.stage };
         if hung {
-            return match &heard.said {
+            return match &words.said {
                 Some(said @ Said { verdict: Verdict::Fail(_) | Verdict::Skip(_), .. }) => {
                     Fate::Said(said.clone())
                 }
@@ -358,11 +358,11 @@ impl Worker {
                 )),
             };
         }
-        match (self.status.and_then(fate), &heard.said) {
+        match (self.status.and_then(fate), &words.said) {
             (None, Some(said)) => Fate::Said(said.clone()),
             (None, None) => Fate::Lost(format!("ended without a verdict, the last stage: {stage}")),
             (Some(fate), _) => {
-                let said = heard.complaint.iter().map(|line| format!("; it said: {line}"));
+                let said = words.complaint.iter().map(|line| format!("; it said: {line}"));
                 let said: String = said.collect();
                 Fate::Lost(format!("{fate}, the last stage: {stage}{said}"))
             }

@@ -42,7 +42,7 @@ impl Advice {
         advice.set(
             "NCCL_NET",
             "Ironrail",
-            "NCCL ends with an error where it would go on by sockets without a word",
+            "NCCL ends with an error where it would silently use sockets",
         );
         advice.libfabric(machine);
         advice.efa(machine);

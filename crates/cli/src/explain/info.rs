@@ -25,7 +25,7 @@ pub(crate) struct Info {
 const EXAMPLES: &str = "\
 Examples:
   ironrail info              Ironrail's devices here, now
-  ironrail info --net ofi    what another plugin tells NCCL
+  ironrail info --net ofi    the properties of another plugin for NCCL
   ironrail info --json       for programs";
 
 impl Info {
@@ -96,7 +96,7 @@ fn own(device: &Device) {
 
 fn show_probed(probed: &Probed) {
     let facts = [
-        (probed.true_lengths, "arrivals tell their lengths"),
+        (probed.true_lengths, "arrivals have their lengths"),
         (probed.self_read, "a rail reads its own memory"),
         (probed.proves_arrival, "a completion proves arrival"),
         (probed.delivery_complete, "delivery is completed when asked for"),

@@ -75,6 +75,6 @@ fn plugin(net: Option<&str>) -> String {
 
 fn not_ours(file: &str, network: &str) -> GroupError {
     GroupError::Usage(format!(
-        "{file} is {network}, which cannot explain itself: `ironrail doctor` looks at any plugin; --net names another one"
+        "{file} is {network}, which cannot explain itself: `ironrail doctor` checks any plugin; --net names another one"
     ))
 }

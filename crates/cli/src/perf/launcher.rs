@@ -82,7 +82,7 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
         let ran = rank::run_collective((benchmark, *what), options, &library, place, &mut say);
         return match ran {
             Ok(()) => Ok(true),
-            Err(Failed { heard: true, .. }) => Ok(false),
+            Err(Failed { reported: true, .. }) => Ok(false),
             Err(Failed { error, .. }) => {
                 rails::abandon();
                 Err(error.of_rank(meeting.rank))
@@ -185,7 +185,7 @@ fn thread_rank(
     let mut place = Remote::join(meeting, options.timeout()).map_err(Some)?;
     if let Benchmark::Collective(what) = benchmark {
         return rank::run_collective((benchmark, *what), options, library, place, emit)
-            .map_err(|Failed { error, heard }| (!heard).then_some(error));
+            .map_err(|Failed { error, reported }| (!reported).then_some(error));
     }
     match rank::run(benchmark, options, library, &mut place, emit) {
         Ok(()) => {

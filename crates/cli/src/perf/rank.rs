@@ -47,7 +47,7 @@ pub(super) fn run_collective(
     emit: &mut dyn FnMut(Event),
 ) -> Result<(), Failed> {
     let mut builder = Builder::new(library).timeout(options.timeout()).device(options.device);
-    let failed = |heard| move |error| Failed { error, heard };
+    let failed = |reported| move |error| Failed { error, reported };
     if let Some(tuning) = options.tuning().map_err(failed(false))? {
         builder = builder.tuning(tuning);
     }
@@ -59,14 +59,14 @@ pub(super) fn run_collective(
     });
     measured
         .and_then(|()| place.barrier(options.timeout()))
-        .map_err(|error| Failed { heard: place.give_up(&error), error })
+        .map_err(|error| Failed { reported: place.give_up(&error), error })
 }
 
 /// Why a rank failed, and whether the rendezvous was informed.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: GroupError,
-    pub(super) heard: bool,
+    pub(super) reported: bool,
 }
 
 /// The rendezvous of a group.

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_mean_tells_all_ranks_from_the_slowest() {
+    fn only_the_mean_differs_between_all_ranks_and_the_slowest() {
         let ranks = [
             Times { mean_us: 1.0, p50_us: 4.0, p99_us: 5.0 },
             Times { mean_us: 3.0, p50_us: 2.0, p99_us: 9.0 },

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         .collect();
     tests.push(Test::new(there_are_sixty_lines_and_a_machine_for_each));
     tests.push(Test::new(a_healthy_machine_gives_no_warn_and_no_fail));
-    tests.push(Test::new(the_exit_code_tells_a_fail_and_strictly_a_warn));
+    tests.push(Test::new(the_exit_code_shows_a_fail_and_with_strict_a_warn));
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
@@ -117,7 +117,7 @@ fn a_healthy_machine_gives_no_warn_and_no_fail() {
     }
 }
 
-fn the_exit_code_tells_a_fail_and_strictly_a_warn() {
+fn the_exit_code_shows_a_fail_and_with_strict_a_warn() {
     let code = |name: &str, value: &str, strict: bool| {
         let mut command = bench::doctor();
         command.env(name, value).args(strict.then_some("--strict"));

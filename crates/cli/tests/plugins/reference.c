@@ -92,7 +92,7 @@ struct comm {
   struct comm *next;  // of all that are open
   struct listener *listener;
   unsigned age, regions, acknowledged, owes;
-  int tag, tagged, thread, partial, deaf;
+  int tag, tagged, thread, partial, stops_reading;
   uint64_t called, looked;
 };
 
@@ -694,7 +694,7 @@ static int deliver(struct comm *comm, struct message *message, int early) {
   if (size > part->room && !is("overflow")) {
     if (is("refuse-at-the-sender")) {
       shutdown(comm->fd, SHUT_RDWR);
-      comm->deaf = 1;
+      comm->stops_reading = 1;
       return 1;
     }
     if (!is("truncate")) {
@@ -734,7 +734,7 @@ static int deliver(struct comm *comm, struct message *message, int early) {
 }
 
 static void receive_now(struct comm *comm) {
-  if (comm->deaf) return;
+  if (comm->stops_reading) return;
   // Early messages come first, in order; one without a receive does not block the others.
   for (struct message **at = &comm->early; *at && !comm->failed;) {
     struct message *message = *at;
@@ -747,7 +747,7 @@ static void receive_now(struct comm *comm) {
     comm->early_count--;
     free(message);
   }
-  while (!comm->failed && !comm->ended && !comm->deaf && comm->early_count < AHEAD) {
+  while (!comm->failed && !comm->ended && !comm->stops_reading && comm->early_count < AHEAD) {
     while (comm->header_moved < sizeof comm->header) {
       ssize_t moved = move(comm, (char *)&comm->header + comm->header_moved, sizeof comm->header - comm->header_moved);
       if (moved <= 0) return;
@@ -834,7 +834,7 @@ static int progress_now(struct comm *comm) {
   uint64_t since = comm->called;
   comm->called = now_ms();
   if (is("idle") && since && comm->called - since > (uint64_t)number_of("idle"))
-    return comm->failed = fail(REMOTE_ERROR, "reference: nothing was heard of the peer");
+    return comm->failed = fail(REMOTE_ERROR, "reference: the peer is silent");
   comm->moved = 0;
   if (comm->sends)
     push(comm);

@@ -183,23 +183,23 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
     }
     stream.set_read_timeout(None)?;
     *shared.stream(rank) = Some(stream.try_clone()?);
-    shared.tell(rank, &Frame::Welcome)?;
+    shared.send(rank, &Frame::Welcome)?;
     Ok(rank)
 }
 
 impl Shared {
     /// Sends one frame to a rank. A rank that accepts no data for long, or has left, gets none.
-    fn tell(&self, rank: usize, frame: &Frame) -> io::Result<()> {
+    fn send(&self, rank: usize, frame: &Frame) -> io::Result<()> {
         match &mut *self.stream(rank) {
             Some(stream) => frame.write(stream),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    fn tell_all_but(&self, rank: Option<usize>, news: &News) {
+    fn send_to_all_but(&self, rank: Option<usize>, news: &News) {
         let frame = Frame::News(news.clone());
         for other in (0..self.size).filter(|other| Some(*other) != rank) {
-            let _ = self.tell(other, &frame);
+            let _ = self.send(other, &frame);
         }
     }
 
@@ -213,7 +213,7 @@ impl Shared {
     fn lost(&self, rank: usize) {
         self.left(rank);
         self.rounds.fail(format!("rank {rank} left"));
-        self.tell_all_but(Some(rank), &News::Lost { rank, why: "it left".to_owned() });
+        self.send_to_all_but(Some(rank), &News::Lost { rank, why: "it left".to_owned() });
     }
 
     fn stuck(self: &Arc<Self>, rank: usize, within: Duration) {
@@ -243,7 +243,7 @@ impl Shared {
         let verdict = watch.verdict();
         drop(watch);
         if let Some(ranks) = verdict {
-            self.tell_all_but(None, &News::Silent { ranks });
+            self.send_to_all_but(None, &News::Silent { ranks });
         }
     }
 
@@ -267,7 +267,7 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
             },
             Ok(Frame::Mail { peer, bytes }) => {
                 if peer < shared.size {
-                    let _ = shared.tell(peer, &Frame::Mail { peer: rank, bytes });
+                    let _ = shared.send(peer, &Frame::Mail { peer: rank, bytes });
                 }
                 continue;
             }
@@ -280,11 +280,11 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
                 continue;
             }
             Ok(Frame::News(News::Aborted { .. })) => {
-                shared.tell_all_but(Some(rank), &News::Aborted { rank });
+                shared.send_to_all_but(Some(rank), &News::Aborted { rank });
                 continue;
             }
             Ok(Frame::News(lost @ News::Lost { .. })) => {
-                shared.tell_all_but(Some(rank), &lost);
+                shared.send_to_all_but(Some(rank), &lost);
                 continue;
             }
             Ok(Frame::Bye) => {
@@ -292,21 +292,21 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
                 gone = true;
                 shared.watch().left(rank);
                 shared.changed.notify_all();
-                shared.tell_all_but(Some(rank), &News::Left { rank });
+                shared.send_to_all_but(Some(rank), &News::Left { rank });
                 continue;
             }
             Ok(Frame::Failed(cause)) => {
                 gone = true;
                 let why = cause.clone();
                 shared.rounds.give_up(cause);
-                shared.tell_all_but(Some(rank), &News::Lost { rank, why });
+                shared.send_to_all_but(Some(rank), &News::Lost { rank, why });
                 Frame::Bye
             }
             Err(_) if gone => return shared.left(rank),
             Ok(_) => return shared.rounds.fail(format!("rank {rank} sent what only the hub may")),
             Err(_) => return shared.lost(rank),
         };
-        if shared.tell(rank, &answer).is_err() {
+        if shared.send(rank, &answer).is_err() {
             return if gone { shared.left(rank) } else { shared.lost(rank) };
         }
     }

@@ -103,10 +103,10 @@ impl Remote {
 
     /// Reports to the hub why ranks give up, the first cause first; returns whether it received everything. Ends the membership.
     pub fn report(&mut self, causes: &[String]) -> bool {
-        causes.iter().all(|cause| self.tell(cause).is_some())
+        causes.iter().all(|cause| self.send_cause(cause).is_some())
     }
 
-    fn tell(&mut self, cause: &str) -> Option<()> {
+    fn send_cause(&mut self, cause: &str) -> Option<()> {
         Frame::Failed(cause.to_owned()).write(&mut self.stream).ok()?;
         let deadline = Instant::now() + GRACE;
         // The answer of a round that this rank no longer waited for may come first.

@@ -90,10 +90,10 @@ impl<T: Element> Outgoing<T> {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(false);
         }
-        self.tell(state, name, Note::Finish(self.numbers)).map(|()| true)
+        self.send_note(state, name, Note::Finish(self.numbers)).map(|()| true)
     }
 
-    fn tell(&mut self, state: &mut State, name: Name, note: Note) -> Result<(), GroupError> {
+    fn send_note(&mut self, state: &mut State, name: Name, note: Note) -> Result<(), GroupError> {
         let name = Name { note: note.encode(), ..name };
         let op = state.mesh.send(self.peer, name, DataType::U8, Place::empty())?;
         self.flights.push_back((op, Sent::Meta { _bytes: Vec::new() }));
@@ -134,7 +134,7 @@ impl<T: Element> Outgoing<T> {
     pub(super) fn cancel(mut self, state: &mut State, name: Name) {
         if !self.finished || self.open > 0 {
             // A peer that accepts no message has left, or the group has failed: it knows both already.
-            let _ = self.tell(state, name, Note::Cancel);
+            let _ = self.send_note(state, name, Note::Cancel);
         }
         for (op, memory) in self.flights {
             state.keep(op, memory);

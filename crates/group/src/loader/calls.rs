@@ -595,7 +595,7 @@ impl Calls {
         let missing = [
             ("init", matches!(self.init, Init::V6(None) | Init::V10(None) | Init::V11(None))),
             ("devices", self.devices.is_none()),
-            ("getProperties", !self.tells_properties()),
+            ("getProperties", !self.has_properties()),
             ("connect", !self.connects()),
             ("iflush", self.iflush.is_none()),
             ("listen", matches!(self.listen, Listen::V6(None) | Listen::V11(None))),
@@ -616,7 +616,7 @@ impl Calls {
         }
     }
 
-    fn tells_properties(&self) -> bool {
+    fn has_properties(&self) -> bool {
         match self.properties {
             GetProperties::V6(call) => call.is_some(),
             GetProperties::V7(call) => call.is_some(),

@@ -67,7 +67,7 @@ pub(super) struct Peer {
     /// By way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 3],
     /// Nothing more can be sent to the peer.
-    deaf: bool,
+    is_closed: bool,
     /// The connection of an error that is being reported.
     failing: Option<Failing>,
 }
@@ -106,7 +106,7 @@ impl Peer {
             incoming: VecDeque::with_capacity(QUEUE),
             first: 0,
             silent: [false; 3],
-            deaf: false,
+            is_closed: false,
             failing: None,
         }
     }
@@ -154,7 +154,7 @@ impl Peer {
     }
 
     fn push_out(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        if self.deaf {
+        if self.is_closed {
             return Ok(false);
         }
         self.failing = Some(Failing::Out);
@@ -187,7 +187,7 @@ impl Peer {
     pub(super) fn left(&mut self) -> bool {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way as usize] = true,
-            Some(Failing::Out) => self.deaf = true,
+            Some(Failing::Out) => self.is_closed = true,
             None => return true,
         }
         self.is_over()
@@ -197,7 +197,7 @@ impl Peer {
     pub(super) fn is_over(&self) -> bool {
         let [small, bulk, data] = self.silent;
         small
-            && (self.deaf || self.has_sent())
+            && (self.is_closed || self.has_sent())
             && self.receiver.held().is_none()
             && (bulk || self.incoming.is_empty())
             && (data || self.data.1.is_idle())
@@ -212,7 +212,7 @@ impl Peer {
         let any = self.bring_in(shared)?;
         let mut parts =
             self.receiver.parts() != before || done != (self.data.1.posted(), self.bulk.1.posted());
-        if !self.deaf {
+        if !self.is_closed {
             self.failing = Some(Failing::Out);
             parts |= self.data.0.progress(shared.registry)?;
             parts |= self.bulk.0.progress(shared.registry)?;

@@ -1,19 +1,19 @@
 // A net plugin over TCP sockets on host memory, for tests: all seven tables, and faults on request.
 //
 // It keeps NCCL's contract strictly, and refuses what breaks it: memory outside its region, a request that is tested
-// before an older one of its connection, more than 32 requests. Its layouts are written down here a second time, so
-// that a mistake in the loader's does not cancel itself out.
+// before an older one of its connection, more than 32 requests. Its layouts are declared here a second time, so
+// that a mistake in the loader's is detected.
 //
 // Faults, by environment variable:
 //   LOOPBACK_CORRUPT=n      flips a bit in every n-th message that is received, of those longer than a header: a header that is
 //                           damaged is a message that never comes
-//   LOOPBACK_REFUSE=n       every n-th isend and irecv answers "not now"
-//   LOOPBACK_STALL=n        from the n-th isend on, nothing is ever taken
+//   LOOPBACK_REFUSE=n       every n-th isend and irecv returns "not now"
+//   LOOPBACK_STALL=n        from the n-th isend on, no message is accepted
 //   LOOPBACK_ERROR=n        the n-th isend returns ncclSystemError
 //   LOOPBACK_DIE=n:path     the first process to make its n-th isend makes the file and dies of SIGKILL
 //   LOOPBACK_FORGET=1       isend leaves *request as it was
-//   LOOPBACK_DEAF=1         accept never sees anybody
-// LOOPBACK_AHEAD=path is none: each process adds the most receives that a comm of its had outstanding, as a line.
+//   LOOPBACK_DEAF=1         accept never finds a peer
+// LOOPBACK_AHEAD=path is not a fault: each process appends a line with the most receives outstanding on one of its comms.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -61,7 +61,7 @@ struct listener {
   int fd;
 };
 
-// What stands in the 128 bytes. `fd` is the connecting side's own: it gets the same buffer at every try.
+// The content of the 128 bytes. `fd` belongs to the connecting side, which passes the same buffer at every attempt.
 struct handle {
   uint32_t magic;
   uint16_t port;
@@ -84,7 +84,7 @@ static int fail(int code, const char *why) {
   return code;
 }
 
-// LOOPBACK_AHEAD: a file that gets a line of each process, the most receives that a comm had outstanding.
+// LOOPBACK_AHEAD: a file to which each process appends the most receives outstanding on one of its comms.
 static void write_ahead(void) {
   const char *path = getenv("LOOPBACK_AHEAD");
   FILE *file = path ? fopen(path, "a") : NULL;
@@ -158,7 +158,7 @@ static int connect_any(int device, void *opaque, void **out) {
     handle->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (connect(handle->fd, (void *)&address, sizeof address) && errno != EINPROGRESS)
       return fail(SYSTEM_ERROR, "loopback: cannot connect");
-    return OK;  // Not yet, even if it is: the caller must come again.
+    return OK;  // Not yet, even if it is done: the caller must call again.
   }
   struct pollfd poller = {.fd = handle->fd, .events = POLLOUT};
   if (poll(&poller, 1, 0) <= 0) return OK;

@@ -1,4 +1,4 @@
-//! Faults of two-sided messages that real providers show now and then: the send completes with success, and the message never arrives, or
+//! Faults of two-sided messages that real providers show occasionally: the send completes with success, and the message never arrives, or
 //! arrives twice.
 
 use super::flight::{Event, Operation, Source};

@@ -154,7 +154,7 @@ impl Engine {
         let Some(endpoint) = self.endpoints.get(initiator) else { return };
         if signalled {
             self.counters.count("completions");
-            self.tell(endpoint.transmit_queue, entry);
+            self.write_entry(endpoint.transmit_queue, entry);
         } else {
             self.let_go(region);
         }
@@ -307,7 +307,7 @@ impl Engine {
             self.let_go(operation.region);
             return;
         }
-        self.tell(queue, entry);
+        self.write_entry(queue, entry);
     }
 
     fn finish_read(&mut self, operation: &mut Operation) {

@@ -107,7 +107,7 @@ impl Engine {
             }
             self.counters.count("arrivals");
             let queue = self.endpoint(operation.target)?.receive_queue;
-            self.tell(queue, entry);
+            self.write_entry(queue, entry);
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Engine {
         }
         self.counters.count("received");
         let queue = self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receive_queue);
-        self.tell(queue, entry);
+        self.write_entry(queue, entry);
     }
 
     /// The context of something that is in flight on the same queue.

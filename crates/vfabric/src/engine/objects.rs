@@ -548,14 +548,14 @@ impl Engine {
     }
 
     /// Writes an entry to a queue.
-    pub(super) fn tell(&mut self, queue: Option<u64>, entry: Entry) {
+    pub(super) fn write_entry(&mut self, queue: Option<u64>, entry: Entry) {
         let Some(id) = queue else { return };
         let Some(queue) = self.queues.get_mut(id) else { return };
         queue.entries.push_back(entry);
         let (len, size) = (queue.entries.len(), queue.size);
         if len > size {
             self.broken(Rule::Overrun, || {
-                format!("completion queue {id} of {size} entries has {len} to tell")
+                format!("completion queue {id} of {size} entries has {len} to hold")
             });
         }
     }

@@ -263,7 +263,7 @@ impl Engine {
         let mut entry = super::Entry::new(id, context, flags);
         entry.error = Some((Errno(sys::FI_ECANCELED), 0));
         entry.region = receive.region;
-        self.tell(queue, entry);
+        self.write_entry(queue, entry);
         Ok(())
     }
 

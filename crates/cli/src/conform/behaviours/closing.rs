@@ -57,7 +57,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "close-of-one-link-leaves-the-other",
-        "of two connections of a pair one is aborted in flight, and the other goes on",
+        "of two connections of a pair one is aborted in flight, and the other continues",
         "NCCL src/init.cc (ncclCommAbort of one communicator of several)",
         close_of_one_link_leaves_the_other,
     ),
@@ -238,7 +238,7 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
         };
         case.until("send until the peer has gone", || {
             step()?;
-            Ok(case.heard()?.map(drop))
+            Ok(case.received()?.map(drop))
         })?;
         case.stage("send on to a receiver that has gone");
         case.during(Duration::from_millis(200), step)?;
@@ -258,7 +258,7 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
     case.stage("close");
     soon("closeRecv", || Ok(receive.close()?))?;
     if case.role() == 1 {
-        case.tell(b"gone")?;
+        case.send(b"gone")?;
     }
     soon("closeSend", || Ok(send.close()?))?;
     case.meet("both are closed")?;

@@ -261,8 +261,8 @@ fn connect_does_not_block(case: &mut Case) -> Outcome {
     if case.role() == 0 {
         let opened = (0..CONNECTS).map(|_| Ok(net.listen(0)?)).collect::<Outcome<Vec<_>>>()?;
         let handles: Vec<u8> = opened.iter().flat_map(|(_, handle)| handle.bytes()).collect();
-        case.tell(&handles)?;
-        case.hear("wait, without accepting, while the peer connects")?;
+        case.send(&handles)?;
+        case.receive("wait, without accepting, while the peer connects")?;
         for (number, (listener, _)) in opened.into_iter().enumerate() {
             let comm = accept(case, &listener)?;
             listener.close()?;
@@ -271,11 +271,11 @@ fn connect_does_not_block(case: &mut Case) -> Outcome {
             comm.close()?;
         }
     } else {
-        let bytes = case.hear("wait for the handles")?;
+        let bytes = case.receive("wait for the handles")?;
         let mut handles = bytes.chunks(128).map(place).collect::<Outcome<Vec<_>>>()?;
         let mut comms = vec![connect_alone(case, &net, &mut handles[0])?];
         comms.extend(connect_beside(case, &net, &mut handles[1..])?);
-        case.tell(b"tried")?;
+        case.send(b"tried")?;
         for (number, (comm, handle)) in comms.into_iter().zip(&mut handles).enumerate() {
             let comm = comm.map_or_else(|| connect(case, &net, handle), Ok)?;
             give(case, &comm, &named(number), 0)?;
@@ -519,7 +519,7 @@ fn listener_takes_ten_in_turn(case: &mut Case) -> Outcome {
     let net = case.net()?;
     if case.role() == 1 {
         let (listener, handle) = net.listen(0)?;
-        case.tell(&handle.bytes())?;
+        case.send(&handle.bytes())?;
         for number in 0..10 {
             let comm = accept(case, &listener)?;
             hold!(take(case, &comm, 300, 0)? == named(number), "message {number} is wrong");
@@ -528,7 +528,7 @@ fn listener_takes_ten_in_turn(case: &mut Case) -> Outcome {
         }
         listener.close()?;
     } else {
-        let bytes = case.hear("wait for the handle")?;
+        let bytes = case.receive("wait for the handle")?;
         for number in 0..10 {
             let comm = connect(case, &net, &mut place(&bytes)?)?;
             give(case, &comm, &named(number), 0)?;
@@ -543,7 +543,7 @@ fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
     let net = case.net()?;
     if case.role() == 1 {
         let (listener, handle) = net.listen(0)?;
-        case.tell(&handle.bytes())?;
+        case.send(&handle.bytes())?;
         let mut comms = Vec::new();
         case.until("accept four", || {
             comms.extend(listener.accept(false)?);
@@ -562,7 +562,7 @@ fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
         case.meet("four messages")?;
         comms.into_iter().try_for_each(ReceiveComm::close)?;
     } else {
-        let bytes = case.hear("wait for the handle")?;
+        let bytes = case.receive("wait for the handle")?;
         let mut handles = (0..RACERS).map(|_| place(&bytes)).collect::<Outcome<Vec<_>>>()?;
         let mut comms: Vec<Option<SendComm>> = (0..RACERS).map(|_| None).collect();
         case.until("connect four times", || {
@@ -604,14 +604,14 @@ fn close_listen_right_after_accept(case: &mut Case) -> Outcome {
     for _ in 0..10 {
         if case.role() == 1 {
             let (listener, handle) = net.listen(0)?;
-            case.tell(&handle.bytes())?;
+            case.send(&handle.bytes())?;
             let comm = accept(case, &listener)?;
             listener.close()?;
             hold!(take(case, &comm, 300, 0)? == named(1), "the message is wrong");
             case.meet("a message is there")?;
             comm.close()?;
         } else {
-            let mut handle = place(&case.hear("wait for the handle")?)?;
+            let mut handle = place(&case.receive("wait for the handle")?)?;
             let comm = connect(case, &net, &mut handle)?;
             give(case, &comm, &named(1), 0)?;
             case.meet("a message is there")?;

@@ -26,7 +26,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     one(
         "gpu-memory-is-refused",
-        "where ptrSupport does not say so, regMr of device memory is an error, and the comm goes on",
+        "where ptrSupport does not say so, regMr of device memory is an error, and the comm still works",
         "NCCL src/transport/net.cc:1944-1963 (user buffers: a failure is tolerated)",
         memory_is_refused,
     ),

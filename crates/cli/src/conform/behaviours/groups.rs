@@ -46,13 +46,13 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "group-tags-above-16-bits",
-        "tags that agree in their low 16 bits tell receives of a group apart",
+        "tags that agree in their low 16 bits distinguish receives of a group",
         "NCCL src/transport/net.cc:1414, 1575 (tag = rank)",
         group_tags_above_16_bits,
     ),
     two(
         "group-tags-below-zero",
-        "negative tags tell receives of a group apart",
+        "negative tags distinguish receives of a group",
         "NCCL plugins/net/README.md (tag is an int)",
         group_tags_below_zero,
     ),

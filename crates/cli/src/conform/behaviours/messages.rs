@@ -141,7 +141,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     one(
         "too-long-send-leaves-others-alone",
-        "after a send that was too long, another connection goes on",
+        "after a send that was too long, another connection still works",
         "NCCL src/transport/net_socket.cc:635-643 (an error of one comm)",
         too_long::others,
     ),
@@ -290,7 +290,7 @@ fn receive_posted_first(case: &mut Case) -> Outcome {
     for bytes in [8, 3000, 200_000] {
         let messages = vec![Message::of(bytes).in_room(bytes + 64); 24];
         if case.role() == 0 {
-            case.hear("wait for the receives")?;
+            case.receive("wait for the receives")?;
             let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
             drive(case, "send late", &mut [&mut out])?;
             out.end()?;
@@ -299,7 +299,7 @@ fn receive_posted_first(case: &mut Case) -> Outcome {
             case.stage("receive early");
             case.during(Duration::from_millis(200), || nudge(&mut [&mut into]))?;
             hold!(into.posted() > 0, "no receive was taken in 200 ms");
-            case.tell(b"posted")?;
+            case.send(b"posted")?;
             drive(case, "receive", &mut [&mut into])?;
             into.end()?;
         }

@@ -277,7 +277,7 @@ fn deregistered_memory_is_left_alone(case: &mut Case) -> Outcome {
         let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
         let mut erred = false;
         case.until("send until the message says that the receiver is gone", || {
-            let gone = case.heard()?.is_some();
+            let gone = case.received()?.is_some();
             // The receiver's end may or may not report an error here.
             erred = erred || out.post().and_then(|_| out.poll()).is_err();
             idle.poll()?;
@@ -302,7 +302,7 @@ fn deregistered_memory_is_left_alone(case: &mut Case) -> Outcome {
         }
         region.deregister()?;
         watch(case, memory, "deregMr returned", || idle.poll().map(drop))?;
-        case.tell(b"gone")?;
+        case.send(b"gone")?;
     }
     link.close()?;
     case.meet("both are closed")?;

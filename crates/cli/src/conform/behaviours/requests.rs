@@ -213,7 +213,7 @@ fn optional_completion_still_delivers(case: &mut Case) -> Outcome {
                     if tested.done {
                         let said = usize::try_from(tested.sizes[0]);
                         let fits = said.is_ok_and(|said| said == 0 || said == bytes);
-                        hold!(fits, "test tells {} of {bytes} bytes", tested.sizes[0]);
+                        hold!(fits, "test reports {} of {bytes} bytes", tested.sizes[0]);
                         requests.remove(0);
                     }
                 }

@@ -48,7 +48,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .within(30),
     victim(
         "death-leaves-others-alone",
-        "a connection to a living process goes on when another's peer is killed",
+        "a connection to a living process still works when another's peer is killed",
         "NCCL src/init.cc (communicators are independent)",
         death_leaves_others_alone,
     )
@@ -62,7 +62,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .within(30),
     victim(
         "death-under-load-is-reported",
-        "when a peer is killed with messages under way in both directions, the survivor gets an error on each connection within a bound (--death), closes, and goes on with others",
+        "when a peer is killed with messages in flight in both directions, the survivor gets an error on each connection within a bound (--death), closes, and uses others",
         "NCCL src/proxy.cc:980-984 (an error becomes the communicator's); NCCL src/transport/net.cc:1196-1300 (abort)",
         death_under_load_is_reported,
     )
@@ -100,7 +100,7 @@ fn silent_sender(case: &mut Case, sizes: &[usize]) -> Outcome {
     if case.role() == 1 {
         let mut out = Outgoing::new(&link.send, 1, &messages, Manner::LIKE_NCCL)?;
         drive(case, "send", &mut [&mut out])?;
-        case.tell(b"sent")?;
+        case.send(b"sent")?;
         return signal_oneself("STOP");
     }
     let manner = Manner { window: 24, ..Manner::LIKE_NCCL };
@@ -109,7 +109,7 @@ fn silent_sender(case: &mut Case, sizes: &[usize]) -> Outcome {
     let mut stopped = false;
     while !into.is_finished() {
         into.step()?;
-        stopped = stopped || case.heard()?.is_some();
+        stopped = stopped || case.received()?.is_some();
         // Lets the sender run ahead, finish and be stopped.
         thread::sleep(Duration::from_millis(if stopped { 0 } else { 4 }));
         case.in_time(|| {
@@ -118,7 +118,7 @@ fn silent_sender(case: &mut Case, sizes: &[usize]) -> Outcome {
     }
     if !stopped {
         // This side has no outstanding request, so NCCL would not call the plugin here.
-        case.hear("wait until the sender's sends are done")?;
+        case.receive("wait until the sender's sends are done")?;
     }
     into.end()
 }
@@ -143,10 +143,10 @@ fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
     let link = Link::open(case, net)?;
     talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     if case.role() == 1 {
-        case.tell(b"dying")?;
+        case.send(b"dying")?;
         signal_oneself("KILL")?;
     }
-    case.hear("wait for the peer's death")?;
+    case.receive("wait for the peer's death")?;
     Ok(link)
 }
 
@@ -273,7 +273,7 @@ fn death_under_load_is_reported(case: &mut Case) -> Outcome {
             first = Some(Instant::now());
         }
         // The peer is dead once the channel to it is closed.
-        if first.is_none() && case.heard() == Err(Stop::Left) {
+        if first.is_none() && case.received() == Err(Stop::Left) {
             first = Some(Instant::now());
         }
         let silent: Vec<String> = flows

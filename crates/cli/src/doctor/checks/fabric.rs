@@ -198,7 +198,7 @@ fn rendezvous(machine: &Machine) -> Option<Finding> {
     Some(Finding::warn(
         "cxi.rendezvous",
         looked,
-        "alt_read is asked for, and the job was not started with disable_rdzv_get: the NIC goes on as before, without a word",
+        "alt_read is asked for, and the job was not started with disable_rdzv_get: the NIC continues as before, silently",
         "start with srun --network=disable_rdzv_get, or unset FI_CXI_RDZV_PROTO; Ironrail writes itself and uses neither",
     ))
 }

@@ -32,7 +32,7 @@ fn settings_files(machine: &Machine) -> Option<Finding> {
         None => Finding::warn(
             "config.file",
             looked,
-            format!("{path} cannot be read, and NCCL goes on without it and without a word"),
+            format!("{path} cannot be read, and NCCL silently continues without it"),
             "correct NCCL_CONF_FILE, or unset it",
         ),
     })
@@ -115,7 +115,7 @@ fn refused(machine: &Machine, plugin: &Plugin) -> Finding {
             return finding;
         }
         let found = format!(
-            "no {} on the loader's path: NCCL would say so at INFO only, and go on with sockets",
+            "no {} on the loader's path: NCCL would say so at INFO only, and use sockets",
             names.join(" and no ")
         );
         return Finding::fail("plugin.found", looked, found, way_to(machine, plugin));

@@ -14,7 +14,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
             CHECK,
             "NCCL_NET is unset",
             format!(
-                "NCCL takes {network}, and goes on by sockets if that fails; NCCL_NET={network} would make it an error"
+                "NCCL takes {network}, and uses sockets if that fails; NCCL_NET={network} would make it an error"
             ),
         )];
     };

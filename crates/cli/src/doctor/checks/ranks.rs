@@ -118,7 +118,7 @@ fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
         "rank.differs",
         "whether the plugin starts on every rank",
         format!(
-            "{} would go on by sockets, and the others by the plugin{why}: the job hangs or ends while it connects",
+            "{} would use sockets, and the others the plugin{why}: the job hangs or ends while it connects",
             named(&without)
         ),
         "cure that rank's own findings; NCCL_NET=Ironrail on all ranks makes it an error there, and not a hang elsewhere",

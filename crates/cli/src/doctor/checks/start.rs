@@ -17,7 +17,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
             Finding::fail(
                 "plugin.devices",
                 "devices",
-                "the plugin starts and has no device: NCCL would leave it and go on by sockets",
+                "the plugin starts and has no device: NCCL would leave it and use sockets",
                 "see what its log says (`ironrail doctor --verbose`); most plugins have devices only where their NICs are",
             )
         } else {

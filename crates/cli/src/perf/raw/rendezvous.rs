@@ -308,7 +308,7 @@ impl Mouth {
     }
 
     /// Reads the announcement in a completed receive.
-    fn heard(&mut self, room: usize) -> RemoteBytes<Data> {
+    fn announcement(&mut self, room: usize) -> RemoteBytes<Data> {
         let mut letter = [0; LETTER_BYTES];
         self.pages.copy_out((LETTERS + room) * LETTER_STRIDE, &mut letter);
         self.unposted.push(room);
@@ -362,7 +362,7 @@ impl Side for Pair {
                 Event::Ended { token: SAID, .. } => self.control.in_flight -= 1,
                 Event::Ended { token, .. } => {
                     let room = usize::try_from(token).ok().filter(|room| *room < LETTERS);
-                    self.announced.push_back(self.control.heard(room.ok_or_else(stray)?));
+                    self.announced.push_back(self.control.announcement(room.ok_or_else(stray)?));
                 }
                 Event::Failed(failed) => {
                     let why = format!("a write or a message failed: {}", failed.error);
