@@ -104,7 +104,6 @@ impl Endpoint {
             keys.extend(lanes.iter().map(|lane| region.key(lane.nic)));
         }
         let now = self.lately();
-        self.core.send_urgent(&mut self.hands, slot, now);
         let mut posted = self.post(slot, all, how, now)?;
         if posted.is_none() {
             let now = self.now();

@@ -83,6 +83,8 @@ pub struct SendFlow {
     fins: u64,
     /// A bit per place of a line whose message travels in parts, and not in a packet.
     written: u64,
+    /// Receives are posted ahead of long messages: not 0 until several have come upon one advert alone.
+    ahead: u8,
     fault: Option<Fault>,
     /// A message that was too long for its receive, or whose write has failed: the receiver is to learn of it.
     refused: Option<Refused>,
@@ -148,6 +150,7 @@ impl SendFlow {
             posting: 0,
             fins: 0,
             written: 0,
+            ahead: 0,
             fault: None,
             refused: None,
             refused_caller: false,

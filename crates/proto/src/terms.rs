@@ -14,6 +14,11 @@ pub struct InlineLimits {
     pub host: u16,
 }
 
+/// Longer messages are written, not sent inline, where receives are posted ahead of them. Inline, a message is copied into its
+/// packet, checked at both ends and copied out: that costs more than a write from so many bytes on, and saves time only where the
+/// message would have to wait for its advert (docs/benchmarks.md).
+pub(crate) const COPIED_AT_MOST: u64 = 2048;
+
 impl InlineLimits {
     /// Whether a message fits a limit; 0 admits none, not even an empty one.
     #[inline]

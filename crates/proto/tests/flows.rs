@@ -268,6 +268,51 @@ fn adverts_of_long_messages_travel_by_halves() {
     assert!(packets <= 40, "{packets} packets for 80 adverts");
 }
 
+/// Goes back and forth with so many receives posted ahead, filled up when all of them are complete.
+fn bounce(pair: &mut Pair, rounds: std::ops::Range<usize>, ahead: usize) {
+    for round in rounds {
+        pair.now = pair.now.plus(Duration::from_micros(5));
+        if round % ahead == 0 {
+            (0..ahead).for_each(|_| pair.post());
+        }
+        settle(pair);
+        send(pair, round);
+        settle(pair);
+        while pair.sends[round].state != Sending::Done {
+            pair.post_part();
+            pair.land();
+            pair.complete();
+            pair.packet_left();
+            pair.poll();
+        }
+    }
+}
+
+#[test]
+fn messages_of_4_kib_are_written_where_receives_are_posted_ahead_and_inline_where_one_is() {
+    let long = Item { tag: 0, room: 4096, len: 4096, host: true };
+    let inline = InlineLimits { unadvertised: 4096, host: 4096 };
+    for (len, ahead, written) in [(4096, 8, 80), (2048, 8, 0), (4096, 1, 0)] {
+        let item = Item { len, ..long };
+        let terms = Terms { inline, ..terms() };
+        let mut pair = Pair::new(program(terms, 80, item), Random::new(1), 0);
+        bounce(&mut pair, 0..80, ahead);
+        assert_eq!(pair.counts.parts, written, "{len} bytes, {ahead} posted: {:?}", pair.counts);
+    }
+}
+
+#[test]
+fn a_sender_notices_that_receives_are_not_posted_ahead_any_more() {
+    let item = Item { tag: 0, room: 4096, len: 4096, host: true };
+    let inline = InlineLimits { unadvertised: 4096, host: 4096 };
+    let terms = Terms { inline, ..terms() };
+    let mut pair = Pair::new(program(terms, 80, item), Random::new(1), 0);
+    bounce(&mut pair, 0..16, 8);
+    bounce(&mut pair, 16..80, 1);
+    let written = pair.counts.parts - 16;
+    assert!((1..=8).contains(&written), "{written} of 64 were written, each upon its own advert");
+}
+
 #[test]
 fn a_lazy_advert_leaves_after_its_wait_and_not_before() {
     let mut pair = Pair::new(program(terms(), 4, SHORT), Random::new(1), 0);

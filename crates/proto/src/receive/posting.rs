@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::ids::Moment;
 use crate::limits::MAX_GROUP;
 use crate::line::Line;
+use crate::terms::COPIED_AT_MOST;
 use crate::window::{WINDOW, place};
 
 impl ReceiveFlow {
@@ -90,7 +91,9 @@ impl ReceiveFlow {
             *kept = *key;
         }
         self.next = line.plus(1);
-        let lazy = host && !optional && self.inline_classes & class_of(len) != 0;
+        // Of several posted receives long messages are better written: that takes their adverts.
+        let written = self.recent > COPIED_AT_MOST && line != self.done;
+        let lazy = host && !optional && self.inline_classes & class_of(len) != 0 && !written;
         if !lazy {
             self.prompt_to = self.next;
         }

@@ -10,9 +10,12 @@ use crate::frame::{INLINE_WORDS, Inline};
 use crate::line::Line;
 use crate::message::{Cut, MessageId, Source};
 use crate::stall::Want;
-use crate::terms::InlineLimits;
+use crate::terms::{COPIED_AT_MOST, InlineLimits};
 use crate::unadvertised::Sent;
 use crate::window::{RECORDS, bit};
+
+/// After so many long messages that came upon one advert alone, receives are not posted ahead any more.
+const AHEAD_LASTS: u8 = 8;
 
 impl SendFlow {
     /// Takes a message, if it can be sent now. `words` is the room in the open packet.
@@ -55,7 +58,10 @@ impl SendFlow {
             self.cut.get_or_insert(Cut { sent: message.len, posted: advert.len });
         }
         let len = message.len.min(advert.len);
-        if message.host && advert.host && InlineLimits::admit(self.terms.inline.host, len) {
+        let path = self.path_of(len, len == advert.len);
+        let inline =
+            message.host && advert.host && InlineLimits::admit(self.terms.inline.host, len);
+        if inline && !self.is_better_written(line, len, path) {
             let frame = self.inline_frame(line, true, message.tag, len);
             if INLINE_WORDS + frame.payload_words() > words {
                 return Ok(self.not_now(Want::Room));
@@ -65,7 +71,6 @@ impl SendFlow {
             let message = self.record(message.source, line, len, State::Inline);
             return Ok(Submit::Inline { message, frame });
         }
-        let path = self.path_of(len, len == advert.len);
         if path == Path::Fin && !self.terms.delivery {
             self.take_line(line, account);
             self.refused = Some(Refused { line, len, begun: false, owed: true });
@@ -81,6 +86,20 @@ impl SendFlow {
         Ok(Submit::Parts { message })
     }
 
+    /// Whether a message that could go inline is written: it is long, and receives are posted ahead.
+    #[inline]
+    fn is_better_written(&mut self, line: Line, len: u64, path: Path) -> bool {
+        if len <= COPIED_AT_MOST || path == Path::Fin {
+            return false;
+        }
+        if self.adverts.has(line.plus(1)) {
+            self.ahead = AHEAD_LASTS;
+        } else if self.ahead > 0 {
+            self.ahead -= 1;
+        }
+        self.ahead > 0
+    }
+
     /// A message whose receive is not known: within the credit it may have to be parked.
     fn submit_unadvertised(
         &mut self,
@@ -89,6 +108,10 @@ impl SendFlow {
         account: &mut Account,
     ) -> Submit {
         if !message.host || !InlineLimits::admit(self.terms.inline.unadvertised, message.len) {
+            return self.not_now(Want::Receive);
+        }
+        // Its advert is on its way, and makes it faster than a copy.
+        if self.ahead > 0 && message.len > COPIED_AT_MOST {
             return self.not_now(Want::Receive);
         }
         let number = self.next_number();
