@@ -384,6 +384,7 @@ pub(super) fn channel(input: &[u8]) {
         locals: std::array::from_fn(|at| at as u8),
         failover: true,
         tries: true,
+        closes: true,
         rail: 0,
         key: KEY,
         peer_timeout: Duration::from_millis(100),

@@ -206,6 +206,7 @@ mod tests {
             locals: [0; 16],
             failover: false,
             tries: false,
+            closes: false,
             rail: 0,
             key: 1,
             peer_timeout: Duration::from_secs(15),

@@ -84,6 +84,11 @@ impl Port {
         self.nic.in_flight() - self.nic.receives_in_flight()
     }
 
+    /// Whether the data rail can be closed while writes are in flight there.
+    pub(super) fn closes_any_time(&self) -> bool {
+        self.nic.closes_any_time()
+    }
+
     /// Whether regions are bound to the endpoint that uses them (FI_MR_ENDPOINT).
     pub(super) fn binds_regions(&self) -> bool {
         self.nic.region_mode().bind_to_endpoint

@@ -102,7 +102,7 @@ settings! {
     /// After how long the log names the peer that connect or accept is waiting for.
     connect_warn: Duration = "CONNECT_WARN_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
     /// How long a peer may leave questions unanswered, or its endpoint refuse every write, before its connections fail. A peer that is merely late is waited for: its plugin answers for it.
-    peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "15000", shared false;
+    peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;
     /// How long deregMr and close wait, all in all, for peers that do not answer, and a last receive for its done to leave.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// After how long a request that waits, while NCCL polls, is a warning: who is late, for what, and how far both ends are. One in a minute at most; 0: never.

@@ -28,10 +28,14 @@ pub const HELLO_AGAIN_MAX: Duration = Duration::from_secs(1);
 /// How long a side that waits hears nothing before it asks, at first and at most.
 pub const QUERY_AFTER: Duration = Duration::from_millis(20);
 pub const QUERY_AFTER_MAX: Duration = Duration::from_secs(1);
+/// After so long without a new inbox the ones before do not make questions rarer.
+pub const SWITCHES_FORGOTTEN: Duration = Duration::from_secs(10);
 /// Answers that leave a completed packet unconsumed before it is taken for lost.
 pub const ANSWERS_UNTIL_LOST: u8 = 2;
 /// Letters without effect on one control rail before the next one is tried.
 pub const LETTERS_PER_RAIL: u32 = 2;
+/// Answers come, and the write of a packet does not end: after so long its control rail is lost, where another one lives.
+pub const CONTROL_HANGS: Duration = Duration::from_millis(500);
 /// How long a control rail takes no letter until the next one is tried.
 pub const LETTER_REFUSED: Duration = Duration::from_millis(100);
 /// More time than this between two polls of an endpoint is no time that a peer was silent.
@@ -54,6 +58,13 @@ pub const RAIL_ASK: Duration = Duration::from_millis(100);
 pub const RAIL_REFUSES: Duration = Duration::from_millis(500);
 /// How often rails are looked at on which writes may hang.
 pub const RAIL_LOOK: Duration = Duration::from_millis(100);
+/// The peer answers, and for so long no write on a rail ends: the rail is lost, where another is open and this one can be closed.
+/// One that may have to be left open gets half of the time of a silent peer, and `RAIL_LAST` at most.
+pub const RAIL_HANGS: Duration = Duration::from_millis(500);
+/// At most so long for the last rail, whose loss is the channel's.
+pub const RAIL_LAST: Duration = Duration::from_secs(8);
+/// Answers further apart than this do not show that the peer runs.
+pub const RAIL_HEARD: Duration = Duration::from_millis(250);
 /// On a lost rail: after so long without an arrival what the peer has posted is not coming any more.
 pub const RAIL_STILL: Duration = Duration::from_millis(10);
 /// The same of our own writes: they do not end by themselves.

@@ -60,6 +60,8 @@ pub struct Parameters {
     pub failover: bool,
     /// Immediates arrive, by which a lost rail can be tried.
     pub tries: bool,
+    /// A data rail on which writes never end can be closed all the same.
+    pub closes: bool,
     /// How long a peer that is waited for may be silent.
     pub peer_timeout: Duration,
     /// The number of the first packet in both directions: 1, except in tests of the wrap.
@@ -476,6 +478,11 @@ impl Channel {
     /// How long a peer that is waited for may be silent.
     pub(crate) fn peer_timeout(&self) -> Duration {
         self.parameters.peer_timeout
+    }
+
+    /// Whether a data rail can be closed on which writes never end.
+    pub(crate) fn closes_rails(&self) -> bool {
+        self.parameters.closes
     }
 
     /// A data rail is lost: its counts say nothing any more.

@@ -112,6 +112,8 @@ pub struct Query {
     pub completed: PacketNumber,
     /// It takes the first of them that was not consumed for lost.
     pub lost: bool,
+    /// The control rail that it goes by: the answer goes by the same, if that lives.
+    pub rail: u8,
     pub counts: PeerCounts,
     /// A connection that the answer is to tell of.
     pub about: Option<Name>,
@@ -170,7 +172,7 @@ impl Letter {
                 words[7] = u64::from(hello.lease.rail);
             }
             Body::Query(query) => {
-                words[2] = u64::from(query.completed.get());
+                words[2] = u64::from(query.completed.get()) | u64::from(query.rail) << 32;
                 words[3] = query.about.map_or(0, name_bits);
                 put_counts(&query.counts, &mut words);
             }
@@ -215,6 +217,7 @@ impl Letter {
                 epoch,
                 completed: first,
                 lost: flags & 1 != 0,
+                rail: low8(third >> 32),
                 counts: counts_of(words),
                 about: name_of(words[3]),
             }),
@@ -305,7 +308,7 @@ mod tests {
             let name =
                 Name { slot: Slot::new(Slot::COUNT - 1).unwrap(), generation: Generation::new(9) };
             let about = flag.then_some(name);
-            let query = Query { epoch, completed: number, lost: flag, counts, about };
+            let query = Query { epoch, completed: number, lost: flag, rail: 3, counts, about };
             let status = Status {
                 epoch,
                 consumed: number,

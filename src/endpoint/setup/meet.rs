@@ -116,8 +116,9 @@ impl Endpoint {
         let rails = peers.rails(id).ok_or(none)?.to_vec();
         let host = *peers.host(id).ok_or(none)?;
         let parameters = peers.parameters(id, self.settings.peer_timeout).ok_or(none)?;
+        let closes = self.hands.nics.iter().all(Port::closes_any_time);
         let parameters =
-            proto::channel::Parameters { failover: self.settings.failover, ..parameters };
+            proto::channel::Parameters { failover: self.settings.failover, closes, ..parameters };
         let number = self.hands.channels.len();
         if number >= CHANNELS_MAX {
             let count = u32::try_from(number).unwrap_or(u32::MAX);

@@ -78,7 +78,7 @@ fn an_empty_environment_gives_the_defaults() {
     assert_eq!((config.largest_write, config.stripe_bytes_min, config.cq_entries), (0, 131_072, 0));
     assert_eq!(config.connect_timeout, Duration::from_secs(600));
     assert_eq!(config.connect_warn, Duration::from_secs(30));
-    assert_eq!(config.peer_timeout, Duration::from_secs(15));
+    assert_eq!(config.peer_timeout, Duration::from_secs(75));
     assert_eq!(config.close_timeout, Duration::from_millis(1500));
     assert_eq!(config.inline_bytes_max, 4096);
     assert_eq!(config.stats_file, None);

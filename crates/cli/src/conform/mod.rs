@@ -70,7 +70,7 @@ pub(crate) struct Conform {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Seconds within which the death of a peer must be reported
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
     death: u64,
     /// Seconds of silence after which an idle peer must still be alive
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]

@@ -484,6 +484,12 @@ impl Nic {
         }
     }
 
+    /// Whether [`fence`](Self::fence) closes a rail on which operations are in flight.
+    #[must_use]
+    pub fn closes_any_time(&self) -> bool {
+        !self.shares_queue && !self.domain.mode().bind_to_endpoint
+    }
+
     /// Closes the endpoint of one rail, and its queue, while the NIC lives on: nothing that was posted there can touch memory any more,
     /// and nothing of peers' can arrive there. The tokens of what was in flight there, which has no other end.
     ///

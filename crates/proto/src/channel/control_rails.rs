@@ -63,6 +63,11 @@ impl ControlRails {
         self.numbers.is_lost(rail)
     }
 
+    /// Whether there is such a rail, and it is not lost.
+    pub(super) fn lives(&self, rail: u8) -> bool {
+        rail < self.count && !self.is_lost(rail)
+    }
+
     /// False: it was lost before, or there is no such rail.
     pub(super) fn lose(&mut self, rail: u8) -> bool {
         let lost = rail < self.count && !self.is_lost(rail);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::bound::{RAIL_ASK, RAIL_SILENT};
+use super::super::bound::{CONTROL_HANGS, QUERY_AFTER, RAIL_ASK, RAIL_LAST, RAIL_SILENT};
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
@@ -27,8 +27,8 @@ pub(super) struct Confirmed {
     asked: Counts,
     /// A bit per rail that is lost: it is not waited for.
     ignored: u16,
-    /// Since when a rail's count stands still below what was asked, and the answers that said so.
-    stalled: Option<(Moment, u32)>,
+    /// For each rail: since when its count stands still below what was asked, and the answers that said so.
+    stalled: [Option<(Moment, u32)>; MAX_DATA_RAILS],
 }
 
 impl Confirmed {
@@ -57,26 +57,39 @@ impl Confirmed {
         if *written == self.seen {
             return None;
         }
-        let behind = |rail: u8| written.get(rail).wrapping_sub(self.seen.get(rail)).cast_signed();
-        let counts = |rail: &u8| self.ignored >> *rail & 1 == 0;
-        (0..low8(MAX_DATA_RAILS as u64)).filter(counts).find(|rail| behind(*rail) > 0)
+        (0..low8(MAX_DATA_RAILS as u64)).find(|rail| self.lacks(*rail, written))
+    }
+
+    fn lacks(&self, rail: u8, written: &Counts) -> bool {
+        let behind = written.get(rail).wrapping_sub(self.seen.get(rail)).cast_signed();
+        self.ignored >> rail & 1 == 0 && behind > 0
     }
 
     /// An answer. The rail whose parts are lost: two answers at least leave it behind, for this long.
     fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
-        let moved = self.seen != *seen;
-        self.seen = *seen;
-        let asked = self.asked;
-        let Some(rail) = self.missing(&asked) else {
-            self.stalled = None;
-            return None;
-        };
-        let (since, answers) = match self.stalled {
-            Some((since, answers)) if !moved => (since, answers + 1),
-            _ => (now, 1),
-        };
-        self.stalled = Some((since, answers));
-        (answers >= 2 && now.since(since) >= bound).then_some(rail)
+        let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.asked);
+        let mut lost = None;
+        for rail in 0..low8(MAX_DATA_RAILS as u64) {
+            let lacks = self.lacks(rail, &asked);
+            let stalled = &mut self.stalled[usize::from(rail)];
+            *stalled = match *stalled {
+                _ if !lacks => None,
+                Some((since, answers)) if before.get(rail) == seen.get(rail) => {
+                    Some((since, answers + 1))
+                }
+                _ => Some((now, 1)),
+            };
+            let is_lost =
+                stalled.is_some_and(|(since, answers)| answers >= 2 && now.since(since) >= bound);
+            if is_lost {
+                lost = lost.or(Some(rail));
+            }
+        }
+        lost
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.stalled.iter().any(Option::is_some)
     }
 }
 
@@ -108,6 +121,14 @@ impl Channel {
         let what = self.recovery.due(target.is_some(), waits, now)?;
         let epoch = target.map_or(Epoch(0), |target| target.epoch);
         let counts = *counts;
+        let asked_by = match what {
+            DueLetter::Status { rail, .. } if self.rails.lives(rail) => Some(rail),
+            _ => None,
+        };
+        let rail = match asked_by {
+            Some(rail) => rail,
+            None => self.living_rail_past(self.recovery.rails_passed())?,
+        };
         let body = match what {
             DueLetter::Hello => Body::Hello(Hello {
                 lease,
@@ -120,10 +141,11 @@ impl Channel {
                 epoch,
                 completed: self.shadow.completed(),
                 lost: self.recovery.takes_for_lost(),
+                rail,
                 counts,
                 about: self.asking.about(),
             }),
-            DueLetter::Status { asked } => Body::Status(Status {
+            DueLetter::Status { asked, .. } => Body::Status(Status {
                 epoch: lease.epoch,
                 consumed: inbox.consumed(),
                 asked,
@@ -134,7 +156,6 @@ impl Channel {
                 about: self.asking.answer_owed(),
             }),
         };
-        let rail = self.living_rail_past(self.recovery.rails_passed())?;
         let letter = Letter { key: self.peer_key, rails: self.rails.numbers(), body };
         Some(Due { rail, letter, what })
     }
@@ -201,6 +222,11 @@ impl Channel {
     pub fn ask_about(&mut self, name: Option<Name>) {
         self.asking.want(name);
         self.recovery.ask_now();
+    }
+
+    /// The peer is asked again soon: whether it runs decides about a rail.
+    pub(crate) fn ask_soon(&mut self) {
+        self.recovery.ask_within(RAIL_ASK);
     }
 
     /// What the peer said last when it was asked, and when, by the clock of polls.
@@ -286,7 +312,7 @@ impl Channel {
             self.wants_inbox = true;
             self.wants_another_rail = true;
         }
-        self.recovery.owe_status(query.completed);
+        self.recovery.owe_status(query.completed, query.rail);
     }
 
     /// A STATUS. Answers a data rail whose parts do not arrive; `survives`: another one is left.
@@ -302,11 +328,11 @@ impl Channel {
             return None;
         }
         let seen = &status.counts.seen;
-        let half = self.parameters.peer_timeout / 2;
-        let bound = if survives { half.min(RAIL_SILENT) } else { half };
+        let last = (self.parameters.peer_timeout / 2).min(RAIL_LAST);
+        let bound = if survives { last.min(RAIL_SILENT) } else { last };
         let lost = self.confirmed.answered(seen, now, bound);
         self.recovery.answered();
-        if self.confirmed.stalled.is_some() {
+        if self.confirmed.is_stalled() {
             // Else the answer that tells comes up to a second after the bound.
             self.recovery.ask_within(RAIL_ASK);
         }
@@ -320,9 +346,31 @@ impl Channel {
             if self.recovery.takes_for_lost() {
                 // The next question says so, and the peer lends a new inbox.
                 self.recovery.ask_now();
+            } else {
+                self.recovery.ask_within(QUERY_AFTER);
             }
         }
+        self.find_hanging(now);
         lost
+    }
+}
+
+impl Channel {
+    /// The peer answers by letters, and a packet's write does not end: its rail is lost. The only one gets as long as a silent peer.
+    fn find_hanging(&mut self, now: Moment) {
+        let hanging = self.shadow.is_writing().then(|| self.shadow.acknowledged());
+        let hangs = self.recovery.hangs(hanging, now);
+        let Some(target) = self.shadow.target().filter(|_| hanging.is_some()) else { return };
+        let rail = target.rail;
+        let bound = match self.living_rail_past(1) == Some(rail) {
+            true => self.parameters.peer_timeout,
+            false => CONTROL_HANGS,
+        };
+        if hangs >= bound && !self.is_lost(rail) {
+            self.rail_lost(rail);
+        } else {
+            self.recovery.ask_within(RAIL_ASK);
+        }
     }
 }
 

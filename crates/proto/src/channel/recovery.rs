@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::super::bound::{
     ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, LETTERS_PER_RAIL,
-    POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX,
+    POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX, SWITCHES_FORGOTTEN,
 };
 use super::super::ids::{Moment, PacketNumber};
 
@@ -42,14 +42,19 @@ pub struct Recovery {
     hello: Greeting,
     /// The other side's HELLO wants to see its epoch.
     echo_owed: bool,
-    /// What the QUERY to be answered named as completed.
-    status_owed: Option<PacketNumber>,
+    /// What the QUERY to be answered named as completed, and the rail that it came by.
+    status_owed: Option<(PacketNumber, u8)>,
     /// When something of the peer was last heard, or the waiting began.
     heard: Moment,
     asked: Moment,
     ask_after: Duration,
     /// Inboxes that replaced a lost packet's: a reader that is merely late must not lose all its inboxes.
     switches: u32,
+    /// How long the first question waits, by their number.
+    first_wait: Duration,
+    switched_at: Moment,
+    /// The oldest packet whose write has not ended, and since when answers leave it there.
+    hangs: Option<(PacketNumber, Moment)>,
     /// Packets that went out again.
     resent: u32,
     /// Answers in a row that left a completed packet unconsumed.
@@ -73,7 +78,11 @@ enum Greeting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DueLetter {
     Hello,
-    Status { asked: PacketNumber },
+    /// The answer to a question that came by this rail.
+    Status {
+        asked: PacketNumber,
+        rail: u8,
+    },
     Query,
 }
 
@@ -87,6 +96,9 @@ impl Recovery {
             asked: now,
             ask_after: QUERY_AFTER,
             switches: 0,
+            first_wait: QUERY_AFTER,
+            switched_at: now,
+            hangs: None,
             resent: 0,
             answers: 0,
             letters: 0,
@@ -99,6 +111,7 @@ impl Recovery {
     #[inline]
     pub fn progressed(&mut self) {
         self.letters = 0;
+        self.ask_after = self.first_wait;
     }
 
     /// A question of ours was answered: its rail lets letters through, and the next go by it, too.
@@ -127,7 +140,7 @@ impl Recovery {
     #[inline]
     pub fn content(&mut self, now: Moment) {
         (self.heard, self.asked) = (now, now);
-        self.ask_after = self.first_wait();
+        self.ask_after = self.first_wait;
         self.letters = 0;
     }
 
@@ -144,8 +157,13 @@ impl Recovery {
     /// The peer has lent a new inbox: what was unacknowledged goes out again.
     pub fn adopted(&mut self, now: Moment) {
         (self.heard, self.asked, self.answers) = (now, now, 0);
-        self.switches = self.switches.saturating_add(1);
-        self.ask_after = self.first_wait();
+        // Losses that lie far apart are not a reader that is late.
+        if now.since(self.switched_at) >= SWITCHES_FORGOTTEN {
+            self.switches = 0;
+        }
+        self.switched_at = now;
+        self.switched();
+        self.ask_after = self.first_wait;
     }
 
     /// Something may be lost: nothing is gained by a wait.
@@ -165,6 +183,7 @@ impl Recovery {
 
     pub fn switched(&mut self) {
         self.switches = self.switches.saturating_add(1);
+        self.first_wait = (QUERY_AFTER * (1 << self.switches.min(5))).min(QUERY_AFTER_MAX);
     }
 
     /// The peer does not know our newest inbox.
@@ -184,8 +203,9 @@ impl Recovery {
         self.echo_owed = true;
     }
 
-    pub fn owe_status(&mut self, asked: PacketNumber) {
-        self.status_owed = Some(asked);
+    /// `rail`: by which the question came.
+    pub fn owe_status(&mut self, asked: PacketNumber, rail: u8) {
+        self.status_owed = Some((asked, rail));
     }
 
     /// Letters that the keeper must bring out.
@@ -196,6 +216,13 @@ impl Recovery {
     /// An answer left a packet unconsumed whose write had completed.
     pub fn left_unconsumed(&mut self) {
         self.answers = self.answers.saturating_add(1);
+    }
+
+    /// An answer has come, and the write of this packet, the oldest one, has not ended. For how long answers have left it there.
+    pub fn hangs(&mut self, oldest: Option<PacketNumber>, now: Moment) -> Duration {
+        let same = self.hangs.filter(|(number, _)| Some(*number) == oldest);
+        self.hangs = same.or(oldest.map(|number| (number, now)));
+        self.hangs.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
 
     /// The oldest unacknowledged packet is another one now.
@@ -222,8 +249,8 @@ impl Recovery {
         if !knows_peer {
             return None;
         }
-        if let Some(asked) = self.status_owed {
-            return Some(DueLetter::Status { asked });
+        if let Some((asked, rail)) = self.status_owed {
+            return Some(DueLetter::Status { asked, rail });
         }
         let quiet = now.since(self.heard.max(self.asked)) >= self.ask_after;
         (waits && quiet).then_some(DueLetter::Query)
@@ -243,6 +270,10 @@ impl Recovery {
     /// It was posted.
     pub fn said(&mut self, letter: DueLetter, now: Moment) {
         self.refused = None;
+        if let DueLetter::Status { .. } = letter {
+            self.status_owed = None;
+            return;
+        }
         let passed = self.rails_passed();
         self.letters = self.letters.saturating_add(1);
         match letter {
@@ -255,17 +286,13 @@ impl Recovery {
                 };
                 self.hello = Greeting::Said { at: now, wait };
             }
-            DueLetter::Status { .. } => self.status_owed = None,
+            DueLetter::Status { .. } => {}
             DueLetter::Query => {
                 self.asked = now;
                 self.asked_past = passed;
                 self.ask_after = (self.ask_after * 2).clamp(QUERY_AFTER, QUERY_AFTER_MAX);
             }
         }
-    }
-
-    fn first_wait(&self) -> Duration {
-        (QUERY_AFTER * (1 << self.switches.min(5))).min(QUERY_AFTER_MAX)
     }
 }
 
@@ -337,13 +364,10 @@ mod tests {
             if question >= 2 {
                 recovery.answered();
             }
-            recovery.said(DueLetter::Status { asked: PacketNumber::new(0) }, ms(question));
+            let answer = DueLetter::Status { asked: PacketNumber::new(0), rail: 0 };
+            recovery.said(answer, ms(question));
         }
-        assert_eq!(
-            rails,
-            [0, 1, 2, 2, 2, 2, 2, 2],
-            "answers of ours count, too, but not against it"
-        );
+        assert_eq!(rails, [0, 0, 1, 1, 1, 1, 1, 1], "answers of ours do not count");
     }
 
     #[test]

@@ -174,6 +174,11 @@ impl Shadow {
         self.unposted != self.next
     }
 
+    /// Whether the write of the oldest unacknowledged packet was not taken, or has not ended.
+    pub fn is_writing(&self) -> bool {
+        self.records.front().is_some_and(|one| matches!(one.state, State::Sealed | State::Posted))
+    }
+
     /// The last packet up to which all writes have completed.
     pub fn completed(&self) -> PacketNumber {
         let done = self.records.iter().take_while(|record| record.state == State::Completed);

@@ -374,6 +374,7 @@ fn channel(rails: u8) -> Channel {
         locals: [0; 16],
         failover: false,
         tries: false,
+        closes: false,
         rail: 0,
         key: 5,
         peer_timeout: Duration::from_secs(5),
@@ -398,6 +399,7 @@ fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
         epoch: Epoch(epoch),
         completed: FIRST,
         lost: true,
+        rail: 0,
         counts: PeerCounts::default(),
         about: None,
     };
@@ -489,6 +491,7 @@ fn a_stranger_has_no_effect() {
         epoch: Epoch(1),
         completed: FIRST,
         lost: true,
+        rail: 0,
         counts: PeerCounts::default(),
         about: None,
     };

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use super::super::account::Account;
 use super::super::bound::{
-    QUERY_AFTER_MAX, RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_LOOK, RAIL_REFUSES,
-    RAIL_STILL, RAIL_STUCK,
+    RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_HANGS, RAIL_HEARD, RAIL_LAST, RAIL_LOOK,
+    RAIL_REFUSES, RAIL_STILL, RAIL_STUCK,
 };
 use super::super::channel::Cause;
 use super::super::connection::Connection;
@@ -106,21 +106,38 @@ impl Hanging {
         Self { look_at: Moment::default(), rails: 0, waits: false, ended }
     }
 
-    /// Looks at the rails: whether nothing ends on one of them for so long, and as long as its writes may take. The time in which
-    /// the peer is stopped does not count: it cannot take what it is sent.
+    /// Whether nothing has ended on a rail lately.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Looks at the rails: whether nothing ends on one of them for so long, and as long as its writes may take; for `last` where
+    /// no other rail is any better. The time in which the peer does not answer does not count: it may be stopped.
     #[cold]
-    fn look(&mut self, account: &Account, stopped: bool, now: Moment, bound: Duration) {
-        (self.look_at, self.waits) = (now.plus(RAIL_LOOK), false);
+    fn look(
+        &mut self,
+        account: &Account,
+        stopped: bool,
+        now: Moment,
+        (bound, last): (Duration, Duration),
+    ) {
+        self.look_at = now.plus(RAIL_LOOK);
+        let Account { rails, loads, .. } = account;
+        let is_still = |rail: u8, ended: u32| {
+            loads.is_open(rail) && rails.flying_on(rail) > 0 && rails.ended_on(rail) == ended
+        };
+        let still = (0..).zip(&self.ended).map(|(rail, (ended, _))| is_still(rail, *ended));
+        let still = still.filter(|still| *still).count();
+        self.waits = still > 0;
+        let others = rails.survives() && still < loads.open_rails() as usize;
+        let bound = if others { bound } else { last };
         for (rail, (ended, since)) in (0..).zip(&mut self.ended) {
-            let count = account.rails.ended_on(rail);
-            let still = account.rails.flying_on(rail) > 0 && count == *ended;
-            self.waits |= still && account.loads.is_open(rail);
-            if stopped || !still {
-                (*ended, *since) = (count, now);
+            if stopped || !is_still(rail, *ended) {
+                (*ended, *since) = (rails.ended_on(rail), now);
                 continue;
             }
-            let slow = Duration::from_micros(account.loads.queued(rail) / SLOWEST);
-            if account.loads.is_open(rail) && now.since(*since) >= bound + slow {
+            let slow = Duration::from_micros(loads.queued(rail) / SLOWEST);
+            if now.since(*since) >= bound + slow {
                 self.rails |= 1 << rail;
             }
         }
@@ -159,8 +176,10 @@ impl Peer {
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
         if now >= self.hanging.look_at {
-            let stopped = self.channel.silence(now) >= QUERY_AFTER_MAX;
-            self.hanging.look(&self.account, stopped, now, self.channel.peer_timeout() / 2);
+            let stopped = self.channel.silence(now) >= RAIL_HEARD;
+            let last = (self.channel.peer_timeout() / 2).min(RAIL_LAST);
+            let bound = if self.channel.closes_rails() { last.min(RAIL_HANGS) } else { last };
+            self.hanging.look(&self.account, stopped, now, (bound, last));
             self.account.speeds.look(&mut self.account.loads);
         }
         self.account.rails.has_news() || self.hanging.rails != 0 || self.has_rested(real)
@@ -178,7 +197,7 @@ impl Peer {
 
     /// Whether writes on a data rail wait for a peer that may be stopped.
     pub(super) fn awaits_writes(&self) -> bool {
-        self.hanging.waits
+        self.hanging.waits()
     }
 
     /// Whether nothing of the peer's lands here by a lost rail any more: only then the channel is over.
@@ -527,7 +546,7 @@ impl Peer {
 }
 
 /// Bytes per microsecond: a rail that is slower may be taken for one that hangs.
-const SLOWEST: u64 = 1;
+const SLOWEST: u64 = 8;
 
 fn rails_of(set: u16) -> impl Iterator<Item = u8> {
     (0..16).filter(move |rail| set >> rail & 1 == 1)
@@ -540,7 +559,7 @@ mod tests {
     #[test]
     fn a_rail_hangs_when_nothing_ends_there_while_the_peer_runs() {
         let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
-        let bound = Duration::from_secs(5);
+        let bound = (Duration::from_secs(5), Duration::from_secs(5));
         let mut account = Account::new(2);
         account.rails.posted(1, true);
         let mut hanging = Hanging::new(2);

@@ -135,9 +135,12 @@ impl<C: Connection> Endpoint<C> {
             }
             Body::Status(status) => {
                 let Self { peers, table, .. } = self;
-                let Peer { channel, account, .. } = &mut peers[index];
+                let Peer { channel, account, hanging, .. } = &mut peers[index];
                 let survives = account.rails.survives() && account.loads.open_rails() > 1;
                 let lost = channel.answered(status, survives, now.1, |sent| left(table, sent));
+                if hanging.waits() {
+                    channel.ask_soon();
+                }
                 if let Some(rail) = lost {
                     self.rail_lost(perform, (index, rail), Cause::DataLost { rail }, now);
                 }

@@ -63,6 +63,7 @@ impl Agreement {
             data_rails: low8(self.rails.data.len() as u64),
             locals: std::array::from_fn(|at| self.rails.data.get(at).map_or(0, |pair| pair.ours)),
             failover: true,
+            closes: false,
             tries: self.capabilities.immediate != ImmediateWidth::None,
             rail: low8((nth % u32::from(rails).max(1)).into()),
             key,

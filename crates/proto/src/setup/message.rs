@@ -102,7 +102,8 @@ mod tests {
         let hello =
             letter::Hello { lease, key: 7, consumed: number, echo: epoch, wants_echo: true };
         let counts = PeerCounts::default();
-        let query = letter::Query { epoch, completed: number, lost: true, counts, about: None };
+        let query =
+            letter::Query { epoch, completed: number, lost: true, rail: 0, counts, about: None };
         [Body::Hello(hello), Body::Query(query)].map(|body| Letter {
             key: 5,
             rails: letter::RailNumbers::default(),

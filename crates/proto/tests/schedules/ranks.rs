@@ -395,7 +395,7 @@ impl World {
         let peers = &mut data.peers[node];
         let parameters = peers.parameters(peer, setup.peer_timeout).unwrap();
         let (first, failover) = (PacketNumber::new(setup.first), setup.failover);
-        let parameters = Parameters { first, failover, ..parameters };
+        let parameters = Parameters { first, failover, closes: true, ..parameters };
         let channel = self.ranks[node].endpoint.add_channel(parameters).unwrap();
         peers.join(peer, channel);
         let agreement = peers.agreement(peer).unwrap();

@@ -83,6 +83,7 @@ impl World {
                 locals: [0; 16],
                 failover: false,
                 tries: false,
+                closes: true,
                 rail: (self.nodes[node].channels.len() % usize::from(setup.rails)) as u8,
                 key: self.wire.random.next() | 1,
                 peer_timeout: setup.peer_timeout,
