@@ -221,7 +221,7 @@ impl Recovery {
     /// An answer has come, and the write of this packet, the oldest one, has not ended. For how long answers have left it there.
     pub fn hangs(&mut self, oldest: Option<PacketNumber>, now: Moment) -> Duration {
         let same = self.hangs.filter(|(number, _)| Some(*number) == oldest);
-        self.hangs = same.or(oldest.map(|number| (number, now)));
+        self.hangs = same.or_else(|| oldest.map(|number| (number, now)));
         self.hangs.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
 
