@@ -221,6 +221,7 @@ fn hellos_without_proof_and_letters_of_no_channel_are_counted_and_dropped() {
                     epoch,
                     completed: number,
                     lost: true,
+                    rail: 0,
                     counts,
                     about: None,
                 });
