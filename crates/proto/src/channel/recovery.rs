@@ -353,6 +353,20 @@ mod tests {
     }
 
     #[test]
+    fn questions_come_soon_again_once_a_packet_has_come_though_something_is_always_waited_for() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.echoed();
+        for now in [20, 60, 140, 300] {
+            assert_eq!(recovery.due(true, true, ms(now)), Some(DueLetter::Query));
+            recovery.said(DueLetter::Query, ms(now));
+        }
+        recovery.heard(ms(310));
+        recovery.progressed();
+        assert_eq!(recovery.due(true, true, ms(329)), None);
+        assert_eq!(recovery.due(true, true, ms(330)), Some(DueLetter::Query));
+    }
+
+    #[test]
     fn a_rail_by_which_questions_are_answered_is_kept() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
@@ -423,5 +437,8 @@ mod tests {
             assert_eq!(recovery.due(true, true, ms(wait - 1)), None);
             assert_eq!(recovery.due(true, true, ms(wait)), Some(DueLetter::Query));
         }
+        recovery.adopted(ms(10_000));
+        assert_eq!(recovery.due(true, true, ms(10_039)), None);
+        assert_eq!(recovery.due(true, true, ms(10_040)), Some(DueLetter::Query), "it was long ago");
     }
 }

@@ -1,6 +1,7 @@
 //! The halves of a channel by themselves, over a wire on which every write lands at once.
 
 use super::*;
+use crate::counts::Counts;
 use crate::frame::{Frame, Inline};
 use crate::ids::{Name, Nonce};
 use crate::letter::{Body, Hello, Letter, Query, RailNumbers, Trial};
@@ -505,4 +506,119 @@ fn a_stranger_has_no_effect() {
         assert_eq!(channel.believes(&letter(Body::Hello(hello)), proven), greets);
         assert_eq!(channel.believes(&letter(Body::Query(query)), proven), asks);
     }
+}
+
+fn at(ms: u64) -> Moment {
+    Moment::from_nanos(ms * 1_000_000)
+}
+
+/// A channel with an inbox of the peer's, whose HELLO is echoed.
+fn greeted(rails: u8) -> (Channel, Memories) {
+    let mut channel = channel(rails);
+    let mut memories = Memories(vec![words(), words()]);
+    lend(&mut channel);
+    let echo = channel.inbox().unwrap().lease().epoch;
+    let hello = Hello { lease: lease(1), key: 9, consumed: BEFORE, echo, wants_echo: false };
+    let now = (Moment::default(), Moment::default());
+    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(0), now, |_| {}), None);
+    channel.greeted(&hello);
+    (channel, memories)
+}
+
+fn question(rail: u8) -> Query {
+    let counts = PeerCounts::default();
+    Query { epoch: Epoch(1), completed: BEFORE, lost: false, rail, counts, about: None }
+}
+
+#[test]
+fn an_answer_goes_by_the_rail_that_the_question_came_by_if_that_lives() {
+    let counts = PeerCounts::default();
+    for (rail, lost, by) in [(0, None, 0), (1, None, 1), (1, Some(1), 0), (7, None, 0)] {
+        let (mut channel, _) = greeted(2);
+        lost.into_iter().for_each(|rail| channel.rail_lost(rail));
+        channel.asked(&question(rail), None, Duration::ZERO);
+        let due = channel.next_letter(&counts, false, at(1)).unwrap();
+        assert!(matches!(due.letter.body, Body::Status(_)), "{due:?}");
+        assert_eq!(due.rail, by, "asked by {rail}, lost: {lost:?}");
+    }
+}
+
+#[test]
+fn a_question_names_its_rail() {
+    let (mut channel, _) = greeted(2);
+    let counts = PeerCounts::default();
+    let mut rails = Vec::new();
+    for ms in [50, 150, 350, 800] {
+        let due = channel.next_letter(&counts, true, at(ms)).unwrap();
+        let Body::Query(query) = &due.letter.body else { panic!("{due:?}") };
+        assert_eq!(query.rail, due.rail);
+        channel.letter_posted(&due, at(ms));
+        rails.push(due.rail);
+    }
+    assert_eq!(rails, [0, 0, 1, 1]);
+}
+
+/// The peer answers, and the write of a packet to it does not end.
+#[test]
+fn a_control_rail_on_which_a_write_never_ends_is_lost_and_the_only_one_after_the_time_of_a_silent_peer()
+ {
+    for (rails, lost_after) in [(2, 500), (1, 5000)] {
+        let (mut channel, mut memories) = greeted(rails);
+        assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
+        channel.seal(memories.shadow(MemoryId(0)));
+        let packet = channel.next_post().unwrap();
+        channel.posted(&packet, at(0));
+        let status = crate::letter::Status {
+            epoch: Epoch(1),
+            consumed: BEFORE,
+            asked: BEFORE,
+            counts: PeerCounts::default(),
+            waits: false,
+            failed: false,
+            idle_ms: 0,
+            about: None,
+        };
+        for ms in (1..=lost_after).step_by(100) {
+            assert_eq!(channel.answered(&status, true, at(ms), |_| {}), None);
+            assert!(!channel.is_lost(0), "after {ms} ms");
+        }
+        assert_eq!(channel.answered(&status, true, at(lost_after + 1), |_| {}), None);
+        assert!(channel.is_lost(0));
+        let failing = (rails == 1).then_some(Cause::NoRail);
+        assert_eq!(channel.is_failing(), failing);
+    }
+}
+
+/// What a lost rail had was posted again on another one just before the answer.
+#[test]
+fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_that_stands_still() {
+    let (mut channel, _) = greeted(1);
+    let mut counts = PeerCounts::default();
+    let mut status = crate::letter::Status {
+        epoch: Epoch(1),
+        consumed: BEFORE,
+        asked: BEFORE,
+        counts: PeerCounts::default(),
+        waits: false,
+        failed: false,
+        idle_ms: 0,
+        about: None,
+    };
+    let mut ask = |channel: &mut Channel, counts: &PeerCounts, ms: u64| {
+        channel.ask();
+        let due = channel.next_letter(counts, true, at(ms)).unwrap();
+        assert!(matches!(due.letter.body, Body::Query(_)), "{due:?}");
+        channel.letter_posted(&due, at(ms));
+        status.counts.seen = Counts::default();
+        channel.answered(&status, true, at(ms), |_| {})
+    };
+    counts.completed.add(0);
+    assert_eq!(ask(&mut channel, &counts, 100), None);
+    assert_eq!(ask(&mut channel, &counts, 500), None);
+    counts.completed.add(1);
+    assert_eq!(ask(&mut channel, &counts, 600), Some(0));
+    channel.ignore_counts_of(0);
+    assert_eq!(ask(&mut channel, &counts, 700), None, "it was written 100 ms ago");
+    assert_eq!(ask(&mut channel, &counts, 1099), None);
+    assert_eq!(ask(&mut channel, &counts, 1100), Some(1));
 }

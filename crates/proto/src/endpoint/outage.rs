@@ -580,4 +580,25 @@ mod tests {
         hanging.look(&account, false, at(67), bound);
         assert!(!hanging.waits, "nothing is under way");
     }
+
+    #[test]
+    fn rails_get_longer_where_no_other_is_any_better() {
+        let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
+        let bounds = (Duration::from_millis(500), Duration::from_secs(8));
+        for (still, survives, lost) in
+            [(0b01, true, 0b01), (0b11, true, 0), (0b10, true, 0b10), (0b10, false, 0)]
+        {
+            let mut account = Account::new(2);
+            account.rails.set_survives(survives);
+            rails_of(still).for_each(|rail| account.rails.posted(rail, true));
+            let mut hanging = Hanging::new(2);
+            hanging.look(&account, true, at(0), bounds);
+            hanging.look(&account, false, at(499), bounds);
+            assert_eq!(hanging.rails, 0);
+            hanging.look(&account, false, at(500), bounds);
+            assert_eq!(hanging.rails, lost, "{still:b}, survives: {survives}");
+            hanging.look(&account, false, at(8000), bounds);
+            assert_eq!(hanging.rails, still, "in the end all are");
+        }
+    }
 }
