@@ -8,10 +8,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use harness::{Test, second_libfabric};
-use support::calls::{Net, Object};
+use net_abi::ResultCode;
+use support::calls::{Failure, Net, Object};
 use support::link::{self, Link, SLOT, from_text, to_text};
-use support::say;
-use support::stage::{Part, play};
+use support::stage::{Part, play, play_each};
+use support::{say, sockets};
 
 fn main() -> ExitCode {
     let second = || second_libfabric().map(drop);
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         Test::new(buffers_are_given_back_after_a_death_over_shm)
             .ignored("over shm writes to the dead never end"),
         Test::new(groups_are_received_over_rxd),
+        Test::new(a_data_connection_that_net_mends_silently_fails_both_ends),
         Test::new(a_killed_peer_is_noticed_within_a_second)
             .ignored("a death is noticed by what the provider says, or by the keepalive"),
         Test::new(a_survivor_under_load_lives_over_rxm_of_the_second_library)
@@ -34,6 +36,10 @@ const BOUND: Duration = Duration::from_secs(240);
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Requests that are outstanding when the peer dies.
 const OUTSTANDING: usize = 8;
+/// Attempts to find a connection with unread bytes.
+const ROUNDS: usize = 20;
+/// Unread in a connection that carries messages; letters and packets are shorter.
+const UNREAD: i32 = 64 << 10;
 /// The start of the line with the figures.
 const REPORT: &str = "faults: ";
 
@@ -143,6 +149,91 @@ fn buffers_are_given_back_after_a_death_over_shm() {
         net.close_recv(link.receive).expect("closeRecv");
         net.finalize(context).expect("finalize");
     });
+}
+
+/// The receiver's socket of a data connection is reset while bytes are unread. The provider connects again and reports nothing, and
+/// what was under way is gone. The receiver polls, or its plugin alone does; the sender's messages may have been done by then.
+fn a_data_connection_that_net_mends_silently_fails_both_ends() {
+    let settings = [("PROVIDER", "net"), ("RAILS", "127.0.0.1"), ("PEER_TIMEOUT_MS", "3000")];
+    play_each(
+        &["both poll", "the sender idles", "the receiver idles"],
+        &settings,
+        BOUND,
+        |part, which| {
+            let (net, context) = open(part);
+            if part.name == "receiver" {
+                let mut link = Link::to_peer(net, context, &mut { part });
+                link.works();
+                return is_cut_off(part, net, &link, which == "the receiver idles");
+            }
+            let mut receiver = part.cast("receiver", &[]);
+            let mut link = Link::to_peer(net, context, &mut receiver);
+            link.works();
+            let posts = || net.isend(link.send, link.out.slot(0), SLOT, 0, link.out.region);
+            while receiver.receive() == "posted" {
+                for _ in 0..OUTSTANDING {
+                    // It may have failed by now, which is asked for below.
+                    link::wait("isend", || posts().map_or(true, |request| request.is_some()));
+                }
+            }
+            if which == "the sender idles" {
+                assert_eq!(receiver.receive(), "failed");
+            }
+            let failure = fails("the sender", || posts().err());
+            assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
+            receiver.say("failed");
+            receiver.finish();
+        },
+    );
+}
+
+/// Posts receives, and cuts the connection by which their bytes come; idles until the sender has failed, or polls.
+fn is_cut_off(part: &Part, net: Net, link: &Link, idles: bool) {
+    let Link { receive, input, .. } = link;
+    let posts = |at| net.irecv(*receive, input.slot(at), SLOT, 0, input.region);
+    let mut requests = Vec::new();
+    let mut is_cut = false;
+    for _ in 0..ROUNDS {
+        requests = (0..OUTSTANDING).map(|at| posts(at).expect("irecv").expect("room")).collect();
+        let ends = |request: &Object| net.test(*request).expect("test").is_some();
+        assert!(!requests.iter().any(ends), "nothing is sent yet");
+        part.say("posted");
+        // The plugin's own thread may have read all of it before this one sees any.
+        let start = Instant::now();
+        while !is_cut && start.elapsed() < Duration::from_secs(2) {
+            is_cut = sockets::reset_one_that_holds(UNREAD);
+        }
+        if is_cut {
+            break;
+        }
+        link::wait("the messages", || {
+            requests.retain(|request| !ends(request));
+            requests.is_empty()
+        });
+    }
+    assert!(is_cut, "no bytes were unread in any of {ROUNDS} rounds");
+    part.say("cut");
+    let polls = || requests.iter().find_map(|request| net.test(*request).err());
+    if idles {
+        assert_eq!(part.receive(), "failed");
+    }
+    let failure = fails("the receiver", polls);
+    assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
+    if !idles {
+        part.say("failed");
+        assert_eq!(part.receive(), "failed");
+    }
+}
+
+/// The failure of a call, which comes in time.
+fn fails(who: &str, mut call: impl FnMut() -> Option<Failure>) -> Failure {
+    let (start, mut failure) = (Instant::now(), None);
+    link::wait(who, || {
+        failure = call();
+        failure.is_some()
+    });
+    say(&format!("{REPORT}{who} failed after {:?}", start.elapsed()));
+    failure.expect("it has failed")
 }
 
 /// A message of a group, between two ends of one process.

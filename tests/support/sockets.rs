@@ -3,7 +3,10 @@
 use std::ffi::c_int;
 use std::fs;
 
-use libc::{POLLOUT, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET, TIOCOUTQ, pollfd, socklen_t};
+use libc::{
+    AF_UNSPEC, FIONREAD, POLLOUT, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET, TIOCOUTQ, pollfd, sa_family_t,
+    sockaddr, socklen_t,
+};
 
 /// Gives every socket the system's smallest send buffer.
 pub(crate) fn squeeze() {
@@ -25,6 +28,25 @@ fn limit(file: c_int, option: c_int, bytes: c_int) {
 /// The number of sockets that accept no more data, because their peers read nothing.
 pub(crate) fn full() -> usize {
     files().into_iter().filter(|file| !is_writable(*file) && holds_bytes(*file)).count()
+}
+
+/// Resets one connection in which so many bytes wait to be read, as connect(2) with AF_UNSPEC does: its peer gets a reset. False: there
+/// is none.
+pub(crate) fn reset_one_that_holds(unread: c_int) -> bool {
+    let holds = |file: &c_int| {
+        let mut bytes: c_int = 0;
+        // SAFETY: the call writes an int of ours, or refuses.
+        let code = unsafe { libc::ioctl(*file, FIONREAD, &raw mut bytes) };
+        code == 0 && bytes >= unread
+    };
+    let nowhere =
+        sockaddr { sa_family: sa_family_t::try_from(AF_UNSPEC).expect("small"), sa_data: [0; 14] };
+    let len = socklen_t::try_from(size_of::<sockaddr>()).expect("small");
+    let resets = |file: c_int| {
+        // SAFETY: an address of ours. What is no socket refuses.
+        unsafe { libc::connect(file, &raw const nowhere, len) == 0 }
+    };
+    files().into_iter().filter(holds).any(resets)
 }
 
 fn is_writable(file: c_int) -> bool {

@@ -86,7 +86,8 @@ fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
         link.warm();
         link.settle();
         link.fabric.fault_next("reject");
-        let received = link.irecv(0, 8, 41);
+        // Longer than what comes inline, so its advert does not wait.
+        let received = link.irecv(0, 6000, 41);
         let failed = (0..POLLS).find_map(|_| link.net.test(received).err());
         let said = &failed.expect("its advert was not posted").said[0];
         assert!(said.contains("receiving from rank 41, process "), "{said}");
