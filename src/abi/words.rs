@@ -210,8 +210,8 @@ impl Display for Cause {
             ),
             Self::TakesNothing { bound_ms } => write!(
                 f,
-                "its endpoint has refused all writes for {bound_ms} ms; the process is gone, or its host cannot be reached \
-                 (IRONRAIL_PEER_TIMEOUT_MS sets the bound)"
+                "its endpoint has taken nothing for {bound_ms} ms; the process is gone, or its host cannot be reached \
+                 (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)"
             ),
             Self::ConnectionClosed => f.write_str("the peer has closed the connection"),
             Self::ReceiveDeregistered => {
@@ -289,6 +289,7 @@ fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
     match cause {
         ChannelCause::NoRail => f.write_str("no control rail to it is left"),
         ChannelCause::Silent => f.write_str("it does not answer"),
+        ChannelCause::Refused => f.write_str("its endpoint refuses all letters"),
         ChannelCause::DataLost { rail } => write!(
             f,
             "parts that were written to it on data rail {rail} have not arrived: a connection below was lost without an error"

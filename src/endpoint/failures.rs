@@ -78,12 +78,14 @@ impl Endpoint {
     #[cold]
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let bound_ms = u32::try_from(self.settings.peer_timeout.as_millis()).unwrap_or(u32::MAX);
+        let refused_ms = u32::try_from(self.hands.refusals_bound.as_millis()).unwrap_or(u32::MAX);
         self.learn_rank(channel);
         let Some(peer) = self.hands.peer_mut(channel) else { return };
         let of_fabric = peer.first_failure;
         let cause = match outcome {
             Outcome::Over => return,
             Outcome::Failed(ChannelCause::Silent) => Cause::Silent { bound_ms },
+            Outcome::Failed(ChannelCause::Refused) => Cause::TakesNothing { bound_ms: refused_ms },
             Outcome::Failed(ChannelCause::NoRail) => of_fabric.unwrap_or(Cause::Ended),
             Outcome::Failed(cause @ ChannelCause::DataFailed { .. }) => {
                 of_fabric.unwrap_or(Cause::Channel(cause))

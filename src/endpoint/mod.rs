@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use fabric::Pages;
 use proto::Capabilities;
+use proto::bound::REFUSED_FOR_GOOD;
 use proto::budget::Budget;
 use proto::limits::MAX_GROUP;
 use proto::setup::{Peers, Presence};
@@ -164,7 +165,7 @@ impl Endpoint {
             polls_data: true,
             skipped: 0,
             now: Moment::default(),
-            refusals_bound: settings.peer_timeout,
+            refusals_bound: settings.peer_timeout.min(REFUSED_FOR_GOOD),
             news: News { mail: Vec::with_capacity(LETTERS), ..News::default() },
             written: Vec::with_capacity(LETTER_BYTES),
             spare: (0..LETTERS).map(|_| Vec::with_capacity(LETTER_BYTES)).collect(),

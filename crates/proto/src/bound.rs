@@ -38,6 +38,9 @@ pub const LETTERS_PER_RAIL: u32 = 2;
 pub const CONTROL_HANGS: Duration = Duration::from_millis(500);
 /// How long a control rail takes no letter until the next one is tried.
 pub const LETTER_REFUSED: Duration = Duration::from_millis(100);
+/// The provider takes no letter by any control rail, and nothing is heard: after so long the peer is gone, not stopped, whose
+/// connections would take them.
+pub const REFUSED_FOR_GOOD: Duration = Duration::from_secs(15);
 /// More time than this between two polls of an endpoint is no time that a peer was silent.
 pub const POLL_GAP_MAX: Duration = Duration::from_millis(50);
 

@@ -75,6 +75,8 @@ pub enum Cause {
     NoRail,
     /// The peer is waited for, and nothing was heard of it.
     Silent,
+    /// The peer is waited for, and the provider takes nothing for it.
+    Refused,
     /// Parts of a data rail whose writes completed have not arrived.
     DataLost {
         rail: u8,

@@ -246,7 +246,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         receiving(
             Cause::TakesNothing { bound_ms: 15_000 },
             Kind::Remote,
-            "receiving from rank 3, process 7 on here: its endpoint has refused all writes for 15000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
+            "receiving from rank 3, process 7 on here: its endpoint has taken nothing for 15000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)",
         ),
         receiving(
             Cause::ConnectionClosed,
@@ -417,6 +417,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     for (cause, words) in [
         (ChannelCause::NoRail, "no control rail to it is left"),
         (ChannelCause::Silent, "it does not answer"),
+        (ChannelCause::Refused, "its endpoint refuses all letters"),
         (
             ChannelCause::DataLost { rail: 1 },
             "parts that were written to it on data rail 1 have not arrived: a connection below was lost without an error",

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::bound::{CONTROL_HANGS, QUERY_AFTER, RAIL_ASK, RAIL_LAST, RAIL_SILENT};
+use super::super::bound::{
+    CONTROL_HANGS, QUERY_AFTER, RAIL_ASK, RAIL_LAST, RAIL_SILENT, REFUSED_FOR_GOOD,
+};
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
@@ -114,6 +116,9 @@ impl Channel {
         } else if self.is_silent(now) {
             self.fail(Cause::Silent);
             return None;
+        } else if self.is_refused(now) {
+            self.fail(Cause::Refused);
+            return None;
         }
         let inbox = self.inbox.as_ref()?;
         let lease = *inbox.lease();
@@ -175,6 +180,13 @@ impl Channel {
         self.shadow.target().is_some()
             && !self.ending.has_peer_said()
             && self.recovery.silence(now) >= self.parameters.peer_timeout
+    }
+
+    /// Whether no control rail takes anything for a peer that is known, for too long.
+    fn is_refused(&self, now: Moment) -> bool {
+        self.shadow.target().is_some()
+            && !self.ending.has_peer_said()
+            && self.recovery.refused_for(now) >= REFUSED_FOR_GOOD.min(self.parameters.peer_timeout)
     }
 
     /// Its rail takes none for the moment.

@@ -63,8 +63,9 @@ pub struct Recovery {
     letters: u32,
     /// How many rails the last question passed over.
     asked_past: u32,
-    /// Since when the rail of the letter that is due takes none.
+    /// Since when the rail of the letter that is due takes none; and no rail.
     refused: Option<Moment>,
+    all_refused: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +105,7 @@ impl Recovery {
             letters: 0,
             asked_past: 0,
             refused: None,
+            all_refused: None,
         }
     }
 
@@ -259,6 +261,7 @@ impl Recovery {
     /// Its rail takes none for the moment. Where a link is dead, a provider that connects first takes none for minutes: then the
     /// next rail is tried.
     pub fn refused(&mut self, now: Moment) {
+        self.all_refused.get_or_insert(now);
         let since = *self.refused.get_or_insert(now);
         if now.since(since) >= LETTER_REFUSED {
             self.refused = None;
@@ -267,9 +270,14 @@ impl Recovery {
         }
     }
 
+    /// For how long no rail has taken a letter and nothing was heard.
+    pub fn refused_for(&self, now: Moment) -> Duration {
+        self.all_refused.map_or(Duration::ZERO, |since| now.since(since.max(self.heard)))
+    }
+
     /// It was posted.
     pub fn said(&mut self, letter: DueLetter, now: Moment) {
-        self.refused = None;
+        (self.refused, self.all_refused) = (None, None);
         if let DueLetter::Status { .. } = letter {
             self.status_owed = None;
             return;
@@ -411,6 +419,21 @@ mod tests {
         assert_eq!(recovery.rails_passed(), 2, "one was taken meanwhile");
         recovery.progressed();
         assert_eq!(recovery.rails_passed(), 0);
+    }
+
+    #[test]
+    fn refusals_count_from_the_first_since_a_letter_was_taken_or_something_was_heard() {
+        let mut recovery = Recovery::new(ms(0));
+        let refused_for = |recovery: &Recovery, now| recovery.refused_for(ms(now)).as_millis();
+        assert_eq!(refused_for(&recovery, 90), 0, "none was");
+        for now in (100..700).step_by(50) {
+            recovery.refused(ms(now));
+        }
+        assert_eq!(refused_for(&recovery, 700), 600);
+        recovery.heard(ms(720));
+        assert_eq!(refused_for(&recovery, 750), 30);
+        recovery.said(DueLetter::Query, ms(760));
+        assert_eq!(refused_for(&recovery, 790), 0);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl World {
                 | Cause::DataHangs { .. }
                 | Cause::DataRefused { .. } => parts || self.lacks_rails((node, id)),
                 Cause::NoRail => dead || self.wire.packets_lost >= QUARANTINE_MAX,
-                Cause::Silent | Cause::Peer => {
+                Cause::Silent | Cause::Refused | Cause::Peer => {
                     let rails = self.lacks_rails((node, id));
                     silent || dead || parts || rails || self.wire.packets_lost >= QUARANTINE_MAX
                 }
