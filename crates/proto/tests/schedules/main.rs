@@ -116,6 +116,14 @@ fn every_message_of_real_flows_arrives_once_or_both_ends_fail() {
     run_all(ranks::run, DEFAULT_FLOWS, &FLOWS);
 }
 
+#[test]
+fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
+    for seed in 0..3 {
+        let polls = world::World::idle(seed, 1000).unwrap();
+        assert_eq!(polls, 1_200_000);
+    }
+}
+
 /// Seeds that broke a law once, and what was wrong.
 const MENDED: [(Schedule, u64, &str); 12] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer's time hardly passed"),

@@ -44,6 +44,16 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// One in which nothing fails and no node falls silent.
+    pub(crate) fn without_faults(random: &mut Random) -> Self {
+        loop {
+            let setup = Self::new(random);
+            if setup.calm {
+                return setup;
+            }
+        }
+    }
+
     pub(crate) fn new(random: &mut Random) -> Self {
         let harsh = random.percent(60);
         let calm = !harsh && random.percent(50);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use proto::bound::QUARANTINE_MAX;
+use proto::bound::{POLL_GAP_MAX, QUARANTINE_MAX};
 use proto::channel::Parameters;
 use proto::letter::Status;
 use proto::{
@@ -44,6 +44,10 @@ impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let setup = Setup::new(&mut random);
+        Self::of(setup, random)
+    }
+
+    fn of(setup: Setup, random: Random) -> Self {
         let talks = Talks::new(setup.nodes, setup.parts_lost);
         let wire = Wire::new(setup.clone(), random, talks);
         let node = |_| Node {
@@ -128,6 +132,55 @@ impl World {
         let state = || format!("{:?}", self.wire.setup);
         outcome.map_err(|law| format!("{law}\n{}\n{}", state(), self.why()))?;
         Ok(self.wire.faults)
+    }
+
+    /// Two nodes of which one waits for the other for so many minutes, while that one is idle and only its keeper polls. Then the
+    /// frame comes that was waited for. Answers how often the waiting one polled.
+    pub(crate) fn idle(seed: u64, minutes: u64) -> Result<u64, String> {
+        let mut random = Random::new(seed);
+        // The one that waits asks, which is no fault here.
+        let calm = false;
+        let setup =
+            Setup { nodes: 2, self_channel: false, calm, ..Setup::without_faults(&mut random) };
+        let mut world = Self::of(setup, random);
+        let slot = world.nodes[0].slots[0];
+        for _ in 0..200 {
+            world.pass(Duration::from_millis(1));
+            world.progress(1);
+        }
+        let now = world.moment();
+        let Self { wire, nodes, .. } = &mut world;
+        nodes[0].endpoint.with(&mut Hands { node: 0, wire }, slot, now, |talk, _| talk.expect(1));
+        let polls = minutes * 60_000 / u64::try_from(POLL_GAP_MAX.as_millis()).unwrap();
+        for _ in 0..polls {
+            world.pass(POLL_GAP_MAX);
+            world.keepers();
+        }
+        world.check()?;
+        if let Some(outcome) =
+            world.wire.nodes.iter().flat_map(|node| &node.outcomes).flatten().next()
+        {
+            return Err(format!("an idle peer was taken for dead: {outcome:?}"));
+        }
+        let (now, far) = (world.moment(), world.nodes[1].slots[0]);
+        let Self { wire, nodes, .. } = &mut world;
+        let planned = Planned { kind: 0, owes: Owes::Urgent };
+        nodes[1]
+            .endpoint
+            .with(&mut Hands { node: 1, wire }, far, now, |talk, _| talk.plan(planned));
+        for _ in 0..200 {
+            world.pass(Duration::from_millis(1));
+            world.keepers();
+        }
+        let waits = !world.nodes[0].endpoint.connection(slot).unwrap().rests();
+        if waits { Err("what was waited for has not come".to_owned()) } else { Ok(polls) }
+    }
+
+    /// Time passes: node 0 polls, and what is under way moves.
+    fn pass(&mut self, time: Duration) {
+        self.wire.now += u64::try_from(time.as_nanos()).unwrap();
+        self.progress(0);
+        self.wire.advance(4);
     }
 
     fn schedule(&mut self) -> Result<(), String> {
