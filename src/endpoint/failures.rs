@@ -1,5 +1,7 @@
 //! Why calls fail: the faults of flows and channels, in the plugin's own causes, logged once each.
 
+use std::time::Duration;
+
 use proto::{Cause as ChannelCause, ChannelId, Cut, Fault, Flow, Outcome, ReceiveFlow, Slot};
 
 use super::Endpoint;
@@ -77,8 +79,8 @@ impl Endpoint {
     /// A channel is over, or has failed: its connections know, and NCCL hears of it by them.
     #[cold]
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
-        let bound_ms = u32::try_from(self.settings.peer_timeout.as_millis()).unwrap_or(u32::MAX);
-        let refused_ms = u32::try_from(self.hands.refusals_bound.as_millis()).unwrap_or(u32::MAX);
+        let bound_ms = milliseconds(self.settings.peer_timeout);
+        let refused_ms = milliseconds(self.hands.refusals_bound);
         self.learn_rank(channel);
         let Some(peer) = self.hands.peer_mut(channel) else { return };
         let of_fabric = peer.first_failure;
@@ -108,6 +110,11 @@ impl Endpoint {
             }
         }
     }
+}
+
+/// A bound as errors word it.
+pub(super) fn milliseconds(bound: Duration) -> u32 {
+    u32::try_from(bound.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// A failure that sticks: each time but the first the log has it already.

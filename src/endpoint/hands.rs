@@ -31,6 +31,7 @@ use proto::{
 };
 
 use super::events::Cursor;
+use super::failures::milliseconds;
 use super::letters::About;
 use super::memory::{ControlMemory, Unit};
 use super::nics::Port;
@@ -648,7 +649,7 @@ impl Hands {
     /// The provider has taken nothing for this peer past the bound: the rail to it is lost.
     #[cold]
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
-        let bound_ms = u32::try_from(self.refusals_bound.as_millis()).unwrap_or(u32::MAX);
+        let bound_ms = milliseconds(self.refusals_bound);
         if let Some(peer) = self.peer_mut(channel) {
             peer.failed(Cause::TakesNothing { bound_ms });
         }

@@ -56,7 +56,7 @@ impl<C: Connection> Endpoint<C> {
         Ok(Submit::Inline { message: id, frame })
     }
 
-    /// Sends what earlier calls left urgent: irecv does so before it adds its own.
+    /// Sends what a connection that is being set up owes: connect and accept wait for it.
     pub fn send_urgent<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
         if let Some(tenant) = self.table.tenant(slot) {
             let index = tenant.channel.0 as usize;
