@@ -5,16 +5,15 @@ mod support;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::halo::FixedHalo1d;
 use ironrail_group::loader::Op;
-use support::{WAIT, library, ranks, ranks_within};
+use support::{WAIT, block_on, library, ranks, ranks_within};
 
 /// What a rank sends to a side in a round, by place.
 fn value(rank: usize, to_right: bool, round: usize, place: usize) -> u64 {
@@ -332,24 +331,4 @@ fn a_future_is_pending_until_the_neighbour_sends_and_names_it_when_time_is_up() 
         }
         group.meet(&[]).unwrap();
     });
-}
-
-/// The simplest executor: the thread sleeps until it is woken.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    let deadline = Instant::now() + WAIT;
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        assert!(Instant::now() < deadline, "no waker woke it in time");
-        thread::park_timeout(WAIT);
-    }
 }

@@ -9,35 +9,15 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::exchange::Exchange;
 use ironrail_group::group::Group;
 use ironrail_group::halo::Halo1d;
-use support::{library, ranks, ranks_within};
-
-/// The simplest executor: the thread parks until it is woken.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    let deadline = Instant::now() + support::WAIT;
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        assert!(Instant::now() < deadline, "no waker woke it in time");
-        thread::park_timeout(support::WAIT);
-    }
-}
+use support::{block_on, library, ranks, ranks_within};
 
 /// All other ranks.
 fn others(group: &Group) -> Vec<usize> {

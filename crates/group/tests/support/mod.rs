@@ -1,8 +1,13 @@
 //! Builds the test plugins with the C compiler that links Rust programs.
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{self, Command};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Instant;
 use std::{env, fs};
 
 /// plugins/loopback.c, built: `libnccl-net-loopback.so`, below `directory` (a test's CARGO_TARGET_TMPDIR).
@@ -59,7 +64,7 @@ fn build(directory: &str, name: &str, source: &str, options: &[&str]) -> PathBuf
 /// Runs a function on every rank of a group of threads, over this plugin.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn ranks<T: Send + 'static>(
-    library: &std::sync::Arc<ironrail_group::loader::Library>,
+    library: &Arc<ironrail_group::loader::Library>,
     size: usize,
     work: impl Fn(ironrail_group::group::Group) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
@@ -69,7 +74,7 @@ pub(crate) fn ranks<T: Send + 'static>(
 /// The same with another limit of waits.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn ranks_within<T: Send + 'static>(
-    library: &std::sync::Arc<ironrail_group::loader::Library>,
+    library: &Arc<ironrail_group::loader::Library>,
     size: usize,
     timeout: std::time::Duration,
     work: impl Fn(ironrail_group::group::Group) -> T + Clone + Send + 'static,
@@ -80,7 +85,7 @@ pub(crate) fn ranks_within<T: Send + 'static>(
     let threads: Vec<_> = (0..size)
         .map(|rank| {
             let (library, work, meeting) = (library.clone(), work.clone(), hub.meeting(rank));
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let place = Remote::join(meeting, WAIT).unwrap();
                 let builder = ironrail_group::group::Builder::new(&library).timeout(timeout);
                 work(builder.join(place).unwrap())
@@ -97,9 +102,9 @@ pub(crate) const WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 /// The plugin in IRONRAIL_GROUP_TEST_NET, by version IRONRAIL_GROUP_TEST_ABI of its table or the newest; otherwise the C plugin of the
 /// tests.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
-pub(crate) fn library() -> std::sync::Arc<ironrail_group::loader::Library> {
+pub(crate) fn library() -> Arc<ironrail_group::loader::Library> {
     use ironrail_group::loader::Library;
-    static LIBRARY: OnceLock<std::sync::Arc<Library>> = OnceLock::new();
+    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
     let open = || match env::var("IRONRAIL_GROUP_TEST_NET") {
         Ok(named) => {
             let version = env::var("IRONRAIL_GROUP_TEST_ABI").ok();
@@ -110,4 +115,25 @@ pub(crate) fn library() -> std::sync::Arc<ironrail_group::loader::Library> {
         }
     };
     LIBRARY.get_or_init(open).clone()
+}
+
+/// The simplest executor: the thread parks until it is woken.
+#[allow(dead_code, reason = "shared by tests, of which some have no futures")]
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    let deadline = Instant::now() + WAIT;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        assert!(Instant::now() < deadline, "no waker woke it in time");
+        thread::park_timeout(WAIT);
+    }
 }

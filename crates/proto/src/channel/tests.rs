@@ -530,6 +530,20 @@ fn question(rail: u8) -> Query {
     Query { epoch: Epoch(1), completed: BEFORE, lost: false, rail, counts, about: None }
 }
 
+/// An answer that leaves everything where it was.
+fn answer() -> crate::letter::Status {
+    crate::letter::Status {
+        epoch: Epoch(1),
+        consumed: BEFORE,
+        asked: BEFORE,
+        counts: PeerCounts::default(),
+        waits: false,
+        failed: false,
+        idle_ms: 0,
+        about: None,
+    }
+}
+
 #[test]
 fn an_answer_goes_by_the_rail_that_the_question_came_by_if_that_lives() {
     let counts = PeerCounts::default();
@@ -568,16 +582,7 @@ fn a_control_rail_on_which_a_write_never_ends_is_lost_and_the_only_one_after_the
         channel.seal(memories.shadow(MemoryId(0)));
         let packet = channel.next_post().unwrap();
         channel.posted(&packet, at(0));
-        let status = crate::letter::Status {
-            epoch: Epoch(1),
-            consumed: BEFORE,
-            asked: BEFORE,
-            counts: PeerCounts::default(),
-            waits: false,
-            failed: false,
-            idle_ms: 0,
-            about: None,
-        };
+        let status = answer();
         for ms in (1..=lost_after).step_by(100) {
             assert_eq!(channel.answered(&status, true, at(ms), |_| {}), None);
             assert!(!channel.is_lost(0), "after {ms} ms");
@@ -594,16 +599,7 @@ fn a_control_rail_on_which_a_write_never_ends_is_lost_and_the_only_one_after_the
 fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_that_stands_still() {
     let (mut channel, _) = greeted(1);
     let mut counts = PeerCounts::default();
-    let mut status = crate::letter::Status {
-        epoch: Epoch(1),
-        consumed: BEFORE,
-        asked: BEFORE,
-        counts: PeerCounts::default(),
-        waits: false,
-        failed: false,
-        idle_ms: 0,
-        about: None,
-    };
+    let mut status = answer();
     let mut ask = |channel: &mut Channel, counts: &PeerCounts, ms: u64| {
         channel.ask();
         let due = channel.next_letter(counts, true, at(ms)).unwrap();
