@@ -8,11 +8,11 @@ use fabric::{Carried, Posts};
 use proto::{ChannelId, Flow};
 
 use super::Endpoint;
-use super::calls::give_back;
 use super::comms::Side;
 use super::incidents::Incidents;
 use super::nics::Port;
-use super::operation::Purpose;
+use super::purpose::Purpose;
+use super::transfer::give_back;
 use crate::error::{Noun, Result};
 use crate::fault;
 use crate::object_id::{ObjectId, ObjectKind};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use proto::{ChannelId, MessageId, Moment, Slot};
 use proto::{Line, limits};
 
+use super::counting::Tally;
 use super::flush::Flushing;
 use super::stall::Seen;
-use super::tally::Tally;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind};
 

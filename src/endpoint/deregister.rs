@@ -18,7 +18,7 @@ use proto::Slot;
 
 use super::Endpoint;
 use super::comms::{Comm, Side};
-use super::hands::name_of;
+use super::executor::name_of;
 use super::region::UserRegion;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::label::Label;

@@ -4,10 +4,10 @@ use proto::channel::{WriteId, Written};
 use proto::flow;
 use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
-use super::hands::{Hands, Happened, low_byte};
-use super::letters::About;
+use super::executor::{Hands, Happened, low_byte};
+use super::letter_buffers::About;
 use super::nics::Port;
-use super::operation::Purpose;
+use super::purpose::Purpose;
 use crate::error::{Cause, Operation};
 use crate::fault;
 use crate::label::Label;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proto::{Cause as ChannelCause, ChannelId, Cut, Fault, Flow, Outcome, ReceiveFlow, Slot};
 
 use super::Endpoint;
-use super::calls::give_back;
 use super::comms::Side;
+use super::transfer::give_back;
 use crate::error::{Cause, Error};
 
 impl Endpoint {

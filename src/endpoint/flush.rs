@@ -12,10 +12,10 @@ use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 
 use super::Endpoint;
 use super::comms::Side;
-use super::hands::Hands;
+use super::executor::Hands;
 use super::in_flight::InFlight;
 use super::nics::Port;
-use super::operation::Purpose;
+use super::purpose::Purpose;
 use super::region::UserRegion;
 use super::slots::Slots;
 use crate::error::{Bug, Cause, Noun, Result, Table};

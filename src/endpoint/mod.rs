@@ -8,37 +8,37 @@
 //! its progress thread, and the keeper, which polls where neither does. libfabric's objects are used under that lock alone, as
 //! FI_THREAD_DOMAIN asks for.
 
+mod authentication;
 pub(crate) mod broken;
 mod cache;
-mod calls;
 pub(crate) mod close;
 mod comms;
-pub(crate) mod communicators;
+mod counting;
 mod deregister;
 mod events;
+mod executor;
 mod failures;
 mod flush;
-mod hands;
 mod identity;
 mod in_flight;
 pub(crate) mod incidents;
-mod keep;
-mod letters;
+mod keeper;
+mod letter_buffers;
 mod memory;
 mod nics;
-mod operation;
+pub(crate) mod ownership;
 mod peers;
 mod probe;
 mod probing;
-mod prove;
+mod purpose;
 mod region;
-mod regions;
+mod register;
 mod release;
 mod sendrecv;
 mod setup;
 pub(crate) mod slots;
 mod stall;
-mod tally;
+mod transfer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,21 +57,21 @@ use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::object_id::ObjectKind;
 use crate::types::{DeviceFacts, Settings};
+use authentication::Mac;
 use cache::RegionCache;
 use comms::Comms;
-use communicators::Communicators;
 use deregister::Leaving;
 use events::Cursor;
+use executor::{Hands, News};
 use flush::Flush;
-use hands::{Hands, News};
 use identity::Acquaintances;
 use in_flight::InFlight;
 use incidents::Incidents;
 use memory::ControlMemory;
 use nics::Port;
 pub(crate) use nics::{OPERATIONS, Opened, RECEIVES, Renew};
+use ownership::Communicators;
 use probe::Probe;
-use prove::Mac;
 use region::UserRegion;
 use sendrecv::Sendrecv;
 use setup::{Listening, PendingConnect};
@@ -142,7 +142,7 @@ impl Endpoint {
         let entries = u32::try_from(settings.cq_entries).unwrap_or(u32::MAX);
         let posted_most = if sendrecv.is_some() { RECEIVES.into() } else { u32::MAX };
         let presence = Presence {
-            id: prove::random_id().map_err(|_| Cause::NoRandom)?,
+            id: authentication::random_id().map_err(|_| Cause::NoRandom)?,
             capabilities,
             rails: setup::rails_of(&nics)?,
             host: setup::host_of(&device, &settings),
@@ -151,7 +151,7 @@ impl Endpoint {
         let hands = Hands {
             nics,
             memory: ControlMemory::new(setup::ring_of(&settings, &capabilities)),
-            regions: Slots::new(regions::REGIONS_MAX)
+            regions: Slots::new(register::REGIONS_MAX)
                 .beginning_at(first)
                 .named(ObjectKind::Region, number),
             landing,

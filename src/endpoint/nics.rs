@@ -5,7 +5,7 @@ use std::fmt;
 
 use fabric::{FabricError, PeerAddress};
 
-use super::letters::Letters;
+use super::letter_buffers::Letters;
 
 /// Operations that may be in flight on one NIC. Past that `isend` answers "not now".
 pub(crate) const OPERATIONS: u16 = 1024;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fabric::PeerAddress;
 use proto::{ChannelId, Epoch, Moment};
 
-use super::tally::Rows;
+use super::counting::Rows;
 use crate::endpoint::identity as peer;
 use crate::error::{Cause, Error};
 use crate::label::Label;

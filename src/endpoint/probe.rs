@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fabric::FabricError;
 use proto::capabilities::{Capabilities, ImmediateWidth};
 
-use super::operation::Attempt;
+use super::purpose::Attempt;
 
 /// All of the probe ends within this, of time in which somebody polls; what was not seen by then counts as absent.
 const PROBE_BOUND: Duration = Duration::from_secs(2);

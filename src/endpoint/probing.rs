@@ -11,9 +11,9 @@ use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 
 use super::Endpoint;
-use super::hands::Hands;
-use super::operation::{Attempt, Purpose};
+use super::executor::Hands;
 use super::probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step};
+use super::purpose::{Attempt, Purpose};
 use crate::error::{Cause, Result};
 
 /// Where the endpoint's own page is read and written: flushes use its beginning.

@@ -13,7 +13,7 @@ use fabric::{Guard, Lock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::broken::PANICKED;
-use crate::endpoint::communicators::Communicator;
+use crate::endpoint::ownership::Communicator;
 use crate::endpoint::slots::Slots;
 use crate::error::{Cause, Error, FabricError, Noun, Result, Table};
 use crate::label::Label;

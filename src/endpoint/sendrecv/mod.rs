@@ -3,7 +3,7 @@
 //! The same loop drives the same channels and connections. Here is how the bytes cross: packets and cells as tagged messages between control
 //! rails, put into the inbox that they name; parts as tagged messages between data rails, into receives that are posted for their lines.
 
-mod rooms;
+mod packet_buffers;
 
 use fabric::{FabricError, Post as Posted, Tags};
 use proto::flow;
@@ -12,11 +12,11 @@ use proto::receive::Tagged;
 use proto::sendrecv::Letterbox;
 use proto::{Event, Generation, Line, Slot};
 
-use super::hands::{Hands, Happened, named};
+use super::executor::{Hands, Happened, named};
 use super::nics::Port;
-use super::operation::Purpose;
+use super::purpose::Purpose;
 use crate::error::Cause;
-use rooms::Rooms;
+use packet_buffers::Rooms;
 
 /// What an endpoint keeps for it.
 #[derive(Debug, Default)]

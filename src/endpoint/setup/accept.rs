@@ -6,8 +6,8 @@ use proto::setup::{Asked, Secret, refuse};
 use proto::{ChannelId, ListenerId, Moment, Slot};
 
 use super::super::Endpoint;
+use super::super::authentication::{of_job, random_bytes};
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
-use super::super::prove::{of_job, random_bytes};
 use super::FRONT_DOOR;
 use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};

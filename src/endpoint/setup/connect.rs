@@ -7,9 +7,9 @@ use proto::setup::{Answer, Handle, PeerId};
 use proto::{ChannelId, Generation, Moment, Slot};
 
 use super::super::Endpoint;
+use super::super::authentication::{drawn, of_job};
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
-use super::super::prove::{drawn, of_job};
-use super::super::tally::Tally;
+use super::super::counting::Tally;
 use crate::error::{Cause, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;

@@ -2,7 +2,7 @@
 
 mod accept;
 mod connect;
-mod meet;
+mod hello;
 
 pub(super) use accept::Listening;
 pub(super) use connect::PendingConnect;

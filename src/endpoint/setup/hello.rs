@@ -10,11 +10,11 @@ use proto::setup::{Greeting, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse
 use proto::{Event, Moment};
 
 use super::super::Endpoint;
-use super::super::hands::CHANNELS_MAX;
-use super::super::letters::About;
+use super::super::authentication::drawn;
+use super::super::executor::CHANNELS_MAX;
+use super::super::letter_buffers::About;
 use super::super::nics::Port;
 use super::super::peers::{Lane, Peer};
-use super::super::prove::drawn;
 use super::FRONT_DOOR;
 use crate::endpoint::identity as peer;
 use crate::error::{Bug, Cause, Error, Result, Table};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fabric::{Control, FabricError, Nic, Pages, Post, Region, Tags};
 
 use super::super::memory::SENT_RING;
-use super::super::operation::Purpose;
+use super::super::purpose::Purpose;
 
 /// Receives kept posted. More packets than that wait in the provider; a channel has at most its ring of them under way.
 const RECEIVES: u16 = 32;

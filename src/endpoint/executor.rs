@@ -30,14 +30,14 @@ use proto::{
     PartWrite, Perform, Slot,
 };
 
+use super::authentication::{Mac, random_number};
 use super::events::Cursor;
 use super::failures::milliseconds;
-use super::letters::About;
+use super::letter_buffers::About;
 use super::memory::{ControlMemory, Unit};
 use super::nics::Port;
-use super::operation::Purpose;
 use super::peers::Peer;
-use super::prove::{Mac, random_number};
+use super::purpose::Purpose;
 use super::region::UserRegion;
 use super::sendrecv::Sendrecv;
 use super::slots::Slots;
@@ -62,8 +62,8 @@ pub(super) struct News {
     pub(super) flushes: Vec<(u16, bool)>,
     /// Flushes of which a read was under way on a rail that is closed now.
     pub(super) cut_off: Vec<u16>,
-    pub(super) probes: Vec<super::operation::Attempt>,
-    pub(super) failed_probes: Vec<super::operation::Attempt>,
+    pub(super) probes: Vec<super::purpose::Attempt>,
+    pub(super) failed_probes: Vec<super::purpose::Attempt>,
     /// Writes with immediates for no connection: length and immediate.
     pub(super) strays: Vec<(u64, u64)>,
     /// Data rails to peers that were lost.

@@ -11,7 +11,7 @@ use proto::{
 
 use super::Endpoint;
 use super::comms::{Side, line_near};
-use super::hands::{Bytes, LANDING};
+use super::executor::{Bytes, LANDING};
 use crate::error::{Cause, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};

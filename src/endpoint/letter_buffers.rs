@@ -6,7 +6,7 @@ use fabric::{Control, FabricError, Nic, Pages, PeerAddress, Post, Region};
 use proto::ChannelId;
 use proto::limits::MAX_MESSAGE_BYTES;
 
-use super::operation::Purpose;
+use super::purpose::Purpose;
 
 /// Receives kept posted. A storm of connects waits in the provider, not in us.
 const RECEIVES: u16 = 32;
