@@ -42,7 +42,7 @@ pub(super) fn random_number() -> Result<u64, getrandom::Error> {
 }
 
 /// The same for the protocol. Where the system has none to give, nothing is proven and no connection comes about: 0 is no nonce.
-pub(super) fn drawn() -> u64 {
+pub(super) fn random_nonce() -> u64 {
     random_number().unwrap_or_else(|error| {
         log::error!("no random number: {error}");
         0
@@ -54,7 +54,7 @@ pub(super) fn random_id() -> Result<EndpointId, getrandom::Error> {
 }
 
 /// The secret that a listener of this job shows and expects: the handle's, changed by the job's name.
-pub(super) fn of_job(secret: Secret, job: &str) -> Secret {
+pub(super) fn job_secret(secret: Secret, job: &str) -> Secret {
     let mut hasher = SipHasher24::new_with_key(&secret.0);
     hasher.write(job.as_bytes());
     let sum = hasher.finish128();
@@ -78,9 +78,9 @@ mod tests {
     #[test]
     fn jobs_of_other_names_have_other_secrets() {
         let secret = Secret([3; 16]);
-        assert_eq!(of_job(secret, ""), secret);
-        assert_ne!(of_job(secret, "one"), of_job(secret, "other"));
-        assert_ne!(of_job(secret, "one"), secret);
+        assert_eq!(job_secret(secret, ""), secret);
+        assert_ne!(job_secret(secret, "one"), job_secret(secret, "other"));
+        assert_ne!(job_secret(secret, "one"), secret);
     }
 
     #[test]

@@ -28,9 +28,9 @@ impl Endpoint {
                 listening.broken = true;
             }
         } else if let Ok((slot, comm)) = self.comms.any(about, Noun::Comm) {
-            (comm.failure, comm.told) = (Some(PANICKED), true);
+            (comm.failure, comm.is_logged) = (Some(PANICKED), true);
             let now = self.now();
-            self.core.with(&mut self.hands, slot, now, |flow, _| {
+            self.core.with(&mut self.executor, slot, now, |flow, _| {
                 flow.fail("a call about the connection has panicked");
             });
         }

@@ -12,7 +12,7 @@ use super::comms::Side;
 use super::incidents::Incidents;
 use super::nics::Port;
 use super::purpose::Purpose;
-use super::transfer::give_back;
+use super::transfer::return_entries;
 use crate::error::{Noun, Result};
 use crate::fault;
 use crate::object_id::{ObjectId, ObjectKind};
@@ -39,12 +39,12 @@ impl Endpoint {
         comm.is_closing = true;
         self.outstanding -= comm.requests();
         self.closing.begin(1);
-        self.communicators.closed(id);
+        self.ownership.closed(id);
         if self.broken {
             return Ok(());
         }
         let now = self.now();
-        self.core.with(&mut self.hands, slot, now, |flow, account| flow.close(account));
+        self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
         self.budget.forget(slot);
         // Its last words leave: the caller may not be heard of again, and the peer may wait for them. Some providers send only what a
         // later poll pushes.
@@ -69,7 +69,7 @@ impl Endpoint {
             }
             if let Some(flow) = flow.receiver() {
                 self.incidents.add_receives(&flow.dropped());
-                give_back(&mut self.budget, flow.entries_held());
+                return_entries(&mut self.budget, flow.entries_held());
             }
         }
     }
@@ -115,12 +115,12 @@ impl Endpoint {
         // The last letters are for a peer that may be busy with its own end: its polls take them.
         let mut polls = 0;
         while (polls < LAST_POLLS || start.elapsed() < bound)
-            && self.hands.nics.iter().any(|port| port.nic.in_flight() > 0)
+            && self.executor.nics.iter().any(|port| port.nic.in_flight() > 0)
         {
             self.progress();
             polls += 1;
         }
-        let in_flight: usize = self.hands.nics.iter().map(Port::in_flight).sum();
+        let in_flight: usize = self.executor.nics.iter().map(Port::in_flight).sum();
         if in_flight > 0 {
             log::warn!(
                 "device {} closes with {in_flight} operations in flight after {} ms: their peers do not answer",
@@ -138,9 +138,9 @@ impl Endpoint {
             let channel = self.core.channel(channel);
             channel.is_none_or(|channel| channel.is_over() || channel.failure().is_some())
         };
-        let mut channels = (0..).map(ChannelId).zip(&self.hands.channels);
+        let mut channels = (0..).map(ChannelId).zip(&self.executor.channels);
         channels.all(|(channel, _)| over(channel))
-            && self.hands.nics.iter().all(|port| port.in_flight() == 0)
+            && self.executor.nics.iter().all(|port| port.in_flight() == 0)
     }
 
     /// Whether a peer was waited for in vain.
@@ -167,7 +167,7 @@ impl Endpoint {
             let side = super::comms::side_of(id);
             let _closed = self.close_comm(id, side, Noun::Comm);
         }
-        for (channel, _) in (0..).map(ChannelId).zip(&self.hands.channels) {
+        for (channel, _) in (0..).map(ChannelId).zip(&self.executor.channels) {
             self.core.end(channel);
         }
     }
@@ -177,27 +177,31 @@ impl Endpoint {
             let purpose = Purpose::of(token);
             matches!(
                 purpose,
-                Some(Purpose::Inbox { .. } | Purpose::Room { .. } | Purpose::Receive { .. })
+                Some(
+                    Purpose::LetterReceive { .. }
+                        | Purpose::PacketReceive { .. }
+                        | Purpose::Receive { .. }
+                )
             )
         };
-        if let Some(sendrecv) = &mut self.hands.sendrecv {
+        if let Some(sendrecv) = &mut self.executor.sendrecv {
             sendrecv.stop();
         }
-        for Port { nic, letters, .. } in &mut self.hands.nics {
+        for Port { nic, letters, .. } in &mut self.executor.nics {
             if let Some(letters) = letters {
                 letters.stop();
             }
             nic.cancel(is_receive);
         }
         // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
-        let bound = self.hands.nics.iter().any(Port::binds_regions);
+        let bound = self.executor.nics.iter().any(Port::binds_regions);
         let most = match bound {
             true if self.is_impatient() => IMPATIENT_WAIT,
             true => self.settings.close_timeout.max(IMPATIENT_WAIT),
             false => CANCEL_WAIT,
         };
         let start = Instant::now();
-        while self.hands.nics.iter().any(|port| port.nic.receives_in_flight() > 0)
+        while self.executor.nics.iter().any(|port| port.nic.receives_in_flight() > 0)
             && start.elapsed() < most
         {
             self.progress();
@@ -211,7 +215,7 @@ impl Endpoint {
             let (data, control) = (port.nic.data_posts(), port.nic.control_posts());
             RailReport { label: port.label.clone(), bytes, writes, refused, data, control }
         };
-        Report { rails: self.hands.nics.iter().map(rail).collect(), incidents: self.incidents }
+        Report { rails: self.executor.nics.iter().map(rail).collect(), incidents: self.incidents }
     }
 }
 

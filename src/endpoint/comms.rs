@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::{ChannelId, MessageId, Moment, Slot};
 use proto::{Line, limits};
 
-use super::counting::Tally;
+use super::counting::CommCounters;
 use super::flush::Flushing;
 use super::stall::Seen;
 use crate::error::{Cause, Error, Noun, Result};
@@ -35,11 +35,11 @@ pub(super) struct Comm {
     /// What its calls fail with, beside what its flow says.
     pub(super) failure: Option<Error>,
     /// The failure is in the log.
-    pub(super) told: bool,
+    pub(super) is_logged: bool,
     /// That messages are cut to their receives is in the log.
-    pub(super) cut_told: bool,
+    pub(super) is_cut_logged: bool,
     pub(super) flushing: Flushing,
-    pub(super) tally: Tally,
+    pub(super) tally: CommCounters,
     pub(super) seen: Seen,
     /// The requests that are open: a bit each, and the line that its id carries.
     open: u64,
@@ -49,14 +49,14 @@ pub(super) struct Comm {
 }
 
 impl Comm {
-    pub(super) fn new(side: Side, channel: ChannelId, tally: Tally) -> Self {
+    pub(super) fn new(side: Side, channel: ChannelId, tally: CommCounters) -> Self {
         Self {
             side,
             channel,
             is_closing: false,
             failure: None,
-            told: false,
-            cut_told: false,
+            is_logged: false,
+            is_cut_logged: false,
             flushing: Flushing::default(),
             tally,
             seen: Seen::default(),
@@ -106,7 +106,7 @@ impl Comm {
     }
 
     /// How long the same requests, or the same call, have waited.
-    pub(super) fn look(&mut self, polled: Duration, long: Duration) -> Duration {
+    pub(super) fn waited(&mut self, polled: Duration, long: Duration) -> Duration {
         self.seen.waited(self.open, polled, long)
     }
 
@@ -239,7 +239,7 @@ mod tests {
     const NOW: Moment = Moment::from_nanos(0);
 
     fn comm() -> Comm {
-        Comm::new(Side::Send, ChannelId(0), Tally::default())
+        Comm::new(Side::Send, ChannelId(0), CommCounters::default())
     }
 
     #[test]

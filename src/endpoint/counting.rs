@@ -13,7 +13,7 @@ const SAMPLED: u16 = 16;
 
 /// A comm's own part of the counting.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct CommCounters {
     row: Option<Row>,
     /// The request whose latency is measured, if any, and when it began.
     sampled: Option<(u16, Moment)>,
@@ -21,7 +21,7 @@ pub(super) struct Tally {
     begun: u16,
 }
 
-impl Tally {
+impl CommCounters {
     pub(super) fn new(row: Option<Row>) -> Self {
         Self { row, ..Self::default() }
     }
@@ -106,14 +106,14 @@ impl Rows {
 impl Endpoint {
     /// What a comm on this channel counts with.
     #[cold]
-    pub(super) fn tally(&mut self, channel: ChannelId, side: Side) -> Tally {
+    pub(super) fn tally(&mut self, channel: ChannelId, side: Side) -> CommCounters {
         let (device, label) = (self.device.number, self.device.label);
         let direction = match side {
             Side::Send => Direction::Send,
             Side::Receive => Direction::Receive,
         };
-        let Some(peer) = self.hands.channels.get_mut(channel.0 as usize) else {
-            return Tally::default();
+        let Some(peer) = self.executor.channels.get_mut(channel.0 as usize) else {
+            return CommCounters::default();
         };
         let key = |kind, rail, name: &str| Key {
             kind,
@@ -128,20 +128,20 @@ impl Endpoint {
             Side::Receive => &mut peer.receives,
         };
         if rows.messages.is_none() {
-            let nics = &self.hands.nics;
+            let nics = &self.executor.nics;
             let rail = |(rail, lane): (u8, &super::peers::Lane)| {
                 Owned::new(key(Kind::Rail, rail, &nics[lane.nic].label))
             };
             rows.messages = Owned::new(key(Kind::Messages, 0, label.text()));
             rows.rails = (0..).zip(&peer.data).filter_map(rail).collect();
         }
-        Tally::new(rows.messages.as_ref().map(|row| row.row().clone()))
+        CommCounters::new(rows.messages.as_ref().map(|row| row.row().clone()))
     }
 
     /// Packets that have gone out again since this was asked last.
     #[cold]
     pub(super) fn count_resent(&mut self) {
-        for peer in &mut self.hands.channels {
+        for peer in &mut self.executor.channels {
             let Some(channel) = self.core.channel(peer.channel) else { continue };
             let resent = channel.resent();
             let more = resent.wrapping_sub(std::mem::replace(&mut peer.resent, resent));

@@ -33,7 +33,7 @@ const PATIENCE_SHRINKS: u32 = 6;
 
 /// A registration that NCCL gives back, and that something may still touch. No message can name it any more.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct Deregistering {
     id: ObjectId,
     until: Instant,
     /// What NCCL was told when that had passed: it stays, and may be given back again.
@@ -50,21 +50,23 @@ enum Give {
 }
 
 impl Endpoint {
-    /// Takes an id back. True: the memory is free. False: ask [`Endpoint::has_left`] until it is. An error: it is not, and
+    /// Takes an id back. True: the memory is free. False: ask [`Endpoint::poll_deregister`] until it is. An error: it is not, and
     /// the id can be given back again.
     pub(crate) fn deregister(&mut self, id: ObjectId) -> Result<bool> {
         let until = Instant::now() + self.patience;
-        if let Some(leaving) = self.leaving.iter_mut().find(|leaving| leaving.id == id) {
-            leaving.until = until;
-            return self.has_left(id);
+        if let Some(deregistering) =
+            self.deregistering.iter_mut().find(|deregistering| deregistering.id == id)
+        {
+            deregistering.until = until;
+            return self.poll_deregister(id);
         }
         let ours = id.is(ObjectKind::Region) && id.endpoint() == self.number;
-        if !ours || self.hands.regions.of(id.raw()).is_none() {
+        if !ours || self.executor.regions.of(id.raw()).is_none() {
             return Err(Cause::Stale(Noun::MemoryHandle).into());
         }
-        self.communicators.closed(id);
-        self.hands.regions.hide(id.slot());
-        self.leaving.push(Leaving { id, until, failure: None });
+        self.ownership.closed(id);
+        self.executor.regions.hide(id.slot());
+        self.deregistering.push(Deregistering { id, until, failure: None });
         for _ in 0..LAST_POLLS {
             if !self.is_touched(id) {
                 break;
@@ -72,29 +74,29 @@ impl Endpoint {
             self.progress();
         }
         self.give_up_region(id, Give::Receives);
-        self.has_left(id)
+        self.poll_deregister(id)
     }
 
     /// Whether nothing touches the memory of an id any more that is given back: then it is closed.
-    pub(crate) fn has_left(&mut self, id: ObjectId) -> Result<bool> {
-        let at = self.leaving.iter().position(|leaving| leaving.id == id);
+    pub(crate) fn poll_deregister(&mut self, id: ObjectId) -> Result<bool> {
+        let at = self.deregistering.iter().position(|deregistering| deregistering.id == id);
         // Closed meanwhile, with what it was of.
         let Some(at) = at else { return Ok(true) };
         self.progress();
         if !self.is_touched(id) {
-            self.leaving.swap_remove(at);
+            self.deregistering.swap_remove(at);
             return self.close_region(id);
         }
         let now = Instant::now();
-        if now < self.leaving[at].until {
+        if now < self.deregistering[at].until {
             return Ok(false);
         }
         // What was begun has had its time: its receiver waits for it as long.
         self.give_up_region(id, Give::Sends);
         self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
-        self.take_back_from_the_dead(id);
-        if !self.is_touched(id) || self.only_the_dead_touch(id) {
-            self.leaving.swap_remove(at);
+        self.cancel_receives_of_ended_peers(id);
+        if !self.is_touched(id) || self.only_ended_peers_touch(id) {
+            self.deregistering.swap_remove(at);
             return self.close_region(id);
         }
         Err(self.stays(at))
@@ -102,7 +104,7 @@ impl Endpoint {
 
     /// What an id names, also while it is given back.
     fn region_of(&self, id: ObjectId) -> Option<&Arc<UserRegion>> {
-        self.hands.regions.get(id.slot(), id.generation())
+        self.executor.regions.get(id.slot(), id.generation())
     }
 
     /// Whether an operation of ours may touch the memory by this id, or a peer's.
@@ -110,7 +112,7 @@ impl Endpoint {
         let Some(region) = self.region_of(id) else { return false };
         // Another id of the same registration keeps it open.
         let shared = self.cache.is_shared(region);
-        let posted = !shared && region.is_used(&self.hands.nics);
+        let posted = !shared && region.is_used(&self.executor.nics);
         posted || self.reads_from(region) || !self.touching(id).is_empty()
     }
 
@@ -128,17 +130,17 @@ impl Endpoint {
 
     /// Receives that are posted at the provider for messages of peers that have ended are taken back. A living peer's message that found none
     /// would stop all that comes behind it.
-    fn take_back_from_the_dead(&mut self, id: ObjectId) {
-        if self.hands.sendrecv.is_none() {
+    fn cancel_receives_of_ended_peers(&mut self, id: ObjectId) {
+        if self.executor.sendrecv.is_none() {
             return;
         }
         let now = self.now();
         for slot in self.touching(id) {
-            let (channel, _) = self.hands.seats[slot.index()];
-            if self.hands.peer(channel).is_some_and(|peer| !peer.is_gone(now)) {
+            let (channel, _) = self.executor.connections[slot.index()];
+            if self.executor.peer(channel).is_some_and(|peer| !peer.is_gone(now)) {
                 continue;
             }
-            self.core.with(&mut self.hands, slot, now, |flow, _| {
+            self.core.with(&mut self.executor, slot, now, |flow, _| {
                 if let Some(flow) = flow.receiver_mut() {
                     flow.take_back();
                 }
@@ -153,13 +155,13 @@ impl Endpoint {
     }
 
     /// Whether those that may touch it are connections to peers that have ended, as far as this side can see, and no operation of ours.
-    fn only_the_dead_touch(&self, id: ObjectId) -> bool {
+    fn only_ended_peers_touch(&self, id: ObjectId) -> bool {
         let Some(region) = self.region_of(id) else { return true };
-        let used = !self.cache.is_shared(region) && region.is_used(&self.hands.nics);
+        let used = !self.cache.is_shared(region) && region.is_used(&self.executor.nics);
         let now = self.now();
         let is_dead = |slot: &Slot| {
-            let (channel, _) = self.hands.seats[slot.index()];
-            self.hands.peer(channel).is_none_or(|peer| peer.is_gone(now))
+            let (channel, _) = self.executor.connections[slot.index()];
+            self.executor.peer(channel).is_none_or(|peer| peer.is_gone(now))
         };
         !used && !self.reads_from(region) && self.touching(id).iter().all(is_dead)
     }
@@ -169,7 +171,7 @@ impl Endpoint {
         let name = name_of(id.slot(), id.generation());
         let now = self.now();
         for slot in self.touching(id) {
-            self.core.with(&mut self.hands, slot, now, |flow, _| match (what, flow) {
+            self.core.with(&mut self.executor, slot, now, |flow, _| match (what, flow) {
                 (Give::Receives, Flow::Receive(flow)) => flow.withdraw(),
                 (Give::Sends, Flow::Send(flow)) => flow.give_up_region(name),
                 _ => {}
@@ -177,7 +179,7 @@ impl Endpoint {
             let is_its =
                 |comm: &&mut Comm| (comm.side == Side::Receive) == (what == Give::Receives);
             if let Some(comm) = self.comms.at_mut(slot).filter(is_its) {
-                let peer = self.hands.label(comm.channel);
+                let peer = self.executor.label(comm.channel);
                 let cause = match comm.side {
                     Side::Send => Cause::SendDeregistered.sending(peer),
                     Side::Receive => Cause::ReceiveDeregistered.receiving(peer),
@@ -188,12 +190,12 @@ impl Endpoint {
     }
 
     fn close_region(&mut self, id: ObjectId) -> Result<bool> {
-        let taken = self.hands.regions.remove(id.slot(), id.generation());
+        let taken = self.executor.regions.remove(id.slot(), id.generation());
         let Some(region) = taken else { return Ok(true) };
         let Some(region) = self.cache.release(region) else { return Ok(true) };
         let len = region.memory().len();
         let device = self.label();
-        match region.deregister(&mut self.hands.nics) {
+        match region.deregister(&mut self.executor.nics) {
             Ok(()) => Ok(true),
             Err(fault) => Err(Cause::NotClosed { device, len, fault }.into()),
         }
@@ -203,10 +205,10 @@ impl Endpoint {
     /// share.
     #[cold]
     fn stays(&mut self, at: usize) -> Error {
-        let id = self.leaving[at].id;
+        let id = self.deregistering[at].id;
         let names = self.touching(id).into_iter().map(|slot| {
-            let (channel, _) = self.hands.seats[slot.index()];
-            self.hands.label(channel).text().to_owned()
+            let (channel, _) = self.executor.connections[slot.index()];
+            self.executor.label(channel).text().to_owned()
         });
         let mut names: Vec<String> = names.collect();
         names.sort();
@@ -217,7 +219,7 @@ impl Endpoint {
             None => (0, 0),
         };
         let cause = Cause::StaysRegistered { device: self.label(), peers, address, len };
-        let failure = self.leaving[at].failure.get_or_insert_with(|| cause.into());
+        let failure = self.deregistering[at].failure.get_or_insert_with(|| cause.into());
         super::failures::repeated(failure)
     }
 }

@@ -4,7 +4,7 @@ use proto::channel::{WriteId, Written};
 use proto::flow;
 use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
-use super::executor::{Hands, Happened, low_byte};
+use super::executor::{Executor, Happened, low_byte};
 use super::letter_buffers::About;
 use super::nics::Port;
 use super::purpose::Purpose;
@@ -27,8 +27,8 @@ pub(super) struct Cursor {
     batches: u32,
 }
 
-impl Hands {
-    /// The next completion of this poll, which began with [`Hands::begin`].
+impl Executor {
+    /// The next completion of this poll, which began with [`Executor::begin`].
     #[inline]
     pub(super) fn next_completion(&mut self) -> Option<Happened> {
         while self.cursor.nic < self.nics.len() {
@@ -119,7 +119,7 @@ impl Hands {
                     Some(Event::Connection { slot, generation, event })
                 }
                 Purpose::Receive { slot, generation, line } => {
-                    let seat = self.seats.get(slot.index());
+                    let seat = self.connections.get(slot.index());
                     if let Some(peer) = seat.and_then(|(channel, _)| self.peer(*channel)) {
                         peer.receives.part(0, len as u64);
                     }
@@ -147,7 +147,7 @@ impl Hands {
     fn of_control(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
         match event {
             fabric::Event::Ended { token, len, tag } => match Purpose::of(token)? {
-                Purpose::Room { buffer } => self.packet_came(nic, buffer, (len, tag)),
+                Purpose::PacketReceive { buffer } => self.packet_came(nic, buffer, (len, tag)),
                 Purpose::Packet { channel, epoch, number } => {
                     self.wrote(nic, channel, epoch, Written::Packet(number), true)
                 }
@@ -176,7 +176,7 @@ impl Hands {
         }
         let connection = immediate.connection();
         let slot = usize::from(connection) & (Slot::COUNT - 1);
-        if let Some((channel, _)) = self.seats.get(slot)
+        if let Some((channel, _)) = self.connections.get(slot)
             && let Some(peer) = self.peer(*channel)
             && let Some(rail) = peer.data_rail(nic)
         {
@@ -184,7 +184,7 @@ impl Hands {
             let event = flow::Event::Arrived { rail, immediate, len };
             return Some(Event::Arrived { connection, event });
         }
-        self.news.strays.push((len, bits));
+        self.deferred.strays.push((len, bits));
         None
     }
 
@@ -210,9 +210,9 @@ impl Hands {
     #[cold]
     fn ended(&mut self, purpose: Purpose, well: bool) {
         match purpose {
-            Purpose::Flush { flush } => self.news.flushes.push((flush, well)),
-            Purpose::Probe { attempt } if well => self.news.probes.push(attempt),
-            Purpose::Probe { attempt } => self.news.failed_probes.push(attempt),
+            Purpose::Flush { flush } => self.deferred.flushes.push((flush, well)),
+            Purpose::Probe { attempt } if well => self.deferred.probes.push(attempt),
+            Purpose::Probe { attempt } => self.deferred.failed_probes.push(attempt),
             _ => {}
         }
     }
@@ -222,15 +222,15 @@ impl Hands {
     fn letter_moved(&mut self, nic: usize, purpose: Purpose, len: usize) -> Option<Happened> {
         let letters = self.nics[nic].letters.as_mut()?;
         match purpose {
-            Purpose::Letter { buffer } => {
+            Purpose::LetterSend { buffer } => {
                 letters.sent(buffer);
                 None
             }
-            Purpose::Inbox { buffer } => {
+            Purpose::LetterReceive { buffer } => {
                 let mut bytes = self.spare.pop().unwrap_or_default();
                 letters.arrived(buffer, len, &mut bytes);
                 letters.ended(buffer);
-                self.news.mail.push(bytes);
+                self.deferred.letters.push(bytes);
                 None
             }
             _ => None,
@@ -262,7 +262,7 @@ impl Hands {
                 return None;
             }
         };
-        if let Some((channel, _)) = self.seats.get(slot.index()).copied() {
+        if let Some((channel, _)) = self.connections.get(slot.index()).copied() {
             self.operation_failed(channel, nic, Operation::Data, &failed.error);
         }
         let event = flow::Event::WriteFailed { message, part, code: failed.error.errno };
@@ -277,10 +277,10 @@ impl Hands {
         (slot, generation, line): (Slot, Generation, Line),
         failed: &fabric::Failed,
     ) -> Happened {
-        let channel = self.seats.get(slot.index()).map(|(channel, _)| *channel);
+        let channel = self.connections.get(slot.index()).map(|(channel, _)| *channel);
         if let Some(channel) = channel.filter(|_| !failed.error.is_cancelled()) {
             self.operation_failed(channel, nic, Operation::Data, &failed.error);
-            self.news.lost.push(channel);
+            self.deferred.lost.push(channel);
         }
         Event::Connection { slot, generation, event: flow::Event::ReceiveEnded { line } }
     }
@@ -306,13 +306,13 @@ impl Hands {
                 self.operation_failed(id, nic, Operation::Control, &failed.error);
                 self.wrote(nic, channel, epoch, Written::Cell, false)
             }
-            Purpose::Letter { buffer } => {
+            Purpose::LetterSend { buffer } => {
                 let about = self.nics[nic].letters.as_mut()?.sent(buffer);
                 let About::Channel { channel, rail } = about else { return None };
                 self.operation_failed(channel, nic, Operation::Control, &failed.error);
                 Some(Event::LetterFailed { channel, rail })
             }
-            Purpose::Inbox { buffer } => {
+            Purpose::LetterReceive { buffer } => {
                 // Cancelled, or flushed with the connection that it was to come by: posted again unless the endpoint closes.
                 let letters = self.nics[nic].letters.as_mut()?;
                 if !failed.error.is_cancelled() {
@@ -320,7 +320,7 @@ impl Hands {
                 }
                 None
             }
-            Purpose::Room { buffer } => {
+            Purpose::PacketReceive { buffer } => {
                 if !failed.error.is_cancelled() {
                     self.no_packet_came(nic, buffer);
                 }
@@ -336,6 +336,6 @@ impl Hands {
     #[cold]
     fn broken(&mut self, nic: usize, fault: fabric::FabricError) {
         let rail = Label::of(&self.nics[nic].label);
-        self.news.broken.get_or_insert(Cause::QueueBroken { rail, fault });
+        self.deferred.broken.get_or_insert(Cause::QueueBroken { rail, fault });
     }
 }

@@ -53,15 +53,15 @@ pub(super) type Happened = Event<proto::flow::Event>;
 
 /// What the loop does not handle itself, gathered until it has ended.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Deferred {
     /// HELLOs, or garbage.
-    pub(super) mail: Vec<Vec<u8>>,
+    pub(super) letters: Vec<Vec<u8>>,
     pub(super) ended: Vec<(ChannelId, Outcome)>,
     /// Channels of which a tagged receive has failed: its message would be waited for for ever.
     pub(super) lost: Vec<ChannelId>,
     pub(super) flushes: Vec<(u16, bool)>,
     /// Flushes of which a read was under way on a rail that is closed now.
-    pub(super) cut_off: Vec<u16>,
+    pub(super) interrupted: Vec<u16>,
     pub(super) probes: Vec<super::purpose::Attempt>,
     pub(super) failed_probes: Vec<super::purpose::Attempt>,
     /// Writes with immediates for no connection: length and immediate.
@@ -76,13 +76,13 @@ pub(super) struct News {
     pub(super) misplaced: u64,
 }
 
-impl News {
+impl Deferred {
     fn is_none(&self) -> bool {
-        self.mail.is_empty()
+        self.letters.is_empty()
             && self.ended.is_empty()
             && self.lost.is_empty()
             && self.flushes.is_empty()
-            && self.cut_off.is_empty()
+            && self.interrupted.is_empty()
             && self.probes.is_empty()
             && self.failed_probes.is_empty()
             && self.strays.is_empty()
@@ -95,7 +95,7 @@ impl News {
 
 /// What performing needs.
 #[derive(Debug)]
-pub(super) struct Hands {
+pub(super) struct Executor {
     pub(super) nics: Vec<Port>,
     pub(super) memory: ControlMemory,
     pub(super) regions: Slots<Arc<UserRegion>>,
@@ -106,7 +106,7 @@ pub(super) struct Hands {
     /// The other end of each channel, by its number.
     pub(super) channels: Vec<Peer>,
     /// The channel and generation of each connection, by slot.
-    pub(super) seats: Vec<(ChannelId, Generation)>,
+    pub(super) connections: Vec<(ChannelId, Generation)>,
     /// Where there are no writes: how messages carry what they would.
     pub(super) sendrecv: Option<Box<Sendrecv>>,
     pub(super) capabilities: Capabilities,
@@ -120,7 +120,7 @@ pub(super) struct Hands {
     pub(super) now: Moment,
     /// After so long a peer whose packets nobody takes is lost.
     pub(super) refusals_bound: Duration,
-    pub(super) news: News,
+    pub(super) deferred: Deferred,
     /// The memory of the letter that was written last: letters leave while NCCL moves data.
     pub(super) written: Vec<u8>,
     /// Memory for letters that come.
@@ -140,7 +140,7 @@ pub(super) struct Bytes {
     pub(super) host: bool,
 }
 
-impl Hands {
+impl Executor {
     /// A buffer of NCCL's, and its region.
     #[inline]
     pub(super) fn bytes(&self, buffer: Buffer) -> crate::error::Result<(Bytes, &UserRegion)> {
@@ -169,8 +169,8 @@ impl Hands {
 
     /// What has happened beside the loop, if anything.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
-        !self.news.is_none()
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_none()
     }
 
     #[inline]
@@ -205,7 +205,7 @@ impl Hands {
     fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
         let &PartWrite { message, part, rail, line, source, target, key, len, immediate, moved } =
             write;
-        let (channel, generation) = *self.seats.get(slot.index())?;
+        let (channel, generation) = *self.connections.get(slot.index())?;
         let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
         let Some(region) = named(&self.regions, &self.landing, source.region) else {
             return Some(Err(Cause::SendDeregistered));
@@ -245,7 +245,7 @@ impl Hands {
     /// A part will never be posted: the flow hears of it as of one that failed.
     #[cold]
     fn never_written(&mut self, slot: Slot, message: MessageId, part: u8, cause: Cause) {
-        let (channel, generation) = self.seats[slot.index()];
+        let (channel, generation) = self.connections[slot.index()];
         if let Some(peer) = self.peer_mut(channel) {
             peer.failed(cause);
         }
@@ -285,7 +285,7 @@ impl Hands {
     }
 }
 
-impl Shadows for Hands {
+impl Shadows for Executor {
     type Shadow = Unit;
 
     #[inline]
@@ -294,7 +294,7 @@ impl Shadows for Hands {
     }
 }
 
-impl Perform<Flow> for Hands {
+impl Perform<Flow> for Executor {
     type Inbox = Unit;
 
     #[inline]
@@ -488,7 +488,7 @@ impl Perform<Flow> for Hands {
     }
 
     fn violated(&mut self, slot: Slot, breach: Breach) {
-        let (channel, _) = self.seats[slot.index()];
+        let (channel, _) = self.connections[slot.index()];
         log::error!("{} broke the protocol: {}", self.label(channel), breach.0);
     }
 
@@ -514,7 +514,7 @@ impl Perform<Flow> for Hands {
     }
 
     fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: proto::Cause) {
-        self.news.rails_lost += 1;
+        self.deferred.rails_lost += 1;
         let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return };
         let lane = peer.data.get(usize::from(rail)).copied();
         let name = lane.map_or("", |lane| self.nics[lane.nic].label.as_str());
@@ -553,7 +553,7 @@ impl Perform<Flow> for Hands {
                 *is_closed = true;
                 log::info!("data rail {label} is closed, so that nothing late can arrive by it");
                 for token in tokens {
-                    self.cut_off(token);
+                    self.interrupted(token);
                 }
                 self.rekey(nic);
                 true
@@ -568,7 +568,7 @@ impl Perform<Flow> for Hands {
     fn open_rail(&mut self, local: u8) -> Option<bool> {
         let nic = usize::from(local);
         let port = self.nics.get_mut(nic)?;
-        if let Err(error) = port.renew() {
+        if let Err(error) = port.reopen() {
             log::debug!("data rail {} does not open again: {error}", port.label);
             return None;
         }
@@ -632,7 +632,7 @@ impl Perform<Flow> for Hands {
     }
 
     fn rail_returned(&mut self, channel: ChannelId, rail: u8) {
-        self.news.rails_returned += 1;
+        self.deferred.rails_returned += 1;
         let Some(peer) = self.peer(channel) else { return };
         let lane = peer.data.get(usize::from(rail));
         let name = lane.map_or("", |lane| self.nics[lane.nic].label.as_str());
@@ -641,11 +641,11 @@ impl Perform<Flow> for Hands {
 
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
         self.peers.ended(channel);
-        self.news.ended.push((channel, outcome));
+        self.deferred.ended.push((channel, outcome));
     }
 }
 
-impl Hands {
+impl Executor {
     /// The provider has taken nothing for this peer past the bound: the rail to it is lost.
     #[cold]
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
@@ -676,14 +676,14 @@ impl Hands {
     }
 
     /// An operation was under way on a data rail that is closed now.
-    fn cut_off(&mut self, token: u64) {
+    fn interrupted(&mut self, token: u64) {
         match Purpose::of(token) {
             Some(Purpose::Part { slot, generation, message, part }) => {
                 let event = proto::flow::Event::WriteFailed { message, part, code: 0 };
                 self.queued.push_back(Event::Connection { slot, generation, event });
             }
-            Some(Purpose::Flush { flush }) => self.news.cut_off.push(flush),
-            Some(Purpose::Probe { attempt }) => self.news.failed_probes.push(attempt),
+            Some(Purpose::Flush { flush }) => self.deferred.interrupted.push(flush),
+            Some(Purpose::Probe { attempt }) => self.deferred.failed_probes.push(attempt),
             Some(Purpose::Trial { channel, rail }) => {
                 let channel = ChannelId(channel.into());
                 self.queued.push_back(Event::TrialEnded { channel, rail, well: false });

@@ -6,7 +6,7 @@ use proto::{Cause as ChannelCause, ChannelId, Cut, Fault, Flow, Outcome, Receive
 
 use super::Endpoint;
 use super::comms::Side;
-use super::transfer::give_back;
+use super::transfer::return_entries;
 use crate::error::{Cause, Error};
 
 impl Endpoint {
@@ -14,23 +14,23 @@ impl Endpoint {
     /// little further: who is told of a failure may never call again.
     #[cold]
     pub(super) fn failed(&mut self, slot: Slot, fault: Fault) -> Error {
-        let (channel, _) = self.hands.seats[slot.index()];
+        let (channel, _) = self.executor.connections[slot.index()];
         if fault == Fault::Ended
-            && self.hands.peer(channel).is_none_or(|peer| peer.failure.is_none())
+            && self.executor.peer(channel).is_none_or(|peer| peer.failure.is_none())
         {
             // The channel is failing, and the next poll says why.
             self.progress();
         }
         let cause = self.cause_of(channel, fault);
         self.learn_rank(channel);
-        let peer = self.hands.label(channel);
+        let peer = self.executor.label(channel);
         let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };
         let error = comm.failure.unwrap_or_else(|| match comm.side {
             Side::Send => cause.sending(peer),
             Side::Receive => cause.receiving(peer),
         });
         comm.failure = Some(error);
-        let logged = std::mem::replace(&mut comm.told, true) || error.logged;
+        let logged = std::mem::replace(&mut comm.is_logged, true) || error.logged;
         if !logged {
             self.progress();
         }
@@ -40,9 +40,9 @@ impl Endpoint {
     /// A message was cut to its receive, as NCCL up to v8 wants it: said once for each connection.
     #[cold]
     pub(super) fn warn_of_cut(&mut self, slot: Slot, cut: Cut) {
-        let (channel, _) = self.hands.seats[slot.index()];
+        let (channel, _) = self.executor.connections[slot.index()];
         let Some(comm) = self.comms.at_mut(slot) else { return };
-        if std::mem::replace(&mut comm.cut_told, true) {
+        if std::mem::replace(&mut comm.is_cut_logged, true) {
             return;
         }
         let side = match comm.side {
@@ -50,14 +50,14 @@ impl Endpoint {
             Side::Receive => "receiving from",
         };
         self.learn_rank(channel);
-        let (peer, Cut { sent, posted }) = (self.hands.label(channel), cut);
+        let (peer, Cut { sent, posted }) = (self.executor.label(channel), cut);
         log::warn!(
             "{side} {peer}: a message of {sent} bytes was cut to its receive of {posted}; do all ranks call with the same sizes?"
         );
     }
 
     fn cause_of(&self, channel: ChannelId, fault: Fault) -> Cause {
-        let peer = self.hands.peer(channel);
+        let peer = self.executor.peer(channel);
         let known = match fault {
             Fault::Ended => peer.and_then(|peer| peer.failure).map(|failure| failure.cause),
             Fault::Transport { .. } => peer.and_then(|peer| peer.first_failure),
@@ -69,8 +69,8 @@ impl Endpoint {
     /// The peer's rank, for what it is called: NCCL gives each receive the rank that it waits for as its tag.
     #[cold]
     pub(super) fn learn_rank(&mut self, channel: ChannelId) {
-        let Self { comms, core, hands, .. } = self;
-        let Some(peer) = hands.peer_mut(channel) else { return };
+        let Self { comms, core, executor, .. } = self;
+        let Some(peer) = executor.peer_mut(channel) else { return };
         let of_channel = comms.iter().filter(|(_, comm)| comm.channel == channel);
         let flows = of_channel.filter_map(|(slot, _)| core.connection(slot)?.receiver());
         flows.filter_map(ReceiveFlow::awaited_tag).for_each(|rank| peer.name.sends_as(rank));
@@ -80,9 +80,9 @@ impl Endpoint {
     #[cold]
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let bound_ms = milliseconds(self.settings.peer_timeout);
-        let refused_ms = milliseconds(self.hands.refusals_bound);
+        let refused_ms = milliseconds(self.executor.refusals_bound);
         self.learn_rank(channel);
-        let Some(peer) = self.hands.peer_mut(channel) else { return };
+        let Some(peer) = self.executor.peer_mut(channel) else { return };
         let of_fabric = peer.first_failure;
         let cause = match outcome {
             Outcome::Over => return,
@@ -96,17 +96,17 @@ impl Endpoint {
         };
         let error = *peer.failure.get_or_insert_with(|| cause.into());
         log::debug!("the channel to {} has failed: {error}", peer.label());
-        self.give_entries_back(channel);
+        self.return_channel_entries(channel);
     }
 
     /// The receives of a channel that has failed take no entries of completion queues any more: others need not wait until NCCL closes
     /// their comms.
     #[cold]
-    fn give_entries_back(&mut self, channel: ChannelId) {
+    fn return_channel_entries(&mut self, channel: ChannelId) {
         let Self { comms, core, budget, .. } = self;
         for (slot, _) in comms.iter().filter(|(_, comm)| comm.channel == channel) {
             if let Some(flow) = core.connection_mut(slot).and_then(Flow::receiver_mut) {
-                give_back(budget, flow.give_entries_back());
+                return_entries(budget, flow.give_entries_back());
             }
         }
     }

@@ -12,7 +12,7 @@ use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 
 use super::Endpoint;
 use super::comms::Side;
-use super::executor::Hands;
+use super::executor::Executor;
 use super::in_flight::InFlight;
 use super::nics::Port;
 use super::purpose::Purpose;
@@ -136,8 +136,8 @@ impl Endpoint {
             }
         }
         self.check_intact()?;
-        let self_read = self.hands.capabilities.self_read;
-        let mut reads = reads_of(&self.hands.regions, buffers)?;
+        let self_read = self.executor.capabilities.self_read;
+        let mut reads = reads_of(&self.executor.regions, buffers)?;
         let mut places = reads.iter().flatten().map(|read| read.place);
         let place = match (places.next(), places.next()) {
             (Some(place), None) => place,
@@ -146,10 +146,10 @@ impl Endpoint {
         let (_, found) = self.comms.open(id, Side::Receive, Noun::ReceiveComm)?;
         let (channel, rails) = (found.channel, found.flushing.rails(place));
         let running = found.flushing.nics;
-        let lanes = self.hands.peer(channel).map_or(&[][..], |peer| &peer.data);
+        let lanes = self.executor.peer(channel).map_or(&[][..], |peer| &peer.data);
         let brought = lanes.iter().enumerate().filter(|(rail, _)| rails >> rail & 1 == 1);
         let unposted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
-        let unposted = open_nics(&self.hands.nics, unposted);
+        let unposted = open_nics(&self.executor.nics, unposted);
         if unposted == 0 || (!self_read && place == Place::Host) {
             return Ok(None);
         }
@@ -204,7 +204,7 @@ impl Endpoint {
     /// The rail of a read was closed under it: it is made again on another one.
     #[cold]
     pub(super) fn flush_again(&mut self, flush: u16) {
-        let nics = open_nics(&self.hands.nics, u32::MAX);
+        let nics = open_nics(&self.executor.nics, u32::MAX);
         let Some(flush) = self.flushes.at_mut(flush) else { return };
         flush.completed(true);
         let first = nics & nics.wrapping_neg();
@@ -226,7 +226,7 @@ impl Endpoint {
     /// Posts the reads that are yet to be posted. One that is refused waits for the next test, and none is made twice. What was
     /// deregistered meanwhile is read no more.
     fn post_flush(&mut self, slot: u16) -> Result<()> {
-        let Hands { nics, landing, regions, .. } = &mut self.hands;
+        let Executor { nics, landing, regions, .. } = &mut self.executor;
         let Some(flush) = self.flushes.at_mut(slot) else { return Ok(()) };
         for read in flush.reads.iter_mut().flatten() {
             let found = match read.buffer {

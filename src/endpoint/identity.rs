@@ -30,11 +30,11 @@ struct Ranks(AtomicI64);
 
 /// The processes that an endpoint is connected with.
 #[derive(Debug, Default)]
-pub(crate) struct Acquaintances {
+pub(crate) struct KnownProcesses {
     known: HashMap<(String, u32), Arc<Ranks>>,
 }
 
-impl Acquaintances {
+impl KnownProcesses {
     /// Who the peer says it is.
     pub(crate) fn meet(&mut self, identity: &Host) -> Peer {
         let (host, process) = (identity.host.to_text(), identity.process);
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_rank_is_learnt_from_one_connection_and_said_by_all_of_the_process() {
-        let mut known = Acquaintances::default();
+        let mut known = KnownProcesses::default();
         let (mut receiver, sender) = (known.meet(&identity(5)), known.meet(&identity(5)));
         let other = known.meet(&identity(6));
         assert_eq!(sender.to_string(), "process 5 on here");
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn of_a_process_with_several_ranks_only_the_connection_that_is_waited_on_says_which() {
-        let mut known = Acquaintances::default();
+        let mut known = KnownProcesses::default();
         let mut peers = [0, 1, 2].map(|_| known.meet(&identity(5)));
         peers[0].sends_as(3);
         peers[1].sends_as(-4);

@@ -18,19 +18,19 @@ impl Endpoint {
         }
         let now = self.now();
         if self.core.keeper_due()? <= now {
-            self.hands.begin(now, true);
-            self.core.keep(&mut self.hands, now);
-            if self.hands.has_news() || !self.closing.is_none() {
-                self.attend();
+            self.executor.begin(now, true);
+            self.core.keep(&mut self.executor, now);
+            if self.executor.has_deferred() || !self.closing.is_none() {
+                self.handle_deferred();
             }
             // What a letter asks for is answered now: the next poll may be a second away.
-            if !self.hands.queued.is_empty() {
+            if !self.executor.queued.is_empty() {
                 self.core.keep_on(true);
                 self.poll_at(now);
                 self.core.keep_on(false);
             }
         }
-        self.look_for_calls(now);
+        self.check_for_calls(now);
         Some(self.core.keeper_due()?.since(now))
     }
 }

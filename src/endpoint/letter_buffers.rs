@@ -24,7 +24,7 @@ pub(super) enum About {
 
 /// One registration, cut into buffers: first those of receives.
 #[derive(Debug)]
-pub(super) struct Letters {
+pub(super) struct LetterBuffers {
     region: Region<Control>,
     pages: Arc<Pages>,
     free: Vec<u16>,
@@ -33,7 +33,7 @@ pub(super) struct Letters {
     unposted: Vec<u16>,
 }
 
-impl Letters {
+impl LetterBuffers {
     pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
         let buffers = RECEIVES + SENDS;
         let pages = Arc::new(Pages::map(usize::from(buffers) * MAX_MESSAGE_BYTES)?);
@@ -61,7 +61,7 @@ impl Letters {
         while let Some(buffer) = self.unposted.last().copied() {
             let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
             let room = self.region.local(at, MAX_MESSAGE_BYTES).ok_or(FabricError::OUTSIDE)?;
-            match nic.receive(room, Purpose::Inbox { buffer }.token())? {
+            match nic.receive(room, Purpose::LetterReceive { buffer }.token())? {
                 Post::Accepted => self.unposted.pop(),
                 Post::Again | Post::Full => return Ok(()),
             };
@@ -100,7 +100,7 @@ impl Letters {
         let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
         self.pages.copy_in(at, message);
         let local = self.region.local(at, message.len()).ok_or(FabricError::OUTSIDE)?;
-        let posted = nic.send(local, peer, Purpose::Letter { buffer }.token())?;
+        let posted = nic.send(local, peer, Purpose::LetterSend { buffer }.token())?;
         if posted == Post::Accepted {
             self.free.pop();
             self.under_way[usize::from(buffer)] = about;

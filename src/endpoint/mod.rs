@@ -60,17 +60,17 @@ use crate::types::{DeviceFacts, Settings};
 use authentication::Mac;
 use cache::RegionCache;
 use comms::Comms;
-use deregister::Leaving;
+use deregister::Deregistering;
 use events::Cursor;
-use executor::{Hands, News};
+use executor::{Deferred, Executor};
 use flush::Flush;
-use identity::Acquaintances;
+use identity::KnownProcesses;
 use in_flight::InFlight;
 use incidents::Incidents;
 use memory::ControlMemory;
 use nics::Port;
-pub(crate) use nics::{OPERATIONS, Opened, RECEIVES, Renew};
-use ownership::Communicators;
+pub(crate) use nics::{OPERATIONS, Opened, RECEIVES, Reopen};
+use ownership::Ownership;
 use probe::Probe;
 use region::UserRegion;
 use sendrecv::Sendrecv;
@@ -85,12 +85,12 @@ pub(crate) struct Endpoint {
     settings: Settings,
     device: DeviceFacts,
     /// Whether it is known what the device can do; no connection is made before.
-    settled: bool,
+    is_probed: bool,
     /// The probe of the device, while this endpoint makes it.
     probe: Option<Probe>,
-    communicators: Communicators,
+    ownership: Ownership,
     core: proto::Endpoint<Flow>,
-    hands: Hands,
+    executor: Executor,
     comms: Comms,
     listeners: Slots<Listening>,
     connects: Slots<PendingConnect>,
@@ -98,11 +98,11 @@ pub(crate) struct Endpoint {
     budget: Budget,
     flushes: Slots<Flush>,
     incidents: Incidents,
-    acquaintances: Acquaintances,
+    known_processes: KnownProcesses,
     /// Registrations that are held.
     cache: RegionCache,
     /// Registrations that NCCL gives back, and that peers may still use.
-    leaving: Vec<Leaving>,
+    deregistering: Vec<Deregistering>,
     /// How long peers that do not answer may hold up those who end something.
     patience: Duration,
     /// Requests that NCCL was not told the end of.
@@ -148,7 +148,7 @@ impl Endpoint {
             host: setup::host_of(&device, &settings),
             offers: setup::offers_of(&settings, &capabilities),
         };
-        let hands = Hands {
+        let executor = Executor {
             nics,
             memory: ControlMemory::new(setup::ring_of(&settings, &capabilities)),
             regions: Slots::new(register::REGIONS_MAX)
@@ -157,7 +157,7 @@ impl Endpoint {
             landing,
             peers: Peers::new(presence, Mac),
             channels: Vec::new(),
-            seats: Vec::new(),
+            connections: Vec::new(),
             sendrecv,
             capabilities,
             queued: VecDeque::with_capacity(LETTERS),
@@ -166,18 +166,18 @@ impl Endpoint {
             skipped: 0,
             now: Moment::default(),
             refusals_bound: settings.peer_timeout.min(REFUSED_FOR_GOOD),
-            news: News { mail: Vec::with_capacity(LETTERS), ..News::default() },
+            deferred: Deferred { letters: Vec::with_capacity(LETTERS), ..Deferred::default() },
             written: Vec::with_capacity(LETTER_BYTES),
             spare: (0..LETTERS).map(|_| Vec::with_capacity(LETTER_BYTES)).collect(),
         };
         let mut endpoint = Self {
             number,
             patience: settings.close_timeout,
-            settled: false,
+            is_probed: false,
             probe: None,
-            communicators: Communicators::default(),
+            ownership: Ownership::default(),
             core: proto::Endpoint::new(Slot::COUNT),
-            hands,
+            executor,
             comms: Comms::new(first),
             listeners: Slots::new(u16::MAX).beginning_at(first),
             connects: Slots::new(u16::MAX).beginning_at(first),
@@ -185,9 +185,9 @@ impl Endpoint {
             budget: Budget::new(entries.saturating_sub(OPERATIONS.into()).min(posted_most)),
             flushes: Slots::new(u16::MAX).beginning_at(first),
             incidents: Incidents::default(),
-            acquaintances: Acquaintances::default(),
+            known_processes: KnownProcesses::default(),
             cache: RegionCache::default(),
-            leaving: Vec::new(),
+            deregistering: Vec::new(),
             outstanding: 0,
             closing: InFlight::default(),
             needs_keeper: false,
@@ -201,7 +201,7 @@ impl Endpoint {
         };
         // Its first post costs a connection of this endpoint with itself, which may come about meanwhile.
         endpoint.progress();
-        endpoint.settle();
+        endpoint.learn_capabilities();
         Ok(endpoint)
     }
 
@@ -214,7 +214,7 @@ impl Endpoint {
     /// of the clock: it only dates waits of a round trip and more.
     #[inline]
     fn lately(&self) -> Moment {
-        if self.outstanding == 0 { self.now() } else { self.hands.now }
+        if self.outstanding == 0 { self.now() } else { self.executor.now }
     }
 
     /// One poll: sends what is due, takes what has happened, and sends what that gave rise to.
@@ -228,28 +228,28 @@ impl Endpoint {
     fn progress_at(&mut self, now: Moment) {
         self.poll_at(now);
         if self.watch.is_due(now) {
-            self.look(now);
+            self.check_stalls(now);
         }
     }
 
     #[inline]
     fn poll_at(&mut self, now: Moment) {
-        self.hands.begin(now, self.core.awaits_parts() || !self.settled);
-        self.core.progress(&mut self.hands, now);
-        if self.hands.has_news() || !self.closing.is_none() {
-            self.attend();
+        self.executor.begin(now, self.core.awaits_parts() || !self.is_probed);
+        self.core.progress(&mut self.executor, now);
+        if self.executor.has_deferred() || !self.closing.is_none() {
+            self.handle_deferred();
         }
     }
 
     /// What the loop has left to us.
     #[cold]
-    fn attend(&mut self) {
-        let News {
-            mail,
+    fn handle_deferred(&mut self) {
+        let Deferred {
+            letters,
             ended,
             lost,
             flushes,
-            cut_off,
+            interrupted,
             probes,
             failed_probes,
             strays,
@@ -257,7 +257,7 @@ impl Endpoint {
             rails_lost,
             rails_returned,
             broken,
-        } = std::mem::take(&mut self.hands.news);
+        } = std::mem::take(&mut self.executor.deferred);
         self.incidents.garbage += misplaced;
         self.incidents.rails_lost += rails_lost;
         self.incidents.rails_returned += rails_returned;
@@ -271,9 +271,9 @@ impl Endpoint {
                 self.incidents.stray_immediates += 1;
             }
         }
-        cut_off.into_iter().for_each(|flush| self.flush_again(flush));
+        interrupted.into_iter().for_each(|flush| self.flush_again(flush));
         flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
-        self.read_mail(mail);
+        self.read_letters(letters);
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
         let no_rail = proto::Cause::NoRail;
         lost.into_iter().for_each(|channel| self.core.fail(channel, no_rail));
@@ -281,15 +281,15 @@ impl Endpoint {
     }
 
     /// Reads two-sided messages. Their memory is for the next ones.
-    fn read_mail(&mut self, mut mail: Vec<Vec<u8>>) {
-        mail.iter().for_each(|bytes| self.heard(bytes));
-        for bytes in mail.drain(..) {
-            if bytes.capacity() <= LETTER_BYTES && self.hands.spare.len() < LETTERS {
-                self.hands.spare.push(bytes);
+    fn read_letters(&mut self, mut letters: Vec<Vec<u8>>) {
+        letters.iter().for_each(|bytes| self.letter_received(bytes));
+        for bytes in letters.drain(..) {
+            if bytes.capacity() <= LETTER_BYTES && self.executor.spare.len() < LETTERS {
+                self.executor.spare.push(bytes);
             }
         }
-        if self.hands.news.mail.is_empty() {
-            self.hands.news.mail = mail;
+        if self.executor.deferred.letters.is_empty() {
+            self.executor.deferred.letters = letters;
         }
     }
 
@@ -307,7 +307,7 @@ impl Endpoint {
     #[cold]
     fn fail_all(&mut self, error: Error) {
         self.failure.get_or_insert(error);
-        for peer in &mut self.hands.channels {
+        for peer in &mut self.executor.channels {
             peer.failure.get_or_insert(error);
             self.core.fail(peer.channel, proto::Cause::NoRail);
         }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use fabric::{FabricError, PeerAddress};
 
-use super::letter_buffers::Letters;
+use super::letter_buffers::LetterBuffers;
 
 /// Operations that may be in flight on one NIC. Past that `isend` answers "not now".
 pub(crate) const OPERATIONS: u16 = 1024;
@@ -21,17 +21,17 @@ pub(crate) struct Opened {
     pub(crate) fabric_name: String,
     /// For the log: provider and interface.
     pub(crate) label: String,
-    pub(crate) renew: Renew,
+    pub(crate) reopen: Reopen,
 }
 
 /// Opens the data rail of a NIC again that was closed.
-pub(crate) struct Renew(pub(crate) RenewNic);
+pub(crate) struct Reopen(pub(crate) ReopenNic);
 
-type RenewNic = Box<dyn Fn(&mut fabric::Nic) -> Result<(), FabricError> + Send>;
+type ReopenNic = Box<dyn Fn(&mut fabric::Nic) -> Result<(), FabricError> + Send>;
 
-impl fmt::Debug for Renew {
+impl fmt::Debug for Reopen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Renew")
+        f.write_str("Reopen")
     }
 }
 
@@ -40,7 +40,7 @@ impl fmt::Debug for Renew {
 pub(super) struct Port {
     pub(super) nic: fabric::Nic,
     /// The buffers of two-sided messages, where there is a control rail.
-    pub(super) letters: Option<Letters>,
+    pub(super) letters: Option<LetterBuffers>,
     /// Our own data endpoint as a peer, for the probe and for flushes: looked up with the first.
     myself: Option<PeerAddress>,
     pub(super) fabric_name: String,
@@ -48,19 +48,19 @@ pub(super) struct Port {
     pub(super) label: String,
     /// Its data rail is closed, since a peer's late writes could only be kept out so.
     pub(super) is_closed: bool,
-    renew: Renew,
+    reopen: Reopen,
 }
 
 impl Port {
     pub(super) fn new(opened: Opened) -> Result<Self, FabricError> {
-        let Opened { mut nic, fabric_name, label, renew } = opened;
-        let letters = if nic.has_control() { Some(Letters::new(&mut nic)?) } else { None };
-        Ok(Self { nic, letters, myself: None, fabric_name, label, is_closed: false, renew })
+        let Opened { mut nic, fabric_name, label, reopen } = opened;
+        let letters = if nic.has_control() { Some(LetterBuffers::new(&mut nic)?) } else { None };
+        Ok(Self { nic, letters, myself: None, fabric_name, label, is_closed: false, reopen })
     }
 
     /// Opens the data rail again: another endpoint.
-    pub(super) fn renew(&mut self) -> Result<(), FabricError> {
-        (self.renew.0)(&mut self.nic)?;
+    pub(super) fn reopen(&mut self) -> Result<(), FabricError> {
+        (self.reopen.0)(&mut self.nic)?;
         self.is_closed = false;
         if let Some(myself) = self.myself.take() {
             self.nic.leave(myself);

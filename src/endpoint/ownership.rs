@@ -14,7 +14,7 @@ pub(crate) struct Communicator(pub(crate) u32);
 
 /// The communicators of one endpoint.
 #[derive(Debug, Default)]
-pub(super) struct Communicators {
+pub(super) struct Ownership {
     /// The one whose call this is.
     calling: Communicator,
     /// The one that it was opened for: what is not listed is this one's, so an endpoint that is not shared lists nothing.
@@ -22,7 +22,7 @@ pub(super) struct Communicators {
     of_others: HashMap<ObjectId, Communicator>,
 }
 
-impl Communicators {
+impl Ownership {
     /// The caller has made this.
     pub(super) fn made(&mut self, id: ObjectId) {
         if self.calling != self.first {
@@ -43,18 +43,18 @@ impl Communicators {
 impl Endpoint {
     /// It was opened for this communicator.
     pub(crate) fn belongs_to(&mut self, communicator: Communicator) {
-        self.communicators.first = communicator;
+        self.ownership.first = communicator;
     }
 
     /// This communicator calls.
     pub(crate) fn called_by(&mut self, communicator: Communicator) {
-        self.communicators.calling = communicator;
+        self.ownership.calling = communicator;
     }
 
     /// What came of `parent` is of the same communicator.
     pub(crate) fn inherits(&mut self, parent: ObjectId, child: ObjectId) {
-        self.communicators.calling = self.communicators.of(parent);
-        self.communicators.made(child);
+        self.ownership.calling = self.ownership.of(parent);
+        self.ownership.made(child);
     }
 
     /// A communicator leaves, while others stay: what it has left open is closed. The answer names its registrations, which are to be
@@ -65,10 +65,10 @@ impl Endpoint {
         let listeners =
             self.listeners.keys().into_iter().map(|key| named(ObjectKind::Listener, key));
         let connects = self.connects.keys().into_iter().map(|key| named(ObjectKind::Connect, key));
-        let regions = self.hands.regions.keys();
+        let regions = self.executor.regions.keys();
         let regions = regions.into_iter().map(|key| named(ObjectKind::Region, key));
         let all = listeners.chain(connects).chain(self.open_comms()).chain(regions);
-        let its: Vec<_> = all.filter(|id| self.communicators.of(*id) == communicator).collect();
+        let its: Vec<_> = all.filter(|id| self.ownership.of(*id) == communicator).collect();
         let (regions, others): (Vec<_>, Vec<_>) =
             its.into_iter().partition(|id| id.is(ObjectKind::Region));
         for id in others {

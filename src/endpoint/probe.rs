@@ -36,7 +36,7 @@ pub(crate) struct Probe {
     found: Found,
     /// Time in which somebody has polled, and when it was last looked at.
     polled: Duration,
-    looked: Instant,
+    last_step: Instant,
 }
 
 /// What to do next.
@@ -75,14 +75,14 @@ impl Probe {
             seen: Seen::default(),
             found: Found::default(),
             polled: Duration::ZERO,
-            looked: now,
+            last_step: now,
         }
     }
 
     /// What to do now.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
-        self.polled += now.duration_since(self.looked).min(TICK_MAX);
-        self.looked = now;
+        self.polled += now.duration_since(self.last_step).min(TICK_MAX);
+        self.last_step = now;
         while self.has_ended() {
             let seen = std::mem::take(&mut self.seen);
             let next = match self.attempt {
@@ -101,9 +101,9 @@ impl Probe {
                 }
                 Attempt::Read => {
                     self.found.self_read = seen.completed;
-                    Attempt::WriteToTheEnd
+                    Attempt::WriteDeliveryComplete
                 }
-                Attempt::WriteToTheEnd => {
+                Attempt::WriteDeliveryComplete => {
                     self.found.delivery_complete = seen.completed;
                     return Step::Over(Ok(self.found));
                 }
@@ -188,8 +188,12 @@ mod tests {
         }
     }
 
-    const ALL: [Attempt; 4] =
-        [Attempt::Write, Attempt::WriteWithImmediate, Attempt::Read, Attempt::WriteToTheEnd];
+    const ALL: [Attempt; 4] = [
+        Attempt::Write,
+        Attempt::WriteWithImmediate,
+        Attempt::Read,
+        Attempt::WriteDeliveryComplete,
+    ];
     const EVERYTHING: Found = Found {
         immediate: ImmediateWidth::Eight,
         true_lengths: true,
@@ -229,7 +233,9 @@ mod tests {
                         Found { immediate: ImmediateWidth::None, true_lengths: false, ..EVERYTHING }
                     }
                     Attempt::Read => Found { self_read: false, ..EVERYTHING },
-                    Attempt::WriteToTheEnd => Found { delivery_complete: false, ..EVERYTHING },
+                    Attempt::WriteDeliveryComplete => {
+                        Found { delivery_complete: false, ..EVERYTHING }
+                    }
                 };
                 let rest = &ALL[index + 1..];
                 rest.iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
@@ -262,7 +268,7 @@ mod tests {
                 }
                 Attempt::WriteWithImmediate => Found::default(),
                 Attempt::Read => Found { self_read: false, delivery_complete: false, ..EVERYTHING },
-                Attempt::WriteToTheEnd => Found { delivery_complete: false, ..EVERYTHING },
+                Attempt::WriteDeliveryComplete => Found { delivery_complete: false, ..EVERYTHING },
             };
             assert_eq!(over, Step::Over(Ok(seen)), "{attempt:?}");
         }

@@ -11,7 +11,7 @@ use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 
 use super::Endpoint;
-use super::executor::Hands;
+use super::executor::Executor;
 use super::probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step};
 use super::purpose::{Attempt, Purpose};
 use crate::error::{Cause, Result};
@@ -24,20 +24,20 @@ const PROBED: usize = 0;
 
 impl Endpoint {
     /// Whether it is known what the device can do. Else finding out has gone on.
-    pub(super) fn is_settled(&mut self) -> Result<bool> {
-        if !self.settled {
-            self.settle();
+    pub(super) fn ensure_capabilities(&mut self) -> Result<bool> {
+        if !self.is_probed {
+            self.learn_capabilities();
             self.check_alive()?;
         }
-        Ok(self.settled)
+        Ok(self.is_probed)
     }
 
     #[cold]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn learn_capabilities(&mut self) {
         // What messages do needs no trying.
-        if self.hands.sendrecv.is_some() {
-            self.adopt(self.hands.capabilities);
-            self.settled = true;
+        if self.executor.sendrecv.is_some() {
+            self.adopt(self.executor.capabilities);
+            self.is_probed = true;
             return;
         }
         if self.device.probed.capabilities().is_none() && self.device.probed.take_probe(self.number)
@@ -47,13 +47,13 @@ impl Endpoint {
         self.drive_probe();
         if let Some(known) = self.device.probed.capabilities() {
             self.adopt(known);
-            self.settled = true;
+            self.is_probed = true;
         }
     }
 
     /// The endpoint whose probe this one waits for.
     pub(crate) fn waits_for(&self) -> Option<u16> {
-        if self.settled {
+        if self.is_probed {
             None
         } else {
             self.device.probed.prober().filter(|number| *number != self.number)
@@ -90,7 +90,7 @@ impl Endpoint {
                 }
                 Step::Over(Ok(found)) => {
                     self.probe = None;
-                    self.device.probed.learned(self.number, found.with(self.hands.capabilities));
+                    self.device.probed.learned(self.number, found.with(self.executor.capabilities));
                 }
                 Step::Over(Err(error)) => {
                     self.leave_probe();
@@ -102,7 +102,7 @@ impl Endpoint {
     }
 
     fn attempt(&mut self, attempt: Attempt) -> std::result::Result<Post, FabricError> {
-        let Hands { nics, landing, .. } = &mut self.hands;
+        let Executor { nics, landing, .. } = &mut self.executor;
         let port = nics.get_mut(PROBED).ok_or(FabricError::NO_RAIL)?;
         let peer = port.myself()?;
         let local = landing.local(PROBED, landing.address() + SOURCE, PROBE_BYTES);
@@ -117,7 +117,7 @@ impl Endpoint {
             Attempt::Write => port.nic.write(&write, None, token),
             Attempt::WriteWithImmediate => port.nic.write(&write, Some(PROBE_IMMEDIATE), token),
             Attempt::Read => port.nic.read(local, remote, peer, token),
-            Attempt::WriteToTheEnd => {
+            Attempt::WriteDeliveryComplete => {
                 let write = Write { delivery: Delivery::Complete, ..write };
                 port.nic.write(&write, None, token)
             }
@@ -141,15 +141,15 @@ impl Endpoint {
     /// Takes what was found, within what the settings allow.
     fn adopt(&mut self, found: Capabilities) {
         // What completions prove rests on options of each endpoint, and another one may have been the prober.
-        let proves_arrival = found.proves_arrival && self.hands.capabilities.proves_arrival;
-        self.hands.capabilities = Capabilities { proves_arrival, ..found };
+        let proves_arrival = found.proves_arrival && self.executor.capabilities.proves_arrival;
+        self.executor.capabilities = Capabilities { proves_arrival, ..found };
         if self.settings.force_fin && !found.messages {
-            self.hands.capabilities.immediate = proto::ImmediateWidth::None;
+            self.executor.capabilities.immediate = proto::ImmediateWidth::None;
         }
         if self.settings.largest_write != 0 {
-            let largest = &mut self.hands.capabilities.largest_write;
+            let largest = &mut self.executor.capabilities.largest_write;
             *largest = self.settings.largest_write.min(*largest);
         }
-        self.hands.peers.settle(self.hands.capabilities);
+        self.executor.peers.settle(self.executor.capabilities);
     }
 }

@@ -12,11 +12,11 @@ pub(super) enum Purpose {
     /// The acknowledgement in a peer's cell.
     Cell { channel: u16, epoch: u8 },
     /// A two-sided message, out of this buffer.
-    Letter { buffer: u16 },
+    LetterSend { buffer: u16 },
     /// A posted receive, into this buffer.
-    Inbox { buffer: u16 },
+    LetterReceive { buffer: u16 },
     /// A receive of a packet, where packets are messages.
-    Room { buffer: u16 },
+    PacketReceive { buffer: u16 },
     /// A tagged receive of a connection's line.
     Receive { slot: Slot, generation: Generation, line: Line },
     /// A read for the flush in this slot.
@@ -34,11 +34,12 @@ pub(super) enum Attempt {
     WriteWithImmediate,
     Read,
     /// A write that completes on delivery.
-    WriteToTheEnd,
+    WriteDeliveryComplete,
 }
 
 impl Attempt {
-    const ALL: [Self; 4] = [Self::Write, Self::WriteWithImmediate, Self::Read, Self::WriteToTheEnd];
+    const ALL: [Self; 4] =
+        [Self::Write, Self::WriteWithImmediate, Self::Read, Self::WriteDeliveryComplete];
 }
 
 impl Purpose {
@@ -52,9 +53,9 @@ impl Purpose {
             }
             Self::Packet { channel, epoch, number } => pack(PACKET, epoch, channel, number.get()),
             Self::Cell { channel, epoch } => pack(CELL, epoch, channel, 0),
-            Self::Letter { buffer } => pack(LETTER, 0, buffer, 0),
-            Self::Inbox { buffer } => pack(INBOX, 0, buffer, 0),
-            Self::Room { buffer } => pack(ROOM, 0, buffer, 0),
+            Self::LetterSend { buffer } => pack(LETTER_SEND, 0, buffer, 0),
+            Self::LetterReceive { buffer } => pack(LETTER_RECEIVE, 0, buffer, 0),
+            Self::PacketReceive { buffer } => pack(PACKET_RECEIVE, 0, buffer, 0),
             Self::Receive { slot, generation, line } => {
                 pack(RECEIVE, generation.get(), slot.number(), line.number())
             }
@@ -81,9 +82,9 @@ impl Purpose {
                 Self::Packet { channel: slot, epoch: small, number: PacketNumber::new(number) }
             }
             CELL => Self::Cell { channel: slot, epoch: small },
-            LETTER => Self::Letter { buffer: slot },
-            INBOX => Self::Inbox { buffer: slot },
-            ROOM => Self::Room { buffer: slot },
+            LETTER_SEND => Self::LetterSend { buffer: slot },
+            LETTER_RECEIVE => Self::LetterReceive { buffer: slot },
+            PACKET_RECEIVE => Self::PacketReceive { buffer: slot },
             RECEIVE => Self::Receive {
                 slot: Slot::new(usize::from(slot))?,
                 generation: Generation::new(small),
@@ -100,11 +101,11 @@ impl Purpose {
 const PART: u64 = 1;
 const PACKET: u64 = 2;
 const CELL: u64 = 3;
-const LETTER: u64 = 4;
-const INBOX: u64 = 5;
+const LETTER_SEND: u64 = 4;
+const LETTER_RECEIVE: u64 = 5;
 const FLUSH: u64 = 6;
 const PROBE: u64 = 7;
-const ROOM: u64 = 8;
+const PACKET_RECEIVE: u64 = 8;
 const RECEIVE: u64 = 9;
 const TRIAL: u64 = 10;
 
@@ -131,9 +132,9 @@ mod tests {
                     },
                     Purpose::Packet { channel: slot, epoch, number: PacketNumber::new(u32::MAX) },
                     Purpose::Cell { channel: slot, epoch },
-                    Purpose::Letter { buffer: slot },
-                    Purpose::Inbox { buffer: slot },
-                    Purpose::Room { buffer: slot },
+                    Purpose::LetterSend { buffer: slot },
+                    Purpose::LetterReceive { buffer: slot },
+                    Purpose::PacketReceive { buffer: slot },
                     Purpose::Receive {
                         slot: Slot::new(usize::from(slot)).unwrap(),
                         generation: Generation::new(number),

@@ -46,15 +46,15 @@ impl Endpoint {
         if memory.kind() != MemoryKind::Host {
             self.takes_gpu_memory(memory.dmabuf().is_some())?;
         }
-        if self.hands.regions.upcoming().is_none() {
+        if self.executor.regions.upcoming().is_none() {
             let table = Table::Regions { device: self.label() };
             return Err(Cause::Full { table, count: REGIONS_MAX.into() }.into());
         }
-        let (memory, nics) = (Memory::from(memory), &mut self.hands.nics);
+        let (memory, nics) = (Memory::from(memory), &mut self.executor.nics);
         let region = self.cache.find_or(&memory, || UserRegion::register(nics, &memory));
         let region = region.map_err(|error| refused(self.device.label, &memory, error))?;
         let mut generation = 0;
-        let slot = self.hands.regions.insert_with(|_, current| {
+        let slot = self.executor.regions.insert_with(|_, current| {
             generation = current;
             region
         });

@@ -8,7 +8,7 @@ impl Endpoint {
     /// Closes what can be closed. The log tells of NICs that leak.
     pub(crate) fn release(mut self: Box<Self>) {
         let close = |Port { nic, label, .. }: Port| nic.close().err().map(|_| label);
-        let leaked: Vec<String> = self.hands.nics.drain(..).filter_map(close).collect();
+        let leaked: Vec<String> = self.executor.nics.drain(..).filter_map(close).collect();
         if !leaked.is_empty() {
             log::warn!(
                 "device {}: {} cannot be closed before its operations end, and leaks with the memory registered there",

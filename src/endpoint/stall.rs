@@ -25,11 +25,11 @@ use crate::types::stall::{Connection, RailState, Snapshot, Stall, Uncalled, Wait
 /// A peer that was asked, and of which nothing was heard for so long, is silent: an idle one answers within about a second.
 const SILENT: Duration = Duration::from_secs(3);
 /// One line in so long a time, of all endpoints together.
-const SAID_EVERY: Duration = Duration::from_secs(60);
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The bound is looked at so many times.
-const LOOKS: u32 = 8;
-const LOOK_MIN: Duration = Duration::from_millis(5);
-const LOOK_MAX: Duration = Duration::from_secs(1);
+const CHECKS: u32 = 8;
+const CHECK_MIN: Duration = Duration::from_millis(5);
+const CHECK_MAX: Duration = Duration::from_secs(1);
 
 /// When to look, and what was seen.
 #[derive(Debug)]
@@ -38,13 +38,13 @@ pub(super) struct Watch {
     bound: Option<Duration>,
     due: Moment,
     /// The last look, and the time that NCCL has polled until then.
-    looked: Moment,
+    checked: Moment,
     polled: Duration,
     /// The keeper's last look, and for how long it has seen no call of NCCL's.
     kept: Moment,
     uncalled: Duration,
     /// That was said.
-    told_uncalled: bool,
+    uncalled_reported: bool,
 }
 
 /// A comm as the looks see it.
@@ -78,11 +78,11 @@ impl Watch {
         Self {
             bound: (!bound.is_zero()).then_some(bound),
             due: Moment::default(),
-            looked: Moment::default(),
+            checked: Moment::default(),
             polled: Duration::ZERO,
             kept: Moment::default(),
             uncalled: Duration::ZERO,
-            told_uncalled: false,
+            uncalled_reported: false,
         }
     }
 
@@ -92,15 +92,15 @@ impl Watch {
     }
 
     fn every(&self) -> Duration {
-        self.bound.map_or(LOOK_MAX, |bound| (bound / LOOKS).clamp(LOOK_MIN, LOOK_MAX))
+        self.bound.map_or(CHECK_MAX, |bound| (bound / CHECKS).clamp(CHECK_MIN, CHECK_MAX))
     }
 
     /// A look begins: the time polled so far. A pause of the caller's counts as one interval.
-    fn look(&mut self, now: Moment) -> Duration {
+    fn begin_check(&mut self, now: Moment) -> Duration {
         let every = self.every();
-        self.polled += now.since(self.looked).min(2 * every);
-        (self.looked, self.due) = (now, now.plus(every));
-        (self.uncalled, self.told_uncalled) = (Duration::ZERO, false);
+        self.polled += now.since(self.checked).min(2 * every);
+        (self.checked, self.due) = (now, now.plus(every));
+        (self.uncalled, self.uncalled_reported) = (Duration::ZERO, false);
         self.polled
     }
 }
@@ -152,8 +152,8 @@ impl Seen {
 impl Endpoint {
     /// A poll of NCCL's at which a look is due.
     #[cold]
-    pub(super) fn look(&mut self, now: Moment) {
-        let polled = self.watch.look(now);
+    pub(super) fn check_stalls(&mut self, now: Moment) {
+        let polled = self.watch.begin_check(now);
         self.count_resent();
         let Some(bound) = self.watch.bound else { return };
         let (longest, others) = self.longest(bound, polled, now);
@@ -161,7 +161,7 @@ impl Endpoint {
         if waiter.waited < bound * 3 / 4 {
             return;
         }
-        let fresh = waiter.waited.min(bound / 2).max(LOOK_MIN);
+        let fresh = waiter.waited.min(bound / 2).max(CHECK_MIN);
         let told = waiter.channel.and_then(|channel| self.core.told(channel, fresh));
         let of = |told: &Told| told.about.map(|(_, about)| about.name.slot) == waiter.slot;
         let is_told = told.is_some_and(|told| waiter.slot.is_none() || of(&told));
@@ -170,7 +170,7 @@ impl Endpoint {
             self.core.ask_about(channel, waiter.slot);
         }
         let is_silent = silent.map_or(waiter.waited >= SILENT, |silent| silent >= SILENT);
-        if waiter.waited >= bound && (is_told || is_silent) && may_say() {
+        if waiter.waited >= bound && (is_told || is_silent) && may_report() {
             let stall = self.stall(&waiter, told.filter(|_| is_told), is_silent, others);
             log::warn!("{stall}");
         }
@@ -195,7 +195,7 @@ impl Endpoint {
             if comm.is_closing {
                 continue;
             }
-            let waited = comm.look(polled, bound / 2);
+            let waited = comm.waited(polled, bound / 2);
             if waited.is_zero() {
                 continue;
             }
@@ -211,7 +211,7 @@ impl Endpoint {
         }
         for at in self.connects.keys() {
             let Some(pending) = self.connects.get(at.0, at.1) else { continue };
-            let channel = self.hands.peers.channel(pending.peer());
+            let channel = self.executor.peers.channel(pending.peer());
             let waited = pending.waited(now).min(polled);
             offer(Waiter { waiting: Waiting::Connecting, slot: None, channel, waited });
         }
@@ -247,11 +247,11 @@ impl Endpoint {
             slow: slot.and_then(|slot| self.comms.at(slot)).is_some_and(|comm| comm.seen.slow),
         };
         let late = stall::late(&here, &there);
-        let peer = channel.and_then(|channel| self.hands.peer(channel));
+        let peer = channel.and_then(|channel| self.executor.peer(channel));
         let rail = match late {
             Late::Data { rail: Some(rail) } => peer.and_then(|peer| {
                 let lane = peer.data.get(usize::from(rail))?;
-                Some(self.hands.nics[lane.nic].label.clone())
+                Some(self.executor.nics[lane.nic].label.clone())
             }),
             _ => None,
         };
@@ -275,14 +275,14 @@ impl Endpoint {
     fn connecting(&self, waiter: &Waiter) -> Option<Slot> {
         let keys = self.connects.keys();
         let pending = keys.iter().filter_map(|at| self.connects.get(at.0, at.1));
-        let on = |channel| self.hands.peers.channel(channel) == waiter.channel;
+        let on = |channel| self.executor.peers.channel(channel) == waiter.channel;
         let mut slots = pending.filter(|pending| on(pending.peer())).filter_map(|one| one.slot());
         slots.next()
     }
 
     /// The keeper has polled in NCCL's place.
     #[cold]
-    pub(super) fn look_for_calls(&mut self, now: Moment) {
+    pub(super) fn check_for_calls(&mut self, now: Moment) {
         let Some(bound) = self.watch.bound else { return };
         if self.outstanding == 0 {
             (self.watch.kept, self.watch.uncalled) = (now, Duration::ZERO);
@@ -292,8 +292,8 @@ impl Endpoint {
         let gap = now.since(self.watch.kept).min(bound / 2).min(now.since(self.core.called()));
         self.watch.uncalled += gap;
         self.watch.kept = now;
-        if self.watch.uncalled >= bound && !self.watch.told_uncalled && may_say() {
-            self.watch.told_uncalled = true;
+        if self.watch.uncalled >= bound && !self.watch.uncalled_reported && may_report() {
+            self.watch.uncalled_reported = true;
             let requests = self.outstanding;
             let waited = now.since(self.core.called());
             let uncalled = Uncalled { device: self.label(), requests, waited };
@@ -314,7 +314,7 @@ impl Endpoint {
                     Side::Receive => Waiting::Receiving,
                 },
                 peer: self
-                    .hands
+                    .executor
                     .peer(comm.channel)
                     .map_or_else(String::new, |peer| peer.name.to_string()),
                 is_closing: comm.is_closing,
@@ -346,17 +346,17 @@ impl Endpoint {
             listeners: self.listeners.keys().len(),
             connects: self.connects.keys().len(),
             failed: self.failure.is_some() || self.broken,
-            rails: self.hands.nics.iter().map(rail).collect(),
+            rails: self.executor.nics.iter().map(rail).collect(),
             connections: self.comms.iter().map(connection).collect(),
         }
     }
 }
 
 /// Whether nothing of the kind was said in the last minute.
-fn may_say() -> bool {
+fn may_report() -> bool {
     static SAID: Mutex<Option<Instant>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    let may = said.is_none_or(|at| at.elapsed() >= SAID_EVERY);
+    let may = said.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
     if may {
         *said = Some(Instant::now());
     }
@@ -429,10 +429,10 @@ mod tests {
         let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
         let mut watch = Watch::new(s(8));
         assert!(watch.is_due(at(0)));
-        let first = watch.look(at(1000));
+        let first = watch.begin_check(at(1000));
         assert!(!watch.is_due(at(1999)) && watch.is_due(at(2000)));
-        assert_eq!(watch.look(at(2000)) - first, s(1));
-        assert_eq!(watch.look(at(60_000)) - first, s(3), "a pause counts as two looks");
+        assert_eq!(watch.begin_check(at(2000)) - first, s(1));
+        assert_eq!(watch.begin_check(at(60_000)) - first, s(3), "a pause counts as two looks");
     }
 
     #[test]

@@ -34,15 +34,15 @@ impl Endpoint {
         let id = comm.sender()?;
         self.check_intact()?;
         let (slot, _) = self.comms.open(id, Side::Send, Noun::SendComm)?;
-        let (bytes, _) = self.hands.bytes(outgoing)?;
+        let (bytes, _) = self.executor.bytes(outgoing)?;
         let Bytes { address, len, tag, region, host, .. } = bytes;
         let message = Outgoing { tag, len: len as u64, source: Source { address, region }, host };
         let now = self.lately();
-        let mut sent = self.core.submit(&mut self.hands, slot, &message, now);
+        let mut sent = self.core.submit(&mut self.executor, slot, &message, now);
         if let Ok(Submit::NotNow) = sent {
             let now = self.now();
             self.progress_at(now);
-            sent = self.core.submit(&mut self.hands, slot, &message, now);
+            sent = self.core.submit(&mut self.executor, slot, &message, now);
         }
         match sent {
             Ok(Submit::Inline { message, .. }) => {
@@ -95,11 +95,11 @@ impl Endpoint {
         };
         self.check_intact()?;
         let (slot, opened) = self.comms.open(id, Side::Receive, Noun::ReceiveComm)?;
-        let Self { hands, keys, .. } = self;
-        let lanes = hands.peer(opened.channel).map_or(&[][..], |peer| &*peer.data);
+        let Self { executor, keys, .. } = self;
+        let lanes = executor.peer(opened.channel).map_or(&[][..], |peer| &*peer.data);
         keys.clear();
         for (bytes, receive) in all.iter_mut().zip(receives) {
-            let (found, region) = hands.bytes(*receive)?;
+            let (found, region) = executor.bytes(*receive)?;
             *bytes = found;
             keys.extend(lanes.iter().map(|lane| region.key(lane.nic)));
         }
@@ -127,7 +127,7 @@ impl Endpoint {
         how: Posting,
         now: Moment,
     ) -> Result<Option<Line>> {
-        let Self { core, hands, budget, keys, .. } = self;
+        let Self { core, executor, budget, keys, .. } = self;
         let rails = keys.len() / all.len().max(1);
         let (mut one, mut several);
         let receives: &mut [Receive<'_>] = if all.len() == 1 {
@@ -144,23 +144,23 @@ impl Endpoint {
             *place = Receive { target, address: named, len: len as u64, tag, keys, host };
         }
         let receives = &*receives;
-        let posted = core.with(hands, slot, now, |flow, account| {
+        let posted = core.with(executor, slot, now, |flow, account| {
             let flow = flow.receiver_mut()?;
-            give_back(budget, std::mem::take(&mut account.entries_freed));
+            return_entries(budget, std::mem::take(&mut account.entries_freed));
             let cost = receives.iter().map(|receive| flow.entries(receive.len)).sum();
             if flow.fault().is_none() && !budget.take(slot, cost) {
                 return Some(Ok(None));
             }
             let posted = flow.post(receives, how, account, now);
             if !matches!(posted, Ok(Some(_))) && flow.fault().is_none() {
-                give_back(budget, cost);
+                return_entries(budget, cost);
             }
             Some(posted)
         });
         match posted.flatten() {
             Some(Ok(None)) => {
                 let freed = self.core.entries_freed();
-                give_back(&mut self.budget, freed);
+                return_entries(&mut self.budget, freed);
                 Ok(None)
             }
             Some(Ok(first)) => Ok(first),
@@ -187,16 +187,16 @@ impl Endpoint {
         if id.is(ObjectKind::FlushRequest) {
             return self.test_flush(id);
         }
-        match self.ask(id)? {
+        match self.check_request(id)? {
             Tested::Pending => {}
             done => return Ok(done),
         }
         self.progress();
-        self.ask(id)
+        self.check_request(id)
     }
 
     #[inline]
-    fn ask(&mut self, request: ObjectId) -> Result<Tested> {
+    fn check_request(&mut self, request: ObjectId) -> Result<Tested> {
         let side = super::comms::side_of(request);
         let (slot, comm) = self.comms.open(request, side, Noun::Request)?;
         let line = request.line();
@@ -204,8 +204,8 @@ impl Endpoint {
             return Err(Cause::Stale(Noun::Request).into());
         }
         let tested = match side {
-            Side::Send => self.ask_send(slot, line)?,
-            Side::Receive => self.ask_receive(slot, line, request)?,
+            Side::Send => self.check_send(slot, line)?,
+            Side::Receive => self.check_receive(slot, line, request)?,
         };
         if !matches!(tested, Tested::Pending) {
             self.reported(slot, line, tested);
@@ -214,7 +214,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn ask_send(&mut self, slot: Slot, line: u16) -> Result<Tested> {
+    fn check_send(&mut self, slot: Slot, line: u16) -> Result<Tested> {
         let message = MessageId::new((line & 63) as u8);
         let flow = self.core.connection_mut(slot).and_then(Flow::sender_mut);
         let Some(flow) = flow else { return Err(Cause::Stale(Noun::Request).into()) };
@@ -231,7 +231,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn ask_receive(&mut self, slot: Slot, line: u16, request: ObjectId) -> Result<Tested> {
+    fn check_receive(&mut self, slot: Slot, line: u16, request: ObjectId) -> Result<Tested> {
         let flow = self.core.connection_mut(slot).and_then(Flow::receiver_mut);
         let Some(flow) = flow else { return Err(Cause::Stale(Noun::Request).into()) };
         let first = line_near(flow.next(), line);
@@ -285,7 +285,7 @@ impl Endpoint {
             }
         };
         if let Some(comm) = self.comms.at_mut(slot) {
-            comm.tally.ended(line, (messages, bytes), self.hands.now);
+            comm.tally.ended(line, (messages, bytes), self.executor.now);
             comm.ended(line);
         }
         self.outstanding -= 1;
@@ -308,7 +308,7 @@ impl Endpoint {
 }
 
 /// Receives are complete that had cost so many entries of completion queues.
-pub(super) fn give_back(budget: &mut Budget, cost: u32) {
+pub(super) fn return_entries(budget: &mut Budget, cost: u32) {
     if budget.give_back(cost).is_err() {
         log::error!(
             "{cost} completion queue entries were returned that no receive had taken, a bug in Ironrail; please report it"

@@ -230,8 +230,8 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
         // Without the lock in between: other connections of the endpoint go on.
         std::thread::yield_now();
         // An endpoint that was finalized meanwhile has closed the region.
-        gone =
-            registry::with(comm, |endpoint| Ok(endpoint.has_left(region))).unwrap_or(Ok(true))?;
+        gone = registry::with(comm, |endpoint| Ok(endpoint.poll_deregister(region)))
+            .unwrap_or(Ok(true))?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::device::Device;
 use super::options::{self, Rails};
 use super::plan::RailPlan;
 use super::provider::family;
-use crate::endpoint::{OPERATIONS, Opened, RECEIVES, Renew};
+use crate::endpoint::{OPERATIONS, Opened, RECEIVES, Reopen};
 use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
 use crate::types::Protocol;
@@ -62,7 +62,7 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
         device.note_rail(index, Ok(()));
         let label = format!("{} {}", info.provider(), plan.interface);
         let fabric_name = plan.fabric_name.clone();
-        nics.push((Opened { nic, fabric_name, label, renew: renew(device, info) }, info));
+        nics.push((Opened { nic, fabric_name, label, reopen: reopen(device, info) }, info));
     }
     let Some((first, info)) = nics.first() else {
         let none = Cause::Bug(Bug::DeviceWithoutRails).into();
@@ -86,11 +86,11 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
 }
 
 /// Opens the data rail of such a NIC again, as it was.
-fn renew(device: &Device, info: &Info) -> Renew {
+fn reopen(device: &Device, info: &Info) -> Reopen {
     let (library, info) = (Arc::clone(device.shared_library()), info.clone());
     let data = options::of(&info, device.libfabric_version(), Rails::Data);
     let (entries, operations) = sizes(device);
-    Renew(Box::new(move |nic| {
+    Reopen(Box::new(move |nic| {
         let data = Some(data.as_slice());
         let opened = NicOptions { data, control: None, one_queue: false, entries, operations };
         nic.renew(&library, &info, &opened)

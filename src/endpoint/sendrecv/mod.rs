@@ -12,18 +12,18 @@ use proto::receive::Tagged;
 use proto::sendrecv::Letterbox;
 use proto::{Event, Generation, Line, Slot};
 
-use super::executor::{Hands, Happened, named};
+use super::executor::{Executor, Happened, named};
 use super::nics::Port;
 use super::purpose::Purpose;
 use crate::error::Cause;
-use packet_buffers::Rooms;
+use packet_buffers::PacketBuffers;
 
 /// What an endpoint keeps for it.
 #[derive(Debug, Default)]
 pub(super) struct Sendrecv {
     letterbox: Letterbox,
     /// Buffers for packets, by NIC.
-    rooms: Vec<Option<Rooms>>,
+    rooms: Vec<Option<PacketBuffers>>,
 }
 
 impl Sendrecv {
@@ -31,7 +31,7 @@ impl Sendrecv {
     pub(super) fn new(nics: &mut [Port]) -> Result<Self, FabricError> {
         let rooms = nics.iter_mut().map(|port| {
             let has_control = port.nic.has_control();
-            has_control.then(|| Rooms::new(&mut port.nic)).transpose()
+            has_control.then(|| PacketBuffers::new(&mut port.nic)).transpose()
         });
         Ok(Self { letterbox: Letterbox::default(), rooms: rooms.collect::<Result<_, _>>()? })
     }
@@ -59,19 +59,19 @@ impl Sendrecv {
 
     /// No receive is posted any more.
     pub(super) fn stop(&mut self) {
-        self.rooms.iter_mut().flatten().for_each(Rooms::stop);
+        self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
     }
 
-    fn room(&mut self, nic: usize) -> Option<&mut Rooms> {
+    fn room(&mut self, nic: usize) -> Option<&mut PacketBuffers> {
         self.rooms.get_mut(nic)?.as_mut()
     }
 }
 
-impl Hands {
+impl Executor {
     /// Posts a receive of a connection, or asks for its end. False: not now.
     #[inline]
     pub(super) fn tag(&mut self, slot: Slot, tagged: &Tagged) -> bool {
-        let Some((channel, generation)) = self.seats.get(slot.index()).copied() else {
+        let Some((channel, generation)) = self.connections.get(slot.index()).copied() else {
             return true;
         };
         let lane = self.peer(channel).and_then(|peer| peer.data.first()).copied();
@@ -115,11 +115,11 @@ impl Hands {
         line: Line,
         error: FabricError,
     ) {
-        let (channel, _) = self.seats[slot.index()];
+        let (channel, _) = self.connections[slot.index()];
         if let Some(peer) = self.peer_mut(channel) {
             peer.failed(Cause::NotPosted(error));
         }
-        self.news.lost.push(channel);
+        self.deferred.lost.push(channel);
         let event = flow::Event::ReceiveEnded { line };
         self.queued.push_back(Event::Connection { slot, generation, event });
     }
@@ -132,7 +132,7 @@ impl Hands {
         buffer: u16,
         (len, tag): (usize, u64),
     ) -> Option<Happened> {
-        let Self { sendrecv, memory, news, .. } = self;
+        let Self { sendrecv, memory, deferred, .. } = self;
         let sendrecv = sendrecv.as_mut()?;
         let place = sendrecv.letterbox.place(tag, len, memory.unit_bytes());
         let rooms = sendrecv.room(nic)?;
@@ -144,7 +144,7 @@ impl Hands {
                     unit.pages().store_relaxed(first + index, word);
                 });
             }
-            None => news.misplaced += 1,
+            None => deferred.misplaced += 1,
         }
         rooms.ended(buffer);
         None

@@ -10,19 +10,19 @@ use super::super::purpose::Purpose;
 /// Receives kept posted. More packets than that wait in the provider; a channel has at most its ring of them under way.
 const RECEIVES: u16 = 32;
 /// The longest packet, or a cell.
-const ROOM_BYTES: usize = SENT_RING.packet_bytes_max() as usize;
+const PACKET_BYTES: usize = SENT_RING.packet_bytes_max() as usize;
 
 #[derive(Debug)]
-pub(super) struct Rooms {
+pub(super) struct PacketBuffers {
     region: Region<Control>,
     pages: Arc<Pages>,
     /// Receives that are to be posted.
     unposted: Vec<u16>,
 }
 
-impl Rooms {
+impl PacketBuffers {
     pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
-        let pages = Arc::new(Pages::map(usize::from(RECEIVES) * ROOM_BYTES)?);
+        let pages = Arc::new(Pages::map(usize::from(RECEIVES) * PACKET_BYTES)?);
         let region = nic.register(Arc::clone(&pages).into())?;
         Ok(Self { region, pages, unposted: (0..RECEIVES).collect() })
     }
@@ -35,9 +35,9 @@ impl Rooms {
     #[inline]
     pub(super) fn post(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
         while let Some(buffer) = self.unposted.last().copied() {
-            let at = usize::from(buffer) * ROOM_BYTES;
-            let room = self.region.local(at, ROOM_BYTES).ok_or(FabricError::OUTSIDE)?;
-            let token = Purpose::Room { buffer }.token();
+            let at = usize::from(buffer) * PACKET_BYTES;
+            let room = self.region.local(at, PACKET_BYTES).ok_or(FabricError::OUTSIDE)?;
+            let token = Purpose::PacketReceive { buffer }.token();
             match nic.receive_tagged(room, Tags::ANY, token)? {
                 Post::Accepted => self.unposted.pop(),
                 Post::Again | Post::Full => return Ok(()),
@@ -49,8 +49,8 @@ impl Rooms {
     /// Hands the words of a packet out that lies in this buffer.
     #[inline]
     pub(super) fn copy_out(&self, buffer: u16, len: usize, mut put: impl FnMut(usize, u64)) {
-        let first = usize::from(buffer) * ROOM_BYTES / 8;
-        for index in 0..len.min(ROOM_BYTES) / 8 {
+        let first = usize::from(buffer) * PACKET_BYTES / 8;
+        for index in 0..len.min(PACKET_BYTES) / 8 {
             put(index, self.pages.load(first + index));
         }
     }

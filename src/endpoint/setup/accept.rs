@@ -6,9 +6,9 @@ use proto::setup::{Asked, Secret, refuse};
 use proto::{ChannelId, ListenerId, Moment, Slot};
 
 use super::super::Endpoint;
-use super::super::authentication::{of_job, random_bytes};
+use super::super::authentication::{job_secret, random_bytes};
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
-use super::FRONT_DOOR;
+use super::SETUP_RAIL;
 use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -42,12 +42,12 @@ impl Endpoint {
         if self.listeners.upcoming().is_none() {
             return Err(full.into());
         }
-        let door = self.hands.nics.get(FRONT_DOOR).filter(|port| port.nic.has_control());
+        let door = self.executor.nics.get(SETUP_RAIL).filter(|port| port.nic.has_control());
         let control = door.and_then(|port| Bounded::new(port.nic.control_name()));
         let control = control.ok_or(Cause::NoFrontDoorName)?;
         let shown = random_bytes().map(Secret).map_err(|_| Cause::NoRandom)?;
-        let secret = of_job(shown, &self.settings.job);
-        let made = self.hands.peers.listen(secret, control, self.device.address_format);
+        let secret = job_secret(shown, &self.settings.job);
+        let made = self.executor.peers.listen(secret, control, self.device.address_format);
         let mut wire = made.ok_or(full)?;
         wire.secret = shown;
         let listening = Listening {
@@ -66,7 +66,7 @@ impl Endpoint {
         *handle = wire.encode();
         let listener =
             ObjectId::new(ObjectKind::Listener, self.number, generation, slot.ok_or(full)?, 0);
-        self.communicators.made(listener);
+        self.ownership.made(listener);
         Ok(listener)
     }
 
@@ -75,7 +75,7 @@ impl Endpoint {
         self.check_alive()?;
         let now = self.now();
         self.progress_at(now);
-        let settled = self.settled || self.is_settled()?;
+        let probed = self.is_probed || self.ensure_capabilities()?;
         let at = (id.slot(), id.generation());
         let ours = id.is(ObjectKind::Listener);
         let listening = self.listeners.get_mut(at.0, at.1).filter(|_| ours);
@@ -83,12 +83,12 @@ impl Endpoint {
         if listening.broken {
             return Err(super::super::broken::PANICKED);
         }
-        if !settled {
+        if !probed {
             return Ok(None);
         }
         if listening.accepting.is_none() {
             let listener = listening.listener;
-            let asked = self.hands.peers.accept(listener);
+            let asked = self.executor.peers.accept(listener);
             let Some(asked) = asked else {
                 self.watch_accept(at, now)?;
                 return Ok(None);
@@ -107,7 +107,7 @@ impl Endpoint {
             return Err(Cause::Full { table: Table::Connections, count }.into());
         };
         let (features, unadvertised) = (self.features(groups), self.inline_unadvertised());
-        let flow = self.hands.peers.accepting(asked, name, features, unadvertised);
+        let flow = self.executor.peers.accepting(asked, name, features, unadvertised);
         let Some(mut flow) = flow else {
             self.core.refuse(channel, refuse(&asked.open, Refusal::Feature));
             return Err(Cause::CannotTell.settling());
@@ -115,7 +115,7 @@ impl Endpoint {
         if let Some(flow) = flow.receiver_mut() {
             flow.set_busy_bytes(self.busy_bytes());
         }
-        self.seat(name.slot, channel, name.generation);
+        self.assign_slot(name.slot, channel, name.generation);
         if self.core.connect(name, channel, flow, now)
             && let Some(listening) = self.listeners.get_mut(at.0, at.1)
         {
@@ -132,7 +132,7 @@ impl Endpoint {
     fn step_accept(&mut self, at: (u16, u16), now: Moment) -> Result<Option<ObjectId>> {
         let accepting = self.listeners.get(at.0, at.1).and_then(|listening| listening.accepting);
         let Some(slot) = accepting else { return Ok(None) };
-        self.core.send_urgent(&mut self.hands, slot, now);
+        self.core.send_urgent(&mut self.executor, slot, now);
         let gone = self.core.connection(slot).is_none_or(|flow| flow.fault().is_some());
         if !gone && !self.core.has_left(slot, now) {
             return Ok(None);
@@ -147,14 +147,14 @@ impl Endpoint {
         (listening.waiting_since, listening.warned) = (None, false);
         // Some providers send what is posted with a later poll, and NCCL may make none before its peer has connected.
         self.needs_keeper = self.core.owes();
-        let (channel, _) = self.hands.seats[slot.index()];
+        let (channel, _) = self.executor.connections[slot.index()];
         let tally = self.tally(channel, Side::Receive);
         let generation = self.comms.put(slot, Comm::new(Side::Receive, channel, tally));
         Ok(Some(ObjectId::new(ObjectKind::Receiver, self.number, generation, slot.number(), 0)))
     }
 
     pub(crate) fn close_listen(&mut self, id: ObjectId) -> Result<()> {
-        self.communicators.closed(id);
+        self.ownership.closed(id);
         let taken = self.listeners.remove(id.slot(), id.generation());
         let listening = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
         if self.broken {
@@ -163,7 +163,7 @@ impl Endpoint {
         if let Some(slot) = listening.accepting {
             self.discard(slot, Side::Receive);
         }
-        let waiting: Vec<_> = self.hands.peers.close(listening.listener).collect();
+        let waiting: Vec<_> = self.executor.peers.close(listening.listener).collect();
         for (channel, refused) in waiting {
             self.core.refuse(channel, refused);
         }

@@ -7,9 +7,9 @@ use proto::setup::{Answer, Handle, PeerId};
 use proto::{ChannelId, Generation, Moment, Slot};
 
 use super::super::Endpoint;
-use super::super::authentication::{drawn, of_job};
+use super::super::authentication::{job_secret, random_nonce};
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
-use super::super::counting::Tally;
+use super::super::counting::CommCounters;
 use crate::error::{Cause, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -47,16 +47,16 @@ impl Endpoint {
     ) -> Result<Option<ObjectId>, SetupError> {
         self.check_alive()?;
         let scratch = Handle::scratch(handle);
-        if !self.settled {
+        if !self.is_probed {
             self.progress();
-            if !self.is_settled()? {
+            if !self.ensure_capabilities()? {
                 return Ok(None);
             }
         }
         let now = self.now();
         let at = if scratch == [0; 16] {
             let begun = self.begin_connect(handle, now)?;
-            self.communicators.made(self.connect_id(begun));
+            self.ownership.made(self.connect_id(begun));
             Handle::set_scratch(handle, self.scratch(begun));
             begun
         } else {
@@ -66,7 +66,7 @@ impl Endpoint {
         let answer = self.step_connect(at, now);
         if !matches!(answer, Ok(None)) {
             Handle::set_scratch(handle, [0; 16]);
-            self.communicators.closed(self.connect_id(at));
+            self.ownership.closed(self.connect_id(at));
         }
         if answer.is_err() {
             self.abandon_connect(at);
@@ -80,8 +80,8 @@ impl Endpoint {
         now: Moment,
     ) -> Result<(u16, u16), SetupError> {
         let mut target = Handle::decode(handle).map_err(SetupError::Handle)?;
-        target.secret = of_job(target.secret, &self.settings.job);
-        let peer = self.hands.peers.meet(&target, &mut drawn);
+        target.secret = job_secret(target.secret, &self.settings.job);
+        let peer = self.executor.peers.meet(&target, &mut random_nonce);
         let pending = PendingConnect { peer, target, began: now, warned: false, slot: None };
         let mut generation = 0;
         let slot = self.connects.insert_with(|_, current| {
@@ -110,38 +110,38 @@ impl Endpoint {
     fn take_slot(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
         let Some(pending) = self.connects.get(at.0, at.1) else { return Ok(()) };
         let (peer, target) = (pending.peer, pending.target);
-        let Some(channel) = self.hands.peers.channel(peer) else {
-            return match self.hands.peers.host(peer) {
-                Some(_) if self.hands.peers.agreement(peer).is_none() => {
+        let Some(channel) = self.executor.peers.channel(peer) else {
+            return match self.executor.peers.host(peer) {
+                Some(_) if self.executor.peers.agreement(peer).is_none() => {
                     Err(Cause::NoCommonRail.settling())
                 }
                 _ => self.introduce(now),
             };
         };
-        if self.hands.peer(channel).is_some_and(|peer| peer.failure.is_some()) {
+        if self.executor.peer(channel).is_some_and(|peer| peer.failure.is_some()) {
             return Err(self.channel_failure(channel));
         }
         let count = CONNECTIONS_MAX;
         let full = Cause::Full { table: Table::Connections, count };
         let name = self.core.vacant().ok_or(full)?;
         // A sender takes groups of any size: the receiver says whether there are any.
-        let flow = self.hands.peers.connecting(peer, name, &target, self.features(true));
+        let flow = self.executor.peers.connecting(peer, name, &target, self.features(true));
         let flow = flow.ok_or(Cause::NoCommonRail)?;
-        self.seat(name.slot, channel, name.generation);
+        self.assign_slot(name.slot, channel, name.generation);
         if !self.core.connect(name, channel, flow, now) {
             return Err(self.channel_failure(channel));
         }
         if let Some(pending) = self.connects.get_mut(at.0, at.1) {
             pending.slot = Some(name.slot);
         }
-        self.core.send_urgent(&mut self.hands, name.slot, now);
+        self.core.send_urgent(&mut self.executor, name.slot, now);
         Ok(())
     }
 
     /// The comm, once the listener has answered.
     fn answered(&mut self, at: (u16, u16), slot: Slot) -> Result<Option<ObjectId>> {
         let flow = self.core.connection(slot).ok_or(Cause::Stale(Noun::Connection))?;
-        let (channel, _) = self.hands.seats[slot.index()];
+        let (channel, _) = self.executor.connections[slot.index()];
         match flow.answer() {
             Answer::Pending => return Ok(None),
             Answer::Refused(Refusal::Feature) => return Err(Cause::CannotTell.settling()),
@@ -153,7 +153,7 @@ impl Endpoint {
         let tally = self.tally(channel, Side::Send);
         let generation = self.comms.put(slot, Comm::new(Side::Send, channel, tally));
         let comm = ObjectId::new(ObjectKind::Sender, self.number, generation, slot.number(), 0);
-        self.communicators.made(comm);
+        self.ownership.made(comm);
         Ok(Some(comm))
     }
 
@@ -167,13 +167,13 @@ impl Endpoint {
 
     /// A connection that NCCL never had, or has no more, is closed.
     pub(super) fn discard(&mut self, slot: Slot, side: Side) {
-        let (channel, _) = self.hands.seats[slot.index()];
-        let mut comm = Comm::new(side, channel, Tally::default());
+        let (channel, _) = self.executor.connections[slot.index()];
+        let mut comm = Comm::new(side, channel, CommCounters::default());
         comm.is_closing = true;
         self.comms.put(slot, comm);
         self.closing.begin(1);
         let now = self.now();
-        self.core.with(&mut self.hands, slot, now, |flow, account| flow.close(account));
+        self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
     }
 
     /// Says once whom connect is waiting for, and ends the wait.
@@ -196,19 +196,19 @@ impl Endpoint {
     }
 
     /// A connection sits in a slot from now on.
-    pub(super) fn seat(&mut self, slot: Slot, channel: ChannelId, generation: Generation) {
-        let seats = &mut self.hands.seats;
-        while seats.len() <= slot.index() {
-            seats.push((channel, generation));
+    pub(super) fn assign_slot(&mut self, slot: Slot, channel: ChannelId, generation: Generation) {
+        let connections = &mut self.executor.connections;
+        while connections.len() <= slot.index() {
+            connections.push((channel, generation));
         }
-        seats[slot.index()] = (channel, generation);
+        connections[slot.index()] = (channel, generation);
     }
 
     /// What connect keeps in the handle: the place of the pending connect, and our endpoint.
     fn scratch(&self, at: (u16, u16)) -> [u8; 16] {
         let mut scratch = [0; 16];
         scratch[..8].copy_from_slice(&self.connect_id(at).bits().to_le_bytes());
-        scratch[8..].copy_from_slice(&self.hands.peers.us().id.0[..8]);
+        scratch[8..].copy_from_slice(&self.executor.peers.us().id.0[..8]);
         scratch
     }
 
@@ -216,7 +216,7 @@ impl Endpoint {
         let (bits, id) = scratch.split_first_chunk::<8>()?;
         let connect = ObjectId::from_bits(u64::from_le_bytes(*bits))?;
         let at = (connect.slot(), connect.generation());
-        let ours = id == &self.hands.peers.us().id.0[..8] && connect == self.connect_id(at);
+        let ours = id == &self.executor.peers.us().id.0[..8] && connect == self.connect_id(at);
         (ours && self.connects.get(at.0, at.1).is_some()).then_some(at)
     }
 

@@ -10,12 +10,12 @@ use proto::setup::{Greeting, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse
 use proto::{Event, Moment};
 
 use super::super::Endpoint;
-use super::super::authentication::drawn;
+use super::super::authentication::random_nonce;
 use super::super::executor::CHANNELS_MAX;
 use super::super::letter_buffers::About;
 use super::super::nics::Port;
 use super::super::peers::{Lane, Peer};
-use super::FRONT_DOOR;
+use super::SETUP_RAIL;
 use crate::endpoint::identity as peer;
 use crate::error::{Bug, Cause, Error, Result, Table};
 use crate::label::Label;
@@ -25,12 +25,12 @@ const DIFFERENCES_MAX: usize = 16;
 
 impl Endpoint {
     /// A two-sided message: bytes of anybody's.
-    pub(in crate::endpoint) fn heard(&mut self, bytes: &[u8]) {
+    pub(in crate::endpoint) fn letter_received(&mut self, bytes: &[u8]) {
         // What this end can do is said by its first HELLO: before it is known, the peer asks again.
-        if !self.settled {
+        if !self.is_probed {
             return;
         }
-        match self.hands.peers.heard(bytes, &mut drawn) {
+        match self.executor.peers.heard(bytes, &mut random_nonce) {
             Heard::Nothing(ignored) => self.dropped(&ignored),
             Heard::Old { version, request } => {
                 let text = format!(
@@ -50,11 +50,11 @@ impl Endpoint {
                     }
                 };
                 if let Some(letter) = letter {
-                    self.hands.queued.push_back(Event::Letter { channel, letter, proven: true });
+                    self.executor.queued.push_back(Event::Letter { channel, letter, proven: true });
                 }
             }
             Heard::Letter { channel, letter, proven } => {
-                self.hands.queued.push_back(Event::Letter { channel, letter, proven });
+                self.executor.queued.push_back(Event::Letter { channel, letter, proven });
             }
         }
     }
@@ -68,9 +68,9 @@ impl Endpoint {
             Ignored::Unproven | Ignored::Stranger => self.incidents.late_messages += 1,
             Ignored::Known => {}
             Ignored::NoRail(peer) => {
-                let host = self.hands.peers.host(*peer);
+                let host = self.executor.peers.host(*peer);
                 let name = host.map_or_else(String::new, |host| host.host.to_text());
-                if is_news(std::slice::from_ref(&format!("no rail to {name}"))) {
+                if is_deferred(std::slice::from_ref(&format!("no rail to {name}"))) {
                     log::error!(
                         "device {}, to a process on {name}: {}",
                         self.label(),
@@ -83,15 +83,15 @@ impl Endpoint {
 
     /// Presents ourselves to the peers of which only a handle is known, where that is due.
     pub(in crate::endpoint) fn introduce(&mut self, now: Moment) -> Result<()> {
-        while let Some(greeting) = self.hands.peers.next_hello(now) {
+        while let Some(greeting) = self.executor.peers.next_hello(now) {
             let Greeting { peer, control, bytes, .. } = greeting;
-            let lane = self.lane(FRONT_DOOR, control.as_bytes())?;
-            let Port { nic, letters, .. } = &mut self.hands.nics[lane.nic];
+            let lane = self.lane(SETUP_RAIL, control.as_bytes())?;
+            let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
             let Some(letters) = letters else { return Err(Cause::NoFrontDoorName.into()) };
             let posted = letters.send(nic, lane.peer, &bytes, About::Stranger);
             nic.leave(lane.peer);
             match posted {
-                Ok(Post::Accepted) => self.hands.peers.greeted(peer, now),
+                Ok(Post::Accepted) => self.executor.peers.greeted(peer, now),
                 Ok(Post::Again | Post::Full) => return Ok(()),
                 Err(error) => return Err(Cause::Unreachable(error).into()),
             }
@@ -101,7 +101,7 @@ impl Endpoint {
 
     /// A rail of ours, and the address that it reaches.
     fn lane(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
-        let port = self.hands.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
+        let port = self.executor.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
         match port.nic.join(name) {
             Ok(peer) => Ok(Lane { nic, peer }),
             Err(fault) => Err(Cause::CannotReach { rail: Label::of(&port.label), fault }.into()),
@@ -111,15 +111,15 @@ impl Endpoint {
     /// A peer is known: the channel to it is made.
     fn join(&mut self, id: PeerId) -> Result<proto::ChannelId> {
         let none = Cause::Bug(Bug::SlotTaken);
-        let peers = &self.hands.peers;
+        let peers = &self.executor.peers;
         let agreement = peers.agreement(id).ok_or(none)?.clone();
         let rails = peers.rails(id).ok_or(none)?.to_vec();
         let host = *peers.host(id).ok_or(none)?;
         let parameters = peers.parameters(id, self.settings.peer_timeout).ok_or(none)?;
-        let closes = self.hands.nics.iter().all(Port::closes_any_time);
+        let closes = self.executor.nics.iter().all(Port::closes_any_time);
         let parameters =
             proto::channel::Parameters { failover: self.settings.failover, closes, ..parameters };
-        let number = self.hands.channels.len();
+        let number = self.executor.channels.len();
         if number >= CHANNELS_MAX {
             let count = u32::try_from(number).unwrap_or(u32::MAX);
             return Err(Cause::Full { table: Table::Connections, count }.into());
@@ -128,10 +128,10 @@ impl Endpoint {
         let control = self.lanes(&agreement.rails.control, |rail| rail.control, &rails);
         let control = control.inspect_err(|_| self.leave(&data))?;
         let channel = self.core.add_channel(parameters).ok_or(none)?;
-        let name = self.acquaintances.meet(&host);
+        let name = self.known_processes.meet(&host);
         self.compare(&name, &host);
-        self.hands.channels.push(Peer::new(channel, data, control, name));
-        self.hands.peers.join(id, channel);
+        self.executor.channels.push(Peer::new(channel, data, control, name));
+        self.executor.peers.join(id, channel);
         Ok(channel)
     }
 
@@ -159,14 +159,14 @@ impl Endpoint {
     /// One user less of each of these addresses.
     fn leave(&mut self, lanes: &[Lane]) {
         for lane in lanes {
-            self.hands.nics[lane.nic].nic.leave(lane.peer);
+            self.executor.nics[lane.nic].nic.leave(lane.peer);
         }
     }
 
     /// Sends a message to who asked, at the address that came with the question. Unsent, it is asked for again.
     fn answer(&mut self, to: &[u8], bytes: &[u8]) {
-        let Ok(lane) = self.lane(FRONT_DOOR, to) else { return };
-        let Port { nic, letters, .. } = &mut self.hands.nics[lane.nic];
+        let Ok(lane) = self.lane(SETUP_RAIL, to) else { return };
+        let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let posted =
             letters.as_mut().map(|letters| letters.send(nic, lane.peer, bytes, About::Stranger));
         nic.leave(lane.peer);
@@ -177,13 +177,13 @@ impl Endpoint {
 
     /// A difference between the ends that should not be: one WARN that names it, however many connections have it.
     fn compare(&self, name: &peer::Peer, theirs: &Host) {
-        let ours = &self.hands.peers.us().host;
+        let ours = &self.executor.peers.us().host;
         let mut found = peer::differences(ours, theirs);
         let names = self.settings.differing(&theirs.settings);
         if !names.is_empty() {
             found.push(format!("other values than we have for {}", names.join(", ")));
         }
-        if !found.is_empty() && is_news(&found) {
+        if !found.is_empty() && is_deferred(&found) {
             let found = found.join("; ");
             log::warn!("{name} has {found}: run the same, with the same settings, on all ranks");
         }
@@ -191,7 +191,7 @@ impl Endpoint {
 }
 
 /// Whether the log does not have this yet. What comes past the bound is left out: there is enough to mend.
-fn is_news(difference: &[String]) -> bool {
+fn is_deferred(difference: &[String]) -> bool {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     told.len() < DIFFERENCES_MAX && told.insert(difference.join("; "))

@@ -20,7 +20,7 @@ use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{DeviceFacts, Settings};
 
 /// The control rail on which endpoints meet.
-const FRONT_DOOR: usize = 0;
+const SETUP_RAIL: usize = 0;
 
 /// Our rails, as peers are told of them.
 pub(super) fn rails_of(nics: &[Port]) -> Result<Vec<Rail>> {
@@ -79,12 +79,12 @@ impl Endpoint {
 
     /// How our side can send and receive.
     fn features(&self, groups: bool) -> Features {
-        Features { groups, fin_only: self.settings.force_fin && self.hands.sendrecv.is_none() }
+        Features { groups, fin_only: self.settings.force_fin && self.executor.sendrecv.is_none() }
     }
 
     /// Why a channel cannot go on, for a call of set-up.
     fn channel_failure(&mut self, channel: ChannelId) -> Error {
-        match self.hands.peer_mut(channel).and_then(|peer| peer.failure.as_mut()) {
+        match self.executor.peer_mut(channel).and_then(|peer| peer.failure.as_mut()) {
             Some(failure) => super::failures::repeated(failure),
             None => Cause::Bug(Bug::SlotTaken).into(),
         }
