@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Error {
     pub(crate) cause: Cause,
-    pub(crate) of: Of,
+    pub(crate) subject: Subject,
     /// Set once the sentence is in NCCL's log, so that a sticky error is logged once.
     pub(crate) logged: bool,
 }
@@ -46,7 +46,7 @@ const _: () =
 
 /// What a cause is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum Subject {
     /// The call itself.
     Call,
     /// A connection to this peer.
@@ -54,7 +54,7 @@ pub(crate) enum Of {
     /// A connection from this peer.
     Receiving(Label),
     /// What both ends of a connection can do.
-    Settling,
+    Negotiation,
 }
 
 /// What NCCL gives or is given.
@@ -114,7 +114,7 @@ pub(crate) enum Operation {
 
 /// How memory was to be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum RegisteredBy {
     Host,
     GpuAddress { gpu: i16 },
     GpuDmabuf { gpu: i16 },
@@ -132,7 +132,7 @@ pub(crate) struct Failed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     // What NCCL gave.
-    NoPlace(Noun),
+    NullPointer(Noun),
     NoHandle,
     NoList(List),
     NotOurs {
@@ -211,7 +211,7 @@ pub(crate) enum Cause {
     AddressTooLong {
         len: usize,
     },
-    NoFrontDoorName,
+    AddressNotInHandle,
     NoRandom,
     NoDmabufHere {
         device: Label,
@@ -223,7 +223,7 @@ pub(crate) enum Cause {
     NotRegistered {
         device: Label,
         len: usize,
-        by: By,
+        by: RegisteredBy,
         fault: FabricError,
     },
     NoGpuDriver {
@@ -236,7 +236,7 @@ pub(crate) enum Cause {
         len: usize,
         last: bool,
     },
-    OfTwoGpus {
+    SpansTwoGpus {
         address: u64,
         len: usize,
         first: i16,
@@ -297,7 +297,7 @@ pub(crate) enum Cause {
         bound_ms: u32,
     },
     /// Its endpoint refuses every write.
-    TakesNothing {
+    RefusesPosts {
         bound_ms: u32,
     },
     ConnectionClosed,
@@ -333,28 +333,28 @@ pub(crate) enum Cause {
     Refused(Refusal),
     NoCommonRail,
     /// Neither immediates nor delivery completion: the end of a message could not be signalled.
-    CannotTell,
+    CannotSignalEnd,
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Cause {
     pub(crate) fn sending(self, peer: Label) -> Error {
-        Error { of: Of::Sending(peer), ..self.into() }
+        Error { subject: Subject::Sending(peer), ..self.into() }
     }
 
     pub(crate) fn receiving(self, peer: Label) -> Error {
-        Error { of: Of::Receiving(peer), ..self.into() }
+        Error { subject: Subject::Receiving(peer), ..self.into() }
     }
 
     /// What the ends of a connection cannot agree about.
-    pub(crate) fn settling(self) -> Error {
-        Error { of: Of::Settling, ..self.into() }
+    pub(crate) fn negotiating(self) -> Error {
+        Error { subject: Subject::Negotiation, ..self.into() }
     }
 
     /// An endpoint could not be opened because there may be no more of what it needs: process ids of a NIC (cxi), open files, ports,
     /// memory. The device, and the answer.
-    pub(crate) fn want_of_room(self) -> Option<(Label, FabricError)> {
+    pub(crate) fn lacks_resources(self) -> Option<(Label, FabricError)> {
         const ENOMEM: i32 = 12;
         const ENFILE: i32 = 23;
         const EMFILE: i32 = 24;
@@ -371,10 +371,10 @@ impl Cause {
 
     /// It is for one rail that an endpoint could not be opened, and another rail may have what this one lacks. Each rail needs the same room; an
     /// address that cannot be bound is out of ports, or gone, which only another rail shows.
-    pub(crate) fn is_of_one_rail(self) -> bool {
+    pub(crate) fn concerns_one_rail(self) -> bool {
         match self {
             Self::CannotOpen { fault, .. } | Self::CannotUse { fault, .. } => {
-                fault.errno() == EADDRNOTAVAIL || self.want_of_room().is_none()
+                fault.errno() == EADDRNOTAVAIL || self.lacks_resources().is_none()
             }
             _ => false,
         }
@@ -382,7 +382,7 @@ impl Cause {
 
     fn kind(self) -> Kind {
         match self {
-            Self::NoPlace(_)
+            Self::NullPointer(_)
             | Self::NoHandle
             | Self::NoList(_)
             | Self::NotOurs { .. }
@@ -406,14 +406,14 @@ impl Cause {
             | Self::NoDmabufHere { .. }
             | Self::HostMemoryOnly { .. }
             | Self::NotGpuMemory { .. }
-            | Self::OfTwoGpus { .. } => Kind::InvalidArgument,
+            | Self::SpansTwoGpus { .. } => Kind::InvalidArgument,
 
             Self::NotInitialised
             | Self::Forked
             | Self::NoGpuDriver { .. }
             | Self::ReceiveDeregistered
             | Self::NoCommonRail
-            | Self::CannotTell
+            | Self::CannotSignalEnd
             | Self::Refused(Refusal::Version | Refusal::Feature)
             | Self::TooLong { .. } => Kind::InvalidUsage,
 
@@ -429,7 +429,7 @@ impl Cause {
             | Self::NoLandingPage(_)
             | Self::NoControlMemory { .. }
             | Self::AddressTooLong { .. }
-            | Self::NoFrontDoorName
+            | Self::AddressNotInHandle
             | Self::NoRandom
             | Self::NotRegistered { .. }
             | Self::NotClosed { .. }
@@ -448,7 +448,7 @@ impl Cause {
             | Self::Completion { .. }
             | Self::Ended
             | Self::Silent { .. }
-            | Self::TakesNothing { .. }
+            | Self::RefusesPosts { .. }
             | Self::ConnectionClosed
             | Self::SendDeregistered
             | Self::Overrun { .. }
@@ -464,10 +464,10 @@ impl Cause {
 
 impl Error {
     pub(crate) fn kind(&self) -> Kind {
-        match self.of {
+        match self.subject {
             // The settings and providers of the ends are their users'.
-            Of::Settling => Kind::InvalidUsage,
-            Of::Call | Of::Sending(_) | Of::Receiving(_) => self.cause.kind(),
+            Subject::Negotiation => Kind::InvalidUsage,
+            Subject::Call | Subject::Sending(_) | Subject::Receiving(_) => self.cause.kind(),
         }
     }
 }
@@ -475,13 +475,13 @@ impl Error {
 impl Error {
     /// One that the log has already.
     pub(crate) const fn logged(cause: Cause) -> Self {
-        Self { cause, of: Of::Call, logged: true }
+        Self { cause, subject: Subject::Call, logged: true }
     }
 }
 
 impl From<Cause> for Error {
     fn from(cause: Cause) -> Self {
-        Self { cause, of: Of::Call, logged: false }
+        Self { cause, subject: Subject::Call, logged: false }
     }
 }
 
@@ -521,7 +521,7 @@ impl fmt::Display for Failed {
 /// What connect fails with: an error as any other, or bytes that are no handle. It is off the fast path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SetupError {
-    Plain(Error),
+    General(Error),
     /// The handle that NCCL gave is not usable.
     Handle(HandleError),
 }
@@ -529,7 +529,7 @@ pub(crate) enum SetupError {
 impl SetupError {
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            Self::Plain(error) => error.kind(),
+            Self::General(error) => error.kind(),
             Self::Handle(HandleError::Version(_)) => Kind::InvalidUsage,
             Self::Handle(HandleError::Magic | HandleError::Check | HandleError::Value(_)) => {
                 Kind::InvalidArgument
@@ -540,13 +540,13 @@ impl SetupError {
 
 impl From<Error> for SetupError {
     fn from(error: Error) -> Self {
-        Self::Plain(error)
+        Self::General(error)
     }
 }
 
 impl From<Cause> for SetupError {
     fn from(cause: Cause) -> Self {
-        Self::Plain(cause.into())
+        Self::General(cause.into())
     }
 }
 

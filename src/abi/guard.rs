@@ -111,7 +111,7 @@ impl Failure for SetupError {
     }
 
     fn is_logged(&self) -> bool {
-        matches!(self, Self::Plain(error) if error.logged)
+        matches!(self, Self::General(error) if error.logged)
     }
 }
 
@@ -169,7 +169,11 @@ mod tests {
     #[test]
     fn an_error_becomes_its_code_and_one_line() {
         for (cause, code, sentence) in [
-            (Cause::NoFrontDoorName, 2, "the provider's address does not fit into NCCL's handle"),
+            (
+                Cause::AddressNotInHandle,
+                2,
+                "the provider's address does not fit into NCCL's handle",
+            ),
             (Cause::Misuse("a bug"), 3, "a bug"),
             (Cause::NoHandle, 4, "NCCL passed a null handle"),
             (Cause::NotInitialised, 5, "NCCL has not called init, or it failed"),

@@ -17,7 +17,7 @@ use crate::error::{Cause, Noun, Result};
 #[inline]
 pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: Noun) -> Result<&'a mut T> {
     if pointer.is_null() {
-        return Err(Cause::NoPlace(what).into());
+        return Err(Cause::NullPointer(what).into());
     }
     // Written, not assigned: the place may hold anything, even nothing initialised.
     // SAFETY: not null, so the caller vouches for it.
@@ -67,7 +67,7 @@ mod tests {
     fn a_null_place_is_the_callers_mistake() {
         // SAFETY: null is allowed.
         let error = unsafe { place(ptr::null_mut(), 0, Noun::Devices) }.expect_err("null");
-        assert_eq!(error, Cause::NoPlace(Noun::Devices).into());
+        assert_eq!(error, Cause::NullPointer(Noun::Devices).into());
         // SAFETY: null is allowed.
         assert!(unsafe { optional_place(ptr::null_mut(), 0) }.is_none());
     }

@@ -8,18 +8,18 @@ use std::fmt::{self, Display, Formatter};
 use net_abi::{PTR_CUDA, PTR_HOST};
 
 use crate::error::{
-    Bug, By, Cause, ChannelCause, Error, List, Malformed, Noun, Of, Operation, Refusal, SetupError,
-    Table,
+    Bug, Cause, ChannelCause, Error, List, Malformed, Noun, Operation, Refusal, RegisteredBy,
+    SetupError, Subject, Table,
 };
 use crate::plugin::{self, PREFIX, StartError};
 
 impl Display for Error {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.of {
-            Of::Call => {}
-            Of::Sending(peer) => write!(f, "sending to {peer}: ")?,
-            Of::Receiving(peer) => write!(f, "receiving from {peer}: ")?,
-            Of::Settling => f.write_str("no protocol serves both ends: ")?,
+        match self.subject {
+            Subject::Call => {}
+            Subject::Sending(peer) => write!(f, "sending to {peer}: ")?,
+            Subject::Receiving(peer) => write!(f, "receiving from {peer}: ")?,
+            Subject::Negotiation => f.write_str("no protocol serves both ends: ")?,
         }
         self.cause.fmt(f)
     }
@@ -28,7 +28,7 @@ impl Display for Error {
 impl Display for Cause {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NoPlace(what) => write!(f, "NCCL passed a null pointer for the {what}"),
+            Self::NullPointer(what) => write!(f, "NCCL passed a null pointer for the {what}"),
             Self::NoHandle => f.write_str("NCCL passed a null handle"),
             Self::NoList(list) => write!(f, "NCCL passed a null list of {list}"),
             Self::NotOurs { expected, found: 0 } => {
@@ -119,7 +119,7 @@ impl Display for Cause {
             Self::AddressTooLong { len } => {
                 write!(f, "a provider's address of {len} bytes does not fit")
             }
-            Self::NoFrontDoorName => {
+            Self::AddressNotInHandle => {
                 f.write_str("the provider's address does not fit into NCCL's handle")
             }
             Self::NoDmabufHere { device } => write!(
@@ -130,15 +130,15 @@ impl Display for Cause {
                 f,
                 "device {device} moves host memory only ({because}): set NCCL_NET_GDR_LEVEL=LOC"
             ),
-            Self::NotRegistered { device, len, by: By::Host, fault } => {
+            Self::NotRegistered { device, len, by: RegisteredBy::Host, fault } => {
                 write!(f, "registering {len} bytes on device {device}: {fault}")
             }
-            Self::NotRegistered { device, len, by: By::GpuAddress { gpu }, fault } => write!(
+            Self::NotRegistered { device, len, by: RegisteredBy::GpuAddress { gpu }, fault } => write!(
                 f,
                 "registering {len} bytes of GPU {gpu} by their address on device {device}: {fault}; \
                  check that nvidia-peermem is loaded, or set IRONRAIL_DEVICE_MEMORY=0"
             ),
-            Self::NotRegistered { device, len, by: By::GpuDmabuf { gpu }, fault } => write!(
+            Self::NotRegistered { device, len, by: RegisteredBy::GpuDmabuf { gpu }, fault } => write!(
                 f,
                 "registering {len} bytes of GPU {gpu} by a DMA-BUF on device {device}: {fault}; \
                  set NCCL_DMABUF_ENABLE=0 for another way, or IRONRAIL_DEVICE_MEMORY=0"
@@ -155,7 +155,7 @@ impl Display for Cause {
                      CUDA's driver knows no device's allocation there"
                 )
             }
-            Self::OfTwoGpus { address, len, first, last } => write!(
+            Self::SpansTwoGpus { address, len, first, last } => write!(
                 f,
                 "{len} bytes at {address:#x} begin in memory of GPU {first} and end in memory of GPU {last}: a region lies on one"
             ),
@@ -208,7 +208,7 @@ impl Display for Cause {
                 "it has not answered for {bound_ms} ms; the process is gone or stopped, or its host cannot be reached \
                  (IRONRAIL_PEER_TIMEOUT_MS sets the bound)"
             ),
-            Self::TakesNothing { bound_ms } => write!(
+            Self::RefusesPosts { bound_ms } => write!(
                 f,
                 "its endpoint has taken nothing for {bound_ms} ms; the process is gone, or its host cannot be reached \
                  (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)"
@@ -256,7 +256,7 @@ impl Display for Cause {
             Self::NoCommonRail => f.write_str(
                 "no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
             ),
-            Self::CannotTell => f.write_str(
+            Self::CannotSignalEnd => f.write_str(
                 "the provider has neither immediates nor delivery completion, so a receiver could not learn that a message has arrived",
             ),
             Self::NoRandom => {
@@ -363,7 +363,7 @@ impl Display for Operation {
 impl Display for SetupError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Plain(error) => error.fmt(f),
+            Self::General(error) => error.fmt(f),
             Self::Handle(error) => {
                 write!(f, "connect was given a handle that is not usable: {error}")
             }

@@ -43,7 +43,7 @@ impl RegionCache {
             return Ok(held);
         }
         let region = Arc::new(register()?);
-        if is_told_apart(memory) {
+        if is_identifiable(memory) {
             let held = Held { region: Arc::downgrade(&region), handles: 1 };
             self.held.insert(Key::of(memory), held);
         }
@@ -70,7 +70,7 @@ impl RegionCache {
 
     /// The held registration that covers `memory`.
     fn find(&mut self, memory: &Memory) -> Option<Arc<UserRegion>> {
-        if !is_told_apart(memory) {
+        if !is_identifiable(memory) {
             return None;
         }
         let key = Key::of(memory);
@@ -104,6 +104,6 @@ impl Key {
 
 /// Whether the same range of the same kind is the same memory. On a device it may be freed and allocated anew while its registration is
 /// held, and then is not what was registered, by address or by DMA-BUF: the number of its buffer tells, where the driver has one.
-fn is_told_apart(memory: &Memory) -> bool {
+fn is_identifiable(memory: &Memory) -> bool {
     memory.kind() == MemoryKind::Host || memory.buffer() != 0
 }

@@ -39,7 +39,7 @@ impl Endpoint {
         comm.is_closing = true;
         self.outstanding -= comm.requests();
         self.closing.begin(1);
-        self.ownership.closed(id);
+        self.ownership.remove(id);
         if self.broken {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use proto::{Line, limits};
 
 use super::counting::CommCounters;
 use super::flush::Flushing;
-use super::stall::Seen;
+use super::stall::WaitTracker;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind};
 
@@ -40,7 +40,7 @@ pub(super) struct Comm {
     pub(super) is_cut_logged: bool,
     pub(super) flushing: Flushing,
     pub(super) tally: CommCounters,
-    pub(super) seen: Seen,
+    pub(super) seen: WaitTracker,
     /// The requests that are open: a bit each, and the line that its id carries.
     open: u64,
     lines: [u16; REQUESTS],
@@ -59,7 +59,7 @@ impl Comm {
             is_cut_logged: false,
             flushing: Flushing::default(),
             tally,
-            seen: Seen::default(),
+            seen: WaitTracker::default(),
             open: 0,
             lines: [0; REQUESTS],
             serial: 0,

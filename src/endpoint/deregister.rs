@@ -64,7 +64,7 @@ impl Endpoint {
         if !ours || self.executor.regions.of(id.raw()).is_none() {
             return Err(Cause::Stale(Noun::MemoryHandle).into());
         }
-        self.ownership.closed(id);
+        self.ownership.remove(id);
         self.executor.regions.hide(id.slot());
         self.deregistering.push(Deregistering { id, until, failure: None });
         for _ in 0..LAST_POLLS {

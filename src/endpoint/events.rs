@@ -5,7 +5,7 @@ use proto::flow;
 use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
 use super::executor::{Executor, Happened, low_byte};
-use super::letter_buffers::About;
+use super::letter_buffers::LetterSubject;
 use super::nics::Port;
 use super::purpose::Purpose;
 use crate::error::{Cause, Operation};
@@ -308,7 +308,7 @@ impl Executor {
             }
             Purpose::LetterSend { buffer } => {
                 let about = self.nics[nic].letters.as_mut()?.sent(buffer);
-                let About::Channel { channel, rail } = about else { return None };
+                let LetterSubject::Channel { channel, rail } = about else { return None };
                 self.operation_failed(channel, nic, Operation::Control, &failed.error);
                 Some(Event::LetterFailed { channel, rail })
             }

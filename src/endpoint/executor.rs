@@ -33,7 +33,7 @@ use proto::{
 use super::authentication::{Mac, random_number};
 use super::events::Cursor;
 use super::failures::milliseconds;
-use super::letter_buffers::About;
+use super::letter_buffers::LetterSubject;
 use super::memory::{ControlMemory, Unit};
 use super::nics::Port;
 use super::peers::Peer;
@@ -350,7 +350,8 @@ impl Perform<Flow> for Executor {
         let Some(letters) = letters else { return false };
         // A trial is of a rail that is lost already: its failure says nothing new of the peer.
         let trial = matches!(letter.body, Body::Trial(_));
-        let about = if trial { About::Stranger } else { About::Channel { channel, rail } };
+        let about =
+            if trial { LetterSubject::Stranger } else { LetterSubject::Channel { channel, rail } };
         let sent = letters.send(nic, lane.peer, &bytes, about);
         self.written = bytes;
         let now = self.now;
@@ -651,7 +652,7 @@ impl Executor {
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
         let bound_ms = milliseconds(self.refusals_bound);
         if let Some(peer) = self.peer_mut(channel) {
-            peer.failed(Cause::TakesNothing { bound_ms });
+            peer.failed(Cause::RefusesPosts { bound_ms });
         }
         let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
         self.queued.push_back(event);

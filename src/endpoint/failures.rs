@@ -73,7 +73,7 @@ impl Endpoint {
         let Some(peer) = executor.peer_mut(channel) else { return };
         let of_channel = comms.iter().filter(|(_, comm)| comm.channel == channel);
         let flows = of_channel.filter_map(|(slot, _)| core.connection(slot)?.receiver());
-        flows.filter_map(ReceiveFlow::awaited_tag).for_each(|rank| peer.name.sends_as(rank));
+        flows.filter_map(ReceiveFlow::awaited_tag).for_each(|rank| peer.name.set_rank(rank));
     }
 
     /// A channel is over, or has failed: its connections know, and NCCL hears of it by them.
@@ -87,7 +87,7 @@ impl Endpoint {
         let cause = match outcome {
             Outcome::Over => return,
             Outcome::Failed(ChannelCause::Silent) => Cause::Silent { bound_ms },
-            Outcome::Failed(ChannelCause::Refused) => Cause::TakesNothing { bound_ms: refused_ms },
+            Outcome::Failed(ChannelCause::Refused) => Cause::RefusesPosts { bound_ms: refused_ms },
             Outcome::Failed(ChannelCause::NoRail) => of_fabric.unwrap_or(Cause::Ended),
             Outcome::Failed(cause @ ChannelCause::DataFailed { .. }) => {
                 of_fabric.unwrap_or(Cause::Channel(cause))
@@ -119,7 +119,7 @@ pub(super) fn milliseconds(bound: Duration) -> u32 {
 
 /// A failure that sticks: each time but the first the log has it already.
 pub(super) fn repeated(failure: &mut Error) -> Error {
-    let told = *failure;
+    let error = *failure;
     failure.logged = true;
-    told
+    error
 }

@@ -29,7 +29,7 @@ const READS_MAX: usize = proto::limits::MAX_GROUP;
 
 /// Whose memory is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FlushSource {
     Host,
     Gpu(i32),
     /// Of several, in one group.
@@ -50,7 +50,7 @@ pub(super) struct Flush {
 /// One read on each of some NICs.
 #[derive(Clone, Copy, Debug)]
 struct Read {
-    place: Place,
+    source: FlushSource,
     /// The slot and generation of the buffer's registration, and where the buffer begins; none for the page of our own.
     buffer: Option<(u16, u16, u64)>,
     /// The registration's key for the first rail, which no other has that is open.
@@ -89,7 +89,7 @@ pub(super) struct Flushing {
     /// Flushes that have not ended, and the NICs that they read on, as bits.
     count: InFlight,
     nics: u32,
-    last: Option<Place>,
+    last: Option<FlushSource>,
 }
 
 impl Flushing {
@@ -103,10 +103,10 @@ impl Flushing {
     ///
     /// What a flush takes is of receives that were reported before it, whosever they are. So while that one has not ended another
     /// one reads there too; and behind a flush of another place nobody knows what it has taken of this one, and all are read.
-    fn rails(&mut self, place: Place) -> u16 {
+    fn rails(&mut self, source: FlushSource) -> u16 {
         let carried = std::mem::take(&mut self.carried);
-        let last = self.last.replace(place);
-        let other = last.is_some_and(|last| last != place || last == Place::Several);
+        let last = self.last.replace(source);
+        let other = last.is_some_and(|last| last != source || last == FlushSource::Several);
         if other { u16::MAX } else { carried }
     }
 
@@ -138,19 +138,19 @@ impl Endpoint {
         self.check_intact()?;
         let self_read = self.executor.capabilities.self_read;
         let mut reads = reads_of(&self.executor.regions, buffers)?;
-        let mut places = reads.iter().flatten().map(|read| read.place);
-        let place = match (places.next(), places.next()) {
-            (Some(place), None) => place,
-            _ => Place::Several,
+        let mut sources = reads.iter().flatten().map(|read| read.source);
+        let source = match (sources.next(), sources.next()) {
+            (Some(source), None) => source,
+            _ => FlushSource::Several,
         };
         let (_, found) = self.comms.open(id, Side::Receive, Noun::ReceiveComm)?;
-        let (channel, rails) = (found.channel, found.flushing.rails(place));
+        let (channel, rails) = (found.channel, found.flushing.rails(source));
         let running = found.flushing.nics;
         let lanes = self.executor.peer(channel).map_or(&[][..], |peer| &peer.data);
         let brought = lanes.iter().enumerate().filter(|(rail, _)| rails >> rail & 1 == 1);
         let unposted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
         let unposted = open_nics(&self.executor.nics, unposted);
-        if unposted == 0 || (!self_read && place == Place::Host) {
+        if unposted == 0 || (!self_read && source == FlushSource::Host) {
             return Ok(None);
         }
         if !self_read {
@@ -268,17 +268,17 @@ fn reads_of(
 ) -> Result<[Option<Read>; READS_MAX]> {
     let mut reads = [None; READS_MAX];
     for buffer in buffers {
-        let (place, source, key) = match buffer.region.optional_region()? {
-            None => (Place::Host, None, None),
+        let (source, bytes, key) = match buffer.region.optional_region()? {
+            None => (FlushSource::Host, None, None),
             Some(id) => {
                 let (slot, generation) = (id.slot(), id.generation());
                 let region =
                     regions.get(slot, generation).ok_or(Cause::Stale(Noun::MemoryHandle))?;
                 match region.memory().kind() {
-                    MemoryKind::Host => (Place::Host, None, None),
+                    MemoryKind::Host => (FlushSource::Host, None, None),
                     MemoryKind::Cuda { device } if region.holds(buffer.address, 1) => {
-                        let source = Some((slot, generation, buffer.address));
-                        (Place::Gpu(device), source, Some(region.key(0)))
+                        let bytes = Some((slot, generation, buffer.address));
+                        (FlushSource::Gpu(device), bytes, Some(region.key(0)))
                     }
                     MemoryKind::Cuda { .. } => {
                         let address = buffer.address;
@@ -287,9 +287,9 @@ fn reads_of(
                 }
             }
         };
-        let known = |read: &&mut Option<Read>| read.is_none_or(|read| read.place == place);
+        let known = |read: &&mut Option<Read>| read.is_none_or(|read| read.source == source);
         if let Some(free @ None) = reads.iter_mut().find(known) {
-            *free = Some(Read { place, buffer: source, key, unposted: 0 });
+            *free = Some(Read { source, buffer: bytes, key, unposted: 0 });
         }
     }
     Ok(reads)

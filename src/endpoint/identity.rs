@@ -12,11 +12,11 @@ use crate::label::Label;
 
 /// What a peer said of itself at connect.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PeerName {
     pub(crate) host: String,
     pub(crate) process: u32,
     /// It is reached through shared memory, so that its process is one of this host's.
-    is_here: bool,
+    is_local: bool,
     /// The rank that this very connection comes from, where tags told it.
     rank: Option<i32>,
     /// What tags told of the peer's process, by whatever connection.
@@ -36,23 +36,23 @@ pub(crate) struct KnownProcesses {
 
 impl KnownProcesses {
     /// Who the peer says it is.
-    pub(crate) fn meet(&mut self, identity: &Host) -> Peer {
+    pub(crate) fn peer_name(&mut self, identity: &Host) -> PeerName {
         let (host, process) = (identity.host.to_text(), identity.process);
         let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
-        let is_here = identity.provider.to_text() == SHARED_MEMORY;
+        let is_local = identity.provider.to_text() == SHARED_MEMORY;
         let ranks = Arc::clone(self.known.entry((host.clone(), process)).or_insert_with(new));
-        Peer { host, process, is_here, rank: None, ranks }
+        PeerName { host, process, is_local, rank: None, ranks }
     }
 }
 
-impl Peer {
+impl PeerName {
     /// A message of the peer's is waited for that has its rank for a tag.
-    pub(crate) fn sends_as(&mut self, rank: i32) {
+    pub(crate) fn set_rank(&mut self, rank: i32) {
         self.rank = Some(rank);
-        let told = i64::from(rank);
+        let rank = i64::from(rank);
         let known = self.ranks.0.load(Ordering::Relaxed);
-        if known != told {
-            let now = if known == NONE { told } else { SEVERAL };
+        if known != rank {
+            let now = if known == NONE { rank } else { SEVERAL };
             self.ranks.0.store(now, Ordering::Relaxed);
         }
     }
@@ -60,7 +60,7 @@ impl Peer {
     /// Whether its process is known to have ended. Shared memory takes writes for the dead as for the living, so there the operating
     /// system is asked; elsewhere a process of that number means nothing.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_here && !Path::new(&format!("/proc/{}", self.process)).exists()
+        self.is_local && !Path::new(&format!("/proc/{}", self.process)).exists()
     }
 
     /// What it is called now, for an error.
@@ -75,7 +75,7 @@ impl Peer {
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for PeerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(rank) = self.rank() {
             write!(f, "rank {rank}, ")?;
@@ -127,11 +127,11 @@ mod tests {
     #[test]
     fn a_rank_is_learnt_from_one_connection_and_said_by_all_of_the_process() {
         let mut known = KnownProcesses::default();
-        let (mut receiver, sender) = (known.meet(&identity(5)), known.meet(&identity(5)));
-        let other = known.meet(&identity(6));
+        let (mut receiver, sender) = (known.peer_name(&identity(5)), known.peer_name(&identity(5)));
+        let other = known.peer_name(&identity(6));
         assert_eq!(sender.to_string(), "process 5 on here");
-        receiver.sends_as(3);
-        receiver.sends_as(3);
+        receiver.set_rank(3);
+        receiver.set_rank(3);
         for peer in [&receiver, &sender] {
             assert_eq!(peer.to_string(), "rank 3, process 5 on here");
         }
@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn of_a_process_with_several_ranks_only_the_connection_that_is_waited_on_says_which() {
         let mut known = KnownProcesses::default();
-        let mut peers = [0, 1, 2].map(|_| known.meet(&identity(5)));
-        peers[0].sends_as(3);
-        peers[1].sends_as(-4);
-        peers[0].sends_as(3);
+        let mut peers = [0, 1, 2].map(|_| known.peer_name(&identity(5)));
+        peers[0].set_rank(3);
+        peers[1].set_rank(-4);
+        peers[0].set_rank(3);
         let said = peers.map(|peer| peer.to_string());
         let process = "process 5 on here";
         assert_eq!(

@@ -15,7 +15,7 @@ const SENDS: u16 = 32;
 
 /// What a message that is under way is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum About {
+pub(super) enum LetterSubject {
     /// A channel, on this rail of its own.
     Channel { channel: ChannelId, rail: u8 },
     /// A peer that is not known yet, an answer that nothing here waits for, or a trial of a rail that is lost.
@@ -28,7 +28,7 @@ pub(super) struct LetterBuffers {
     region: Region<Control>,
     pages: Arc<Pages>,
     free: Vec<u16>,
-    under_way: Box<[About]>,
+    under_way: Box<[LetterSubject]>,
     /// Receives that are to be posted again.
     unposted: Vec<u16>,
 }
@@ -42,7 +42,7 @@ impl LetterBuffers {
             region,
             pages,
             free: (RECEIVES..buffers).rev().collect(),
-            under_way: vec![About::Stranger; usize::from(buffers)].into(),
+            under_way: vec![LetterSubject::Stranger; usize::from(buffers)].into(),
             unposted: (0..RECEIVES).collect(),
         })
     }
@@ -91,7 +91,7 @@ impl LetterBuffers {
         nic: &mut Nic,
         peer: PeerAddress,
         message: &[u8],
-        about: About,
+        about: LetterSubject,
     ) -> Result<Post, FabricError> {
         if message.len() > MAX_MESSAGE_BYTES {
             return Err(FabricError::OUTSIDE);
@@ -109,8 +109,8 @@ impl LetterBuffers {
     }
 
     /// A message has left, or failed: what it was about.
-    pub(super) fn sent(&mut self, buffer: u16) -> About {
+    pub(super) fn sent(&mut self, buffer: u16) -> LetterSubject {
         self.free.push(buffer);
-        self.under_way.get(usize::from(buffer)).copied().unwrap_or(About::Stranger)
+        self.under_way.get(usize::from(buffer)).copied().unwrap_or(LetterSubject::Stranger)
     }
 }

@@ -76,7 +76,7 @@ use region::UserRegion;
 use sendrecv::Sendrecv;
 use setup::{Listening, PendingConnect};
 use slots::Slots;
-use stall::Watch;
+use stall::StallWatch;
 
 /// The rails, the memory and the connections of one communicator on one device.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ pub(crate) struct Endpoint {
     /// The sizes of the group that was last told done.
     sizes: [usize; MAX_GROUP],
     /// When to look for what waits for long.
-    watch: Watch,
+    watch: StallWatch,
     failure: Option<Error>,
     /// A panic has left it as it is: see `broken`.
     broken: bool,
@@ -193,7 +193,7 @@ impl Endpoint {
             needs_keeper: false,
             keys: Vec::new(),
             sizes: [0; MAX_GROUP],
-            watch: Watch::new(settings.stall_report),
+            watch: StallWatch::new(settings.stall_report),
             failure: None,
             broken: false,
             settings,

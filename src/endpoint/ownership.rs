@@ -24,14 +24,14 @@ pub(super) struct Ownership {
 
 impl Ownership {
     /// The caller has made this.
-    pub(super) fn made(&mut self, id: ObjectId) {
+    pub(super) fn add(&mut self, id: ObjectId) {
         if self.calling != self.first {
             self.of_others.insert(id, self.calling);
         }
     }
 
     /// It is closed.
-    pub(super) fn closed(&mut self, id: ObjectId) {
+    pub(super) fn remove(&mut self, id: ObjectId) {
         self.of_others.remove(&id);
     }
 
@@ -42,24 +42,24 @@ impl Ownership {
 
 impl Endpoint {
     /// It was opened for this communicator.
-    pub(crate) fn belongs_to(&mut self, communicator: Communicator) {
+    pub(crate) fn set_first_communicator(&mut self, communicator: Communicator) {
         self.ownership.first = communicator;
     }
 
     /// This communicator calls.
-    pub(crate) fn called_by(&mut self, communicator: Communicator) {
+    pub(crate) fn set_calling_communicator(&mut self, communicator: Communicator) {
         self.ownership.calling = communicator;
     }
 
     /// What came of `parent` is of the same communicator.
-    pub(crate) fn inherits(&mut self, parent: ObjectId, child: ObjectId) {
+    pub(crate) fn inherit_owner(&mut self, parent: ObjectId, child: ObjectId) {
         self.ownership.calling = self.ownership.of(parent);
-        self.ownership.made(child);
+        self.ownership.add(child);
     }
 
     /// A communicator leaves, while others stay: what it has left open is closed. The answer names its registrations, which are to be
     /// given back like any.
-    pub(crate) fn leaves(&mut self, communicator: Communicator) -> Vec<ObjectId> {
+    pub(crate) fn close_communicator(&mut self, communicator: Communicator) -> Vec<ObjectId> {
         let named =
             |kind, (slot, generation)| ObjectId::new(kind, self.number, generation, slot, 0);
         let listeners =

@@ -6,7 +6,7 @@ use fabric::PeerAddress;
 use proto::{ChannelId, Epoch, Moment};
 
 use super::counting::Rows;
-use crate::endpoint::identity as peer;
+use super::identity::PeerName;
 use crate::error::{Cause, Error};
 use crate::label::Label;
 
@@ -25,7 +25,7 @@ pub(super) struct Peer {
     /// In the order in which keys and counts stand on the wire.
     pub(super) data: Box<[Lane]>,
     pub(super) control: Box<[Lane]>,
-    pub(super) name: peer::Peer,
+    pub(super) name: PeerName,
     /// What goes to it and comes from it, counted.
     pub(super) sends: Rows,
     pub(super) receives: Rows,
@@ -46,7 +46,7 @@ impl Peer {
         channel: ChannelId,
         data: Box<[Lane]>,
         control: Box<[Lane]>,
-        name: peer::Peer,
+        name: PeerName,
     ) -> Self {
         Self {
             channel,

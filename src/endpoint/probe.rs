@@ -32,7 +32,7 @@ pub(crate) const PROBE_IMMEDIATE: u64 = 0xa5c3_9617_5a3c_7fff;
 #[derive(Debug)]
 pub(crate) struct Probe {
     attempt: Attempt,
-    seen: Seen,
+    seen: AttemptResult,
     found: Found,
     /// Time in which somebody has polled, and when it was last looked at.
     polled: Duration,
@@ -60,7 +60,7 @@ pub(crate) struct Found {
 
 /// What one operation to ourselves brought.
 #[derive(Debug, Default)]
-struct Seen {
+struct AttemptResult {
     posted: bool,
     completed: bool,
     /// Of the post, or of the operation.
@@ -72,7 +72,7 @@ impl Probe {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             attempt: Attempt::Write,
-            seen: Seen::default(),
+            seen: AttemptResult::default(),
             found: Found::default(),
             polled: Duration::ZERO,
             last_step: now,
@@ -120,9 +120,9 @@ impl Probe {
     }
 
     fn has_ended(&self) -> bool {
-        let Seen { posted, completed, failure, arrival } = &self.seen;
-        let wants_arrival = self.attempt == Attempt::WriteWithImmediate;
-        failure.is_some() || (*posted && *completed && (arrival.is_some() || !wants_arrival))
+        let AttemptResult { posted, completed, failure, arrival } = &self.seen;
+        let needs_arrival = self.attempt == Attempt::WriteWithImmediate;
+        failure.is_some() || (*posted && *completed && (arrival.is_some() || !needs_arrival))
     }
 
     /// What was to be posted is.

@@ -7,7 +7,7 @@ use fabric::{FabricError, Memory, MemoryKind, UserMemory};
 
 use super::Endpoint;
 use super::region::UserRegion;
-use crate::error::{Bug, By, Cause, Error, Noun, Result, Table};
+use crate::error::{Bug, Cause, Error, Noun, RegisteredBy, Result, Table};
 use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::{GpuAccess, gpu_number};
@@ -65,9 +65,11 @@ impl Endpoint {
 
 fn refused(device: Label, memory: &Memory, fault: FabricError) -> Error {
     let by = match (memory.kind(), memory.dmabuf()) {
-        (MemoryKind::Host, _) => By::Host,
-        (MemoryKind::Cuda { device }, None) => By::GpuAddress { gpu: gpu_number(device) },
-        (MemoryKind::Cuda { device }, Some(_)) => By::GpuDmabuf { gpu: gpu_number(device) },
+        (MemoryKind::Host, _) => RegisteredBy::Host,
+        (MemoryKind::Cuda { device }, None) => RegisteredBy::GpuAddress { gpu: gpu_number(device) },
+        (MemoryKind::Cuda { device }, Some(_)) => {
+            RegisteredBy::GpuDmabuf { gpu: gpu_number(device) }
+        }
     };
     let len = memory.len();
     Cause::NotRegistered { device, len, by, fault }.into()

@@ -20,7 +20,7 @@ use proto::{ChannelId, Moment, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
-use crate::types::stall::{Connection, RailState, Snapshot, Stall, Uncalled, Waiting};
+use crate::types::stall::{ConnectionSnapshot, RailSnapshot, Snapshot, Stall, Uncalled, Waiting};
 
 /// A peer that was asked, and of which nothing was heard for so long, is silent: an idle one answers within about a second.
 const SILENT: Duration = Duration::from_secs(3);
@@ -33,7 +33,7 @@ const CHECK_MAX: Duration = Duration::from_secs(1);
 
 /// When to look, and what was seen.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct StallWatch {
     /// None: never.
     bound: Option<Duration>,
     due: Moment,
@@ -49,7 +49,7 @@ pub(super) struct Watch {
 
 /// A comm as the looks see it.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct WaitTracker {
     /// Requests that were open when the wait began, a bit each, and that still are; and when it began, in time polled.
     open: u64,
     open_since: Option<Duration>,
@@ -72,7 +72,7 @@ struct Waiter {
     waited: Duration,
 }
 
-impl Watch {
+impl StallWatch {
     /// `bound` of zero: never.
     pub(super) fn new(bound: Duration) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Watch {
     }
 }
 
-impl Seen {
+impl WaitTracker {
     /// How long the same request, or the same refused call, has waited.
     pub(super) fn waited(&mut self, open: u64, polled: Duration, long: Duration) -> Duration {
         if self.open == 0 {
@@ -307,7 +307,7 @@ impl Endpoint {
         let connection = |(slot, comm): (Slot, &super::comms::Comm)| {
             let channel = self.core.channel(comm.channel);
             let flow = self.core.connection(slot);
-            Connection {
+            ConnectionSnapshot {
                 slot: slot.number(),
                 waiting: match comm.side {
                     Side::Send => Waiting::Sending,
@@ -331,7 +331,7 @@ impl Endpoint {
         };
         let rail = |port: &super::nics::Port| {
             let carried = port.nic.carried();
-            RailState {
+            RailSnapshot {
                 name: port.label.clone(),
                 in_flight: port.in_flight(),
                 bytes: carried.bytes,
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_that_of_one_request_and_not_of_those_that_follow_each_other() {
-        let mut seen = Seen::default();
+        let mut seen = WaitTracker::default();
         assert_eq!(seen.waited(0b01, s(1), LONG), s(0));
         assert_eq!(seen.waited(0b11, s(3), LONG), s(2));
         seen.ended(0b01);
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_refused_call_waits_until_one_succeeds_or_nobody_repeats_it() {
-        let mut seen = Seen::default();
+        let mut seen = WaitTracker::default();
         seen.refused();
         assert_eq!(seen.waited(0, s(1), LONG), s(0));
         seen.refused();
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_wait_behind_a_long_one_is_slow_and_one_behind_a_short_one_is_not() {
-        let mut seen = Seen::default();
+        let mut seen = WaitTracker::default();
         seen.refused();
         seen.waited(0, s(1), LONG);
         seen.refused();
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn time_in_which_nobody_polls_is_no_wait() {
         let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
-        let mut watch = Watch::new(s(8));
+        let mut watch = StallWatch::new(s(8));
         assert!(watch.is_due(at(0)));
         let first = watch.begin_check(at(1000));
         assert!(!watch.is_due(at(1999)) && watch.is_due(at(2000)));
@@ -437,6 +437,6 @@ mod tests {
 
     #[test]
     fn without_a_bound_looks_find_nothing() {
-        assert_eq!(Watch::new(Duration::ZERO).bound, None);
+        assert_eq!(StallWatch::new(Duration::ZERO).bound, None);
     }
 }

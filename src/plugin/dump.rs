@@ -12,7 +12,7 @@ use super::device::host_name;
 use super::json::{Object, array};
 use super::{registry, stats};
 use crate::types::counts;
-use crate::types::stall::{Connection, RailState, Sight, Snapshot, Waiting, Want};
+use crate::types::stall::{ConnectionSnapshot, RailSnapshot, Sight, Snapshot, Waiting, Want};
 
 /// The version of the dump's format.
 const FORMAT: u32 = 1;
@@ -110,7 +110,7 @@ fn json(snapshot: &Snapshot) -> String {
         .end()
 }
 
-fn rail(rail: &RailState) -> String {
+fn rail(rail: &RailSnapshot) -> String {
     Object::new()
         .text("name", &rail.name)
         .number("in_flight", rail.in_flight as u64)
@@ -119,7 +119,7 @@ fn rail(rail: &RailState) -> String {
         .end()
 }
 
-fn connection(connection: &Connection) -> String {
+fn connection(connection: &ConnectionSnapshot) -> String {
     let Sight { want, begun, done, .. } = connection.here;
     let (waits_for, rail) = match want {
         Want::Nothing => ("nothing", None),

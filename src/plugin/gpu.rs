@@ -132,7 +132,7 @@ pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
     let end = driver.owner(end_address).ok_or_else(|| not_gpu(true))?;
     if first.device != end.device {
         let (first, last) = (gpu_number(first.device), gpu_number(end.device));
-        return Err(Cause::OfTwoGpus { address, len, first, last }.into());
+        return Err(Cause::SpansTwoGpus { address, len, first, last }.into());
     }
     let buffer = if first.buffer == end.buffer { first.buffer } else { 0 };
     Ok(Owner { buffer, ..first })

@@ -172,7 +172,7 @@ pub(crate) fn accept(listener: ObjectId) -> Result<Option<ObjectId>> {
         fault::point("accept locked");
         let comm = endpoint.accept(listener)?;
         if let Some(comm) = comm {
-            endpoint.inherits(listener, comm);
+            endpoint.inherit_owner(listener, comm);
         }
         if endpoint.needs_keeper() {
             keeper::wake();
@@ -197,7 +197,7 @@ pub(crate) fn register(comm: ObjectId, memory: UserMemory) -> Result<ObjectId> {
         fault::point("regMr locked");
         endpoint.check_comm(comm)?;
         let region = endpoint.register(memory)?;
-        endpoint.inherits(comm, region);
+        endpoint.inherit_owner(comm, region);
         Ok(region)
     };
     registry::with(comm, register)
@@ -419,7 +419,7 @@ impl Plugin {
         log::info!("Initializing Ironrail {version} ({target}, {profile})");
         environment::prepare(&config);
         dump::watch(config.dump_trigger.as_deref());
-        counts::show(&device::host_name(), config.stats_page);
+        counts::share(&device::host_name(), config.stats_page);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);

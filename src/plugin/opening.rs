@@ -52,7 +52,7 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
                 // Without the class this rail would not be missing.
                 let by_class =
                     class.is_some() && open_one(device, &plan.info, with_control).is_ok();
-                if by_class || !error.cause.is_of_one_rail() {
+                if by_class || !error.cause.concerns_one_rail() {
                     return Err(error);
                 }
                 missing.push((index, fault, error));

@@ -51,7 +51,7 @@ enum Key {
 #[derive(Debug)]
 struct Registry {
     /// By owner, and by the number that the device has in the process.
-    endpoints: HashMap<(Key, usize), Place>,
+    endpoints: HashMap<(Key, usize), Assignment>,
     /// The last one that was given a place.
     communicator: u32,
     /// Each with the traffic class that its communicator asked for.
@@ -60,7 +60,7 @@ struct Registry {
 
 /// Where a communicator's endpoint on a device is. Several share one where a NIC has no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Assignment {
     number: u16,
     communicator: Communicator,
     class: Option<TrafficClass>,
@@ -100,14 +100,19 @@ pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
         let key = registry.key(Owner::Context(context))?;
         registry.contexts.remove(context.slot(), context.generation());
         let owned: Vec<_> = registry.endpoints.extract_if(|(owner, _), _| *owner == key).collect();
-        owned.into_iter().map(|(_, place)| (place, registry.owners(place.number) > 0)).collect()
+        owned
+            .into_iter()
+            .map(|(_, assignment)| (assignment, registry.owners(assignment.number) > 0))
+            .collect()
     };
     let mut regions = Vec::new();
     // Outside the registry's lock: closing drains, and others may go on meanwhile.
-    for (Place { number, communicator, .. }, is_shared) in owned {
+    for (Assignment { number, communicator, .. }, is_shared) in owned {
         if is_shared {
-            let leaves = |endpoint: &mut Endpoint| Result::<_>::Ok(endpoint.leaves(communicator));
-            let left = under(&mut entry(number), Noun::Endpoint, leaves);
+            let close = |endpoint: &mut Endpoint| {
+                Result::<_>::Ok(endpoint.close_communicator(communicator))
+            };
+            let left = under(&mut entry(number), Noun::Endpoint, close);
             regions.extend(left.unwrap_or_default());
             continue;
         }
@@ -153,31 +158,31 @@ pub(super) fn with_owned<R, E: From<Error>>(
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
-    let (mut place, communicator) = loop {
+    let (mut locked, communicator) = loop {
         let mut registry = registry();
         let known = registry.get_or_insert_with(Registry::new);
         let key = (known.key(owner)?, device);
-        if let Some(Place { number, communicator, .. }) = known.endpoints.get(&key).copied() {
+        if let Some(Assignment { number, communicator, .. }) = known.endpoints.get(&key).copied() {
             drop(registry);
-            let place = entry(number);
-            if place.is_some() {
-                break (place, communicator);
+            let locked = entry(number);
+            if locked.is_some() {
+                break (locked, communicator);
             }
             // Another thread of the communicator could not open it, and is about to share one, or to say so.
-            drop(place);
+            drop(locked);
             std::thread::yield_now();
             continue;
         }
         let number = known.free_number()?;
-        let place = known.give(key, number, known.class(owner));
+        let assignment = known.give(key, number, known.class(owner));
         // A thread that finds the number from now on waits for this lock.
         let entry = entry(number);
         drop(registry);
-        break open_in(entry, key, place, open)?;
+        break open_in(entry, key, assignment, open)?;
     };
-    under(&mut place, Noun::Endpoint, |endpoint| {
+    under(&mut locked, Noun::Endpoint, |endpoint| {
         endpoint.check_intact()?;
-        endpoint.called_by(communicator);
+        endpoint.set_calling_communicator(communicator);
         body(endpoint)
     })
 }
@@ -186,44 +191,44 @@ pub(super) fn with_owned<R, E: From<Error>>(
 fn open_in(
     entry: Locked,
     key: (Key, usize),
-    place: Place,
+    assignment: Assignment,
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
 ) -> Result<(Locked, Communicator)> {
     ENDING.lock().open += 1;
-    let opened = open_or_share(entry, key, place, &open).or_else(|error| {
-        error.cause.want_of_room().ok_or(error)?;
+    let opened = open_or_share(entry, key, assignment, &open).or_else(|error| {
+        error.cause.lacks_resources().ok_or(error)?;
         // Several that were opened at the same time may have taken what each of them lacked.
         let _alone = ALONE.lock();
-        open_or_share(self::entry(place.number), key, place, &open)
+        open_or_share(self::entry(assignment.number), key, assignment, &open)
     });
     let is_shared = opened.as_ref().map(|(_, is_own)| !is_own);
     if is_shared != Ok(false) {
         one_less(None);
     }
     opened
-        .map(|(entry, _)| (entry, place.communicator))
-        .inspect_err(|_| forget(key, place.communicator))
+        .map(|(entry, _)| (entry, assignment.communicator))
+        .inspect_err(|_| forget(key, assignment.communicator))
 }
 
 /// The entry, and whether it is the one that was given.
 fn open_or_share(
     mut entry: Locked,
     key: (Key, usize),
-    place: Place,
+    assignment: Assignment,
     open: &impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
 ) -> Result<(Locked, bool)> {
-    let error = match open(place.number, place.class) {
+    let error = match open(assignment.number, assignment.class) {
         Ok(mut endpoint) => {
-            endpoint.belongs_to(place.communicator);
+            endpoint.set_first_communicator(assignment.communicator);
             *entry = Some(endpoint);
-            super::keeper::watch(place.number);
+            super::keeper::watch(assignment.number);
             return Ok((entry, true));
         }
         Err(error) => error,
     };
     drop(entry);
-    let (device, fault) = error.cause.want_of_room().ok_or(error)?;
-    let shared = share(key, place).ok_or(error)?;
+    let (device, fault) = error.cause.lacks_resources().ok_or(error)?;
+    let shared = share(key, assignment).ok_or(error)?;
     warn_of_sharing(device, fault);
     Ok((shared, false))
 }
@@ -239,15 +244,15 @@ fn warn_of_sharing(device: Label, fault: FabricError) {
 }
 
 /// The entry of the least loaded endpoint of the device, for `key` to share.
-fn share(key: (Key, usize), place: Place) -> Option<Locked> {
+fn share(key: (Key, usize), assignment: Assignment) -> Option<Locked> {
     let mut passed_over = Vec::new();
     loop {
         let number = {
             let mut registry = registry();
             let registry = registry.as_mut()?;
-            let number = registry.least_loaded(key.1, place, &passed_over);
+            let number = registry.least_loaded(key.1, assignment, &passed_over);
             // Unless its context was closed meanwhile. Where there is none to share, its own entry is its place again.
-            registry.endpoints.get_mut(&key)?.number = number.unwrap_or(place.number);
+            registry.endpoints.get_mut(&key)?.number = number.unwrap_or(assignment.number);
             number?
         };
         let entry = entry(number);
@@ -263,7 +268,10 @@ fn share(key: (Key, usize), place: Place) -> Option<Locked> {
 fn forget(key: (Key, usize), communicator: Communicator) {
     let mut registry = registry();
     if let Some(registry) = registry.as_mut()
-        && registry.endpoints.get(&key).is_some_and(|place| place.communicator == communicator)
+        && registry
+            .endpoints
+            .get(&key)
+            .is_some_and(|assignment| assignment.communicator == communicator)
     {
         registry.endpoints.remove(&key);
     }
@@ -271,9 +279,9 @@ fn forget(key: (Key, usize), communicator: Communicator) {
 
 /// Advances the probe of endpoint `number`, unless another thread holds its lock.
 pub(super) fn push_probe(number: u16) {
-    if let Some(mut place) = TABLE[usize::from(number) % ENTRIES].try_lock() {
+    if let Some(mut locked) = TABLE[usize::from(number) % ENTRIES].try_lock() {
         // A closed or broken endpoint has no probe to advance.
-        let _gone = under(&mut place, Noun::Endpoint, |endpoint| {
+        let _gone = under(&mut locked, Noun::Endpoint, |endpoint| {
             endpoint.check_intact()?;
             endpoint.push_probe();
             Result::<()>::Ok(())
@@ -344,20 +352,21 @@ pub(super) fn close_if_unused(id: ObjectId) {
     let endpoint = {
         let mut registry = registry();
         let Some(registry) = registry.as_mut() else { return };
-        let owners = registry.endpoints.iter().filter(|(_, place)| place.number == number);
+        let owners =
+            registry.endpoints.iter().filter(|(_, assignment)| assignment.number == number);
         let owners: Vec<_> = owners.map(|(key, _)| *key).collect();
         let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(..)));
         if owners.is_empty() || !by_threads {
             return;
         }
-        let mut place = entry(number);
-        if !place.as_ref().is_some_and(|endpoint| endpoint.is_unused()) {
+        let mut locked = entry(number);
+        if !locked.as_ref().is_some_and(|endpoint| endpoint.is_unused()) {
             return;
         }
         for key in owners {
             registry.endpoints.remove(&key);
         }
-        place.take()
+        locked.take()
     };
     if let Some(endpoint) = endpoint {
         end(endpoint);
@@ -403,30 +412,39 @@ impl Registry {
     }
 
     /// Makes `number` the endpoint of `key`.
-    fn give(&mut self, key: (Key, usize), number: u16, class: Option<TrafficClass>) -> Place {
+    fn give(&mut self, key: (Key, usize), number: u16, class: Option<TrafficClass>) -> Assignment {
         self.communicator += 1;
-        let place = Place { number, communicator: Communicator(self.communicator), class };
-        self.endpoints.insert(key, place);
-        place
+        let assignment =
+            Assignment { number, communicator: Communicator(self.communicator), class };
+        self.endpoints.insert(key, assignment);
+        assignment
     }
 
     fn owners(&self, number: u16) -> usize {
-        self.endpoints.values().filter(|place| place.number == number).count()
+        self.endpoints.values().filter(|assignment| assignment.number == number).count()
     }
 
     /// The endpoint of `device` with the fewest owners: of those in this traffic class, if there are any. None but those passed over,
     /// and the one that `place` was to be.
-    fn least_loaded(&self, device: usize, place: Place, passed_over: &[u16]) -> Option<u16> {
+    fn least_loaded(
+        &self,
+        device: usize,
+        assignment: Assignment,
+        passed_over: &[u16],
+    ) -> Option<u16> {
         let others = self.endpoints.iter().filter(|((_, of), other)| {
-            *of == device && other.number != place.number && !passed_over.contains(&other.number)
+            *of == device
+                && other.number != assignment.number
+                && !passed_over.contains(&other.number)
         });
-        let load =
-            |other: &Place| (other.class != place.class, self.owners(other.number), other.number);
+        let load = |other: &Assignment| {
+            (other.class != assignment.class, self.owners(other.number), other.number)
+        };
         others.map(|(_, other)| load(other)).min().map(|(_, _, number)| number)
     }
 
     fn free_number(&self) -> Result<u16> {
-        let used: Vec<u16> = self.endpoints.values().map(|place| place.number).collect();
+        let used: Vec<u16> = self.endpoints.values().map(|assignment| assignment.number).collect();
         let free = (0..ENTRIES)
             .filter_map(|number| u16::try_from(number).ok())
             .find(|number| !used.contains(number) && entry(*number).is_none());

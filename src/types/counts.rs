@@ -59,7 +59,7 @@ pub(crate) struct Owned(Row);
 impl Owned {
     /// A row for this key.
     pub(crate) fn new(key: Key) -> Option<Self> {
-        BOOK.lock().row(key).map(Self)
+        POOL.lock().row(key).map(Self)
     }
 
     pub(crate) fn row(&self) -> &Row {
@@ -69,120 +69,121 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        BOOK.lock().rests(&self.0);
+        POOL.lock().release(&self.0);
     }
 }
 
 /// Every row that this process has counted in, summed by key.
 pub(crate) fn all() -> Vec<counters::Row> {
-    let book = BOOK.lock();
-    let settled = book.settled.values().cloned();
-    counters::summed(settled.chain(book.sheets.iter().flat_map(Sheet::rows)))
+    let pool = POOL.lock();
+    let retired = pool.retired.values().cloned();
+    counters::summed(retired.chain(pool.pages.iter().flat_map(Page::rows)))
 }
 
 /// Whether pages may be read by tools from now on.
-pub(crate) fn show(host: &str, shows: bool) {
-    let mut book = BOOK.lock();
-    host.clone_into(&mut book.host);
-    SHOWS.store(shows, Ordering::Relaxed);
+pub(crate) fn share(host: &str, is_shared: bool) {
+    let mut pool = POOL.lock();
+    host.clone_into(&mut pool.host);
+    IS_SHARED.store(is_shared, Ordering::Relaxed);
 }
 
-static BOOK: Lock<Book> =
-    Lock::new(Book { sheets: Vec::new(), settled: BTreeMap::new(), host: String::new() });
-static SHOWS: AtomicBool = AtomicBool::new(false);
+static POOL: Lock<Pool> =
+    Lock::new(Pool { pages: Vec::new(), retired: BTreeMap::new(), host: String::new() });
+static IS_SHARED: AtomicBool = AtomicBool::new(false);
 
 /// All pages of the process.
 #[derive(Debug)]
-struct Book {
-    sheets: Vec<Sheet>,
+struct Pool {
+    pages: Vec<Page>,
     /// Sums of the rows whose page is gone.
-    settled: BTreeMap<Key, counters::Row>,
+    retired: BTreeMap<Key, counters::Row>,
     host: String,
 }
 
 /// A page, and which of its rows are in use. The first one may be a file.
 #[derive(Debug)]
-struct Sheet {
+struct Page {
     pages: Arc<Pages>,
     /// Goes with it.
-    _shown: Option<Shown>,
-    rows: Vec<Option<Place>>,
+    _file: Option<SharedFile>,
+    rows: Vec<Option<RowState>>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct RowState {
     key: Key,
     in_use: bool,
 }
 
 /// The file of a page; it goes when dropped.
 #[derive(Debug)]
-struct Shown {
+struct SharedFile {
     path: PathBuf,
     /// Its lock says that we live.
     _file: File,
 }
 
-impl Drop for Shown {
+impl Drop for SharedFile {
     fn drop(&mut self) {
         // The user may have removed it.
         let _gone = fs::remove_file(&self.path);
     }
 }
 
-impl Book {
+impl Pool {
     fn row(&mut self, key: Key) -> Option<Row> {
-        let resting = |sheet: &Sheet| {
-            let same = |place: &Option<Place>| {
+        let unused = |page: &Page| {
+            let same = |place: &Option<RowState>| {
                 place.as_ref().is_some_and(|place| !place.in_use && place.key == key)
             };
-            sheet.rows.iter().position(same)
+            page.rows.iter().position(same)
         };
-        for sheet in &mut self.sheets {
-            if let Some(at) = resting(sheet) {
-                return Some(sheet.take(at, key, None));
+        for page in &mut self.pages {
+            if let Some(at) = unused(page) {
+                return Some(page.take(at, key, None));
             }
         }
-        let before = self.settled.remove(&key);
-        let is_free = |sheet: &Sheet| sheet.rows.len() < ROWS;
-        if !self.sheets.iter().any(is_free) {
-            let sheet = Sheet::new(&self.host, self.sheets.is_empty())?;
-            self.sheets.push(sheet);
+        let before = self.retired.remove(&key);
+        let is_free = |page: &Page| page.rows.len() < ROWS;
+        if !self.pages.iter().any(is_free) {
+            let page = Page::new(&self.host, self.pages.is_empty())?;
+            self.pages.push(page);
         }
-        let sheet = self.sheets.iter_mut().find(|sheet| sheet.rows.len() < ROWS)?;
-        let at = sheet.rows.len();
-        let row = sheet.take(at, key, before);
-        let elsewhere: usize = self.sheets.iter().skip(1).map(|sheet| sheet.rows.len()).sum();
-        self.sheets[0].pages.store_relaxed(head::ELSEWHERE, elsewhere as u64);
+        let page = self.pages.iter_mut().find(|page| page.rows.len() < ROWS)?;
+        let at = page.rows.len();
+        let row = page.take(at, key, before);
+        let elsewhere: usize = self.pages.iter().skip(1).map(|page| page.rows.len()).sum();
+        self.pages[0].pages.store_relaxed(head::ELSEWHERE, elsewhere as u64);
         Some(row)
     }
 
-    fn rests(&mut self, row: &Row) {
-        for sheet in &mut self.sheets {
-            if Arc::ptr_eq(&sheet.pages, &row.pages) {
+    fn release(&mut self, row: &Row) {
+        for page in &mut self.pages {
+            if Arc::ptr_eq(&page.pages, &row.pages) {
                 let at = (row.first - HEADER_WORDS) / ROW_WORDS;
-                if let Some(Some(place)) = sheet.rows.get_mut(at) {
+                if let Some(Some(place)) = page.rows.get_mut(at) {
                     place.in_use = false;
                 }
             }
         }
-        let in_use = |place: &Option<Place>| place.as_ref().is_some_and(|place| place.in_use);
-        if !self.sheets.iter().any(|sheet| sheet.rows.iter().any(in_use)) {
-            let rows = self.sheets.iter().flat_map(Sheet::rows);
-            let rows = counters::summed(rows.chain(self.settled.values().cloned()));
-            self.settled = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
-            self.sheets.clear();
+        let in_use = |place: &Option<RowState>| place.as_ref().is_some_and(|place| place.in_use);
+        if !self.pages.iter().any(|page| page.rows.iter().any(in_use)) {
+            let rows = self.pages.iter().flat_map(Page::rows);
+            let rows = counters::summed(rows.chain(self.retired.values().cloned()));
+            self.retired = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+            self.pages.clear();
         }
     }
 }
 
-impl Sheet {
+impl Page {
     fn new(host: &str, is_first: bool) -> Option<Self> {
         let bytes = page_words() * size_of::<u64>();
-        let shows = is_first && SHOWS.load(Ordering::Relaxed);
-        let shared = if shows { Shown::new(Path::new(counters::FOLDER), bytes) } else { None };
-        let (pages, shown) = match shared {
-            Some((pages, shown)) => (pages, Some(shown)),
+        let is_shared = is_first && IS_SHARED.load(Ordering::Relaxed);
+        let shared =
+            if is_shared { SharedFile::new(Path::new(counters::FOLDER), bytes) } else { None };
+        let (pages, file) = match shared {
+            Some((pages, file)) => (pages, Some(file)),
             None => (Pages::map(bytes).ok()?, None),
         };
         let process = u64::from(std::process::id());
@@ -202,7 +203,7 @@ impl Sheet {
         let version = env!("CARGO_PKG_VERSION");
         pages.store_words(VERSION_AT, counters::text_words::<{ counters::VERSION_WORDS }>(version));
         pages.store(head::MAGIC, MAGIC);
-        Some(Self { pages: Arc::new(pages), _shown: shown, rows: Vec::new() })
+        Some(Self { pages: Arc::new(pages), _file: file, rows: Vec::new() })
     }
 
     /// The row at `at`, which is the next new one or one that rests.
@@ -215,7 +216,7 @@ impl Sheet {
             self.pages.store(first, head);
             self.rows.push(None);
         }
-        self.rows[at] = Some(Place { key, in_use: true });
+        self.rows[at] = Some(RowState { key, in_use: true });
         Row { pages: Arc::clone(&self.pages), first }
     }
 
@@ -226,12 +227,12 @@ impl Sheet {
     }
 }
 
-impl Shown {
+impl SharedFile {
     /// A new file for a page of `bytes` bytes, in a folder that others may write to. None: tools see nothing, and the log says why.
     fn new(folder: &Path, bytes: usize) -> Option<(Pages, Self)> {
         tidy(folder);
-        let made = (0..TURNS).map(|turn| {
-            let path = folder.join(counters::file_name(user_id(), std::process::id(), turn));
+        let made = (0..FILES_MAX).map(|number| {
+            let path = folder.join(counters::file_name(user_id(), std::process::id(), number));
             // Never a file that is there already, nor what a link names.
             let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
             let mut options = OpenOptions::new();
@@ -242,11 +243,11 @@ impl Shown {
         for attempt in made {
             match attempt {
                 Ok((path, file)) => {
-                    let shown = Self { path, _file: file };
-                    return match Pages::share(&shown._file, bytes) {
-                        Ok(pages) => Some((pages, shown)),
+                    let file = Self { path, _file: file };
+                    return match Pages::share(&file._file, bytes) {
+                        Ok(pages) => Some((pages, file)),
                         Err(error) => {
-                            not_shown(&error.to_string());
+                            log_not_shared(&error.to_string());
                             None
                         }
                     };
@@ -260,14 +261,14 @@ impl Shown {
                 }
             }
         }
-        not_shown(&failure.map_or_else(String::new, |error| error.to_string()));
+        log_not_shared(&failure.map_or_else(String::new, |error| error.to_string()));
         None
     }
 }
 
-fn not_shown(why: &str) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
+fn log_not_shared(why: &str) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
         log::info!(
             "no page of counters in {} ({why}): `ironrail top` does not see this process; IRONRAIL_STATS_FILE still works",
             counters::FOLDER
@@ -308,5 +309,5 @@ fn namespace() -> Option<u64> {
 }
 
 /// Pages that one process may have at the same time: a plugin that was loaded from several files has several.
-const TURNS: u32 = 16;
+const FILES_MAX: u32 = 16;
 const YOUNG: Duration = Duration::from_secs(60);

@@ -47,7 +47,7 @@ pub(crate) struct Uncalled {
 
 /// Everything that a dump says of one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ConnectionSnapshot {
     pub(crate) slot: u16,
     pub(crate) waiting: Waiting,
     pub(crate) peer: String,
@@ -72,13 +72,13 @@ pub(crate) struct Snapshot {
     pub(crate) listeners: usize,
     pub(crate) connects: usize,
     pub(crate) failed: bool,
-    pub(crate) rails: Vec<RailState>,
-    pub(crate) connections: Vec<Connection>,
+    pub(crate) rails: Vec<RailSnapshot>,
+    pub(crate) connections: Vec<ConnectionSnapshot>,
 }
 
 /// One NIC of an endpoint.
 #[derive(Clone, Debug)]
-pub(crate) struct RailState {
+pub(crate) struct RailSnapshot {
     pub(crate) name: String,
     pub(crate) in_flight: usize,
     pub(crate) bytes: u64,

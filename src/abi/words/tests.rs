@@ -14,7 +14,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     let called = |cause: Cause, kind, sentence| (cause.into(), kind, sentence);
     let sending = |cause: Cause, kind, sentence| (cause.sending(peers), kind, sentence);
     let receiving = |cause: Cause, kind, sentence| (cause.receiving(peers), kind, sentence);
-    let settling = |cause: Cause, kind, sentence| (cause.settling(), kind, sentence);
+    let negotiating = |cause: Cause, kind, sentence| (cause.negotiating(), kind, sentence);
     let mut all = vec![
         called(Cause::NoHandle, Kind::InvalidArgument, "NCCL passed a null handle"),
         called(
@@ -128,7 +128,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "a provider's address of 99 bytes does not fit",
         ),
         called(
-            Cause::NoFrontDoorName,
+            Cause::AddressNotInHandle,
             Kind::System,
             "the provider's address does not fit into NCCL's handle",
         ),
@@ -143,17 +143,17 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "device eth0 moves host memory only (no CUDA driver): set NCCL_NET_GDR_LEVEL=LOC",
         ),
         called(
-            Cause::NotRegistered { device, len, by: By::Host, fault },
+            Cause::NotRegistered { device, len, by: RegisteredBy::Host, fault },
             Kind::System,
             "registering 64 bytes on device eth0: fi_write to itself: Input/output error (-5)",
         ),
         called(
-            Cause::NotRegistered { device, len, by: By::GpuAddress { gpu: 2 }, fault },
+            Cause::NotRegistered { device, len, by: RegisteredBy::GpuAddress { gpu: 2 }, fault },
             Kind::System,
             "registering 64 bytes of GPU 2 by their address on device eth0: fi_write to itself: Input/output error (-5); check that nvidia-peermem is loaded, or set IRONRAIL_DEVICE_MEMORY=0",
         ),
         called(
-            Cause::NotRegistered { device, len, by: By::GpuDmabuf { gpu: 2 }, fault },
+            Cause::NotRegistered { device, len, by: RegisteredBy::GpuDmabuf { gpu: 2 }, fault },
             Kind::System,
             "registering 64 bytes of GPU 2 by a DMA-BUF on device eth0: fi_write to itself: Input/output error (-5); set NCCL_DMABUF_ENABLE=0 for another way, or IRONRAIL_DEVICE_MEMORY=0",
         ),
@@ -173,7 +173,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "64 bytes at 0x1000 were given as GPU memory, and the byte at 0x103f is not: CUDA's driver knows no device's allocation there",
         ),
         called(
-            Cause::OfTwoGpus { address, len, first: 0, last: 1 },
+            Cause::SpansTwoGpus { address, len, first: 0, last: 1 },
             Kind::InvalidArgument,
             "64 bytes at 0x1000 begin in memory of GPU 0 and end in memory of GPU 1: a region lies on one",
         ),
@@ -244,7 +244,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "sending to rank 3, process 7 on here: it has not answered for 15000 ms; the process is gone or stopped, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
         ),
         receiving(
-            Cause::TakesNothing { bound_ms: 15_000 },
+            Cause::RefusesPosts { bound_ms: 15_000 },
             Kind::Remote,
             "receiving from rank 3, process 7 on here: its endpoint has taken nothing for 15000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)",
         ),
@@ -288,7 +288,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             Kind::Internal,
             "a connection has 1 to 16 data rails",
         ),
-        settling(
+        negotiating(
             Cause::Misuse("a connection has 1 to 16 data rails"),
             Kind::InvalidUsage,
             "no protocol serves both ends: a connection has 1 to 16 data rails",
@@ -319,13 +319,13 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             Kind::Remote,
             "receiving from rank 3, process 7 on here: the peer could not deliver message 4",
         ),
-        settling(
+        negotiating(
             Cause::NoCommonRail,
             Kind::InvalidUsage,
             "no protocol serves both ends: no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
         ),
-        settling(
-            Cause::CannotTell,
+        negotiating(
+            Cause::CannotSignalEnd,
             Kind::InvalidUsage,
             "no protocol serves both ends: the provider has neither immediates nor delivery completion, so a receiver could not learn that a message has arrived",
         ),
@@ -351,7 +351,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         (Noun::SendComm, "send comm"),
     ] {
         let place = format!("NCCL passed a null pointer for the {name}").leak();
-        all.push(called(Cause::NoPlace(noun), Kind::InvalidArgument, place));
+        all.push(called(Cause::NullPointer(noun), Kind::InvalidArgument, place));
         let stale = format!("the {name} given is not open, or was closed").leak();
         all.push(called(Cause::Stale(noun), Kind::InvalidArgument, stale));
     }
@@ -471,7 +471,7 @@ fn every_error_has_the_sentence_and_the_code_that_users_know() {
 fn every_cause_and_every_thing_in_one_is_an_example() {
     let shown: String = examples().iter().map(|(error, ..)| format!("{error:?}\n")).collect();
     let source = include_str!("../../error.rs");
-    for name in ["Cause", "Noun", "List", "Table", "Bug", "Operation", "By", "Of"] {
+    for name in ["Cause", "Noun", "List", "Table", "Bug", "Operation", "RegisteredBy", "Subject"] {
         let variants = variants(source, name);
         assert!(variants.len() > 1, "{name}: {variants:?}");
         for variant in variants {

@@ -44,7 +44,7 @@ impl Endpoint {
         }
         let door = self.executor.nics.get(SETUP_RAIL).filter(|port| port.nic.has_control());
         let control = door.and_then(|port| Bounded::new(port.nic.control_name()));
-        let control = control.ok_or(Cause::NoFrontDoorName)?;
+        let control = control.ok_or(Cause::AddressNotInHandle)?;
         let shown = random_bytes().map(Secret).map_err(|_| Cause::NoRandom)?;
         let secret = job_secret(shown, &self.settings.job);
         let made = self.executor.peers.listen(secret, control, self.device.address_format);
@@ -66,7 +66,7 @@ impl Endpoint {
         *handle = wire.encode();
         let listener =
             ObjectId::new(ObjectKind::Listener, self.number, generation, slot.ok_or(full)?, 0);
-        self.ownership.made(listener);
+        self.ownership.add(listener);
         Ok(listener)
     }
 
@@ -110,7 +110,7 @@ impl Endpoint {
         let flow = self.executor.peers.accepting(asked, name, features, unadvertised);
         let Some(mut flow) = flow else {
             self.core.refuse(channel, refuse(&asked.open, Refusal::Feature));
-            return Err(Cause::CannotTell.settling());
+            return Err(Cause::CannotSignalEnd.negotiating());
         };
         if let Some(flow) = flow.receiver_mut() {
             flow.set_busy_bytes(self.busy_bytes());
@@ -154,7 +154,7 @@ impl Endpoint {
     }
 
     pub(crate) fn close_listen(&mut self, id: ObjectId) -> Result<()> {
-        self.ownership.closed(id);
+        self.ownership.remove(id);
         let taken = self.listeners.remove(id.slot(), id.generation());
         let listening = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
         if self.broken {

@@ -56,7 +56,7 @@ impl Endpoint {
         let now = self.now();
         let at = if scratch == [0; 16] {
             let begun = self.begin_connect(handle, now)?;
-            self.ownership.made(self.connect_id(begun));
+            self.ownership.add(self.connect_id(begun));
             Handle::set_scratch(handle, self.scratch(begun));
             begun
         } else {
@@ -66,7 +66,7 @@ impl Endpoint {
         let answer = self.step_connect(at, now);
         if !matches!(answer, Ok(None)) {
             Handle::set_scratch(handle, [0; 16]);
-            self.ownership.closed(self.connect_id(at));
+            self.ownership.remove(self.connect_id(at));
         }
         if answer.is_err() {
             self.abandon_connect(at);
@@ -113,9 +113,9 @@ impl Endpoint {
         let Some(channel) = self.executor.peers.channel(peer) else {
             return match self.executor.peers.host(peer) {
                 Some(_) if self.executor.peers.agreement(peer).is_none() => {
-                    Err(Cause::NoCommonRail.settling())
+                    Err(Cause::NoCommonRail.negotiating())
                 }
-                _ => self.introduce(now),
+                _ => self.send_hellos(now),
             };
         };
         if self.executor.peer(channel).is_some_and(|peer| peer.failure.is_some()) {
@@ -144,7 +144,7 @@ impl Endpoint {
         let (channel, _) = self.executor.connections[slot.index()];
         match flow.answer() {
             Answer::Pending => return Ok(None),
-            Answer::Refused(Refusal::Feature) => return Err(Cause::CannotTell.settling()),
+            Answer::Refused(Refusal::Feature) => return Err(Cause::CannotSignalEnd.negotiating()),
             Answer::Refused(why) => return Err(Cause::Refused(why).into()),
             Answer::Failed(_) => return Err(self.channel_failure(channel)),
             Answer::Opened => {}
@@ -153,7 +153,7 @@ impl Endpoint {
         let tally = self.tally(channel, Side::Send);
         let generation = self.comms.put(slot, Comm::new(Side::Send, channel, tally));
         let comm = ObjectId::new(ObjectKind::Sender, self.number, generation, slot.number(), 0);
-        self.ownership.made(comm);
+        self.ownership.add(comm);
         Ok(Some(comm))
     }
 

@@ -12,11 +12,11 @@ use proto::{Event, Moment};
 use super::super::Endpoint;
 use super::super::authentication::random_nonce;
 use super::super::executor::CHANNELS_MAX;
-use super::super::letter_buffers::About;
+use super::super::identity::{PeerName, differences};
+use super::super::letter_buffers::LetterSubject;
 use super::super::nics::Port;
 use super::super::peers::{Lane, Peer};
 use super::SETUP_RAIL;
-use crate::endpoint::identity as peer;
 use crate::error::{Bug, Cause, Error, Result, Table};
 use crate::label::Label;
 
@@ -31,17 +31,17 @@ impl Endpoint {
             return;
         }
         match self.executor.peers.heard(bytes, &mut random_nonce) {
-            Heard::Nothing(ignored) => self.dropped(&ignored),
+            Heard::Nothing(ignored) => self.count_dropped(&ignored),
             Heard::Old { version, request } => {
                 let text = format!(
                     "it speaks protocol version {VERSION}, and was asked in version {version}: start all ranks with the same release"
                 );
                 if let Ok(answer) = refuse_old(&request, &text) {
-                    self.answer(request.reply_to.as_bytes(), &answer);
+                    self.reply(request.reply_to.as_bytes(), &answer);
                 }
             }
             Heard::Meets { peer, letter } => {
-                let channel = match self.join(peer) {
+                let channel = match self.make_channel(peer) {
                     Ok(channel) => channel,
                     // The peer repeats its HELLO, and this is tried again.
                     Err(error) => {
@@ -59,7 +59,7 @@ impl Endpoint {
         }
     }
 
-    fn dropped(&mut self, why: &Ignored) {
+    fn count_dropped(&mut self, why: &Ignored) {
         match why {
             Ignored::Bytes(error) => {
                 self.incidents.garbage += 1;
@@ -82,13 +82,13 @@ impl Endpoint {
     }
 
     /// Presents ourselves to the peers of which only a handle is known, where that is due.
-    pub(in crate::endpoint) fn introduce(&mut self, now: Moment) -> Result<()> {
+    pub(in crate::endpoint) fn send_hellos(&mut self, now: Moment) -> Result<()> {
         while let Some(greeting) = self.executor.peers.next_hello(now) {
             let Greeting { peer, control, bytes, .. } = greeting;
             let lane = self.lane(SETUP_RAIL, control.as_bytes())?;
             let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
-            let Some(letters) = letters else { return Err(Cause::NoFrontDoorName.into()) };
-            let posted = letters.send(nic, lane.peer, &bytes, About::Stranger);
+            let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
+            let posted = letters.send(nic, lane.peer, &bytes, LetterSubject::Stranger);
             nic.leave(lane.peer);
             match posted {
                 Ok(Post::Accepted) => self.executor.peers.greeted(peer, now),
@@ -109,7 +109,7 @@ impl Endpoint {
     }
 
     /// A peer is known: the channel to it is made.
-    fn join(&mut self, id: PeerId) -> Result<proto::ChannelId> {
+    fn make_channel(&mut self, id: PeerId) -> Result<proto::ChannelId> {
         let none = Cause::Bug(Bug::SlotTaken);
         let peers = &self.executor.peers;
         let agreement = peers.agreement(id).ok_or(none)?.clone();
@@ -126,9 +126,9 @@ impl Endpoint {
         }
         let data = self.lanes(&agreement.rails.data, |rail| Some(rail.data), &rails)?;
         let control = self.lanes(&agreement.rails.control, |rail| rail.control, &rails);
-        let control = control.inspect_err(|_| self.leave(&data))?;
+        let control = control.inspect_err(|_| self.remove_addresses(&data))?;
         let channel = self.core.add_channel(parameters).ok_or(none)?;
-        let name = self.known_processes.meet(&host);
+        let name = self.known_processes.peer_name(&host);
         self.compare(&name, &host);
         self.executor.channels.push(Peer::new(channel, data, control, name));
         self.executor.peers.join(id, channel);
@@ -148,7 +148,7 @@ impl Endpoint {
             match joined.and_then(|name| self.lane(usize::from(*ours), name.as_bytes())) {
                 Ok(lane) => lanes.push(lane),
                 Err(error) => {
-                    self.leave(&lanes);
+                    self.remove_addresses(&lanes);
                     return Err(error);
                 }
             }
@@ -157,18 +157,19 @@ impl Endpoint {
     }
 
     /// One user less of each of these addresses.
-    fn leave(&mut self, lanes: &[Lane]) {
+    fn remove_addresses(&mut self, lanes: &[Lane]) {
         for lane in lanes {
             self.executor.nics[lane.nic].nic.leave(lane.peer);
         }
     }
 
     /// Sends a message to who asked, at the address that came with the question. Unsent, it is asked for again.
-    fn answer(&mut self, to: &[u8], bytes: &[u8]) {
+    fn reply(&mut self, to: &[u8], bytes: &[u8]) {
         let Ok(lane) = self.lane(SETUP_RAIL, to) else { return };
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
-        let posted =
-            letters.as_mut().map(|letters| letters.send(nic, lane.peer, bytes, About::Stranger));
+        let posted = letters
+            .as_mut()
+            .map(|letters| letters.send(nic, lane.peer, bytes, LetterSubject::Stranger));
         nic.leave(lane.peer);
         if let Some(Err(error)) = posted {
             log::debug!("device {}: an answer to a stranger: {error}", self.label());
@@ -176,9 +177,9 @@ impl Endpoint {
     }
 
     /// A difference between the ends that should not be: one WARN that names it, however many connections have it.
-    fn compare(&self, name: &peer::Peer, theirs: &Host) {
+    fn compare(&self, name: &PeerName, theirs: &Host) {
         let ours = &self.executor.peers.us().host;
-        let mut found = peer::differences(ours, theirs);
+        let mut found = differences(ours, theirs);
         let names = self.settings.differing(&theirs.settings);
         if !names.is_empty() {
             found.push(format!("other values than we have for {}", names.join(", ")));
@@ -192,7 +193,7 @@ impl Endpoint {
 
 /// Whether the log does not have this yet. What comes past the bound is left out: there is enough to mend.
 fn is_deferred(difference: &[String]) -> bool {
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    told.len() < DIFFERENCES_MAX && told.insert(difference.join("; "))
+    static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    reported.len() < DIFFERENCES_MAX && reported.insert(difference.join("; "))
 }
