@@ -1,4 +1,4 @@
-//! Secrets, nonces, and the MAC that shows who has a secret.
+//! Secrets, nonces, and the MAC that proves knowledge of a secret.
 
 use std::hash::Hasher;
 
@@ -20,18 +20,18 @@ impl Prove for Mac {
     }
 }
 
-/// Bits that nobody can guess: the operating system's.
+/// Random bytes from the operating system.
 ///
 /// # Errors
 ///
-/// The system has none to give.
+/// The operating system returned none.
 pub(super) fn random_bytes() -> Result<[u8; 16], getrandom::Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A number that nobody can guess, and that is not 0.
+/// A random number other than 0.
 pub(super) fn random_number() -> Result<u64, getrandom::Error> {
     loop {
         let number = getrandom::u64()?;
@@ -41,7 +41,7 @@ pub(super) fn random_number() -> Result<u64, getrandom::Error> {
     }
 }
 
-/// The same for the protocol. Where the system has none to give, nothing is proven and no connection comes about: 0 is no nonce.
+/// A nonce for the protocol. Without random numbers it is 0, which is no valid nonce: then nothing is proven, and no connection is made.
 pub(super) fn random_nonce() -> u64 {
     random_number().unwrap_or_else(|error| {
         log::error!("no random number: {error}");
@@ -53,7 +53,7 @@ pub(super) fn random_id() -> Result<EndpointId, getrandom::Error> {
     random_bytes().map(EndpointId)
 }
 
-/// The secret that a listener of this job shows and expects: the handle's, changed by the job's name.
+/// The secret that proofs of this job use: the handle's, combined with the job's name.
 pub(super) fn job_secret(secret: Secret, job: &str) -> Secret {
     let mut hasher = SipHasher24::new_with_key(&secret.0);
     hasher.write(job.as_bytes());

@@ -1,26 +1,26 @@
-//! What a panic leaves: an endpoint, or one comm of it, that fails for good. Nothing goes on from a state that nothing can rely on.
+//! The state after a panic: the endpoint, or one comm of it, has failed for good. Nothing continues on state that may be inconsistent.
 //!
-//! The panic's own line is in the log, and the only one: it names the place. Every later call answers an error, but those that
-//! close. They say that NCCL needs a comm no more, and do nothing else; then the endpoint closes, and what its NICs may still touch
-//! leaks or closes behind them (`release`).
+//! The panic hook has logged the place of the panic; nothing else is logged. Every later call returns an error, except the closing ones:
+//! these only record that NCCL no longer needs the comm. Then the endpoint closes, and what its NICs may still touch leaks, or closes after
+//! their libfabric endpoints (`release`).
 
 use super::Endpoint;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// What every call answers from then on. The panic is logged.
+/// Returned by every later call. The panic itself is in the log.
 pub(crate) const PANICKED: Error = Error::logged(Cause::Panicked);
 
 impl Endpoint {
-    /// A panic under the lock: it may have left anything of the endpoint half done.
+    /// A panic occurred under the lock: any state of the endpoint may be inconsistent.
     #[cold]
     pub(crate) fn panicked(&mut self) {
         self.broken = true;
-        // Another endpoint finds out what it would have.
+        // Another endpoint runs the probe in its place.
         self.leave_probe();
     }
 
-    /// A panic in a call about a comm, or a request of its, that had not touched the endpoint: the others go on.
+    /// A panic occurred in a call about a comm, or about one of its requests, before the call touched the endpoint. Only the comm fails.
     #[cold]
     pub(crate) fn comm_panicked(&mut self, about: ObjectId) {
         if about.is(ObjectKind::Listener) {
@@ -36,7 +36,7 @@ impl Endpoint {
         }
     }
 
-    /// An error for all calls but those that close.
+    /// An error for all calls except the closing ones.
     #[inline]
     pub(crate) fn check_intact(&self) -> Result<()> {
         if self.broken { Err(PANICKED) } else { Ok(()) }

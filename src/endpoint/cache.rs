@@ -1,7 +1,7 @@
-//! Registrations that are held, found again: NCCL registers the same buffer once per connection.
+//! A cache of registrations: NCCL registers the same buffer once per connection.
 //!
-//! The cache owns nothing: an entry is weak, so no registration outlives its last handle. Ranges are kept as they were
-//! given, not rounded to pages: a peer can reach the buffer and not a byte beside it, whatever the page size is.
+//! The cache holds weak references, so no registration outlives its last handle. Ranges are not rounded to pages: a peer can reach the
+//! buffer and not a byte beside it, whatever the page size is.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -19,11 +19,11 @@ pub(crate) struct RegionCache {
 #[derive(Debug)]
 struct Held {
     region: Weak<UserRegion>,
-    /// How many were given out and not given back. What is in flight holds shares as well, which do not count.
+    /// NCCL's handles of this registration. Operations in flight hold references too, which do not count here.
     handles: usize,
 }
 
-/// Ordered by kind and buffer, then by where a range begins, longest first: the range that may hold another comes right before it.
+/// Ordered by kind and buffer, then by where a range begins, longest first: the range that may contain another comes right before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     kind: u64,
@@ -33,7 +33,7 @@ struct Key {
 }
 
 impl RegionCache {
-    /// The held registration that covers `memory`, or what `register` makes.
+    /// The cached registration that covers `memory`, or a new one from `register`.
     pub(crate) fn find_or(
         &mut self,
         memory: &Memory,
@@ -50,7 +50,7 @@ impl RegionCache {
         Ok(region)
     }
 
-    /// Gives a share back: the registration, to be closed, if that was the last one.
+    /// Releases one handle. Returns the registration, to be closed, if that was the last one.
     pub(crate) fn release(&mut self, region: Arc<UserRegion>) -> Option<UserRegion> {
         let key = Key::of(region.memory());
         if let Some(held) = self.held.get_mut(&key).filter(|held| held.is(&region)) {
@@ -62,21 +62,21 @@ impl RegionCache {
         Arc::into_inner(region)
     }
 
-    /// Whether others than the caller were given this registration: it stays when the caller's share goes.
+    /// Whether the registration has other handles than the caller's.
     pub(crate) fn is_shared(&self, region: &Arc<UserRegion>) -> bool {
         let held = self.held.get(&Key::of(region.memory())).filter(|held| held.is(region));
         held.is_some_and(|held| held.handles > 1)
     }
 
-    /// The held registration that covers `memory`.
+    /// The cached registration that covers `memory`.
     fn find(&mut self, memory: &Memory) -> Option<Arc<UserRegion>> {
         if !is_identifiable(memory) {
             return None;
         }
         let key = Key::of(memory);
         let (nearest, held) = self.held.range_mut(..=key).next_back()?;
-        // The nearest range that begins at or before this one. Another one may hold it too: then a registration is
-        // made that was not needed, which costs time and nothing else.
+        // Only the nearest range that begins at or before this one is checked. Where that does not cover it and an earlier one does, a
+        // second registration is made, which costs time and nothing else.
         let is_its = (nearest.kind, nearest.buffer) == (key.kind, key.buffer);
         let region = if is_its { held.region.upgrade() } else { None };
         let region = region.filter(|region| region.holds(memory.address(), memory.len()))?;
@@ -102,8 +102,9 @@ impl Key {
     }
 }
 
-/// Whether the same range of the same kind is the same memory. On a device it may be freed and allocated anew while its registration is
-/// held, and then is not what was registered, by address or by DMA-BUF: the number of its buffer tells, where the driver has one.
+/// Whether address, length and kind identify the memory. GPU memory may be freed and allocated again at the same address while its
+/// registration exists, which then does not cover the new allocation, by address or by DMA-BUF. Only the driver's buffer id distinguishes
+/// the two, where there is one.
 fn is_identifiable(memory: &Memory) -> bool {
     memory.kind() == MemoryKind::Host || memory.buffer() != 0
 }

@@ -1,6 +1,6 @@
-//! The end of connections and of the endpoint: what was begun goes on, CLOSE both ways, END both ways, within a bound.
+//! Closes connections and the endpoint: messages that have begun are finished, then both ends send CLOSE, then END, all within a bound.
 //!
-//! A slot is free again when nothing of its connection can come any more; until then its memory and its number stay as they are.
+//! A slot is freed only when nothing of its connection can arrive any more; until then its memory and its number are not reused.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use crate::error::{Noun, Result};
 use crate::fault;
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// How long the closing of an endpoint waits for peers that are silent, once one was waited for in vain: all in all an abort takes less
-/// than two seconds, of which `deregMr` has had most.
+/// The bound of an endpoint's drain after one peer has let a wait time out: an abort takes less than two seconds in all, most of which
+/// `deregMr` uses.
 const IMPATIENT_WAIT: Duration = Duration::from_millis(250);
-/// How long posted receives have to end after they were cancelled.
+/// How long cancelled receives are waited for.
 const CANCEL_WAIT: Duration = Duration::from_millis(50);
-/// Polls in which what needs no peer ends, when time is up: on a busy machine the clock alone says little.
+/// Final polls for local completions. A number of polls, since on a busy machine a time limit alone may pass without any.
 const LAST_POLLS: u32 = 256;
 
 impl Endpoint {
@@ -46,14 +46,13 @@ impl Endpoint {
         let now = self.now();
         self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
         self.budget.forget(slot);
-        // Its last words leave: the caller may not be heard of again, and the peer may wait for them. Some providers send only what a
-        // later poll pushes.
+        // Send CLOSE now: NCCL may not call again, and the peer may wait for it. Some providers send only when they are polled again.
         self.progress();
         self.progress();
         Ok(())
     }
 
-    /// Slots whose connections are over are free again.
+    /// Frees the slots of connections that have ended.
     #[cold]
     pub(super) fn release_closed(&mut self) {
         let over = |slot| self.core.connection(slot).is_none_or(Flow::is_over);
@@ -94,7 +93,7 @@ impl Endpoint {
             && self.comms.iter().all(|(_, comm)| comm.is_closing)
     }
 
-    /// Ends all channels, within a bound; [`Endpoint::release`] then closes. One that a panic has left as it is ends nothing.
+    /// Ends all channels, within a bound; [`Endpoint::release`] then closes. After a panic nothing is ended.
     pub(crate) fn drain(&mut self) -> Report {
         fault::point("finalize locked");
         if self.broken {
@@ -112,7 +111,7 @@ impl Endpoint {
             std::thread::yield_now();
         }
         self.cancel_receives();
-        // The last letters are for a peer that may be busy with its own end: its polls take them.
+        // The last letters complete when the peer polls, and it may be closing, too.
         let mut polls = 0;
         while (polls < LAST_POLLS || start.elapsed() < bound)
             && self.executor.nics.iter().any(|port| port.nic.in_flight() > 0)
@@ -143,17 +142,17 @@ impl Endpoint {
             && self.executor.nics.iter().all(|port| port.in_flight() == 0)
     }
 
-    /// Whether a peer was waited for in vain.
+    /// Whether a wait for a peer has timed out.
     fn is_impatient(&self) -> bool {
         self.patience < self.settings.close_timeout
     }
 
-    /// Whether others of this process may still reach what it has drained: it goes with [`Endpoint::release`] once none is open.
+    /// Whether other endpoints of this process may have its memory mapped: then it is released with the last of them.
     pub(crate) fn is_mapped_by_peers(&self) -> bool {
         self.device.is_mapped_by_peers
     }
 
-    /// What NCCL left open: an abort, or a finalize that frees what is left. Then every channel ends.
+    /// Closes what NCCL left open (an abort, or a finalize before the closes), then ends every channel.
     fn close_all(&mut self) {
         for (slot, generation) in self.listeners.keys() {
             let id = ObjectId::new(ObjectKind::Listener, self.number, generation, slot, 0);
@@ -193,7 +192,7 @@ impl Endpoint {
             }
             nic.cancel(is_receive);
         }
-        // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
+        // A region that is bound to its endpoint (FI_MR_ENDPOINT) cannot be closed while a receive is posted in it: wait longer there.
         let bound = self.executor.nics.iter().any(Port::binds_regions);
         let most = match bound {
             true if self.is_impatient() => IMPATIENT_WAIT,
@@ -219,14 +218,14 @@ impl Endpoint {
     }
 }
 
-/// What an endpoint has done in its life.
+/// What an endpoint has done until its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) rails: Vec<RailReport>,
     pub(crate) incidents: Incidents,
 }
 
-/// What one rail has carried, counted from completions, and what was posted on it.
+/// What one rail has transferred, counted from completions, and what was posted on it.
 #[derive(Clone, Debug)]
 pub(crate) struct RailReport {
     pub(crate) label: String,
@@ -234,7 +233,7 @@ pub(crate) struct RailReport {
     pub(crate) writes: u64,
     /// Posts that libfabric refused for the moment.
     pub(crate) refused: u64,
-    /// What libfabric accepted of data, and of control where the rail has any.
+    /// Posts that libfabric accepted: of data, and of control where the NIC has a control rail.
     pub(crate) data: Posts,
     pub(crate) control: Posts,
 }

@@ -1,4 +1,4 @@
-//! What NCCL holds of connections: comms by slot, and their requests.
+//! NCCL's comms, by the slot of their connection, and their open requests.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::stall::WaitTracker;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// Requests of one comm that NCCL may have open: lines of a window, or records of messages.
+/// Open requests of one comm at most: the lines of a window, or the records of messages.
 const REQUESTS: usize = 64;
 /// Connections that one endpoint has room for.
 pub(super) const CONNECTIONS_MAX: u32 = 1 << 14;
@@ -25,14 +25,14 @@ pub(super) enum Side {
     Receive,
 }
 
-/// One end of a connection, from accept, or from what connect answered, until its slot is free again.
+/// One end of a connection, from the call of accept or connect that returned it until its slot is freed.
 #[derive(Debug)]
 pub(super) struct Comm {
     pub(super) side: Side,
     pub(super) channel: ChannelId,
-    /// NCCL has closed it: its id is stale, and it ends when its peer has closed too.
+    /// NCCL has closed it, so its id is stale. Its slot is freed when the peer has closed its end too.
     pub(super) is_closing: bool,
-    /// What its calls fail with, beside what its flow says.
+    /// The error of its calls. Takes precedence over its flow's fault.
     pub(super) failure: Option<Error>,
     /// The failure is in the log.
     pub(super) is_logged: bool,
@@ -41,10 +41,10 @@ pub(super) struct Comm {
     pub(super) flushing: Flushing,
     pub(super) tally: CommCounters,
     pub(super) seen: WaitTracker,
-    /// The requests that are open: a bit each, and the line that its id carries.
+    /// Open requests, one bit each, and the line in the id of each.
     open: u64,
     lines: [u16; REQUESTS],
-    /// Of a sender: how many requests it has given out.
+    /// A sender's requests so far.
     serial: u16,
 }
 
@@ -66,7 +66,8 @@ impl Comm {
         }
     }
 
-    /// What the id of a message's request carries for a line.
+    /// Opens a send request, and returns the line for its id: the message's record, and a serial number that tells successive messages of
+    /// one record apart.
     #[inline]
     pub(super) fn sent(&mut self, record: MessageId, inline: bool, now: Moment) -> u16 {
         self.tally.inline(inline);
@@ -75,7 +76,7 @@ impl Comm {
         self.opened(line, now)
     }
 
-    /// The same of a receive's, or a group's.
+    /// The same for a receive, or a group.
     #[inline]
     pub(super) fn received(&mut self, first: Line, now: Moment) -> u16 {
         self.opened(low16(first.number()), now)
@@ -90,14 +91,14 @@ impl Comm {
         line
     }
 
-    /// Whether NCCL has this request, and was not told its end.
+    /// Whether this request is open: its end has not been reported to NCCL.
     #[inline]
     pub(super) fn has(&self, line: u16) -> bool {
         let at = usize::from(line) % REQUESTS;
         self.open >> at & 1 == 1 && self.lines[at] == line
     }
 
-    /// NCCL was told its end.
+    /// The request's end is reported to NCCL.
     #[inline]
     pub(super) fn ended(&mut self, line: u16) {
         let bit = 1 << (usize::from(line) % REQUESTS);
@@ -105,7 +106,7 @@ impl Comm {
         self.seen.ended(bit);
     }
 
-    /// How long the same requests, or the same call, have waited.
+    /// How long the same requests, or the same refused call, have waited.
     pub(super) fn waited(&mut self, polled: Duration, long: Duration) -> Duration {
         self.seen.waited(self.open, polled, long)
     }
@@ -120,7 +121,7 @@ impl Comm {
 #[derive(Debug)]
 pub(super) struct Comms {
     list: Vec<Entry>,
-    /// Where generations begin: far from those of the endpoints before, whose number may be this one's.
+    /// The first generation: see `first_generation`.
     first: u16,
 }
 
@@ -135,7 +136,7 @@ impl Comms {
         Self { list: Vec::new(), first }
     }
 
-    /// Puts a comm into a slot; its id's generation.
+    /// Puts a comm into a slot. Returns the generation for its id.
     pub(super) fn put(&mut self, slot: Slot, comm: Comm) -> u16 {
         let first = self.first;
         while self.list.len() <= slot.index() {
@@ -146,7 +147,7 @@ impl Comms {
         entry.generation
     }
 
-    /// The slot is free again.
+    /// Frees the slot.
     pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Comm>> {
         let entry = self.list.get_mut(slot.index())?;
         let comm = entry.comm.take()?;
@@ -154,7 +155,7 @@ impl Comms {
         Some(comm)
     }
 
-    /// The comm that an id of this side names, while NCCL may use it.
+    /// The comm of this side that an id names, unless NCCL has closed it.
     #[inline]
     pub(super) fn open(
         &mut self,
@@ -191,34 +192,32 @@ impl Comms {
         self.list.get_mut(slot.index())?.comm.as_deref_mut()
     }
 
-    /// The slot and the id's generation of each.
+    /// Slot and generation of each comm.
     pub(super) fn all(&self) -> Vec<(Slot, u16)> {
         let numbered = self.list.iter().enumerate();
         let taken = numbered.filter(|(_, entry)| entry.comm.is_some());
         taken.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.generation))).collect()
     }
 
-    /// Each with its slot, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut Comm)> {
         let numbered = self.list.iter_mut().enumerate();
         numbered.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.comm.as_deref_mut()?)))
     }
 
-    /// Each with its slot.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Comm)> {
         let numbered = self.list.iter().enumerate();
         numbered.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.comm.as_deref()?)))
     }
 }
 
-/// On which side a comm stands, or the comm of a request.
+/// The side of a comm's id, or of a request's.
 pub(super) fn side_of(id: ObjectId) -> Side {
     let receives =
         [ObjectKind::Receiver, ObjectKind::ReceiveRequest, ObjectKind::OptionalReceiveRequest];
     if receives.iter().any(|kind| id.is(*kind)) { Side::Receive } else { Side::Send }
 }
 
-/// The line of a receive, of which a request's id has the low half, by a line that is not far from it.
+/// The full number of a receive's line: a request's id has the low half, and `near` is at most a window away.
 #[inline]
 pub(super) fn line_near(near: Line, low: u16) -> Line {
     near.plus(u32::from(low16(near.number()).wrapping_sub(low)).wrapping_neg())

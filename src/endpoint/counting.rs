@@ -1,4 +1,4 @@
-//! What connections count: messages by comm, parts by lane. All of it goes into rows of `types::counts`.
+//! Counts messages per comm and parts per rail, into rows of `types::counts`.
 
 use counters::{Counter, Direction, Key, Kind};
 use proto::stall::Want;
@@ -8,10 +8,10 @@ use super::Endpoint;
 use super::comms::Side;
 use crate::types::counts::{Owned, Row};
 
-/// One request of so many has its latency measured.
+/// One request in this many has its latency measured.
 const SAMPLED: u16 = 16;
 
-/// A comm's own part of the counting.
+/// The counters of a comm.
 #[derive(Debug, Default)]
 pub(super) struct CommCounters {
     row: Option<Row>,
@@ -48,7 +48,7 @@ impl CommCounters {
         }
     }
 
-    /// Receives have ended, so many together: what no rail has carried came in packets.
+    /// Receives of one request have ended. If no data rail has carried bytes, they came inline.
     #[inline]
     pub(super) fn received(&self, carried: u16, count: u32) {
         if carried == 0
@@ -58,7 +58,7 @@ impl CommCounters {
         }
     }
 
-    /// NCCL is told the end of a request, of so many messages with so many bytes.
+    /// The end of a request is reported to NCCL.
     #[inline]
     pub(super) fn ended(&mut self, line: u16, (messages, bytes): (u64, u64), now: Moment) {
         let Some(row) = &self.row else { return };
@@ -79,7 +79,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// A part of a message on this rail, of so many bytes.
+    /// A part of a message on this rail.
     #[inline]
     pub(super) fn part(&self, rail: u8, bytes: u64) {
         if let Some(row) = self.rails.get(usize::from(rail)) {
@@ -104,7 +104,7 @@ impl Rows {
 }
 
 impl Endpoint {
-    /// What a comm on this channel counts with.
+    /// The counters for a comm on this channel.
     #[cold]
     pub(super) fn tally(&mut self, channel: ChannelId, side: Side) -> CommCounters {
         let (device, label) = (self.device.number, self.device.label);
@@ -138,7 +138,7 @@ impl Endpoint {
         CommCounters::new(rows.messages.as_ref().map(|row| row.row().clone()))
     }
 
-    /// Packets that have gone out again since this was asked last.
+    /// Counts the packets that were retransmitted since the last call.
     #[cold]
     pub(super) fn count_resent(&mut self) {
         for peer in &mut self.executor.channels {
@@ -151,7 +151,7 @@ impl Endpoint {
         }
     }
 
-    /// isend or irecv says "not now": why.
+    /// Counts why isend or irecv returned NULL.
     #[cold]
     pub(super) fn count_wait(&mut self, slot: Slot) {
         let Some(comm) = self.comms.at_mut(slot) else { return };
@@ -169,7 +169,7 @@ impl Endpoint {
     }
 }
 
-/// As much of a name as a row has room for.
+/// A name, cut to the room in a row.
 fn cut(name: &str) -> String {
     let end = (0..=name.len().min(32)).rev().find(|end| name.is_char_boundary(*end));
     name[..end.unwrap_or(0)].to_owned()

@@ -1,14 +1,14 @@
-//! deregMr: a registration goes when nothing can touch its memory any more.
+//! deregMr: closes a registration once no operation, ours or a peer's, can touch its memory.
 //!
 //! ```text
 //!  withdraw its receives, give up what is to be sent from it ─▶ nothing touches it ─▶ closed
 //!                                                           └─▶ past the bound: an error, and it stays registered
 //! ```
 //!
-//! A connection whose receives are withdrawn has failed, as every connection whose memory goes under a receive has. The rails are
-//! shared with other connections and must not break, so no region closes while a peer may write to it: a peer that does not answer is
-//! waited for within a bound; then deregMr is an error, and its id can be given back later, or the endpoint's close frees it
-//! (docs/decisions/0008-memory-a-silent-peer-may-touch.md). A peer whose operations fail has ended: it begins nothing more.
+//! A connection whose posted receives are withdrawn has failed. The rails are shared with other connections and must keep working, so no
+//! region closes while a peer may write to it. The peer is waited for within a bound; past it deregMr returns an error, and NCCL can
+//! deregister the same id again later, or the endpoint's close frees it (docs/decisions/0008-memory-a-silent-peer-may-touch.md). A peer
+//! whose operations fail has ended: it begins no more writes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,34 +24,34 @@ use crate::error::{Cause, Error, Noun, Result};
 use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// Polls in which what has ended is heard of, before anybody is asked.
+/// Polls for completions that are already there, before receives are withdrawn.
 const LAST_POLLS: u32 = 64;
-/// How long a peer is given to answer once one has not.
+/// The shortest wait for a peer, after others have timed out.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
-/// How much less time the next peer is given after one that let its wait pass: many of them cost little more than the first.
+/// The divisor of the next wait after one that timed out: many silent peers cost little more than one.
 const PATIENCE_SHRINKS: u32 = 6;
 
-/// A registration that NCCL gives back, and that something may still touch. No message can name it any more.
+/// A registration under deregMr that an operation may still touch. NCCL can no longer name it in messages.
 #[derive(Debug)]
 pub(super) struct Deregistering {
     id: ObjectId,
     until: Instant,
-    /// What NCCL was told when that had passed: it stays, and may be given back again.
+    /// The error that was returned when `until` had passed. NCCL may deregister it again.
     failure: Option<Error>,
 }
 
-/// What of a region's messages is given up.
+/// Which of a region's messages are given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Give {
-    /// Receives are withdrawn: the sender begins nothing more.
+    /// Receives are withdrawn: the sender begins no more writes into them.
     Receives,
-    /// What is yet to be sent never will be.
+    /// Parts that are not posted yet never will be.
     Sends,
 }
 
 impl Endpoint {
-    /// Takes an id back. True: the memory is free. False: ask [`Endpoint::poll_deregister`] until it is. An error: it is not, and
-    /// the id can be given back again.
+    /// Deregisters an id. True: the memory is free. False: repeat [`Endpoint::poll_deregister`]. An error: the memory is still registered,
+    /// and NCCL may deregister the id again.
     pub(crate) fn deregister(&mut self, id: ObjectId) -> Result<bool> {
         let until = Instant::now() + self.patience;
         if let Some(deregistering) =
@@ -77,10 +77,10 @@ impl Endpoint {
         self.poll_deregister(id)
     }
 
-    /// Whether nothing touches the memory of an id any more that is given back: then it is closed.
+    /// Polls a deregistration. Closes the region and returns true once nothing can touch its memory.
     pub(crate) fn poll_deregister(&mut self, id: ObjectId) -> Result<bool> {
         let at = self.deregistering.iter().position(|deregistering| deregistering.id == id);
-        // Closed meanwhile, with what it was of.
+        // Closed meanwhile, with its communicator or its endpoint.
         let Some(at) = at else { return Ok(true) };
         self.progress();
         if !self.is_touched(id) {
@@ -91,7 +91,7 @@ impl Endpoint {
         if now < self.deregistering[at].until {
             return Ok(false);
         }
-        // What was begun has had its time: its receiver waits for it as long.
+        // Sends were left until now: the peer's receive waits for them.
         self.give_up_region(id, Give::Sends);
         self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
         self.cancel_receives_of_ended_peers(id);
@@ -102,21 +102,21 @@ impl Endpoint {
         Err(self.stays(at))
     }
 
-    /// What an id names, also while it is given back.
+    /// The region of an id, also while it is being deregistered.
     fn region_of(&self, id: ObjectId) -> Option<&Arc<UserRegion>> {
         self.executor.regions.get(id.slot(), id.generation())
     }
 
-    /// Whether an operation of ours may touch the memory by this id, or a peer's.
+    /// Whether an operation of ours or of a peer may touch the memory.
     fn is_touched(&self, id: ObjectId) -> bool {
         let Some(region) = self.region_of(id) else { return false };
-        // Another id of the same registration keeps it open.
+        // Another handle keeps the same registration open.
         let shared = self.cache.is_shared(region);
         let posted = !shared && region.is_used(&self.executor.nics);
         posted || self.reads_from(region) || !self.touching(id).is_empty()
     }
 
-    /// The connections that may touch the memory by this id.
+    /// The connections whose messages use this id's memory.
     fn touching(&self, id: ObjectId) -> Vec<Slot> {
         let name = name_of(id.slot(), id.generation());
         let touches = |flow: &Flow| match (flow.sender(), flow.receiver()) {
@@ -128,8 +128,8 @@ impl Endpoint {
         all.filter(|slot| self.core.connection(*slot).is_some_and(touches)).collect()
     }
 
-    /// Receives that are posted at the provider for messages of peers that have ended are taken back. A living peer's message that found none
-    /// would stop all that comes behind it.
+    /// Cancels the tagged receives that are posted for peers that have ended. Not those for living peers: a message that found no receive
+    /// would block all messages behind it.
     fn cancel_receives_of_ended_peers(&mut self, id: ObjectId) {
         if self.executor.sendrecv.is_none() {
             return;
@@ -154,7 +154,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether those that may touch it are connections to peers that have ended, as far as this side can see, and no operation of ours.
+    /// Whether only connections to peers that have ended, as far as this side can see, may touch the memory, and no operation of ours.
     fn only_ended_peers_touch(&self, id: ObjectId) -> bool {
         let Some(region) = self.region_of(id) else { return true };
         let used = !self.cache.is_shared(region) && region.is_used(&self.executor.nics);
@@ -166,7 +166,7 @@ impl Endpoint {
         !used && !self.reads_from(region) && self.touching(id).iter().all(is_dead)
     }
 
-    /// Receives into this memory are withdrawn; or what is to be sent from it, and is not posted, never will be.
+    /// Withdraws the receives into this memory, or gives up the sends from it that are not posted yet.
     fn give_up_region(&mut self, id: ObjectId, what: Give) {
         let name = name_of(id.slot(), id.generation());
         let now = self.now();
@@ -201,8 +201,8 @@ impl Endpoint {
         }
     }
 
-    /// The region stays registered: a peer may write to it whenever it is polled again, and would break rails that other connections
-    /// share.
+    /// The region stays registered. A peer that is polled again may write to it, and a closed region would then break rails that other
+    /// connections share.
     #[cold]
     fn stays(&mut self, at: usize) -> Error {
         let id = self.deregistering[at].id;

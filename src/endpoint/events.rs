@@ -1,4 +1,4 @@
-//! What the NICs of an endpoint say, as events of the loop.
+//! Reads the completion queues of an endpoint's NICs, and turns completions into events of the progress loop.
 
 use proto::channel::{WriteId, Written};
 use proto::flow;
@@ -12,18 +12,19 @@ use crate::error::{Cause, Operation};
 use crate::fault;
 use crate::label::Label;
 
-/// Batches that one poll takes from one queue: a flood of completions must not hold the lock for ever.
+/// Batches that one poll reads from one queue: a flood of completions must not hold the lock for ever.
 const BATCHES: u32 = 4;
 
-/// Of so many polls one looks at every data rail: what a peer's provider does there beside writes, as connecting, goes on by our polls.
+/// One in this many polls reads every data rail's queue: some providers progress a peer's operations there, such as connecting, only while
+/// we poll.
 const DATA_POLLS: u32 = 64;
 
-/// How far the polling of the NICs is.
+/// The queue that is being read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
     nic: usize,
     of_control: bool,
-    /// Batches that are left of the queue that is being read; 0: it is yet to be polled.
+    /// Batches left of this queue's share; 0: it was not read yet.
     batches: u32,
 }
 
@@ -60,8 +61,8 @@ impl Executor {
         None
     }
 
-    /// A new poll begins. Where nothing can arrive on data rails, and nothing is in flight there, they are polled now and then: a poll
-    /// costs as much as a short message's way.
+    /// Begins a poll. Data rails on which nothing can arrive, and nothing is in flight, are read only now and then: reading an empty queue
+    /// costs as much as sending a short message.
     #[inline]
     pub(super) fn begin(&mut self, now: Moment, awaits_parts: bool) {
         self.now = now;
@@ -83,7 +84,7 @@ impl Executor {
         }
     }
 
-    /// Reads a batch of the queue at the cursor; the next queue, if it is empty.
+    /// Reads a batch of the queue at the cursor, and moves on if it is empty.
     #[inline]
     fn poll_queue(&mut self, batches: u32) {
         let nic = &mut self.nics[self.cursor.nic].nic;
@@ -156,7 +157,7 @@ impl Executor {
                 }
                 other => self.letter_moved(nic, other, len),
             },
-            // No peer of ours writes so.
+            // Our peers write to control rails without immediates.
             fabric::Event::Arrived { .. } => None,
             fabric::Event::Failed(failed) => self.control_failed(nic, &failed),
             fabric::Event::Broken(error) => {
@@ -199,14 +200,14 @@ impl Executor {
     ) -> Option<Happened> {
         let channel = ChannelId(channel.into());
         let peer = self.peer(channel)?;
-        // The newest epoch that ends in this byte and is not later than what was posted.
+        // The newest epoch with this low byte that is not later than the one posted last.
         let behind = low_byte(peer.epoch.0).wrapping_sub(epoch);
         let epoch = Epoch(peer.epoch.0.wrapping_sub(behind.into()));
         let rail = peer.control_rail(nic)?;
         Some(Event::Wrote { channel, write: WriteId { epoch, what }, rail, well })
     }
 
-    /// What is none of the loop's.
+    /// Operations that the progress loop does not handle.
     #[cold]
     fn ended(&mut self, purpose: Purpose, well: bool) {
         match purpose {
@@ -217,7 +218,7 @@ impl Executor {
         }
     }
 
-    /// A two-sided message has come or left.
+    /// A letter has arrived or was sent.
     #[cold]
     fn letter_moved(&mut self, nic: usize, purpose: Purpose, len: usize) -> Option<Happened> {
         let letters = self.nics[nic].letters.as_mut()?;
@@ -269,7 +270,7 @@ impl Executor {
         Some(Event::Connection { slot, generation, event })
     }
 
-    /// A tagged receive has ended without a message: it was cancelled, or the channel cannot go on.
+    /// A tagged receive has ended without a message. Unless it was cancelled, the channel has failed.
     #[cold]
     fn receive_failed(
         &mut self,
@@ -313,7 +314,7 @@ impl Executor {
                 Some(Event::LetterFailed { channel, rail })
             }
             Purpose::LetterReceive { buffer } => {
-                // Cancelled, or flushed with the connection that it was to come by: posted again unless the endpoint closes.
+                // Cancelled, or flushed with the provider's connection: posted again unless the endpoint closes.
                 let letters = self.nics[nic].letters.as_mut()?;
                 if !failed.error.is_cancelled() {
                     letters.ended(buffer);

@@ -1,4 +1,4 @@
-//! What the loop of `proto` asks for, done on NICs: posts, copies, control memory, and what happened.
+//! Performs the actions of `proto`'s progress loop on NICs: posts, copies, control memory; and returns completions as events.
 //!
 //! ```text
 //!  proto::Endpoint ──post, act, send──▶ Hands ──▶ Nic
@@ -45,34 +45,33 @@ use crate::error::{Cause, Noun, Operation};
 use crate::label::Label;
 use crate::types::Buffer;
 
-/// What of a region's name stands for the landing page: messages without bytes.
+/// The region name of the landing page, which empty messages use.
 pub(super) const LANDING: u32 = u32::MAX;
 
 /// The events of the endpoint's own connections.
 pub(super) type Happened = Event<proto::flow::Event>;
 
-/// What the loop does not handle itself, gathered until it has ended.
+/// What the progress loop does not handle itself, collected until its poll ends.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    /// HELLOs, or garbage.
+    /// Two-sided messages: letters, or garbage.
     pub(super) letters: Vec<Vec<u8>>,
     pub(super) ended: Vec<(ChannelId, Outcome)>,
-    /// Channels of which a tagged receive has failed: its message would be waited for for ever.
+    /// Channels that have failed, because a tagged receive of theirs did: its message would be waited for for ever.
     pub(super) lost: Vec<ChannelId>,
     pub(super) flushes: Vec<(u16, bool)>,
-    /// Flushes of which a read was under way on a rail that is closed now.
+    /// Flushes whose read was in flight on a data rail that was closed.
     pub(super) interrupted: Vec<u16>,
     pub(super) probes: Vec<super::purpose::Attempt>,
     pub(super) failed_probes: Vec<super::purpose::Attempt>,
     /// Writes with immediates for no connection: length and immediate.
     pub(super) strays: Vec<(u64, u64)>,
-    /// Data rails to peers that were lost.
+    /// Data rails to peers that were lost, and those that came back.
     pub(super) rails_lost: u64,
-    /// Of these, those that were taken back.
     pub(super) rails_returned: u64,
     /// A queue is unusable.
     pub(super) broken: Option<Cause>,
-    /// Packets that came as messages for no inbox of ours.
+    /// Packets that arrived as messages and name no inbox of ours.
     pub(super) misplaced: u64,
 }
 
@@ -93,37 +92,37 @@ impl Deferred {
     }
 }
 
-/// What performing needs.
+/// The NICs and what is needed to perform actions on them.
 #[derive(Debug)]
 pub(super) struct Executor {
     pub(super) nics: Vec<Port>,
     pub(super) memory: ControlMemory,
     pub(super) regions: Slots<Arc<UserRegion>>,
-    /// What an empty message is sent from and received into.
+    /// The memory of empty messages.
     pub(super) landing: Arc<UserRegion>,
-    /// Listeners, and who is met.
+    /// Listeners, and the peers that are known or being introduced.
     pub(super) peers: Peers<Mac>,
     /// The other end of each channel, by its number.
     pub(super) channels: Vec<Peer>,
     /// The channel and generation of each connection, by slot.
     pub(super) connections: Vec<(ChannelId, Generation)>,
-    /// Where there are no writes: how messages carry what they would.
+    /// The SENDRECV protocol, for providers without one-sided writes.
     pub(super) sendrecv: Option<Box<Sendrecv>>,
     pub(super) capabilities: Capabilities,
     pub(super) queued: VecDeque<Happened>,
     pub(super) cursor: Cursor,
-    /// Whether data rails are polled this time, though nothing of ours is in flight there.
+    /// Whether this poll reads data rails on which nothing of ours is in flight.
     pub(super) polls_data: bool,
     /// Polls since all data rails were polled.
     pub(super) skipped: u32,
-    /// The moment of the poll.
+    /// The time of the current poll.
     pub(super) now: Moment,
-    /// After so long a peer whose packets nobody takes is lost.
+    /// A peer for which the provider has refused all packets for so long is lost.
     pub(super) refusals_bound: Duration,
     pub(super) deferred: Deferred,
-    /// The memory of the letter that was written last: letters leave while NCCL moves data.
+    /// The buffer of the last letter, reused: letters are sent while NCCL moves data, where nothing is allocated.
     pub(super) written: Vec<u8>,
-    /// Memory for letters that come.
+    /// Buffers for received letters.
     pub(super) spare: Vec<Vec<u8>>,
 }
 
@@ -131,12 +130,12 @@ pub(super) struct Executor {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes {
     pub(super) address: u64,
-    /// The address, or the offset in its region, as a peer is to name it.
+    /// The address, or the offset in its region, that a peer's write targets.
     pub(super) named: u64,
     pub(super) len: usize,
     pub(super) tag: i32,
     pub(super) region: u32,
-    /// In host memory.
+    /// The buffer is in host memory.
     pub(super) host: bool,
 }
 
@@ -150,7 +149,7 @@ impl Executor {
         }
         let handle = region.optional_region()?;
         if len == 0 {
-            // Older NCCL passes a handle of another buffer with it, and some providers look at addresses even then.
+            // Older NCCL passes another buffer's handle with an empty message, and some providers check addresses even of empty ones.
             let address = self.landing.address();
             let named = self.landing.target(address);
             let bytes = Bytes { address, named, len, tag, region: LANDING, host: true };
@@ -167,7 +166,7 @@ impl Executor {
         Ok((Bytes { address, named, len, tag, region, host }, known))
     }
 
-    /// What has happened beside the loop, if anything.
+    /// Whether the loop has left anything to the endpoint.
     #[inline]
     pub(super) fn has_deferred(&self) -> bool {
         !self.deferred.is_none()
@@ -183,24 +182,24 @@ impl Executor {
         self.channels.get_mut(channel.0 as usize)
     }
 
-    /// What the other end of a channel is called.
+    /// The name of a channel's other end, for the log.
     #[cold]
     pub(super) fn label(&self, channel: ChannelId) -> Label {
         self.peer(channel).map_or_else(|| Label::of("a peer"), Peer::label)
     }
 
-    /// Which of our control rails that of this NIC is: regions of control memory stand in that order.
+    /// The index of this NIC's control rail among ours: regions of control memory are in that order.
     pub(super) fn control_number(&self, nic: usize) -> usize {
         self.nics[..nic].iter().filter(|port| port.nic.has_control()).count()
     }
 
-    /// The region of a message, by the name that it has there.
+    /// The region with this name.
     #[inline]
     pub(super) fn region(&self, name: u32) -> Option<&Arc<UserRegion>> {
         named(&self.regions, &self.landing, name)
     }
 
-    /// Posts a part. None: not now.
+    /// Posts a part. None: the provider refused it for now.
     #[inline]
     fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
         let &PartWrite { message, part, rail, line, source, target, key, len, immediate, moved } =
@@ -242,7 +241,7 @@ impl Executor {
         }
     }
 
-    /// A part will never be posted: the flow hears of it as of one that failed.
+    /// A part cannot be posted: reported to the flow as a failed write.
     #[cold]
     fn never_written(&mut self, slot: Slot, message: MessageId, part: u8, cause: Cause) {
         let (channel, generation) = self.connections[slot.index()];
@@ -348,7 +347,7 @@ impl Perform<Flow> for Executor {
         let (Some(lane), Some(bytes)) = (lane, bytes) else { return false };
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
         let Some(letters) = letters else { return false };
-        // A trial is of a rail that is lost already: its failure says nothing new of the peer.
+        // A trial is sent on a rail that is lost already: its failure is no news of the peer.
         let trial = matches!(letter.body, Body::Trial(_));
         let about =
             if trial { LetterSubject::Stranger } else { LetterSubject::Channel { channel, rail } };
@@ -406,7 +405,7 @@ impl Perform<Flow> for Executor {
         let Payload { word, bytes } = payload;
         let unit = &*self.memory.unit(shadow);
         let offset = unit.offset(word);
-        // The last word is sent whole.
+        // Packets consist of whole words: clear the rest of the last one.
         if !bytes.is_multiple_of(8) {
             unit.pages().store_relaxed((offset + bytes) / 8, 0);
         }
@@ -472,7 +471,7 @@ impl Perform<Flow> for Executor {
         taken.inspect_err(|error| log::error!("no memory for a shadow: {error}; trying again")).ok()
     }
 
-    /// It stays taken: nothing but the rail's closing ends what a peer has begun, and the endpoint closes its rails.
+    /// Its memory is not reused: only closing the rail stops writes that a peer has begun, and the endpoint's close does that.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
         log::debug!("inbox {} on control rail {rail} is read no more", memory.0);
         if let Some(sendrecv) = &mut self.sendrecv {
@@ -537,7 +536,7 @@ impl Perform<Flow> for Executor {
         if nic >= self.nics.len() {
             return false;
         }
-        // What has arrived and what has ended is told before.
+        // Arrivals and completions before the close count.
         for _ in 0..LAST_BATCHES {
             if self.nics[nic].nic.poll_data().is_empty() {
                 break;
@@ -647,7 +646,7 @@ impl Perform<Flow> for Executor {
 }
 
 impl Executor {
-    /// The provider has taken nothing for this peer past the bound: the rail to it is lost.
+    /// The provider has refused all posts to this peer past the bound: the control rail to it is lost.
     #[cold]
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
         let bound_ms = milliseconds(self.refusals_bound);
@@ -668,7 +667,7 @@ impl Executor {
         self.queued.push_back(event);
     }
 
-    /// A data rail was closed, or is open again: keys of memory may be others there, or none.
+    /// A data rail was closed or opened again, which may have changed the keys of memory on it.
     #[cold]
     fn rekey(&mut self, nic: usize) {
         let card = &self.nics[nic].nic;
@@ -676,7 +675,7 @@ impl Executor {
         self.regions.iter().for_each(|region| region.rekey(nic, card));
     }
 
-    /// An operation was under way on a data rail that is closed now.
+    /// An operation was in flight on a data rail that was closed.
     fn interrupted(&mut self, token: u64) {
         match Purpose::of(token) {
             Some(Purpose::Part { slot, generation, message, part }) => {
@@ -693,7 +692,7 @@ impl Executor {
         }
     }
 
-    /// An operation to the peer of a channel has failed on a NIC.
+    /// An operation to a channel's peer has failed on a NIC.
     #[cold]
     pub(super) fn operation_failed(
         &mut self,
@@ -714,10 +713,10 @@ impl Executor {
     }
 }
 
-/// What a trial of a rail writes onto the peer's landing page.
+/// Bytes that a trial of a rail writes onto the peer's landing page.
 const TRIAL_BYTES: usize = 8;
 
-/// Batches of completions that are taken at most before a rail closes.
+/// Batches of completions that are read at most before a rail closes.
 const LAST_BATCHES: u32 = 1024;
 
 #[inline]
@@ -766,5 +765,5 @@ const fn low_half(number: u32) -> u16 {
     number as u16
 }
 
-/// Channels of one endpoint: a token names them by 16 bits.
+/// Channels of one endpoint: a token has 16 bits for them.
 pub(super) const CHANNELS_MAX: usize = 1 << 16;

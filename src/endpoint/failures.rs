@@ -1,4 +1,4 @@
-//! Why calls fail: the faults of flows and channels, in the plugin's own causes, logged once each.
+//! Turns the faults of flows and channels into the plugin's causes, each logged once.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::transfer::return_entries;
 use crate::error::{Cause, Error};
 
 impl Endpoint {
-    /// The error of a call about the comm in this slot whose flow has failed. The log hears of it once. What has begun is pushed a
-    /// little further: who is told of a failure may never call again.
+    /// The error of a call about a comm whose flow has failed, logged at its first report. Polls then, since NCCL may stop polling after an
+    /// error, and frames may be due.
     #[cold]
     pub(super) fn failed(&mut self, slot: Slot, fault: Fault) -> Error {
         let (channel, _) = self.executor.connections[slot.index()];
         if fault == Fault::Ended
             && self.executor.peer(channel).is_none_or(|peer| peer.failure.is_none())
         {
-            // The channel is failing, and the next poll says why.
+            // The channel is failing, and the next poll finds the cause.
             self.progress();
         }
         let cause = self.cause_of(channel, fault);
@@ -37,7 +37,7 @@ impl Endpoint {
         Error { logged, ..error }
     }
 
-    /// A message was cut to its receive, as NCCL up to v8 wants it: said once for each connection.
+    /// A message was truncated to its receive, as NCCL's API up to v8 allows. Logged once per connection.
     #[cold]
     pub(super) fn warn_of_cut(&mut self, slot: Slot, cut: Cut) {
         let (channel, _) = self.executor.connections[slot.index()];
@@ -66,7 +66,7 @@ impl Endpoint {
         known.unwrap_or_else(|| fault.into())
     }
 
-    /// The peer's rank, for what it is called: NCCL gives each receive the rank that it waits for as its tag.
+    /// Learns the peer's rank, for its name in the log: NCCL passes the sender's rank as the tag of each receive.
     #[cold]
     pub(super) fn learn_rank(&mut self, channel: ChannelId) {
         let Self { comms, core, executor, .. } = self;
@@ -76,7 +76,7 @@ impl Endpoint {
         flows.filter_map(ReceiveFlow::awaited_tag).for_each(|rank| peer.name.set_rank(rank));
     }
 
-    /// A channel is over, or has failed: its connections know, and NCCL hears of it by them.
+    /// A channel has ended or failed. Its flows have failed with it, and report it to NCCL.
     #[cold]
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let bound_ms = milliseconds(self.settings.peer_timeout);
@@ -99,8 +99,7 @@ impl Endpoint {
         self.return_channel_entries(channel);
     }
 
-    /// The receives of a channel that has failed take no entries of completion queues any more: others need not wait until NCCL closes
-    /// their comms.
+    /// Returns the completion queue credits of a failed channel's receives, so that others need not wait until NCCL closes its comms.
     #[cold]
     fn return_channel_entries(&mut self, channel: ChannelId) {
         let Self { comms, core, budget, .. } = self;
@@ -112,12 +111,12 @@ impl Endpoint {
     }
 }
 
-/// A bound as errors word it.
+/// A bound, for an error's sentence.
 pub(super) fn milliseconds(bound: Duration) -> u32 {
     u32::try_from(bound.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// A failure that sticks: each time but the first the log has it already.
+/// A sticky failure, marked as logged after the first report.
 pub(super) fn repeated(failure: &mut Error) -> Error {
     let error = *failure;
     failure.logged = true;

@@ -1,9 +1,9 @@
-//! The read that makes received bytes visible: once per data rail that brought some, of the memory that they went to.
+//! Flush: a read on each data rail that carried received bytes, from the memory that they were written to, makes them visible to the GPU.
 //!
-//! A NIC's read passes the same path as its writes before it, and pushes them ahead: the answer to a read does not overtake a posted
-//! write, nor does the read (PCI Express Base Specification, Transaction Ordering). So it has to go where the writes went. GPU memory is
-//! read where the received buffer begins, by the registration that the bytes came through, once per GPU; the host's memory from a page of
-//! the endpoint's own. Both are registered for the rail that reads them, wherever regions are bound to rails
+//! A NIC's read takes the same PCIe path as its earlier writes and pushes them ahead: neither a read nor its completion passes a posted
+//! write (PCI Express Base Specification, Transaction Ordering). So it has to target the memory that was written. GPU memory is read once
+//! per GPU, at the start of the received buffer, through the registration by which the bytes came; host memory by a page of the endpoint's
+//! own. Both are registered for the rail that reads them, wherever regions are bound to rails
 //! (docs/decisions/0013-a-flush-reads-what-was-received.md).
 
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use crate::error::{Bug, Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
 
-/// What one read takes, or what is left of the buffer: a cache line.
+/// The length of a read, or less at the end of the buffer: a cache line.
 const READ_BYTES: usize = 64;
-/// Of a group: a read for each GPU that a buffer of it lies on, and one for the host.
+/// Reads per group at most: one per GPU that has a buffer of it, and one for the host.
 const READS_MAX: usize = proto::limits::MAX_GROUP;
 
-/// Whose memory is read.
+/// The memory that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlushSource {
     Host,
     Gpu(i32),
-    /// Of several, in one group.
+    /// A group with buffers in several.
     Several,
 }
 
 /// A flush under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flush {
-    /// The comm that it is of.
+    /// The receive comm.
     comm: ObjectId,
     reads: [Option<Read>; READS_MAX],
     /// Reads that have not completed.
@@ -51,11 +51,11 @@ pub(super) struct Flush {
 #[derive(Clone, Copy, Debug)]
 struct Read {
     source: FlushSource,
-    /// The slot and generation of the buffer's registration, and where the buffer begins; none for the page of our own.
+    /// Slot and generation of the buffer's registration, and the buffer's address; none for the endpoint's own page.
     buffer: Option<(u16, u16, u64)>,
-    /// The registration's key for the first rail, which no other has that is open.
+    /// The registration's key on the first rail, which identifies it: open registrations have distinct keys.
     key: Option<u64>,
-    /// NICs whose read was refused so far, as bits.
+    /// NICs whose read is not posted yet, one bit each.
     unposted: u32,
 }
 
@@ -71,7 +71,7 @@ impl Flush {
         !self.in_flight.is_none() && self.reads.iter().flatten().any(|read| read.key == key)
     }
 
-    /// Whether all that was posted has ended. One that is miscounted has failed, and is waited for no more.
+    /// Whether all posted reads have completed. After a wrong count the flush has failed and is not waited for.
     fn has_ended(&self) -> bool {
         self.in_flight.is_none() || self.failed && self.in_flight.count() == 0
     }
@@ -81,28 +81,29 @@ impl Flush {
     }
 }
 
-/// What is to be flushed of one comm's receives.
+/// What a comm's next flush has to read.
 #[derive(Debug, Default)]
 pub(super) struct Flushing {
     /// A bit per data rail that brought bytes since the last flush began.
     carried: u16,
-    /// Flushes that have not ended, and the NICs that they read on, as bits.
+    /// Flushes that have not ended, and the NICs that they read on, one bit each.
     count: InFlight,
     nics: u32,
     last: Option<FlushSource>,
 }
 
 impl Flushing {
-    /// A receive was reported whose bytes these rails brought.
+    /// A receive was reported whose bytes these rails carried.
     #[inline]
     pub(super) fn carried(&mut self, rails: u16) {
         self.carried |= rails;
     }
 
-    /// The data rails to read on, a bit each; what was read before of another place says nothing of this one.
+    /// The data rails to read on, one bit each. An earlier read of other memory proves nothing for this memory.
     ///
-    /// What a flush takes is of receives that were reported before it, whosever they are. So while that one has not ended another
-    /// one reads there too; and behind a flush of another place nobody knows what it has taken of this one, and all are read.
+    /// A flush covers all receives of the comm that were reported before it, whichever request they belong to. While it has not ended, a
+    /// later flush reads its rails as well. After a flush of other memory it is unknown which rails that one has cleared for this memory,
+    /// so all are read.
     fn rails(&mut self, source: FlushSource) -> u16 {
         let carried = std::mem::take(&mut self.carried);
         let last = self.last.replace(source);
@@ -116,7 +117,7 @@ impl Flushing {
     }
 
     fn ends(&mut self) {
-        // Miscounted, the NICs stay: a later flush reads there once more.
+        // After a wrong count the NICs stay listed: a later flush reads them again.
         if self.count.end(1) && self.count.is_none() {
             self.nics = 0;
         }
@@ -124,10 +125,10 @@ impl Flushing {
 }
 
 impl Endpoint {
-    /// Reads once on each rail that brought bytes to `comm` since its last flush, from each place where `buffers` are. `None`: there
-    /// is nothing to wait for.
+    /// Reads once on each rail that carried bytes for `comm` since its last flush, from each memory that `buffers` are in. `None`: there is
+    /// nothing to wait for.
     ///
-    /// The sizes that NCCL gives say nothing: its lists may have lost step with each other (NCCL src/transport/net.cc:1641-1687).
+    /// The sizes are ignored: NCCL's lists of sizes and buffers may not correspond (NCCL src/transport/net.cc:1641-1687).
     pub(crate) fn iflush(&mut self, comm: RawId, buffers: &[Buffer]) -> Result<Option<RawId>> {
         let id = comm.receiver()?;
         for Buffer { address, len, .. } in buffers {
@@ -201,7 +202,7 @@ impl Endpoint {
         Ok(Tested::Group(0))
     }
 
-    /// The rail of a read was closed under it: it is made again on another one.
+    /// The rail of a read was closed before it completed: the read is posted on another rail.
     #[cold]
     pub(super) fn flush_again(&mut self, flush: u16) {
         let nics = open_nics(&self.executor.nics, u32::MAX);
@@ -223,8 +224,8 @@ impl Endpoint {
         self.flushes.iter().any(|flush| flush.reads_from(region))
     }
 
-    /// Posts the reads that are yet to be posted. One that is refused waits for the next test, and none is made twice. What was
-    /// deregistered meanwhile is read no more.
+    /// Posts the reads that are not posted yet. One that is refused is retried by the next test. A region that was deregistered meanwhile
+    /// fails the flush.
     fn post_flush(&mut self, slot: u16) -> Result<()> {
         let Executor { nics, landing, regions, .. } = &mut self.executor;
         let Some(flush) = self.flushes.at_mut(slot) else { return Ok(()) };
@@ -253,7 +254,7 @@ impl Endpoint {
     }
 }
 
-/// The NICs to read on, as bits, of those that brought something: one whose data rail is closed has an open one read in its place.
+/// The NICs to read on, one bit each: those that carried bytes. In place of one whose data rail is closed, an open one reads.
 fn open_nics(nics: &[Port], wanted: u32) -> u32 {
     let open = (0..).zip(nics).filter(|(_, port)| !port.is_closed);
     let open = open.fold(0, |open, (nic, _)| open | 1 << nic);
@@ -261,7 +262,7 @@ fn open_nics(nics: &[Port], wanted: u32) -> u32 {
     wanted & open | instead
 }
 
-/// What there is to read for these buffers: one place of each GPU, one page for all that is the host's, or has no registration.
+/// The reads for these buffers: one per GPU, and one of the endpoint's page for host memory and for buffers without a registration.
 fn reads_of(
     regions: &Slots<Arc<UserRegion>>,
     buffers: &[Buffer],
@@ -295,7 +296,7 @@ fn reads_of(
     Ok(reads)
 }
 
-/// Posts the read of one NIC, numbered `index`, from where a buffer begins into our own page.
+/// Posts the read of NIC `index`, from the buffer's start into the endpoint's own page.
 fn post(
     port: &mut Port,
     index: usize,

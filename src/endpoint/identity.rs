@@ -1,4 +1,4 @@
-//! Who is at the other end, for the log: what it said of itself at connect, and which rank it turned out to be.
+//! A peer's name for the log: host and process, from its HELLO, and its rank, learnt from tags.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,32 +10,32 @@ use proto::setup::Host;
 
 use crate::label::Label;
 
-/// What a peer said of itself at connect.
+/// A peer's host, process and rank.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerName {
     pub(crate) host: String,
     pub(crate) process: u32,
-    /// It is reached through shared memory, so that its process is one of this host's.
+    /// It is reached through shared memory, so its process id is one of this host's.
     is_local: bool,
-    /// The rank that this very connection comes from, where tags told it.
+    /// The rank on this channel, if a tag has shown it.
     rank: Option<i32>,
-    /// What tags told of the peer's process, by whatever connection.
+    /// The ranks that tags have shown for the peer's process, on any channel.
     ranks: Arc<Ranks>,
 }
 
-/// The rank of a process, as the tags of its messages tell it: NCCL gives each message its sender's rank for a tag, in every
-/// version (NCCL src/transport/net.cc:1414, 1575). A process may have several.
+/// The rank of a process, learnt from tags: NCCL passes the sender's rank as each message's tag, in every version (NCCL
+/// src/transport/net.cc:1414, 1575). A process may have several.
 #[derive(Debug)]
 struct Ranks(AtomicI64);
 
-/// The processes that an endpoint is connected with.
+/// The processes that an endpoint is connected to.
 #[derive(Debug, Default)]
 pub(crate) struct KnownProcesses {
     known: HashMap<(String, u32), Arc<Ranks>>,
 }
 
 impl KnownProcesses {
-    /// Who the peer says it is.
+    /// The peer's name, by its HELLO.
     pub(crate) fn peer_name(&mut self, identity: &Host) -> PeerName {
         let (host, process) = (identity.host.to_text(), identity.process);
         let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
@@ -46,7 +46,7 @@ impl KnownProcesses {
 }
 
 impl PeerName {
-    /// A message of the peer's is waited for that has its rank for a tag.
+    /// A receive from the peer has its rank as the tag.
     pub(crate) fn set_rank(&mut self, rank: i32) {
         self.rank = Some(rank);
         let rank = i64::from(rank);
@@ -57,13 +57,13 @@ impl PeerName {
         }
     }
 
-    /// Whether its process is known to have ended. Shared memory takes writes for the dead as for the living, so there the operating
-    /// system is asked; elsewhere a process of that number means nothing.
+    /// Whether its process is known to have ended. Writes to shared memory succeed after their reader has ended, so there `/proc` is
+    /// checked. For peers on other hosts a process id means nothing here.
     pub(crate) fn has_ended(&self) -> bool {
         self.is_local && !Path::new(&format!("/proc/{}", self.process)).exists()
     }
 
-    /// What it is called now, for an error.
+    /// Its current name, for an error.
     #[cold]
     pub(crate) fn label(&self) -> Label {
         Label::of(&self.to_string())
@@ -102,9 +102,9 @@ pub(crate) fn differences(ours: &Host, theirs: &Host) -> Vec<String> {
 
 /// The provider whose peers are on the same host.
 const SHARED_MEMORY: &str = "shm";
-/// No tag has told yet.
+/// No tag has shown a rank yet.
 const NONE: i64 = i64::MIN;
-/// Tags of several ranks: none is said.
+/// Tags have shown several ranks: none is named.
 const SEVERAL: i64 = i64::MAX;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! How many have begun and not ended: reads of a flush, flushes of a comm, comms that close. A count that is wrong is a bug of ours,
-//! and what it belongs to is never taken for drained.
+//! Counts what has begun and not ended: reads of a flush, flushes of a comm, comms that close. A wrong count is a bug in Ironrail, and its
+//! owner is never taken for drained.
 
 /// A count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InFlight {
     count: u32,
-    /// More has ended than was begun: nothing that is counted here is known any more.
+    /// More have ended than had begun: the count cannot be trusted any more.
     wrong: bool,
 }
 
@@ -15,7 +15,7 @@ impl InFlight {
         self.count += operations;
     }
 
-    /// So many have ended, or will never be posted. False: more than there were.
+    /// Ends some. False: more than had begun.
     #[inline(always)]
     #[must_use = "what the count belongs to fails"]
     pub(super) fn end(&mut self, operations: u32) -> bool {

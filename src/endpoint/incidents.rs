@@ -1,23 +1,23 @@
-//! Incidents of an endpoint, counted by cause: what it has dropped, rails that it lost, receives that it reported early.
+//! Incidents of an endpoint, counted by cause: dropped input, lost rails, receives that were reported early.
 
 use proto::receive::Dropped;
 
 /// Counts by cause: one is harmless, and many of one kind show what is wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Incidents {
-    /// Messages on a control rail that are none of ours.
+    /// Messages on a control rail that do not follow the protocol.
     pub(super) garbage: u64,
-    /// HELLOs that nothing proves, and OPENs for listeners that are closed.
+    /// HELLOs without a valid proof, and OPENs for closed listeners.
     pub(super) late_messages: u64,
     /// Immediates that name no connection.
     pub(super) stray_immediates: u64,
-    /// Frames and events for connections that are gone.
+    /// Frames and events for connections that have ended.
     pub(super) stale_frames: u64,
-    /// Receives that were reported before their bytes came, as NCCL allows for some. No drop, but as well to know.
+    /// Receives that were reported before their bytes arrived, as NCCL allows for some. Nothing is dropped; the number helps to interpret
+    /// sizes.
     pub(super) early_receives: u64,
-    /// Data rails to peers that were lost while others went on.
+    /// Data rails to peers that were lost while other rails continued, and those that came back.
     pub(super) rails_lost: u64,
-    /// Of these, those that were taken back.
     pub(super) rails_returned: u64,
     receives: Dropped,
 }
@@ -45,7 +45,7 @@ impl Incidents {
         self.add_receives(&other.receives);
     }
 
-    /// A connection's own, at its end.
+    /// Adds a connection's counts at its end.
     pub(super) fn add_receives(&mut self, other: &Dropped) {
         self.receives.late += other.late;
         self.receives.duplicates += other.duplicates;

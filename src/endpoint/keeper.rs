@@ -1,17 +1,17 @@
-//! What the keeper asks of an endpoint: see `plugin::keeper`.
+//! What the keeper thread does on an endpoint: see `plugin::keeper`.
 
 use std::time::Duration;
 
 use super::Endpoint;
 
 impl Endpoint {
-    /// Whether the last request was reported since the last time while something is owed.
+    /// Whether, since the last call, the last open request was reported while frames are due.
     #[inline]
     pub(crate) fn needs_keeper(&mut self) -> bool {
         std::mem::take(&mut self.needs_keeper)
     }
 
-    /// Polls in NCCL's place, if that is due. How long until it will be; None: nothing here lives.
+    /// Polls in NCCL's place, if a poll is due. Returns the time until the next one; None: no channel is alive.
     pub(crate) fn keep(&mut self) -> Option<Duration> {
         if self.broken {
             return None;
@@ -23,7 +23,7 @@ impl Endpoint {
             if self.executor.has_deferred() || !self.closing.is_none() {
                 self.handle_deferred();
             }
-            // What a letter asks for is answered now: the next poll may be a second away.
+            // Letters are answered now: the next poll may be a second away.
             if !self.executor.queued.is_empty() {
                 self.core.keep_on(true);
                 self.poll_at(now);

@@ -8,28 +8,28 @@ use proto::limits::MAX_MESSAGE_BYTES;
 
 use super::purpose::Purpose;
 
-/// Receives kept posted. A storm of connects waits in the provider, not in us.
+/// Receives that are kept posted. Further letters wait in the provider.
 const RECEIVES: u16 = 32;
-/// Messages under way at once; past that they are sent later.
+/// Letters in flight at most; more are sent later.
 const SENDS: u16 = 32;
 
-/// What a message that is under way is about.
+/// What a letter in flight is about, for when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LetterSubject {
-    /// A channel, on this rail of its own.
+    /// A channel, on this of its control rails.
     Channel { channel: ChannelId, rail: u8 },
-    /// A peer that is not known yet, an answer that nothing here waits for, or a trial of a rail that is lost.
+    /// No channel: a HELLO, an answer to one, or a trial of a lost rail. Its failure has no consequence.
     Stranger,
 }
 
-/// One registration, cut into buffers: first those of receives.
+/// One registration, cut into buffers: first those of the receives, then those of the sends.
 #[derive(Debug)]
 pub(super) struct LetterBuffers {
     region: Region<Control>,
     pages: Arc<Pages>,
     free: Vec<u16>,
     under_way: Box<[LetterSubject]>,
-    /// Receives that are to be posted again.
+    /// Buffers whose receives are to be posted.
     unposted: Vec<u16>,
 }
 
@@ -47,16 +47,16 @@ impl LetterBuffers {
         })
     }
 
-    /// A receive has ended: it is posted again with the next turn.
+    /// A receive has ended: the next poll posts it again.
     pub(super) fn ended(&mut self, buffer: u16) {
         self.unposted.push(buffer);
     }
 
-    /// Posts receives again, as far as the provider takes them.
+    /// Posts receives until the provider refuses one.
     ///
     /// # Errors
     ///
-    /// What fi_recv (fi_msg(3)) returned: the rail cannot hear any more.
+    /// What fi_recv (fi_msg(3)) returned: the rail cannot receive any more.
     pub(super) fn post_receives(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
         while let Some(buffer) = self.unposted.last().copied() {
             let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
@@ -69,12 +69,12 @@ impl LetterBuffers {
         Ok(())
     }
 
-    /// No receive is posted any more.
+    /// Stops posting receives.
     pub(super) fn stop(&mut self) {
         self.unposted.clear();
     }
 
-    /// A copy of what arrived in a buffer: the peer may write on, we read what we took.
+    /// Copies out what arrived in a buffer, so that nothing can change it while it is parsed.
     pub(super) fn arrived(&self, buffer: u16, len: usize, into: &mut Vec<u8>) {
         into.clear();
         into.resize(len.min(MAX_MESSAGE_BYTES), 0);
@@ -108,7 +108,7 @@ impl LetterBuffers {
         Ok(posted)
     }
 
-    /// A message has left, or failed: what it was about.
+    /// A letter was sent, or has failed. Returns what it was about.
     pub(super) fn sent(&mut self, buffer: u16) -> LetterSubject {
         self.free.push(buffer);
         self.under_way.get(usize::from(buffer)).copied().unwrap_or(LetterSubject::Stranger)

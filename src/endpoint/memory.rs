@@ -1,7 +1,7 @@
 //! Control memory: the inboxes that peers write into, and the shadows that our packets leave from.
 //!
-//! Units are cut from slabs, each registered once per control rail. A unit holds a ring, the cell behind it, and nothing else: units
-//! lie an odd number of cache lines apart, so that the first lines of many inboxes do not share a set of the cache.
+//! Units are cut from slabs, each registered once per control rail. A unit holds a ring and the cell behind it. Units are an odd number of
+//! cache lines apart, so that the first lines of many inboxes do not fall into the same set of the cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) struct Unit {
 /// All control memory of an endpoint.
 #[derive(Debug)]
 pub(super) struct ControlMemory {
-    /// What a unit has room for: no channel of the endpoint has a longer ring.
+    /// The ring that fits into a unit: no channel of the endpoint has a longer one.
     ring: Ring,
     slabs: Vec<Slab>,
     units: Vec<Unit>,
@@ -41,17 +41,16 @@ pub(super) struct ControlMemory {
 }
 
 impl ControlMemory {
-    /// None yet, of units for this ring.
+    /// Empty, for units with this ring.
     pub(super) fn new(ring: Ring) -> Self {
         Self { ring, slabs: Vec::new(), units: Vec::new(), free: Vec::new() }
     }
 
-    /// How long a unit is.
     pub(super) fn unit_bytes(&self) -> usize {
         unit_bytes(self.ring)
     }
 
-    /// A unit that nobody has.
+    /// Allocates a unit.
     pub(super) fn take(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
         if self.free.is_empty() {
             self.grow(nics)?;
@@ -59,7 +58,7 @@ impl ControlMemory {
         self.free.pop().ok_or(FabricError::OUTSIDE)
     }
 
-    /// Nothing reads this unit any more, and no peer can write there.
+    /// Frees a unit. The caller does not use it any more, and no peer can write to it.
     pub(super) fn release(&mut self, id: MemoryId) {
         self.free.push(id);
     }
@@ -72,7 +71,7 @@ impl ControlMemory {
         &mut self.units[id.0 as usize]
     }
 
-    /// `len` bytes of a unit from `at` on, as a post on the control rail of this number names them.
+    /// `len` bytes of a unit from offset `at`, for a post on control rail `control`.
     #[inline]
     pub(super) fn local(
         &self,
@@ -85,7 +84,7 @@ impl ControlMemory {
         self.slab_of(id)?.regions.get(control)?.local(unit.first_word * 8 + at, len)
     }
 
-    /// Where a peer writes to the unit by the control rail of this number, and the key it needs.
+    /// The address and key by which a peer writes to the unit on control rail `control`.
     pub(super) fn target(&self, id: MemoryId, control: usize) -> Option<(u64, u64)> {
         let unit = self.units.get(id.0 as usize)?;
         let region = self.slab_of(id)?.regions.get(control)?;
@@ -102,7 +101,7 @@ impl ControlMemory {
         let pages = Arc::new(Pages::map(UNITS as usize * unit_bytes)?);
         let mut regions = Vec::new();
         for port in nics.iter_mut().filter(|port| port.nic.has_control()) {
-            // Regions of the rails before one that refuses are dropped, and closed by their NICs.
+            // If one rail refuses, the regions made before are dropped, and their NICs close them.
             regions.push(port.nic.register(Arc::clone(&pages).into())?);
         }
         let first = u32::try_from(self.units.len()).map_err(|_| FabricError::OUTSIDE)?;
@@ -117,7 +116,7 @@ impl ControlMemory {
 }
 
 impl Unit {
-    /// Where a word of the ring lies, in bytes of its pages.
+    /// The offset in the pages of a word of the ring.
     #[inline]
     pub(super) fn offset(&self, word: usize) -> usize {
         (self.first_word + word) * 8
@@ -168,12 +167,12 @@ impl ShadowMemory for Unit {
     }
 }
 
-/// A ring, and its cell on a cache line of its own.
+/// A ring, and a cache line for its cell.
 const fn unit_bytes(ring: Ring) -> usize {
     ring.bytes() as usize + LINE_BYTES
 }
 
-/// The ring where packets are messages: short enough that each is sent without a rendezvous.
+/// The ring of SENDRECV: its packets are messages, short enough for the provider to send without a rendezvous.
 pub(super) const SENT_RING: Ring = Ring::new(16 << 10).expect("a power of two");
 
 const _: () = {
@@ -196,8 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Inbox, shadow, and what the channel keeps beside them. Parking is left out: it is touched as it is used, which only inline
-    /// messages do.
+    /// Inbox, shadow and the channel's state. Parking is not counted: its pages are touched only when inline messages use them.
     fn peer_bytes(ring: Ring) -> usize {
         let parameters = Parameters {
             ring,

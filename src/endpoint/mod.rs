@@ -1,12 +1,12 @@
-//! The rails one communicator uses on one device, behind one lock: wire version 2.
+//! The rails that one communicator uses on one device, behind one lock: wire version 2.
 //!
 //! ```text
 //!  calls ──▶ Endpoint ──▶ proto's loop (channels, connections) ──▶ Hands ──▶ NICs
 //! ```
 //!
 //! All state of an endpoint is in this object, and every caller holds the lock of its entry in `plugin::registry`: NCCL's service thread,
-//! its progress thread, and the keeper, which polls where neither does. libfabric's objects are used under that lock alone, as
-//! FI_THREAD_DOMAIN asks for.
+//! its progress thread, and the keeper thread, which polls while neither of them does. libfabric's objects are used under that lock alone,
+//! as FI_THREAD_DOMAIN requires (fi_domain(3)).
 
 mod authentication;
 pub(crate) mod broken;
@@ -84,9 +84,9 @@ pub(crate) struct Endpoint {
     number: u16,
     settings: Settings,
     device: DeviceFacts,
-    /// Whether it is known what the device can do; no connection is made before.
+    /// The device's capabilities are known, by the probe. No connection is made before.
     is_probed: bool,
-    /// The probe of the device, while this endpoint makes it.
+    /// The device's probe, while it runs on this endpoint.
     probe: Option<Probe>,
     ownership: Ownership,
     core: proto::Endpoint<Flow>,
@@ -94,31 +94,31 @@ pub(crate) struct Endpoint {
     comms: Comms,
     listeners: Slots<Listening>,
     connects: Slots<PendingConnect>,
-    /// Entries of completion queues that receives may take.
+    /// Credits for the completion queue entries that receives may use.
     budget: Budget,
     flushes: Slots<Flush>,
     incidents: Incidents,
     known_processes: KnownProcesses,
-    /// Registrations that are held.
+    /// Finds the registration that covers a buffer.
     cache: RegionCache,
-    /// Registrations that NCCL gives back, and that peers may still use.
+    /// Registrations under deregMr that an operation may still touch.
     deregistering: Vec<Deregistering>,
-    /// How long peers that do not answer may hold up those who end something.
+    /// How long deregMr and close wait for peers that do not answer. It shrinks with each wait that passes in vain.
     patience: Duration,
-    /// Requests that NCCL was not told the end of.
+    /// Requests whose end has not been reported to NCCL.
     outstanding: u32,
-    /// Comms that are closed and not over.
+    /// Comms that NCCL has closed and whose connections have not ended.
     closing: InFlight,
-    /// The last request was reported while something is owed: its caller may not come back.
+    /// The last open request was reported while frames are due: NCCL may not call again, so the keeper has to send them.
     needs_keeper: bool,
     /// The keys of a receive that is being posted.
     keys: Vec<u64>,
-    /// The sizes of the group that was last told done.
+    /// Message sizes of the group that `test` reported last.
     sizes: [usize; MAX_GROUP],
-    /// When to look for what waits for long.
+    /// When to check for stalled requests.
     watch: StallWatch,
     failure: Option<Error>,
-    /// A panic has left it as it is: see `broken`.
+    /// A panic has occurred under the lock: see `broken`.
     broken: bool,
 }
 
@@ -181,7 +181,7 @@ impl Endpoint {
             comms: Comms::new(first),
             listeners: Slots::new(u16::MAX).beginning_at(first),
             connects: Slots::new(u16::MAX).beginning_at(first),
-            // The rest is for operations of our own, which complete in the same queues.
+            // The other entries are for this endpoint's own operations, which complete in the same queues.
             budget: Budget::new(entries.saturating_sub(OPERATIONS.into()).min(posted_most)),
             flushes: Slots::new(u16::MAX).beginning_at(first),
             incidents: Incidents::default(),
@@ -199,7 +199,7 @@ impl Endpoint {
             settings,
             device,
         };
-        // Its first post costs a connection of this endpoint with itself, which may come about meanwhile.
+        // The probe's first post makes some providers connect this endpoint to itself, which takes milliseconds: start now.
         endpoint.progress();
         endpoint.learn_capabilities();
         Ok(endpoint)
@@ -210,14 +210,14 @@ impl Endpoint {
         Moment::from_nanos(fabric::monotonic_nanos())
     }
 
-    /// The time for a call that posts. While requests are open NCCL polls, so the time of the last poll is precise enough and saves a read
-    /// of the clock: it only dates waits of a round trip and more.
+    /// The time for a call that posts. While requests are open NCCL polls, so the time of the last poll is precise enough: it only dates
+    /// waits of a round trip and more. This saves a read of the clock.
     #[inline]
     fn lately(&self) -> Moment {
         if self.outstanding == 0 { self.now() } else { self.executor.now }
     }
 
-    /// One poll: sends what is due, takes what has happened, and sends what that gave rise to.
+    /// One poll: sends what is due, reads completions and inboxes, and sends what follows from them.
     #[inline]
     fn progress(&mut self) {
         let now = self.now();
@@ -241,7 +241,7 @@ impl Endpoint {
         }
     }
 
-    /// What the loop has left to us.
+    /// Handles what the progress loop leaves to the endpoint.
     #[cold]
     fn handle_deferred(&mut self) {
         let Deferred {
@@ -280,7 +280,7 @@ impl Endpoint {
         self.release_closed();
     }
 
-    /// Reads two-sided messages. Their memory is for the next ones.
+    /// Reads two-sided messages, and keeps their memory for the next ones.
     fn read_letters(&mut self, mut letters: Vec<Vec<u8>>) {
         letters.iter().for_each(|bytes| self.letter_received(bytes));
         for bytes in letters.drain(..) {
@@ -298,12 +298,12 @@ impl Endpoint {
         self.number
     }
 
-    /// The name by which peers and logs know the device.
+    /// The device's name, as in peers' logs and ours.
     fn label(&self) -> Label {
         self.device.label
     }
 
-    /// Fails all that the endpoint has, for good.
+    /// Fails the endpoint and all its channels for good.
     #[cold]
     fn fail_all(&mut self, error: Error) {
         self.failure.get_or_insert(error);
@@ -321,16 +321,16 @@ impl Endpoint {
     }
 }
 
-/// Letters of one poll for which there is memory, and the longest: more of them, and HELLOs, allocate.
+/// Letters of one poll whose memory is preallocated, and its size. Further or longer ones (HELLO) allocate.
 const LETTERS: usize = 8;
 const LETTER_BYTES: usize = 256;
 
-/// Where the generations of an endpoint begin: far from where those of the endpoints before it are by now, since their
-/// number may be this one's.
+/// The first generation of an endpoint's ids. An endpoint may get the number of one that was closed, so its generations begin far from
+/// those that the earlier endpoint can have reached: stale ids do not match.
 fn first_generation() -> u16 {
     static ENDPOINTS: AtomicU16 = AtomicU16::new(0);
     ENDPOINTS.fetch_add(STRIDE, Ordering::Relaxed)
 }
 
-/// Odd, so that all 65536 values take their turn.
+/// Odd, so that the sequence runs through all 65536 values.
 const STRIDE: u16 = 40_503;

@@ -1,4 +1,4 @@
-//! The NICs of one endpoint: for each a data rail, and up to the fourth a control rail, each with a completion queue
+//! The NICs of one endpoint: each has a data rail, the first four also a control rail, each rail with its own completion queue
 //! (docs/decisions/0007-a-queue-for-control.md).
 
 use std::fmt;
@@ -7,24 +7,24 @@ use fabric::{FabricError, PeerAddress};
 
 use super::letter_buffers::LetterBuffers;
 
-/// Operations that may be in flight on one NIC. Past that `isend` answers "not now".
+/// Operations in flight on one NIC at most. Past that posts are refused, and `isend` returns NULL.
 pub(crate) const OPERATIONS: u16 = 1024;
 
-/// Tagged receives of connections that may be posted beside them, where there are no writes. Past that they wait.
+/// Tagged receives of connections that may be posted in addition, with SENDRECV. Further ones wait.
 pub(crate) const RECEIVES: u16 = 4096;
 
-/// A NIC that was opened for an endpoint, and its names.
+/// A NIC that was opened for an endpoint.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) nic: fabric::Nic,
-    /// Peers' rails pair by it.
+    /// The name of the fabric, by which rails of two peers are paired.
     pub(crate) fabric_name: String,
     /// For the log: provider and interface.
     pub(crate) label: String,
     pub(crate) reopen: Reopen,
 }
 
-/// Opens the data rail of a NIC again that was closed.
+/// Opens a NIC's data rail again after it was closed.
 pub(crate) struct Reopen(pub(crate) ReopenNic);
 
 type ReopenNic = Box<dyn Fn(&mut fabric::Nic) -> Result<(), FabricError> + Send>;
@@ -35,18 +35,18 @@ impl fmt::Debug for Reopen {
     }
 }
 
-/// One NIC, and what the endpoint keeps beside it.
+/// One NIC of an endpoint, and the endpoint's state for it.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) nic: fabric::Nic,
     /// The buffers of two-sided messages, where there is a control rail.
     pub(super) letters: Option<LetterBuffers>,
-    /// Our own data endpoint as a peer, for the probe and for flushes: looked up with the first.
+    /// The address of our own data endpoint, for the probe and for flushes; inserted at the first use.
     myself: Option<PeerAddress>,
     pub(super) fabric_name: String,
     /// For the log: provider and interface.
     pub(super) label: String,
-    /// Its data rail is closed, since a peer's late writes could only be kept out so.
+    /// The data rail is closed: that was the only way to stop a peer's late writes.
     pub(super) is_closed: bool,
     reopen: Reopen,
 }
@@ -58,7 +58,7 @@ impl Port {
         Ok(Self { nic, letters, myself: None, fabric_name, label, is_closed: false, reopen })
     }
 
-    /// Opens the data rail again: another endpoint.
+    /// Opens the data rail again, with a new libfabric endpoint.
     pub(super) fn reopen(&mut self) -> Result<(), FabricError> {
         (self.reopen.0)(&mut self.nic)?;
         self.is_closed = false;
@@ -68,7 +68,7 @@ impl Port {
         Ok(())
     }
 
-    /// Our own data endpoint as a peer.
+    /// The address of our own data endpoint.
     pub(super) fn myself(&mut self) -> Result<PeerAddress, FabricError> {
         match self.myself {
             Some(myself) => Ok(myself),
@@ -79,7 +79,7 @@ impl Port {
         }
     }
 
-    /// Operations in flight that end by themselves: a posted receive waits for the peer, and is not counted.
+    /// Operations in flight, without posted receives: those end only when the peer sends.
     pub(super) fn in_flight(&self) -> usize {
         self.nic.in_flight() - self.nic.receives_in_flight()
     }

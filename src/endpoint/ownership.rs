@@ -1,6 +1,6 @@
-//! Which communicator owns which object, on an endpoint that several share because a NIC has no more endpoints.
+//! Which communicator owns which object. Several share an endpoint where a NIC has no resources for another.
 //!
-//! A communicator that is finalized closes what it has left open, and nothing of the others.
+//! Finalizing a communicator closes the objects that it left open, and none of the others'.
 
 use std::collections::HashMap;
 
@@ -8,29 +8,29 @@ use super::Endpoint;
 use crate::error::Result;
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// A communicator, by a number that no other of the process has had.
+/// A communicator's number. It is never reused in a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Communicator(pub(crate) u32);
 
 /// The communicators of one endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Ownership {
-    /// The one whose call this is.
+    /// The one that makes the current call.
     calling: Communicator,
-    /// The one that it was opened for: what is not listed is this one's, so an endpoint that is not shared lists nothing.
+    /// The one that the endpoint was opened for. It owns what is not listed below, so an endpoint that is not shared lists nothing.
     first: Communicator,
     of_others: HashMap<ObjectId, Communicator>,
 }
 
 impl Ownership {
-    /// The caller has made this.
+    /// The calling communicator owns this object.
     pub(super) fn add(&mut self, id: ObjectId) {
         if self.calling != self.first {
             self.of_others.insert(id, self.calling);
         }
     }
 
-    /// It is closed.
+    /// The object is closed.
     pub(super) fn remove(&mut self, id: ObjectId) {
         self.of_others.remove(&id);
     }
@@ -41,24 +41,24 @@ impl Ownership {
 }
 
 impl Endpoint {
-    /// It was opened for this communicator.
+    /// The endpoint was opened for this communicator.
     pub(crate) fn set_first_communicator(&mut self, communicator: Communicator) {
         self.ownership.first = communicator;
     }
 
-    /// This communicator calls.
+    /// This communicator makes the current call.
     pub(crate) fn set_calling_communicator(&mut self, communicator: Communicator) {
         self.ownership.calling = communicator;
     }
 
-    /// What came of `parent` is of the same communicator.
+    /// `child` belongs to the communicator that owns `parent`.
     pub(crate) fn inherit_owner(&mut self, parent: ObjectId, child: ObjectId) {
         self.ownership.calling = self.ownership.of(parent);
         self.ownership.add(child);
     }
 
-    /// A communicator leaves, while others stay: what it has left open is closed. The answer names its registrations, which are to be
-    /// given back like any.
+    /// Closes what a communicator left open, while others keep using the endpoint. Returns the ids of its registrations, which the caller
+    /// deregisters.
     pub(crate) fn close_communicator(&mut self, communicator: Communicator) -> Vec<ObjectId> {
         let named =
             |kind, (slot, generation)| ObjectId::new(kind, self.number, generation, slot, 0);
@@ -72,7 +72,7 @@ impl Endpoint {
         let (regions, others): (Vec<_>, Vec<_>) =
             its.into_iter().partition(|id| id.is(ObjectKind::Region));
         for id in others {
-            // What is closed already, and drains, says so.
+            // One that is closed already, and draining, returns an error.
             if let Err(error) = self.close_left(id) {
                 log::debug!("device {}: at the end of a communicator: {error}", self.label());
             }
@@ -88,7 +88,6 @@ impl Endpoint {
             return self.close_receive(id);
         }
         if id.is(ObjectKind::Connect) {
-            // What a panic has left is asked for nothing more.
             self.check_intact()?;
             self.abandon_connect((id.slot(), id.generation()));
             return Ok(());

@@ -1,4 +1,4 @@
-//! The peers that an endpoint has met: by which addresses our rails reach theirs, and what they are called.
+//! The peers of an endpoint: their addresses for each of our rails, their names, and their failures.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::identity::PeerName;
 use crate::error::{Cause, Error};
 use crate::label::Label;
 
-/// A rail of ours, and the address by which it reaches its partner at the peer.
+/// A rail of ours, and the address of its partner rail at the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
-    /// The place of the NIC in the endpoint's list.
+    /// The index of the NIC.
     pub(super) nic: usize,
     pub(super) peer: PeerAddress,
 }
@@ -22,22 +22,22 @@ pub(super) struct Lane {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) channel: ChannelId,
-    /// In the order in which keys and counts stand on the wire.
+    /// In the order of the keys and counts on the wire.
     pub(super) data: Box<[Lane]>,
     pub(super) control: Box<[Lane]>,
     pub(super) name: PeerName,
-    /// What goes to it and comes from it, counted.
+    /// Counters of what is sent to it and received from it.
     pub(super) sends: Rows,
     pub(super) receives: Rows,
-    /// Packets that went out again, as far as they are counted.
+    /// Retransmitted packets that are counted already.
     pub(super) resent: u32,
-    /// The epoch that was posted last.
+    /// The epoch of the last posted packet.
     pub(super) epoch: Epoch,
-    /// What the fabric said first of a failed operation to this peer.
+    /// The cause of the first failed operation to this peer.
     pub(super) first_failure: Option<Cause>,
-    /// Since when the provider takes nothing for the peer on a control rail.
+    /// Since when the provider has refused every post to the peer on a control rail.
     pub(super) refused_since: Option<Moment>,
-    /// Why the channel cannot go on.
+    /// Why the channel has failed.
     pub(super) failure: Option<Error>,
 }
 
@@ -63,13 +63,13 @@ impl Peer {
         }
     }
 
-    /// What it is called, for an error.
+    /// Its name, for an error.
     #[cold]
     pub(super) fn label(&self) -> Label {
         self.name.label()
     }
 
-    /// The data rail that this NIC is to the peer.
+    /// The data rail to the peer that this NIC has.
     #[inline]
     pub(super) fn data_rail(&self, nic: usize) -> Option<u8> {
         rail_of(&self.data, nic)
@@ -80,38 +80,38 @@ impl Peer {
         rail_of(&self.control, nic)
     }
 
-    /// A post on a control rail was taken.
+    /// The provider accepted a post on a control rail.
     #[inline]
     pub(super) fn taken(&mut self) {
         self.refused_since = None;
     }
 
-    /// A post on a control rail was refused for now: how long nothing was taken.
+    /// The provider refused a post on a control rail. Returns for how long it has refused all.
     #[inline]
     pub(super) fn refused(&mut self, now: Moment) -> Duration {
         now.since(*self.refused_since.get_or_insert(now))
     }
 
-    /// An operation has failed: the first word of the fabric's stays.
+    /// An operation has failed. The first cause is kept.
     #[cold]
     pub(super) fn failed(&mut self, cause: Cause) {
         self.first_failure.get_or_insert(cause);
     }
 
-    /// Whether it has ended, as far as this side can see: what was posted to it has failed, or nothing is taken for it; or its process
-    /// is gone where that means something.
+    /// Whether the peer has ended, as far as this side can see: an operation to it has failed, the provider refuses all posts to it, or its
+    /// process is known to be gone.
     pub(super) fn is_gone(&self, now: Moment) -> bool {
         let refused = self.refused_since.is_some_and(|since| now.since(since) >= GONE_AFTER);
         refused || self.failure.is_some() && self.first_failure.is_some() || self.name.has_ended()
     }
 }
 
-/// A provider that takes nothing for a living peer does so for moments.
+/// A provider refuses posts to a living peer for moments only.
 const GONE_AFTER: Duration = Duration::from_millis(200);
 
 #[inline]
 fn rail_of(lanes: &[Lane], nic: usize) -> Option<u8> {
-    // With equal rails on both ends they stand in the NICs' order.
+    // With equal rails on both ends, rails are in the order of the NICs.
     let at = match lanes.get(nic) {
         Some(lane) if lane.nic == nic => nic,
         _ => lanes.iter().position(|lane| lane.nic == nic)?,

@@ -1,10 +1,9 @@
-//! What a provider can really do, learned by doing it once: the first endpoint of a device writes to itself.
+//! The probe: the first endpoint of a device writes to itself and reads from itself, to find out what its provider can do.
 //!
-//! fi_getinfo over-promises: cxi reports a `cq_data_size` of 8 and refuses `fi_writedata`, the tcp family of 1.17
-//! reports remote writes with length 0. Here is what is attempted, in which order, and what each end of it means. The endpoint
-//! posts and polls (`endpoint::probing`): a few steps in each call of connect and accept, since the first contact of an
-//! endpoint with itself takes milliseconds on some providers, and nothing may block so long. What cannot be learned by doing
-//! is in `plugin::assumed`.
+//! fi_getinfo over-promises: cxi reports a `cq_data_size` of 8 and refuses `fi_writedata`, the tcp family of 1.17 reports remote writes
+//! with length 0. This file is the state machine: what is tried, in which order, and what each result means. `endpoint::probing` posts and
+//! polls: a few steps in each call of connect and accept, since an endpoint's first write to itself takes milliseconds on some providers,
+//! and no call may block that long. What cannot be tried is in `plugin::assumed`.
 //!
 //! ```text
 //! write ──▶ write with immediate ──▶ read ──▶ write, complete on delivery ──▶ over
@@ -18,14 +17,14 @@ use proto::capabilities::{Capabilities, ImmediateWidth};
 
 use super::purpose::Attempt;
 
-/// All of the probe ends within this, of time in which somebody polls; what was not seen by then counts as absent.
+/// The bound of the whole probe, in time in which connect or accept is called. What was not seen by then counts as absent.
 const PROBE_BOUND: Duration = Duration::from_secs(2);
-/// A longer time between two calls is the caller's, and not the provider's.
+/// The time between two calls counts up to this: a longer pause is the caller's, not the provider's.
 const TICK_MAX: Duration = Duration::from_millis(100);
-/// What the probe writes and reads: long enough that no provider's header is mistaken for it.
+/// Bytes that the probe writes and reads: more than any provider's header.
 pub(crate) const PROBE_BYTES: usize = 64;
-/// The half that four bytes carry names the last connection that an endpoint can have: should it arrive past the bound, there is
-/// hardly one that it could be taken for a part of.
+/// The low half, which 4-byte immediates carry, names the last connection that an endpoint can have: should it arrive after the bound, it
+/// hardly ever hits one that exists.
 pub(crate) const PROBE_IMMEDIATE: u64 = 0xa5c3_9617_5a3c_7fff;
 
 /// The probe of one device, under way on one endpoint.
@@ -34,7 +33,7 @@ pub(crate) struct Probe {
     attempt: Attempt,
     seen: AttemptResult,
     found: Found,
-    /// Time in which somebody has polled, and when it was last looked at.
+    /// The time used so far, and when it was last updated.
     polled: Duration,
     last_step: Instant,
 }
@@ -42,10 +41,10 @@ pub(crate) struct Probe {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Post it, and say how that went: [`Probe::posted`], [`Probe::refused`], or nothing, to be asked again.
+    /// Post it, and report the result: [`Probe::posted`], [`Probe::refused`], or nothing, to get the same step again.
     Post(Attempt),
     Wait,
-    /// An error means that not even a plain write works.
+    /// Finished. An error: not even a write without an immediate works.
     Over(Result<Found, FabricError>),
 }
 
@@ -58,12 +57,12 @@ pub(crate) struct Found {
     delivery_complete: bool,
 }
 
-/// What one operation to ourselves brought.
+/// The result of one attempt.
 #[derive(Debug, Default)]
 struct AttemptResult {
     posted: bool,
     completed: bool,
-    /// Of the post, or of the operation.
+    /// The error of the post, or of the operation.
     failure: Option<FabricError>,
     arrival: Option<(u64, u64)>,
 }
@@ -125,17 +124,17 @@ impl Probe {
         failure.is_some() || (*posted && *completed && (arrival.is_some() || !needs_arrival))
     }
 
-    /// What was to be posted is.
+    /// The attempt was posted.
     pub(crate) fn posted(&mut self) {
         self.seen.posted = true;
     }
 
-    /// What was to be posted never will be: past the first, that is an answer.
+    /// The attempt cannot be posted. Except for the first write, that means that the capability is absent.
     pub(crate) fn refused(&mut self, error: FabricError) {
         self.seen.failure = Some(error);
     }
 
-    /// An operation has ended. One of an attempt that is over says nothing.
+    /// An operation has ended. One of an earlier attempt is ignored.
     pub(crate) fn ended(&mut self, attempt: Attempt, well: bool) {
         if attempt == self.attempt {
             self.seen.completed |= well;
@@ -145,7 +144,7 @@ impl Probe {
         }
     }
 
-    /// A write with an immediate has arrived. There is no connection yet, so it is ours.
+    /// A write with an immediate has arrived. There are no connections yet, so it is the probe's.
     pub(crate) fn arrived(&mut self, len: u64, immediate: u64) {
         if self.attempt == Attempt::WriteWithImmediate {
             self.seen.arrival = Some((len, immediate));
@@ -154,14 +153,14 @@ impl Probe {
 }
 
 impl Found {
-    /// With what is known without trying.
+    /// The capabilities: what was found, and what is known without trying.
     pub(crate) fn with(self, assumed: Capabilities) -> Capabilities {
         let Self { immediate, true_lengths, self_read, delivery_complete } = self;
         Capabilities { immediate, true_lengths, self_read, delivery_complete, ..assumed }
     }
 }
 
-/// How many bytes of the immediate came through.
+/// How many bytes of the immediate arrived.
 fn width_of(data: u64) -> ImmediateWidth {
     if data == PROBE_IMMEDIATE {
         ImmediateWidth::Eight
@@ -176,7 +175,7 @@ fn width_of(data: u64) -> ImmediateWidth {
 mod tests {
     use super::*;
 
-    /// An attempt that ends as it should.
+    /// An attempt that succeeds.
     fn goes_well(probe: &mut Probe, now: Instant, attempt: Attempt) {
         assert_eq!(probe.step(now), Step::Post(attempt));
         probe.posted();

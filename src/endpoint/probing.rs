@@ -1,9 +1,9 @@
-//! The probe of a device (`endpoint::probe`), carried out on its first endpoint: posted there, polled with everything else, and
-//! ended like every operation. So its contexts and its memory live as long as any of ours, should the provider be late.
+//! Runs the probe (`endpoint::probe`) on an endpoint. Its operations are posted and polled like all others, so their contexts and their
+//! memory live as long as the endpoint's, should the provider be late.
 //!
-//! Connections wait for what it finds. One endpoint of a device probes, whichever is first; the others wait for it, and its
-//! own caller may be away meanwhile, so they also push it on ([`Endpoint::push_probe`]). An endpoint that closes, or finds that not
-//! even a plain write works, leaves the probe to the next.
+//! Connections wait for its result. The first endpoint of a device that needs it runs it; the others wait, and drive it too
+//! ([`Endpoint::push_probe`]), since that endpoint's own caller may be away. An endpoint that closes, or on which not even a write works,
+//! leaves the probe to the next.
 
 use std::time::Instant;
 
@@ -16,14 +16,14 @@ use super::probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step};
 use super::purpose::{Attempt, Purpose};
 use crate::error::{Cause, Result};
 
-/// Where the endpoint's own page is read and written: flushes use its beginning.
+/// Offsets in the landing page that the probe reads and writes. Flushes use its beginning.
 const SOURCE: u64 = 1024;
 const TARGET: u64 = 2048;
-/// It is the first NIC that probes.
+/// The probe uses the first NIC.
 const PROBED: usize = 0;
 
 impl Endpoint {
-    /// Whether it is known what the device can do. Else finding out has gone on.
+    /// Whether the device's capabilities are known. If not, drives the probe.
     pub(super) fn ensure_capabilities(&mut self) -> Result<bool> {
         if !self.is_probed {
             self.learn_capabilities();
@@ -34,7 +34,7 @@ impl Endpoint {
 
     #[cold]
     pub(super) fn learn_capabilities(&mut self) {
-        // What messages do needs no trying.
+        // SENDRECV needs no probe.
         if self.executor.sendrecv.is_some() {
             self.adopt(self.executor.capabilities);
             self.is_probed = true;
@@ -51,7 +51,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint whose probe this one waits for.
+    /// The endpoint that runs the probe that this one waits for.
     pub(crate) fn waits_for(&self) -> Option<u16> {
         if self.is_probed {
             None
@@ -60,7 +60,7 @@ impl Endpoint {
         }
     }
 
-    /// The same for an endpoint whose caller is busy elsewhere: another one's caller waits for it.
+    /// Drives this endpoint's probe for another endpoint's caller, which waits for its result.
     pub(crate) fn push_probe(&mut self) {
         if self.probe.is_some() {
             self.progress();
@@ -68,7 +68,7 @@ impl Endpoint {
         }
     }
 
-    /// Whoever needs the probe may begin anew.
+    /// Stops the probe. Another endpoint may start it again.
     pub(super) fn leave_probe(&mut self) {
         if self.probe.take().is_some() {
             self.device.probed.leave_probe(self.number);
@@ -131,16 +131,16 @@ impl Endpoint {
         }
     }
 
-    /// Whether an arrival that no connection waits for was the probe's.
+    /// Whether an arrival for no connection was the probe's.
     pub(super) fn probe_arrived(&mut self, len: u64, immediate: u64) -> bool {
         let Some(probe) = &mut self.probe else { return false };
         probe.arrived(len, immediate);
         true
     }
 
-    /// Takes what was found, within what the settings allow.
+    /// Takes over the capabilities, as far as the settings allow.
     fn adopt(&mut self, found: Capabilities) {
-        // What completions prove rests on options of each endpoint, and another one may have been the prober.
+        // What completions prove depends on the options of each libfabric endpoint, and the result may be another endpoint's.
         let proves_arrival = found.proves_arrival && self.executor.capabilities.proves_arrival;
         self.executor.capabilities = Capabilities { proves_arrival, ..found };
         if self.settings.force_fin && !found.messages {

@@ -1,39 +1,39 @@
-//! Why an operation was posted, and so what its completion means: a NIC gives back the 64 bits that it was posted with.
+//! The purpose of an operation: the 64 bits that it is posted with, and that its completion returns.
 
 use proto::{Generation, Line, MessageId, PacketNumber, Slot};
 
-/// Why an operation was posted.
+/// Why an operation was posted, and what its completion is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A part of a message, by the connection in this slot.
+    /// A part of a message of the connection in this slot.
     Part { slot: Slot, generation: Generation, message: MessageId, part: u8 },
-    /// A packet of a channel. Of the epoch only the low byte: a channel has few at a time.
+    /// A packet of a channel. The low byte of the epoch is enough: a channel has few at a time.
     Packet { channel: u16, epoch: u8, number: PacketNumber },
-    /// The acknowledgement in a peer's cell.
+    /// An acknowledgement, written into a peer's cell.
     Cell { channel: u16, epoch: u8 },
-    /// A two-sided message, out of this buffer.
+    /// A letter, sent from this buffer.
     LetterSend { buffer: u16 },
-    /// A posted receive, into this buffer.
+    /// A receive for a letter, into this buffer.
     LetterReceive { buffer: u16 },
-    /// A receive of a packet, where packets are messages.
+    /// A receive for a packet, into this buffer (SENDRECV).
     PacketReceive { buffer: u16 },
-    /// A tagged receive of a connection's line.
+    /// A tagged receive for a connection's line (SENDRECV).
     Receive { slot: Slot, generation: Generation, line: Line },
     /// A read for the flush in this slot.
     Flush { flush: u16 },
-    /// An attempt of the device's probe.
+    /// An operation of the device's probe.
     Probe { attempt: Attempt },
     /// A trial of a data rail of a channel.
     Trial { channel: u16, rail: u8 },
 }
 
-/// One operation of an endpoint on memory of its own, which shows what its provider can do.
+/// An operation of the probe: the endpoint accesses its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     Write,
     WriteWithImmediate,
     Read,
-    /// A write that completes on delivery.
+    /// A write with FI_DELIVERY_COMPLETE.
     WriteDeliveryComplete,
 }
 
@@ -43,7 +43,7 @@ impl Attempt {
 }
 
 impl Purpose {
-    /// As a NIC keeps it: a kind in the low byte, a small number, a slot and a number of 32 bits.
+    /// The 64 bits: a kind in the low byte, then a small number, a slot, and a number of 32 bits.
     #[inline]
     pub(super) const fn token(self) -> u64 {
         match self {
@@ -65,7 +65,7 @@ impl Purpose {
         }
     }
 
-    /// What [`Purpose::token`] made; none of other bits.
+    /// The inverse of [`Purpose::token`]; none for other bits.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields that `pack` made")]
     pub(super) fn of(token: u64) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! A buffer of NCCL's, registered once on each data rail that may use it.
+//! A buffer of NCCL's, registered on each data rail.
 
 use std::iter;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use fabric::{Data, FabricError, HostBytes, Kept, LocalBytes, Memory, Nic, Pages,
 
 use super::nics::Port;
 
-/// One registration as NCCL sees it: a `Region<Data>` per data rail, in the rails' order.
+/// One registration for NCCL: a `Region<Data>` per data rail, in the rails' order.
 #[derive(Debug)]
 pub(crate) struct UserRegion {
     first: Region<Data>,
-    /// Those of the rails behind the first.
+    /// The regions of the other rails.
     others: Box<[Region<Data>]>,
-    /// The rails' keys, as they travel; 0 for a rail that is closed. Written under the lock of the endpoint alone.
+    /// The keys on each rail, as on the wire; 0 for a rail that is closed. Written under the endpoint's lock only.
     keys: Box<[AtomicU64]>,
-    /// What is added to an address of ours to name it to a peer.
+    /// Added to a local address, gives the address that a peer's write targets.
     to_target: u64,
     address: u64,
-    /// Behind its last byte.
+    /// One past the last byte.
     end: u64,
 }
 
 impl UserRegion {
-    /// Registers `memory` on every data rail; a rail that refuses undoes the ones before it.
+    /// Registers `memory` on every data rail. If one refuses, the earlier ones are undone.
     pub(super) fn register(nics: &mut [Port], memory: &Memory) -> Result<Self, FabricError> {
         let all = nics.iter_mut().map(|port| port.nic.register(memory.clone()));
         let all: Result<Vec<_>, _> = all.collect();
-        // What was registered before one was refused.
+        // Close what was registered before one was refused.
         let all = all.inspect_err(|_| nics.iter_mut().for_each(|port| port.nic.close_dropped()))?;
         Self::of(all)
     }
 
-    /// The same for pages of ours.
+    /// Registers pages of our own.
     pub(super) fn register_pages(
         nics: &mut [Port],
         pages: Arc<Pages>,
@@ -53,20 +53,20 @@ impl UserRegion {
         Ok(Self { first, others, keys, to_target, address, end })
     }
 
-    /// A data rail was closed, or is open again: the keys there are others now.
+    /// A data rail was closed or opened again: read the key there.
     pub(super) fn rekey(&self, rail: usize, nic: &Nic) {
         if let (Some(region), Some(key)) = (self.rail(rail), self.keys.get(rail)) {
             key.store(nic.key_of(region).to_wire(), Ordering::Relaxed);
         }
     }
 
-    /// Closes it. In an error it is closed where that is possible, and stays registered elsewhere.
+    /// Closes the regions. After an error those that could not be closed stay registered.
     pub(super) fn deregister(self, nics: &mut [Port]) -> Result<(), FabricError> {
         let mut outcome = Ok(());
         for (region, port) in iter::once(self.first).chain(self.others).zip(nics) {
             match port.nic.deregister(region) {
                 Ok(()) => {}
-                // Dropped, and closed when that has ended: no caller comes here before.
+                // Dropped: the NIC closes it when its operations have ended. Callers check that before.
                 Err(Kept::InUse(region)) => {
                     log::error!(
                         "a region in use is given back: a bug in Ironrail; please report it"
@@ -80,7 +80,7 @@ impl UserRegion {
         outcome
     }
 
-    /// Whether an operation of ours touches it.
+    /// Whether an operation of ours uses it.
     pub(super) fn is_used(&self, nics: &[Port]) -> bool {
         let mut rails = iter::once(&self.first).chain(&self.others).zip(nics);
         rails.any(|(region, port)| port.nic.uses_of(region) > 0)
@@ -93,14 +93,14 @@ impl UserRegion {
         address >= self.address && end.is_some_and(|end| end <= self.end)
     }
 
-    /// How many bytes there are from `address` on; none outside.
+    /// The number of bytes from `address` to the end; 0 outside.
     pub(crate) fn bytes_from(&self, address: u64) -> usize {
         let inside = address >= self.address;
         let left = self.end.checked_sub(address).filter(|_| inside).unwrap_or(0);
         usize::try_from(left).unwrap_or(usize::MAX)
     }
 
-    /// Bytes of the buffer as a post on data rail `rail` names them; `None` out of bounds.
+    /// Bytes of the buffer, for a post on data rail `rail`; `None` out of bounds.
     #[inline]
     pub(crate) fn local(
         &self,
@@ -122,7 +122,7 @@ impl UserRegion {
         if rail == 0 { Some(&self.first) } else { self.others.get(rail - 1) }
     }
 
-    /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.
+    /// The target of a peer's write to `address`: an address or an offset, as the domain negotiated.
     #[inline]
     pub(crate) fn target(&self, address: u64) -> u64 {
         address.wrapping_add(self.to_target)
@@ -133,12 +133,10 @@ impl UserRegion {
         self.keys.get(rail).map_or(0, |key| key.load(Ordering::Relaxed))
     }
 
-    /// The buffer.
     pub(crate) fn memory(&self) -> &Memory {
         self.first.memory()
     }
 
-    /// Where the buffer begins.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }

@@ -1,7 +1,7 @@
-//! regMr: NCCL's buffers on the data rails of an endpoint. deregMr is in `deregister`.
+//! regMr: registers NCCL's buffers on the data rails of an endpoint. deregMr is in `deregister`.
 //!
-//! All of it happens under the endpoint's lock, as every post and every reading of a queue: providers keep a domain's keys
-//! where an arriving write looks them up, and at FI_THREAD_DOMAIN nothing else keeps the two apart.
+//! All of it happens under the endpoint's lock, as do posts and reads of queues: providers look up an arriving write's key in the domain's
+//! table of keys, and at FI_THREAD_DOMAIN nothing else synchronises the two (fi_domain(3)).
 
 use fabric::{FabricError, Memory, MemoryKind, UserMemory};
 
@@ -16,7 +16,7 @@ use crate::types::{GpuAccess, gpu_number};
 pub(super) const REGIONS_MAX: u16 = u16::MAX;
 
 impl Endpoint {
-    /// Refuses what the device's properties do not offer.
+    /// An error if the device's properties do not offer this kind of GPU memory.
     pub(crate) fn takes_gpu_memory(&self, by_dmabuf: bool) -> Result<()> {
         match self.device.gpu_access {
             GpuAccess::Direct { dmabuf } if dmabuf || !by_dmabuf => Ok(()),
@@ -34,14 +34,14 @@ impl Endpoint {
             false => Noun::ReceiveComm,
         };
         let (_, comm) = self.comms.any(comm, noun)?;
-        // On a connection that has failed otherwise memory comes and goes as on any.
+        // A connection that has failed for another reason can still register and deregister memory.
         match comm.failure {
             Some(error) if error.cause == Cause::Panicked => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Registers `memory` on every data rail, unless a registration that is held covers it.
+    /// Registers `memory` on every data rail, unless a cached registration covers it.
     pub(crate) fn register(&mut self, memory: UserMemory) -> Result<ObjectId> {
         if memory.kind() != MemoryKind::Host {
             self.takes_gpu_memory(memory.dmabuf().is_some())?;

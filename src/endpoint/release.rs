@@ -1,11 +1,11 @@
-//! The end of an endpoint's objects. Drained and fenced, everything closes by ownership; where a NIC still has operations past the bound,
-//! two laws meet, and [`fabric::Nic`] says what closes first, and what leaks.
+//! Closes an endpoint's libfabric objects. Drained, everything closes by ownership. Where a NIC still has operations past the bound, not
+//! everything can close in order: [`fabric::Nic`] decides what closes first and what leaks.
 
 use super::Endpoint;
 use super::nics::Port;
 
 impl Endpoint {
-    /// Closes what can be closed. The log tells of NICs that leak.
+    /// Closes what can be closed, and logs the NICs that leak.
     pub(crate) fn release(mut self: Box<Self>) {
         let close = |Port { nic, label, .. }: Port| nic.close().err().map(|_| label);
         let leaked: Vec<String> = self.executor.nics.drain(..).filter_map(close).collect();

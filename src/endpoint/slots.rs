@@ -1,16 +1,16 @@
-//! A table of slots with generations: what an id names, and how a stale one is recognised.
+//! A table of slots with generations, so that stale ids are recognised.
 
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 
-/// Values in numbered slots. Taking a value out bumps the slot's generation, so that old ids miss.
+/// Values in numbered slots. Removing a value increments the slot's generation, so that old ids do not match.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u16>,
     limit: u16,
-    /// Where the generations of new slots begin.
+    /// The first generation of new slots.
     first: u16,
-    /// The ids into this table, without slot and generation.
+    /// The kind and endpoint bits of this table's ids.
     family: u64,
 }
 
@@ -38,12 +38,12 @@ impl<T> Slots<T> {
         Self { entries: Vec::new(), free: Vec::new(), limit, first: 0, family: 0 }
     }
 
-    /// Generations begin here: a table that takes another's place begins elsewhere, so that the other's ids miss.
+    /// Generations begin here. A table that replaces another begins elsewhere, so that the other's ids do not match.
     pub(crate) fn beginning_at(self, generation: u16) -> Self {
         Self { first: generation, ..self }
     }
 
-    /// The values are of this kind and endpoint, so that [`Slots::of`] finds them by id.
+    /// Sets kind and endpoint of the ids, for [`Slots::of`].
     pub(crate) fn named(self, kind: ObjectKind, endpoint: u16) -> Self {
         Self { family: ObjectId::new(kind, endpoint, 0, 0, 0).bits(), ..self }
     }
@@ -55,10 +55,10 @@ impl<T> Slots<T> {
         if entry.id == id.bits() { entry.value.as_ref() } else { None }
     }
 
-    /// The value in `slot` has no id any more: [`Slots::get`] finds it still, until it is removed.
+    /// Makes [`Slots::of`] miss the value in `slot`, while [`Slots::get`] still finds it.
     pub(crate) fn hide(&mut self, slot: u16) {
         if let Some(entry) = self.entries.get_mut(usize::from(slot)) {
-            // No id of a value has a line.
+            // The line bits of a value's id are 0, so this id is never looked up.
             entry.id |= 1;
         }
     }
@@ -105,7 +105,7 @@ impl<T> Slots<T> {
         self.entries.get_mut(usize::from(slot))?.value.as_mut()
     }
 
-    /// Takes the value out and frees the slot.
+    /// Removes the value and frees the slot.
     pub(crate) fn remove(&mut self, slot: u16, generation: u16) -> Option<T> {
         let entry = self
             .entries

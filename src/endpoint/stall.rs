@@ -1,4 +1,4 @@
-//! Looks now and then whether a request waits for long, asks the peer how far it is, and says who is late.
+//! Stall reports: checks regularly whether a request has waited for long, queries the peer's progress, and logs which side is late.
 //!
 //! ```text
 //!  NCCL's poll ── a look is due ──▶ the request that waits longest ── ¾ of the bound ─▶ QUERY about its connection
@@ -6,8 +6,8 @@
 //!  the keeper ── requests are open, and NCCL has not polled ─▶ one WARN
 //! ```
 //!
-//! Nothing is noted when a request begins: a look notes which requests are open, and the next ones see which of those still are. Time
-//! counts only while NCCL polls, or, for the keeper, while the keeper does: a process that was stopped has not waited.
+//! Starting a request records nothing. A check records which requests are open, and later checks see which of those still are. Time counts
+//! only while NCCL polls (or, for the keeper's check, while the keeper does): a process that was stopped has not waited.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,48 +22,48 @@ use super::Endpoint;
 use super::comms::Side;
 use crate::types::stall::{ConnectionSnapshot, RailSnapshot, Snapshot, Stall, Uncalled, Waiting};
 
-/// A peer that was asked, and of which nothing was heard for so long, is silent: an idle one answers within about a second.
+/// A peer that was queried and has sent nothing for this long is silent: an idle one answers within about a second.
 const SILENT: Duration = Duration::from_secs(3);
-/// One line in so long a time, of all endpoints together.
+/// The least time between two reports of this process.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// The bound is looked at so many times.
+/// Checks per bound.
 const CHECKS: u32 = 8;
 const CHECK_MIN: Duration = Duration::from_millis(5);
 const CHECK_MAX: Duration = Duration::from_secs(1);
 
-/// When to look, and what was seen.
+/// The schedule of the checks, and their state.
 #[derive(Debug)]
 pub(super) struct StallWatch {
-    /// None: never.
+    /// None: no reports.
     bound: Option<Duration>,
     due: Moment,
-    /// The last look, and the time that NCCL has polled until then.
+    /// The last check, and the time in which NCCL has polled until then.
     checked: Moment,
     polled: Duration,
-    /// The keeper's last look, and for how long it has seen no call of NCCL's.
+    /// The keeper's last check, and for how long it has seen no call of NCCL's.
     kept: Moment,
     uncalled: Duration,
-    /// That was said.
+    /// That was reported.
     uncalled_reported: bool,
 }
 
-/// A comm as the looks see it.
+/// How long a comm has waited, updated by each check.
 #[derive(Debug, Default)]
 pub(super) struct WaitTracker {
-    /// Requests that were open when the wait began, a bit each, and that still are; and when it began, in time polled.
+    /// Requests that were open when the wait began and still are, one bit each; and when it began, in time polled.
     open: u64,
     open_since: Option<Duration>,
-    /// isend or irecv has said "not now" since the last look; and since when no other call came between.
+    /// isend or irecv has returned NULL since the last check; and since when every call has.
     refused: bool,
     refused_since: Option<Duration>,
-    /// It was counted as a stall.
+    /// It is counted as a stall.
     counted: bool,
-    /// How long it had waited at the last look, and whether a wait before this one was long, too.
+    /// The wait at the last check, and whether the wait before the current one was long, too.
     last: Duration,
     slow: bool,
 }
 
-/// A candidate: what waits longest.
+/// A request or a call that waits.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     waiting: Waiting,
@@ -73,7 +73,7 @@ struct Waiter {
 }
 
 impl StallWatch {
-    /// `bound` of zero: never.
+    /// A `bound` of zero: no reports.
     pub(super) fn new(bound: Duration) -> Self {
         Self {
             bound: (!bound.is_zero()).then_some(bound),
@@ -95,7 +95,7 @@ impl StallWatch {
         self.bound.map_or(CHECK_MAX, |bound| (bound / CHECKS).clamp(CHECK_MIN, CHECK_MAX))
     }
 
-    /// A look begins: the time polled so far. A pause of the caller's counts as one interval.
+    /// Begins a check, and returns the time polled so far. A longer pause between polls counts as two intervals.
     fn begin_check(&mut self, now: Moment) -> Duration {
         let every = self.every();
         self.polled += now.since(self.checked).min(2 * every);
@@ -143,14 +143,14 @@ impl WaitTracker {
         self.open &= !bit;
     }
 
-    /// A call must be repeated.
+    /// isend or irecv has returned NULL.
     pub(super) fn refused(&mut self) {
         self.refused = true;
     }
 }
 
 impl Endpoint {
-    /// A poll of NCCL's at which a look is due.
+    /// Checks for stalls, in a poll of NCCL's.
     #[cold]
     pub(super) fn check_stalls(&mut self, now: Moment) {
         let polled = self.watch.begin_check(now);
@@ -176,7 +176,7 @@ impl Endpoint {
         }
     }
 
-    /// What waits longest, and how many others have waited for the bound.
+    /// What has waited longest, and how many others have waited past the bound.
     fn longest(
         &mut self,
         bound: Duration,
@@ -271,7 +271,7 @@ impl Endpoint {
         }
     }
 
-    /// The slot of the connect that has waited longest.
+    /// The slot of the waiting connect.
     fn connecting(&self, waiter: &Waiter) -> Option<Slot> {
         let keys = self.connects.keys();
         let pending = keys.iter().filter_map(|at| self.connects.get(at.0, at.1));
@@ -280,7 +280,7 @@ impl Endpoint {
         slots.next()
     }
 
-    /// The keeper has polled in NCCL's place.
+    /// Checks, in the keeper's poll, whether NCCL has requests open and does not poll.
     #[cold]
     pub(super) fn check_for_calls(&mut self, now: Moment) {
         let Some(bound) = self.watch.bound else { return };
@@ -288,7 +288,7 @@ impl Endpoint {
             (self.watch.kept, self.watch.uncalled) = (now, Duration::ZERO);
             return;
         }
-        // Two looks of the keeper's at least: a process that was stopped polls before the keeper looks again.
+        // At least two checks are needed: after a process was stopped, NCCL polls before the keeper checks again.
         let gap = now.since(self.watch.kept).min(bound / 2).min(now.since(self.core.called()));
         self.watch.uncalled += gap;
         self.watch.kept = now;
@@ -301,7 +301,7 @@ impl Endpoint {
         }
     }
 
-    /// How far everything here is.
+    /// The state of all connections, for a dump.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let now = self.now();
         let connection = |(slot, comm): (Slot, &super::comms::Comm)| {
@@ -352,7 +352,7 @@ impl Endpoint {
     }
 }
 
-/// Whether nothing of the kind was said in the last minute.
+/// Whether the last report is long enough ago.
 fn may_report() -> bool {
     static SAID: Mutex<Option<Instant>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
@@ -379,7 +379,7 @@ mod tests {
         seen.ended(0b01);
         assert_eq!(seen.waited(0b10, s(4), LONG), s(0), "seen for the first time as the oldest");
         assert_eq!(seen.waited(0b10, s(6), LONG), s(2));
-        // Its place is taken again at once.
+        // Another request reuses its bit at once.
         seen.ended(0b10);
         assert_eq!(seen.waited(0b10, s(9), LONG), s(0));
         seen.ended(0b10);

@@ -1,4 +1,4 @@
-//! isend, irecv and test: one way each. What is rare is a call on it.
+//! isend, irecv and test. Each has one path; rare cases are calls out of it.
 
 use proto::Line;
 use proto::budget::Budget;
@@ -16,7 +16,7 @@ use crate::error::{Cause, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
 
-/// What is not told yet of a receive.
+/// Placeholders of a receive whose arguments are not parsed yet.
 const NO_BYTES: Bytes = Bytes { address: 0, named: 0, len: 0, tag: 0, region: LANDING, host: true };
 const NO_RECEIVE: Receive<'_> = Receive {
     target: Target { address: 0, region: LANDING },
@@ -28,7 +28,7 @@ const NO_RECEIVE: Receive<'_> = Receive {
 };
 
 impl Endpoint {
-    /// Sends a message. `None`: not now; a poll was made.
+    /// Sends a message. `None`: not now, and one poll was made.
     #[inline]
     pub(crate) fn isend(&mut self, comm: RawId, outgoing: Buffer) -> Result<Option<RawId>> {
         let id = comm.sender()?;
@@ -71,7 +71,7 @@ impl Endpoint {
         comm.request(line)
     }
 
-    /// Posts a receive, or a group. `None`: not now; a poll was made.
+    /// Posts a receive, or a group of them. `None`: not now, and one poll was made.
     #[inline]
     pub(crate) fn irecv(
         &mut self,
@@ -169,7 +169,7 @@ impl Endpoint {
         }
     }
 
-    /// The request of a receive that may end before its bytes are there.
+    /// The request of a receive whose completion is optional: it may be reported before its bytes arrive.
     #[cold]
     fn optional(&self, request: RawId) -> RawId {
         let Some(id) = ObjectId::from_bits(request.bits()) else { return request };
@@ -178,8 +178,8 @@ impl Endpoint {
         ObjectId::new(kind, self.number, generation, slot, id.line()).raw()
     }
 
-    /// Asks for the request, and polls before it says "not yet". One that is done already is said at once: a poll brings several,
-    /// and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
+    /// Whether the request is done. It polls only if the request is not done at the first check: one poll often completes several requests,
+    /// and NCCL tests them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
     #[inline]
     pub(crate) fn test(&mut self, request: RawId) -> Result<Tested> {
         let id = request.any_request()?;
@@ -244,7 +244,7 @@ impl Endpoint {
                     return Ok(Tested::Pending);
                 }
                 self.incidents.early_receives += 1;
-                // The size is not known yet, and nobody asks: what NCCL flushes is never optional.
+                // The size is not known yet, and NCCL does not read it: it needs sizes for flushes, and no flushed receive is optional.
                 return Ok(Tested::Done(0));
             }
         };
@@ -269,12 +269,12 @@ impl Endpoint {
         })
     }
 
-    /// The sizes of the messages of the group that was last told done.
+    /// The sizes of the messages of the group that `test` reported last.
     pub(crate) fn sizes(&self, count: usize) -> &[usize] {
         &self.sizes[..count.min(MAX_GROUP)]
     }
 
-    /// The end of a request is told. Of the last one only when frames that a peer waits for have left: NCCL may never call again.
+    /// A request's end is reported to NCCL. Before the last open one is reported, urgent frames leave: NCCL may not call again.
     #[inline]
     fn reported(&mut self, slot: Slot, line: u16, tested: Tested) {
         let (messages, bytes) = match tested {
@@ -307,7 +307,7 @@ impl Endpoint {
     }
 }
 
-/// Receives are complete that had cost so many entries of completion queues.
+/// Returns the credits for completion queue entries that completed receives have used.
 pub(super) fn return_entries(budget: &mut Budget, cost: u32) {
     if budget.give_back(cost).is_err() {
         log::error!(

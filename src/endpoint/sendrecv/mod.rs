@@ -1,7 +1,8 @@
-//! SENDRECV: what the endpoint does where its provider has no one-sided writes (`proto::sendrecv`, docs/decisions/0018-sendrecv.md).
+//! SENDRECV, for providers without one-sided writes (`proto::sendrecv`, docs/decisions/0018-sendrecv.md).
 //!
-//! The same loop drives the same channels and connections. Here is how the bytes cross: packets and cells as tagged messages between control
-//! rails, put into the inbox that they name; parts as tagged messages between data rails, into receives that are posted for their lines.
+//! The same loop drives the same channels and connections; only the transport differs. Packets and acknowledgements are tagged messages
+//! between control rails, copied into the inbox that the tag names. Parts are tagged messages between data rails, into receives that are
+//! posted for their lines.
 
 mod packet_buffers;
 
@@ -18,16 +19,16 @@ use super::purpose::Purpose;
 use crate::error::Cause;
 use packet_buffers::PacketBuffers;
 
-/// What an endpoint keeps for it.
+/// The endpoint's state for SENDRECV.
 #[derive(Debug, Default)]
 pub(super) struct Sendrecv {
     letterbox: Letterbox,
-    /// Buffers for packets, by NIC.
+    /// Buffers for received packets, by NIC.
     rooms: Vec<Option<PacketBuffers>>,
 }
 
 impl Sendrecv {
-    /// Registers and posts the buffers of each control rail.
+    /// Registers the buffers of each control rail.
     pub(super) fn new(nics: &mut [Port]) -> Result<Self, FabricError> {
         let rooms = nics.iter_mut().map(|port| {
             let has_control = port.nic.has_control();
@@ -36,7 +37,7 @@ impl Sendrecv {
         Ok(Self { letterbox: Letterbox::default(), rooms: rooms.collect::<Result<_, _>>()? })
     }
 
-    /// The address that a peer is told of a unit that it is lent.
+    /// Lends a unit to a peer, and returns the address for the peer to send to.
     pub(super) fn lend(&mut self, memory: MemoryId) -> u64 {
         self.letterbox.lend(memory)
     }
@@ -45,7 +46,7 @@ impl Sendrecv {
         self.letterbox.retire(memory);
     }
 
-    /// Posts the receives of packets that have ended.
+    /// Posts the packet receives again that have completed.
     #[inline]
     pub(super) fn post_receives(&mut self, nics: &mut [Port]) {
         for (rooms, port) in self.rooms.iter_mut().zip(nics) {
@@ -57,7 +58,7 @@ impl Sendrecv {
         }
     }
 
-    /// No receive is posted any more.
+    /// Stops posting receives.
     pub(super) fn stop(&mut self) {
         self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
     }
@@ -68,7 +69,7 @@ impl Sendrecv {
 }
 
 impl Executor {
-    /// Posts a receive of a connection, or asks for its end. False: not now.
+    /// Posts a receive of a connection, or cancels it. False: the provider refused it for now.
     #[inline]
     pub(super) fn tag(&mut self, slot: Slot, tagged: &Tagged) -> bool {
         let Some((channel, generation)) = self.connections.get(slot.index()).copied() else {
@@ -89,7 +90,7 @@ impl Executor {
         let region = named(&self.regions, &self.landing, target.region);
         let local = usize::try_from(len).ok().and_then(|len| {
             let region = region?;
-            // Older NCCL gives no bytes any address.
+            // Older NCCL passes any address for an empty buffer.
             let address = if len == 0 { region.address() } else { target.address };
             region.local(lane.nic, address, len)
         });
@@ -107,7 +108,7 @@ impl Executor {
         }
     }
 
-    /// A receive that was advertised will never be posted: its channel cannot go on.
+    /// A receive that was advertised cannot be posted: its channel fails.
     #[cold]
     fn never_received(
         &mut self,
@@ -124,7 +125,7 @@ impl Executor {
         self.queued.push_back(Event::Connection { slot, generation, event });
     }
 
-    /// A packet or a cell has come: it goes where its tag says, as if its peer had written it there.
+    /// A packet or an acknowledgement has arrived: copied to where its tag says, as if the peer had written it there.
     #[inline]
     pub(super) fn packet_came(
         &mut self,
@@ -150,7 +151,7 @@ impl Executor {
         None
     }
 
-    /// The receive of a packet has ended without one.
+    /// A packet receive has ended without a packet.
     #[cold]
     pub(super) fn no_packet_came(&mut self, nic: usize, buffer: u16) {
         if let Some(rooms) = self.sendrecv.as_mut().and_then(|sendrecv| sendrecv.room(nic)) {

@@ -1,4 +1,4 @@
-//! Buffers that packets arrive in, on one control rail: one registration, cut into receives that take every tag.
+//! The buffers that packets arrive in, on one control rail: one registration, cut into receives that match every tag.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use fabric::{Control, FabricError, Nic, Pages, Post, Region, Tags};
 use super::super::memory::SENT_RING;
 use super::super::purpose::Purpose;
 
-/// Receives kept posted. More packets than that wait in the provider; a channel has at most its ring of them under way.
+/// Receives that are kept posted. Further packets wait in the provider; a channel has at most a ring of them in flight.
 const RECEIVES: u16 = 32;
-/// The longest packet, or a cell.
+/// The longest packet.
 const PACKET_BYTES: usize = SENT_RING.packet_bytes_max() as usize;
 
 #[derive(Debug)]
 pub(super) struct PacketBuffers {
     region: Region<Control>,
     pages: Arc<Pages>,
-    /// Receives that are to be posted.
+    /// Buffers whose receives are to be posted.
     unposted: Vec<u16>,
 }
 
@@ -27,11 +27,11 @@ impl PacketBuffers {
         Ok(Self { region, pages, unposted: (0..RECEIVES).collect() })
     }
 
-    /// Posts what has ended again, as far as the provider takes it.
+    /// Posts receives until the provider refuses one.
     ///
     /// # Errors
     ///
-    /// What fi_trecv (fi_tagged(3)) returned: the rail cannot hear any more.
+    /// What fi_trecv (fi_tagged(3)) returned: the rail cannot receive any more.
     #[inline]
     pub(super) fn post(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
         while let Some(buffer) = self.unposted.last().copied() {
@@ -46,7 +46,7 @@ impl PacketBuffers {
         Ok(())
     }
 
-    /// Hands the words of a packet out that lies in this buffer.
+    /// Passes the words of the packet in this buffer to `put`.
     #[inline]
     pub(super) fn copy_out(&self, buffer: u16, len: usize, mut put: impl FnMut(usize, u64)) {
         let first = usize::from(buffer) * PACKET_BYTES / 8;
@@ -55,13 +55,13 @@ impl PacketBuffers {
         }
     }
 
-    /// A receive has ended: it is posted again with the next poll.
+    /// A receive has ended: the next poll posts it again.
     #[inline]
     pub(super) fn ended(&mut self, buffer: u16) {
         self.unposted.push(buffer);
     }
 
-    /// No receive is posted any more.
+    /// Stops posting receives.
     pub(super) fn stop(&mut self) {
         self.unposted.clear();
     }

@@ -1,4 +1,4 @@
-//! Listen and accept: OPENs that a listener's secret proves are queued, and answered by OPENED.
+//! Listen and accept. OPENs with a proof of the listener's secret are queued; accept answers one with OPENED.
 
 use proto::codec::Bounded;
 use proto::frame::Refusal;
@@ -13,24 +13,24 @@ use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
 
-/// What `listen` opened.
+/// A listener.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Listening {
     listener: ListenerId,
-    /// Receives of its connections come in groups.
+    /// The caller's version of NCCL's table has grouped receives.
     groups: bool,
-    /// A connection that is answered, until OPENED has left.
+    /// The connection whose OPENED has not left yet.
     accepting: Option<Slot>,
     /// A call about it has panicked.
     pub(in crate::endpoint) broken: bool,
-    /// Since when accept finds nothing, and whether that was said.
+    /// Since when accept has found no peer, and whether that was logged.
     waiting_since: Option<Moment>,
     warned: bool,
 }
 
 impl Endpoint {
-    /// Opens a listener, and writes the handle that peers connect with. `max_group`: the largest group of receives of the caller's
-    /// version.
+    /// Opens a listener, and writes the handle that peers connect with. `max_group`: the largest group of receives in the caller's version
+    /// of NCCL's table.
     pub(crate) fn listen(
         &mut self,
         handle: &mut [u8; HANDLE_BYTES],
@@ -70,7 +70,7 @@ impl Endpoint {
         Ok(listener)
     }
 
-    /// `None`: nobody has connected, or the answer has not left; a poll was made.
+    /// `None`: no peer has connected, or OPENED has not left; one poll was made.
     pub(crate) fn accept(&mut self, id: ObjectId) -> Result<Option<ObjectId>> {
         self.check_alive()?;
         let now = self.now();
@@ -124,7 +124,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What the rails carry in 20 us.
+    /// The bytes that the rails carry in 20 us.
     fn busy_bytes(&self) -> u64 {
         u64::from(self.device.speed_mbps) * 20 / 8
     }
@@ -140,12 +140,12 @@ impl Endpoint {
         let Some(listening) = self.listeners.get_mut(at.0, at.1) else { return Ok(None) };
         listening.accepting = None;
         if gone {
-            // The peer is gone before it knew of the connection: the listener goes on.
+            // The peer has ended before the connection was made. The listener stays usable.
             self.discard(slot, Side::Receive);
             return Ok(None);
         }
         (listening.waiting_since, listening.warned) = (None, false);
-        // Some providers send what is posted with a later poll, and NCCL may make none before its peer has connected.
+        // Some providers send what was posted only in a later poll, and NCCL may make none before its peer has connected.
         self.needs_keeper = self.core.owes();
         let (channel, _) = self.executor.connections[slot.index()];
         let tally = self.tally(channel, Side::Receive);
@@ -171,7 +171,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Says once that accept is waiting, and ends the wait.
+    /// Logs once that accept is waiting, and returns an error past the bound.
     fn watch_accept(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
         let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());

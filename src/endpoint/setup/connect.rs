@@ -1,4 +1,4 @@
-//! Connect: meets the peer, asks its listener, and opens the sending side with the answer.
+//! Connect: exchanges HELLOs with the peer, sends OPEN to its listener, and makes the send comm when OPENED arrives.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::error::{Cause, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
 
-/// A connect on its way.
+/// A connect that has not finished.
 #[derive(Debug)]
 pub(in crate::endpoint) struct PendingConnect {
     peer: PeerId,
     target: Handle,
     began: Moment,
     warned: bool,
-    /// The slot of the connection, once the peer is known.
+    /// The connection's slot, once there is a channel to the peer.
     slot: Option<Slot>,
 }
 
@@ -40,7 +40,7 @@ impl PendingConnect {
 }
 
 impl Endpoint {
-    /// Begins a connection, or goes on with the one that the handle remembers. `None`: not yet; a poll was made.
+    /// Begins a connection, or continues the one that the handle's scratch area names. `None`: not yet, and one poll was made.
     pub(crate) fn connect(
         &mut self,
         handle: &mut [u8; HANDLE_BYTES],
@@ -106,7 +106,7 @@ impl Endpoint {
         Ok(None)
     }
 
-    /// Once the peer is known: a slot for the connection, which then asks.
+    /// Once there is a channel to the peer, takes a slot for the connection and sends OPEN.
     fn take_slot(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
         let Some(pending) = self.connects.get(at.0, at.1) else { return Ok(()) };
         let (peer, target) = (pending.peer, pending.target);
@@ -124,7 +124,7 @@ impl Endpoint {
         let count = CONNECTIONS_MAX;
         let full = Cause::Full { table: Table::Connections, count };
         let name = self.core.vacant().ok_or(full)?;
-        // A sender takes groups of any size: the receiver says whether there are any.
+        // A sender supports groups; whether there are any is the receiver's choice.
         let flow = self.executor.peers.connecting(peer, name, &target, self.features(true));
         let flow = flow.ok_or(Cause::NoCommonRail)?;
         self.assign_slot(name.slot, channel, name.generation);
@@ -138,7 +138,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The comm, once the listener has answered.
+    /// The send comm, once the listener has answered.
     fn answered(&mut self, at: (u16, u16), slot: Slot) -> Result<Option<ObjectId>> {
         let flow = self.core.connection(slot).ok_or(Cause::Stale(Noun::Connection))?;
         let (channel, _) = self.executor.connections[slot.index()];
@@ -157,7 +157,7 @@ impl Endpoint {
         Ok(Some(comm))
     }
 
-    /// NCCL asks no more: what comes of it is closed.
+    /// NCCL has given up on a connect: the connection is closed.
     pub(in crate::endpoint) fn abandon_connect(&mut self, at: (u16, u16)) {
         let Some(pending) = self.connects.remove(at.0, at.1) else { return };
         if let Some(slot) = pending.slot {
@@ -165,7 +165,7 @@ impl Endpoint {
         }
     }
 
-    /// A connection that NCCL never had, or has no more, is closed.
+    /// Closes a connection for which NCCL has no comm.
     pub(super) fn discard(&mut self, slot: Slot, side: Side) {
         let (channel, _) = self.executor.connections[slot.index()];
         let mut comm = Comm::new(side, channel, CommCounters::default());
@@ -176,7 +176,7 @@ impl Endpoint {
         self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
     }
 
-    /// Says once whom connect is waiting for, and ends the wait.
+    /// Logs once that connect is waiting, and returns an error past the bound.
     fn watch_connect(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
         let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());
@@ -195,7 +195,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A connection sits in a slot from now on.
+    /// Records the channel and generation of the connection in a slot.
     pub(super) fn assign_slot(&mut self, slot: Slot, channel: ChannelId, generation: Generation) {
         let connections = &mut self.executor.connections;
         while connections.len() <= slot.index() {
@@ -204,7 +204,7 @@ impl Endpoint {
         connections[slot.index()] = (channel, generation);
     }
 
-    /// What connect keeps in the handle: the place of the pending connect, and our endpoint.
+    /// The handle's scratch area: the id of the pending connect, and our endpoint's.
     fn scratch(&self, at: (u16, u16)) -> [u8; 16] {
         let mut scratch = [0; 16];
         scratch[..8].copy_from_slice(&self.connect_id(at).bits().to_le_bytes());

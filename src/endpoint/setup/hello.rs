@@ -1,4 +1,4 @@
-//! HELLO: who is there, which rails pair, and the channel that comes of it.
+//! HELLO: exchanges identities and addresses with a peer, pairs rails, and makes the channel.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -20,13 +20,13 @@ use super::SETUP_RAIL;
 use crate::error::{Bug, Cause, Error, Result, Table};
 use crate::label::Label;
 
-/// Past so many different differences, the log hears of no more.
+/// Differences between ends that are logged at most.
 const DIFFERENCES_MAX: usize = 16;
 
 impl Endpoint {
-    /// A two-sided message: bytes of anybody's.
+    /// Handles a two-sided message. Its bytes may be anyone's.
     pub(in crate::endpoint) fn letter_received(&mut self, bytes: &[u8]) {
-        // What this end can do is said by its first HELLO: before it is known, the peer asks again.
+        // The first HELLO carries this end's capabilities. Until they are known letters are ignored; the peer repeats its own.
         if !self.is_probed {
             return;
         }
@@ -43,7 +43,7 @@ impl Endpoint {
             Heard::Meets { peer, letter } => {
                 let channel = match self.make_channel(peer) {
                     Ok(channel) => channel,
-                    // The peer repeats its HELLO, and this is tried again.
+                    // The peer repeats its HELLO, so this is retried.
                     Err(error) => {
                         log::warn!("device {}: no channel to a peer: {error}", self.label());
                         return;
@@ -81,7 +81,7 @@ impl Endpoint {
         }
     }
 
-    /// Presents ourselves to the peers of which only a handle is known, where that is due.
+    /// Sends a HELLO to each peer of which only a handle is known, where one is due.
     pub(in crate::endpoint) fn send_hellos(&mut self, now: Moment) -> Result<()> {
         while let Some(greeting) = self.executor.peers.next_hello(now) {
             let Greeting { peer, control, bytes, .. } = greeting;
@@ -99,7 +99,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A rail of ours, and the address that it reaches.
+    /// Inserts a peer's address for a rail of ours.
     fn lane(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
         let port = self.executor.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
         match port.nic.join(name) {
@@ -108,7 +108,7 @@ impl Endpoint {
         }
     }
 
-    /// A peer is known: the channel to it is made.
+    /// Makes the channel to a peer whose HELLO has arrived.
     fn make_channel(&mut self, id: PeerId) -> Result<proto::ChannelId> {
         let none = Cause::Bug(Bug::SlotTaken);
         let peers = &self.executor.peers;
@@ -156,14 +156,14 @@ impl Endpoint {
         Ok(lanes.into())
     }
 
-    /// One user less of each of these addresses.
+    /// Releases one use of each of these addresses.
     fn remove_addresses(&mut self, lanes: &[Lane]) {
         for lane in lanes {
             self.executor.nics[lane.nic].nic.leave(lane.peer);
         }
     }
 
-    /// Sends a message to who asked, at the address that came with the question. Unsent, it is asked for again.
+    /// Replies to the address that came with a letter. If the provider refuses, the peer repeats its letter.
     fn reply(&mut self, to: &[u8], bytes: &[u8]) {
         let Ok(lane) = self.lane(SETUP_RAIL, to) else { return };
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
@@ -176,7 +176,7 @@ impl Endpoint {
         }
     }
 
-    /// A difference between the ends that should not be: one WARN that names it, however many connections have it.
+    /// Logs differences of settings and versions between the ends, once each, however many connections have them.
     fn compare(&self, name: &PeerName, theirs: &Host) {
         let ours = &self.executor.peers.us().host;
         let mut found = differences(ours, theirs);
@@ -191,7 +191,7 @@ impl Endpoint {
     }
 }
 
-/// Whether the log does not have this yet. What comes past the bound is left out: there is enough to mend.
+/// Whether these differences were not logged yet. Past the bound further ones are left out: there is enough to correct.
 fn is_deferred(difference: &[String]) -> bool {
     static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! How connections come about: what `proto::setup` says, done. Nothing here blocks.
+//! Connection set-up: performs what `proto::setup` decides. Nothing here blocks.
 
 mod accept;
 mod connect;
@@ -19,10 +19,10 @@ use super::nics::Port;
 use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{DeviceFacts, Settings};
 
-/// The control rail on which endpoints meet.
+/// The NIC whose control rail carries HELLOs.
 const SETUP_RAIL: usize = 0;
 
-/// Our rails, as peers are told of them.
+/// Our rails, as HELLO describes them.
 pub(super) fn rails_of(nics: &[Port]) -> Result<Vec<Rail>> {
     let address = |name: &[u8]| Address::new(name).ok_or(Cause::AddressTooLong { len: name.len() });
     let rails = (0..).zip(nics).map(|(index, port)| {
@@ -38,7 +38,7 @@ pub(super) fn rails_of(nics: &[Port]) -> Result<Vec<Rail>> {
     rails.collect()
 }
 
-/// What peers are told of this process.
+/// This process, as HELLO describes it.
 pub(super) fn host_of(device: &DeviceFacts, settings: &Settings) -> Host {
     let packed =
         |version: fabric::Version| u32::from(version.major) << 16 | u32::from(version.minor);
@@ -52,7 +52,8 @@ pub(super) fn host_of(device: &DeviceFacts, settings: &Settings) -> Host {
     }
 }
 
-/// The inboxes that we lend. Where no message comes inline they hold adverts, and a short one has room for more than a window of them.
+/// The size of the inboxes that we lend. Without inline messages they hold control frames only, and a short one has room for the adverts of
+/// more than a window.
 pub(super) fn ring_of(settings: &Settings, capabilities: &Capabilities) -> Ring {
     match settings.inline_bytes_max {
         0 => Ring::SHORT,
@@ -61,7 +62,7 @@ pub(super) fn ring_of(settings: &Settings, capabilities: &Capabilities) -> Ring 
     }
 }
 
-/// What we would like channels to be like.
+/// The channel parameters that we propose.
 pub(super) fn offers_of(settings: &Settings, capabilities: &Capabilities) -> Offers {
     Offers {
         ring: ring_of(settings, capabilities),
@@ -71,18 +72,18 @@ pub(super) fn offers_of(settings: &Settings, capabilities: &Capabilities) -> Off
 }
 
 impl Endpoint {
-    /// The longest message that may come inline without an advert: none where a connection may receive into GPU memory, which no copy
-    /// of ours reaches.
+    /// The longest message that may come inline before its advert: 0 where a connection may receive into GPU memory, which the CPU must not
+    /// copy to.
     fn inline_unadvertised(&self) -> u16 {
         if self.device.gpu_access.is_direct() { 0 } else { self.settings.inline_bytes_max }
     }
 
-    /// How our side can send and receive.
+    /// The features of our side.
     fn features(&self, groups: bool) -> Features {
         Features { groups, fin_only: self.settings.force_fin && self.executor.sendrecv.is_none() }
     }
 
-    /// Why a channel cannot go on, for a call of set-up.
+    /// A channel's failure, for a call of set-up.
     fn channel_failure(&mut self, channel: ChannelId) -> Error {
         match self.executor.peer_mut(channel).and_then(|peer| peer.failure.as_mut()) {
             Some(failure) => super::failures::repeated(failure),
