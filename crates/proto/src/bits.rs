@@ -1,4 +1,4 @@
-//! Takes the low bits of a word, where cutting is the point.
+//! Truncating casts that are meant to truncate, and the mixing step of the checks.
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "cutting to the low bits is the point")]
@@ -31,8 +31,8 @@ pub(crate) const fn count32(count: usize) -> u32 {
     count as u32
 }
 
-/// Mixes two words into a seed: both halves of the 128-bit product, so that every bit of every input moves the result,
-/// and the order of the calls matters. (The step of wyhash, by Wang Yi.)
+/// Mixes two words into a seed, by both halves of the 128-bit product: every bit of every input affects the result, and
+/// the order of the calls matters. (The step of wyhash, by Wang Yi.)
 #[inline]
 pub(crate) const fn mix(seed: u64, first: u64, second: u64) -> u64 {
     let product = (first ^ MIX_SECRET) as u128 * (second ^ seed) as u128;
@@ -41,7 +41,7 @@ pub(crate) const fn mix(seed: u64, first: u64, second: u64) -> u64 {
     low ^ (product >> 64) as u64
 }
 
-/// Folds a mixed word to the 32 bits that travel as a check.
+/// Folds a mixed word to the 32 bits of a check on the wire.
 #[inline]
 pub(crate) const fn fold(word: u64) -> u32 {
     low32(word ^ (word >> 32))

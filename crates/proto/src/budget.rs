@@ -1,21 +1,21 @@
-//! How many arrivals the completion queues of one endpoint must have room for: what `irecv` may have outstanding.
+//! Completion queue credit: how many arrivals the receives of one endpoint may cause at most.
 //!
-//! A part that arrives takes an entry of its rail's queue, and a queue that overruns loses completions for good. So each
-//! receive is charged with the most entries that it can cost any one queue, and past the budget `irecv` answers "not yet".
-//! Connections that were refused are served in the order of their slots, each once per cycle: the one that is next may
-//! wait for as much as it asked for, and no other takes it meanwhile.
+//! A part that arrives takes an entry of its rail's queue, and a queue that overruns loses completions for good. So
+//! each receive is charged with the most entries of one queue that it can take, and beyond the budget `irecv` answers
+//! "not yet". Connections that were refused are served round robin, in the order of their slots. Entries that are
+//! returned are kept for the next one in that order until it has as many as it requested.
 
 use super::ids::Slot;
 use super::split::Cutting;
 use crate::bits::{count32, low16};
 use crate::limits::{MAX_GROUP, MAX_PARTS};
 
-/// Refusals after which a connection that no longer asks loses its place. An endpoint has at most 16,384 connections, so one
-/// that is called at all has asked again before.
+/// A waiting connection that has not retried for so many refusals of others loses its place. An endpoint has at most
+/// 16,384 connections, so one that is called at all has retried by then.
 const PATIENCE: u32 = 4 * count32(Slot::COUNT);
 const WORDS: usize = Slot::COUNT / 64;
 
-/// The entries of one endpoint.
+/// The completion queue entries of one endpoint.
 #[derive(Debug)]
 pub struct Budget {
     capacity: u32,
@@ -23,17 +23,16 @@ pub struct Budget {
     /// A bit per connection that was refused and has not been served since.
     waiting: Box<[u64; WORDS]>,
     waiters: u32,
-    /// Where the search for the next one begins.
+    /// The slot where the search for the next waiting connection begins.
     next: u16,
     refusals: u32,
 }
 
-/// More entries were given back than were taken.
+/// More entries were returned than were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeverTaken;
 
-/// The most entries of one queue that a receive of `len` bytes can take: on one rail, all its parts but those that must be
-/// elsewhere.
+/// The most entries of one queue that a receive of `len` bytes can take: all parts that one rail may carry.
 #[inline]
 pub fn entries(cutting: &Cutting, len: u64) -> u32 {
     let longest = len.min(cutting.immediates_end());
@@ -44,11 +43,12 @@ pub fn entries(cutting: &Cutting, len: u64) -> u32 {
     parts.min(MAX_PARTS)
 }
 
-/// What a queue must at least have room for: one group of the longest receives.
+/// The smallest budget: one group of the longest receives.
 pub const CAPACITY_MIN: u32 = count32(MAX_GROUP) * MAX_PARTS;
 
 impl Budget {
-    /// A budget of so many entries; at least [`CAPACITY_MIN`], since one group of a connection always fits.
+    /// A budget of `capacity` entries, or of [`CAPACITY_MIN`] if that is more, so that one group of a connection always
+    /// fits.
     pub fn new(capacity: u32) -> Self {
         Self {
             capacity: capacity.max(CAPACITY_MIN),
@@ -68,7 +68,7 @@ impl Budget {
         self.capacity
     }
 
-    /// Whether a connection may post receives that cost so many entries, which are then taken. Else it asks again later.
+    /// Takes `cost` entries if a connection may post the receives that need them. False: the caller tries again later.
     #[inline]
     pub fn take(&mut self, slot: Slot, cost: u32) -> bool {
         if self.waiters == 0 && self.has(cost) {
@@ -123,7 +123,7 @@ impl Budget {
         Slot::new(word * 64 + self.waiting[word].trailing_zeros() as usize)
     }
 
-    /// The connection waits no longer, and the cycle goes on behind it.
+    /// The connection waits no longer. The next search begins at the slot behind it.
     fn serve(&mut self, slot: Slot) {
         self.leave(slot);
         self.next = low16((slot.index() as u64 + 1) % Slot::COUNT as u64);
@@ -137,15 +137,15 @@ impl Budget {
         }
     }
 
-    /// Receives are complete that had cost so much, or can take no part any more. An error is a bug: the queues are not
-    /// guarded any more.
+    /// Returns the entries of receives that are complete, or that no part can reach any more. An error is a bug: the
+    /// budget no longer protects the queues.
     #[inline]
     pub fn give_back(&mut self, cost: u32) -> Result<(), NeverTaken> {
         self.used = self.used.checked_sub(cost).ok_or(NeverTaken)?;
         Ok(())
     }
 
-    /// The connection is closed: it asks no more.
+    /// The connection is closed: it waits no longer.
     pub fn forget(&mut self, slot: Slot) {
         self.leave(slot);
     }
@@ -168,9 +168,9 @@ mod tests {
         for capacity in [512, 513, 600] {
             let mut budget = Budget::new(capacity);
             let mut taken = 0;
-            for asked in (0..4000_u32).map(|index| 1 + index % 9) {
-                if budget.take(slot(asked as usize), asked) {
-                    taken += asked;
+            for requested in (0..4000_u32).map(|index| 1 + index % 9) {
+                if budget.take(slot(requested as usize), requested) {
+                    taken += requested;
                 }
                 assert_eq!(budget.used(), taken);
                 assert!(taken <= capacity);
@@ -199,7 +199,7 @@ mod tests {
         let mut budget = Budget::new(512);
         while budget.take(slot(0), 1) {}
         assert!(!budget.take(slot(9), 8));
-        // Single receives complete and are posted again at once; the group asks every third time.
+        // Single receives complete and are posted again at once; the group tries every third time.
         let mut served = None;
         for round in 0..100 {
             budget.give_back(1).unwrap();
@@ -221,7 +221,7 @@ mod tests {
                 let mut budget = Budget::new(512);
                 assert!(budget.take(slot(5000), 512));
                 let mut served = vec![0; count];
-                // They ask in one order, so that the first could be served always.
+                // They try in one order, so that the first could be served always.
                 let mut ask = |budget: &mut Budget| {
                     for (index, served) in served.iter_mut().enumerate() {
                         *served += i32::from(budget.take(slot(first + index), 1));
@@ -232,7 +232,7 @@ mod tests {
                     budget.give_back(1).unwrap();
                     ask(&mut budget);
                 }
-                // One round may end at the connection where the cycle begins anew.
+                // One round may end in the middle of the cycle.
                 assert!(served.iter().all(|served| (1..=3).contains(served)), "{served:?}");
                 assert_eq!(served.iter().sum::<i32>(), 2 * i32::try_from(count).unwrap());
             }
@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_asks_no_more_does_not_block_the_others() {
+    fn a_connection_that_no_longer_tries_does_not_block_the_others() {
         let mut budget = Budget::new(512);
         assert!(budget.take(slot(0), 512));
         assert!(!budget.take(slot(7), 8));
         budget.give_back(4).unwrap();
-        let asked = (0..2 * PATIENCE).take_while(|_| !budget.take(slot(9), 1)).count();
-        assert_eq!(asked, PATIENCE as usize + 1);
+        let requested = (0..2 * PATIENCE).take_while(|_| !budget.take(slot(9), 1)).count();
+        assert_eq!(requested, PATIENCE as usize + 1);
         assert!(budget.take(slot(4), 1));
     }
 

@@ -1,9 +1,9 @@
-//! What a provider was found to do. Peers exchange theirs at connect and use what both have.
+//! What the probe found that a provider can do. Peers exchange theirs at connect and use what both have.
 
 use crate::codec::{HandshakeError, Reader, Writer};
 use crate::limits::PART_ALIGN;
 
-/// How many bytes of an immediate arrive, if any.
+/// How many bytes of an immediate (remote CQ data) arrive, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ImmediateWidth {
@@ -13,30 +13,31 @@ pub enum ImmediateWidth {
     Eight = 8,
 }
 
-/// The findings of the probe.
+/// The results of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     pub immediate: ImmediateWidth,
-    /// The completion of an arrival tells how many bytes arrived.
+    /// The completion of an arrival has the true length (`fi_cq_data_entry::len`).
     pub true_lengths: bool,
-    /// A rail can read from its own memory, as a flush does.
+    /// A rail can read its own process's memory, as a flush does.
     pub self_read: bool,
     /// The completion of a write proves that its bytes are at the peer.
     pub proves_arrival: bool,
-    /// FI_DELIVERY_COMPLETE is honoured when asked for.
+    /// FI_DELIVERY_COMPLETE is honoured when requested.
     pub delivery_complete: bool,
-    /// Peers name our memory by virtual address, not by offset.
+    /// Peers address our memory by virtual address, not by offset (FI_MR_VIRT_ADDR).
     pub virtual_addresses: bool,
-    /// There are no writes: everything moves in messages with tags.
+    /// There is no RMA: everything is sent in tagged messages (SENDRECV).
     pub messages: bool,
-    /// Writes up to this are injected.
+    /// Writes up to this length are injected.
     pub rma_inject_bytes: u32,
     /// The longest write, in bytes.
     pub largest_write: u64,
 }
 
 impl Capabilities {
-    /// What both ends have. How memory is named stays each end's own matter: the one that owns it says the address.
+    /// What both ends can do. Whether memory is addressed by virtual address needs no agreement: the owner of the
+    /// memory sends the address to use.
     #[must_use]
     pub fn agree(&self, peer: &Self) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl Capabilities {
         writer.field(LARGEST, &self.largest_write.to_le_bytes());
     }
 
-    /// Flags of a later version that we do not know are ignored: the intersection has no use for them.
+    /// Unknown flags, of a later version, are ignored: they cannot be in the intersection.
     pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
         let (mut width, mut flags, mut inject, mut largest) = (None, None, None, None);
         for field in Reader::new(bytes) {

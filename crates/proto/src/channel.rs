@@ -6,8 +6,9 @@
 //!             Acknowledgement ──▶ in packets, or the peer's cell
 //! ```
 //!
-//! The way out of a lost packet and of a lost control rail is one: the reader lends a new inbox of the next epoch, never
-//! reads the old one again, and the writer goes on there. The first inbox is lent in the same way.
+//! Recovery from a lost packet and from a lost control rail is the same: the reader lends a new inbox under the next
+//! epoch and never reads the old one again; the writer continues in the new one. The first inbox is lent in the same
+//! way.
 
 mod acknowledgement;
 mod asking;
@@ -42,27 +43,27 @@ use super::memory::{InboxMemory, MemoryId, ShadowMemory, Shadows};
 use super::packet::{Header, Ring};
 use crate::limits::MAX_DATA_RAILS;
 
-/// What a channel is made with.
+/// The parameters of a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
     pub ring: Ring,
-    /// How many control rails there are.
+    /// The number of control rails.
     pub rails: u8,
-    /// How many data rails there are.
+    /// The number of data rails.
     pub data_rails: u8,
-    /// The rail of the first inbox: by the channel's id, so that channels spread.
+    /// The rail of the first inbox, derived from the channel's id, so that channels spread over the rails.
     pub rail: u8,
-    /// What the peer's letters must name: a random number.
+    /// The random key that the peer's letters must carry.
     pub key: u64,
-    /// What each of them is called in the list of our own.
+    /// For each data rail of the channel, its index among this endpoint's rails.
     pub locals: [u8; MAX_DATA_RAILS],
-    /// The loss of a data rail is survived where another one is left.
+    /// Whether the loss of a data rail is survived, if another one is left.
     pub failover: bool,
-    /// Immediates arrive, by which a lost rail can be tried.
+    /// Whether immediates arrive, which trials of a lost rail need.
     pub tries: bool,
-    /// A data rail on which writes never end can be closed all the same.
+    /// Whether a data rail with writes that never complete can be closed.
     pub closes: bool,
-    /// How long a peer that is waited for may be silent.
+    /// Keepalive timeout: how long a peer may be silent while this side waits for it.
     pub peer_timeout: Duration,
     /// The number of the first packet in both directions: 1, except in tests of the wrap.
     pub first: PacketNumber,
@@ -73,9 +74,9 @@ pub struct Parameters {
 pub enum Cause {
     /// No control rail is left.
     NoRail,
-    /// The peer is waited for, and nothing was heard of it.
+    /// Timeout: this side waits for the peer, and nothing was received from it.
     Silent,
-    /// The peer is waited for, and the provider takes nothing for it.
+    /// This side waits for the peer, and the provider refuses all posts to it.
     Refused,
     /// Parts of a data rail whose writes completed have not arrived.
     DataLost {
@@ -89,20 +90,20 @@ pub enum Cause {
     DataFailed {
         rail: u8,
     },
-    /// Nothing was taken on a data rail for too long.
+    /// A data rail refused all posts for too long.
     DataRefused {
         rail: u8,
     },
-    /// Writes on a data rail do not end.
+    /// Writes on a data rail do not complete.
     DataHangs {
         rail: u8,
     },
-    /// A data rail of ours is closed because of another peer.
+    /// A data rail of ours was closed because of another peer.
     RailClosing {
         rail: u8,
     },
     Malformed(Malformed),
-    /// The peer acknowledges what was never sent.
+    /// The peer acknowledged a packet that was never sent.
     NeverSent,
     /// A frame behind END.
     AfterEnd,
@@ -112,22 +113,22 @@ pub enum Cause {
     Peer,
 }
 
-/// A write that the channel wants posted.
+/// An RDMA write to post for the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Post {
     pub write: WriteId,
-    /// The control rail.
+    /// The control rail to post on.
     pub rail: u8,
     pub from: MemoryId,
-    /// Where its bytes start in the shadow, and in the peer's inbox alike.
+    /// Offset of the bytes, the same in the shadow and in the peer's inbox.
     pub at: u32,
     pub bytes: u32,
-    /// The peer's inbox.
+    /// Address of the peer's inbox.
     pub address: u64,
     pub key: u64,
 }
 
-/// Names a write of the channel until it has ended.
+/// Identifies a write of the channel until it has completed or failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteId {
     pub epoch: Epoch,
@@ -143,10 +144,10 @@ pub enum Written {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Alive,
-    /// It drains its inbox once more, then it has failed.
+    /// The inbox is drained once more, then the channel has failed.
     Failing(Cause),
     Failed(Cause),
-    /// END both ways.
+    /// END was sent and received.
     Over,
 }
 
@@ -164,9 +165,9 @@ pub struct Channel {
     rails: ControlRails,
     /// A new inbox must be lent.
     wants_inbox: bool,
-    /// It must lie on another rail than the present one, if one lives: a packet was lost there.
+    /// The new inbox must be on another rail than the present one, if one lives: a packet was lost there.
     wants_another_rail: bool,
-    /// Inboxes per rail that are read no more and that a late write may still reach.
+    /// Old inboxes per rail that a late write may still reach.
     quarantined: [u8; CONTROL_RAILS_MAX],
     left: Vec<Left>,
     confirmed: letters::Confirmed,
@@ -174,7 +175,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// None unless there are 1 to 4 rails.
+    /// None unless there are 1 to 4 control rails.
     pub fn new(parameters: Parameters, now: Moment) -> Option<Self> {
         let Parameters { ring, rails, rail, first, .. } = parameters;
         if usize::from(rails) > CONTROL_RAILS_MAX || rail >= rails {
@@ -200,7 +201,7 @@ impl Channel {
         })
     }
 
-    /// The memory of the channel beside its inbox and its shadow.
+    /// Memory that the channel uses besides its inbox and its shadow.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.shadow.memory_bytes() + self.left.capacity() * size_of::<Left>()
     }
@@ -245,14 +246,14 @@ impl Channel {
         self.is_alive() && !self.ending.is_said()
     }
 
-    /// The first cause stays. What is in the inbox is consumed before the connections hear of it.
+    /// Begins to fail; the first cause is kept. The inbox is drained before the failure is reported to the connections.
     pub fn fail(&mut self, cause: Cause) {
         if self.state == State::Alive {
             self.state = State::Failing(cause);
         }
     }
 
-    /// The cause, if the channel is to fail as soon as its inbox is drained.
+    /// The cause, if the channel fails as soon as its inbox is drained.
     pub fn is_failing(&self) -> Option<Cause> {
         match self.state {
             State::Failing(cause) => Some(cause),
@@ -260,7 +261,7 @@ impl Channel {
         }
     }
 
-    /// The inbox is drained. Nothing is posted any more.
+    /// The inbox is drained. From now on the channel posts nothing.
     pub fn failed(&mut self) {
         if let State::Failing(cause) = self.state {
             self.state = State::Failed(cause);
@@ -288,7 +289,8 @@ impl Channel {
         })
     }
 
-    /// The write of the peer's cell, if it is due. It must not be asked for where a packet left in this poll.
+    /// The write of the peer's cell, if one is due. Not to be called if a packet left in this poll, since the packet
+    /// carries the acknowledgement.
     #[inline]
     pub fn cell_post<M: Shadows>(&mut self, memories: &mut M, now: Moment) -> Option<Post> {
         if self.state != State::Alive || !self.cell_is_due(now) {
@@ -317,7 +319,7 @@ impl Channel {
         self.acknowledgement.is_due(self.ending.has_peer_said(), now)
     }
 
-    /// The write was accepted by the provider.
+    /// The provider has accepted the write.
     #[inline]
     pub fn posted(&mut self, post: &Post, now: Moment) {
         match post.write.what {
@@ -326,7 +328,8 @@ impl Channel {
         }
     }
 
-    /// A write ended. `left` hears of inline messages that need no help any more. Answers a shadow that is free now.
+    /// A write has completed or failed. Calls `left` for each inline message that needs no retransmission any more.
+    /// Returns a shadow that is free now.
     #[inline]
     pub fn wrote(
         &mut self,
@@ -351,7 +354,7 @@ impl Channel {
         free
     }
 
-    /// Seals what is open: it acknowledges all that was consumed.
+    /// Seals the open packet, which acknowledges all that was consumed.
     #[inline]
     pub fn seal<S: ShadowMemory>(&mut self, memory: &mut S) {
         if self.shadow.seal(memory) {
@@ -359,7 +362,7 @@ impl Channel {
         }
     }
 
-    /// The next packet that is there.
+    /// The next packet that has arrived.
     #[inline]
     pub fn next_packet<M: InboxMemory>(&self, memory: &M) -> Option<Arrived> {
         match self.state {
@@ -368,7 +371,7 @@ impl Channel {
         }
     }
 
-    /// Its frames are handled: the packet is overwritten, counted, and what it acknowledges is learned.
+    /// The packet's frames are handled: overwrites it, counts it, and processes its acknowledgement.
     #[inline]
     pub fn consumed<M: InboxMemory>(
         &mut self,
@@ -389,7 +392,7 @@ impl Channel {
         }
     }
 
-    /// Reads the cell. The peer writes there what it consumed.
+    /// Reads the acknowledgement that the peer wrote into our cell.
     #[inline]
     pub fn read_cell<M: InboxMemory>(
         &mut self,
@@ -409,7 +412,7 @@ impl Channel {
         &self.round_trip
     }
 
-    /// Answers when the newest packet that is acknowledged now was posted.
+    /// Returns when the newest packet that is newly acknowledged was posted.
     #[inline]
     fn acknowledged(
         &mut self,
@@ -433,8 +436,9 @@ impl Channel {
         }
     }
 
-    /// Whether the channel has ended well: our END is acknowledged, the peer's has come, and our acknowledgement of that has
-    /// left. Past the peer's END silence and a lost peer are ends, too.
+    /// Whether the channel has ended without an error: our END is acknowledged, the peer's has arrived, and our
+    /// acknowledgement of it has left. After the peer's END a timeout or an unreachable peer end the channel without an
+    /// error, too.
     pub fn has_ended(&self, patience: Moment) -> bool {
         if self.state != State::Alive || !self.ending.has_peer_said() {
             return false;
@@ -442,7 +446,7 @@ impl Channel {
         if self.ending.has_lost_peer() {
             return true;
         }
-        // Our END may find no room for ever if the peer consumes nothing.
+        // If the peer consumes nothing any more, there may never be room for our END.
         let silent = self.recovery.silence(patience) >= self.parameters.peer_timeout;
         self.is_settled() || (self.ending.is_begun() && silent)
     }
@@ -452,14 +456,14 @@ impl Channel {
         self.ending.is_heard(self.shadow.acknowledged()) && self.acknowledgement.is_settled()
     }
 
-    /// Answers the inbox and its rail, which a late write of the peer's may still reach.
+    /// Ends the channel. Returns its inbox and the inbox's rail: a late write of the peer may still reach it.
     pub fn over(&mut self) -> Option<(MemoryId, u8)> {
         self.state = State::Over;
-        // It stays: a late QUERY is answered by what was consumed.
+        // The inbox is kept: a late QUERY is answered with the last packet consumed.
         self.inbox.as_ref().map(|inbox| (inbox.memory(), inbox.lease().rail))
     }
 
-    /// Whether the keeper must poll where nothing else does: something is unsent, unacknowledged or unanswered.
+    /// Whether something is unsent, unacknowledged or unanswered, so that the keeper must poll if nothing else does.
     pub fn owes(&self, counts: &PeerCounts) -> bool {
         if self.state != State::Alive {
             return matches!(self.state, State::Failing(_));
@@ -472,37 +476,37 @@ impl Channel {
             || !self.confirmed.settles(counts)
     }
 
-    /// What a data rail of this channel is called in the list of our own.
+    /// The index of a data rail of this channel among this endpoint's rails.
     pub(crate) fn local_rail(&self, rail: u8) -> u8 {
         self.parameters.locals[usize::from(rail) % MAX_DATA_RAILS]
     }
 
-    /// How long a peer that is waited for may be silent.
+    /// Keepalive timeout: how long a peer may be silent while this side waits for it.
     pub(crate) fn peer_timeout(&self) -> Duration {
         self.parameters.peer_timeout
     }
 
-    /// Whether a data rail can be closed on which writes never end.
+    /// Whether a data rail with writes that never complete can be closed.
     pub(crate) fn closes_rails(&self) -> bool {
         self.parameters.closes
     }
 
-    /// A data rail is lost: its counts say nothing any more.
+    /// A data rail is lost: its counts are ignored from now on.
     pub(crate) fn ignore_counts_of(&mut self, rail: u8) {
         self.confirmed.ignore(rail);
     }
 
-    /// A data rail is back: its counts say something again. The peer has seen so many parts there.
+    /// A data rail is back: its counts are compared again, from the `parts` that the peer has seen there.
     pub(crate) fn heed_counts_of(&mut self, rail: u8, parts: u32) {
         self.confirmed.heed(rail, parts);
     }
 
-    /// How many parts of ours the peer is known to have seen on a data rail.
+    /// How many of our parts the peer has confirmed on a data rail.
     pub(crate) fn confirmed_on(&self, rail: u8) -> u32 {
         self.confirmed.seen_on(rail)
     }
 
-    /// The peer is asked at once what it has seen.
+    /// Sends a QUERY at once, for what the peer has seen.
     pub(crate) fn ask(&mut self) {
         self.recovery.ask_now();
     }

@@ -4,7 +4,8 @@
 //! 0..4 magic | 4..6 version | 6..8 kind | 8..12 length of all | 12..16 check over all | fields: type 2, length 2, value
 //! ```
 //!
-//! Nothing here trusts a length: every slice is taken by `get`. Allocation is bounded by the message, which is bounded.
+//! No length is trusted: every slice is taken by `get`. Allocation is bounded by the length of the message, which is
+//! bounded.
 
 use std::fmt;
 
@@ -20,7 +21,7 @@ pub const ENVELOPE_BYTES: usize = 16;
 
 const CHECK_AT: std::ops::Range<usize> = 12..16;
 
-/// A check over bytes: every bit, its position and the length matter. It guards against accidents, not against malice.
+/// A checksum: every bit, its position and the length matter. It detects accidents, not attacks.
 pub fn check_of(bytes: &[u8]) -> u32 {
     let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     let mixed =
@@ -28,20 +29,20 @@ pub fn check_of(bytes: &[u8]) -> u32 {
     fold(mix(mixed, 1, 2))
 }
 
-/// Some bytes, at most `MAX`, kept in place.
+/// At most `MAX` bytes, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bounded<const MAX: usize> {
     len: u8,
     bytes: [u8; MAX],
 }
 
-/// A libfabric address with its bytes; the format of both ends is that of their common fabric.
+/// The bytes of a libfabric address. Both ends use the address format of their common fabric.
 pub type Address = Bounded<MAX_ADDRESS_BYTES>;
 /// The name of a fabric, a host or a provider.
 pub type Name = Bounded<MAX_NAME_BYTES>;
 
 impl<const MAX: usize> Bounded<MAX> {
-    /// None if there are more than `MAX`.
+    /// None if there are more than `MAX` bytes.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         const { assert!(MAX <= u8::MAX as usize) };
         let mut kept = [0; MAX];
@@ -49,7 +50,7 @@ impl<const MAX: usize> Bounded<MAX> {
         Some(Self { len: u8::try_from(bytes.len()).ok()?, bytes: kept })
     }
 
-    /// As much of a text as fits, cut between characters.
+    /// As much of `text` as fits, cut between characters.
     pub fn cut(text: &str) -> Self {
         let end = text.floor_char_boundary_at(MAX);
         Self::new(text.as_bytes().get(..end).unwrap_or(&[])).unwrap_or_default()
@@ -59,8 +60,8 @@ impl<const MAX: usize> Bounded<MAX> {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
 
-    /// For people. All but printable ASCII is escaped: what a peer says of itself writes no lines into a log, and no commands to a
-    /// terminal.
+    /// For log lines. Everything but printable ASCII is escaped, so that text from a peer cannot forge log lines or
+    /// send commands to a terminal.
     pub fn to_text(&self) -> String {
         self.as_bytes().escape_ascii().to_string()
     }
@@ -97,13 +98,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer whose message takes the memory of an earlier one.
+    /// A writer that reuses the memory of an earlier message.
     pub(crate) fn reusing(mut bytes: Vec<u8>) -> Self {
         bytes.clear();
         Self { bytes }
     }
 
-    /// Appends a field. One that cannot be described makes the message too long, which `seal` refuses.
+    /// Appends a field. A value too long for its length field makes the message too long, so `seal_as` refuses it.
     pub fn field(&mut self, kind: u16, value: &[u8]) {
         let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
         self.bytes.extend_from_slice(&kind.to_le_bytes());
@@ -142,7 +143,7 @@ impl Writer {
     }
 }
 
-/// What the envelope says, once its check holds.
+/// The contents of an envelope whose check is right.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope<'a> {
     pub(crate) version: u16,
@@ -150,7 +151,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) fields: &'a [u8],
 }
 
-/// Opens a message of any version. `bytes` may go on behind it, as a receive buffer does.
+/// Opens a message of any version. `bytes` may be longer than the message, as a receive buffer is.
 pub(crate) fn open(bytes: &[u8]) -> Result<Envelope<'_>, HandshakeError> {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
@@ -186,7 +187,7 @@ pub struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Reads the field into `target`, which must be empty: a repeated field would say two things.
+    /// Reads the field into `target`, which must be empty: a repeated field is an error.
     pub fn once<T>(
         &self,
         target: &mut Option<T>,
@@ -224,7 +225,7 @@ impl Field<'_> {
     }
 }
 
-/// Reads fields one after the other; one that runs past the end is an error, and the last thing read.
+/// Reads fields one after the other. A field that runs past the end is an error and ends the iteration.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -263,7 +264,7 @@ impl<'a> Iterator for Reader<'a> {
 pub enum HandshakeError {
     Short,
     Magic,
-    /// Of another version.
+    /// The peer speaks another version.
     Version {
         theirs: u16,
     },
@@ -274,7 +275,7 @@ pub enum HandshakeError {
     Repeated(u16),
     FieldLength(u16),
     Value(&'static str),
-    /// What is to be sent does not fit a message.
+    /// The contents do not fit a message.
     TooLong {
         len: usize,
     },
@@ -307,12 +308,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_of_a_peers_writes_no_lines_and_no_commands() {
+    fn a_name_from_a_peer_forges_no_log_lines_and_no_commands() {
         let said = |bytes: &[u8]| Name::new(bytes).unwrap().to_text();
         assert_eq!(said(b"node-7.rack2"), "node-7.rack2");
         assert_eq!(said(b"a\n[WARN] all is lost\r"), r"a\n[WARN] all is lost\r");
         assert_eq!(said(b"\x1b]0;title\x07\x9b2J"), r"\x1b]0;title\x07\x9b2J");
-        // Text that turns its direction, in UTF-8.
+        // A UTF-8 character that reverses the text's direction.
         assert_eq!(said("\u{202e}abc".as_bytes()), r"\xe2\x80\xaeabc");
         for byte in 0..=u8::MAX {
             let text = said(&[byte]);

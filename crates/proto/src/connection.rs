@@ -1,5 +1,5 @@
-//! What the channel asks of a connection. It pulls: a connection says that it owes frames, and is asked for the next one
-//! when a packet is composed.
+//! The interface between channel and connection. The channel pulls: a connection reports that it has frames to send,
+//! and the channel takes them when it composes a packet.
 
 use std::fmt;
 
@@ -9,57 +9,59 @@ use super::ids::{Moment, Name};
 use super::message::MessageId;
 use super::stall::Sight;
 
-/// How urgently a connection owes frames: the last two make a packet leave, and where one leaves, all of them join it.
+/// How urgent a connection's pending frames are. The last two make a packet leave; when a packet leaves, all pending
+/// frames join it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owes {
     #[default]
     Nothing,
-    /// Frames that may wait for a packet that leaves anyway, until then.
+    /// Frames that may wait until then for a packet that leaves anyway.
     Lazy { until: Moment },
-    /// Frames that the next progress sends.
+    /// Frames that the next progress call sends.
     Urgent,
-    /// Frames that must be posted before the endpoint's last request is reported: the peer waits for them, and the caller
-    /// may never call again.
+    /// Frames that must be posted before the endpoint's last request is reported as done: the peer waits for them, and
+    /// NCCL may stop polling after that.
     Waited,
 }
 
-/// Adverts come first among what a packet takes up.
+/// Which frames to take: a packet takes adverts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Adverts,
     Others,
 }
 
-/// What became of an `isend`.
+/// The result of an `isend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submit {
-    /// No advert and no credit, or no room in the open packet: the caller tries again.
+    /// No advert and no credit, or no room in the open packet: NCCL tries again.
     NotNow,
-    /// The message travels in the packet. Its payload is copied there at once.
+    /// The message is sent inline. The caller copies its payload into the packet at once.
     Inline { message: MessageId, frame: Inline },
-    /// The message travels in parts: see [`Connection::next_action`].
+    /// The message is sent in parts: see [`Connection::next_action`].
     Parts { message: MessageId },
 }
 
-/// One connection of a channel. Between any two calls its owner asks [`owes`](Self::owes) again.
+/// One connection of a channel. The owner checks [`owes`](Self::owes) after each call.
 pub trait Connection: fmt::Debug {
-    /// A message that the caller gives to `isend`.
+    /// A message passed to `isend`.
     type Message: Copy + fmt::Debug;
-    /// Where the payload of an inline message goes: into a receive, or where it is parked.
+    /// Destination of an inline message's payload: a receive, or parking.
     type Place: Copy + fmt::Debug;
-    /// What is to be done outside of the channel: parts, fins' writes, copies out of where messages were parked.
+    /// Work outside of the channel: writes of parts and of the FIN path, copies out of parking.
     type Action: Copy + fmt::Debug;
-    /// How an action ended, or what arrived on a data rail.
+    /// The outcome of an action, or an arrival on a data rail.
     type Event: Copy + fmt::Debug;
-    /// Why this connection cannot go on; the channel can.
+    /// Why this connection fails. The channel is not affected.
     type Fault: Copy + fmt::Debug;
-    /// Why the channel cannot go on: a frame that breaks a bound.
+    /// Why the channel fails: a frame breaks a bound.
     type Error: Copy + fmt::Debug;
 
-    /// What it owes its peer.
+    /// Whether it has frames to send, and how urgent they are.
     fn owes(&self, account: &Account, now: Moment) -> Owes;
 
-    /// The next frame, if it has at most `words` words. What was handed out has left for good.
+    /// The next frame, if it has at most `words` words. The channel delivers each returned frame: a connection never
+    /// repeats one.
     fn next_frame(
         &mut self,
         which: Which,
@@ -68,7 +70,8 @@ pub trait Connection: fmt::Debug {
         now: Moment,
     ) -> Option<Frame>;
 
-    /// A message. `words` is the room in the open packet: an INLINE with its payload that needs more is `NotNow`.
+    /// Submits a message. `words` is the room in the open packet: an INLINE that needs more with its payload is
+    /// `NotNow`.
     fn submit(
         &mut self,
         message: &Self::Message,
@@ -77,9 +80,9 @@ pub trait Connection: fmt::Debug {
         now: Moment,
     ) -> Result<Submit, Self::Fault>;
 
-    /// A frame of the peer's, in the order in which the peer sent them. Of an INLINE it answers where the payload goes:
-    /// it is copied there, and then [`copied`](Self::copied) is called. It never blocks. A frame that breaks a bound is an
-    /// error.
+    /// Handles a frame from the peer, in the order in which the peer sent them. For an INLINE it returns the
+    /// destination of the payload; the caller copies it there and then calls [`copied`](Self::copied). It never blocks.
+    /// A frame that breaks a bound is an error.
     fn received(
         &mut self,
         frame: &Frame,
@@ -87,25 +90,26 @@ pub trait Connection: fmt::Debug {
         now: Moment,
     ) -> Result<Option<Self::Place>, Self::Error>;
 
-    /// The payload lies where it belongs.
+    /// The payload was copied to its destination.
     fn copied(&mut self, place: Self::Place, account: &mut Account, now: Moment);
 
-    /// The packet that carries this inline message needs no help any more: its write has completed, or it is acknowledged.
-    /// Called once per message. It owes nothing by that, and waits for nothing.
+    /// The packet with this inline message needs no retransmission any more: its write has completed, or it is
+    /// acknowledged. Called once per message. It changes neither [`owes`](Self::owes) nor [`waits`](Self::waits).
     fn inline_left(&mut self, message: MessageId);
 
-    /// The next thing to do. Where it is refused, it is offered again: see [`acted`](Self::acted).
+    /// The next action. It is returned again until [`acted`](Self::acted) says that it was posted.
     fn next_action(&mut self, account: &mut Account, now: Moment) -> Option<Self::Action>;
 
-    /// Whether there may be an action that no call or event has led to: one that follows a frame that has left, or the channel's end.
+    /// Whether there may be an action that no call or event caused: after a frame has left, or after the channel's end.
     fn acts(&self) -> bool {
         false
     }
 
-    /// The action that [`next_action`](Self::next_action) named was posted; or refused, and is named again later.
+    /// The action that [`next_action`](Self::next_action) returned was posted, or was refused and is to be returned
+    /// again.
     fn acted(&mut self, action: &Self::Action, posted: bool, account: &mut Account, now: Moment);
 
-    /// Something happened outside of the channel.
+    /// An event outside of the channel.
     fn happened(
         &mut self,
         event: Self::Event,
@@ -113,40 +117,41 @@ pub trait Connection: fmt::Debug {
         now: Moment,
     ) -> Result<(), Self::Error>;
 
-    /// Whether it waits for something that its peer is to do: then silence makes the channel ask.
+    /// Whether it waits for an action of its peer. If so, the channel sends QUERY when the peer is silent.
     fn waits(&self) -> bool;
 
     /// Whether something may arrive for it on a data rail.
     fn awaits_parts(&self) -> bool;
 
-    /// Whether nothing of it is to be written outside of the channel, or under way there: END waits for that.
+    /// Whether none of its writes outside of the channel are pending or in flight: END waits for that.
     fn is_quiet(&self) -> bool;
 
     /// No part is posted on this data rail any more.
     fn rail_left(&mut self, _rail: u8) {}
 
-    /// Nothing of the peer's lands by this data rail any more, and all that has landed is counted.
+    /// The data rail is fenced: nothing from the peer can arrive by it any more, and all that arrived is counted.
     fn rail_fenced(&mut self, _rail: u8) {}
 
-    /// Whether notes about rails are owed: what a fenced one has brought, or new keys.
+    /// Whether RAIL frames are pending: what a fenced rail has delivered, or new keys.
     fn owes_rails(&self) -> bool {
         false
     }
 
-    /// What the peer posts on this rail, which was fenced, counts from now on.
+    /// Parts from the peer on this rail, which was fenced, count again from now on.
     fn rail_counts(&mut self, _rail: u8) {}
 
-    /// Our own keys on this rail are others now: asks for that of each region. Notes about them are owed to the peer.
+    /// Our memory keys on this rail have changed: `key` returns that of each region. RAIL frames that report them
+    /// become pending.
     fn rekey(&mut self, _rail: u8, _key: &mut dyn FnMut(u32) -> u64) {}
 
-    /// The channel has failed, or the peer has said END: what is not complete never will be.
+    /// The channel has failed, or the peer has said END: what is incomplete now cannot complete any more.
     fn ended(&mut self, failed: bool, now: Moment);
 
-    /// How far it is, and what it waits for.
+    /// Its progress, and what it waits for: for stall reports.
     fn sight(&self) -> Sight {
         Sight::default()
     }
 
-    /// What the peer calls this connection, once that is known.
+    /// The peer's name for this connection, once it is known.
     fn peer(&self) -> Option<Name>;
 }

@@ -1,13 +1,13 @@
-//! How many parts each data rail has carried: completed by the sender, seen by the receiver.
+//! Sequence accounting per data rail: parts completed by the sender, and seen by the receiver.
 //!
-//! Where the two stay unequal, a part was lost or is late: nothing that such a part can still reach may be used again.
-//! Parts that take no immediate complete on delivery and are not counted.
+//! While the two differ, a part is lost or late, and memory or slots that it can still reach must not be reused. Writes
+//! without an immediate complete on delivery and are not counted.
 
 use crate::limits::MAX_DATA_RAILS;
 
 use super::frame::Keys;
 
-/// Parts per data rail, wrapping.
+/// Parts per data rail. The counts wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts([u32; MAX_DATA_RAILS]);
 
@@ -26,20 +26,20 @@ impl Counts {
         self.0[usize::from(rail) % MAX_DATA_RAILS] = count;
     }
 
-    /// Whether both say the same of all rails but those of a set.
+    /// Whether both are equal on all rails but those in `ignored`, a bit each.
     pub fn equals_but(&self, other: &Self, ignored: u16) -> bool {
         let mut rails = (0..).zip(self.0.iter().zip(&other.0));
         rails.all(|(rail, (one, other))| one == other || ignored >> rail & 1 == 1)
     }
 
-    /// As a frame carries them, for so many rails.
+    /// As a frame carries them, for `rails` rails.
     pub fn to_keys(self, rails: u8) -> Keys {
         let wide = self.0.map(u64::from);
         let rails = usize::from(rails).clamp(1, MAX_DATA_RAILS);
         Keys::new(&wide[..rails]).expect("one to sixteen rails")
     }
 
-    /// What a frame says; None if a count has more than 32 bits.
+    /// From a frame; None if a count has more than 32 bits.
     pub fn from_keys(keys: &Keys) -> Option<Self> {
         let mut counts = Self::default();
         for (count, key) in counts.0.iter_mut().zip(keys.as_slice()) {
@@ -52,9 +52,9 @@ impl Counts {
 /// The counts of one peer, both ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCounts {
-    /// Parts of ours whose writes have completed.
+    /// Our parts whose writes have completed.
     pub completed: Counts,
-    /// Parts of the peer's that have arrived, dropped ones too.
+    /// The peer's parts that have arrived, including those that were dropped.
     pub seen: Counts,
 }
 

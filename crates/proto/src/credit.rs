@@ -1,27 +1,27 @@
-//! How much may travel inline without an advert: the receiver may have to park it.
+//! Credit-based flow control: how much may be sent inline without an advert, since the receiver may have to park it.
 //!
-//! A message costs its length and 64 bytes, so that empty ones are bounded too. The sender counts a message from the
-//! moment it is sent until an advert or a DONE shows that its receive is posted.
+//! A message costs its length plus 64 bytes, so that empty messages are bounded too. A message uses credit from when it
+//! is sent until an advert or a DONE shows that its receive is posted.
 
 use crate::bits::count32;
 
-/// Messages of one connection.
+/// Credit of one connection, in messages.
 pub const CONNECTION_MESSAGES: usize = 64;
-/// Cost of the messages of one connection.
+/// Credit of one connection, in cost.
 pub const CONNECTION_BYTES: u32 = 16 << 10;
-/// Cost of the messages of one channel.
+/// Credit of one channel, in cost.
 pub const CHANNEL_BYTES: u32 = 64 << 10;
-/// What a message costs beside its length.
+/// What a message costs in addition to its length.
 pub const MESSAGE_COST: u32 = 64;
 
-/// What a message of so many bytes costs.
+/// The cost of a message of `len` bytes.
 #[inline]
 pub const fn cost(len: u16) -> u32 {
     len as u32 + MESSAGE_COST
 }
 
-/// Whether a message fits that costs `cost`, beside `messages` of `connection` bytes on its connection and `channel` bytes on
-/// its channel.
+/// Whether there is credit for a message of cost `cost`, when `messages` messages of cost `connection` are uncovered on
+/// its connection, and of cost `channel` on its channel.
 #[inline]
 pub const fn fits(cost: u32, messages: usize, connection: u32, channel: u32) -> bool {
     messages < CONNECTION_MESSAGES
@@ -29,7 +29,7 @@ pub const fn fits(cost: u32, messages: usize, connection: u32, channel: u32) -> 
         && channel + cost <= CHANNEL_BYTES
 }
 
-/// Whether a DONE is urgent, of which so much credit depends: at half of what a sender may use.
+/// Whether a DONE that returns so much credit is urgent: from half of any bound on.
 #[inline]
 pub const fn is_half_used(messages: u32, connection: u32, channel: u32) -> bool {
     2 * messages >= count32(CONNECTION_MESSAGES)
@@ -39,7 +39,8 @@ pub const fn is_half_used(messages: u32, connection: u32, channel: u32) -> bool 
 
 const _: () = {
     assert!(count32(CONNECTION_MESSAGES) * MESSAGE_COST <= CONNECTION_BYTES);
-    // Half of the credit is left for a message of any length, so a sender that waits has made a DONE urgent.
+    // The longest message needs at most half of the credit. So a sender that has to wait has used half, and the DONE
+    // that it needs is urgent.
     assert!(2 * (count32(super::frame::INLINE_BYTES_MAX) + MESSAGE_COST) <= CONNECTION_BYTES);
 };
 

@@ -1,4 +1,5 @@
-//! What the connections of a channel and its loop tell each other of its data rails: what is under way there, and what failed.
+//! The state of a channel's data rails that its connections and the progress loop share: writes in flight, failures,
+//! refusals.
 
 use super::counts::Counts;
 use crate::limits::MAX_DATA_RAILS;
@@ -6,22 +7,22 @@ use crate::limits::MAX_DATA_RAILS;
 /// The data rails of one channel, for its connections' writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataRails {
-    /// A rail may be lost while others live: its parts go by those.
+    /// A lost rail is survived if another one is open: its parts go by those.
     survives: bool,
-    /// A bit per rail on which a write has failed, or on which nothing is taken, since the loop last asked.
+    /// A bit per rail on which a write has failed since the loop last checked; and per rail that refused its last post.
     failed: u16,
     refused: u16,
-    /// Parts with immediates that were posted, on each rail.
+    /// Parts with immediates that were posted on each rail.
     posted: Counts,
-    /// Writes that have ended on each rail, wrapping.
+    /// Writes that have completed or failed on each rail, wrapping.
     ended: Counts,
-    /// Writes under way on each rail, and those of them without immediates. Of the latter also those that failed.
+    /// Writes in flight on each rail; and writes without immediates that are in flight or have failed.
     flying: [u32; MAX_DATA_RAILS],
     plain: [u32; MAX_DATA_RAILS],
 }
 
 impl DataRails {
-    /// Whether a lost rail is survived where another one is open.
+    /// Sets whether a lost rail is survived if another one is open.
     pub(crate) fn set_survives(&mut self, survives: bool) {
         self.survives = survives;
     }
@@ -42,7 +43,7 @@ impl DataRails {
         }
     }
 
-    /// A write has ended. False: none was under way, which is a bug of the caller's.
+    /// A write has completed or failed. False if none was in flight, which is a bug of the caller.
     #[inline]
     #[must_use]
     pub(crate) fn ended(&mut self, rail: u8, immediate: bool, well: bool) -> bool {
@@ -63,23 +64,23 @@ impl DataRails {
         self.failed |= 1 << (rail % 16);
     }
 
-    /// The provider took no part on this rail.
+    /// The provider refused a part on this rail.
     pub(crate) fn refused(&mut self, rail: u8) {
         self.refused |= 1 << (rail % 16);
     }
 
-    /// Whether the loop has to look after a rail.
+    /// Whether a rail has failed writes or refusals to handle.
     #[inline]
     pub(crate) const fn has_news(&self) -> bool {
         self.failed | self.refused != 0
     }
 
-    /// The rails on which a write has failed since this was last asked.
+    /// The rails on which a write has failed since the last call.
     pub(crate) fn take_failed(&mut self) -> u16 {
         std::mem::take(&mut self.failed)
     }
 
-    /// The rails that took nothing when they were last tried.
+    /// The rails that refused their last post.
     pub(crate) const fn refuses(&self) -> u16 {
         self.refused
     }
@@ -88,12 +89,12 @@ impl DataRails {
         self.posted.get(rail)
     }
 
-    /// How many writes have ended on a rail, wrapping.
+    /// How many writes have completed or failed on a rail, wrapping.
     pub(crate) fn ended_on(&self, rail: u8) -> u32 {
         self.ended.get(rail)
     }
 
-    /// A rail that was lost is back: what failed there was seen to.
+    /// A lost rail is back: its failures are cleared.
     #[cold]
     pub(crate) fn returned(&mut self, rail: u8) {
         let at = usize::from(rail) % MAX_DATA_RAILS;
@@ -102,12 +103,12 @@ impl DataRails {
         self.refused &= !(1 << at);
     }
 
-    /// Writes under way on a rail.
+    /// Writes in flight on a rail.
     pub fn flying_on(&self, rail: u8) -> u32 {
         self.flying[usize::from(rail) % MAX_DATA_RAILS]
     }
 
-    /// Whether plain writes on a rail have not all completed well.
+    /// Whether writes without immediates on a rail are in flight or have failed.
     pub(crate) fn lacks_plain(&self, rail: u8) -> bool {
         self.plain[usize::from(rail) % MAX_DATA_RAILS] > 0
     }

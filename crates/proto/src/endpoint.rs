@@ -1,4 +1,5 @@
-//! The loop: the channels and connections of one endpoint, driven by calls and progress, over anything that performs.
+//! The progress loop: the channels and connections of one endpoint, driven by calls and polls, over an implementation
+//! of [`Perform`].
 //!
 //! ```text
 //!  call ──▶ connection ──▶ touch: does it owe frames, does it wait?      progress:  send what is due
@@ -8,8 +9,8 @@
 //!                                                                                   cells, letters, ends
 //! ```
 //!
-//! Every call and every event takes one way; what is rare is a call on that way. Nothing here blocks or allocates after the
-//! endpoint, its channels and its connections are made.
+//! Every call and every event takes the same path; rare cases are function calls on it. Nothing here blocks, or
+//! allocates after the endpoint, its channels and its connections are made.
 
 mod keeper;
 mod outage;
@@ -40,16 +41,16 @@ struct Peer {
     channel: Channel,
     account: Account,
     owing: Owing,
-    /// Answers to OPENs that have not left.
+    /// REFUSED frames that have not left.
     refusals: VecDeque<Refused>,
-    /// A packet was posted since the last poll: an INLINE waits for the next one.
+    /// A packet was posted since the last poll, so an INLINE waits for the next poll, to share a packet.
     posted: bool,
-    /// Something has happened to the channel since it was settled, and when it is settled though nothing has.
+    /// Something has happened to the channel since it was last settled; and when it is settled even if nothing has.
     stirred: bool,
     settle_at: Moment,
-    /// It has ended, and its connections know.
+    /// It has ended, and this was reported to its connections.
     reported: bool,
-    /// Its connections know that the peer has said END.
+    /// The peer's END was reported to its connections.
     end_told: bool,
     /// Data rails that are lost.
     outages: Vec<Outage>,
@@ -71,7 +72,7 @@ impl Peer {
             && !self.has_rails_to_tell()
     }
 
-    /// Whether what follows for the channel is to be found out in this poll.
+    /// Whether this poll has to check the channel's timers, letters and end.
     #[inline]
     fn must_settle(&mut self, now: Moment) -> bool {
         let due =
@@ -82,13 +83,13 @@ impl Peer {
         due
     }
 
-    /// Whether a connection may still begin. One that comes later would never hear of the end.
+    /// Whether a new connection may begin. One that began later would not get the report of the end.
     fn takes_more(&self) -> bool {
         let ending = self.channel.ending();
         self.channel.is_alive() && !ending.is_begun() && !ending.has_peer_said()
     }
 
-    /// A peer has at most one OPEN unanswered for each of its slots.
+    /// Queues a REFUSED. A peer has at most one unanswered OPEN per slot, so more are a violation.
     fn refuse(&mut self, refused: Refused) {
         if self.refusals.len() < Slot::COUNT {
             self.refusals.push_back(refused);
@@ -98,7 +99,7 @@ impl Peer {
     }
 }
 
-/// Why an isend got no further.
+/// Why an isend failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError<E> {
     /// No such connection.
@@ -116,14 +117,14 @@ pub struct Endpoint<C> {
     keeper: Keeper,
     /// Frames for connections that are gone.
     stale: u64,
-    /// Our own data rails, as far as one had to be closed.
+    /// Our own data rails that had to be closed.
     locals: Vec<Local>,
-    /// A lost data rail is to be looked after.
+    /// A lost data rail needs work in each poll.
     troubled: bool,
 }
 
 impl<C: Connection> Endpoint<C> {
-    /// Room for so many connections.
+    /// An endpoint with room for `slots` connections.
     pub fn new(slots: usize) -> Self {
         Self {
             peers: Vec::new(),
@@ -136,7 +137,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// A channel to a peer. None if the parameters are impossible.
+    /// Adds a channel to a peer. None if the parameters are invalid.
     pub fn add_channel(&mut self, parameters: Parameters) -> Option<ChannelId> {
         let id = ChannelId(u32::try_from(self.peers.len()).ok()?);
         let channel = Channel::new(parameters, self.patience.now())?;
@@ -164,12 +165,13 @@ impl<C: Connection> Endpoint<C> {
         Some(id)
     }
 
-    /// What the next connection will be called. None: no slot is free.
+    /// The name of the next connection. None if no slot is free.
     pub fn vacant(&self) -> Option<Name> {
         self.table.vacant()
     }
 
-    /// A connection of this channel takes the slot of that name. False if it is taken, or the channel ends or has ended.
+    /// Adds a connection to a channel, in the slot of that name. False if the slot is taken, or the channel ends or has
+    /// ended.
     pub fn connect(&mut self, name: Name, channel: ChannelId, connection: C, now: Moment) -> bool {
         let free = self.table.vacant() == Some(name);
         let Some(peer) = self.peers.get_mut(channel.0 as usize).filter(|peer| peer.takes_more())
@@ -184,7 +186,8 @@ impl<C: Connection> Endpoint<C> {
         true
     }
 
-    /// The connection is over: no late write and no late frame can be meant for it. Its slot goes to the next generation.
+    /// Removes a connection that is over: no late write or frame can be meant for it. Its slot gets the next
+    /// generation.
     pub fn disconnect(&mut self, slot: Slot) -> Option<C> {
         let channel = self.table.tenant(slot)?.channel;
         self.table.take(slot, &mut self.peers[channel.0 as usize].owing)
@@ -195,13 +198,14 @@ impl<C: Connection> Endpoint<C> {
         self.table.get(slot)
     }
 
-    /// A connection, for calls after which it owes nothing new and waits for nothing new: `poll` and its like.
+    /// A connection, for calls such as `poll` that change neither its pending frames nor what it waits for. Others go
+    /// through [`with`](Self::with).
     #[inline]
     pub fn connection_mut(&mut self, slot: Slot) -> Option<&mut C> {
         Some(&mut self.table.tenant(slot)?.connection)
     }
 
-    /// Calls a connection, and does what it then wants done outside of its channel.
+    /// Calls a connection, then performs the actions that follow.
     #[inline]
     pub fn with<P: Perform<C>, T>(
         &mut self,
@@ -218,8 +222,8 @@ impl<C: Connection> Endpoint<C> {
         Some(answer)
     }
 
-    /// The channel is to end: nothing more begins, and END follows the last frame that its connections owe, once all that they
-    /// have written is known to be at the peer. END of the peer's does the same on this side.
+    /// Begins the end of a channel: no connection begins any more, and END follows the last pending frame, once the
+    /// peer has confirmed all parts. END from the peer has the same effect.
     pub fn end(&mut self, channel: ChannelId) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
             peer.channel.ending_mut().want();
@@ -227,7 +231,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// Something outside of the channel says that it cannot go on.
+    /// Fails a channel for a reason outside of it.
     pub fn fail(&mut self, channel: ChannelId, cause: Cause) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
             peer.channel.fail(cause);
@@ -238,7 +242,7 @@ impl<C: Connection> Endpoint<C> {
         self.peers.get(id.0 as usize).map(|peer| &peer.channel)
     }
 
-    /// Asks the peer of a channel how far it is, with a connection if one is meant: see [`Channel::ask_about`].
+    /// Queries the progress of a channel's peer, of one connection if `slot` is given: see [`Channel::ask_about`].
     pub fn ask_about(&mut self, id: ChannelId, slot: Option<Slot>) {
         let name = slot.and_then(|slot| self.table.get(slot)?.peer());
         if let Some(peer) = self.peers.get_mut(id.0 as usize) {
@@ -247,13 +251,14 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// How long nothing was heard of a peer that is waited for, in time in which this endpoint was polled.
+    /// How long a peer has been silent while this side waited for it, counting only time in which this endpoint was
+    /// polled.
     pub fn silence(&self, id: ChannelId) -> Duration {
         let now = self.patience.now();
         self.channel(id).map_or(Duration::ZERO, |channel| channel.silence(now))
     }
 
-    /// What the peer has said last of how far it is, if that is not longer ago, in such time.
+    /// The peer's last answer about its progress, if it is not older than `ago`, counted in the same way.
     pub fn told(&self, id: ChannelId, ago: Duration) -> Option<Told> {
         let now = self.patience.now();
         let told = *self.channel(id)?.told()?;
@@ -265,23 +270,24 @@ impl<C: Connection> Endpoint<C> {
         self.peers.get(id.0 as usize).map(|peer| &peer.account)
     }
 
-    /// Entries of completion queues that complete receives have given back since this was last asked: for
+    /// Completion queue entries that complete receives have returned since the last call: for
     /// [`Budget::give_back`](super::budget::Budget::give_back), after each poll.
     pub fn entries_freed(&mut self) -> u32 {
         self.peers.iter_mut().map(|peer| std::mem::take(&mut peer.account.entries_freed)).sum()
     }
 
-    /// Whether something may arrive on a data rail: else those need not be polled each time.
+    /// Whether something may arrive on a data rail. If not, data rails need not be polled each time.
     pub fn awaits_parts(&self) -> bool {
         self.table.awaits_parts()
     }
 
-    /// Frames that were dropped because their connection is gone.
+    /// How many frames were dropped because their connection is gone.
     pub fn stale(&self) -> u64 {
         self.stale
     }
 
-    /// One poll, by whichever caller: sends first, then polls, then sends what the poll gave rise to.
+    /// One poll, by NCCL or the keeper: sends what is due, takes events, reads inboxes, and sends what follows from
+    /// that.
     pub fn progress<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
         let patience = self.patience.poll(now);
         self.keeper.polled(now);
@@ -298,7 +304,8 @@ impl<C: Connection> Endpoint<C> {
         }
         for peer in 0..self.peers.len() {
             self.peers[peer].posted = false;
-            // What packets give rise to is found out by the next poll: their messages are to be told first.
+            // Decided before packets are read: what they cause is settled in the next poll, so that their messages are
+            // reported first.
             let settles = self.peers[peer].must_settle(now);
             self.read(perform, peer, (now, patience));
             let left = self.send(perform, peer, now);
@@ -312,13 +319,14 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// Posts what connections want done outside of the channel, until a post is refused.
+    /// Performs the actions of a connection until one is refused.
     #[inline]
     fn act<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
         let Some(tenant) = self.table.tenant(slot) else { return };
         let peer = &mut self.peers[tenant.channel.0 as usize];
         loop {
-            // A failed channel posts nothing on any rail. Its connections name no write once they know.
+            // A failed channel posts nothing on any rail. Its connections return no more writes once the failure is
+            // reported to them.
             if peer.channel.is_failing().is_some() {
                 self.table.act_later(slot);
                 return;

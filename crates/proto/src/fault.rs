@@ -1,33 +1,34 @@
-//! What ends a connection. The first cause sticks to its flow.
+//! Why a connection fails. A flow keeps its first cause.
 
 use std::fmt;
 
 use crate::line::Line;
 
-/// Why a connection cannot go on.
+/// Why a connection has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A message longer than its receive, which does not cut; both ends find out.
+    /// A message is longer than its receive, which does not truncate. Both ends get this error.
     TooLong { line: Line, sent: u64, posted: u64 },
-    /// The size could not be known at the receiver: no immediate tells it, and the provider does not confirm delivery.
+    /// The receiver could not learn the size: no immediate carries it, and the provider does not confirm delivery,
+    /// which the FIN path needs.
     Unsendable { len: u64 },
-    /// The peer broke a rule of the connection. The channel goes on.
+    /// The peer broke a rule of the connection. The channel continues.
     Violation(Violation),
-    /// The receiver took its receives back.
+    /// The receiver withdrew its receives.
     Withdrawn,
     /// The peer has closed the connection.
     Closed,
     /// The channel has failed, or the peer has ended it.
     Ended,
-    /// A write failed; the code is the caller's own.
+    /// A write failed; the code is the caller's.
     Transport { code: i32 },
     /// The peer could not deliver a message that it had begun.
     PeerFailed { line: Line },
-    /// A call that no caller may make: a bug of ours or a wrong argument.
+    /// A call that is not allowed: a bug of the plugin or a wrong argument.
     Misuse(&'static str),
 }
 
-/// A frame or an immediate that says what cannot be.
+/// How a frame or an immediate broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// An advert for a line outside of the window, or over one that is in use.
@@ -36,7 +37,7 @@ pub enum Violation {
     Group,
     /// The keys of an advert are not one per data rail.
     Keys,
-    /// A DONE that goes back, or past what was sent.
+    /// A DONE below an earlier one, or beyond what was sent.
     Done,
     /// An inline message for a line that is not open, or longer than its receive.
     Inline,
@@ -44,19 +45,19 @@ pub enum Violation {
     Credit,
     /// A FIN for a line that is not open.
     Fin,
-    /// More bytes are said to have arrived than the receive has room for.
+    /// A size beyond the receive.
     Size { said: u64, posted: u64 },
-    /// A WITHDRAW, WITHDRAWN or CLOSE that nothing asked for, or twice.
+    /// An unexpected or repeated WITHDRAW, WITHDRAWN or CLOSE.
     Ending,
-    /// An OPENED or REFUSED that nothing asked for, or with terms that were not asked for.
+    /// An unexpected OPENED or REFUSED, or one with terms that were not requested.
     Opened,
-    /// A frame that goes the other way.
+    /// A frame of the other direction.
     Direction,
-    /// A RAIL of a rail that the connection has not, or that is not lost.
+    /// A RAIL for a rail that the connection does not have, or that is not lost.
     Rail,
 }
 
-/// Breaks of the protocol that fail the whole channel: after such a frame nothing of that peer can be believed.
+/// A violation that fails the whole channel: after such a frame nothing from that peer can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breach(pub Violation);
 
@@ -85,7 +86,7 @@ impl fmt::Display for Fault {
 }
 
 impl Violation {
-    /// What the peer has done.
+    /// The violation as a clause of a log line.
     pub const fn text(&self) -> &'static str {
         match self {
             Self::AdvertLine => "the peer advertised a line that cannot be open",

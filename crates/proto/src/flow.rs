@@ -1,7 +1,8 @@
-//! A connection as its channel sees it: the sender's or the receiver's flow behind one interface.
+//! A connection: the sender's or the receiver's flow, behind the interface that the channel uses.
 //!
-//! The channel pulls frames, hands frames in, and asks for actions; whoever performs them answers with `acted` and, later, with
-//! an event. Calls that only one direction has (`post`, `poll`, `close`) are made on the flow itself.
+//! The channel pulls frames, passes received frames in, and pulls actions. The loop performs these and reports back by
+//! `acted` and, later, by an event. Calls that only one direction has (`post`, `poll`, `close`) are made on the flow
+//! itself.
 
 use super::account::Account;
 use super::connection::{Connection, Owes, Submit, Which};
@@ -20,40 +21,40 @@ use super::stall::{Sight, Want};
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "both live in a table, and a box would cost a load")]
 pub enum Flow {
-    /// Asked for, and not opened yet: it becomes a sender by itself.
+    /// Requested by connect, not opened yet. OPENED turns it into a sender.
     Connecting(Box<Connecting>),
     Send(SendFlow),
     Receive(ReceiveFlow),
 }
 
-/// What is to be done outside of the channel.
+/// Work outside of the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Post a write on a data rail. It may be refused, and is then named again.
+    /// Post a write on a data rail. If it is refused, the flow returns it again.
     Write(PartWrite),
     /// Copy a parked message into its receive. It is never refused.
     Copy(Copy),
-    /// Post a tagged receive, or take one back.
+    /// Post a tagged receive, or cancel one.
     Tagged(Tagged),
 }
 
-/// What happened outside of the channel.
+/// A completion or an arrival outside of the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A posted part has completed.
     Written { message: MessageId, part: u8 },
-    /// A posted part has failed; the code is the caller's own.
+    /// A posted part has failed; the code is the caller's.
     WriteFailed { message: MessageId, part: u8, code: i32 },
-    /// A part has come for this connection. `len` is what the completion says.
+    /// A part has arrived for this connection. `len` is the completion's length.
     Arrived { rail: u8, immediate: Immediate, len: u64 },
-    /// The tagged receive of a line has a message, of so many bytes.
+    /// The tagged receive of a line has completed with a message of `len` bytes.
     Received { line: Line, len: u64 },
-    /// It has ended without one.
+    /// The tagged receive of a line has ended without a message.
     ReceiveEnded { line: Line },
 }
 
 impl Flow {
-    /// How far a `connect` is.
+    /// The progress of a `connect`.
     pub fn answer(&self) -> Answer {
         match self {
             Self::Connecting(connecting) => connecting.answer(),
@@ -70,7 +71,8 @@ impl Flow {
         }
     }
 
-    /// Whether both sides have closed and nothing of this connection can come or end any more: its slot is free.
+    /// Whether both sides have closed and no frame, part or completion of this connection can come any more, so its
+    /// slot can be freed.
     pub fn is_over(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.is_over(),
@@ -100,7 +102,7 @@ impl Flow {
         if let Self::Receive(flow) = self { Some(flow) } else { None }
     }
 
-    /// Fails it from outside: a bug of the caller's.
+    /// Fails the connection because of a bug of the caller.
     pub fn fail(&mut self, what: &'static str) {
         match self {
             Self::Connecting(connecting) => connecting.close(),
@@ -162,7 +164,7 @@ impl Connection for Flow {
     ) -> Result<Submit, Fault> {
         match self {
             Self::Send(flow) => flow.submit(message, words, account),
-            Self::Receive(_) => Err(Fault::Misuse("a receiving connection was asked to send")),
+            Self::Receive(_) => Err(Fault::Misuse("a receiving connection cannot send")),
             Self::Connecting(_) => Err(Fault::Misuse("a connection was used before it is open")),
         }
     }
@@ -241,7 +243,7 @@ impl Connection for Flow {
                 return flow.tagged_arrived(line, len, account, now).map_err(Breach);
             }
             (Self::Receive(flow), Event::ReceiveEnded { line }) => flow.tagged_ended(line),
-            // An immediate that names a sender's slot, or a completion that names a receiver's: dropped.
+            // Dropped: an immediate with a sender's slot, or a write's completion with a receiver's.
             _ => {}
         }
         Ok(())

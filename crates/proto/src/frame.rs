@@ -1,12 +1,12 @@
-//! The frames of a packet: what the two ends of a channel say to each other, as plain data and as words.
+//! The frames of a packet: the control messages between the two ends of a channel, as data and as words on the wire.
 //!
-//! The first word of every frame tells how long it is, and names the connection as its *recipient* knows it:
+//! The first word of every frame gives its length and names the connection by the *recipient's* slot and generation:
 //!
 //! ```text
 //! 63..32 number (a line, mostly) | 31..18 slot | 17..12 generation | 11..8 flags | 7..4 rail or rails - 1 | 3..0 kind
 //! ```
 //!
-//! A frame has one form: bits without a meaning are zero, and what decodes encodes to the same words again.
+//! A frame has one encoding: bits without a meaning are zero, and a decoded frame encodes to the same words again.
 
 use crate::bits::{low8, low16, low32};
 use crate::codec::Address;
@@ -22,7 +22,7 @@ pub const INLINE_BYTES_MAX: usize = 4096;
 /// An INLINE without its payload.
 pub const INLINE_WORDS: usize = 3;
 
-/// One frame. The payload of an INLINE follows its words and is no part of this.
+/// One frame. The payload of an INLINE follows its words and is not part of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     Open(Open),
@@ -36,9 +36,9 @@ pub enum Frame {
         lines: Line,
     },
     Fin(Fin),
-    /// The receiver wants these lines back.
+    /// The receiver withdraws these lines.
     Withdraw(Lines),
-    /// The sender's answer: of those lines, the ones that it has begun to write and that will still arrive.
+    /// The sender's answer: those of the lines that it has begun to write, whose parts will still arrive.
     Withdrawn(Lines),
     Close(Close),
     Rail(RailNote),
@@ -47,13 +47,14 @@ pub enum Frame {
     End,
 }
 
-/// A sender asks a listener of the peer's for a connection. The listener's secret proves that it was given the handle.
+/// A sender requests a connection from a listener of the peer. The proof, by the listener's secret, shows that it has
+/// the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// The sender's own name for the connection.
     pub from: Name,
     pub listener: ListenerId,
-    /// How the sender can send; both ends use what both have.
+    /// How the sender can send. The connection uses what both ends support.
     pub features: u32,
     pub proof: [u64; 2],
 }
@@ -65,7 +66,7 @@ pub struct Opened {
     /// The receiver's own name for the connection.
     pub from: Name,
     pub features: u32,
-    /// The longest message that may come inline without an advert that allows it.
+    /// The longest message that may be sent inline before its advert is known.
     pub inline_bytes_max: u16,
     /// How many lines may be outstanding.
     pub window: u8,
@@ -73,12 +74,12 @@ pub struct Opened {
     pub group_max: u8,
 }
 
-/// No connection, and why.
+/// The request is refused, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub to: Name,
     pub why: Refusal,
-    /// What the cause needs to be said: the features that the receiver has, for instance.
+    /// A number for the log, such as the features that the receiver has.
     pub detail: u64,
 }
 
@@ -88,12 +89,12 @@ pub enum Refusal {
     Version = 1,
     Proof = 2,
     Feature = 3,
-    /// The listener is closed, or another connection has won it: `connect` stays unanswered.
+    /// The listener is closed: `connect` keeps answering "not yet".
     Closed = 4,
     Busy = 5,
 }
 
-/// One receive that the sender may write into. A group is known when the line that ends it is.
+/// One receive that the sender may write into. A group can be used when the advert of its last line is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advert {
     pub to: Name,
@@ -102,11 +103,11 @@ pub struct Advert {
     /// The address, or the offset in its region, of the receive's buffer.
     pub address: u64,
     pub len: u64,
-    /// A longer message is cut, and no error.
+    /// A longer message is truncated, which is no error.
     pub cut: bool,
-    /// The buffer is host memory: a message may come inline whatever the connection's limit is.
+    /// The buffer is host memory: a message to it may come inline, whatever the connection's limit is.
     pub host: bool,
-    /// It is the last line of its group.
+    /// This is the last line of its group.
     pub ends_group: bool,
     pub keys: Keys,
 }
@@ -119,7 +120,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// None unless there are 1 to 16.
+    /// None unless there are 1 to 16 keys.
     pub fn new(keys: &[u64]) -> Option<Self> {
         let mut words = [0; MAX_DATA_RAILS];
         words.get_mut(..keys.len())?.copy_from_slice(keys);
@@ -132,20 +133,20 @@ impl Keys {
     }
 }
 
-/// A message that travels in the packet itself.
+/// A message inside the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inline {
     pub to: Name,
-    /// Its line if the sender knows the advert; else its number among the messages sent.
+    /// Its line if the sender knows the advert; otherwise its number among the messages sent.
     pub line: Line,
     pub advertised: bool,
     pub tag: i32,
-    /// Without an advert: the first line of the group that the sender takes to be the next.
+    /// Without an advert: the first line of the group that the sender expects to be next.
     pub base: Line,
     pub len: u16,
 }
 
-/// How a message ended that took no immediates.
+/// Ends a message that was sent without immediates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fin {
     pub to: Name,
@@ -160,7 +161,7 @@ pub struct Fin {
 #[repr(u8)]
 pub enum FinStatus {
     Delivered = 0,
-    /// It is longer than its receive; `len` is what was asked.
+    /// It is longer than its receive; `len` is the message's length.
     TooLong = 1,
     Failed = 2,
 }
@@ -183,7 +184,7 @@ pub struct Close {
     pub parts: Keys,
 }
 
-/// A data rail that is lost, and what a receiver has of the messages that it was to carry.
+/// Fail-over of a data rail: that it is lost, what a receiver has of the messages sent by it, and its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailNote {
     pub to: Name,
@@ -191,47 +192,48 @@ pub struct RailNote {
     pub rail: u8,
     pub state: RailState,
     /// [`Down`](RailState::Down): how many parts with immediates the sender has posted there, in 32 bits, and
-    /// [`PLAIN_LOST`](Self::PLAIN_LOST). [`Held`](RailState::Held): a bit per part that is there. Else 0.
+    /// [`PLAIN_LOST`](Self::PLAIN_LOST). [`Held`](RailState::Held): a bit per part that has arrived.
+    /// [`Seen`](RailState::Seen): the round. [`Key`](RailState::Key): the key. Otherwise 0.
     pub parts: u64,
 }
 
 impl RailNote {
-    /// Plain writes were posted on the rail that have not completed well: no count says whether they arrive.
+    /// Writes without immediates were posted on the rail that have not completed: no count shows whether they arrive.
     pub const PLAIN_LOST: u64 = 1 << 32;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RailState {
-    /// Of the channel: the sender posts nothing there any more.
+    /// For the channel: the sender of this posts nothing there any more.
     Down = 0,
-    /// Of a connection: parts that its receiver has of one line, once nothing lands by the rail any more.
+    /// For a connection: the parts that its receiver has of one line, once the rail is fenced.
     Held = 1,
-    /// Of a connection: all that it has to say of its lines is said. Those before `line` are complete.
+    /// For a connection: all its *held* frames were sent. Lines before `line` are complete.
     Listed = 2,
-    /// Of the channel: nothing lands at the sender of this by the rail any more.
+    /// For the channel: nothing can arrive at the sender of this by the rail any more.
     Fenced = 3,
-    /// Of the channel: a trial of the rail has come, of the round in `parts`.
+    /// For the channel: a trial of the round in `parts` has arrived.
     Seen = 4,
-    /// Of a connection: the key of an advertised line on this rail is `parts` now.
+    /// For a connection: the key of an advertised line on this rail is now `parts`.
     Key = 5,
 }
 
-/// A data rail that was lost is to be used again: where it is reached now, and where a trial of it goes. Of the channel.
+/// For the channel: a lost data rail is to be used again; its current address, and the target of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub rail: u8,
     pub round: u8,
-    /// What its sender calls the channel: a trial names it.
+    /// The sender's number of the channel, which a trial carries.
     pub channel: u16,
-    /// A few bytes that are never read, for the trial: address and key.
+    /// Address and key of a few bytes that are never read, for the trial.
     pub target: u64,
     pub key: u64,
-    /// Of the endpoint.
+    /// The address of the rail's libfabric endpoint.
     pub address: Address,
 }
 
-/// What makes words no frame.
+/// Why words are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// No such kind of frame.
@@ -240,12 +242,13 @@ pub enum Malformed {
     Short,
     /// A number outside of its bounds.
     Value,
-    /// Bits that mean nothing are set.
+    /// Bits without a meaning are set.
     Reserved,
 }
 
 impl Frame {
-    /// The connection that it is for, as the recipient names it. An OPEN is for a listener; RAIL, OFFER and END are for the channel.
+    /// The connection that the frame is for, by the recipient's name. None for OPEN, which is for a listener, and for
+    /// frames for the channel.
     #[inline]
     pub fn to(&self) -> Option<Name> {
         match self {
@@ -267,7 +270,7 @@ impl Frame {
         }
     }
 
-    /// How many words it has, without a payload.
+    /// The frame's length in words, without a payload.
     #[inline]
     pub fn words(&self) -> usize {
         match self {
@@ -285,7 +288,7 @@ impl Frame {
         }
     }
 
-    /// Hands its words to `put`, first to last.
+    /// Passes its words to `put`, in order.
     #[inline]
     pub fn encode(&self, mut put: impl FnMut(u64)) {
         match self {
@@ -330,7 +333,7 @@ impl Frame {
         }
     }
 
-    /// How many words the frame has that begins with this one, without a payload.
+    /// The length in words of the frame that begins with `first`, without a payload.
     #[inline]
     pub fn words_of(first: u64) -> Result<usize, Malformed> {
         let rails = rails(first);
@@ -357,8 +360,8 @@ impl Frame {
         Self::read(first, |word| words[word])
     }
 
-    /// The frame that begins with this word. `word` has the others, up to [`words_of`](Self::words_of): its writer may still change
-    /// them, so each is asked for once.
+    /// Decodes the frame that begins with `first`. `word` loads the others, up to [`words_of`](Self::words_of). The
+    /// peer may still change them, so each is loaded once.
     #[inline]
     pub fn read(first: u64, word: impl Fn(usize) -> u64) -> Result<Self, Malformed> {
         match kind(first) {
@@ -495,13 +498,13 @@ impl Offer {
 }
 
 impl Inline {
-    /// How many words its payload fills.
+    /// The payload's length in words.
     #[inline]
     pub const fn payload_words(&self) -> usize {
         (self.len as usize).div_ceil(8)
     }
 
-    /// Hands its words to `put`. The payload follows them, zero-padded to whole words.
+    /// Passes its words to `put`. The payload follows them, zero-padded to whole words.
     #[inline]
     pub fn encode(&self, mut put: impl FnMut(u64)) {
         let advertised = u64::from(self.advertised) << FLAGS_SHIFT;
@@ -568,7 +571,7 @@ impl Advert {
 }
 
 impl Keys {
-    /// As many as the head says.
+    /// As many keys as `head` gives.
     #[inline]
     fn read(head: u64, key: impl Fn(usize) -> u64) -> Self {
         let (mut words, rails) = ([0; MAX_DATA_RAILS], rails(head));
@@ -576,7 +579,7 @@ impl Keys {
         Self { words, count: low8(rails as u64) }
     }
 
-    /// Their count, where a head has it.
+    /// Their count, as bits of a head.
     #[inline]
     fn in_head(&self) -> u64 {
         u64::from(self.count - 1) << RAILS_SHIFT
@@ -611,7 +614,7 @@ const fn kind(head: u64) -> u8 {
     low8(head) & 15
 }
 
-/// How many rails a head speaks of: 1 to 16.
+/// The number of rails in a head: 1 to 16.
 #[inline]
 const fn rails(head: u64) -> usize {
     (low8(head >> RAILS_SHIFT) & 15) as usize + 1
@@ -639,7 +642,7 @@ const fn line(head: u64) -> Line {
     Line::new(number(head))
 }
 
-/// These bits of a word have no meaning.
+/// An error if any of these bits, which have no meaning, is set.
 #[inline]
 const fn unused(word: u64, bits: u64) -> Result<(), Malformed> {
     if word & bits == 0 { Ok(()) } else { Err(Malformed::Reserved) }

@@ -1,8 +1,8 @@
-//! The numbers of wire version 2: connections by slot and generation, packets, epochs, nonces, moments.
+//! Numbers on the wire: slots and generations of connections, packet numbers, epochs, nonces; and points in time.
 
 use std::time::Duration;
 
-/// A connection's place in its endpoint's table: 14 bits, since an immediate carries no more.
+/// A connection's index in its endpoint's table. It has 14 bits, since an immediate has room for no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u16);
 
@@ -25,7 +25,7 @@ impl Slot {
     }
 }
 
-/// Which tenant of a slot is meant. Frames carry six bits of it, immediates the low two.
+/// Distinguishes successive connections in one slot. Frames carry six bits of it, immediates the low two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Generation(u8);
 
@@ -49,7 +49,7 @@ impl Generation {
     }
 }
 
-/// What a frame calls a connection: a slot of the recipient's, and its tenant.
+/// How a frame names a connection: the recipient's slot, and its generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Name {
     pub slot: Slot,
@@ -68,7 +68,7 @@ impl Name {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
-/// The number of a packet within its direction of a channel. It wraps, so numbers have distances and no order.
+/// A packet's sequence number within one direction of a channel. It wraps, so compare distances, not numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PacketNumber(u32);
 
@@ -89,22 +89,22 @@ impl PacketNumber {
         Self(self.0.wrapping_add(count))
     }
 
-    /// How many packets it is from `earlier` to this one, wrapping.
+    /// How many packets this one is after `earlier`, wrapping.
     #[inline]
     pub const fn distance(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 }
 
-/// Counts the inboxes that one end of a channel has lent. The first is 1.
+/// The number of an inbox among those that one end of a channel has lent. The first is 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 
-/// What the check of every packet into one inbox is mixed with.
+/// A random number per inbox, which is part of the check of every packet into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Nonce(pub u64);
 
-/// A moment of the caller's monotonic clock, in nanoseconds. `proto` has no clock of its own.
+/// A time of the caller's monotonic clock, in nanoseconds. `proto` has no clock of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment(u64);
 
@@ -119,7 +119,7 @@ impl Moment {
         self.0
     }
 
-    /// The time since `earlier`; zero if that is later.
+    /// The time since `earlier`; zero if `earlier` is later.
     #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,17 +1,18 @@
-//! The bits that ride with a part: who it is for, which line, which part, and how long the message is.
+//! The immediate (remote CQ data) of a part: connection, line, part and, where there is room, the message's length.
 //!
 //! ```text
 //! 0..14 slot of the receiver | 14..16 its generation | 16..24 line modulo 256 | 24..30 part | 30 last | 31 whole
 //! 32..64 length of a message that does not fill its receive, where eight bytes travel
 //! ```
 //!
-//! A trial of a rail says part 63 and not the last, which no message has: 0..16 the channel, 16..24 the round.
+//! A trial of a rail has part 63 without the bit *last*, which no message has. Its bits 0..16 are the channel, 16..24
+//! the round.
 
 use super::window::{RESIDUES, WINDOW};
 use crate::bits::{low8, low16, low32};
 use crate::line::Line;
 
-/// What rides with one part.
+/// The immediate of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate(u64);
 
@@ -44,12 +45,12 @@ impl Immediate {
         self.0
     }
 
-    /// A trial of a rail: what its recipient calls the channel, and the round that it offered.
+    /// The immediate of a trial: the recipient's number of the channel, and the round that it offered.
     pub const fn trial(channel: u16, round: u8) -> Self {
         Self(TRIAL | channel as u64 | (round as u64) << LINE_SHIFT)
     }
 
-    /// Channel and round, if it is a trial.
+    /// Channel and round, if this is a trial.
     #[inline]
     pub const fn as_trial(self) -> Option<(u16, u8)> {
         if self.0 & TRIAL_BITS != TRIAL {
@@ -64,7 +65,7 @@ impl Immediate {
         low16(self.0)
     }
 
-    /// The line that is meant, if it is one of the `count` from `first` on; `count` is at most [`WINDOW`].
+    /// The line, if it is one of the `count` lines from `first` on; `count` is at most [`WINDOW`].
     #[inline]
     pub const fn line(self, first: Line, count: u32) -> Option<Line> {
         let residue = low8(self.0 >> LINE_SHIFT) as u32;
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_immediate_gives_back_what_it_was_made_of() {
+    fn an_immediate_decodes_to_what_it_was_made_of() {
         for connection in [0, 1, 0x2aaa, 0x3fff, 0x4000, 0xffff] {
             for line in (0..512).chain([u32::MAX]).map(Line::new) {
                 for part in 0..64 {

@@ -1,5 +1,5 @@
-//! Two-sided messages of a channel: what must arrive although packets are lost. Each is idempotent: it may be lost, repeated
-//! and overtaken.
+//! Letters, the two-sided messages of a channel: handshake, keepalive and recovery, which must work although packets
+//! are lost. Each is idempotent: it may be lost, repeated or reordered.
 //!
 //! ```text
 //! HELLO     lends an inbox; repeated until its epoch is echoed in a HELLO of the other side
@@ -21,10 +21,9 @@ pub const LETTER_WORDS: usize = 8 + MAX_DATA_RAILS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Letter {
-    /// What the recipient's first HELLO said must be named here; 0 as long as that has not come. Only a HELLO whose proof
-    /// holds may have 0.
+    /// The key from the recipient's first HELLO; 0 before that has come. Only a HELLO with a right proof may have 0.
     pub key: u64,
-    /// What the sender knows of the control rails.
+    /// What the sender knows about the control rails.
     pub rails: RailNumbers,
     pub body: Body,
 }
@@ -34,7 +33,7 @@ pub struct Letter {
 pub struct RailNumbers(u16);
 
 impl RailNumbers {
-    /// Each is below 16.
+    /// Each number is below 16.
     pub fn new(numbers: [u8; 4]) -> Self {
         let mut all = Self::default();
         (0..).zip(numbers).for_each(|(rail, number)| all.set(rail, number));
@@ -51,12 +50,13 @@ impl RailNumbers {
         self.of(rail) & 1 != 0
     }
 
-    /// It is lost, or back.
+    /// The rail is lost, or back.
     pub(crate) fn advance(&mut self, rail: u8) {
         self.set(rail, self.of(rail) + 1);
     }
 
-    /// Takes over the number of a rail if that is newer: at most 7 ahead, as numbers wrap. Answers by how much; 0: it is not.
+    /// Takes over the number of a rail if it is newer: at most 7 ahead, because numbers wrap. Returns how far it is
+    /// ahead; 0 if it is not newer.
     pub(crate) fn take_newer(&mut self, rail: u8, from: Self) -> u8 {
         let ahead = from.of(rail).wrapping_sub(self.of(rail)) & 15;
         let newer = (1..8).contains(&ahead);
@@ -80,68 +80,68 @@ pub enum Body {
     Trial(Trial),
 }
 
-/// A control rail that is lost is tried, or such a trial answered, by that rail.
+/// Probes a lost control rail, or answers such a probe, by that rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
     pub rail: u8,
-    /// That of the rail when it was tried.
+    /// The rail's number when it was tried.
     pub number: u8,
     pub answers: bool,
 }
 
-/// An inbox is lent.
+/// Lends an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub lease: Lease,
-    /// What letters to this side must name.
+    /// The key that letters to this side must carry.
     pub key: u64,
-    /// The last packet consumed before this inbox: the next one comes into it.
+    /// The last packet consumed before this inbox; the next one is to be written into it.
     pub consumed: PacketNumber,
-    /// The epoch of the other's inbox that this side writes into; 0 for none.
+    /// The epoch of the recipient's inbox that this side writes into; 0 for none.
     pub echo: Epoch,
-    /// This side has not seen its own epoch echoed.
+    /// Requests an echo: this side's epoch is not echoed yet.
     pub wants_echo: bool,
 }
 
-/// A question for what was consumed last.
+/// Asks which packet was consumed last (keepalive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The epoch of the inbox that it writes into.
+    /// The epoch of the inbox that its sender writes into.
     pub epoch: Epoch,
     /// The last packet up to which all writes have completed.
     pub completed: PacketNumber,
-    /// It takes the first of them that was not consumed for lost.
+    /// The first of them that was not consumed counts as lost.
     pub lost: bool,
-    /// The control rail that it goes by: the answer goes by the same, if that lives.
+    /// The control rail that it goes by. The answer goes by the same rail, if it lives.
     pub rail: u8,
     pub counts: PeerCounts,
-    /// A connection that the answer is to tell of.
+    /// The connection whose progress the answer is to report.
     pub about: Option<Name>,
 }
 
-/// The answer.
+/// The answer to a QUERY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The epoch of the inbox that it reads.
+    /// The epoch of the inbox that its sender reads.
     pub epoch: Epoch,
     pub consumed: PacketNumber,
-    /// What the question named as completed.
+    /// What the QUERY named as completed.
     pub asked: PacketNumber,
     pub counts: PeerCounts,
-    /// Whether it waits for something that the asker is to do.
+    /// Whether its sender waits for an action of the recipient.
     pub waits: bool,
-    /// It has failed and will not go on.
+    /// The channel has failed at its sender.
     pub failed: bool,
-    /// For how many milliseconds its caller has not polled; others poll in its place.
+    /// For how many milliseconds NCCL has not polled at its sender; the keeper may have.
     pub idle_ms: u32,
-    /// What QUERY asked about.
+    /// Progress of the connection that QUERY named.
     pub about: Option<About>,
 }
 
-/// How far one end of a connection is.
+/// Progress of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
-    /// What the asker calls the connection.
+    /// The recipient's name for the connection.
     pub name: Name,
     pub sight: Sight,
 }
@@ -194,7 +194,7 @@ impl Letter {
         words
     }
 
-    /// None unless it is the encoding of a letter.
+    /// None unless the words are exactly the encoding of a letter.
     pub fn decode(words: &[u64; LETTER_WORDS]) -> Option<Self> {
         let [key, head, third, ..] = *words;
         let (flags, epoch) = (low8(head >> 8), Epoch(low32(head >> 32)));
@@ -243,7 +243,7 @@ impl Letter {
     }
 }
 
-/// A slot, a generation, and a bit that says so.
+/// A slot, a generation, and a bit that marks the name as present.
 fn name_bits(name: Name) -> u64 {
     u64::from(name.slot.number()) | u64::from(name.generation.get()) << 16 | 1 << 24
 }

@@ -4,12 +4,13 @@
 //!  calls ──▶ Flow (SendFlow, ReceiveFlow) ──frames──▶ Channel (Shadow) ──packets──▶ the peer's inbox
 //!                 ▲                                                                      │
 //!                 └──────────────frames── Channel (Inbox) ◀──────────────────────────────┘
-//!            Endpoint: the loop that drives them, over whoever performs what they ask for (Perform)
-//!            setup::Peers: listeners, and how two endpoints come to know each other
+//!            Endpoint: the loop that drives them, over an implementation of Perform
+//!            setup::Peers: listeners, and the handshake of two endpoints
 //! ```
 //!
-//! No I/O, no thread, no clock, no unsafe code, no dependency; memory that a peer writes is read through [`InboxMemory`], memory that
-//! travels is filled through [`ShadowMemory`]. A flow allocates when it is made, never later.
+//! No I/O, no thread, no clock, no unsafe code, no dependency. Memory that a peer writes is read through
+//! [`InboxMemory`]; memory that packets are written from is filled through [`ShadowMemory`]. A flow allocates only when
+//! it is made.
 
 #![forbid(unsafe_code)]
 

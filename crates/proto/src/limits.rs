@@ -2,23 +2,24 @@
 
 use std::time::Duration;
 
-/// Data rails of one connection: a line of 192 bytes has room for 20 keys, and NCCL's virtual device is narrower still.
+/// Data rails of one connection. NCCL's virtual devices have fewer.
 pub const MAX_DATA_RAILS: usize = 16;
-/// Rails that carry control messages of one connection.
+/// Control rails of one endpoint.
 pub const MAX_CONTROL_RAILS: usize = 4;
-/// Parts of a message that takes immediates: the receiver keeps a bit per part, the immediate has 6 bits for its index.
+/// Parts of a message that is sent with immediates: the receiver keeps a bit per part, and an immediate has 6 bits for
+/// the index.
 pub const MAX_PARTS: u32 = 64;
 /// Sub-receives of a grouped receive (NCCL_PROXY_MAX_SUBS; NCCL src/include/proxy.h).
 pub const MAX_GROUP: usize = 8;
 /// Parts start on this boundary, so that NCCL's LL128 lines are never torn across rails.
 pub const PART_ALIGN: u64 = 128;
-/// Turns of progress without an event of a connection before a done that is owed travels alone.
+/// Polls without an event of a connection before a pending DONE leaves alone.
 pub const LONE_DONE_IDLE_TURNS: u32 = 128;
-/// The same before a connection for which nothing waits is looked at no more.
+/// The same before a connection for which nothing waits is not checked any more.
 pub const IDLE_TURNS: u32 = 32;
-/// The same before adverts that wait because the rails are busy wait no longer.
+/// The same before adverts leave that are delayed because the rails are busy.
 pub const BUSY_IDLE_TURNS: u32 = 16;
-/// A done of 16 bits can tell this many lines apart, forward and backward.
+/// A DONE of 16 bits can distinguish this many lines, forward and backward.
 pub const MAX_RING: u32 = 128;
 
 /// The longest connection message.
@@ -32,16 +33,16 @@ pub const FINGERPRINT_BYTES: usize = 32;
 /// The longest sentence of a refusal; longer ones are cut.
 pub const MAX_TEXT_BYTES: usize = 256;
 
-/// How long an answer to a request is waited for before that is sent again, at first and at most. It doubles each time.
+/// Retransmission timeout of a request without an answer: initial value and maximum. It doubles each time.
 pub const ASK_AGAIN: Duration = Duration::from_millis(200);
 pub const ASK_AGAIN_MAX: Duration = Duration::from_secs(5);
-/// How long a request waits that could not be sent, or that the listener had no room for, at first and at most.
+/// Back-off of a request that could not be sent, or that the listener had no room for: initial value and maximum.
 pub const ASK_SOON: Duration = Duration::from_millis(1);
 pub const ASK_SOON_MAX: Duration = Duration::from_millis(100);
-/// More time than this between two calls of the asking side was nobody's wait.
+/// Of a longer gap between two calls of the requesting side, only this much counts towards its timeout.
 pub const ASKING_TURN_MAX: Duration = Duration::from_millis(50);
-/// Requests whose connections are closed that an endpoint remembers: as many must close before one that was underway all that
-/// time is taken for new.
+/// Requests of closed connections that an endpoint remembers. A late duplicate is taken for a new request only after so
+/// many others have closed.
 pub const CLOSED_REQUESTS: usize = 1024;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).

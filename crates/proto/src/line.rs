@@ -1,6 +1,6 @@
-//! The number of a line: a receive's place within its connection.
+//! The number of a line: the sequence number of a sub-receive within its connection.
 
-/// The number of a line within its connection. It wraps, so lines have distances and no order.
+/// The number of a line within its connection. It wraps, so compare distances, not numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Line(u32);
 
@@ -23,7 +23,7 @@ impl Line {
         Self(self.0.wrapping_add(count))
     }
 
-    /// How many lines it is from `earlier` to this one, wrapping.
+    /// How many lines this one is after `earlier`, wrapping.
     #[inline]
     pub const fn distance(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)

@@ -1,16 +1,17 @@
-//! How the channel reaches the memory that a peer writes into, and the memory that its own writes leave from.
+//! Access to inboxes, which a peer writes into, and shadows, which our packets are written from.
 
 use super::ids::{Epoch, Nonce};
 
-/// An inbox: aligned words that a peer may write at any time, in any order, without an agreement.
+/// An inbox: aligned words that a peer may write at any time and in any order, without synchronisation.
 pub trait InboxMemory {
-    /// Loads a word. What was written before it by the same write may not be there yet; later loads are not moved before it.
+    /// Loads a word with acquire ordering: later loads are not moved before it. Words before it in the same RDMA write
+    /// may not have landed yet.
     fn load(&self, word: usize) -> u64;
 
     /// Overwrites a word that was consumed.
     fn store(&mut self, word: usize, value: u64);
 
-    /// Eight words from this one on, in order.
+    /// Loads eight words, in order.
     fn load_eight(&self, word: usize) -> [u64; 8] {
         std::array::from_fn(|index| self.load(word + index))
     }
@@ -21,13 +22,13 @@ pub trait InboxMemory {
     }
 }
 
-/// A shadow: the bytes that packets are written from. No peer can reach it.
+/// A shadow: the memory that packets are written from. No peer can access it.
 pub trait ShadowMemory {
     fn load(&self, word: usize) -> u64;
 
     fn store(&mut self, word: usize, value: u64);
 
-    /// Eight words from this one on.
+    /// Loads eight words.
     fn load_eight(&self, word: usize) -> [u64; 8] {
         std::array::from_fn(|index| self.load(word + index))
     }
@@ -41,24 +42,26 @@ pub struct Payload {
     pub bytes: usize,
 }
 
-/// Names memory that the performer of the actions has lent: an inbox with its cell, or a shadow with its cell.
+/// Identifies memory that [`Perform`](super::endpoint::Perform) has lent: an inbox with its cell, or a shadow with its
+/// cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryId(pub u32);
 
-/// Finds shadows by name.
+/// Access to shadows by id.
 pub trait Shadows {
     type Shadow: ShadowMemory;
 
     fn shadow(&mut self, id: MemoryId) -> &mut Self::Shadow;
 }
 
-/// Where the peer reads: an inbox of its own, and behind that, on the next 64 bytes, the cell in which it is told what was
-/// consumed of its own packets.
+/// An inbox of the peer to write packets into, and behind it, on the next 64 bytes, the cell to write acknowledgements
+/// of its packets into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub epoch: Epoch,
     pub nonce: Nonce,
-    /// The control rail that its region is bound to: its place among the pairs of the channel, equal on both ends.
+    /// The control rail that its region is registered on, by its place among the channel's pairs of rails, which is the
+    /// same on both ends.
     pub rail: u8,
     pub address: u64,
     pub key: u64,

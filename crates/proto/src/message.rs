@@ -1,6 +1,6 @@
-//! What names a message at its sender, and where its bytes lie.
+//! The sender's id of a message, and where its bytes are.
 
-/// A record's place, as completions and requests name it.
+/// Index of the message's record, which completions and requests carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageId(pub(crate) u8);
 
@@ -21,17 +21,17 @@ impl MessageId {
     }
 }
 
-/// A message that was longer than its receive, which cuts.
+/// A message that was longer than its receive, and was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub sent: u64,
     pub posted: u64,
 }
 
-/// Where the bytes of a message lie on this side. `proto` carries it and never reads there.
+/// Where the bytes of a message are on this side. `proto` passes it on and never reads there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     pub address: u64,
-    /// The caller's own name for the registered region.
+    /// The caller's id of the registered region.
     pub region: u32,
 }

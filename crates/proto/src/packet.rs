@@ -1,4 +1,5 @@
-//! A packet: a header of 24 bytes, then frames. The check says that all of it is there, and of this inbox.
+//! A packet: a header of 24 bytes, then frames. The check shows that all of it has landed, and that it is for this
+//! inbox.
 //!
 //! ```text
 //! word 0   check of all words that follow, mixed with the inbox's nonce
@@ -6,8 +7,8 @@
 //! word 2   63..33 zero | 32 pad | 31..0 the last packet consumed in the other direction
 //! ```
 //!
-//! A packet that landed in part, or that belongs to another lap, epoch or channel, does not validate: it is not there yet. A
-//! pad is its header alone: its length is what remains of the lap, and nothing of that is written or checked.
+//! A packet that has landed in part, or that is of another lap, epoch or channel, does not validate: it counts as not
+//! there yet. Of a pad only the header is written and checked; its length is what remains of the lap.
 
 use crate::bits::{low32, mix};
 
@@ -18,21 +19,21 @@ pub const HEADER_WORDS: usize = 3;
 pub const HEADER_BYTES: u32 = 24;
 /// Packets start on this boundary: a cache line.
 pub const START_BYTES: u32 = 64;
-/// A word of an inbox that holds nothing. What was consumed is overwritten with it: a word that has not landed must not
-/// look as if it had because an earlier packet had the same value there.
+/// The value of an empty inbox word. Consumed words are overwritten with it: otherwise a word that has not landed could
+/// look as if it had, because an earlier packet had the same value there.
 pub const POISON: u64 = 0xd15e_a5ed_0bad_f00d;
 
-/// How long an inbox is.
+/// The length of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring(u32);
 
 impl Ring {
-    /// Where messages may come inline.
+    /// For channels with inline messages.
     pub const LONG: Self = Self(64 << 10);
-    /// Where only adverts travel.
+    /// For channels with adverts only.
     pub const SHORT: Self = Self(8 << 10);
 
-    /// A power of two from 2 to 64 KiB: a quarter of it has room for the longest frame without a payload.
+    /// A power of two from 2 to 64 KiB. A quarter of it must have room for the longest frame without a payload.
     pub const fn new(bytes: u32) -> Option<Self> {
         let bounded = bytes >= 2 << 10 && bytes <= 64 << 10;
         if bounded && bytes.is_power_of_two() { Some(Self(bytes)) } else { None }
@@ -48,7 +49,8 @@ impl Ring {
         self.0 as usize / 8
     }
 
-    /// The longest packet. With half of the ring a writer and a reader can wait for each other for ever: docs/protocol.md.
+    /// The longest packet: a quarter of the ring. With half of it a writer and a reader can deadlock: docs/protocol.md,
+    /// section 2.
     #[inline]
     pub const fn packet_bytes_max(self) -> u32 {
         self.0 / 4
@@ -61,7 +63,7 @@ impl Ring {
     }
 }
 
-/// What a packet says of itself.
+/// The header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub number: PacketNumber,
@@ -82,19 +84,19 @@ impl Header {
         ]
     }
 
-    /// How many words are written and checked, from the first on.
+    /// How many words are written and checked, including the header.
     #[inline]
     pub const fn written_words(&self) -> usize {
         if self.pad { HEADER_WORDS } else { self.bytes as usize / 8 }
     }
 
-    /// How far it is to the next packet.
+    /// Distance to the next packet.
     #[inline]
     pub const fn span(&self) -> u32 {
         self.bytes.next_multiple_of(START_BYTES)
     }
 
-    /// The packet of this number at `at`, if all of it is there. Every length is bounded before it is used.
+    /// The packet of this number at `at`, if all of it has landed. Every length is bounded before it is used.
     #[inline]
     pub fn validate<M: InboxMemory>(
         memory: &M,
@@ -121,7 +123,7 @@ impl Header {
         if !bounded || !header.bytes.is_multiple_of(8) || second >> 33 != 0 {
             return None;
         }
-        // The copies are checked, not the words a second time: they may have changed since.
+        // The check covers these copies, not a second load of the words, which the peer may have changed since.
         let sum = check(
             nonce,
             [first, second],
@@ -133,8 +135,8 @@ impl Header {
     }
 }
 
-/// The check of a packet of so many words, of which `load` gives those behind the header, and `load_eight` eight at a time. It takes four lanes of two words
-/// each, so that a processor multiplies them at the same time.
+/// The check of a packet of `words` words. `load` returns one word behind the header, `load_eight` eight at a time. It
+/// has four lanes of two words each, so that a processor multiplies them in parallel.
 #[inline]
 pub fn check(
     nonce: Nonce,
@@ -153,7 +155,7 @@ pub fn check(
         }
         word += 8;
     }
-    // The length is in the header, so that what is missing may read as zero.
+    // The header has the length, so a missing last word may count as zero.
     for state in &mut lanes {
         if word >= words {
             break;

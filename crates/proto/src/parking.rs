@@ -1,9 +1,9 @@
-//! Where inline messages wait whose receives are not posted yet: one pool per channel, a list per connection.
+//! The unexpected message queue: inline messages whose receives are not posted yet, in one pool per channel with a list
+//! per connection.
 //!
-//! The pool is as large as what a sender may have without an advert on one channel ([`CHANNEL_BYTES`]). A message takes one
-//! block for its header and as many as its payload fills, which is never more than it costs: a sender that keeps to its
-//! credit always finds room. The memory is zeroed by the allocator and touched from the lowest block on, so what is never
-//! used costs no page.
+//! The pool is as large as a channel's credit ([`CHANNEL_BYTES`]). A message takes one block for its header and as many
+//! as its payload fills, which is never more than its cost in credit: so there is room for every message within the
+//! credit. The memory is zeroed by the allocator and used from the lowest block on, so unused blocks take no pages.
 
 use crate::bits::{low16, low32};
 use crate::line::Line;
@@ -15,11 +15,11 @@ use super::frame::Inline;
 const BLOCK_WORDS: usize = 4;
 const BLOCK_BYTES: usize = 8 * BLOCK_WORDS;
 const BLOCKS: u16 = low16(CHANNEL_BYTES as u64 / BLOCK_BYTES as u64);
-/// Stands for the end of a chain. Block 0 is used, so chains count from 1.
+/// The end of a chain. Blocks are numbered from 1, so that 0 is free for this.
 const NONE: u16 = 0;
 
 const _: () = {
-    // Header and rounding, of a message without payload and of one that begins a block.
+    // Header and rounding, of a message without payload and of one whose last block has one byte.
     assert!(BLOCK_BYTES <= credit::MESSAGE_COST as usize);
     assert!(2 * BLOCK_BYTES - 1 <= credit::MESSAGE_COST as usize);
 };
@@ -46,7 +46,7 @@ impl ParkedList {
         self.messages as usize
     }
 
-    /// What its messages cost.
+    /// The cost of its messages.
     pub const fn cost(&self) -> u32 {
         self.cost
     }
@@ -57,10 +57,10 @@ impl ParkedList {
     }
 }
 
-/// What is known of a parked message beside its payload.
+/// A parked message without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its number among the messages sent; with single receives its line.
+    /// Its number among the messages sent; its line, on a connection of single receives.
     pub number: Line,
     pub base: Line,
     pub tag: i32,
@@ -103,12 +103,12 @@ impl Parking {
         }
     }
 
-    /// What all parked messages of the channel cost.
+    /// The cost of all parked messages of the channel.
     pub const fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// Makes room for a message at the end of a list. None: its sender has gone beyond its credit.
+    /// Takes room for a message at the end of a list. None if its sender has exceeded its credit.
     #[cold]
     pub fn park(&mut self, list: &mut ParkedList, inline: &Inline) -> Option<Parked> {
         let cost = credit::cost(inline.len);
@@ -170,7 +170,7 @@ impl Parking {
         Parked::of(low16(self.words[words_of(message.0)][3]))
     }
 
-    /// Stores the payload, word by word from its beginning.
+    /// Stores the payload, word by word in order.
     pub fn fill(&mut self, message: Parked, mut word: impl FnMut(usize) -> u64) {
         let count = usize::from(self.header(message).len).div_ceil(8);
         let mut block = message.0;
@@ -182,7 +182,7 @@ impl Parking {
         }
     }
 
-    /// Hands out the payload, word by word from its beginning.
+    /// Passes the payload to `word`, in order.
     pub fn read(&self, message: Parked, mut word: impl FnMut(usize, u64)) {
         let count = usize::from(self.header(message).len).div_ceil(8);
         let mut block = message.0;
@@ -194,7 +194,8 @@ impl Parking {
         }
     }
 
-    /// Gives the room of a message back, wherever it is in its list. False: it is not there, which is a bug of the caller's.
+    /// Frees the room of a message, at any place in its list. False if it is not in the list, which is a bug of the
+    /// caller.
     #[must_use]
     pub fn release(&mut self, list: &mut ParkedList, message: Parked) -> bool {
         let mut before = NONE;
@@ -230,7 +231,7 @@ impl Parking {
         self.free = first;
     }
 
-    /// Gives back all messages of a connection that is over.
+    /// Frees all messages of a connection that is over.
     pub fn clear(&mut self, list: &mut ParkedList) {
         while list.first().is_some_and(|message| self.release(list, message)) {}
     }

@@ -1,17 +1,17 @@
-//! The rails of one end, as it describes them to the other, and how two ends pair theirs.
+//! The rails of one end, as HELLO describes them, and how two ends pair theirs.
 
 use crate::codec::{Address, HandshakeError, Name, Reader, Writer};
 use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
-/// A rail as its peer needs to know it.
+/// A rail, as it is described to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rail {
-    /// Rails of equal fabric names can reach each other.
+    /// Rails with the same fabric name can reach each other.
     pub fabric: Name,
-    /// The network card, for words to the user.
+    /// The NIC's number, for log lines.
     pub nic: u16,
     pub data: Address,
-    /// Of the control rail on the same card, if it has one.
+    /// The address of the control rail on the same NIC, if it has one.
     pub control: Option<Address>,
 }
 
@@ -51,14 +51,14 @@ const NIC: u16 = 2;
 const DATA: u16 = 3;
 const CONTROL: u16 = 4;
 
-/// A rail of the sender and a rail of the receiver, by their indices in the lists that each end sent.
+/// A rail of the sender and a rail of the receiver, as indices into the lists that the ends sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailPair {
     pub sender: u8,
     pub receiver: u8,
 }
 
-/// The rails that two ends have in common. Keys, immediates and bit sets count in the order of `data`.
+/// The rails that two ends have in common. Keys, counts and bit sets follow the order of `data`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairing {
     pub data: Vec<RailPair>,
@@ -66,14 +66,14 @@ pub struct Pairing {
 }
 
 impl Pairing {
-    /// Pairs by fabric name, in order; what one end has more of stays unused. None without a pair of each kind.
+    /// Pairs by fabric name, in order; surplus rails stay unused. None without a pair of each kind.
     pub fn of(sender: &[Rail], receiver: &[Rail]) -> Option<Self> {
         let data = pair(sender, receiver, MAX_DATA_RAILS, |_| true);
         let control = pair(sender, receiver, MAX_CONTROL_RAILS, |rail| rail.control.is_some());
         (!data.is_empty() && !control.is_empty()).then_some(Self { data, control })
     }
 
-    /// Whether what a reply says can be true of these rails: every pair exists, and is of one fabric.
+    /// Whether this pairing is possible with these rails: both rails of each pair exist, and are of one fabric.
     pub fn fits(&self, sender: &[Rail], receiver: &[Rail]) -> bool {
         let fits = |pair: &RailPair, control: bool| {
             let rails =

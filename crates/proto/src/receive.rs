@@ -1,13 +1,13 @@
-//! The receiver's flow: receives become adverts, messages arrive in packets and in parts, and DONE gives credit back.
+//! The receiver's flow: posted receives are advertised, messages arrive inline or in parts, and DONE returns credit.
 //!
 //! ```text
 //!  post ──▶ advert (urgent, lazy, or never needed) ──▶ parts, FIN or INLINE ──▶ complete ──▶ poll: Done
 //!    └────▶ a parked message is for it ──▶ copied ────────────────────────────────┘
 //! ```
 //!
-//! Laws: at most [`WINDOW`] lines lie between the oldest incomplete one and the newest. Parts outside of what is advertised,
-//! and parts that were there, are dropped and counted. An inline message is copied once. No advert leaves twice, and none
-//! for a line that the sender knows to be filled. The first cause of failure sticks.
+//! Laws: at most [`WINDOW`] lines are posted from the oldest incomplete one on. Parts for lines that are not
+//! advertised, and duplicate parts, are dropped and counted. An inline message is copied once. No advert leaves twice,
+//! and none leaves for a line that the sender knows to be filled. The first cause of failure is kept.
 
 mod adverts;
 mod arrivals;
@@ -45,21 +45,21 @@ pub use tagged::Tagged;
 #[derive(Clone, Copy, Debug)]
 pub struct Receive<'a> {
     pub target: Target,
-    /// The address, or the offset in its region, as the peer is to name the buffer.
+    /// The buffer's address as the peer uses it: virtual, or an offset in its region.
     pub address: u64,
     pub len: u64,
     pub tag: i32,
     pub keys: &'a [u64],
-    /// It lies in host memory.
+    /// The buffer is host memory.
     pub host: bool,
 }
 
 /// How receives are posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Posting {
-    /// Longer messages are cut.
+    /// Longer messages are truncated.
     pub cut: bool,
-    /// The caller sees the bytes come by itself: the receive may be reported early.
+    /// Optional completion: a kernel polls the bytes itself, so the receive may be reported early.
     pub optional: bool,
 }
 
@@ -67,25 +67,25 @@ pub struct Posting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivePoll {
     Pending,
-    /// Said once. The sizes can be read until the next post.
+    /// Returned once. The sizes can be read until the next post.
     Done {
         count: u32,
     },
     Failed(Fault),
 }
 
-/// What was dropped, and why.
+/// How many parts were dropped, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Parts for lines that are not advertised, or complete and gone.
+    /// Parts for lines that are not advertised, or were completed before.
     pub late: u64,
-    /// Parts of a line that were there already.
+    /// Parts that had arrived already.
     pub duplicates: u64,
-    /// Parts that cannot be.
+    /// Parts that break the protocol.
     pub violations: u64,
 }
 
-/// One direction of one connection, at the side that called accept.
+/// The receiving end of a connection, at the side that called accept.
 #[derive(Debug)]
 pub struct ReceiveFlow {
     terms: Terms,
@@ -95,46 +95,47 @@ pub struct ReceiveFlow {
     advertised: Line,
     /// The line that the next receive takes.
     next: Line,
-    /// What the newest DONE said.
+    /// Lines before this one were reported by DONE.
     reported: Line,
-    /// Adverts before this one leave without asking again whether it is time.
+    /// A flush of adverts has begun: those before this line leave without another check.
     flush_to: Line,
-    /// Lines before this one are not lazy.
+    /// Adverts of lines before this one are not lazy.
     prompt_to: Line,
-    /// Lines before this one that no advert was sent for are known to the sender only by DONE.
+    /// Of lines before this one without an advert, the sender learns only by DONE.
     omitted_to: Line,
     /// The newest line that a message without an advert has filled.
     newest_unadvertised: Line,
-    /// The wait of lazy adverts began.
+    /// When the delay of lazy adverts began.
     lazy_from: Moment,
-    /// A line became complete that DONE has not covered.
+    /// When the oldest line that DONE has not covered became complete.
     unreported_since: Moment,
-    /// Of messages without an advert that are complete: their count and cost, and the part of it that lies before done.
+    /// Credit to return: cost and count of complete messages that came without an advert; and of those among them
+    /// before `done`.
     unreported: u32,
     unreported_messages: u32,
     passed: u32,
     passed_messages: u32,
-    /// A bit per class of lengths: the last message into such a receive came inline.
+    /// A bit per class of lengths: set if the last message into such a receive came inline.
     inline_classes: u64,
-    /// The size of the newest message, and what keeps the rails busy for the time of an advert.
+    /// The size of the newest message, and how many bytes keep the rails busy for as long as an advert takes.
     recent: u64,
     busy_bytes: u64,
     parked: ParkedList,
-    /// Lines whose messages are to be copied from where they were parked.
+    /// Lines whose messages are to be copied from parking.
     copies: u32,
     fault: Option<Fault>,
     cut: Option<Cut>,
-    /// The answer to OPEN, until it leaves; nothing leaves before.
+    /// The answer to OPEN, until it has left; no other frame leaves before it.
     opened: Option<Opened>,
     ending: Ending,
-    /// The peer has ended the channel: all that it has written is here, and nothing can be said any more.
+    /// The peer has ended the channel: all that it wrote has arrived, and no frame can be sent any more.
     unreachable: bool,
     exposed: Exposed,
-    /// Receives at the provider, where there are no writes.
+    /// Receives posted at the provider (SENDRECV only).
     tagged: Option<Box<Posted>>,
-    /// The entries of completion queues that its receives have cost are given back, though they are not complete.
+    /// The completion queue entries of its receives were returned before the receives completed.
     gave_entries_back: bool,
-    /// Parts that came for this connection, per rail; and what the sender said at its close.
+    /// Parts that have arrived for this connection, per rail; and parts posted, by the sender's CLOSE.
     seen: Counts,
     sent: Option<Counts>,
     dropped: Dropped,
@@ -148,12 +149,12 @@ impl ReceiveFlow {
         Self::starting_at(terms, Line::FIRST)
     }
 
-    /// A flow that `accept` takes: it owes this answer to OPEN.
+    /// A flow made by `accept`: its first frame is this answer to OPEN.
     pub fn accepted(terms: Terms, opened: Opened) -> Self {
         Self { opened: Some(opened), ..Self::new(terms) }
     }
 
-    /// A flow whose first line is another: for tests near a wrap.
+    /// A flow that starts at another line: for tests near a wrap.
     pub fn starting_at(terms: Terms, first: Line) -> Self {
         Self {
             terms,
@@ -193,7 +194,8 @@ impl ReceiveFlow {
         }
     }
 
-    /// So many bytes keep the rails busy for longer than an advert takes: then adverts wait for more of them to come together.
+    /// Sets how many bytes keep the rails busy for longer than an advert takes: beyond it, more adverts are collected
+    /// for one packet.
     pub fn set_busy_bytes(&mut self, bytes: u64) {
         self.busy_bytes = bytes;
     }
@@ -205,7 +207,7 @@ impl ReceiveFlow {
         count > 0 && (0..count).all(|index| complete(first.plus(index)))
     }
 
-    /// Asks for the receive, or group, that began with `first`; done is said once.
+    /// Tests the receive, or group, that begins with `first`; `Done` is returned once.
     #[inline]
     pub fn poll(&mut self, first: Line) -> ReceivePoll {
         if self.is_complete(first) {
@@ -228,20 +230,20 @@ impl ReceiveFlow {
         ReceivePoll::Pending
     }
 
-    /// How many bytes a line received that was reported done.
+    /// The size of the message in a line that was reported done.
     #[inline]
     pub fn size(&self, line: Line) -> u64 {
         self.slot(line).len
     }
 
-    /// The rails that brought its bytes, one bit each: what a flush reads.
+    /// The rails that carried its bytes, one bit each: a flush reads on each of them.
     #[inline]
     pub fn carried(&self, line: Line) -> u16 {
         self.slot(line).carried
     }
 
-    /// A frame of the sender's. Of an INLINE it answers where the payload goes: copy it there, then call
-    /// [`copied`](Self::copied). None: it is dropped.
+    /// Handles a frame from the sender. For an INLINE it returns the destination of the payload: copy it there, then
+    /// call [`copied`](Self::copied). None: the payload is dropped.
     #[inline]
     pub fn received(
         &mut self,
@@ -268,7 +270,7 @@ impl ReceiveFlow {
         Breach(violation)
     }
 
-    /// What it owes the sender, and how urgently.
+    /// Whether frames are pending, and how urgent they are.
     #[inline]
     pub fn owes(&self, account: &Account, now: Moment) -> Owes {
         if self.opened.is_some() {
@@ -313,15 +315,15 @@ impl ReceiveFlow {
         Some(frame)
     }
 
-    /// Fails the flow from outside. The first cause stays.
+    /// Records a failure. The first cause is kept.
     #[cold]
     fn stick(&mut self, cause: Fault) -> Fault {
-        // No advert leaves any more.
+        // No advert leaves after a failure.
         self.flush_to = self.advertised;
         *self.fault.get_or_insert(cause)
     }
 
-    /// Fails the flow from outside: a bug of the caller's. The first cause stays.
+    /// Fails the flow because of a bug of the caller. The first cause is kept.
     #[cold]
     pub fn fail(&mut self, what: &'static str) {
         self.stick(Fault::Misuse(what));
@@ -331,7 +333,7 @@ impl ReceiveFlow {
         self.fault
     }
 
-    /// What the sender calls this connection.
+    /// The sender's name for this connection.
     pub fn peer(&self) -> Name {
         self.terms.peer
     }
@@ -354,36 +356,36 @@ impl ReceiveFlow {
         self.next
     }
 
-    /// Whether a receive is posted whose bytes have not all come and may still come, or the peer's CLOSE is waited for.
+    /// Whether a receive is incomplete and may still be filled, or the peer's CLOSE is expected.
     #[inline]
     pub fn waits(&self) -> bool {
         (self.done != self.next || self.has_closed()) && !self.nothing_comes()
     }
 
-    /// Whether the sender may be writing: a line is advertised whose bytes have not all come.
+    /// Whether the sender may be writing: a line is advertised and incomplete.
     #[inline]
     pub fn awaits_parts(&self) -> bool {
         self.open_lines() > 0
     }
 
-    /// The first message without an advert that was cut to its receive. Of others the sender knows.
+    /// The first message without an advert that was truncated to its receive. Others are known to the sender.
     #[inline]
     pub const fn cut(&self) -> Option<Cut> {
         self.cut
     }
 
-    /// The tag of the oldest receive whose bytes have not all come: with NCCL, the rank that is waited for.
+    /// The tag of the oldest incomplete receive.
     pub fn awaited_tag(&self) -> Option<i32> {
         (self.done != self.next).then(|| self.slot(self.done).tag)
     }
 
-    /// The memory of the flow, all in all.
+    /// All memory of the flow.
     pub fn memory_bytes(&self) -> usize {
         let tagged = if self.tagged.is_some() { size_of::<Posted>() } else { 0 };
         size_of::<Self>() + size_of_val(&*self.slots) + size_of_val(&*self.keys) + tagged
     }
 
-    /// The oldest line whose place is in use: it is not complete, or its advert has not left.
+    /// The oldest line whose place is in use: it is incomplete, or its advert has not left.
     #[inline]
     fn oldest(&self) -> Line {
         if self.done.is_after(self.advertised) { self.advertised } else { self.done }
@@ -395,7 +397,7 @@ impl ReceiveFlow {
     }
 }
 
-/// The more urgent of two; of two lazy ones the earlier.
+/// The more urgent of the two; of two lazy ones the earlier.
 #[inline]
 fn more_urgent(one: Owes, other: Owes) -> Owes {
     match (one, other) {

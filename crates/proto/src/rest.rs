@@ -1,16 +1,16 @@
-//! How long a rail that was lost is left alone before it is tried.
+//! Back-off: the pause before a lost rail is tried again.
 
 use std::time::Duration;
 
 use super::bound::{RAIL_FLAP, RAIL_FLAPS, RAIL_REST, RAIL_REST_MAX, RAIL_ROUNDS};
 use super::ids::Moment;
 
-/// The losses of one rail of a channel, as far as they make its pauses longer.
+/// The failures of one rail of a channel that lengthen its pauses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rest {
-    /// Trials that have failed since it was lost.
+    /// Trials that have failed since the loss.
     failed: u32,
-    /// How often it was lost again soon after its return.
+    /// How often the rail was lost again soon after its return.
     flaps: u32,
     returned_at: Option<Moment>,
 }
@@ -32,7 +32,7 @@ impl Rest {
         self.failed = self.failed.saturating_add(1);
     }
 
-    /// Whether a trial has failed since it was lost.
+    /// Whether a trial has failed since the loss.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed > 0
     }

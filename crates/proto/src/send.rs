@@ -1,5 +1,5 @@
-//! The sender's flow: a message finds its line or goes without one, travels in a packet or in parts, and is done when its
-//! buffer is needed no more.
+//! The sender's flow: a message is matched to a line or sent before its advert, goes inline or in parts, and is done
+//! when its buffer is no longer needed.
 //!
 //! ```text
 //!  submit ─┬─ advert known, short, host ──▶ INLINE by line ───────────┐
@@ -7,9 +7,9 @@
 //!          └─ no advert, short, credit ──▶ INLINE by tag and base ────┘
 //! ```
 //!
-//! Laws: messages meet receives in posting order; tags choose only inside the first unfinished group. Without an advert a
-//! message leaves only if that group is unadvertised and unbegun, and within the credit. A DONE counts only as far as
-//! messages were sent. The first cause of failure sticks; what was begun before it goes on being written.
+//! Laws: messages meet receives in posting order; tags choose only inside the first unfinished group. Without an advert
+//! a message leaves only if that group is unadvertised and unbegun, and within the credit. A DONE must not go beyond
+//! the messages sent. The first cause of failure is kept; messages begun before it are still written.
 
 mod adverts;
 mod ending;
@@ -44,13 +44,13 @@ pub use parts::PartWrite;
 #[cfg(test)]
 pub(crate) use parts::share_out;
 
-/// A message as the caller gives it to `isend`.
+/// A message as passed to `isend`.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
     pub tag: i32,
     pub len: u64,
     pub source: Source,
-    /// It lies in host memory, so that it can be copied into a packet.
+    /// It is in host memory, so that it can be copied into a packet.
     pub host: bool,
 }
 
@@ -58,45 +58,46 @@ pub struct Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendPoll {
     Pending,
-    /// Said once: its record is free again.
+    /// Returned once: its record is free again.
     Done {
         len: u64,
     },
     Failed(Fault),
 }
 
-/// One direction of one connection, at the side that called connect.
+/// The sending end of a connection, at the side that called connect.
 #[derive(Debug)]
 pub struct SendFlow {
     terms: Terms,
     /// The first line of the first unfinished group; with single receives the line of the next message.
     first: Line,
-    /// Lines before this one are complete at the receiver, as far as it said.
+    /// Lines before this one are complete at the receiver, by its last DONE.
     peer_done: Line,
     group: Group,
-    /// Messages that fill their receives take immediates below this length; others below the second.
+    /// Messages below this length are sent with immediates: those that fill their receives, and others.
     whole_end: u64,
     short_end: u64,
-    /// A bit per free record, per record with parts to post, per record whose FIN is owed.
+    /// A bit per free record; per record with parts to post; per record with a pending FIN.
     free: u64,
     posting: u64,
     fins: u64,
-    /// A bit per place of a line whose message travels in parts, and not in a packet.
+    /// A bit per place of a line whose message goes in parts, not inline.
     written: u64,
-    /// Receives are posted ahead of long messages: not 0 until several have come upon one advert alone.
+    /// Not 0 while receives are posted ahead of long messages; each long message that finds only one advert counts it
+    /// down.
     ahead: u8,
     fault: Option<Fault>,
-    /// A message that was too long for its receive, or whose write has failed: the receiver is to learn of it.
+    /// A message that was too long for its receive, or whose write has failed: a FIN reports it to the receiver.
     refused: Option<Refused>,
-    /// The last call of `isend` had to be refused: its caller waits, for an advert or for credit.
+    /// The last `isend` was refused: NCCL waits for an advert or for credit.
     refused_caller: bool,
-    /// What it waits for.
+    /// What the refused `isend` waits for.
     refused_for: Want,
-    /// Nobody waits for what was posted any more, or nothing says how it ends: this side has closed, or the channel has failed.
+    /// This side has closed, or the channel has failed: posted parts are not waited for any more.
     cut_off: bool,
     cut: Option<Cut>,
     ending: Ending,
-    /// The answer to a WITHDRAW, until it leaves: once in the life of a few connections.
+    /// The answer to a WITHDRAW, until it leaves. Boxed, since few connections ever need it.
     answer: Option<Box<Lines>>,
     /// Parts with immediates that were posted, per rail.
     parts: Counts,
@@ -104,13 +105,13 @@ pub struct SendFlow {
     adverts: Adverts,
     unadvertised: Unadvertised,
     records: Box<[Record; RECORDS]>,
-    /// Four bits per part: its rail. Empty where there is only one.
+    /// Four bits per part: its rail. Empty if there is only one rail.
     rails: Box<[u64]>,
-    /// Parts of rails that were lost; none before the first is.
+    /// Parts of lost rails; made when the first rail is lost.
     lost: Option<Box<Lost>>,
 }
 
-/// The first unfinished group once all of its adverts are there; a count of 0: they are not.
+/// The first unfinished group, once all of its adverts have come; `count` is 0 before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     count: u8,
@@ -118,14 +119,14 @@ struct Group {
     taken: u8,
 }
 
-/// A line whose message was not sent, or not as a whole.
+/// A line whose message was not sent, or only in part.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     line: Line,
     len: u64,
     /// Parts of it were posted.
     begun: bool,
-    /// The FIN that says so has not left.
+    /// The FIN that reports it has not left.
     owed: bool,
 }
 
@@ -137,7 +138,7 @@ impl SendFlow {
         Self::starting_at(terms, Line::FIRST)
     }
 
-    /// A flow whose first line is another: for tests near a wrap.
+    /// A flow that starts at another line: for tests near a wrap.
     pub fn starting_at(terms: Terms, first: Line) -> Self {
         let rails = usize::from(terms.cutting.rails);
         Self {
@@ -170,13 +171,14 @@ impl SendFlow {
         }
     }
 
-    /// The first message that was cut to its receive.
+    /// The first message that was truncated to its receive.
     #[inline]
     pub const fn cut(&self) -> Option<Cut> {
         self.cut
     }
 
-    /// The packet of this inline message needs no help any more: it has left, or is acknowledged.
+    /// The packet of this inline message needs no retransmission any more: its write has completed, or it is
+    /// acknowledged.
     #[inline]
     pub fn inline_left(&mut self, message: MessageId) {
         let record = &mut self.records[message.index() % RECORDS];
@@ -196,7 +198,7 @@ impl SendFlow {
         }
     }
 
-    /// Asks for a message; done is said once.
+    /// Tests a message; `Done` is returned once.
     #[inline]
     pub fn poll(&mut self, message: MessageId) -> SendPoll {
         let at = message.index() % RECORDS;
@@ -208,7 +210,7 @@ impl SendFlow {
         }
         match self.fault {
             Some(fault) if !self.goes_on(message, fault) => {
-                // Its buffer is the caller's again, but for what is in flight.
+                // The caller may reuse the buffer, except for parts in flight.
                 self.posting &= !bit_of(message);
                 if let State::Writing(writing) = &mut self.records[message.index() % RECORDS].state
                 {
@@ -220,18 +222,19 @@ impl SendFlow {
         }
     }
 
-    /// Whether a message that has begun ends well all the same: where another one was too long, or nothing more may begin.
+    /// Whether a message that has begun is still completed after a failure: if another one was too long, or if only new
+    /// messages are forbidden.
     #[cold]
     fn goes_on(&self, message: MessageId, fault: Fault) -> bool {
         let at = message.index() % RECORDS;
         let over = self.ending == Ending::Over;
-        // A receiver that has closed says no more what it lacks; and past the end nothing is posted again.
+        // A receiver that has closed reports missing parts no more; and after the end nothing is retransmitted.
         let lost = match self.ending {
             Ending::Open => false,
             Ending::Over => self.lacks_parts_of(at),
             _ => self.has_lost(at),
         };
-        // A receiver closes, and its channel ends, when it has what it wants: often before its acknowledgement or our
+        // A receiver closes, and its channel ends, when it has all messages: often before its acknowledgement or our
         // completion is read here.
         let begun = match self.records[at].state {
             State::Writing(writing) => {
@@ -254,7 +257,7 @@ impl SendFlow {
         begun && others && !self.cut_off && (self.may_post() || over)
     }
 
-    /// A frame of the receiver's.
+    /// Handles a frame from the receiver.
     pub fn received(&mut self, frame: &Frame, account: &mut Account) -> Result<(), Breach> {
         let heard = match frame {
             Frame::Advert(advert) => self.advertised(advert, account),
@@ -270,7 +273,7 @@ impl SendFlow {
         })
     }
 
-    /// What the receiver has of the messages that a lost rail carried.
+    /// Handles RAIL: what the receiver has of the messages sent by a lost rail.
     #[cold]
     fn rail_note(&mut self, note: &RailNote) -> Result<(), Violation> {
         if usize::from(note.rail) >= usize::from(self.terms.cutting.rails) || self.rails.is_empty()
@@ -285,7 +288,8 @@ impl SendFlow {
         Ok(())
     }
 
-    /// What it owes the receiver. All of it is waited for: nothing comes again without a caller.
+    /// Whether frames are pending. The receiver waits for all of them, so they leave before the last request is
+    /// reported.
     #[inline]
     pub fn owes(&self) -> Owes {
         let refused = self.refused.is_some_and(|refused| refused.owed);
@@ -346,8 +350,8 @@ impl SendFlow {
         *self.fault.get_or_insert(cause)
     }
 
-    /// The peer has ended the channel: what was posted completes, and packets are acknowledged. Or it has failed: nothing is
-    /// known of what was posted, and nothing more will be. The first may be followed by the second.
+    /// The peer has ended the channel: posted writes complete, and packets are acknowledged. Or, `failed`, the channel
+    /// has failed: the fate of posted writes is unknown. The second may follow the first.
     #[cold]
     pub fn ended(&mut self, failed: bool) {
         self.stick(Fault::Ended);
@@ -358,7 +362,7 @@ impl SendFlow {
         self.fins = 0;
     }
 
-    /// Fails the flow from outside: a bug of the caller's. The first cause stays.
+    /// Fails the flow because of a bug of the caller. The first cause is kept.
     #[cold]
     pub fn fail(&mut self, what: &'static str) {
         self.stick(Fault::Misuse(what));
@@ -368,7 +372,7 @@ impl SendFlow {
         self.fault
     }
 
-    /// What the receiver calls this connection.
+    /// The receiver's name for this connection.
     pub fn peer(&self) -> Name {
         self.terms.peer
     }
@@ -377,18 +381,18 @@ impl SendFlow {
         &self.terms
     }
 
-    /// Writes that were posted and have not completed: until then the buffers of their messages are in use.
+    /// Writes in flight. The buffers of their messages are in use until they complete.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Whether no part is to be posted and none is in flight. A receiver that has closed asks for none again.
+    /// Whether no part is pending or in flight. A receiver that has closed requests no retransmission.
     pub fn is_quiet(&self) -> bool {
         let lacks = self.ending == Ending::Open && self.lacks_parts();
         self.posting == 0 && self.in_flight == 0 && !lacks
     }
 
-    /// Whether the receiver is to do something: an advert or credit that a caller of `isend` waits for, a DONE, or CLOSE.
+    /// Whether it waits for the receiver: for an advert or credit after a refused `isend`, for a DONE, or for CLOSE.
     #[inline]
     pub fn waits(&self) -> bool {
         let waits = |record: &Record| {
@@ -405,7 +409,7 @@ impl SendFlow {
         }
     }
 
-    /// The memory of the flow, all in all.
+    /// All memory of the flow.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + size_of_val(&*self.records)
@@ -413,18 +417,18 @@ impl SendFlow {
             + self.adverts.memory_bytes()
     }
 
-    /// What an immediate says beside its length's place.
+    /// Whether immediates have room for the message's length.
     #[inline]
     const fn tells_length(&self) -> bool {
         matches!(self.terms.immediates, ImmediateWidth::Eight)
     }
 }
 
-/// Where a message can go.
+/// The result of matching a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Line(Line),
-    /// Its receive is not known.
+    /// The advert of its receive has not come.
     Unadvertised,
     Nothing,
 }

@@ -1,4 +1,4 @@
-//! How two endpoints come to a channel, and two callers to a connection.
+//! Set-up: the handshake by which two endpoints get a channel, and connect and accept get a connection.
 //!
 //! ```text
 //!  connect                                       listen, accept
@@ -9,67 +9,71 @@
 //!             ◀─────────────── OPENED, REFUSED   accept
 //! ```
 //!
-//! HELLO is two-sided, repeated until it is echoed, and says all of itself each time: lost and crossing ones are no cases of
-//! their own. What is not proven has no effect. OPEN, OPENED and REFUSED are frames of the channel. Messages of set-up
-//! allocate, at most what their bounded length holds; nothing else does.
+//! HELLO is a two-sided message. It is repeated until it is echoed and is complete each time, so lost and crossing
+//! HELLOs need no special treatment. An unproven HELLO has no effect. OPEN, OPENED and REFUSED are frames of the
+//! channel. Only messages of set-up allocate, within their bounded length.
 //!
 //! # The sequence
 //!
-//! One endpoint has an [`Endpoint<Flow>`](super::Endpoint), one [`Peers`], and one who performs ([`Perform`](super::Perform)). All
-//! of it is used under one lock. In each step a refused post is no case: what was not posted is said again.
+//! An endpoint has one [`Endpoint<Flow>`](super::Endpoint), one [`Peers`] and one implementation of
+//! [`Perform`](super::Perform), all used under one lock. A refused post needs no treatment in any step: what was not
+//! posted is sent again.
 //!
 //! **Each poll**, the keeper's too: [`Endpoint::progress`](super::Endpoint::progress), and
-//! [`Endpoint::entries_freed`](super::Endpoint::entries_freed) goes back to the budget. Before it, while [`Peers::next_hello`] has one, insert its
-//! control address and post it two-sided; if that is accepted, [`Peers::greeted`]. For each two-sided message that has come,
-//! [`Peers::heard`]:
+//! [`Endpoint::entries_freed`](super::Endpoint::entries_freed) is returned to the budget. Before it, while
+//! [`Peers::next_hello`] has one, insert its control address and send it; if the provider accepts it,
+//! [`Peers::greeted`]. For each two-sided message that has arrived, [`Peers::heard`]:
 //!
 //! | [`Heard`] | do |
 //! |---|---|
 //! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`Endpoint::add_channel`](super::Endpoint::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. Of a control rail that is closed already, [`Event::RailClosed`](super::Event::RailClosed) comes first |
 //! | `Letter { .. }` | the same [`Event::Letter`](super::Event::Letter) |
 //! | `Old { request, .. }` | post [`refuse_old`] to its address |
-//! | `Nothing` | count it; `NoRail` is worth a line in the log |
+//! | `Nothing` | count it; log `NoRail` |
 //!
 //! **Perform.** [`send`](super::Perform::send) posts [`Peers::message`] to the peer's address on that control rail.
-//! [`asked_to_open`](super::Perform::asked_to_open) answers what [`Peers::asked`] says. [`ended`](super::Perform::ended) calls
-//! [`Peers::ended`]. Every `rail` of the channel, its letters, parts and arrivals is a place in [`Rails::control`] or
-//! [`Rails::data`] of that channel: [`Pair`] and [`Rails::data_of`] translate. An immediate is
-//! [`Event::Arrived`](super::Event::Arrived).
+//! [`asked_to_open`](super::Perform::asked_to_open) returns what [`Peers::asked`] returns.
+//! [`ended`](super::Perform::ended) calls [`Peers::ended`]. Every `rail` of the channel, its letters, parts and
+//! arrivals is an index into [`Rails::control`] or [`Rails::data`] of that channel; [`Pair`] and [`Rails::data_of`]
+//! translate. An immediate becomes [`Event::Arrived`](super::Event::Arrived).
 //!
-//! **listen:** [`Peers::listen`], with a secret drawn at random; [`Handle::encode`] goes to NCCL.
+//! **listen:** [`Peers::listen`], with a random secret; [`Handle::encode`] returns what NCCL gets.
 //!
 //! **connect**, called until it has an answer, polling each time:
 //! 1. first call: [`Handle::decode`], [`Peers::meet`];
-//! 2. once [`Peers::channel`] knows the channel: if that has failed, an error; else [`Endpoint::vacant`](super::Endpoint::vacant)
-//!    names a slot, [`Peers::connecting`] makes the flow, [`Endpoint::connect`](super::Endpoint::connect) puts it there. The loop
-//!    sends OPEN, and again after "busy";
-//! 3. then [`Flow::answer`](super::Flow::answer): `Opened`: the flow is a sender now, and the comm is the caller's; `Refused`
-//!    and `Failed` are errors; `Pending` stays so for a listener that is closed. After [`COMPLAINT`] one line in the log says who is
-//!    waited for.
+//! 2. once [`Peers::channel`] has the channel: if that has failed, an error; else
+//!    [`Endpoint::vacant`](super::Endpoint::vacant) names a slot, [`Peers::connecting`] makes the flow,
+//!    [`Endpoint::connect`](super::Endpoint::connect) puts it there. The loop sends OPEN, and repeats it after "busy";
+//! 3. then [`Flow::answer`](super::Flow::answer): `Opened`: the flow is a sender now, and connect returns its comm;
+//!    `Refused` and `Failed` are errors; for a closed listener the answer stays `Pending`. After [`COMPLAINT`] one log
+//!    line names the peer that has not answered.
 //!
 //! A caller that gives up calls [`Flow::close`](super::Flow::close), and waits as with any close.
 //!
 //! **accept**, called until it has one, polling each time:
-//! 1. if [`Endpoint::vacant`](super::Endpoint::vacant) names a slot and [`Peers::accept`] has an OPEN: [`Peers::accepting`] makes
-//!    the flow, which owes OPENED, [`Endpoint::connect`](super::Endpoint::connect) puts it into the slot. Where either is impossible,
-//!    [`Endpoint::refuse`](super::Endpoint::refuse) with [`refuse`] and the cause;
-//! 2. once [`Endpoint::has_left`](super::Endpoint::has_left), the comm is the caller's. If its flow has a fault before, an error.
+//! 1. if [`Endpoint::vacant`](super::Endpoint::vacant) names a slot and [`Peers::accept`] has an OPEN:
+//!    [`Peers::accepting`] makes the flow, which sends OPENED, [`Endpoint::connect`](super::Endpoint::connect) puts it
+//!    into the slot. If either is impossible, [`Endpoint::refuse`](super::Endpoint::refuse) with [`refuse`] and the
+//!    cause;
+//! 2. once [`Endpoint::has_left`](super::Endpoint::has_left), accept returns the comm. If its flow has a fault before,
+//!    an error.
 //!
 //! **Data:** [`Endpoint::submit`](super::Endpoint::submit) and [`SendFlow::poll`](super::SendFlow::poll);
 //! [`ReceiveFlow::post`](super::ReceiveFlow::post), after [`Budget::take`](super::budget::Budget::take), and
 //! [`ReceiveFlow::poll`](super::ReceiveFlow::poll), through [`Endpoint::with`](super::Endpoint::with).
 //!
-//! **closeListen:** [`Peers::close`], and [`Endpoint::refuse`](super::Endpoint::refuse) for each that it names.
+//! **closeListen:** [`Peers::close`], and [`Endpoint::refuse`](super::Endpoint::refuse) for each OPEN that it returns.
 //!
-//! **Closing a comm:** [`Budget::forget`](super::budget::Budget::forget), also when it has failed, since no other takes entries
-//! before one that waits; [`Flow::close`](super::Flow::close) through `with`; poll, bounded, until
-//! [`Flow::is_over`](super::Flow::is_over); then [`Endpoint::disconnect`](super::Endpoint::disconnect), and a receiver's
-//! [`entries_held`](super::ReceiveFlow::entries_held) go back. Past the bound the slot
+//! **Closing a comm:** [`Budget::forget`](super::budget::Budget::forget), also for a failed comm, since the budget is
+//! kept for a connection that waits; [`Flow::close`](super::Flow::close) through `with`; poll, bounded, until
+//! [`Flow::is_over`](super::Flow::is_over); then [`Endpoint::disconnect`](super::Endpoint::disconnect), and a
+//! receiver's [`entries_held`](super::ReceiveFlow::entries_held) are returned to the budget. After the bound the slot
 //! stays taken, and the memory of its receives registered, until the endpoint closes.
 //!
-//! **Closing the endpoint:** close its comms and listeners; [`Endpoint::end`](super::Endpoint::end) for each channel; poll, bounded,
-//! until each has [`ended`](super::Perform::ended); then close the rails, data rails first. END of a peer's ends the channel on
-//! this side, too; what a connection has received by then can still be received. HELLOs of new peers are dropped meanwhile.
+//! **Closing the endpoint:** close its comms and listeners; [`Endpoint::end`](super::Endpoint::end) for each channel;
+//! poll, bounded, until each has [`ended`](super::Perform::ended); then close the rails, data rails first. END from a
+//! peer ends the channel on this side, too; messages that have arrived by then can still be received. HELLOs of new
+//! peers are dropped meanwhile.
 
 mod agreement;
 mod connecting;

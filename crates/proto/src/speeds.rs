@@ -1,16 +1,16 @@
-//! How fast the data rails of a channel have lately been, compared with each other: what of their parts ended while more were
-//! under way there.
+//! Measured speeds of a channel's data rails, relative to each other: from the parts that completed while more were in
+//! flight.
 //!
-//! A rail that has nothing to carry says nothing of its speed, so only the time counts between two ends of parts behind which
-//! the rail had more to carry. A rail that gets too little to be measured is by and by taken for as fast as the others: then it
-//! is given parts, and measured.
+//! An idle rail shows nothing about its speed, so only time counts in which the rail had parts in flight. A rail that
+//! gets too little to be measured is gradually assumed to be as fast as the others, until it gets parts and is
+//! measured.
 
 use std::time::Duration;
 
 use super::ids::Moment;
 use super::split::Loads;
 
-/// The speeds of all rails. Nothing is kept for one rail.
+/// The speeds of all rails. Empty if there is only one rail.
 #[derive(Debug)]
 pub struct Speeds {
     rails: Box<[Measure]>,
@@ -18,12 +18,12 @@ pub struct Speeds {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Measure {
-    /// Bytes in a millisecond, smoothed; 0: not known.
+    /// Bytes per millisecond, smoothed; 0 if unknown.
     speed: u64,
-    /// The end of a part behind which the rail had more to carry, and what has ended since.
+    /// The start of the sample: the completion of a part after which more were in flight; and bytes completed since.
     since: Option<Moment>,
     bytes: u64,
-    /// It was measured since the last look.
+    /// It was measured since the last check.
     fresh: bool,
 }
 
@@ -33,7 +33,7 @@ impl Speeds {
         Self { rails: vec![Measure::default(); count].into() }
     }
 
-    /// A part has ended well; `loads` counts it no more.
+    /// A part has completed; `loads` does not count it any more.
     #[inline]
     pub fn ended(&mut self, rail: u8, len: u64, loads: &mut Loads, now: Moment) {
         if !self.rails.is_empty() {
@@ -61,7 +61,7 @@ impl Speeds {
         }
     }
 
-    /// Rails that were not measured since the last look are taken for faster, until they are.
+    /// Periodic check: raises the assumed speed of rails that were not measured since the last check.
     pub fn look(&mut self, loads: &mut Loads) {
         let most = self.most();
         for measure in &mut self.rails {
@@ -73,7 +73,7 @@ impl Speeds {
         self.compare(loads);
     }
 
-    /// Another endpoint has taken the rail's place.
+    /// The rail has a new libfabric endpoint: its speed is unknown again.
     pub fn forget(&mut self, rail: u8, loads: &mut Loads) {
         if let Some(measure) = self.rails.get_mut(usize::from(rail)) {
             *measure = Measure::default();
@@ -85,7 +85,7 @@ impl Speeds {
         self.rails.iter().map(|measure| measure.speed).max().unwrap_or(0)
     }
 
-    /// Tells the loads of rails that are much slower than the fastest one. Small differences are noise.
+    /// Marks rails in `loads` that are much slower than the fastest one. Small differences are noise.
     fn compare(&self, loads: &mut Loads) {
         let most = self.most().max(1);
         for (rail, measure) in (0..).zip(&self.rails) {
@@ -102,7 +102,7 @@ impl Measure {
         let micros = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX).max(1);
         let speed = (self.bytes.saturating_mul(1000) / micros).max(1);
         let (old, fresh) = (self.speed, true);
-        // A rail whose speed has changed is found out soon; one whose speed varies is not followed.
+        // A large change is followed quickly; small variations are smoothed.
         let changed = speed > 2 * old || 2 * speed < old;
         let smoothed = if changed { u64::midpoint(old, speed) } else { (7 * old + speed) / 8 };
         let speed = if old == 0 { speed } else { smoothed.max(1) };
@@ -110,7 +110,7 @@ impl Measure {
     }
 }
 
-/// What is measured takes at least so long.
+/// The shortest sample.
 const SPEED_SAMPLE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -127,7 +127,7 @@ mod tests {
 
     struct Line {
         speed: u64,
-        /// Lengths of the parts that wait, the first of which is under way since then.
+        /// Lengths of the queued parts; the first is in flight since `since`.
         parts: std::collections::VecDeque<(usize, u64)>,
         since: u64,
         carried: u64,
@@ -157,7 +157,7 @@ mod tests {
             }
         }
 
-        /// The next part ends: that of which message.
+        /// Completes the next part. Returns its message.
         fn step(&mut self) -> usize {
             let ends = |line: &Line| Some(line.since + line.parts.front()?.1 / line.speed);
             let next =
@@ -176,7 +176,7 @@ mod tests {
             message
         }
 
-        /// Messages of so many bytes, so many at a time: bytes per microsecond.
+        /// Sends `messages` messages of `bytes` bytes, `window` at a time. Returns bytes per microsecond.
         fn run(&mut self, messages: usize, bytes: u64, window: usize) -> f64 {
             let mut left = vec![0; messages];
             let (mut first, mut next, from) = (0, 0, self.now);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_that_becomes_slow_is_found_out_and_one_that_recovers_too() {
+    fn a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
         let mut network = Network::new(&[40, 40, 40, 40]);
         network.run(100, 4 << 20, 8);
         assert!(!network.loads.is_uneven());
@@ -239,7 +239,8 @@ mod tests {
         assert!(!network.loads.is_uneven(), "not within {found} us");
     }
 
-    /// A rail carries parts of a MiB, one after the other: each takes so many milliseconds. Answers when the last one ends.
+    /// A rail carries parts of a MiB, one after the other; each takes `each` milliseconds. Returns when the last one
+    /// ends.
     fn carry(
         (speeds, loads): (&mut Speeds, &mut Loads),
         rail: u8,
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rail_that_is_given_nothing_is_taken_for_faster_by_and_by() {
+    fn a_slow_rail_without_parts_is_gradually_assumed_to_be_faster() {
         let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
         carry((&mut speeds, &mut loads), 0, 0, (8, 2));
         carry((&mut speeds, &mut loads), 1, 0, (8, 8));
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_is_not_slow_for_having_had_nothing_to_carry() {
+    fn an_idle_rail_is_not_taken_for_slow() {
         let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
         carry((&mut speeds, &mut loads), 0, 0, (8, 2));
         let mut now = 0;

@@ -1,27 +1,27 @@
-//! How a message is cut into parts, and which rail carries each: pure functions of lengths, rails and loads.
+//! Striping: how a message is cut into parts, and which rail carries each. Pure functions of lengths, rails and loads.
 //!
-//! Parts have one length, the step, but for the last; they start on [`PART_ALIGN`] and none is longer than the largest
-//! write. A message of one part takes the next rail of a cycle, where all are about equally fast; else, as each part of a longer
-//! one, the rail that is expected to finish it first.
+//! All parts but the last have one length, the step. They start on multiples of [`PART_ALIGN`], and none is longer than
+//! the largest write. A message of one part takes the rails round robin if all are about equally fast. Otherwise it
+//! takes the rail that is expected to finish it first, as each part of a longer message does.
 
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
 
-/// Parts of one message on one rail, unless the largest write asks for more.
+/// Parts of one message on one rail, unless the largest write requires more.
 pub const PARTS_PER_RAIL: usize = 4;
-/// A rail's share of a message is cut again only into parts of at least so many bytes.
+/// A rail's share of a message is cut further only into parts of at least so many bytes.
 pub const PART_BYTES_MIN: u64 = 256 << 10;
 
-/// No part is longer, so that a step fits 32 bits in units of the alignment.
+/// The longest part, so that a step fits 32 bits in units of the alignment.
 const LONGEST: u64 = (u32::MAX as u64) * PART_ALIGN;
 
-/// What decides how a message is cut; equal for all messages of a connection.
+/// The parameters of cutting; the same for all messages of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutting {
     /// Data rails in use.
     pub rails: u8,
-    /// Messages of so many bytes are shared out between rails.
+    /// Messages of at least so many bytes are striped over the rails.
     pub shared_from: u64,
-    /// The longest part: the provider's largest write, cut to the alignment.
+    /// The longest part: the provider's largest write, rounded down to the alignment.
     pub longest: u64,
 }
 
@@ -43,12 +43,12 @@ impl Cutting {
         Some(Self { rails: crate::bits::low8(rails as u64), shared_from, longest })
     }
 
-    /// The longest message that [`MAX_PARTS`] parts hold; a longer one cannot take immediates.
+    /// The longest message that fits [`MAX_PARTS`] parts; a longer one cannot be sent with immediates.
     pub const fn immediates_end(&self) -> u64 {
         self.longest.saturating_mul(MAX_PARTS as u64)
     }
 
-    /// Cuts a message. Even an empty one has a part: it still has to arrive.
+    /// Cuts a message. Even an empty one has a part, whose immediate reports its arrival.
     #[inline]
     pub fn split(&self, len: u64) -> Split {
         if len <= self.longest && (self.rails == 1 || len < self.shared_from) {
@@ -72,7 +72,7 @@ impl Cutting {
 }
 
 impl Split {
-    /// Where part `index` begins, and its length.
+    /// Offset and length of part `index`.
     #[inline]
     pub const fn part(&self, index: u64, len: u64) -> (u64, u64) {
         let start = self.step.saturating_mul(index);
@@ -81,7 +81,7 @@ impl Split {
     }
 }
 
-/// The next multiple of the alignment; the largest one there is where that would overflow.
+/// The next multiple of the alignment; the largest multiple if that would overflow.
 const fn aligned_up(bytes: u64) -> u64 {
     let bytes = if bytes == 0 { 1 } else { bytes };
     match bytes.checked_next_multiple_of(PART_ALIGN) {
@@ -90,23 +90,23 @@ const fn aligned_up(bytes: u64) -> u64 {
     }
 }
 
-/// What the data rails to one peer carry now, and how fast.
+/// The load and relative speed of each data rail of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loads {
     rails: u8,
-    /// Of the cycle that messages of one part take.
+    /// The next rail in the round robin of messages of one part.
     next: u8,
-    /// A bit per rail that parts may be given to.
+    /// A bit per rail that may get parts.
     open: u16,
     queued: [u64; MAX_DATA_RAILS],
-    /// Of [`FULL_SPEED`](Self::FULL_SPEED); never 0.
+    /// Relative to [`FULL_SPEED`](Self::FULL_SPEED); never 0.
     speeds: [u8; MAX_DATA_RAILS],
-    /// One of them is slower than others.
+    /// One rail is slower than the others.
     uneven: bool,
 }
 
 impl Loads {
-    /// Rails of one speed. Counts above 16 are 16, and 0 is 1.
+    /// Rails of equal speed. `rails` is clamped to 1 to 16.
     pub const fn equal(rails: u8) -> Self {
         let rails = match rails {
             0 => 1,
@@ -118,33 +118,33 @@ impl Loads {
         Self { rails, next: 0, open, queued: [0; MAX_DATA_RAILS], speeds, uneven: false }
     }
 
-    /// That of the fastest rail.
+    /// The speed of the fastest rail.
     pub const FULL_SPEED: u8 = 128;
 
-    /// A rail is lost: no part is given to it any more.
+    /// A rail is lost: it gets no more parts.
     pub fn close(&mut self, rail: u8) {
         self.open &= !(1 << (rail % 16));
     }
 
-    /// A rail that was lost is back. The time that it needs is found out anew.
+    /// A lost rail is back. Its speed is measured anew.
     pub fn open(&mut self, rail: u8) {
         if rail < self.rails {
             self.open |= 1 << (rail % 16);
         }
     }
 
-    /// Whether parts may be given to a rail.
+    /// Whether a rail may get parts.
     #[inline]
     pub const fn is_open(&self, rail: u8) -> bool {
         self.open >> (rail % 16) & 1 == 1
     }
 
-    /// How many rails parts may be given to.
+    /// How many rails may get parts.
     pub const fn open_rails(&self) -> u32 {
         self.open.count_ones()
     }
 
-    /// Sets how fast a rail has lately been; 0 counts as 1.
+    /// Sets a rail's relative speed; 0 counts as 1.
     pub fn set_speed(&mut self, rail: u8, speed: u8) {
         if let Some(kept) = self.speeds.get_mut(usize::from(rail)) {
             *kept = speed.max(1);
@@ -186,8 +186,8 @@ impl Loads {
         0
     }
 
-    /// The open rail that is expected to finish a part of `len` bytes first, of those that `may` take one; the lowest of equal
-    /// ones, and rail 0 if none may.
+    /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first; the
+    /// lowest of equal ones; rail 0 if none may.
     pub fn soonest(&self, len: u64, may: impl Fn(usize) -> bool) -> u8 {
         let open = |rail: &usize| self.open >> *rail & 1 == 1;
         let mut rails = (0..usize::from(self.rails)).filter(|rail| open(rail) && may(*rail));
@@ -202,20 +202,20 @@ impl Loads {
         crate::bits::low8(best as u64)
     }
 
-    /// Compares (queued + len) / speed of two rails, without dividing.
+    /// Compares (queued + len) / speed of two rails, without a division.
     fn finishes_before(&self, rail: usize, other: usize, len: u64) -> bool {
         let work = |rail: usize| u128::from(self.queued[rail]) + u128::from(len);
         work(rail) * u128::from(self.speeds[other]) < work(other) * u128::from(self.speeds[rail])
     }
 
-    /// A part was given to a rail.
+    /// A part was assigned to a rail.
     #[inline]
     pub fn posted(&mut self, rail: u8, len: u64) {
         let queued = &mut self.queued[usize::from(rail) % MAX_DATA_RAILS];
         *queued = queued.saturating_add(len);
     }
 
-    /// A part has ended, well or not. False: the rail carries less than that, which is a bug of the caller's.
+    /// A part has completed or failed. False if the rail carries fewer bytes than that, which is a bug of the caller.
     #[inline]
     #[must_use]
     pub fn ended(&mut self, rail: u8, len: u64) -> bool {
@@ -227,7 +227,7 @@ impl Loads {
         true
     }
 
-    /// The bytes that a rail carries now.
+    /// The bytes queued on a rail.
     pub fn queued(&self, rail: u8) -> u64 {
         self.queued[usize::from(rail) % MAX_DATA_RAILS]
     }

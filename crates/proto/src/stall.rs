@@ -1,87 +1,87 @@
-//! What a connection waits for, as far as this side knows; and, with what its peer says, who is late.
+//! Stall analysis: what a connection waits for, and, with the peer's answer, which part of the system is late.
 //!
-//! Nothing here is called while nothing waits for long: the owner of an endpoint looks now and then.
+//! Called only when a wait is long: the endpoint checks periodically.
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Want {
-    /// Nothing of the peer's and nothing of the fabric's.
+    /// Neither the peer nor the fabric.
     #[default]
     Nothing,
-    /// A sender: an advert, which is a receive that the peer has posted.
+    /// A sender: a receive that the peer posts, and its advert.
     Receive,
-    /// A sender: receives for messages that have left without one, of which as many have left as may.
+    /// A sender: credit for messages without an advert, all of which is in use.
     Credit,
-    /// Either side: packets that have not left, or whose reader has not consumed them.
+    /// Either side: room for packets, because packets have not left, or the peer has not consumed them.
     Room,
-    /// Parts of a message, of which some are missing; a sender knows their rail.
+    /// Missing parts of a message; a sender knows their rail.
     Data { rail: Option<u8> },
-    /// A sender: the receiver's word that all is there.
+    /// A sender: DONE, the receiver's report that all has arrived.
     Done,
-    /// A receiver: a message for a receive that is posted.
+    /// A receiver: a message for a posted receive.
     Message,
-    /// A connect: the accept of the peer's listener.
+    /// A connect: the peer's accept.
     Accept,
 }
 
-/// How far one end of a connection is.
+/// The progress of one end of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
     pub want: Want,
-    /// Its caller has a request whose end it was not told, or was told to try again.
+    /// NCCL has a request open here, or was told to try again.
     pub open: bool,
-    /// Messages that this end has begun: sent, or receives that are posted. It wraps.
+    /// Messages that this end has begun: sent, or receives posted. The count wraps.
     pub begun: u32,
-    /// Those of them that are complete, as far as this end knows. It wraps.
+    /// Those of them that are complete, as far as this end knows. The count wraps.
     pub done: u32,
 }
 
 /// What is known of the other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct There {
-    /// It was asked, and says nothing.
+    /// It does not answer QUERY.
     pub silent: bool,
-    /// Its caller has not polled for long; what answers is its keeper.
+    /// NCCL has not polled there for long; its keeper answers.
     pub idle: bool,
-    /// Packets that were written, and that it has not consumed.
+    /// Packets that were written and that it has not consumed.
     pub unconsumed: u32,
-    /// What it says of this connection.
+    /// Its own view of this connection.
     pub sight: Option<Sight>,
     /// A data rail on which it has completed more parts than have arrived here.
     pub missing: Option<u8>,
-    /// What was waited for before this on the connection has come, late.
+    /// Earlier waits on this connection ended, but late.
     pub slow: bool,
 }
 
-/// Who is late, with what.
+/// What is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// The peer does not answer: its process is stopped or gone, or nothing reaches it.
+    /// The peer does not answer: its process is stopped or gone, or unreachable.
     Peer,
-    /// The peer's caller has requests open, and does not poll.
+    /// NCCL at the peer has requests open, and does not poll.
     Caller,
-    /// Data on a rail; None: it is not known on which.
+    /// Data on a rail; None if the rail is unknown.
     Data { rail: Option<u8> },
-    /// The peer reads slowly: packets that it has not consumed, or receives that come late, one after the other.
+    /// The peer reads slowly: it does not consume packets, or posts receives late again and again.
     Reader,
-    /// Packets of this side, which its fabric does not take; or of the peer's.
+    /// Packets that the fabric does not accept: of this side (`ours`) or of the peer.
     Packets { ours: bool },
     /// The peer has posted no receive.
     Receive,
-    /// The same, and no more may be sent without one.
+    /// The same, and the credit for messages without an advert is used up.
     Credit,
     /// The peer has sent nothing.
     Send,
-    /// The peer has not said that a message is there.
+    /// The peer has not reported the arrival of a message.
     Done,
     /// The peer's listener has not accepted.
     Accept,
-    /// Nothing that this side knows of.
+    /// Nothing is known to be late.
     Nothing,
 }
 
 impl Late {
-    /// Whether callers alone are late: the protocol and the fabric have done their part.
+    /// Whether only NCCL is late, and neither the protocol nor the fabric.
     pub fn is_of_callers(self) -> bool {
         matches!(
             self,
@@ -90,13 +90,13 @@ impl Late {
     }
 }
 
-/// Who is late where this end has waited for long.
+/// What is late, after this end has waited for long.
 pub fn late(here: &Sight, there: &There) -> Late {
     let sight = there.sight.unwrap_or_default();
     if there.silent {
         return Late::Peer;
     }
-    // What is under way needs no caller.
+    // What is in flight does not depend on NCCL's polls.
     match here.want {
         Want::Data { rail: Some(rail) } => return Late::Data { rail: Some(rail) },
         Want::Room if there.unconsumed > 0 => return Late::Reader,
@@ -113,7 +113,7 @@ pub fn late(here: &Sight, there: &There) -> Late {
     match (here.want, sight.want) {
         (Want::Message | Want::Data { .. }, Want::Data { rail }) => Late::Data { rail },
         (Want::Data { .. }, _) => Late::Data { rail: None },
-        // What the other end waits for is under way to it.
+        // What this end waits for is on its way from the peer.
         (Want::Receive | Want::Credit, _) if is_ahead => Late::Packets { ours: false },
         (Want::Message, Want::Room) => Late::Packets { ours: false },
         (Want::Message, Want::Receive) => Late::Packets { ours: true },
@@ -132,7 +132,7 @@ fn is_after(one: u32, other: u32) -> bool {
 }
 
 impl Want {
-    /// As a letter carries it: a number, and a rail and one, or 0.
+    /// The encoding in a letter: a number; and the rail + 1, or 0.
     pub(crate) const fn code(self) -> (u8, u8) {
         match self {
             Self::Nothing => (0, 0),
@@ -147,7 +147,7 @@ impl Want {
         }
     }
 
-    /// None: no such code.
+    /// None if there is no such code.
     pub(crate) const fn of(code: (u8, u8)) -> Option<Self> {
         Some(match code {
             (0, 0) => Self::Nothing,

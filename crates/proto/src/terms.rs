@@ -1,22 +1,22 @@
-//! What both ends of a connection have agreed to; equal on both.
+//! The terms of a connection, equal on both ends.
 
 use crate::capabilities::{Capabilities, ImmediateWidth};
 
 use super::ids::Name;
 use super::split::Cutting;
 
-/// How long a message may be that travels in a packet.
+/// The longest inline messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InlineLimits {
-    /// Without an advert. 0 where the receiver may receive into GPU memory: then none may.
+    /// Without an advert. 0 if the receiver may receive into GPU memory: then none is allowed.
     pub unadvertised: u16,
     /// To a receive whose advert says that it is host memory.
     pub host: u16,
 }
 
-/// Longer messages are written, not sent inline, where receives are posted ahead of them. Inline, a message is copied into its
-/// packet, checked at both ends and copied out: that costs more than a write from so many bytes on, and saves time only where the
-/// message would have to wait for its advert (docs/benchmarks.md).
+/// Messages above this length are written, not sent inline, if receives are posted ahead of them. An inline message is
+/// copied into its packet, checked at both ends and copied out. Above this length that costs more than a write, and
+/// saves time only if the message would have to wait for its advert (docs/benchmarks.md).
 pub(crate) const COPIED_AT_MOST: u64 = 2048;
 
 impl InlineLimits {
@@ -30,28 +30,29 @@ impl InlineLimits {
 /// The terms of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What the peer calls this connection.
+    /// The peer's name for this connection.
     pub peer: Name,
-    /// What we call it.
+    /// Our name for it.
     pub own: Name,
     pub cutting: Cutting,
-    /// Receives may come in groups: then tags count.
+    /// Receives may be grouped; then tags are compared.
     pub grouped: bool,
-    /// What travels with a part; with `None` every message takes the path of FIN.
+    /// The immediate of a part; with `None` every message takes the FIN path.
     pub immediates: ImmediateWidth,
-    /// Completions of arrivals tell their true length.
+    /// Completions of arrivals have the true length.
     pub true_lengths: bool,
-    /// A write's completion can be had on delivery: what the path of FIN needs.
+    /// Writes can complete on delivery, which the FIN path needs.
     pub delivery: bool,
     /// The completion of a write proves that its bytes are at the peer.
     pub proves_arrival: bool,
-    /// There are no writes: a message is one piece, for a receive that is posted (SENDRECV).
+    /// There is no RMA: a message is one piece, into a receive posted at the provider (SENDRECV).
     pub messages: bool,
     pub inline: InlineLimits,
 }
 
 impl Terms {
-    /// What the capabilities of both ends, already agreed, make of a connection. `fin_only` is a setting of either end.
+    /// Derives the terms from the agreed capabilities. `fin_only` is a setting of either end. None if the receiver
+    /// could not learn the sizes of messages.
     #[expect(clippy::too_many_arguments, reason = "each is settled somewhere else")]
     pub fn settle(
         own: Name,
@@ -78,17 +79,18 @@ impl Terms {
         (terms.delivery || terms.immediates != ImmediateWidth::None).then_some(terms)
     }
 
-    /// A send waits for DONE: with several rails a completed part may have to be written again on another one.
+    /// Whether a send waits for DONE: with several rails, a part may have to be written again on another rail even
+    /// after its completion.
     pub const fn needs_done(&self) -> bool {
         self.cutting.rails > 1 && !self.proves_arrival
     }
 
-    /// Whether a message of this length, which fills its receive, takes immediates; else a FIN ends it.
+    /// Whether a message of this length that fills its receive is sent with immediates; otherwise a FIN ends it.
     pub const fn takes_immediates(&self, len: u64) -> bool {
         len < self.immediates_end(true)
     }
 
-    /// The length from which on a message cannot take immediates. `whole`: it fills its receive.
+    /// Messages of at least this length cannot be sent with immediates. `whole`: the message fills its receive.
     pub(crate) const fn immediates_end(&self, whole: bool) -> u64 {
         if self.messages {
             return self.cutting.longest.saturating_add(1);

@@ -1,4 +1,4 @@
-//! The sender's messages that travelled without an advert, until it is known which line each of them has filled.
+//! The sender's messages that were sent before their advert, until the sender learns which line each has filled.
 //!
 //! On a connection for single receives the number of a message is its line. On one for groups it belongs to the first line
 //! from its base on that has its tag and belongs to no earlier message; the receiver applies the same rule.
@@ -8,10 +8,10 @@ use crate::line::Line;
 
 use super::credit::{CONNECTION_MESSAGES, cost};
 
-/// One message.
+/// One such message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// The first line that it may belong to; with single receives its line.
+    /// The first line that it may belong to; its line, with single receives.
     pub base: Line,
     pub tag: i32,
     pub len: u16,
@@ -20,7 +20,7 @@ pub struct Sent {
 /// All of them, oldest first.
 #[derive(Clone, Debug)]
 pub struct Unadvertised {
-    /// Base and tag of each, and apart from them the lengths: 10 bytes each, not 12.
+    /// Base and tag of each. The lengths are stored separately, so that a message takes 10 bytes and not 12.
     ring: [(Line, i32); CONNECTION_MESSAGES],
     lens: [u16; CONNECTION_MESSAGES],
     first: u16,
@@ -45,12 +45,12 @@ impl Unadvertised {
         self.count as usize
     }
 
-    /// What they cost.
+    /// Their cost in credit.
     pub const fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// Appends one. False: there is no room, although the credit allows no more than there is.
+    /// Appends one. False if there is no room, which the credit excludes.
     #[inline]
     #[must_use]
     pub fn push(&mut self, sent: Sent) -> bool {
@@ -69,7 +69,7 @@ impl Unadvertised {
         (self.count > 0).then(|| self.get(0))
     }
 
-    /// Takes the oldest out.
+    /// Removes the oldest.
     #[inline]
     pub fn pop(&mut self) -> Option<Sent> {
         let sent = self.first()?;
@@ -79,14 +79,15 @@ impl Unadvertised {
         Some(sent)
     }
 
-    /// Takes the message out that belongs to a line of a group, if one does: the oldest that has its tag and may belong to it.
+    /// Removes the message that belongs to a line of a group, if there is one: the oldest that has its tag and may
+    /// belong to it.
     pub fn take(&mut self, line: Line, tag: i32) -> Option<Sent> {
         let fits = |sent: Sent| sent.tag == tag && !sent.base.is_after(line);
         let at = (0..self.count).find(|at| fits(self.get(*at)))?;
         Some(self.remove(at))
     }
 
-    /// Takes the message out whose line this is, on a connection for single receives.
+    /// Removes the message of this line, on a connection for single receives.
     pub fn take_line(&mut self, line: Line) -> Option<Sent> {
         let at = (0..self.count).find(|at| self.get(*at).base == line)?;
         Some(self.remove(at))
@@ -102,7 +103,7 @@ impl Unadvertised {
         sent
     }
 
-    /// Forgets them all, and answers what they cost.
+    /// Removes all, and returns their cost.
     pub fn clear(&mut self) -> u32 {
         self.count = 0;
         std::mem::take(&mut self.cost)
@@ -136,7 +137,7 @@ mod tests {
         Sent { base: Line::new(base), tag, len }
     }
 
-    /// Plays every sequence of a few messages against a plain list.
+    /// Compares every sequence of a few messages with a simple list.
     #[test]
     fn a_line_takes_the_oldest_message_of_its_tag_that_may_belong_to_it() {
         for sequence in 0..4_u32.pow(5) {

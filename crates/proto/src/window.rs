@@ -1,15 +1,14 @@
-//! The numbers that bound a connection, and what a line is modulo the ring.
+//! The window of a connection: how many lines and messages may be outstanding, and their places in tables.
 
 use crate::line::Line;
 
-/// Lines outstanding at the receiver: posted, and not all before them complete. Every table of lines has so many places.
+/// The window: how many lines may be posted from the oldest incomplete one on. Tables of lines have as many places.
 ///
-/// An advert for line `n` travels only after line `n - WINDOW` is complete, so a table of `WINDOW` places never holds two
-/// lines that both ends still need.
+/// The advert of line `n` leaves only after line `n - WINDOW` is complete, so two lines in use never share a place.
 pub const WINDOW: u32 = 64;
-/// Messages that a sender keeps a record of: begun, and not yet reported.
+/// How many messages a sender keeps records of: begun, and not yet reported as done.
 pub const RECORDS: usize = 64;
-/// An immediate tells lines apart modulo this.
+/// An immediate carries line numbers modulo this.
 pub const RESIDUES: u32 = 256;
 
 const _: () = {
@@ -21,13 +20,13 @@ const _: () = {
     assert!(WINDOW as usize >= crate::limits::MAX_GROUP, "one group always fits");
 };
 
-/// Where a line lies in a table of [`WINDOW`] places.
+/// A line's place in a table of [`WINDOW`] places.
 #[inline]
 pub const fn place(line: Line) -> usize {
     (line.number() % WINDOW) as usize
 }
 
-/// The bit of a line in a word that stands for a table of lines.
+/// A line's bit in a word with one bit per place.
 #[inline]
 pub const fn bit(line: Line) -> u64 {
     1 << (line.number() % WINDOW)

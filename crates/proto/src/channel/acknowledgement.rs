@@ -1,7 +1,7 @@
-//! What the peer has been told of the packets that were consumed: in packets, in its cell, in letters.
+//! Which consumed packets are acknowledged to the peer: cumulatively, in packets, in its cell, in letters.
 //!
-//! The cell is written where no packet can tell it in the same poll: past half of the ring, past half of the packets, or
-//! when less has waited for a while. One such write is in flight.
+//! The cell is written only if no packet carries the acknowledgement in the same poll: past half of the ring, past half
+//! of the packets, or, for less, after a delay. One write of the cell is in flight at a time.
 
 use super::super::bound::{TOLD_AFTER, TOLD_AFTER_PACKETS};
 use super::super::ids::{Moment, PacketNumber};
@@ -12,7 +12,7 @@ pub struct Acknowledgement {
     ring: Ring,
     consumed: PacketNumber,
     told: PacketNumber,
-    /// Bytes of the ring that were consumed since.
+    /// Bytes of the ring that were consumed since the last acknowledgement.
     untold_bytes: u32,
     untold_since: Moment,
     cell: Cell,
@@ -45,7 +45,7 @@ impl Acknowledgement {
         self.untold_bytes += bytes;
     }
 
-    /// A packet or a letter that says so left, or the cell's write was posted.
+    /// An acknowledgement left in a packet or a letter, or by a write of the cell.
     #[inline]
     pub fn told(&mut self) {
         self.told = self.consumed;
@@ -56,12 +56,12 @@ impl Acknowledgement {
         self.told == self.consumed
     }
 
-    /// Everything is told, and no write of the cell is in flight.
+    /// Everything is acknowledged, and no write of the cell is in flight.
     pub fn is_settled(&self) -> bool {
         self.is_told() && self.cell == Cell::Idle
     }
 
-    /// Whether the cell is to be written now.
+    /// Whether the cell is to be written now. `last`: the peer has said END, so nothing else acknowledges it.
     #[inline]
     pub fn is_due(&self, last: bool, now: Moment) -> bool {
         if self.is_told() || self.cell == Cell::Posted {
@@ -82,9 +82,10 @@ impl Acknowledgement {
         self.cell = Cell::Idle;
     }
 
-    /// The cell is elsewhere now: what the old one was told may never have been read.
+    /// The peer has lent a new inbox, so its cell moved too. The peer may never have read what was written into the old
+    /// one.
     ///
-    /// Answers whether a write of the old one is in flight.
+    /// Returns whether a write of the old cell is in flight.
     pub fn moved(&mut self, now: Moment) -> bool {
         let posted = self.cell == Cell::Posted;
         self.cell = Cell::Idle;

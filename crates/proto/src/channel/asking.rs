@@ -1,4 +1,4 @@
-//! Questions for how far the other end is, beside what QUERY asks anyway: put and answered only where something waits for long.
+//! Queries about the progress of the other end, for stall reports: sent and answered only when a wait is long.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use super::super::counts::PeerCounts;
 use super::super::ids::{Moment, Name};
 use super::super::letter::{About, Status};
 
-/// What the peer said when it was asked.
+/// The peer's last STATUS, as stall reports use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     pub at: Moment,
-    /// How long its caller had not polled.
+    /// How long NCCL had not polled at the peer.
     pub idle: Duration,
-    /// How far the connection is that was asked about last, and when that was said.
+    /// Progress of the connection of the last query, and when the peer reported it.
     pub about: Option<(Moment, About)>,
     pub counts: PeerCounts,
 }
 
-/// What is asked of the peer, and what it is to be told.
+/// The query to send, the last answer, and the answer to give.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// A question that has not left: about a connection, if one is named.
+    /// A query that has not left; it may name a connection.
     wanted: Option<Option<Name>>,
     told: Option<Told>,
-    /// The answer that is owed.
+    /// The answer that has not left.
     owed: Option<About>,
     idle: Duration,
 }
@@ -42,13 +42,13 @@ impl Asking {
         self.wanted.flatten()
     }
 
-    /// It has left. What is lost is asked again by whoever wants to know.
+    /// The query has left. If it is lost, the caller that needs the answer repeats it.
     pub(super) fn asked(&mut self) {
         self.wanted = None;
     }
 
-    /// An answer is owed. A question that names no connection, behind one that does, takes nothing from the answer to that: a keeper
-    /// reads many at a time.
+    /// An answer is due. A query that names no connection does not replace the answer to an earlier one that does: a
+    /// keeper may read several at once.
     pub(super) fn owe(&mut self, about: Option<About>, idle: Duration) {
         (self.owed, self.idle) = (about.or(self.owed), idle);
     }
@@ -67,7 +67,7 @@ impl Asking {
 
     pub(super) fn heard(&mut self, status: &Status, now: Moment) {
         let idle = Duration::from_millis(status.idle_ms.into());
-        // An answer to an earlier question that named nothing says less than the one before.
+        // An answer without a connection does not replace an earlier one with a connection.
         let about = status.about.map(|about| (now, about));
         let about = about.or_else(|| self.told.and_then(|told| told.about));
         self.told = Some(Told { at: now, idle, about, counts: status.counts });

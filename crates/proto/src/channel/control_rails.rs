@@ -1,5 +1,5 @@
-//! Which control rails of a channel live. One that was lost is tried by a letter of its own, and lives again when that was
-//! answered by the same rail.
+//! Which control rails of a channel live. A lost rail is probed by TRIAL letters, and lives again when one was answered
+//! by the same rail.
 //!
 //! ```text
 //!  lives (number n, even) ── an error of ours, or a newer number of the peer's ──▶ lost (n + 1)
@@ -7,8 +7,8 @@
 //!        └───────── its answer by that rail, or a newer number of the peer's ─────┘
 //! ```
 //!
-//! A number per rail counts its losses and returns. Every letter says all of them, and on both ends the newer one counts: so a
-//! letter that comes late says nothing.
+//! A number per rail counts its losses and returns. Every letter carries all of them, and both ends keep the newer one,
+//! so a late letter has no effect.
 
 use super::super::bound::{CONTROL_RAILS_MAX, RAIL_TRIAL};
 use super::super::ids::Moment;
@@ -20,18 +20,18 @@ pub(super) struct ControlRails {
     count: u8,
     numbers: RailNumbers,
     rests: [History; CONTROL_RAILS_MAX],
-    /// Rails that are lost and not tried any more.
+    /// Rails that are lost and not tried again, a bit each.
     closed: u8,
-    /// Rails of which a trial of the peer's is to be answered, and the number that it named.
+    /// Per rail, the number in a TRIAL of the peer that is still to be answered.
     answers: [Option<u8>; CONTROL_RAILS_MAX],
-    /// Rails that were lost, or came back, of which the log has not heard.
+    /// Rails that were lost or came back and are not logged yet.
     news: RailNews,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     rest: Rest,
-    /// When it is tried next. None: it was lost since the last look.
+    /// When the rail is tried next. None: it was lost since the last check.
     try_at: Option<Moment>,
 }
 
@@ -63,12 +63,12 @@ impl ControlRails {
         self.numbers.is_lost(rail)
     }
 
-    /// Whether there is such a rail, and it is not lost.
+    /// Whether there is such a rail and it is not lost.
     pub(super) fn lives(&self, rail: u8) -> bool {
         rail < self.count && !self.is_lost(rail)
     }
 
-    /// False: it was lost before, or there is no such rail.
+    /// False if it was lost before, or there is no such rail.
     pub(super) fn lose(&mut self, rail: u8) -> bool {
         let lost = rail < self.count && !self.is_lost(rail);
         if lost {
@@ -95,7 +95,8 @@ impl ControlRails {
         self.closed >> (rail % 8) & 1 != 0
     }
 
-    /// A letter of the peer's has come. The rails, a bit each, that were lost meanwhile, whether they are back or not.
+    /// Takes the rail numbers of a letter from the peer. Returns the rails, a bit each, that were lost in between, also
+    /// those that are back.
     pub(super) fn heard(&mut self, theirs: RailNumbers, now: Moment) -> u8 {
         let mut changed = 0;
         for rail in 0..self.count {
@@ -105,7 +106,7 @@ impl ControlRails {
                 continue;
             }
             changed |= 1 << rail;
-            // One change behind a loss is the return alone.
+            // A single change after a loss is a return.
             if !(was_lost && ahead == 1) {
                 self.changed(rail);
             }
@@ -121,8 +122,8 @@ impl ControlRails {
         changed
     }
 
-    /// A letter about a rail alone is due: an answer, or a trial of one that has rested. It is due once, whether it can be posted
-    /// or not: a trial that is not answered has failed.
+    /// The next TRIAL or answer to one. Each is returned once, whether it can be posted or not: a trial without an
+    /// answer has failed.
     pub(super) fn next_trial(&mut self, now: Moment) -> Option<(u8, Trial)> {
         for (rail, answer) in (0..self.count).zip(&mut self.answers) {
             if let Some(number) = answer.take() {
@@ -150,7 +151,7 @@ impl ControlRails {
         Some((rail, Trial { rail, number: self.numbers.of(rail), answers: false }))
     }
 
-    /// A letter about one rail has come, by that rail.
+    /// A TRIAL, or the answer to one, has arrived by the rail that it names.
     pub(super) fn tried(&mut self, trial: &Trial, now: Moment) {
         let Trial { rail, number, answers } = *trial;
         if rail >= self.count || self.is_closed(rail) {
@@ -161,7 +162,7 @@ impl ControlRails {
         } else if self.is_lost(rail) && number == self.numbers.of(rail) {
             self.numbers.advance(rail);
             self.returned(rail, now);
-            // By this the peer hears of it.
+            // The answer's header carries the new number to the peer.
             self.answers[usize::from(rail)] = Some(number);
         }
     }
@@ -177,7 +178,7 @@ impl ControlRails {
         self.news.returned |= 1 << rail;
     }
 
-    /// Whether no rail is known to be lost, no trial of the peer's is to be answered, and the log has heard of all.
+    /// Whether no rail was ever lost, no TRIAL is to be answered, and nothing is to be logged.
     #[inline]
     pub(super) fn is_whole(&self) -> bool {
         self.numbers == RailNumbers::default()
@@ -198,7 +199,7 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    /// The trials that are due, at which millisecond, until then.
+    /// The trials that are due from one millisecond to another.
     fn trials(rails: &mut ControlRails, from: u64, until: u64) -> Vec<(u64, Trial)> {
         (from..until).filter_map(|now| Some((now, rails.next_trial(ms(now))?.1))).collect()
     }
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(due.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [300, 1600, 2900]);
         let (_, trial) = due[0];
         assert_eq!(trial, Trial { rail: 1, number: 1, answers: false });
-        // The peer has not heard of the loss.
+        // The peer does not know of the loss yet.
         assert_eq!(other.heard(one.numbers(), ms(0)), 0b10);
         assert_eq!(other.take_news(), RailNews { lost: 0b10, returned: 0 });
         other.tried(&trial, ms(0));

@@ -1,4 +1,4 @@
-//! How a channel ends without an error: END both ways, and the acknowledgement of the peer's.
+//! How a channel ends without an error: END both ways, each acknowledged.
 
 use super::super::ids::PacketNumber;
 
@@ -6,9 +6,9 @@ use super::super::ids::PacketNumber;
 pub struct Ending {
     ours: Ours,
     theirs: bool,
-    /// No way to the peer is left, and it has said END.
+    /// The peer has said END, and no control rail to it is left.
     gone: bool,
-    /// END waits for an answer to what the peer has seen, and nothing else.
+    /// END waits only for the peer to confirm all parts, and a QUERY for that was sent.
     asked: bool,
 }
 
@@ -16,7 +16,7 @@ pub struct Ending {
 enum Ours {
     #[default]
     Open,
-    /// END follows the last frame that is owed.
+    /// END follows the last pending frame.
     Wanted,
     /// In the packet of this number.
     Said(PacketNumber),
@@ -41,12 +41,12 @@ impl Ending {
         self.ours = Ours::Said(packet);
     }
 
-    /// Whether the peer is to be asked at once what it has seen: the first time.
+    /// Whether to send a QUERY at once for what the peer has seen: true the first time.
     pub fn may_ask(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// No frame of ours may follow.
+    /// Our END is said: no frame may follow it.
     pub fn is_said(&self) -> bool {
         matches!(self.ours, Ours::Said(_))
     }

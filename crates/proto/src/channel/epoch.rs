@@ -1,7 +1,7 @@
-//! New inboxes: a lender that lends one, a writer that goes on in one, and what both leave behind.
+//! New inboxes: lending one, continuing in one, and the old memory on both sides.
 //!
-//! An inbox that was left stays in quarantine until its rail is closed, at most sixteen per rail: then none is lent there any
-//! more. A shadow that was left stays until its writes have ended.
+//! An old inbox stays in quarantine until its rail is closed. With sixteen of them on a rail, none is lent there any
+//! more. An old shadow is kept until its writes have completed.
 
 use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
 use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
@@ -9,7 +9,7 @@ use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
 use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
 
-/// A shadow that was left, with writes that have not ended.
+/// An old shadow with writes that have not completed.
 #[derive(Clone, Copy, Debug)]
 pub struct Left {
     epoch: Epoch,
@@ -25,7 +25,7 @@ impl Channel {
             return None;
         }
         let present = self.inbox.as_ref().map(|inbox| inbox.lease().rail);
-        // Whatever is wrong with a rail: it costs an inbox each time.
+        // Each loss on a rail costs one inbox there, whatever the reason.
         let has_room =
             |rail: &u8| usize::from(self.quarantined[usize::from(*rail)]) < QUARANTINE_MAX;
         let another = |rail: &u8| self.wants_another_rail && Some(*rail) != present;
@@ -37,7 +37,7 @@ impl Channel {
         rail
     }
 
-    /// Lends this memory. Answers the inbox that is read no more, and its rail.
+    /// Lends this memory. Returns the old inbox, which is not read any more, and its rail.
     pub fn lend<M: InboxMemory>(
         &mut self,
         (id, memory): (MemoryId, &mut M),
@@ -68,7 +68,7 @@ impl Channel {
         Some((before.memory(), rail))
     }
 
-    /// Whether a HELLO lends an inbox that is newer than the one written into, and there is a place for what is left.
+    /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept.
     pub fn would_adopt(&self, hello: &Hello) -> bool {
         let known = self.shadow.target().map_or(Epoch(0), |lease| lease.epoch);
         let rail = hello.lease.rail < self.parameters.rails;
@@ -78,7 +78,7 @@ impl Channel {
             && self.left.len() < SHADOWS_MAX
     }
 
-    /// Goes on in the inbox that is lent, from this shadow. The memory that is free now comes back.
+    /// Continues in the inbox that `hello` lends, from this shadow. Returns the memory that is free now.
     pub fn adopt<M: Shadows>(
         &mut self,
         memories: &mut M,
@@ -113,7 +113,7 @@ impl Channel {
         None
     }
 
-    /// A write from a shadow that was left has ended.
+    /// A write from an old shadow has completed. Returns the shadow if that was the last one.
     pub(super) fn left_wrote(&mut self, epoch: Epoch) -> Option<MemoryId> {
         let index = self.left.iter().position(|left| left.epoch == epoch)?;
         let left = &mut self.left[index];
@@ -124,8 +124,8 @@ impl Channel {
         Some(self.left.swap_remove(index).memory)
     }
 
-    /// The endpoint of this rail is closed: no write of it, ours or theirs, touches memory any more. `free` hears of the
-    /// shadows that waited for such writes.
+    /// The libfabric endpoint of this rail is closed, so no write on it, ours or theirs, touches memory any more. Calls
+    /// `free` for each old shadow that waited for such writes.
     pub fn rail_closed(&mut self, rail: u8, mut free: impl FnMut(MemoryId)) {
         self.rail_lost(rail);
         self.rails.close(rail);
@@ -148,9 +148,9 @@ impl Channel {
         }
     }
 
-    /// A control rail was lost; it may be back already. Past the peer's END a lost peer is no error.
+    /// A control rail was lost; it may be back already. After the peer's END an unreachable peer is no error.
     pub(super) fn without_rail(&mut self, rail: u8) {
-        // A channel that is over answers QUERY still, but not there.
+        // A channel that is over still answers QUERY, by another rail.
         if self.state == State::Over {
             return;
         }
@@ -173,13 +173,13 @@ impl Channel {
         self.living_rails().next()
     }
 
-    /// A living rail so many behind that one, round and round.
+    /// The living rail `passed` places after that one, wrapping around.
     pub(super) fn living_rail_past(&self, passed: u32) -> Option<u8> {
         let count = self.living_rails().count();
         self.living_rails().nth(passed as usize % count.max(1))
     }
 
-    /// From the present inbox's on, round.
+    /// All living rails, starting with the present inbox's.
     fn living_rails(&self) -> impl Iterator<Item = u8> {
         let first = match &self.inbox {
             Some(inbox) => inbox.lease().rail,
@@ -190,7 +190,7 @@ impl Channel {
         all.filter(|rail| !self.is_lost(*rail))
     }
 
-    /// The last packet that was consumed, in whichever inbox.
+    /// The last packet that was consumed, in any inbox.
     pub(super) fn consumed_last(&self) -> PacketNumber {
         match &self.inbox {
             Some(inbox) => inbox.consumed(),

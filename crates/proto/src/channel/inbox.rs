@@ -1,7 +1,7 @@
-//! The reading half of a channel: packets in order out of our inbox.
+//! The receiving half of a channel: reads packets in order from our inbox.
 //!
-//! Each word of headers and control frames is loaded once. The payload of an INLINE goes straight from the inbox to where
-//! it belongs. What was consumed is overwritten, and only then acknowledged.
+//! Each word of headers and control frames is loaded once, since the peer may change it. The payload of an INLINE is
+//! copied from the inbox directly to its destination. A consumed packet is overwritten before it is acknowledged.
 
 use super::super::frame::{Frame, Malformed};
 use super::super::ids::PacketNumber;
@@ -9,7 +9,7 @@ use super::super::memory::{InboxMemory, Lease, MemoryId, Payload};
 use super::super::packet::{HEADER_WORDS, Header, POISON, Ring};
 use crate::bits::low32;
 
-/// The inbox that we lend at present.
+/// The inbox that is lent at present.
 #[derive(Debug)]
 pub struct Inbox {
     ring: Ring,
@@ -21,8 +21,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// `consumed` is the number of the last packet that was consumed elsewhere. The memory is overwritten, and
-    /// its cell says what is `acknowledged` already.
+    /// `consumed` is the last packet consumed in the previous inbox. The memory is filled with [`POISON`], and its cell
+    /// set to what is `acknowledged` already.
     pub fn new<M: InboxMemory>(
         ring: Ring,
         lease: Lease,
@@ -52,7 +52,7 @@ impl Inbox {
         self.at
     }
 
-    /// What the peer has consumed of our packets, as it last wrote into the cell behind the inbox. It may be overtaken.
+    /// The acknowledgement that the peer last wrote into the cell behind the inbox. It may be older than what is known.
     #[inline]
     pub fn cell<M: InboxMemory>(&self, memory: &M) -> PacketNumber {
         PacketNumber::new(low32(memory.load(self.ring.words())))
@@ -68,7 +68,7 @@ impl Inbox {
         Some(Arrived { header, start, word: start + HEADER_WORDS, end })
     }
 
-    /// The packet was consumed.
+    /// Overwrites a packet that was consumed, and advances.
     #[inline]
     pub fn consume<M: InboxMemory>(&mut self, memory: &mut M, arrived: &Arrived) {
         memory.fill(arrived.start..arrived.end, POISON);
@@ -80,7 +80,7 @@ impl Inbox {
     }
 }
 
-/// A packet that is there, and how far it was read.
+/// A packet that has arrived, and how far it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
     header: Header,

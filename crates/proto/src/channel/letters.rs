@@ -1,4 +1,4 @@
-//! Letters out and in: what this end says of itself, and what the other end's word does to it.
+//! Letters: composes HELLO, QUERY, STATUS and TRIAL, and handles those of the peer.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{Cause, Channel, DueLetter, Sent, State, Told};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
 
-/// A letter that is due, its rail, and what it settles.
+/// A letter that is due, and its rail.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
     pub rail: u8,
@@ -21,15 +21,16 @@ pub struct Due {
     what: DueLetter,
 }
 
-/// How far the peer is known to have seen our parts.
+/// Which of our parts the peer has confirmed, by its STATUS.
 #[derive(Debug, Default)]
 pub(super) struct Confirmed {
     seen: Counts,
-    /// Our counts when the last QUERY was written.
+    /// Our counts in the last QUERY.
     asked: Counts,
-    /// A bit per rail that is lost: it is not waited for.
+    /// A bit per lost rail: confirmation on it is not awaited.
     ignored: u16,
-    /// For each rail: since when its count stands still below what was asked, and the answers that said so.
+    /// For each rail: since when the peer's count has not moved although it is below ours, and how many answers said
+    /// so.
     stalled: [Option<(Moment, u32)>; MAX_DATA_RAILS],
 }
 
@@ -38,7 +39,7 @@ impl Confirmed {
         self.ignored |= 1 << (rail % 16);
     }
 
-    /// The peer has seen so many parts by a rail, and they count again.
+    /// Compares the counts of a rail again, from `parts` on.
     pub(super) fn heed(&mut self, rail: u8, parts: u32) {
         self.ignored &= !(1 << (rail % 16));
         self.seen.set(rail, parts);
@@ -49,12 +50,13 @@ impl Confirmed {
         self.seen.get(rail)
     }
 
-    /// Whether all that we wrote is known to be there.
+    /// Whether the peer has confirmed all that was written.
     pub(super) fn settles(&self, counts: &PeerCounts) -> bool {
         self.missing(&counts.completed).is_none()
     }
 
-    /// A rail on which fewer parts were seen than written. An arrival may be seen before its write completes.
+    /// A rail on which fewer parts were seen than written. It may also be more: an arrival may be seen before its write
+    /// completes here.
     fn missing(&self, written: &Counts) -> Option<u8> {
         if *written == self.seen {
             return None;
@@ -67,7 +69,8 @@ impl Confirmed {
         self.ignored >> rail & 1 == 0 && behind > 0
     }
 
-    /// An answer. The rail whose parts are lost: two answers at least leave it behind, for this long.
+    /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind in at least two
+    /// answers, for as long as `bound`.
     fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
         let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.asked);
         let mut lost = None;
@@ -96,7 +99,7 @@ impl Confirmed {
 }
 
 impl Channel {
-    /// Whether the peer is known to have seen all that was written; else it is asked at once.
+    /// Whether the peer has confirmed all that was written; if not, a QUERY is sent at once.
     pub fn confirms(&mut self, counts: &PeerCounts) -> bool {
         let settles = self.confirmed.settles(counts);
         if !settles && self.ending.may_ask() {
@@ -105,7 +108,7 @@ impl Channel {
         settles
     }
 
-    /// The letter that is due. `waits`: a connection waits for something that the peer is to do.
+    /// The letter that is due. `waits`: a connection waits for an action of the peer. Also detects the peer's timeout.
     pub fn next_letter(&mut self, counts: &PeerCounts, waits: bool, now: Moment) -> Option<Due> {
         if self.state != State::Alive {
             return None;
@@ -175,26 +178,26 @@ impl Channel {
             || !self.confirmed.settles(counts)
     }
 
-    /// Whether a peer that is known was silent for too long. Set-up has bounds of its own, and past END silence is its end.
+    /// Whether the peer has timed out. Set-up has timeouts of its own, and after the peer's END silence is no error.
     fn is_silent(&self, now: Moment) -> bool {
         self.shadow.target().is_some()
             && !self.ending.has_peer_said()
             && self.recovery.silence(now) >= self.parameters.peer_timeout
     }
 
-    /// Whether no control rail takes anything for a peer that is known, for too long.
+    /// Whether all control rails have refused letters to the peer for too long.
     fn is_refused(&self, now: Moment) -> bool {
         self.shadow.target().is_some()
             && !self.ending.has_peer_said()
             && self.recovery.refused_for(now) >= REFUSED_FOR_GOOD.min(self.parameters.peer_timeout)
     }
 
-    /// Its rail takes none for the moment.
+    /// The provider refused the letter (-FI_EAGAIN).
     pub fn letter_refused(&mut self, now: Moment) {
         self.recovery.refused(now);
     }
 
-    /// It was posted.
+    /// The letter was posted.
     pub fn letter_posted(&mut self, due: &Due, now: Moment) {
         self.recovery.said(due.what, now);
         match due.what {
@@ -212,7 +215,8 @@ impl Channel {
         }
     }
 
-    /// The last word of a channel that has failed or is over: it answers a QUERY or a HELLO. None as long as the peer has said none.
+    /// The STATUS with which a channel that has failed or is over answers a QUERY or a HELLO. None before the peer's
+    /// first HELLO, which has the key.
     pub fn last_letter(&self, counts: &PeerCounts) -> Option<(u8, Letter)> {
         let inbox = self.inbox.as_ref().filter(|_| self.peer_key != 0)?;
         let body = Body::Status(Status {
@@ -225,44 +229,44 @@ impl Channel {
             idle_ms: 0,
             about: None,
         });
-        // One that was lost may work again.
+        // A lost rail may work again.
         let rail = self.living_rail().or_else(|| self.rails.open(inbox.lease().rail))?;
         Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
     }
 
-    /// Asks the peer how far it is, with this connection if one is named by what the peer calls it.
+    /// Queries the peer's progress, of one connection if `name` is its name at the peer.
     pub fn ask_about(&mut self, name: Option<Name>) {
         self.asking.want(name);
         self.recovery.ask_now();
     }
 
-    /// The peer is asked again soon: whether it runs decides about a rail.
+    /// Sends the next QUERY soon: whether the peer is running decides about a rail.
     pub(crate) fn ask_soon(&mut self) {
         self.recovery.ask_within(RAIL_ASK);
     }
 
-    /// What the peer said last when it was asked, and when, by the clock of polls.
+    /// The peer's last STATUS, and when it came, by the clock of [`Patience`](super::Patience).
     pub fn told(&self) -> Option<&Told> {
         self.asking.told()
     }
 
-    /// Packets that had to go out again. It wraps.
+    /// Retransmitted packets. The count wraps.
     pub fn resent(&self) -> u32 {
         self.recovery.resent()
     }
 
-    /// How long nothing was heard of the peer while something was waited for.
+    /// How long the peer has been silent while this side waited for it.
     pub fn silence(&self, now: Moment) -> Duration {
         self.recovery.silence(now)
     }
 
-    /// Whether a letter is of this channel's peer. A proof stands in for the key in the first HELLO.
+    /// Whether a letter is from this channel's peer: it has the key, or, in the first HELLO, a proof.
     pub fn believes(&self, letter: &Letter, proven: bool) -> bool {
         letter.key == self.parameters.key
             || (letter.key == 0 && proven && matches!(letter.body, Body::Hello(_)))
     }
 
-    /// What every letter says, whatever else.
+    /// Handles what every letter carries: a sign of life, and the numbers of control rails.
     pub fn letter_arrived(&mut self, letter: &Letter, (now, patience): (Moment, Moment)) {
         self.recovery.heard(patience);
         let changed = self.rails.heard(letter.rails, now);
@@ -271,7 +275,7 @@ impl Channel {
         }
     }
 
-    /// A letter about one control rail alone: a trial of a lost one, or the answer to one. It is due once.
+    /// The next TRIAL of a lost control rail, or the answer to one. Each is returned once.
     #[inline]
     pub fn next_trial(&mut self, now: Moment) -> Option<(u8, Letter)> {
         let ends = self.ending.is_begun() || self.ending.has_peer_said();
@@ -287,12 +291,12 @@ impl Channel {
         Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
     }
 
-    /// A letter about one control rail has come.
+    /// A TRIAL, or the answer to one, has arrived.
     pub fn tried(&mut self, trial: &Trial, now: Moment) {
         self.rails.tried(trial, now);
     }
 
-    /// Control rails that were lost or came back, for the log: each once.
+    /// Control rails that were lost or came back, to be logged: each once.
     #[inline]
     pub fn rail_news(&mut self) -> Option<RailNews> {
         if self.rails.is_whole() {
@@ -301,7 +305,7 @@ impl Channel {
         Some(self.rails.take_news()).filter(|news| *news != RailNews::default())
     }
 
-    /// A HELLO whose inbox was adopted, or is known.
+    /// Handles a HELLO whose inbox was adopted, or is in use already.
     pub fn greeted(&mut self, hello: &Hello) {
         self.peer_key = hello.key;
         if self.inbox.as_ref().is_some_and(|inbox| inbox.lease().epoch == hello.echo) {
@@ -312,8 +316,8 @@ impl Channel {
         }
     }
 
-    /// A QUERY, after what is in the inbox was consumed. `about`: how far the connection is that it names; `idle`: how long the
-    /// caller of this side has not polled.
+    /// Handles a QUERY, after the inbox was drained. `about`: progress of the connection that it names; `idle`: how
+    /// long NCCL has not polled on this side.
     pub fn asked(&mut self, query: &Query, about: Option<About>, idle: Duration) {
         self.asking.owe(about, idle);
         let Some(inbox) = &self.inbox else { return };
@@ -327,7 +331,8 @@ impl Channel {
         self.recovery.owe_status(query.completed, query.rail);
     }
 
-    /// A STATUS. Answers a data rail whose parts do not arrive; `survives`: another one is left.
+    /// Handles a STATUS. Returns a data rail whose parts do not arrive. `survives`: another rail is left, so the
+    /// shorter timeout applies.
     pub fn answered(
         &mut self,
         status: &Status,
@@ -345,18 +350,18 @@ impl Channel {
         let lost = self.confirmed.answered(seen, now, bound);
         self.recovery.answered();
         if self.confirmed.is_stalled() {
-            // Else the answer that tells comes up to a second after the bound.
+            // Otherwise the decisive answer may come up to a second after the bound.
             self.recovery.ask_within(RAIL_ASK);
         }
         self.asking.heard(status, now);
-        // Whichever inbox it came from: what was consumed stays so.
+        // Valid for any epoch: packet numbers continue across inboxes.
         self.acknowledged(status.consumed, now, left);
         let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);
         let unconsumed = is_after(status.asked, status.consumed);
         if current && unconsumed && status.consumed == self.shadow.acknowledged() {
             self.recovery.left_unconsumed();
             if self.recovery.takes_for_lost() {
-                // The next question says so, and the peer lends a new inbox.
+                // The next QUERY says `lost`, and the peer lends a new inbox.
                 self.recovery.ask_now();
             } else {
                 self.recovery.ask_within(QUERY_AFTER);
@@ -368,7 +373,8 @@ impl Channel {
 }
 
 impl Channel {
-    /// The peer answers by letters, and a packet's write does not end: its rail is lost. The only one gets as long as a silent peer.
+    /// If the peer answers letters but the write of a packet does not complete, its rail is lost. The only living rail
+    /// gets the full peer timeout.
     fn find_hanging(&mut self, now: Moment) {
         let hanging = self.shadow.is_writing().then(|| self.shadow.acknowledged());
         let hangs = self.recovery.hangs(hanging, now);

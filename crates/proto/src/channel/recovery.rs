@@ -1,4 +1,4 @@
-//! What silence makes a side say: HELLO until it is echoed, QUERY after a quiet while, STATUS when asked.
+//! Keepalive and retransmission timers: HELLO until it is echoed, QUERY when the peer is silent, STATUS as the answer.
 //!
 //! ```text
 //!  HELLO:  Due ──sent──▶ Said ──echoed──▶ Echoed          QUERY: heard ──quiet──▶ asked ──quiet, twice as long──▶ asked …
@@ -6,7 +6,7 @@
 //!           └──────────────┘                                        └── news ────────┘ packet unconsumed: it is lost
 //! ```
 //!
-//! Time is the time in which the endpoint was polled: see [`Patience`].
+//! Timeouts count only time in which the endpoint was polled: see [`Patience`].
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use super::super::bound::{
 };
 use super::super::ids::{Moment, PacketNumber};
 
-/// A clock that stands still while nothing polls: a process that was stopped has not waited for its peers.
+/// A clock for timeouts of peers. It hardly advances while nothing polls, so a process that was stopped does not find
+/// that its peers have timed out.
 #[derive(Debug, Default)]
 pub struct Patience {
     last: Option<Moment>,
@@ -24,7 +25,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// The endpoint is polled. Answers the moment by this clock.
+    /// The endpoint is polled. Returns the time by this clock.
     pub fn poll(&mut self, now: Moment) -> Moment {
         let gap = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(self.last.map_or(now, |last| last.max(now)));
@@ -40,30 +41,31 @@ impl Patience {
 #[derive(Debug)]
 pub struct Recovery {
     hello: Greeting,
-    /// The other side's HELLO wants to see its epoch.
+    /// The peer's HELLO requests an echo of its epoch.
     echo_owed: bool,
-    /// What the QUERY to be answered named as completed, and the rail that it came by.
+    /// The QUERY to answer: the packet number that it named as completed, and the rail that it came by.
     status_owed: Option<(PacketNumber, u8)>,
-    /// When something of the peer was last heard, or the waiting began.
+    /// When something last came from the peer, or the waiting began.
     heard: Moment,
     asked: Moment,
     ask_after: Duration,
-    /// Inboxes that replaced a lost packet's: a reader that is merely late must not lose all its inboxes.
+    /// New inboxes because of lost packets. They lengthen the first wait before QUERY, so that a reader that is merely
+    /// late does not use up all its inboxes.
     switches: u32,
-    /// How long the first question waits, by their number.
+    /// The first wait before QUERY; it follows from `switches`.
     first_wait: Duration,
     switched_at: Moment,
-    /// The oldest packet whose write has not ended, and since when answers leave it there.
+    /// The oldest packet whose write has not completed, and the time of the first STATUS that found it so.
     hangs: Option<(PacketNumber, Moment)>,
-    /// Packets that went out again.
+    /// Retransmitted packets.
     resent: u32,
-    /// Answers in a row that left a completed packet unconsumed.
+    /// STATUS in a row that left a completed packet unconsumed.
     answers: u8,
-    /// Letters that were said since a packet or an acknowledgement has come.
+    /// Letters sent since the last packet or acknowledgement came.
     letters: u32,
-    /// How many rails the last question passed over.
+    /// How many rails the last QUERY passed over.
     asked_past: u32,
-    /// Since when the rail of the letter that is due takes none; and no rail.
+    /// Since when the current rail refuses letters; and since when all rails do.
     refused: Option<Moment>,
     all_refused: Option<Moment>,
 }
@@ -79,7 +81,7 @@ enum Greeting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DueLetter {
     Hello,
-    /// The answer to a question that came by this rail.
+    /// The answer to a QUERY, by the rail that it came by.
     Status {
         asked: PacketNumber,
         rail: u8,
@@ -109,36 +111,36 @@ impl Recovery {
         }
     }
 
-    /// Something came by the way that packets take: it is open.
+    /// A packet or an acknowledgement came, so packets get through.
     #[inline]
     pub fn progressed(&mut self) {
         self.letters = 0;
         self.ask_after = self.first_wait;
     }
 
-    /// A question of ours was answered: its rail lets letters through, and the next go by it, too.
+    /// A QUERY was answered: its rail delivers letters, so the next letters go by it too.
     pub fn answered(&mut self) {
         self.letters = self.asked_past.saturating_mul(LETTERS_PER_RAIL);
     }
 
-    /// Something may be lost: the next question does not wait for longer than that.
+    /// Something may be lost: the next QUERY leaves within `wait`.
     pub fn ask_within(&mut self, wait: Duration) {
         self.ask_after = self.ask_after.min(wait);
     }
 
-    /// How many rails to pass over for the next letter: after two without effect the next rail is tried, for one may be lost
-    /// without an error.
+    /// How many rails to pass over for the next letter. After two letters without effect the next rail is tried,
+    /// because a rail may be lost without an error.
     pub fn rails_passed(&self) -> u32 {
         self.letters / LETTERS_PER_RAIL
     }
 
-    /// News of the peer: an acknowledgement, a packet, a letter.
+    /// Something came from the peer: an acknowledgement, a packet or a letter.
     #[inline]
     pub fn heard(&mut self, now: Moment) {
         self.heard = now;
     }
 
-    /// Nothing is waited for.
+    /// This side waits for nothing: the timers start again.
     #[inline]
     pub fn content(&mut self, now: Moment) {
         (self.heard, self.asked) = (now, now);
@@ -146,7 +148,7 @@ impl Recovery {
         self.letters = 0;
     }
 
-    /// How long nothing was heard while something was waited for.
+    /// How long the peer has been silent while this side waited for it.
     pub fn silence(&self, now: Moment) -> Duration {
         now.since(self.heard)
     }
@@ -156,10 +158,10 @@ impl Recovery {
         self.hello = Greeting::Due;
     }
 
-    /// The peer has lent a new inbox: what was unacknowledged goes out again.
+    /// The peer has lent a new inbox: unacknowledged packets are retransmitted.
     pub fn adopted(&mut self, now: Moment) {
         (self.heard, self.asked, self.answers) = (now, now, 0);
-        // Losses that lie far apart are not a reader that is late.
+        // Losses that are far apart are not caused by a late reader.
         if now.since(self.switched_at) >= SWITCHES_FORGOTTEN {
             self.switches = 0;
         }
@@ -168,17 +170,17 @@ impl Recovery {
         self.ask_after = self.first_wait;
     }
 
-    /// Something may be lost: nothing is gained by a wait.
+    /// Something may be lost: QUERY leaves without a wait.
     pub fn ask_now(&mut self) {
         self.ask_after = Duration::ZERO;
     }
 
-    /// So many packets go out again, into a new inbox.
+    /// So many packets are retransmitted into a new inbox.
     pub fn resends(&mut self, packets: u32) {
         self.resent = self.resent.wrapping_add(packets);
     }
 
-    /// Packets that went out again. It wraps.
+    /// Retransmitted packets. The count wraps.
     pub fn resent(&self) -> u32 {
         self.resent
     }
@@ -188,7 +190,7 @@ impl Recovery {
         self.first_wait = (QUERY_AFTER * (1 << self.switches.min(5))).min(QUERY_AFTER_MAX);
     }
 
-    /// The peer does not know our newest inbox.
+    /// The peer does not know our newest inbox: sends HELLO again.
     pub fn say_hello_again(&mut self) {
         self.hello = Greeting::Due;
     }
@@ -205,22 +207,23 @@ impl Recovery {
         self.echo_owed = true;
     }
 
-    /// `rail`: by which the question came.
+    /// `rail`: the one that the QUERY came by.
     pub fn owe_status(&mut self, asked: PacketNumber, rail: u8) {
         self.status_owed = Some((asked, rail));
     }
 
-    /// Letters that the keeper must bring out.
+    /// Whether a letter is due that the keeper must send if nothing else polls.
     pub fn owes(&self) -> bool {
         !self.is_echoed() || self.echo_owed || self.status_owed.is_some()
     }
 
-    /// An answer left a packet unconsumed whose write had completed.
+    /// A STATUS left a packet unconsumed whose write had completed.
     pub fn left_unconsumed(&mut self) {
         self.answers = self.answers.saturating_add(1);
     }
 
-    /// An answer has come, and the write of this packet, the oldest one, has not ended. For how long answers have left it there.
+    /// A STATUS has come, and the write of the oldest packet has not completed. Returns for how long STATUS have found
+    /// it so.
     pub fn hangs(&mut self, oldest: Option<PacketNumber>, now: Moment) -> Duration {
         let same = self.hangs.filter(|(number, _)| Some(*number) == oldest);
         self.hangs = same.or_else(|| oldest.map(|number| (number, now)));
@@ -237,7 +240,7 @@ impl Recovery {
         self.answers >= ANSWERS_UNTIL_LOST
     }
 
-    /// The letter that is due. `waits`: something is unacknowledged, or the peer is waited for.
+    /// The letter that is due. `waits`: something is unacknowledged, or a connection waits for the peer.
     pub fn due(&self, knows_peer: bool, waits: bool, now: Moment) -> Option<DueLetter> {
         let again = match self.hello {
             Greeting::Due => true,
@@ -247,7 +250,7 @@ impl Recovery {
         if again || self.echo_owed {
             return Some(DueLetter::Hello);
         }
-        // Until then it has no key that would be believed.
+        // The peer's key is not known yet, so it would ignore other letters.
         if !knows_peer {
             return None;
         }
@@ -258,8 +261,8 @@ impl Recovery {
         (waits && quiet).then_some(DueLetter::Query)
     }
 
-    /// Its rail takes none for the moment. Where a link is dead, a provider that connects first takes none for minutes: then the
-    /// next rail is tried.
+    /// The provider refused the letter. A provider that connects first refuses letters for minutes when the link is
+    /// dead, so the next rail is tried after a while.
     pub fn refused(&mut self, now: Moment) {
         self.all_refused.get_or_insert(now);
         let since = *self.refused.get_or_insert(now);
@@ -270,12 +273,12 @@ impl Recovery {
         }
     }
 
-    /// For how long no rail has taken a letter and nothing was heard.
+    /// For how long all rails have refused letters while nothing came from the peer.
     pub fn refused_for(&self, now: Moment) -> Duration {
         self.all_refused.map_or(Duration::ZERO, |since| now.since(since.max(self.heard)))
     }
 
-    /// It was posted.
+    /// The letter was posted.
     pub fn said(&mut self, letter: DueLetter, now: Moment) {
         (self.refused, self.all_refused) = (None, None);
         if let DueLetter::Status { .. } = letter {
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_come_soon_again_once_a_packet_has_come_though_something_is_always_waited_for() {
+    fn the_query_interval_is_reset_when_a_packet_comes_although_the_side_always_waits() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
         for now in [20, 60, 140, 300] {
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_by_which_questions_are_answered_is_kept() {
+    fn a_rail_by_which_queries_are_answered_is_kept() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
         let mut rails = Vec::new();
@@ -393,13 +396,13 @@ mod tests {
     }
 
     #[test]
-    fn where_something_may_be_lost_the_next_question_comes_soon() {
+    fn where_something_may_be_lost_the_next_query_comes_soon() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
         for _ in 0..6 {
             recovery.said(DueLetter::Query, ms(0));
         }
-        assert_eq!(recovery.due(true, true, ms(639)), None, "it is asked ever more rarely");
+        assert_eq!(recovery.due(true, true, ms(639)), None, "the interval has grown");
         recovery.ask_within(Duration::from_millis(100));
         assert_eq!(recovery.due(true, true, ms(99)), None);
         assert_eq!(recovery.due(true, true, ms(100)), Some(DueLetter::Query));

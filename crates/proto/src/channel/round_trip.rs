@@ -1,4 +1,5 @@
-//! How long a packet takes to be acknowledged by a packet back: what a lazy advert's wait is measured in.
+//! The smoothed round trip of a channel, from a packet's post to its acknowledgement by a packet: lazy adverts wait a
+//! multiple of it.
 
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ pub struct RoundTrip {
     smoothed: Option<Duration>,
 }
 
-/// A longer one says nothing of the wire: the peer had nothing to say.
+/// Longer samples do not measure the wire: the peer had no packet to send.
 const SAMPLE_MAX: Duration = Duration::from_millis(2);
 
 impl RoundTrip {
-    /// A new one counts an eighth.
+    /// Adds a sample with a weight of an eighth.
     #[inline]
     pub fn sample(&mut self, time: Duration) {
         let time = time.min(SAMPLE_MAX);
@@ -21,7 +22,7 @@ impl RoundTrip {
         });
     }
 
-    /// None before the first is known.
+    /// None before the first sample.
     #[inline]
     pub fn smoothed(&self) -> Option<Duration> {
         self.smoothed

@@ -1,4 +1,5 @@
-//! The writing half of a channel: frames into the open packet, packets into the shadow, the shadow into the peer's inbox.
+//! The sending half of a channel: frames are appended to the open packet, packets are kept in the shadow until they are
+//! acknowledged, and are written from there into the peer's inbox.
 //!
 //! ```text
 //!  record:  (open) ──seal──▶ Sealed ──posted──▶ Posted ──▶ Completed | Failed      gone: acknowledged and its write over
@@ -6,7 +7,8 @@
 //!              └────────── adopt: a new inbox takes the unacknowledged ones again, under the same numbers
 //! ```
 //!
-//! A packet is written once into one inbox. Its bytes here are stable until it is acknowledged and its write is over.
+//! A packet is written once into one inbox. Its bytes in the shadow do not change until it is acknowledged and its
+//! write has completed or failed.
 
 use std::collections::VecDeque;
 
@@ -18,35 +20,35 @@ use super::super::message::MessageId;
 use super::super::packet::{HEADER_BYTES, HEADER_WORDS, Header, Ring, START_BYTES, check};
 use crate::bits::count32;
 
-/// An inline message in a packet: the connection's own name, and what it calls the message.
+/// An inline message in a packet: the local name of its connection, and the connection's id for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub from: Name,
     pub message: MessageId,
 }
 
-/// A write of a packet, to be posted.
+/// The write of a packet, to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketWrite {
     pub number: PacketNumber,
     pub memory: MemoryId,
     pub to: Lease,
-    /// Where it starts, in the shadow and in the inbox alike.
+    /// Offset of the packet, the same in the shadow and in the inbox.
     pub at: u32,
-    /// Exactly what the check covers.
+    /// Exactly the bytes that the check covers.
     pub bytes: u32,
 }
 
-/// The peer acknowledges what was never posted.
+/// The peer acknowledged a packet that was never posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeverSent;
 
-/// What an adoption leaves behind.
+/// The old shadow after an adoption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abandoned {
     pub memory: MemoryId,
     pub to: Lease,
-    /// Writes from it that have not ended.
+    /// Writes from it that have not completed.
     pub writes: u32,
 }
 
@@ -55,24 +57,24 @@ enum State {
     Sealed,
     Posted,
     Completed,
-    /// Its write failed: if it is not acknowledged, it waits for a new inbox.
+    /// Its write failed. Unless it is acknowledged, it waits for a new inbox.
     Failed,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     at: u32,
-    /// What it takes of the ring.
+    /// Bytes of the ring that it takes.
     span: u32,
-    /// What is written of it.
+    /// Bytes that are written.
     bytes: u32,
     state: State,
     pad: bool,
     posted_at: Moment,
-    /// Its inline messages, by their count since the first.
+    /// Its inline messages, as a range of their count since the channel's first.
     inlines: u32,
     inlines_end: u32,
-    /// Their connections know that they have left.
+    /// These were reported to their connections as sent.
     reported: bool,
 }
 
@@ -86,7 +88,7 @@ struct Open {
 /// Where the next packet can go.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// What remains of the lap, if a pad must end it.
+    /// Length of the pad that ends the lap, or 0.
     pad: u32,
     room: u32,
 }
@@ -98,23 +100,23 @@ pub struct Shadow {
     target: Option<(Lease, MemoryId)>,
     /// Where the next packet starts, below the ring's length.
     head: u32,
-    /// From the oldest record to the head.
+    /// Bytes from the oldest record to the head.
     used: u32,
-    /// The number of the next packet to be sealed.
+    /// The number of the next packet to seal.
     next: PacketNumber,
-    /// The number of the next packet to be posted.
+    /// The number of the next packet to post.
     unposted: PacketNumber,
     acknowledged: PacketNumber,
-    /// What the next packet acknowledges.
+    /// The acknowledgement that the next packet carries.
     consumed: PacketNumber,
     records: VecDeque<Record>,
     open: Option<Open>,
     sent: VecDeque<Sent>,
-    /// How many inline messages left `sent` at its front.
+    /// How many inline messages were removed at the front of `sent`.
     sent_gone: u32,
 }
 
-/// How many inline messages a ring can hold, within the bound.
+/// How many inline messages a ring can hold, at most [`INLINES_MAX`].
 fn inlines_max(ring: Ring) -> usize {
     INLINES_MAX.min(ring.words() / INLINE_WORDS)
 }
@@ -138,7 +140,7 @@ impl Shadow {
         }
     }
 
-    /// What it keeps beside itself and the shadow's memory.
+    /// Heap memory besides the shadow's own.
     pub(super) fn memory_bytes(&self) -> usize {
         self.records.capacity() * size_of::<Record>() + self.sent.capacity() * size_of::<Sent>()
     }
@@ -155,7 +157,7 @@ impl Shadow {
         self.acknowledged
     }
 
-    /// The number of the packet that is open, or will be next.
+    /// The number of the open packet, or of the next one.
     pub fn next(&self) -> PacketNumber {
         self.next
     }
@@ -164,7 +166,7 @@ impl Shadow {
         self.open.is_some()
     }
 
-    /// Packets that no acknowledgement covers.
+    /// The number of packets that are not acknowledged.
     pub fn unacknowledged(&self) -> u32 {
         self.next.distance(self.acknowledged) - 1
     }
@@ -174,7 +176,7 @@ impl Shadow {
         self.unposted != self.next
     }
 
-    /// Whether the write of the oldest unacknowledged packet was not taken, or has not ended.
+    /// Whether the write of the oldest unacknowledged packet was refused, or has not completed.
     pub fn is_writing(&self) -> bool {
         self.records.front().is_some_and(|one| matches!(one.state, State::Sealed | State::Posted))
     }
@@ -185,7 +187,7 @@ impl Shadow {
         self.first().plus(count32(done.count())).plus(u32::MAX)
     }
 
-    /// How many words a frame may have to find room now, in the open packet or in a new one.
+    /// How long a frame may be, in words, to fit now, into the open packet or a new one.
     #[inline]
     pub fn room_words(&self) -> usize {
         let bytes = match &self.open {
@@ -219,7 +221,7 @@ impl Shadow {
         true
     }
 
-    /// Appends an INLINE. Its payload is to be copied to the place that it answers, at once.
+    /// Appends an INLINE. The caller must copy the payload to the returned place at once.
     #[inline]
     pub fn append_inline<S: ShadowMemory>(
         &mut self,
@@ -233,7 +235,7 @@ impl Shadow {
         let payload = inline.payload_words();
         let mut word = self.reserve(memory, INLINE_WORDS + payload)?;
         if payload > 0 {
-            // The bytes behind the payload's end travel, too.
+            // The payload's last word is sent whole, so its padding must be zero.
             memory.store(word + INLINE_WORDS + payload - 1, 0);
         }
         inline.encode(|value| {
@@ -244,7 +246,7 @@ impl Shadow {
         Some(Payload { word, bytes: usize::from(inline.len) })
     }
 
-    /// Takes so many words of the open packet, or of a new one.
+    /// Reserves so many words in the open packet, or in a new one.
     #[inline]
     fn reserve<S: ShadowMemory>(&mut self, memory: &mut S, words: usize) -> Option<usize> {
         let bytes = count32(words * 8);
@@ -306,7 +308,7 @@ impl Shadow {
         }
     }
 
-    /// What packets acknowledge that are sealed from now on.
+    /// Sets the acknowledgement that packets carry that are sealed from now on.
     #[inline]
     pub fn tell(&mut self, consumed: PacketNumber) {
         self.consumed = consumed;
@@ -331,7 +333,7 @@ impl Shadow {
         true
     }
 
-    /// Writes the header of a record's packet, and takes the record up.
+    /// Writes the header of a record's packet, and appends the record.
     #[inline]
     fn push<S: ShadowMemory>(&mut self, memory: &mut S, record: Record) {
         let Some((lease, _)) = self.target else { return };
@@ -379,7 +381,8 @@ impl Shadow {
         }
     }
 
-    /// A write into the present inbox ended. `left` hears of inline messages that need no help any more.
+    /// A write into the present inbox has completed or failed. Calls `left` for each inline message that needs no
+    /// retransmission any more.
     #[inline]
     pub fn wrote(&mut self, number: PacketNumber, well: bool, left: impl FnMut(Sent)) {
         let Some(record) = self.record_mut(number).filter(|record| record.state == State::Posted)
@@ -393,7 +396,8 @@ impl Shadow {
         self.free();
     }
 
-    /// The peer has consumed all packets up to `number`. Answers when the newest of them was posted, if that is news.
+    /// The peer has consumed all packets up to `number`. Returns when that packet was posted, unless it was
+    /// acknowledged before.
     #[inline]
     pub fn acknowledge(
         &mut self,
@@ -401,7 +405,7 @@ impl Shadow {
         mut left: impl FnMut(Sent),
     ) -> Result<Option<Moment>, NeverSent> {
         let news = number.distance(self.acknowledged);
-        // An acknowledgement that was overtaken says nothing.
+        // An older acknowledgement than the known one has no effect.
         if news == 0 || news.cast_signed() < 0 {
             return Ok(None);
         }
@@ -430,7 +434,7 @@ impl Shadow {
         }
     }
 
-    /// Frees records at the front that are acknowledged and whose write is over.
+    /// Frees records at the front that are acknowledged and whose write has completed or failed.
     #[inline]
     fn free(&mut self) {
         while let Some(record) = self.records.front() {
@@ -447,7 +451,7 @@ impl Shadow {
         }
     }
 
-    /// No write of this shadow is in flight any more, however it ended.
+    /// No write of this shadow is in flight any more, because the rail is closed.
     pub fn writes_ended(&mut self) {
         for record in self.records.iter_mut().filter(|record| record.state == State::Posted) {
             record.state = State::Failed;
@@ -455,8 +459,8 @@ impl Shadow {
         self.free();
     }
 
-    /// Goes on in a new inbox: the packets behind `consumed` again, under their numbers, from a new shadow. Pads become
-    /// empty packets. The open packet is sealed.
+    /// Continues in a new inbox: seals the open packet, and retransmits the packets after `consumed` under their old
+    /// numbers, from a new shadow. Pads become empty packets.
     pub fn adopt<M: Shadows>(
         &mut self,
         memories: &mut M,
@@ -474,7 +478,7 @@ impl Shadow {
         let writes = count32(self.records.iter().filter(posted).count());
         let again = self.unacknowledged() as usize;
         while self.records.len() > again {
-            // Acknowledged, and its write goes on in the old shadow.
+            // Acknowledged; its write continues from the old shadow.
             self.records.pop_front();
         }
         if let Some(first) = self.records.front() {

@@ -1,4 +1,4 @@
-//! The halves of a channel by themselves, over a wire on which every write lands at once.
+//! The parts of a channel on their own, over a wire on which every write lands at once.
 
 use super::*;
 use crate::counts::Counts;
@@ -42,7 +42,7 @@ impl Shadows for Memories {
     }
 }
 
-/// One direction: a shadow, the inbox that it writes into, and what the reader acknowledges.
+/// One direction: a shadow, the inbox that it writes into, and the reader's acknowledgements.
 struct Direction {
     ring: Ring,
     shadow: Shadow,
@@ -83,7 +83,7 @@ impl Direction {
         Self { ring, shadow, memories, inbox, landed, acknowledgement }
     }
 
-    /// An INLINE of so many bytes in a packet of its own. False if there is no room.
+    /// Sends an INLINE of `bytes` bytes in a packet of its own. False if there is no room.
     fn say(&mut self, bytes: u16) -> bool {
         let id = self.shadow.memory().unwrap();
         let memory = self.memories.shadow(id);
@@ -97,7 +97,7 @@ impl Direction {
         self.shadow.seal(memory)
     }
 
-    /// Posts all; they land, and complete if `complete`.
+    /// Posts all packets; they land, and complete if `complete`.
     fn post(&mut self, complete: bool) -> Vec<PacketWrite> {
         let mut posted = Vec::new();
         while let Some(write) = self.shadow.next_post() {
@@ -152,9 +152,9 @@ fn packets_start_on_a_cache_line_and_neither_wrap_nor_pass_a_quarter_of_the_ring
     assert!(pads > 10);
 }
 
-/// What docs/protocol.md argues: a writer that waits has made the reader's cell due.
+/// The argument in docs/protocol.md: when a writer has to wait, the reader's cell is due.
 #[test]
-fn a_writer_and_a_reader_never_wait_for_each_other() {
+fn a_writer_and_a_reader_never_deadlock() {
     for seed in 0..400_u32 {
         let mut direction = Direction::new();
         let mut random = seed;
@@ -173,7 +173,7 @@ fn a_writer_and_a_reader_never_wait_for_each_other() {
                 let due = direction.acknowledgement.is_due(false, Moment::default());
                 assert!(
                     due,
-                    "seed {seed}, step {step}: the writer waits, and the reader is content"
+                    "seed {seed}, step {step}: the writer waits, and no acknowledgement is due"
                 );
                 direction.acknowledgement.told();
                 direction.acknowledge();
@@ -197,7 +197,7 @@ fn a_shadow_is_free_when_its_packet_is_acknowledged_and_its_write_is_over() {
         let writes = direction.post(false);
         direction.read();
         for half in 0..2 {
-            assert!(!direction.say(400), "half of what frees it");
+            assert!(!direction.say(400), "only one of the two conditions");
             if acknowledged_first == (half == 0) {
                 direction.acknowledge();
             } else {
@@ -220,7 +220,7 @@ fn a_message_has_left_once_when_its_write_completes_or_its_packet_is_acknowledge
     direction.shadow.wrote(writes[1].number, true, |_| left += 1);
     assert_eq!(left, 1);
     direction.shadow.wrote(writes[2].number, false, |_| left += 1);
-    assert_eq!(left, 1, "a write that failed says nothing");
+    assert_eq!(left, 1, "a failed write is not reported");
     direction.read();
     assert_eq!(direction.acknowledge(), 2);
     direction.shadow.wrote(writes[0].number, true, |_| left += 1);
@@ -235,7 +235,7 @@ fn no_more_than_64_packets_are_unacknowledged() {
         said += 1;
         direction.post(true);
     }
-    // One is kept for a pad.
+    // One place is kept for a pad.
     assert_eq!((said, direction.shadow.unacknowledged()), (63, 63));
     assert_eq!(direction.shadow.room_words(), 0);
     direction.read();
@@ -310,7 +310,11 @@ fn a_new_inbox_takes_what_was_unacknowledged_under_the_same_numbers() {
         let target = (lease(2), MemoryId(1));
         let abandoned =
             direction.shadow.adopt(&mut direction.memories, target, upto, |_| {}).unwrap().unwrap();
-        assert_eq!(abandoned.writes as usize, writes.len() - 1, "they go on in the old shadow");
+        assert_eq!(
+            abandoned.writes as usize,
+            writes.len() - 1,
+            "they continue from the old shadow"
+        );
         assert_eq!(direction.shadow.acknowledged(), upto);
         let mut landed = words();
         direction.inbox = Inbox::new(ring(), lease(2), (MemoryId(9), &mut landed), upto, BEFORE);
@@ -351,7 +355,7 @@ fn a_cell_is_due_past_half_of_the_ring_or_of_the_packets_or_after_a_while() {
     one.told();
     assert!(one.is_settled());
     assert!(!one.moved(at(5)));
-    assert!(!one.is_told(), "the new cell says nothing yet");
+    assert!(!one.is_told(), "the new cell has no acknowledgement yet");
 }
 
 #[test]
@@ -406,7 +410,7 @@ fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     };
     for epoch in 1..=32 {
         channel.asked(&lost(epoch - 1), None, Duration::ZERO);
-        assert_eq!(lend(&mut channel), None, "the question is about an older inbox");
+        assert_eq!(lend(&mut channel), None, "the QUERY is about an older inbox");
         channel.asked(&lost(epoch), None, Duration::ZERO);
         if epoch == 32 {
             break;
@@ -454,7 +458,7 @@ fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
 }
 
 #[test]
-fn a_shadow_that_was_left_waits_for_the_writes_of_its_packets_and_of_its_cell() {
+fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_ended() {
     let mut channel = channel(1);
     let mut memories = Memories(vec![words(), words()]);
     let now = (Moment::default(), Moment::default());
@@ -480,7 +484,7 @@ fn a_shadow_that_was_left_waits_for_the_writes_of_its_packets_and_of_its_cell() 
     assert_eq!(channel.adopt(&mut memories, &hello(2), MemoryId(1), now, |_| {}), None);
     assert_eq!(channel.wrote(packet.write, 0, true, |_| {}), None);
     assert_eq!(channel.wrote(cell.write, 0, true, |_| {}), Some(MemoryId(0)));
-    assert_eq!(channel.shadow().unacknowledged(), 1, "the packet goes out again");
+    assert_eq!(channel.shadow().unacknowledged(), 1, "the packet is retransmitted");
 }
 
 #[test]
@@ -512,7 +516,7 @@ fn at(ms: u64) -> Moment {
     Moment::from_nanos(ms * 1_000_000)
 }
 
-/// A channel with an inbox of the peer's, whose HELLO is echoed.
+/// A channel with an inbox of the peer, and its own HELLO echoed.
 fn greeted(rails: u8) -> (Channel, Memories) {
     let mut channel = channel(rails);
     let mut memories = Memories(vec![words(), words()]);
@@ -530,7 +534,7 @@ fn question(rail: u8) -> Query {
     Query { epoch: Epoch(1), completed: BEFORE, lost: false, rail, counts, about: None }
 }
 
-/// An answer that leaves everything where it was.
+/// A STATUS without any progress.
 fn answer() -> crate::letter::Status {
     crate::letter::Status {
         epoch: Epoch(1),
@@ -545,7 +549,7 @@ fn answer() -> crate::letter::Status {
 }
 
 #[test]
-fn an_answer_goes_by_the_rail_that_the_question_came_by_if_that_lives() {
+fn a_status_goes_by_the_rail_that_the_query_came_by_if_that_lives() {
     let counts = PeerCounts::default();
     for (rail, lost, by) in [(0, None, 0), (1, None, 1), (1, Some(1), 0), (7, None, 0)] {
         let (mut channel, _) = greeted(2);
@@ -553,12 +557,12 @@ fn an_answer_goes_by_the_rail_that_the_question_came_by_if_that_lives() {
         channel.asked(&question(rail), None, Duration::ZERO);
         let due = channel.next_letter(&counts, false, at(1)).unwrap();
         assert!(matches!(due.letter.body, Body::Status(_)), "{due:?}");
-        assert_eq!(due.rail, by, "asked by {rail}, lost: {lost:?}");
+        assert_eq!(due.rail, by, "query by {rail}, lost: {lost:?}");
     }
 }
 
 #[test]
-fn a_question_names_its_rail() {
+fn a_query_names_its_rail() {
     let (mut channel, _) = greeted(2);
     let counts = PeerCounts::default();
     let mut rails = Vec::new();
@@ -572,10 +576,9 @@ fn a_question_names_its_rail() {
     assert_eq!(rails, [0, 0, 1, 1]);
 }
 
-/// The peer answers, and the write of a packet to it does not end.
+/// The peer answers, but the write of a packet to it does not complete.
 #[test]
-fn a_control_rail_on_which_a_write_never_ends_is_lost_and_the_only_one_after_the_time_of_a_silent_peer()
- {
+fn a_control_rail_on_which_a_write_hangs_is_lost_and_the_only_one_after_the_peer_timeout() {
     for (rails, lost_after) in [(2, 500), (1, 5000)] {
         let (mut channel, mut memories) = greeted(rails);
         assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
@@ -594,9 +597,9 @@ fn a_control_rail_on_which_a_write_never_ends_is_lost_and_the_only_one_after_the
     }
 }
 
-/// What a lost rail had was posted again on another one just before the answer.
+/// Parts of a lost rail were posted again on another one just before the STATUS.
 #[test]
-fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_that_stands_still() {
+fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_without_progress() {
     let (mut channel, _) = greeted(1);
     let mut counts = PeerCounts::default();
     let mut status = answer();

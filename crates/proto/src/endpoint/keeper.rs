@@ -1,4 +1,4 @@
-//! When an endpoint must be polled that its caller does not poll: the keeper asks, and polls in the caller's place.
+//! When the keeper must poll an endpoint because NCCL does not.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::{Endpoint, Perform};
 #[derive(Debug)]
 pub struct Keeper {
     polled: Moment,
-    /// The last time by its caller, not by the keeper.
+    /// The last poll by the caller (NCCL), not by the keeper.
     called: Moment,
-    /// The keeper polls, not the caller.
+    /// The current poll is the keeper's.
     is_keeping: bool,
-    /// How long an endpoint that owes nothing goes unpolled.
+    /// Poll interval of an idle endpoint.
     idle: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Keeper {
 }
 
 impl<C: Connection> Endpoint<C> {
-    /// Whether something is unsent, unacknowledged or unanswered, so that the keeper polls soon.
+    /// Whether something is unsent, unacknowledged or unanswered, so that the keeper must poll soon.
     pub fn owes(&self) -> bool {
         self.table.acting() > 0
             || self.peers.iter().any(|peer| {
@@ -60,7 +60,7 @@ impl<C: Connection> Endpoint<C> {
         self.peers.iter().any(|peer| peer.channel.is_alive() && peer.owing.waiting > 0)
     }
 
-    /// When the keeper must poll if nothing else does before. None: no channel lives.
+    /// When the keeper must poll unless something else polls before. None if no channel lives.
     pub fn keeper_due(&self) -> Option<Moment> {
         if !self.peers.iter().any(|peer| !peer.reported) {
             return None;
@@ -75,7 +75,7 @@ impl<C: Connection> Endpoint<C> {
         Some(self.keeper.polled.plus(wait))
     }
 
-    /// The keeper polls, if that is due. Polls that find nothing become rarer. True if it did.
+    /// Polls for the keeper, if that is due; true if it did. Polls that find nothing lengthen the interval.
     pub fn keep<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) -> bool {
         if self.keeper_due().is_none_or(|due| now < due) {
             return false;
@@ -90,17 +90,17 @@ impl<C: Connection> Endpoint<C> {
         true
     }
 
-    /// When the endpoint was polled last by its caller.
+    /// When the caller (NCCL) last polled the endpoint.
     pub fn called(&self) -> Moment {
         self.keeper.called
     }
 
-    /// From now on it is the keeper that polls, or again the caller.
+    /// Sets whether the following polls are the keeper's or the caller's.
     pub fn keep_on(&mut self, is_keeping: bool) {
         self.keeper.is_keeping = is_keeping;
     }
 
-    /// A number that changes with whatever is consumed or acknowledged.
+    /// A number that changes whenever a packet is consumed or acknowledged.
     fn news(&self) -> u64 {
         self.peers.iter().fold(0, |sum, peer| {
             let consumed = peer.channel.inbox().map_or(0, |inbox| inbox.consumed().get());

@@ -1,4 +1,5 @@
-//! Data rails that are lost while others live: both ends stop posting there, find out what has arrived, and go on elsewhere.
+//! Fail-over of data rails: when one is lost and another is open, both ends stop posting on it, find out what has
+//! arrived, and send the rest by other rails.
 //!
 //! ```text
 //!  an error, a loss, the peer's DOWN ─▶ no part is posted on it; DOWN (so many were posted)
@@ -8,8 +9,8 @@
 //!     the peer's LISTED ─▶ what it lacks is posted again on other rails
 //! ```
 //!
-//! A rail is *fenced* when nothing of the peer's can land by it any more. Only then the receiver says what it lacks: so no line is
-//! ever complete while an older write may still reach its memory.
+//! A rail is *fenced* when nothing from the peer can arrive by it any more. The receiver reports what is missing only
+//! then, so no line is ever complete while an older write may still reach its memory.
 
 mod regain;
 
@@ -35,20 +36,21 @@ use regain::Regain;
 /// A lost data rail of one channel.
 #[derive(Debug)]
 pub(super) struct Outage {
-    /// As the channel counts them.
+    /// The channel's number of the rail.
     rail: u8,
-    /// Our DOWN has left.
+    /// Our RAIL *down* has left.
     told: bool,
-    /// What the peer has posted there, once its DOWN has come; `plain`: no count says whether all of it arrives.
+    /// What the peer has posted there, once its *down* has come. `plain`: writes without immediates are missing, which
+    /// no count covers.
     expects: Option<Expected>,
-    /// Nothing lands here by it any more; and the peer knows.
+    /// Nothing can arrive here by it any more; and RAIL *fenced* has left.
     fenced: bool,
     fence_told: bool,
-    /// Nothing lands at the peer by it any more.
+    /// The peer has said *fenced*: nothing can arrive there by it any more.
     peer_fenced: bool,
-    /// It can only be fenced by closing it.
+    /// It can be fenced only by closing it.
     wants_close: bool,
-    /// Parts that were seen, and writes under way, when that changed last.
+    /// Parts seen, and writes in flight, at the last change of either.
     moved: (u32, u32),
     still_since: Moment,
     regain: Regain,
@@ -60,42 +62,43 @@ struct Expected {
     plain: bool,
 }
 
-/// What becomes of a data rail of this endpoint, whatever channels use it.
+/// The state of a data rail of this endpoint, which several channels may use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Local {
     #[default]
     Open,
-    /// Its channels leave it, until nothing of theirs moves there.
+    /// Its channels stop using it, and their writes in flight are awaited.
     Draining {
         since: Moment,
         still_since: Moment,
         moved: u32,
     },
-    /// It was opened again, at this moment of the caller's clock.
+    /// It was opened again at this time, by the caller's clock.
     Reopened {
         since: Moment,
     },
-    /// It is closed. What has happened on it before is taken with the next poll.
+    /// It is closed. Its last completions are taken in the next poll.
     Closing,
     Closed,
     /// It could not be closed.
     Stuck,
 }
 
-/// A rail that takes nothing for a channel.
+/// A rail that refuses the posts of a channel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Refusing {
     rail: Option<u8>,
     since: Moment,
 }
 
-/// When the last write has ended on each rail that has some under way.
+/// Detects hanging rails: the time of the last completion on each rail that has writes in flight.
 #[derive(Debug)]
 pub(super) struct Hanging {
     look_at: Moment,
-    /// A bit per rail on which nothing has ended for too long.
+    /// A bit per rail without a completion for too long.
     rails: u16,
-    /// Nothing has ended on a rail from one look to the next: the peer is asked, else nothing tells whether it is stopped.
+    /// No write has completed on a rail between two checks. Then QUERY is sent, because only an answer shows that the
+    /// peer is not stopped.
     waits: bool,
     ended: Box<[(u32, Moment)]>,
 }
@@ -106,13 +109,14 @@ impl Hanging {
         Self { look_at: Moment::default(), rails: 0, waits: false, ended }
     }
 
-    /// Whether nothing has ended on a rail lately.
+    /// Whether a rail had no completion between the last two checks.
     pub(super) fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Looks at the rails: whether nothing ends on one of them for so long, and as long as its writes may take; for `last` where
-    /// no other rail is any better. The time in which the peer does not answer does not count: it may be stopped.
+    /// Checks for rails without a completion for `bound` plus the time that their queued bytes may take; for `last`
+    /// instead of `bound` if no other rail is better. Time in which the peer does not answer does not count, since it
+    /// may be stopped.
     #[cold]
     fn look(
         &mut self,
@@ -160,19 +164,19 @@ impl Outage {
         }
     }
 
-    /// Whether a frame about it has not left.
+    /// Whether a RAIL frame about it is pending.
     fn is_to_be_told(&self) -> bool {
         !self.told || self.fenced && !self.fence_told
     }
 
-    /// Whether both ends know all of each other.
+    /// Whether both ends have fenced the rail and said so.
     fn is_settled(&self) -> bool {
         self.fenced && self.peer_fenced && !self.is_to_be_told()
     }
 }
 
 impl Peer {
-    /// Whether the loop has to look after data rails.
+    /// Whether data rails need [`Endpoint::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
         if now >= self.hanging.look_at {
@@ -189,23 +193,23 @@ impl Peer {
         self.outages.iter().any(|outage| outage.is_to_be_told() || outage.regain.is_to_be_told())
     }
 
-    /// Whether the peer is to say something of a lost rail.
+    /// Whether a RAIL frame about a lost rail is expected from the peer.
     pub(super) fn awaits_fence(&self) -> bool {
         let ended = self.channel.ending().has_peer_said();
         !ended && self.outages.iter().any(|one| one.expects.is_none() || !one.peer_fenced)
     }
 
-    /// Whether writes on a data rail wait for a peer that may be stopped.
+    /// Whether writes on a data rail do not complete, possibly because the peer is stopped.
     pub(super) fn awaits_writes(&self) -> bool {
         self.hanging.waits()
     }
 
-    /// Whether nothing of the peer's lands here by a lost rail any more: only then the channel is over.
+    /// Whether all lost rails are fenced: the channel ends only then.
     pub(super) fn is_fenced(&self) -> bool {
         self.outages.iter().all(|outage| outage.fenced)
     }
 
-    /// Whether a lost rail is to be looked after.
+    /// Whether a lost rail needs polling.
     pub(super) fn has_outage(&self) -> bool {
         let flies = |outage: &Outage| self.account.rails.flying_on(outage.rail) > 0;
         self.channel.is_alive()
@@ -215,7 +219,7 @@ impl Peer {
                 .any(|outage| !outage.is_settled() || flies(outage) || outage.regain.is_trying())
     }
 
-    /// No part is posted on a lost rail any more, and its counts say nothing.
+    /// Stops using a lost rail: no part is posted there any more, and its counts are ignored.
     fn leave_rail(&mut self, outage: Outage) {
         self.account.loads.close(outage.rail);
         self.channel.ignore_counts_of(outage.rail);
@@ -227,7 +231,7 @@ impl Peer {
         self.outages.iter_mut().find(|outage| outage.rail == rail)
     }
 
-    /// The frames about lost rails that have not left, as far as there is room.
+    /// Appends pending RAIL and OFFER frames, as far as there is room.
     pub(super) fn say_rails<C: Connection, P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -256,7 +260,7 @@ fn note(rail: u8, state: RailState, parts: u64) -> Frame {
 }
 
 impl<C: Connection> Endpoint<C> {
-    /// A data rail of a channel is lost. The channel goes on if another one is open.
+    /// A data rail of a channel is lost. The channel continues if another one is open, and fails otherwise.
     #[cold]
     pub(super) fn rail_lost<P: Perform<C>>(
         &mut self,
@@ -279,7 +283,7 @@ impl<C: Connection> Endpoint<C> {
         self.each_connection(index, now.0, |connection| connection.rail_left(rail));
     }
 
-    /// A channel is new: rails of ours that are closed are lost from the start.
+    /// For a new channel: our rails that are closed count as lost from the start.
     pub(super) fn lose_closed_rails(&mut self, index: usize, now: Moment) {
         for rail in 0..self.peers[index].account.loads.rails() {
             let local = self.local_of(index, rail);
@@ -293,7 +297,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// RAIL, of the channel.
+    /// Handles a RAIL frame for the channel.
     #[cold]
     pub(super) fn rail_note<P: Perform<C>>(
         &mut self,
@@ -314,7 +318,7 @@ impl<C: Connection> Endpoint<C> {
         if note.state == RailState::Seen {
             peer.heard(note.rail, note.parts);
             let at = peer.outages.iter().position(|outage| outage.rail == note.rail);
-            // The peer may be posting from now on, and lose the rail again.
+            // At once, since the peer may post from now on, and lose the rail again.
             if let Some(at) = at.filter(|at| peer.is_regained(*at)) {
                 self.return_rail(perform, (index, at), now);
             }
@@ -335,7 +339,7 @@ impl<C: Connection> Endpoint<C> {
         peer.settle_counts(note.rail);
     }
 
-    /// What follows for lost rails. Called while there is one that is not settled.
+    /// Advances the state of lost rails. Called while one is not settled.
     #[cold]
     pub(super) fn tend_rails<P: Perform<C>>(&mut self, perform: &mut P, now: Now) {
         for index in 0..self.peers.len() {
@@ -349,7 +353,7 @@ impl<C: Connection> Endpoint<C> {
             }
             self.tend_refusals(perform, index, now);
         }
-        // What had happened before they closed was taken in this poll.
+        // This poll has taken their last completions.
         for local in &mut self.locals {
             if matches!(local, Local::Closing) {
                 *local = Local::Closed;
@@ -360,7 +364,7 @@ impl<C: Connection> Endpoint<C> {
                 self.tend_outage(perform, (index, at), now);
             }
         }
-        // Each channel has seen by now that a rail is closed: one may open it again.
+        // By now each channel has handled the closing of the rail, so it may be opened again.
         for index in 0..self.peers.len() {
             let mut at = 0;
             while at < self.peers[index].outages.len() {
@@ -379,7 +383,7 @@ impl<C: Connection> Endpoint<C> {
         }) || self.locals.iter().any(moves);
     }
 
-    /// A rail that takes nothing for a while is lost.
+    /// A rail that refuses all posts for too long is lost.
     fn tend_refusals<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         let peer = &mut self.peers[index];
         let account = &peer.account;
@@ -390,7 +394,7 @@ impl<C: Connection> Endpoint<C> {
             return;
         }
         let refused = now.1.since(peer.refusing.since);
-        // Where no other rail is left, the provider gets as long as the peer would.
+        // The last rail gets the full peer timeout.
         let lost = rail.filter(|rail| match peer.account.survives(*rail) {
             true => refused >= RAIL_REFUSES,
             false => refused >= peer.channel.peer_timeout(),
@@ -417,7 +421,7 @@ impl<C: Connection> Endpoint<C> {
         let seen = peer.account.counts.seen.get(outage.rail);
         let flying = peer.account.rails.flying_on(outage.rail);
         let all = outage.expects.is_some_and(|all| !all.plain && all.posted == seen);
-        // Before END all that a peer has written was seen here, but for rails that it has told us of.
+        // A peer says END only after we have confirmed all that it wrote, except on rails that it has reported as down.
         let none = ended && outage.expects.is_none();
         if !outage.fenced && (closed || all || none) {
             outage.fenced = true;
@@ -436,7 +440,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// Nothing lands by this rail any more: the connections say what has.
+    /// The rail is fenced: the connections report what has arrived.
     fn fenced(&mut self, index: usize, at: usize, now: Moment) {
         let peer = &mut self.peers[index];
         let rail = peer.outages[at].rail;
@@ -445,7 +449,8 @@ impl<C: Connection> Endpoint<C> {
         self.each_connection(index, now, |connection| connection.rail_fenced(rail));
     }
 
-    /// A rail of ours has to be closed for one channel. The others leave it first: what is under way there is to arrive.
+    /// One channel needs this rail closed. The other channels stop using it first, and their transfers in flight are
+    /// awaited.
     fn close_local<P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -461,13 +466,14 @@ impl<C: Connection> Endpoint<C> {
         }
         let others: Vec<(usize, u8)> =
             self.users_of(local).filter(|(other, _)| *other != index).collect();
-        // One that is on its way back, and whose peer may be posting already, is back first.
+        // If the rail is returning for another channel, and its peer may be posting already, that return is completed
+        // first.
         if others.iter().any(|(other, rail)| self.peers[*other].is_committed(*rail)) {
             return;
         }
         let all_survive =
             others.iter().all(|(other, rail)| self.peers[*other].account.survives(*rail));
-        // Where it is the only rail of another channel, that one goes on.
+        // If it is the only rail of another channel, it stays open, and the channel that needs it closed fails.
         if matches!(self.locals[local], Local::Stuck) || !all_survive {
             let rail = self.peers[index].outages[at].rail;
             self.locals[local] = Local::Stuck;
@@ -519,12 +525,12 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// Our own number of a rail of a channel.
+    /// The index of a channel's rail among our own rails.
     fn local_of(&self, index: usize, rail: u8) -> usize {
         self.peers[index].channel.local_rail(rail).into()
     }
 
-    /// The living channels that have a rail of ours, and what they call it.
+    /// The living channels that use one of our rails, and their number for it.
     fn users_of(&self, local: usize) -> impl Iterator<Item = (usize, u8)> {
         let alive = self.peers.iter().enumerate().filter(|(_, peer)| peer.channel.is_alive());
         alive.filter_map(move |(index, peer)| {
@@ -536,7 +542,7 @@ impl<C: Connection> Endpoint<C> {
 }
 
 impl Peer {
-    /// What the peer has posted by a fenced rail has come, or never will.
+    /// Sets the count of a fenced rail to what the peer has posted: parts that are missing cannot come any more.
     fn settle_counts(&mut self, rail: u8) {
         let Some(outage) = self.outages.iter().find(|outage| outage.rail == rail) else { return };
         if let Some(Expected { posted, .. }) = outage.expects.filter(|_| outage.fenced) {
@@ -545,7 +551,7 @@ impl Peer {
     }
 }
 
-/// Bytes per microsecond: a rail that is slower may be taken for one that hangs.
+/// Bytes per microsecond. A slower rail may be taken for a hanging one.
 const SLOWEST: u64 = 8;
 
 fn rails_of(set: u16) -> impl Iterator<Item = u8> {

@@ -1,4 +1,4 @@
-//! What happened, what has landed, and what follows from it for a channel as a whole.
+//! The receiving part of a poll: handles completions, letters and packets, then the channel's timers and end.
 
 use super::super::bound::PACKETS_PER_POLL;
 use super::super::channel::{Arrived, Cause, Sent};
@@ -10,7 +10,7 @@ use super::super::memory::{MemoryId, Payload};
 use super::table::Table;
 use super::{ChannelId, Endpoint, Event, Outcome, Peer, Perform};
 
-/// The moment by the caller's clock, and by the clock that stands still between polls.
+/// The time by the caller's clock, and by the clock of [`Patience`](crate::channel::Patience).
 pub(super) type Now = (Moment, Moment);
 
 impl<C: Connection> Endpoint<C> {
@@ -105,7 +105,7 @@ impl<C: Connection> Endpoint<C> {
             if let Body::Hello(_) | Body::Query(_) = letter.body
                 && let Some((rail, answer)) = peer.channel.last_letter(&peer.account.counts)
             {
-                // If it is refused, the peer says its letter again.
+                // If it is refused, the peer repeats its letter.
                 perform.send(id, rail, &answer);
             }
             return;
@@ -117,7 +117,7 @@ impl<C: Connection> Endpoint<C> {
                 let Self { peers, table, .. } = self;
                 let channel = &mut peers[index].channel;
                 if channel.would_adopt(hello) {
-                    // Without memory the HELLO is as good as lost: it is repeated.
+                    // Without memory the HELLO is dropped, and the peer repeats it.
                     let Some(shadow) = perform.lend_shadow(id) else { return };
                     let left = |sent| left(table, sent);
                     if let Some(memory) = channel.adopt(perform, hello, shadow, now, left) {
@@ -127,7 +127,7 @@ impl<C: Connection> Endpoint<C> {
                 channel.greeted(hello);
             }
             Body::Query(query) => {
-                // What has landed is no loss.
+                // Packets that have landed are not lost, so they are consumed before the answer.
                 self.read(perform, index, now);
                 let idle = now.0.since(self.keeper.called());
                 let about = query.about.and_then(|name| self.about(id, name));
@@ -149,14 +149,14 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// How far a connection of this channel is, by the name that the other end gave it.
+    /// The progress of a connection of this channel, which the peer's QUERY named.
     fn about(&mut self, channel: ChannelId, name: Name) -> Option<About> {
         let tenant = self.table.named(name).filter(|tenant| tenant.channel == channel)?;
         let name = tenant.connection.peer()?;
         Some(About { name, sight: tenant.connection.sight() })
     }
 
-    /// Reads the cell, then the packets that are there, within a bound.
+    /// Reads the cell, then the packets that have arrived, up to a bound.
     #[inline]
     pub(super) fn read<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         let Self { peers, table, .. } = self;
@@ -239,7 +239,7 @@ impl<C: Connection> Endpoint<C> {
         self.act(perform, to.slot, now);
     }
 
-    /// A frame that is for no connection.
+    /// Handles a frame that is for no connection.
     #[cold]
     fn channel_frame<P: Perform<C>>(
         &mut self,
@@ -259,7 +259,7 @@ impl<C: Connection> Endpoint<C> {
             Frame::Offer(offer) => self.offered(index, offer, now),
             Frame::End => {
                 peer.channel.ending_mut().peer_said();
-                // Nothing can be done here any more that the peer would hear of.
+                // The peer handles no more frames, so this side ends too.
                 peer.channel.ending_mut().want();
                 self.tell_of_end(index, now.0);
             }
@@ -267,7 +267,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// The peer has said END: the connections hear of it once nothing can land any more.
+    /// After the peer's END: reports it to the connections once no part can arrive any more.
     pub(super) fn tell_of_end(&mut self, index: usize, now: Moment) {
         let peer = &mut self.peers[index];
         if peer.channel.ending().has_peer_said() && !peer.end_told && peer.is_fenced() {
@@ -276,7 +276,8 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// What follows for the channel: its cell, its letters, its inboxes, its end. `left`: a packet was posted in this poll.
+    /// Advances the channel itself: its cell, its inboxes, its letters, its end. `left`: a packet was posted in this
+    /// poll.
     pub(super) fn settle<P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -315,7 +316,7 @@ impl<C: Connection> Endpoint<C> {
     #[cold]
     fn ended<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         let Some(cause) = self.peers[index].channel.is_failing() else { return };
-        // What has landed counts. A peer has no more packets unacknowledged than one poll consumes.
+        // Packets that have landed still count. One poll consumes as many as a peer may have unacknowledged.
         self.read(perform, index, now);
         let peer = &mut self.peers[index];
         peer.channel.failed();
@@ -359,7 +360,8 @@ impl<C: Connection> Endpoint<C> {
     }
 }
 
-/// An inline message needs no help any more. Its connection owes nothing by that, and waits for nothing.
+/// An inline message needs no retransmission any more. That changes neither the connection's pending frames nor what it
+/// waits for, so no [`Table::touch`].
 #[inline]
 fn left<C: Connection>(table: &mut Table<C>, sent: Sent) {
     if let Some(tenant) = table.named(sent.from) {
@@ -367,14 +369,14 @@ fn left<C: Connection>(table: &mut Table<C>, sent: Sent) {
     }
 }
 
-/// Says which control rails were lost or are back, and tries lost ones.
+/// Reports control rails that were lost or are back, and tries lost ones.
 #[inline]
 fn tend_control_rails<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Moment) {
     if let Some(news) = peer.channel.rail_news() {
         perform.control_rails(peer.id, news);
     }
     if let Some((rail, letter)) = peer.channel.next_trial(now) {
-        // One that is refused has failed.
+        // A trial that is refused counts as failed.
         perform.send(peer.id, rail, &letter);
     }
 }

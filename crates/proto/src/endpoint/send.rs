@@ -1,4 +1,4 @@
-//! Frames into packets and packets out: what leaves inside a call, and what progress sends.
+//! The sending part: puts pending frames into packets, and posts packets, inside isend and in progress.
 
 use super::super::channel::Sent;
 use super::super::connection::{Connection, Owes, Submit, Which};
@@ -8,8 +8,8 @@ use super::super::memory::MemoryId;
 use super::{ChannelId, Endpoint, Peer, Perform, SubmitError, Table};
 
 impl<C: Connection> Endpoint<C> {
-    /// An isend. A message that travels inline leaves at once, with all that waits for that peer, if nothing of the channel
-    /// was posted since the last poll; else it joins the packet of the next one.
+    /// An isend. An inline message leaves at once, with all pending frames to that peer, if the channel posted nothing
+    /// since the last poll; otherwise the next poll sends it.
     #[inline]
     pub fn submit<P: Perform<C>>(
         &mut self,
@@ -30,7 +30,7 @@ impl<C: Connection> Endpoint<C> {
         let submit = match submit {
             Ok(submit) => submit,
             Err(fault) => {
-                // What it owes its peer about that must leave.
+                // The frame that reports the fault to the peer must leave.
                 self.table.touch(slot, &mut peer.owing, &peer.account, now);
                 return Err(SubmitError::Connection(fault));
             }
@@ -47,7 +47,7 @@ impl<C: Connection> Endpoint<C> {
         let Some(memory) = shadow.memory() else { return Err(SubmitError::Ended) };
         let payload = shadow
             .append_inline(perform.shadow(memory), &frame, Sent { from, message: id })
-            .expect("the connection was told how much room there is");
+            .expect("the connection was given the room that there is");
         perform.copy_out(memory, payload, message);
         self.table.touch(slot, &mut peer.owing, &peer.account, now);
         if !peer.posted {
@@ -56,7 +56,7 @@ impl<C: Connection> Endpoint<C> {
         Ok(Submit::Inline { message: id, frame })
     }
 
-    /// Sends what a connection that is being set up owes: connect and accept wait for it.
+    /// Sends the pending frames of a connection in set-up at once: connect and accept wait for them.
     pub fn send_urgent<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
         if let Some(tenant) = self.table.tenant(slot) {
             let index = tenant.channel.0 as usize;
@@ -64,7 +64,8 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// Whether a frame that a peer waits for has not left: the last request of the endpoint is not reported before.
+    /// Whether a frame that a peer waits for has not left. The endpoint's last request is not reported as done before
+    /// that.
     pub fn must_send_first(&self) -> bool {
         self.peers.iter().any(|peer| {
             let unsent = peer.channel.shadow().is_open()
@@ -75,8 +76,8 @@ impl<C: Connection> Endpoint<C> {
         })
     }
 
-    /// Whether all that a connection owed has left, and that write has completed or is acknowledged: `accept` hands the
-    /// connection out only then. False: it is not there, or not yet.
+    /// Whether all pending frames of a connection have left, and their write has completed or is acknowledged: `accept`
+    /// returns the connection only then. False also for an unknown connection.
     pub fn has_left(&mut self, slot: Slot, now: Moment) -> bool {
         let Some(tenant) = self.table.tenant(slot) else { return false };
         let peer = &self.peers[tenant.channel.0 as usize];
@@ -89,14 +90,14 @@ impl<C: Connection> Endpoint<C> {
         owes != Owes::Waited && tenant.newest.is_none_or(over)
     }
 
-    /// Answers an OPEN that waited: its listener is closed, or the connection cannot be.
+    /// Refuses an OPEN that was queued: its listener is closed, or the connection is impossible.
     pub fn refuse(&mut self, channel: ChannelId, refused: Refused) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
             peer.refuse(refused);
         }
     }
 
-    /// Posts what waits, then as many packets as are due and have room. True if one was posted.
+    /// Posts sealed packets, then composes and posts what is due, as far as there is room. True if a packet was posted.
     #[inline]
     pub(super) fn send<P: Perform<C>>(
         &mut self,
@@ -126,7 +127,8 @@ impl<C: Connection> Endpoint<C> {
         left || composed
     }
 
-    /// Takes up all that is owed, seals and posts, until nothing is owed or there is no room. True if a packet was posted.
+    /// Composes pending frames into packets, seals and posts them, until none is pending or there is no room. True if a
+    /// packet was posted.
     fn compose<P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -167,7 +169,7 @@ impl<C: Connection> Endpoint<C> {
     }
 }
 
-/// Appends the frames of one sort that the listed connections have, as far as there is room.
+/// Appends the pending frames of one kind, connection by connection, as far as there is room.
 fn collect<C: Connection, P: Perform<C>>(
     perform: &mut P,
     table: &mut Table<C>,
@@ -187,7 +189,10 @@ fn collect<C: Connection, P: Perform<C>>(
                 break;
             };
             let fits = peer.channel.shadow_mut().append(perform.shadow(memory), &frame);
-            assert!(fits, "a connection gave a frame that is longer than it was asked for");
+            assert!(
+                fits,
+                "a connection returned a frame that is longer than the room that it was given"
+            );
             tenant.newest = Some(peer.channel.shadow().next());
         }
         if tenant.connection.acts() {
@@ -196,7 +201,7 @@ fn collect<C: Connection, P: Perform<C>>(
     }
 }
 
-/// Appends the answers to OPENs that are refused, as far as there is room.
+/// Appends pending REFUSED frames, as far as there is room.
 fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, memory: MemoryId) {
     while let Some(refused) = peer.refusals.front() {
         let frame = Frame::Refused(*refused);
@@ -207,7 +212,8 @@ fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, 
     }
 }
 
-/// Whether END may be said: behind it nothing of ours lands. So no write is under way, and all that were are seen.
+/// Whether END may be said: nothing of ours may arrive after it. So no write may be in flight, and the peer must have
+/// confirmed all parts.
 fn may_end<C: Connection>(table: &Table<C>, peer: &mut Peer) -> bool {
     table.is_quiet(peer.id) && peer.channel.confirms(&peer.account.counts)
 }

@@ -1,4 +1,4 @@
-//! The connections of an endpoint by slot, and which of them owe frames, channel by channel.
+//! The connections of an endpoint by slot, and per channel a list of those with pending frames.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) struct Tenant<C> {
     pub(super) channel: ChannelId,
     waits: bool,
     awaits_parts: bool,
-    /// The packet that took up its newest frame.
+    /// The packet that has its newest frame.
     pub(super) newest: Option<PacketNumber>,
 }
 
@@ -21,19 +21,19 @@ pub(super) struct Tenant<C> {
 struct Entry<C> {
     generation: Generation,
     tenant: Option<Tenant<C>>,
-    /// The next in the list of its channel's that owe frames.
+    /// The next in its channel's list of connections with pending frames.
     next: Option<Slot>,
     linked: bool,
-    /// An action of its own was refused.
+    /// One of its actions was refused, and it is in the list `acting`.
     acting: bool,
 }
 
-/// The connections of one channel that owe frames, and when the first of them must leave.
+/// The list of one channel's connections with pending frames, and when the first of these must leave.
 #[derive(Debug, Default)]
 pub(super) struct Owing {
     first: Option<Slot>,
     urgent: bool,
-    /// The peer waits for a frame: it is posted before the last request is reported.
+    /// The peer waits for a frame, which must be posted before the last request is reported.
     pub(super) waited: bool,
     until: Option<Moment>,
     /// How many connections wait for the peer.
@@ -49,7 +49,7 @@ impl Owing {
         self.first
     }
 
-    /// Whether a packet must leave for what is owed. It may say so too early: see [`Table::refresh`].
+    /// Whether a packet must leave for the pending frames. It may be true too early: see [`Table::refresh`].
     #[inline]
     pub(super) fn is_due(&self, now: Moment) -> bool {
         self.urgent || self.until.is_some_and(|until| until <= now)
@@ -69,7 +69,7 @@ impl Owing {
 
 #[derive(Debug)]
 pub(super) struct Table<C> {
-    /// As many as have ever been taken at the same time.
+    /// It grows to the most slots that were ever in use at the same time.
     entries: Vec<Entry<C>>,
     most: usize,
     /// Connections for which something may arrive on a data rail.
@@ -87,9 +87,9 @@ impl<C: Connection> Table<C> {
         }
     }
 
-    /// A free slot's name: whoever takes it is called that.
+    /// The name of a free slot, which the next connection gets.
     pub(super) fn vacant(&self) -> Option<Name> {
-        // One that a list still names is not free.
+        // A slot that is still in a list is not free.
         let free = |entry: &Entry<C>| entry.tenant.is_none() && !entry.linked && !entry.acting;
         match self.entries.iter().position(free) {
             Some(index) => {
@@ -103,7 +103,7 @@ impl<C: Connection> Table<C> {
         }
     }
 
-    /// A slot that [`vacant`](Self::vacant) has named is taken.
+    /// Puts a connection into a slot that [`vacant`](Self::vacant) has returned.
     pub(super) fn put(&mut self, slot: Slot, channel: ChannelId, connection: C) {
         if slot.index() == self.entries.len() {
             self.entries.push(Entry {
@@ -113,14 +113,14 @@ impl<C: Connection> Table<C> {
                 linked: false,
                 acting: false,
             });
-            // So that no refused action allocates.
+            // Reserved now, so that a refused action never allocates.
             self.acting.reserve(self.entries.len() - self.acting.len());
         }
         self.entries[slot.index()].tenant =
             Some(Tenant { connection, channel, waits: false, awaits_parts: false, newest: None });
     }
 
-    /// The slot is free again, for the next generation.
+    /// Frees a slot, for the next generation.
     pub(super) fn take(&mut self, slot: Slot, owing: &mut Owing) -> Option<C> {
         let entry = self.entries.get_mut(slot.index())?;
         let tenant = entry.tenant.take()?;
@@ -143,7 +143,7 @@ impl<C: Connection> Table<C> {
         self.awaiting_parts > 0
     }
 
-    /// The connection of this name, if that is not a former tenant's.
+    /// The connection of this name. None if the name is of an earlier generation.
     #[inline]
     pub(super) fn named(&mut self, name: Name) -> Option<&mut Tenant<C>> {
         let entry = self.entries.get_mut(name.slot.index())?;
@@ -176,14 +176,14 @@ impl<C: Connection> Table<C> {
         Slot::new(from + index)
     }
 
-    /// Whether no connection of a channel has a write under way or to be posted.
+    /// Whether no connection of a channel has a write in flight or pending.
     pub(super) fn is_quiet(&self, channel: ChannelId) -> bool {
         let tenants = self.entries.iter().filter_map(|entry| entry.tenant.as_ref());
         let mut of = tenants.filter(|tenant| tenant.channel == channel);
         of.all(|tenant| tenant.connection.is_quiet())
     }
 
-    /// After any call of a connection: it may owe or wait now.
+    /// To be called after each call of a connection: updates whether it has pending frames and whether it waits.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, owing: &mut Owing, account: &Account, now: Moment) {
         let Some(entry) = self.entries.get_mut(slot.index()) else { return };
@@ -214,7 +214,7 @@ impl<C: Connection> Table<C> {
         self.entries.get(slot.index())?.next
     }
 
-    /// Asks all that are listed again. Those that owe nothing leave the list.
+    /// Checks all listed connections again, and removes those without pending frames.
     pub(super) fn refresh(&mut self, owing: &mut Owing, account: &Account, now: Moment) {
         let mut at = owing.first.take();
         (owing.urgent, owing.waited, owing.until) = (false, false, None);
@@ -226,7 +226,7 @@ impl<C: Connection> Table<C> {
         }
     }
 
-    /// An action of this connection was refused: it is asked again later.
+    /// An action of this connection was refused: the next poll tries again.
     pub(super) fn act_later(&mut self, slot: Slot) {
         let Some(entry) = self.entries.get_mut(slot.index()) else { return };
         if !entry.acting {
@@ -235,7 +235,7 @@ impl<C: Connection> Table<C> {
         }
     }
 
-    /// How many connections have actions to be posted again.
+    /// How many connections have actions to try again.
     pub(super) fn acting(&self) -> usize {
         self.acting.len()
     }

@@ -1,4 +1,4 @@
-//! Frames against their words.
+//! The encoding of frames.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn words_of(frame: &Frame) -> Vec<u64> {
     words
 }
 
-/// Frames of every kind, at both ends of every field.
+/// Frames of every kind, with the lowest and the highest value of every field.
 fn examples() -> Vec<Frame> {
     let mut frames = vec![Frame::End];
     for (to, number, word) in [
@@ -130,7 +130,7 @@ fn every_bit_of_a_frame_has_a_meaning_or_makes_it_invalid() {
             for bit in 0..64 {
                 let mut changed = words.clone();
                 changed[index] ^= 1 << bit;
-                // What follows may belong to it now.
+                // The changed frame may be longer, and include what follows.
                 changed.resize(FRAME_WORDS_MAX, 0);
                 let Ok(other) = Frame::decode(&changed) else { continue };
                 assert_ne!(other, frame, "word {index}, bit {bit}");

@@ -1,12 +1,12 @@
 //! When adverts and DONE leave.
 //!
-//! Adverts wait for one another while the sender cannot run dry: until as many are unsent as are advertised and incomplete;
-//! three times as many where those keep the rails busy. Where the last message into a receive of that length came inline,
-//! they are lazy: they wait for some round trips, and are not needed if another comes before. Once begun, a flush goes
-//! through to its end, since half a group would stay invisible.
+//! Adverts are collected while the sender cannot run out of them: until as many are unsent as are advertised and
+//! incomplete; three times as many if those keep the rails busy. If the last message into a receive of that length came
+//! inline, they are lazy: they wait for some round trips, and are not needed if another inline message comes first. A
+//! flush that has begun sends all pending adverts, since half a group cannot be used.
 //!
-//! DONE matters where it gives credit back, where sends wait for it, and where a receive was filled that no advert was sent
-//! for. It never says more than what the sender can understand: adverts of complete lines leave before it.
+//! DONE is sent if it returns credit, if sends wait for it, or if a receive without an advert was filled. It covers
+//! only lines that the sender knows: adverts of complete lines leave before it.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ use crate::limits::MAX_DATA_RAILS;
 use crate::line::Line;
 use crate::window::{WINDOW, place};
 
-/// So many unsent adverts for one that is left leave the sender enough to do while the rails are busy.
+/// While the rails are busy, adverts may be collected until there are so many unsent ones per open one.
 const BUSY_FACTOR: u32 = 3;
-/// A DONE that a send waits for is sent with others that come so soon.
+/// A DONE that a send waits for is delayed so long, to cover lines that complete meanwhile.
 pub(super) const DONE_WAIT: Duration = Duration::from_micros(20);
-/// Waits for whatever makes a packet leave.
+/// No deadline: joins any packet that leaves.
 const NO_TIME: Moment = Moment::from_nanos(u64::MAX);
 
 impl ReceiveFlow {
-    /// Lines that are advertised and at or behind the oldest incomplete one.
+    /// How many lines are advertised, from the oldest incomplete one on.
     #[inline]
     pub(super) fn open_lines(&self) -> u32 {
         if self.advertised.is_after(self.done) { self.advertised.distance(self.done) } else { 0 }
@@ -52,20 +52,20 @@ impl ReceiveFlow {
         at(self.lazy_from.plus(account.lazy_wait), now)
     }
 
-    /// Whether so many unsent adverts are due, where the sender has so many others left.
+    /// Whether `unsent` adverts are due, when the sender has `left` others that are incomplete.
     fn is_due(&self, unsent: u32, left: u32) -> bool {
         unsent >= left
             && (unsent >= BUSY_FACTOR * left
                 || self.recent.saturating_mul(left.into()) < self.busy_bytes)
     }
 
-    /// Whether the next advert would be for a line that the sender's table has no place for before it hears DONE.
+    /// Whether the next advert must wait for a DONE, because its place in the sender's table may still be in use.
     fn is_blocked(&self) -> bool {
         let known = if self.omitted_to.is_after(self.reported) { self.reported } else { self.done };
         self.advertised.is_after(known) && self.advertised.distance(known) >= WINDOW
     }
 
-    /// What DONE can say now: the adverts of complete lines come first, and of a group all of them.
+    /// How far a DONE may report now: adverts of complete lines, and of whole groups, leave first.
     #[inline]
     fn sayable(&self) -> Line {
         let mut known = self.advertised;
@@ -97,14 +97,14 @@ impl ReceiveFlow {
         if !self.terms.needs_done() {
             return Owes::Lazy { until: NO_TIME };
         }
-        // No receive is left: the caller may never call again.
+        // No receive is left, so NCCL may stop polling.
         if self.done == self.next {
             return Owes::Waited;
         }
         at(self.unreported_since.plus(DONE_WAIT), now)
     }
 
-    /// Whether the sender has used half of what it may have without an advert, and DONE would give some of that back.
+    /// Whether the sender has used half of its credit, and a DONE would return some of it.
     fn credit_is_short(&self, account: &Account) -> bool {
         let messages = self.unreported_messages + crate::bits::count32(self.parked.len());
         self.passed > 0
@@ -115,7 +115,7 @@ impl ReceiveFlow {
             )
     }
 
-    /// The next advert, if it is time and it fits.
+    /// The next advert, if it is due and fits.
     pub(super) fn next_advert(
         &mut self,
         words: usize,
@@ -145,7 +145,7 @@ impl ReceiveFlow {
         if advert.words() > words {
             return None;
         }
-        // A line that has its message needs no receive.
+        // A line that is filled already needs no receive at the provider.
         let is_open = slot.is_writable();
         self.advertised = line.plus(1);
         if let Some(tagged) = self.tagged.as_mut().filter(|_| is_open) {
@@ -154,14 +154,14 @@ impl ReceiveFlow {
         Some(Frame::Advert(advert))
     }
 
-    /// Begins a flush of all that is unsent; None if that waits.
+    /// Begins a flush of all unsent adverts; None if they wait.
     fn begin_flush(&mut self, account: &Account, now: Moment) -> Option<()> {
         if self.fault.is_some() {
             return None;
         }
         let early = match self.owes_adverts(account, now) {
             Owes::Urgent | Owes::Waited => false,
-            // A packet leaves anyway; what is probably never needed stays behind.
+            // A packet is leaving anyway. It takes lazy adverts, except those that are probably never needed.
             Owes::Lazy { until } => until != NO_TIME && !self.must_say(account),
             Owes::Nothing => true,
         };
@@ -172,18 +172,18 @@ impl ReceiveFlow {
         Some(())
     }
 
-    /// Whether DONE is urgent and can say nothing before adverts of complete lines have left.
+    /// Whether DONE is urgent but blocked until adverts of complete lines have left.
     fn must_say(&self, account: &Account) -> bool {
         self.done.is_after(self.sayable())
             && (self.credit_is_short(account) || self.terms.needs_done())
     }
 
-    /// Whether the sender needs a DONE to understand the advert of a receive that was too short.
+    /// Whether the sender needs a DONE before the advert of a receive that was too short, to match its messages.
     pub(super) fn owes_explanation(&self) -> bool {
         matches!(self.fault, Some(Fault::TooLong { .. })) && self.omitted_to.is_after(self.reported)
     }
 
-    /// DONE, if it says something that matters.
+    /// DONE, if it is needed.
     pub(super) fn next_done(&mut self, account: &mut Account) -> Option<Frame> {
         let lines = self.sayable();
         let ends = self.ending != Ending::Open || self.fault.is_some() && !self.owes_explanation();
@@ -201,7 +201,7 @@ impl ReceiveFlow {
     }
 }
 
-/// Urgent from a moment on, lazy before.
+/// Urgent from `due` on, lazy before.
 #[inline]
 fn at(due: Moment, now: Moment) -> Owes {
     if now >= due { Owes::Urgent } else { Owes::Lazy { until: due } }

@@ -1,4 +1,4 @@
-//! What arrives beside the channel: parts with their immediates. And how a line becomes complete, once, whatever filled it.
+//! Arrivals on data rails: parts with their immediates, and FIN. And the completion of a line, in any way.
 
 use super::ReceiveFlow;
 use super::slot::{NO_LAST, State, class_of};
@@ -14,21 +14,22 @@ use crate::line::Line;
 use crate::terms::InlineLimits;
 use crate::window::{WINDOW, place, within};
 
-/// What a part was.
+/// The effect of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     Progress,
     Complete(Line),
     /// For a line that is not advertised or not open: dropped.
     Late,
-    /// There already: dropped.
+    /// It had arrived already: dropped.
     Duplicate,
-    /// It cannot be: dropped.
+    /// It breaks the protocol: dropped.
     Violation,
 }
 
 impl ReceiveFlow {
-    /// A part has arrived on a rail. `completion_len` is what the completion says; it counts where lengths are true.
+    /// A part has arrived on a rail. `completion_len` is the completion's length, which is used only if the provider's
+    /// lengths are true.
     #[inline]
     pub fn arrived(
         &mut self,
@@ -84,7 +85,7 @@ impl ReceiveFlow {
         Arrival::Complete(line)
     }
 
-    /// Whether receives of about this length need adverts: not where the message could have come without one.
+    /// Records whether receives of about this length need adverts: not if the message could have come without one.
     #[inline]
     fn note_class(&mut self, posted: u64, size: u64) {
         if self.terms.messages && InlineLimits::admit(self.terms.inline.unadvertised, size) {
@@ -94,7 +95,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// Notes the rail of a part of a line, and answers all of them.
+    /// Records the rail of a part, and returns all rails of the line.
     #[inline]
     fn carry(&mut self, line: Line, rail: u8) -> u16 {
         let slot = &mut self.slots[place(line)];
@@ -102,14 +103,14 @@ impl ReceiveFlow {
         slot.carried
     }
 
-    /// The size of a message: its whole receive, what the immediate says, or the bytes of its parts.
+    /// The size of a message: its whole receive, the immediate's length, or the sum of its parts.
     #[inline]
     fn size_said(&self, immediate: Immediate, posted: u64, sum: u64) -> u64 {
         match self.terms.immediates {
             _ if immediate.is_whole() => posted,
             ImmediateWidth::Eight => immediate.length().into(),
             ImmediateWidth::Four if self.terms.true_lengths => sum,
-            // Nothing tells it: more than any receive has room for.
+            // The size is unknown: this is more than any receive has room for, so it is refused.
             _ => u64::MAX,
         }
     }
@@ -120,7 +121,7 @@ impl ReceiveFlow {
         Arrival::Violation
     }
 
-    /// All bytes of a line are there.
+    /// All bytes of a line have arrived.
     #[inline]
     pub(super) fn complete(
         &mut self,
@@ -146,7 +147,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// Takes done past all lines that are complete.
+    /// Advances `done` past all complete lines.
     #[inline]
     fn advance(&mut self) {
         while self.done != self.next {
@@ -163,7 +164,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// A message without immediates has been delivered, or its sender gave it up.
+    /// Handles FIN: a message without immediates was delivered, or its sender gave it up.
     pub(super) fn fin(
         &mut self,
         fin: &Fin,
@@ -197,7 +198,8 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// The sender gave a message up. It may have arrived all the same: an error of a write says what the sender knows.
+    /// The sender gave a message up. It may have arrived all the same: an error of a write does not prove that it was
+    /// not delivered.
     #[cold]
     fn peer_failed(&mut self, line: Line) -> Result<(), Violation> {
         let oldest = self.done.plus(WINDOW.wrapping_neg());

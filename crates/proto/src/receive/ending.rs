@@ -1,12 +1,12 @@
-//! How a receiver ends: memory that it has advertised, and the close of either side.
+//! How a receiver ends: withdrawing advertised memory, and the close of either side.
 //!
 //! ```text
 //!  Open ── withdraw ─▶ WITHDRAW ─▶ WITHDRAWN: the lines that were begun are waited for, the others are free
 //!  Open ── close ──▶ (WITHDRAW) CLOSE ─▶ Closed ── the peer's CLOSE, and all its parts are here ─▶ over
 //! ```
 //!
-//! What is begun is waited for, not cut off: a completion at the sender proves no arrival on every provider. When the sender has
-//! closed, the parts that it has posted per rail say what may still come.
+//! What is begun is waited for, not cut off: not on every provider does a completion at the sender prove arrival. After
+//! the sender's CLOSE, its counts of posted parts per rail show what may still come.
 
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
@@ -17,24 +17,24 @@ use crate::fault::{Fault, Violation};
 use crate::frame::{Close, Frame, Lines};
 use crate::line::Line;
 
-/// How far the end of the connection is, on this side.
+/// The state of the connection's end, on this side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ending {
     #[default]
     Open,
-    /// CLOSE is owed.
+    /// CLOSE is pending.
     Closing,
     /// CLOSE has left.
     Closed,
 }
 
-/// The lines that the sender may still write to, once receives were withdrawn.
+/// The lines that the sender may still write to after receives were withdrawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Exposed {
     /// Nothing was withdrawn.
     #[default]
     Unasked,
-    /// WITHDRAW is owed.
+    /// WITHDRAW is pending.
     Owed {
         first: Line,
         set: u64,
@@ -43,7 +43,7 @@ pub(super) enum Exposed {
         first: Line,
         set: u64,
     },
-    /// The sender begins nothing more, and has begun these.
+    /// The sender begins no more lines, and has begun these.
     Begun {
         first: Line,
         set: u64,
@@ -51,8 +51,8 @@ pub(super) enum Exposed {
 }
 
 impl ReceiveFlow {
-    /// Takes all receives back: the connection fails, no advert leaves any more, and the sender is asked what it has begun, also
-    /// if that is nothing: it has to learn that it waits in vain.
+    /// Withdraws all receives: the connection fails, no advert leaves any more, and WITHDRAW requests the lines that
+    /// the sender has begun. It leaves even if no line is open, so that a sender that waits learns of the failure.
     #[cold]
     pub fn withdraw(&mut self) {
         self.stir();
@@ -81,7 +81,7 @@ impl ReceiveFlow {
         };
     }
 
-    /// This side closes. Parked messages are dropped, and posted receives taken back.
+    /// This side closes. Parked messages are dropped, and posted receives withdrawn.
     #[cold]
     pub fn close(&mut self, account: &mut Account) {
         if self.ending != Ending::Open {
@@ -100,7 +100,7 @@ impl ReceiveFlow {
         self.ending = Ending::Closing;
     }
 
-    /// The sender's answer to WITHDRAW.
+    /// Handles WITHDRAWN, the sender's answer.
     #[cold]
     pub(super) fn withdrawn(&mut self, lines: &Lines) -> Result<(), Violation> {
         match self.exposed {
@@ -112,7 +112,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// The sender has closed: it posts nothing more, and has posted so many parts.
+    /// Handles the sender's CLOSE: it posts nothing more, and says how many parts it has posted.
     #[cold]
     pub(super) fn peer_closed(&mut self, close: &Close) -> Result<(), Violation> {
         let rails = usize::from(self.terms.cutting.rails);
@@ -126,14 +126,14 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Whether the sender has closed and all that it has posted is here.
+    /// Whether the sender has closed and all parts that it posted have arrived.
     #[inline]
     pub(super) fn nothing_comes(&self) -> bool {
         let all = |sent: Counts| sent.equals_but(&self.seen, self.lost.fenced);
         self.unreachable || self.sent.is_some_and(all)
     }
 
-    /// Whether bytes may still come into this region: by the sender's writes, or by a copy of ours.
+    /// Whether this region may still be written to: by the sender, or by a copy out of parking.
     pub fn exposes(&self, region: u32) -> bool {
         let all = 0..self.next.distance(self.oldest());
         let mut slots = all.map(|ahead| self.slot(self.oldest().plus(ahead)));
@@ -175,7 +175,7 @@ impl ReceiveFlow {
         if asks || closes || misfit { Owes::Waited } else { Owes::Nothing }
     }
 
-    /// WITHDRAW, then CLOSE.
+    /// The next frame of the end: WITHDRAW, then CLOSE.
     #[inline]
     pub(super) fn next_end(&mut self, words: usize) -> Option<Frame> {
         if self.exposed == Exposed::Unasked && self.ending == Ending::Open {
@@ -207,8 +207,8 @@ impl ReceiveFlow {
         Some(frame)
     }
 
-    /// The channel has failed, or the peer has ended it. `unreachable`: nothing of the peer's can land any more. What a sender
-    /// that had closed before has sent can still be received.
+    /// The channel has failed, or the peer has ended it. `unreachable`: nothing from the peer can arrive any more.
+    /// Messages of a sender that closed before can still be received.
     #[cold]
     pub fn ended(&mut self, unreachable: bool) {
         self.opened = None;
@@ -221,23 +221,23 @@ impl ReceiveFlow {
         }
     }
 
-    /// Whether this side has closed and its CLOSE has left, or cannot leave.
+    /// Whether this side has closed and its CLOSE has left or cannot leave.
     pub fn has_closed(&self) -> bool {
         self.ending == Ending::Closed || self.unreachable && self.ending == Ending::Closing
     }
 
-    /// Whether no frame comes any more and no part: the slot is free.
+    /// Whether neither a frame nor a part can come any more, so that the slot can be freed.
     pub fn is_over(&self) -> bool {
         self.has_closed() && self.nothing_comes() && self.tagged_count() == 0
     }
 
-    /// Whether receives whose completion is optional may be reported before their bytes are there: no call of ours is needed
-    /// for them to land, and no send waits for DONE.
+    /// Whether receives with optional completion may be reported early: their bytes arrive without a call of ours, and
+    /// no send waits for DONE.
     pub(super) fn may_report_early(&self) -> bool {
         self.terms.proves_arrival && self.terms.inline.unadvertised == 0
     }
 
-    /// Reports a receive whose completion is optional, once its advert has left and though its bytes have not all come. False:
+    /// Reports a receive with optional completion as soon as its advert has left, before its bytes have arrived. False:
     /// not yet, or not at all.
     pub fn poll_early(&mut self, line: Line) -> bool {
         let left = line.distance(self.done) < self.open_lines();

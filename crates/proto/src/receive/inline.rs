@@ -1,8 +1,8 @@
-//! Messages that come in packets: which receive each is for, and where it waits if that is not posted.
+//! Inline messages: matches each to its receive, and parks it if that is not posted yet.
 //!
-//! A message that names its line goes there. Of the others the first line from its base on takes it that has its tag and no
-//! message; with single receives its number is the line. So the n-th message of a tag meets the n-th receive of that tag,
-//! whatever either end knows when: the sender applies the same rule when it learns of the lines.
+//! A message with a known advert names its line. Any other goes to the first line, from its base on, that has its tag
+//! and no message; with single receives its number is the line. So the n-th message of a tag meets the n-th receive of
+//! that tag, in whatever order the ends learn of them: the sender applies the same rule when it learns of the lines.
 
 use super::ending::Ending;
 use super::slot::{State, Target, class_of};
@@ -18,22 +18,22 @@ use crate::parking::{Header, Parked, Parking};
 use crate::terms::InlineLimits;
 use crate::window::{WINDOW, place, within};
 
-/// Where the payload of an INLINE goes.
+/// The destination of an INLINE's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Into the receive of a line: `len` bytes of it, ascending, in aligned stores of 8 bytes where they fill them.
+    /// The receive of a line: `len` bytes, copied in ascending order, in aligned stores of 8 bytes as far as possible.
     Receive(Arrived),
-    /// Into the channel's parking: see [`Parking::fill`].
+    /// The channel's parking: see [`Parking::fill`].
     Parked(Parked),
 }
 
-/// An inline message that has found its receive.
+/// An inline message that was matched to its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     pub line: Line,
     pub target: Target,
     pub len: u16,
-    /// It came without an advert: what it cost.
+    /// Its cost, if it came without an advert; else 0.
     cost: u16,
 }
 
@@ -47,7 +47,7 @@ pub struct Copy {
 }
 
 impl ReceiveFlow {
-    /// Where an inline message goes; None: nowhere, its connection has failed or is closed.
+    /// The destination of an inline message; None if its connection has failed or is closed, so it is dropped.
     #[inline]
     pub(super) fn inline(
         &mut self,
@@ -85,7 +85,7 @@ impl ReceiveFlow {
         Ok(Some(Place::Receive(Arrived { line, target, len, cost })))
     }
 
-    /// A message that names its line, whose advert its sender has.
+    /// A message that names its line, because the sender has its advert.
     #[inline]
     fn inline_by_line(&self, inline: &Inline) -> Result<Place, Violation> {
         let (line, len) = (inline.line, inline.len);
@@ -119,12 +119,12 @@ impl ReceiveFlow {
         Ok(lines.find(|line| takes(self.slot(*line), *line, header)))
     }
 
-    /// Whether no advert of a line has left.
+    /// Whether the advert of a line has not left.
     fn is_unsent(&self, line: Line) -> bool {
         !self.advertised.is_after(line)
     }
 
-    /// The payload lies where [`received`](Self::received) said.
+    /// The payload was copied to where [`received`](Self::received) said.
     #[inline]
     pub fn copied(&mut self, place: Place, account: &mut Account, now: Moment) {
         match place {
@@ -136,7 +136,8 @@ impl ReceiveFlow {
         }
     }
 
-    /// The line has an inline message, the oldest one or not of those that have no line at the sender.
+    /// An inline message was copied into the receive of a line. `oldest`: it is the oldest one that has no line at the
+    /// sender.
     #[inline]
     fn fill(&mut self, arrived: Arrived, oldest: bool, account: &mut Account, now: Moment) {
         let Arrived { line, len, cost, .. } = arrived;
@@ -153,8 +154,8 @@ impl ReceiveFlow {
         self.complete(line, len.into(), 0, account, now);
     }
 
-    /// Leaves the advert of a filled line out, if its sender will know which message has filled it: with single receives it
-    /// does; with groups it takes the oldest one when DONE passes the line.
+    /// Omits the advert of a filled line, if the sender can tell which message has filled it: always with single
+    /// receives; with groups it takes the oldest such message when DONE passes the line.
     fn omit(&mut self, line: Line, single: bool, oldest: bool) {
         let follows = line.is_after(self.newest_unadvertised);
         if follows {
@@ -171,7 +172,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// Finds the receives, from `first` on, that parked messages are for.
+    /// Matches receives, from `first` on, to parked messages.
     #[cold]
     pub(super) fn match_parked(&mut self, first: Line, parking: &Parking) {
         let mut line = first;
@@ -192,7 +193,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// The oldest parked message that is for this line, and for none before.
+    /// The oldest parked message that matches this line and no earlier one.
     fn parked_for(&self, line: Line, parking: &Parking) -> Option<(Parked, u16)> {
         let mut at = self.parked.first();
         while let Some(message) = at {
@@ -245,7 +246,7 @@ impl ReceiveFlow {
         self.fill(Arrived { line, target, len, cost }, oldest, account, now);
     }
 
-    /// A message is longer than its receive: both ends fail. The sender finds out by the advert.
+    /// A message is longer than its receive: both ends fail. The advert tells the sender the receive's length.
     #[cold]
     fn misfit(&mut self, line: Line, sent: u16) {
         let slot = self.slot(line);
@@ -255,12 +256,12 @@ impl ReceiveFlow {
     }
 }
 
-/// Whether a line is for a message: it is posted, has none, and is not before its base.
+/// Whether a line matches a message: it is posted and empty, has its tag, and is not before its base.
 fn takes(slot: &Slot, line: Line, header: &Header) -> bool {
     slot.state == State::Posted && slot.tag == header.tag && !header.base.is_after(line)
 }
 
-/// How many bytes of a message its receive takes; None if it is too long for it.
+/// How many bytes of a message fit its receive; None if it is too long and the receive does not truncate.
 fn fitting(slot: &Slot, len: u16) -> Option<u16> {
     match u16::try_from(slot.len) {
         Ok(posted) if len > posted => slot.cut.then_some(posted),
@@ -268,7 +269,7 @@ fn fitting(slot: &Slot, len: u16) -> Option<u16> {
     }
 }
 
-/// What a message cost its sender; never 0.
+/// The cost of a message; never 0.
 fn cost_of(len: u16) -> u16 {
     crate::bits::low16(credit::cost(len).into())
 }

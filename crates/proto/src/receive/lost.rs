@@ -1,5 +1,5 @@
-//! What a receiver says of its lines once nothing lands by a lost rail any more: HELD for each line that has parts, then LISTED.
-//! The sender posts again what was to come by that rail and is not here.
+//! Reports of a receiver after a lost rail is fenced: RAIL *held* for each line that has parts, then *listed*. The
+//! sender retransmits what it sent by that rail and is missing here.
 
 use super::ReceiveFlow;
 use super::ending::Ending;
@@ -8,34 +8,35 @@ use crate::frame::{Frame, RailNote, RailState};
 use crate::line::Line;
 use crate::window::place;
 
-/// Rails that are lost, one bit each, and how much of that is said.
+/// Lost rails, one bit each, and how far they are reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lost {
-    /// Nothing lands by these.
+    /// Fenced rails.
     pub(super) fenced: u16,
-    /// The sender has not been told all of these.
+    /// Rails of them that are not fully reported to the sender.
     owed: u16,
-    /// Of the first of them: lines before this one are said.
+    /// Of the first rail in `owed`: lines before this one are reported.
     said: Option<Line>,
-    /// Rails on which adverts that have left carry old keys, and the next line of the first of them whose key is to be sent.
+    /// Rails with new keys, for which adverts left with old ones; and the next line of the first such rail whose key is
+    /// to be sent.
     rekeyed: u16,
     next_key: Option<Line>,
 }
 
 impl ReceiveFlow {
-    /// Nothing lands by this rail any more: the sender is told what is here.
+    /// The rail is fenced: begins to report to the sender what has arrived.
     #[cold]
     pub fn rail_fenced(&mut self, rail: u8) {
         let bit = 1 << (rail % 16);
         self.lost.fenced |= bit;
         if self.sent.is_none() {
             self.lost.owed |= bit;
-            // What was said was true then; more may have come since.
+            // Earlier reports may be outdated, so all lines are reported again.
             self.lost.said = None;
         }
     }
 
-    /// What comes by this rail from now on is what its sender counts at its end. Of a sender that has ended nothing comes.
+    /// The rail returns: counts parts on it from 0, as the sender does. After the sender's CLOSE nothing comes.
     #[cold]
     pub fn rail_counts(&mut self, rail: u8) {
         if self.sent.is_none() {
@@ -44,7 +45,8 @@ impl ReceiveFlow {
         }
     }
 
-    /// The keys on a rail are others now. Adverts that have not left carry the new ones; for the others a *key* note is sent.
+    /// The keys on a rail have changed. Adverts that have not left carry the new ones; for the others RAIL *key* is
+    /// sent.
     #[cold]
     pub fn rekey(&mut self, rail: u8, key: &mut dyn FnMut(u32) -> u64) {
         for ahead in 0..self.next.distance(self.done) {
@@ -63,7 +65,7 @@ impl ReceiveFlow {
         &mut self.keys[place(line) * rails + usize::from(rail) % rails]
     }
 
-    /// The next line whose new key the sender does not know.
+    /// The next line whose new key was not sent.
     fn next_rekeyed(&mut self) -> Option<RailNote> {
         while self.lost.rekeyed != 0 {
             let rail = crate::bits::low8(self.lost.rekeyed.trailing_zeros().into());
@@ -80,7 +82,7 @@ impl ReceiveFlow {
         None
     }
 
-    /// Whether the sender is to be told of a lost rail.
+    /// Whether RAIL frames are pending.
     #[inline]
     pub fn owes_rails(&self) -> bool {
         let owed = self.lost.owed | self.lost.rekeyed;
@@ -122,7 +124,7 @@ impl ReceiveFlow {
         Some(frame)
     }
 
-    /// The parts of a line that are here; None where there are none.
+    /// The parts of a line that have arrived; None if none has.
     fn parts_of(&self, line: Line) -> Option<u64> {
         match self.slot(line).state {
             State::Filling { parts, .. } => Some(parts),

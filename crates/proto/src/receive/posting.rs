@@ -1,4 +1,4 @@
-//! How receives are posted, and what they cost the completion queues.
+//! Posting of receives, and the completion queue entries that they take.
 
 use super::slot::{Slot, State, class_of};
 use super::{Posting, Receive, ReceiveFlow};
@@ -13,7 +13,7 @@ use crate::terms::COPIED_AT_MOST;
 use crate::window::{WINDOW, place};
 
 impl ReceiveFlow {
-    /// Posts a receive, or a group of them, and answers its first line; None while the window has no room. Ask
+    /// Posts a receive, or a group of them, and returns its first line; None while the window is full. Call
     /// [`next_copy`](Self::next_copy) afterwards.
     #[inline]
     pub fn post(
@@ -81,7 +81,8 @@ impl ReceiveFlow {
             index,
             count,
             cut,
-            // A copy needs a call of ours, and an optional receive may get none; one that is posted at the provider is to be filled there.
+            // Never for an optional receive, since NCCL may make no further call to copy it; nor for one that is posted
+            // at the provider, which must fill it.
             host: host && !optional && !self.terms.messages,
             optional,
             early: false,
@@ -91,7 +92,7 @@ impl ReceiveFlow {
             *kept = *key;
         }
         self.next = line.plus(1);
-        // Of several posted receives long messages are better written: that takes their adverts.
+        // Long messages into receives that are posted ahead are better written than copied, which needs their adverts.
         let written = self.recent > COPIED_AT_MOST && line != self.done;
         let lazy = host && !optional && self.inline_classes & class_of(len) != 0 && !written;
         if !lazy {
@@ -102,13 +103,14 @@ impl ReceiveFlow {
         }
     }
 
-    /// The most entries of one completion queue that a receive of so many bytes can cost.
+    /// The most entries of one completion queue that a receive of `len` bytes can take.
     pub fn entries(&self, len: u64) -> u32 {
         budget::entries(&self.terms.cutting, len)
     }
 
-    /// Gives back the entries of all receives that are not complete, once the flow has failed: nothing more is posted, and what still
-    /// completes gives none back again. None where receives are posted at the provider, which has them until they are cancelled.
+    /// Returns the completion queue entries of all incomplete receives, once the flow has failed: nothing more is
+    /// posted, and what still completes does not return its entries a second time. 0 with SENDRECV, where the provider
+    /// holds the receives until they are cancelled.
     #[cold]
     pub fn give_entries_back(&mut self) -> u32 {
         if self.tagged.is_some() {
@@ -119,7 +121,7 @@ impl ReceiveFlow {
         held
     }
 
-    /// The entries of all receives that are not complete.
+    /// The completion queue entries of all incomplete receives.
     pub fn entries_held(&self) -> u32 {
         if self.gave_entries_back {
             return 0;

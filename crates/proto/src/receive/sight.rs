@@ -6,11 +6,11 @@ use crate::stall::{Sight, Want};
 use crate::window::WINDOW;
 
 impl ReceiveFlow {
-    /// How far it is, and what it waits for: by the oldest receive that is not complete.
+    /// Its progress, and what its oldest incomplete receive waits for.
     pub fn sight(&self) -> Sight {
         let want = match self.slot(self.done).state {
             _ if self.done == self.next => Want::Nothing,
-            // Its advert has not left, and a message may need it.
+            // Its advert has not left, and the sender may need it.
             State::Posted if !self.advertised.is_after(self.done) => Want::Room,
             State::Posted => Want::Message,
             State::Filling { .. } => Want::Data { rail: None },

@@ -1,4 +1,4 @@
-//! What a receiver keeps of one line.
+//! The state of one line at the receiver.
 //!
 //! ```text
 //!  Free ── post ─▶ Posted ─┬─ a part ──▶ Filling ── the last missing part ─┬─▶ Complete ── poll ─▶ Free
@@ -8,11 +8,11 @@
 
 use crate::parking::Parked;
 
-/// Where a receive's bytes go on this side. `proto` carries it and never writes there.
+/// Where a receive's bytes go on this side. `proto` passes it on and never writes there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     pub address: u64,
-    /// The caller's own name for the registered region.
+    /// The caller's id of the registered region.
     pub region: u32,
 }
 
@@ -20,38 +20,38 @@ pub struct Target {
 pub(super) struct Slot {
     pub(super) state: State,
     pub(super) target: Target,
-    /// As the peer is to name the buffer.
+    /// The buffer's address as the peer uses it.
     pub(super) address: u64,
-    /// How long the receive is.
+    /// The length of the receive, or of the message once it was reported.
     pub(super) len: u64,
     pub(super) tag: i32,
-    /// A bit per rail that brought a part, once one has.
+    /// A bit per rail that has carried a part.
     pub(super) carried: u16,
-    /// What the inline message cost that filled it before it was advertised; 0 where none did.
+    /// The cost of the inline message that filled it before it was advertised; else 0.
     pub(super) cost: u16,
-    /// Its place in its group, and how many the group has.
+    /// Its index in its group, and the length of the group.
     pub(super) index: u8,
     pub(super) count: u8,
     pub(super) cut: bool,
     pub(super) host: bool,
     /// Its completion is optional: it may be reported before its bytes are there.
     pub(super) optional: bool,
-    /// It was.
+    /// It was reported early.
     pub(super) early: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Of a line between done and next: complete, and reported.
+    /// Not in use. Of a line between `done` and `next`: complete and reported.
     Free,
     Posted,
-    /// A bit per part that is there, their bytes, and the index of the last part, or [`NO_LAST`].
+    /// A bit per part that has arrived, the sum of their bytes, and the index of the last part, or [`NO_LAST`].
     Filling {
         parts: u64,
         sum: u64,
         last: u8,
     },
-    /// The message lies where it was parked.
+    /// Its message is to be copied from parking.
     Copying(Parked),
     Complete {
         size: u64,
@@ -59,7 +59,7 @@ pub(super) enum State {
     },
 }
 
-/// No last part has come.
+/// The last part has not arrived.
 pub(super) const NO_LAST: u8 = 64;
 
 impl Slot {
@@ -79,18 +79,18 @@ impl Slot {
         early: false,
     };
 
-    /// Its bytes are not all there.
+    /// Whether it is incomplete.
     #[inline]
     pub(super) const fn is_open(&self) -> bool {
         matches!(self.state, State::Posted | State::Filling { .. } | State::Copying(_))
     }
 
-    /// The peer may write to it, as far as its state says.
+    /// Whether the peer may write to it, by its state.
     pub(super) const fn is_writable(&self) -> bool {
         matches!(self.state, State::Posted | State::Filling { .. })
     }
 
-    /// Its message is parked no more, and never copied.
+    /// Its parked message was dropped, and is not copied.
     pub(super) fn forget_copy(&mut self) {
         if matches!(self.state, State::Copying(_)) {
             self.state = State::Posted;
@@ -103,7 +103,7 @@ impl Slot {
     }
 }
 
-/// The bit that stands for receives of about this length: the same power of two.
+/// The bit of a length's class: all lengths with the same highest bit.
 #[inline]
 pub(super) const fn class_of(len: u64) -> u64 {
     let bits = u64::BITS - len.leading_zeros();

@@ -1,4 +1,4 @@
-//! The receives of a connection at the provider, where messages come by tag (SENDRECV): what is posted, and taken back.
+//! SENDRECV: the tagged receives of a connection, which are posted at the provider and cancelled there.
 
 use super::ending::Exposed;
 use super::{ReceiveFlow, Target};
@@ -10,17 +10,17 @@ use crate::line::Line;
 use crate::sendrecv::{Step, Tag};
 use crate::window::within;
 
-/// What is to be done at the provider.
+/// An action at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tagged {
-    /// Post a receive of a line. It may be refused, and is then named again.
+    /// Post the receive of a line. If it is refused, it is returned again.
     Post { line: Line, tag: Tag, target: Target, len: u64 },
-    /// Ask for the receive of a line to end. It is never refused; its end is an event.
+    /// Cancel the receive of a line (`fi_cancel`). It is never refused; an event reports its end.
     Cancel { line: Line },
 }
 
 impl ReceiveFlow {
-    /// The next thing to do at the provider; then [`tagged_taken`](Self::tagged_taken), if it was taken.
+    /// The next action at the provider. If it was performed, call [`tagged_taken`](Self::tagged_taken).
     #[inline]
     pub fn next_tagged(&mut self) -> Option<Tagged> {
         if !self.is_tagging() {
@@ -39,7 +39,7 @@ impl ReceiveFlow {
         })
     }
 
-    /// What [`next_tagged`](Self::next_tagged) named was done.
+    /// The action that [`next_tagged`](Self::next_tagged) returned was performed.
     #[inline]
     pub fn tagged_taken(&mut self, done: &Tagged) {
         let Some(tagged) = &mut self.tagged else { return };
@@ -49,7 +49,7 @@ impl ReceiveFlow {
         });
     }
 
-    /// A message has come for a line, of so many bytes.
+    /// A message of `len` bytes has arrived for a line.
     pub fn tagged_arrived(
         &mut self,
         line: Line,
@@ -73,25 +73,25 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// The receive of a line has ended without a message: it was cancelled, or has failed.
+    /// The receive of a line has ended without a message: it was cancelled or has failed.
     pub fn tagged_ended(&mut self, line: Line) {
         if let Some(tagged) = &mut self.tagged {
             tagged.ended(line);
         }
     }
 
-    /// Whether there may be something to do at the provider.
+    /// Whether there may be an action at the provider.
     #[inline]
     pub fn is_tagging(&self) -> bool {
         self.tagged.as_ref().is_some_and(|tagged| tagged.is_busy())
     }
 
-    /// How many receives are at the provider, or are to be posted there: their memory must stay.
+    /// How many receives are at the provider, or are to be posted there: their memory must stay registered.
     pub fn tagged_count(&self) -> u32 {
         self.tagged.as_ref().map_or(0, |tagged| tagged.count())
     }
 
-    /// Its memory is given back whatever its peer does: receives are taken back though their messages may be on their way.
+    /// The peer is lost: cancels all receives, even if their messages may be on their way.
     #[cold]
     pub fn take_back(&mut self) {
         if let Some(tagged) = &mut self.tagged {
@@ -106,13 +106,13 @@ impl ReceiveFlow {
         }
     }
 
-    /// Whether the place of a line is still another's at the provider: its advert waits.
+    /// Whether an earlier line still has this line's place at the provider: then its advert waits.
     #[inline]
     pub(super) fn is_taken(&self, line: Line) -> bool {
         self.tagged.as_ref().is_some_and(|tagged| tagged.is_taken(line))
     }
 
-    /// Whether the sender may still send a message for this line, which is advertised.
+    /// Whether the sender may still send a message for this advertised line.
     fn may_come(&self, line: Line) -> bool {
         let open = within(line, self.done, self.open_lines()) && self.slot(line).is_writable();
         if self.nothing_comes() || !open {

@@ -1,4 +1,4 @@
-//! The adverts that have come and were not used yet, and the group that messages are matched in.
+//! The table of adverts that have come and are not used yet.
 
 use crate::bits::count32;
 use crate::fault::Violation;
@@ -7,23 +7,23 @@ use crate::limits::MAX_GROUP;
 use crate::line::Line;
 use crate::window::{WINDOW, bit, place};
 
-/// Where one line may be written.
+/// Where a line's message may be written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Advert {
     pub(super) address: u64,
     pub(super) len: u64,
     pub(super) tag: i32,
-    /// A longer message is cut.
+    /// A longer message is truncated.
     pub(super) cut: bool,
-    /// Host memory: a message may come inline.
+    /// The receive is host memory: its message may go inline.
     pub(super) host: bool,
 }
 
-/// A table of one window of lines. What was taken stays where it is until the next advert for its place comes, which the
+/// A table of one window of lines. A used advert keeps its place until the next advert for that place comes, which the
 /// receiver sends only when the line is complete.
 #[derive(Debug)]
 pub(super) struct Adverts {
-    /// A bit per place whose line was not taken.
+    /// A bit per place with an unused advert.
     present: u64,
     /// A bit per place whose line ends its group.
     ends: u64,
@@ -63,7 +63,7 @@ impl Adverts {
         Ok(())
     }
 
-    /// The key of a line on a rail is another one now.
+    /// The key of a line on a rail has changed.
     #[cold]
     pub(super) fn rekey(&mut self, line: Line, rail: u8, key: u64) {
         self.keys[place(line) * self.rails + usize::from(rail) % self.rails] = key;
@@ -84,13 +84,13 @@ impl Adverts {
         self.keys[place(line) * self.rails + usize::from(rail) % self.rails]
     }
 
-    /// A message has this line now.
+    /// Marks the advert of a line as used.
     #[inline]
     pub(super) const fn take(&mut self, line: Line) {
         self.present &= !bit(line);
     }
 
-    /// How many lines the group has that begins at `first`; 0 while one of its adverts is missing.
+    /// The length of the group that begins at `first`; 0 while one of its adverts is missing.
     #[inline]
     pub(super) fn group(&self, first: Line) -> Result<u32, Violation> {
         if self.has(first) && self.ends & bit(first) != 0 {

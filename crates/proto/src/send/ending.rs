@@ -1,12 +1,13 @@
-//! How a sender ends: receives that are taken back, and the close of either side.
+//! How a sender ends: withdrawn receives, and the close of either side.
 //!
 //! ```text
 //!  Open ── WITHDRAW ─▶ answered by WITHDRAWN: what was begun goes on, nothing else begins
 //!  Open ── close ──▶ Closing ── all its writes have ended ─▶ CLOSE ─▶ Closed ── the peer's CLOSE ─▶ Over
 //! ```
 //!
-//! CLOSE says how many parts with immediates each rail carries, so that the receiver knows when the last one is there. It waits
-//! for all writes: plain ones are not counted, and of one that fails the receiver must hear before.
+//! CLOSE says how many parts with immediates were posted per rail, so that the receiver knows when all have arrived. It
+//! waits until all writes have completed: writes without immediates are not counted, and a failed one must be reported
+//! first.
 
 use super::SendFlow;
 use super::record::State;
@@ -17,23 +18,23 @@ use crate::line::Line;
 use crate::message::MessageId;
 use crate::window::{RECORDS, WINDOW, bit};
 
-/// How far the end of the connection is.
+/// The state of the connection's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ending {
     #[default]
     Open,
-    /// This side closes: CLOSE is owed. The other may have closed before.
+    /// This side closes: CLOSE is pending. `peer`: the other side has closed before.
     Closing { peer: bool },
     /// CLOSE has left.
     Closed,
     /// The other side has closed.
     PeerClosed,
-    /// Both have.
+    /// Both have closed.
     Over,
 }
 
 impl SendFlow {
-    /// The receiver takes lines back. What was begun goes on; nothing more begins.
+    /// Handles WITHDRAW: messages that have begun are completed; nothing more begins.
     #[cold]
     pub(super) fn withdrawn(&mut self, lines: &Lines) -> Result<(), Violation> {
         match self.ending {
@@ -43,20 +44,20 @@ impl SendFlow {
                 self.answer = Some(Box::new(answer));
                 Ok(())
             }
-            // CLOSE says more than the answer would.
+            // Our CLOSE includes what the answer would say.
             Ending::Closing { peer: false } | Ending::Closed => Ok(()),
             _ => Err(Violation::Ending),
         }
     }
 
-    /// Of these lines, the ones that a message has taken and that was not refused.
+    /// Those of these lines that were begun: a message has taken the line, and is being written.
     fn begun(&self, lines: &Lines) -> u128 {
         let begun = |line: Line| {
             let refused =
                 self.refused.is_some_and(|refused| refused.line == line && !refused.begun);
             let ahead = line.distance(self.first);
             let taken = ahead < u8::BITS && self.group.taken >> ahead & 1 == 1;
-            // What travels in packets is written nowhere: the receiver drops it.
+            // Inline messages do not count: the receiver drops them itself.
             let written = self.written & bit(line) != 0;
             !refused && written && (taken || self.first.is_after(line))
         };
@@ -64,8 +65,8 @@ impl SendFlow {
         asked.filter(|index| begun(lines.first.plus(*index))).fold(0, |set, index| set | 1 << index)
     }
 
-    /// The receiver has closed: nothing more begins, and the credit of this connection is free. What it has completed before
-    /// is done: no DONE comes any more.
+    /// Handles the receiver's CLOSE: nothing more begins, and this connection's use of credit ends. CLOSE counts as the
+    /// last DONE.
     #[cold]
     pub(super) fn peer_closed(
         &mut self,
@@ -94,7 +95,7 @@ impl SendFlow {
         Ok(())
     }
 
-    /// This side closes: nothing more begins. Parts that were not posted never will be.
+    /// This side closes: nothing more begins, and pending parts are dropped.
     #[cold]
     pub fn close(&mut self) {
         self.stick(Fault::Misuse("the connection is closed"));
@@ -106,7 +107,7 @@ impl SendFlow {
         };
     }
 
-    /// Whether parts are yet to be posted from this region.
+    /// Whether parts are pending from this region.
     pub fn feeds_from(&self, region: u32) -> bool {
         let feeds = |(at, record): (usize, &super::record::Record)| {
             let unposted = matches!(record.state, State::Writing(writing) if !writing.is_posted() || writing.next_round(record.len).is_some());
@@ -115,8 +116,7 @@ impl SendFlow {
         (self.posting != 0 || self.lacks_parts()) && self.records.iter().enumerate().any(feeds)
     }
 
-    /// The caller takes the memory of a region back from which parts are yet to be posted: they never will be, and the
-    /// connection fails.
+    /// The caller deregisters a region from which parts are pending: these are dropped, and the connection fails.
     #[cold]
     pub fn give_up_region(&mut self, region: u32) {
         if self.feeds_from(region) {
@@ -137,7 +137,7 @@ impl SendFlow {
         matches!(self.ending, Ending::Open | Ending::PeerClosed)
     }
 
-    /// Whether a frame that ends something is owed and can leave.
+    /// Whether WITHDRAWN or CLOSE is pending and may leave.
     pub(super) fn owes_an_end(&self) -> bool {
         match self.ending {
             Ending::Open | Ending::PeerClosed => self.answer.is_some(),
@@ -170,7 +170,7 @@ impl SendFlow {
         };
     }
 
-    /// Whether no frame comes any more and no completion: the slot is free.
+    /// Whether neither a frame nor a completion can come any more, so that the slot can be freed.
     pub fn is_over(&self) -> bool {
         self.ending == Ending::Over && self.in_flight == 0
     }
@@ -180,7 +180,7 @@ impl SendFlow {
         matches!(self.ending, Ending::Closed | Ending::Over)
     }
 
-    /// The messages whose writes are still in flight, for a side that closes and waits for them.
+    /// The messages with writes in flight, for a close that waits for them.
     pub fn unfinished(&self) -> impl Iterator<Item = MessageId> {
         let busy = |message: &MessageId| {
             let at = message.index();

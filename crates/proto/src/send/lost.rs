@@ -1,4 +1,5 @@
-//! What a sender does with the parts that a lost rail carried: those that the receiver lacks go out again on other rails.
+//! Retransmission of parts that were sent by a lost rail: those that the receiver lacks are posted again on other
+//! rails.
 //!
 //! ```text
 //!  a rail is lost ──▶ HELD (parts of a line that are there) … LISTED (that is all; nothing lands by the rail any more)
@@ -17,18 +18,18 @@ use crate::line::Line;
 use crate::message::MessageId;
 use crate::window::{RECORDS, WINDOW, place};
 
-/// Made when the first rail is lost.
+/// The sender's state of lost rails. Made when the first rail is lost.
 #[derive(Debug)]
 pub(super) struct Lost {
-    /// A bit per rail by which nothing lands any more, and whose parts have not been looked at since.
+    /// A bit per rail that the receiver has fenced, whose parts are not sorted out yet.
     fenced: u16,
     /// Lines before this one are complete at the receiver.
     complete: Line,
     /// By place of a line: the line, and the parts of it that the receiver has.
     held: [(Line, u64); WINDOW as usize],
-    /// A bit per rail that was lost, or is, since the receiver has closed: it says no new keys any more.
+    /// A bit per rail that was lost at or after the receiver's CLOSE, since a closed receiver sends no new keys.
     unkeyed: u16,
-    /// Of each record: parts whose write has failed, and parts that are to be posted again.
+    /// Per record: parts whose write has failed, and parts to post again.
     failed: [u64; RECORDS],
     again: [u64; RECORDS],
 }
@@ -45,7 +46,7 @@ impl Lost {
         })
     }
 
-    /// Parts of a record that were posted and are neither under way nor known to be at the receiver.
+    /// Parts of a record that were posted, and are neither in flight nor known to have arrived.
     fn parts_of(&self, at: usize) -> u64 {
         self.failed[at] | self.again[at]
     }
@@ -79,7 +80,7 @@ impl SendFlow {
         })
     }
 
-    /// A part's write has failed, and its rail with it: the part waits for what the receiver says.
+    /// A part's write has failed, and its rail is lost: the part waits for the receiver's report.
     #[cold]
     pub(super) fn part_lost(&mut self, at: usize, part: u8) {
         self.lost_mut().failed[at] |= 1 << (part % 64);
@@ -87,14 +88,14 @@ impl SendFlow {
         self.post_again();
     }
 
-    /// The receiver has completed all lines before this one: what was lost of them is there.
+    /// The receiver has completed all lines before this one: their lost parts have arrived.
     #[cold]
     pub(super) fn all_before(&mut self, line: Line) {
         self.lost_mut().complete_to(line);
         (0..RECORDS).for_each(|at| self.settle_complete(at));
     }
 
-    /// If the receiver has completed a message's line, no part of it is missing.
+    /// Clears the lost parts of a message whose line the receiver has completed.
     fn settle_complete(&mut self, at: usize) {
         let Record { line, state, .. } = self.records[at];
         let (Some(lost), State::Writing(writing)) = (&mut self.lost, state) else { return };
@@ -113,7 +114,7 @@ impl SendFlow {
         }
     }
 
-    /// Of a part that was posted: whether its write has ended badly, or it waits to be posted again.
+    /// Whether a posted part's write has failed, or the part is to be posted again.
     pub(super) fn is_lost(&self, at: usize, part: u8) -> bool {
         self.lost_parts(at) >> (part % 64) & 1 == 1
     }
@@ -122,14 +123,14 @@ impl SendFlow {
         self.lost.as_ref().map_or(0, |lost| lost.parts_of(at))
     }
 
-    /// The next part of a record that is to be posted again.
+    /// The next part of a record to post again.
     #[cold]
     pub(super) fn next_again(&self, at: usize) -> Option<u8> {
         let again = self.lost.as_ref()?.again[at];
         (again != 0).then(|| low8(again.trailing_zeros().into()))
     }
 
-    /// A part was posted: whether that was again.
+    /// A part was posted. Returns whether that was a retransmission.
     #[cold]
     pub(super) fn posted_again(&mut self, at: usize, part: u8) -> bool {
         let Some(lost) = &mut self.lost else { return false };
@@ -139,13 +140,13 @@ impl SendFlow {
         again
     }
 
-    /// Whether parts wait that are neither posted nor known to be at the receiver.
+    /// Whether parts of lost rails are neither in flight nor known to have arrived.
     pub(super) fn lacks_parts(&self) -> bool {
         let lacks = |lost: &Lost| lost.fenced != 0 || (0..RECORDS).any(|at| lost.parts_of(at) != 0);
         self.lost.as_ref().is_some_and(|lost| lacks(lost))
     }
 
-    /// Whether the write of a part has failed, and nothing says yet whether the receiver has it.
+    /// Whether the write of a part has failed, and the receiver has not reported on it.
     pub(super) fn has_lost(&self, at: usize) -> bool {
         self.lost.as_ref().is_some_and(|lost| lost.failed[at] != 0)
     }
@@ -154,7 +155,7 @@ impl SendFlow {
         self.lost_parts(at) != 0
     }
 
-    /// A rail is lost: what is posted there later counts anew, since the receiver looks at what came before.
+    /// A rail is lost: its count restarts at 0, since the receiver settles earlier parts at the fence.
     #[cold]
     pub fn rail_left(&mut self, rail: u8) {
         self.parts.set(rail, 0);
@@ -163,7 +164,7 @@ impl SendFlow {
         }
     }
 
-    /// The receiver has closed: rails that are closed now come back with keys that it does not send.
+    /// The receiver has closed: if rails that are closed now return, it does not send their new keys.
     #[cold]
     pub(super) fn no_more_keys(&mut self, account: &Account) {
         let closed = (0..account.loads.rails()).filter(|rail| !account.loads.is_open(*rail));
@@ -173,19 +174,19 @@ impl SendFlow {
         }
     }
 
-    /// Whether the receiver may have other keys on this rail than it has sent.
+    /// Whether the receiver's keys on this rail may have changed without notice.
     #[inline]
     pub(super) fn lacks_keys(&self, rail: u8) -> bool {
         self.lost.as_ref().is_some_and(|lost| lost.unkeyed >> (rail % 16) & 1 == 1)
     }
 
-    /// A rail of the receiver's has another endpoint, and a line another key there.
+    /// Handles RAIL *key*: a line has a new key on a rail of the receiver.
     #[cold]
     pub(super) fn rekeyed(&mut self, note: &RailNote) {
         self.adverts.rekey(note.line, note.rail, note.parts);
     }
 
-    /// Gives a part whose rail is lost to another one, the one that is expected to finish it first.
+    /// Moves a part of a lost rail to the rail that is expected to finish it first.
     #[cold]
     pub(super) fn other_rail(&mut self, at: usize, part: u8, len: u64, account: &Account) -> u8 {
         self.lost_mut();
@@ -199,7 +200,7 @@ impl SendFlow {
         rail
     }
 
-    /// HELD: the receiver has these parts of a line.
+    /// Handles RAIL *held*: the receiver has these parts of a line.
     #[cold]
     pub(super) fn held(&mut self, note: &RailNote) {
         let place = place(note.line);
@@ -211,7 +212,7 @@ impl SendFlow {
         };
     }
 
-    /// LISTED: of other lines from this one on it has nothing, and nothing lands by the rail any more.
+    /// Handles RAIL *listed*: the receiver has fenced the rail, and has nothing of lines that it did not name.
     #[cold]
     pub(super) fn listed(&mut self, note: &RailNote) {
         let lost = self.lost_mut();
@@ -220,7 +221,7 @@ impl SendFlow {
         self.post_again();
     }
 
-    /// Parts of fenced rails that the receiver lacks are posted again, once none of our writes is under way there.
+    /// Posts parts of fenced rails again that the receiver lacks, once none of our writes is in flight there.
     #[cold]
     pub(super) fn post_again(&mut self) {
         let fenced = self.lost.as_ref().map_or(0, |lost| lost.fenced);
@@ -237,19 +238,19 @@ impl SendFlow {
         }
     }
 
-    /// Parts of a record on a rail whose writes are under way.
+    /// Parts of a record in flight on a rail.
     fn flying(&self, at: usize, rail: u8) -> u64 {
         let State::Writing(writing) = self.records[at].state else { return 0 };
         self.on_rail(at, writing.posted, rail) & !writing.completed & !self.lost_parts(at)
     }
 
-    /// Of the first parts of a record those on a rail.
+    /// Those of a record's first `parts` parts that are on a rail.
     fn on_rail(&self, at: usize, parts: u8, rail: u8) -> u64 {
         let on = (0..parts).filter(|part| self.rail(at, *part) == rail);
         on.fold(0, |set, part| set | 1 << part)
     }
 
-    /// A rail is fenced: each part of this message that it carried is at the receiver, or is posted again.
+    /// For a fenced rail: marks each part of a message on it as arrived, or as to be posted again.
     fn sort_out(&mut self, at: usize, rail: u8) {
         let record = self.records[at];
         let Some(writing) = self.written_so_far(&record) else { return };
@@ -257,7 +258,7 @@ impl SendFlow {
         let Some(lost) = &mut self.lost else { return };
         let arrived = match writing.path {
             Path::Immediate { .. } => lost.has(record.line),
-            // A plain write that has completed was delivered.
+            // Writes on the FIN path complete on delivery.
             Path::Fin => writing.completed,
         };
         let missing = on_rail & !arrived;
@@ -277,7 +278,8 @@ impl SendFlow {
         self.records[at].state = State::Writing(writing);
     }
 
-    /// The parts of a message that may be missing: all that were written, while nothing says that it is done.
+    /// The state of a message whose parts may be missing: until the receiver has completed it, also after its writes
+    /// have completed.
     fn written_so_far(&self, record: &Record) -> Option<Writing> {
         match record.state {
             State::Writing(writing) => Some(writing),
@@ -294,7 +296,7 @@ impl SendFlow {
     }
 }
 
-/// A place for the rail of each of 64 parts: parts that shared one may have to part.
+/// Gives each of 64 parts its own rail field: parts that shared one may need different rails now.
 fn widen(rails: &mut Box<[u64]>) {
     let (few, all) = (rails.len() / RECORDS, MAX_PARTS as usize / super::parts::PARTS_PER_WORD);
     if few == 0 || few == all {

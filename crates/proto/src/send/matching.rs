@@ -1,7 +1,8 @@
-//! Which line a message gets: inside the first unfinished group, by tag; with single receives the next line.
+//! Matches messages to lines: by tag inside the first unfinished group; with single receives, the next line.
 //!
-//! What came without an advert gets its line when the adverts of its group have come, before anything else does; or, if no
-//! advert ever comes, when DONE passes the line: then the receive was single, and filled by the oldest such message.
+//! A message that was sent without an advert gets its line when the adverts of its group come, before any other
+//! message. If no advert comes, it gets it when DONE passes the line: then the receive was single, and the oldest such
+//! message has filled it.
 
 use super::{Found, Group, SendFlow};
 use crate::account::Account;
@@ -13,7 +14,7 @@ use crate::unadvertised::Sent;
 use crate::window::{WINDOW, bit, within};
 
 impl SendFlow {
-    /// The line for a message of this tag.
+    /// Finds the line for a message of this tag.
     #[inline]
     pub(super) fn find(&mut self, tag: i32) -> Result<Found, Fault> {
         if !self.terms.grouped {
@@ -33,7 +34,7 @@ impl SendFlow {
         lines.into_iter().find(|line| self.adverts.get(*line).tag == tag)
     }
 
-    /// A message has this line, whose advert is known.
+    /// Gives an advertised line to a message.
     #[inline]
     pub(super) fn take_line(&mut self, line: Line, account: &mut Account) {
         self.adverts.take(line);
@@ -48,7 +49,7 @@ impl SendFlow {
         }
     }
 
-    /// Goes on to the next group if all lines of this one are taken.
+    /// Advances to the next group if all lines of this one are taken.
     #[inline]
     fn end_group(&mut self) {
         let Group { count, taken } = self.group;
@@ -58,7 +59,7 @@ impl SendFlow {
         }
     }
 
-    /// Opens the next group that is not filled by messages without an advert, if its adverts are there.
+    /// Opens the next group that messages without an advert have not filled, if its adverts have come.
     #[inline]
     fn open_groups(&mut self, account: &mut Account) -> Result<(), Violation> {
         while self.group.count == 0 {
@@ -70,7 +71,7 @@ impl SendFlow {
         Ok(())
     }
 
-    /// A receive was posted. Its advert may cross a message that was sent without it.
+    /// Handles an advert. It may cross a message that was sent without it.
     pub(super) fn advertised(
         &mut self,
         advert: &frame::Advert,
@@ -86,7 +87,7 @@ impl SendFlow {
         if self.terms.grouped { self.settle(account) } else { Ok(()) }
     }
 
-    /// The advert of a line whose message has left already.
+    /// Handles the advert of a line whose message has left already.
     fn advertised_late(
         &mut self,
         advert: &frame::Advert,
@@ -105,8 +106,8 @@ impl SendFlow {
         }
     }
 
-    /// Whether the place of a line belongs to a message that may still be written to it: the line one window before, which an
-    /// honest receiver has completed.
+    /// Whether the message of the line one window earlier, which has the same place, is still being written. A correct
+    /// receiver sends no advert then.
     fn is_in_use(&self, line: Line) -> bool {
         if self.posting == 0 {
             return false;
@@ -123,7 +124,7 @@ impl SendFlow {
         false
     }
 
-    /// The receiver has completed all lines before this one.
+    /// Handles DONE: the receiver has completed all lines before this one.
     pub(super) fn peer_has(&mut self, lines: Line, account: &mut Account) -> Result<(), Violation> {
         if self.peer_done.is_after(lines) {
             return Err(Violation::Done);
@@ -148,11 +149,11 @@ impl SendFlow {
         Ok(())
     }
 
-    /// Gives messages without an advert their lines, as far as they are known, and compares DONE with what was sent.
+    /// Assigns lines to messages without an advert, as far as they are known, and checks DONE against what was sent.
     fn settle(&mut self, account: &mut Account) -> Result<(), Violation> {
         self.open_groups(account)?;
         while self.group.count == 0 && self.peer_done.is_after(self.first) {
-            // No advert comes for a single receive that the oldest of them has filled.
+            // The oldest of them has filled a single receive, whose advert does not come.
             if self.adverts.has(self.first) {
                 return Err(Violation::Done);
             }
@@ -166,7 +167,7 @@ impl SendFlow {
         if self.peer_done.is_after(known) { Err(Violation::Done) } else { Ok(()) }
     }
 
-    /// Opens a group, and gives its lines to the messages without an advert that they are for.
+    /// Opens a group, and assigns its lines to the messages without an advert that match them.
     fn fill_group(&mut self, count: u32, account: &mut Account) {
         self.group = Group { count: crate::bits::low8(count.into()), taken: 0 };
         if self.unadvertised.is_empty() {
@@ -186,7 +187,8 @@ impl SendFlow {
         self.end_group();
     }
 
-    /// The receive of a message that has left: if it is too short, both ends find out when they see both.
+    /// Compares a message that has left with its advert: if the receive is too short, the connection fails on both
+    /// ends.
     fn compare(&mut self, sent: Sent, line: Line, posted: u64, cut: bool) {
         let sent = u64::from(sent.len);
         if sent > posted && !cut {

@@ -1,4 +1,4 @@
-//! The parts of long messages: what to post next, and what has completed.
+//! Posting and completion of the parts of long messages.
 
 use super::ending::Ending;
 use super::record::{Path, Record, State, Writing};
@@ -14,36 +14,36 @@ use crate::message::{MessageId, Source};
 use crate::split::{Loads, PARTS_PER_RAIL, Split};
 use crate::window::RECORDS;
 
-/// One part, to be written.
+/// One part to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartWrite {
     pub message: MessageId,
-    /// Within its round of 64; with the message it names the completion.
+    /// Its index in its round of 64. With the message it identifies the completion.
     pub part: u8,
     pub rail: u8,
     /// The receive that it is for.
     pub line: Line,
     /// Where this part begins.
     pub source: Source,
-    /// The address or offset at the peer, and the key of its region on this rail.
+    /// The address or offset at the peer, and the key of the region on this rail.
     pub target: u64,
     pub key: u64,
     pub len: u64,
-    /// None: a plain write that completes on delivery.
+    /// None on the FIN path: a write that completes on delivery.
     pub immediate: Option<Immediate>,
-    /// It was to go by another rail, which is lost.
+    /// It was assigned to another rail, which is lost.
     pub moved: bool,
 }
 
-/// A part that has ended.
+/// A part that has completed or failed.
 pub(super) struct Carried {
     pub(super) rail: u8,
     pub(super) len: u64,
     pub(super) immediate: bool,
 }
 
-/// Words of four bits per part that a record has, for so many rails: none for one rail. Where the largest write asks for more
-/// parts than they hold, the rails repeat.
+/// Words per record that hold the rails of its parts, four bits each, with `rails` rails: none for one rail. If a
+/// message has more parts than they hold, because of the largest write, the rails repeat.
 pub(super) const fn rail_words(rails: usize) -> usize {
     if rails <= 1 { 0 } else { (rails * PARTS_PER_RAIL).div_ceil(PARTS_PER_WORD) }
 }
@@ -52,7 +52,7 @@ pub(super) const PARTS_PER_WORD: usize = 16;
 const _: () = assert!(rail_words(MAX_DATA_RAILS) * PARTS_PER_WORD == MAX_PARTS as usize);
 
 impl SendFlow {
-    /// Chooses the rail of each part when the message begins, by what the rails carry then.
+    /// Chooses the rail of each part when the message begins, by the rails' load at that time.
     #[inline]
     pub(super) fn assign_rails(
         &mut self,
@@ -73,7 +73,7 @@ impl SendFlow {
         }
     }
 
-    /// Words of rails of each record.
+    /// Words per record for the rails of its parts.
     #[inline]
     pub(super) fn rail_words(&self) -> usize {
         self.rails.len() / RECORDS
@@ -93,7 +93,7 @@ impl SendFlow {
 }
 
 impl SendFlow {
-    /// The next part to post; the same one again until [`posted`](Self::posted) says that it was.
+    /// The next part to post. The same one is returned until [`posted`](Self::posted) is called.
     #[inline]
     pub fn next_part(&mut self, account: &Account) -> Option<PartWrite> {
         if self.posting == 0 {
@@ -110,7 +110,7 @@ impl SendFlow {
         if closed {
             rail = self.other_rail(at, part, len, account);
             if self.lacks_keys(rail) {
-                // The receiver has closed, and waits for what is under way, not for this.
+                // The receiver has closed, and waits only for parts in flight.
                 self.posting &= !bit_of(MessageId(low8(at as u64)));
                 self.records[at].state = State::Writing(Writing { failed: true, ..writing });
                 return self.next_part(account);
@@ -141,7 +141,7 @@ impl SendFlow {
         })
     }
 
-    /// The part that [`next_part`](Self::next_part) named was posted.
+    /// The part that [`next_part`](Self::next_part) returned was posted.
     #[inline]
     pub fn posted(&mut self, write: &PartWrite, account: &mut Account) {
         let at = write.message.index() % RECORDS;
@@ -159,7 +159,7 @@ impl SendFlow {
         }
     }
 
-    /// A part's write has completed well.
+    /// A part's write has completed.
     #[inline]
     pub fn written(&mut self, message: MessageId, part: u8, account: &mut Account, now: Moment) {
         let at = message.index() % RECORDS;
@@ -182,7 +182,7 @@ impl SendFlow {
         }
     }
 
-    /// All parts of a round are written.
+    /// All parts of a round have completed.
     #[inline]
     pub(super) fn round_ended(&mut self, at: usize, writing: Writing) {
         let record = &mut self.records[at];
@@ -200,8 +200,8 @@ impl SendFlow {
         }
     }
 
-    /// A part's write has failed. Where another rail is open, the part goes by that one, once the receiver has said that it lacks
-    /// it; else the connection has failed, and the receiver is to learn of it.
+    /// A part's write has failed. If another rail is open, the part is retransmitted there once the receiver has
+    /// reported that it lacks it; otherwise the connection fails, and a FIN reports that to the receiver.
     #[cold]
     pub fn write_failed(&mut self, message: MessageId, part: u8, code: i32, account: &mut Account) {
         let at = message.index() % RECORDS;
@@ -225,7 +225,7 @@ impl SendFlow {
         }
     }
 
-    /// Counts a part that is in flight no more; None if there is no such part. Answers whether it carried an immediate.
+    /// Counts a part as no longer in flight; None if there is no such part.
     #[inline]
     fn part_ended(
         &mut self,
@@ -246,26 +246,26 @@ impl SendFlow {
         let (rail, immediate) = (self.rail(at, part), !writing.is_fin());
         let carried = account.loads.ended(rail, len) && account.rails.ended(rail, immediate, well);
         let Some(in_flight) = self.in_flight.checked_sub(1).filter(|_| carried) else {
-            self.stick(Fault::Misuse("a part has ended that was not under way"));
+            self.stick(Fault::Misuse("a part has completed that was not in flight"));
             return None;
         };
         self.in_flight = in_flight;
         Some(Carried { rail, len, immediate })
     }
 
-    /// The rails that carry a message, one bit each.
+    /// The rails of a message's parts, one bit each.
     pub(super) fn rails_of(&self, at: usize, len: u64) -> u16 {
         let parts = self.terms.cutting.split(len).parts.min(MAX_PARTS.into());
         (0..low8(parts)).fold(0, |rails, part| rails | 1 << self.rail(at, part))
     }
 }
 
-/// Gives each part the rail that is expected to finish it first, with what the parts before it have taken.
+/// Assigns each part to the rail that is expected to finish it first, counting the parts before it.
 fn share(chosen: &mut [u64], split: Split, len: u64, mut loads: Loads) {
     chosen.fill(0);
     let parts = split.parts.min((chosen.len() * PARTS_PER_WORD) as u64);
     let most = parts.div_ceil(u64::from(loads.open_rails().max(1))).max(PARTS_PER_RAIL as u64);
-    // What a slow rail does not take, others do.
+    // Other rails take what a slow rail does not.
     let most = if loads.is_uneven() { parts } else { most };
     let mut given = [0_u64; MAX_DATA_RAILS];
     let places = (0..).zip((0..PARTS_PER_WORD).cycle());

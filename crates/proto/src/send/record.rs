@@ -1,4 +1,4 @@
-//! What a sender keeps of a message until it is done: where it comes from, where it goes, and how far each part is.
+//! The sender's record of a message until it is done: its source, its line, and the progress of its parts.
 //!
 //! ```text
 //!  Free ─┬─▶ Inline ── its packet needs no help any more ─────────────▶ Left ──────┐
@@ -11,12 +11,12 @@ use crate::line::Line;
 use crate::message::Source;
 use crate::split::Split;
 
-/// One message. Its target is the advert of its line, which stays until the receiver has completed that.
+/// One message. Its target is the advert of its line, which is kept until the receiver has completed the line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     address: u64,
     region: u32,
-    /// The line that it fills; of an inline message without an advert, its number.
+    /// The line that it fills; for an inline message without an advert, its number.
     pub(super) line: Line,
     pub(super) len: u64,
     pub(super) state: State,
@@ -32,7 +32,7 @@ pub(super) enum State {
     Landed { fin: bool },
 }
 
-/// The parts of one message: a round of up to 64, of which a message has one, unless it takes the path of FIN.
+/// The parts of one message, in rounds of up to 64. Only on the FIN path has a message more than one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writing {
     /// A bit per part of this round that has completed.
@@ -42,26 +42,26 @@ pub(super) struct Writing {
     pub(super) round: u32,
     /// Parts of this round: 1 to 64.
     pub(super) parts: u8,
-    /// Of these, so many were posted: always the first ones.
+    /// How many of them were posted, in order.
     pub(super) posted: u8,
     pub(super) path: Path,
-    /// A part has failed: its bit counts as completed, and the message never is.
+    /// A part has failed: its bit counts as completed, but the message never completes.
     pub(super) failed: bool,
 }
 
-/// How the receiver learns of a message.
+/// How the receiver learns that a message has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     /// Each part carries an immediate. `whole`: the message fills its receive.
     Immediate { whole: bool },
-    /// Plain writes that complete on delivery, then a FIN.
+    /// Writes without immediates that complete on delivery, then a FIN.
     Fin,
 }
 
 impl Record {
     #[inline]
     pub(super) const fn new(source: Source, line: Line, len: u64, state: State) -> Self {
-        // Flat, so that 64 of them take 3 KiB.
+        // The source is stored flat, so that 64 records take 3 KiB.
         let Source { address, region } = source;
         Self { address, region, line, len, state }
     }
@@ -76,7 +76,7 @@ impl Record {
 }
 
 impl Writing {
-    /// A message that begins.
+    /// The state of a message that begins.
     #[inline]
     pub(super) fn new(split: Split, path: Path) -> Self {
         let step = crate::bits::low32(split.step / PART_ALIGN);
@@ -84,20 +84,20 @@ impl Writing {
         Self { completed: 0, step, round: 0, parts, posted: 0, path, failed: false }
     }
 
-    /// Where a part of this round begins, and its length.
+    /// Offset and length of a part of this round.
     #[inline]
     pub(super) const fn part(&self, part: u8, len: u64) -> (u64, u64) {
         let index = self.round as u64 * MAX_PARTS as u64 + part as u64;
         Split { step: self.step as u64 * PART_ALIGN, parts: 0 }.part(index, len)
     }
 
-    /// The parts of the whole message.
+    /// The number of parts of the whole message.
     const fn all_parts(&self, len: u64) -> u64 {
         let parts = len.div_ceil(self.step as u64 * PART_ALIGN);
         if parts == 0 { 1 } else { parts }
     }
 
-    /// The round behind this one, if the message has more parts.
+    /// The next round, if the message has more parts.
     pub(super) const fn next_round(&self, len: u64) -> Option<Self> {
         let round = self.round + 1;
         let parts = parts_of(self.all_parts(len), round);
@@ -119,7 +119,7 @@ impl Writing {
         self.posted == self.parts
     }
 
-    /// All parts of the round have completed.
+    /// Whether all parts of the round have completed.
     #[inline]
     pub(super) const fn is_complete(&self) -> bool {
         !self.failed && self.completed == u64::MAX >> (MAX_PARTS - self.parts as u32)
@@ -130,7 +130,7 @@ impl Writing {
     }
 }
 
-/// The parts of a round.
+/// The number of parts in a round.
 const fn parts_of(all: u64, round: u32) -> u8 {
     let rest = all.saturating_sub(round as u64 * MAX_PARTS as u64);
     crate::bits::low8(if rest > MAX_PARTS as u64 { MAX_PARTS as u64 } else { rest })

@@ -7,7 +7,7 @@ use crate::stall::{Sight, Want};
 use crate::window::RECORDS;
 
 impl SendFlow {
-    /// How far it is, and what it waits for: by its oldest message, then by the caller that it had to refuse.
+    /// Its progress, and what its oldest message waits for, or else a refused `isend`.
     pub fn sight(&self) -> Sight {
         let want = self.wanted();
         let open = self.free != ALL_FREE || self.refused_caller;
@@ -47,7 +47,7 @@ impl SendFlow {
         }
     }
 
-    /// What the last call of `isend` that was refused had to wait for.
+    /// What the last refused `isend` waits for.
     pub fn refused_for(&self) -> Want {
         self.refused_for
     }

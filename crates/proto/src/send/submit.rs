@@ -1,4 +1,4 @@
-//! How a message begins: in a packet with its line, in parts, or in a packet without an advert.
+//! Submission of a message: inline into a known line, in parts, or inline without an advert.
 
 use super::record::{Path, Record, State, Writing};
 use super::{Found, Outgoing, Refused, SendFlow, bit_of};
@@ -14,11 +14,11 @@ use crate::terms::{COPIED_AT_MOST, InlineLimits};
 use crate::unadvertised::Sent;
 use crate::window::{RECORDS, bit};
 
-/// After so many long messages that came upon one advert alone, receives are not posted ahead any more.
+/// After so many long messages in a row that found only one advert, receives count as not posted ahead.
 const AHEAD_LASTS: u8 = 8;
 
 impl SendFlow {
-    /// Takes a message, if it can be sent now. `words` is the room in the open packet.
+    /// Submits a message, if it can be sent now. `words` is the room in the open packet.
     #[inline]
     pub fn submit(
         &mut self,
@@ -86,7 +86,7 @@ impl SendFlow {
         Ok(Submit::Parts { message })
     }
 
-    /// Whether a message that could go inline is written: it is long, and receives are posted ahead.
+    /// Whether a message that could go inline is better written: it is long, and receives are posted ahead.
     #[inline]
     fn is_better_written(&mut self, line: Line, len: u64, path: Path) -> bool {
         if len <= COPIED_AT_MOST || path == Path::Fin {
@@ -100,7 +100,7 @@ impl SendFlow {
         self.ahead > 0
     }
 
-    /// A message whose receive is not known: within the credit it may have to be parked.
+    /// Submits a message before its advert has come, within the credit: the receiver may have to park it.
     fn submit_unadvertised(
         &mut self,
         message: &Outgoing,
@@ -110,7 +110,7 @@ impl SendFlow {
         if !message.host || !InlineLimits::admit(self.terms.inline.unadvertised, message.len) {
             return self.not_now(Want::Receive);
         }
-        // Its advert is on its way, and makes it faster than a copy.
+        // Its advert is on its way, and a write is faster than a copy.
         if self.ahead > 0 && message.len > COPIED_AT_MOST {
             return self.not_now(Want::Receive);
         }
@@ -135,14 +135,14 @@ impl SendFlow {
         Submit::Inline { message, frame }
     }
 
-    /// The caller is to try again.
+    /// Refuses a message for now: NCCL tries again.
     #[cold]
     fn not_now(&mut self, want: Want) -> Submit {
         self.refused_for = want;
         Submit::NotNow
     }
 
-    /// The number of the next message without an advert; with single receives that is its line.
+    /// The number of the next message without an advert; with single receives this is its line.
     fn next_number(&self) -> Line {
         match self.terms.grouped {
             true => self.first.plus(crate::bits::count32(self.unadvertised.len())),
@@ -164,7 +164,7 @@ impl SendFlow {
         MessageId(crate::bits::low8(at as u64))
     }
 
-    /// Immediates, if they can tell the size and 64 parts can hold the message.
+    /// Immediates, if the receiver can learn the size from them and 64 parts can hold the message.
     #[inline]
     fn path_of(&self, len: u64, whole: bool) -> Path {
         let end = if whole { self.whole_end } else { self.short_end };

@@ -1,22 +1,22 @@
-//! Where a packet goes that comes as a message: its tag is its place in control memory.
+//! SENDRECV: destinations of packets that come as tagged messages. The tag is the packet's place in control memory.
 //!
-//! The side that lends an inbox says its place for an address; the peer adds where in the ring it writes, as it does to any address, and
-//! sends the sum as the tag. So both carry the same number, and nothing else differs. What names no inbox that is lent, or bytes outside of
-//! one, is dropped: the memory of shadows is no peer's.
+//! The side that lends an inbox gives the peer a unit's number as its address. The peer adds the offset in the ring, as
+//! it does with any address, and sends the sum as the tag. So nothing else differs from RDMA. A tag that does not name
+//! a lent inbox, or bytes outside of one, is dropped: peers have no access to shadows.
 
 use crate::memory::MemoryId;
 
-/// So many low bits of a tag are a place in the unit.
+/// How many low bits of a tag are the offset in the unit.
 pub const PLACE_BITS: u32 = 17;
 
-/// Which units of control memory peers may put packets into.
+/// Which units of control memory are lent to peers.
 #[derive(Debug, Default)]
 pub struct Letterbox {
     lent: Vec<bool>,
 }
 
 impl Letterbox {
-    /// A unit is lent to a peer: the address that it is told.
+    /// Lends a unit to a peer. Returns the address for the peer.
     pub fn lend(&mut self, memory: MemoryId) -> u64 {
         let at = memory.0 as usize;
         if self.lent.len() <= at {
@@ -26,14 +26,15 @@ impl Letterbox {
         u64::from(memory.0) << PLACE_BITS
     }
 
-    /// A unit is read no more.
+    /// A unit is not read any more.
     pub fn retire(&mut self, memory: MemoryId) {
         if let Some(lent) = self.lent.get_mut(memory.0 as usize) {
             *lent = false;
         }
     }
 
-    /// Where `len` bytes with this tag belong, in a unit of `unit` bytes: the unit, and the place in it, both in whole words. None: nowhere.
+    /// The destination of `len` bytes with this tag, in units of `unit` bytes: the unit, and the offset in it. None if
+    /// the tag is invalid, or offset or length are not whole words.
     #[inline]
     #[must_use]
     pub fn place(&self, tag: u64, len: usize, unit: usize) -> Option<(MemoryId, usize)> {

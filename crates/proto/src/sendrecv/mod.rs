@@ -1,4 +1,4 @@
-//! SENDRECV: the same protocol over two-sided messages with tags, for providers without one-sided writes.
+//! SENDRECV: the same protocol over tagged messages, for providers without RMA.
 //!
 //! ```text
 //!                     RDMA                                 SENDRECV
@@ -7,8 +7,8 @@
 //!  an advert          memory that the peer may write to    a tagged receive that is posted at the provider
 //! ```
 //!
-//! Channels, connections, lines, adverts, credit, ends and failures are the same: here is only what differs. Why there are no flows of its
-//! own: `docs/decisions/0018-sendrecv.md`.
+//! Channels, connections, lines, adverts, credit, ends and failures are the same: this module has only the differences.
+//! Why it has no flows of its own: `docs/decisions/0018-sendrecv.md`.
 
 mod letterbox;
 mod posted;

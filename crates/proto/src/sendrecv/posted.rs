@@ -1,4 +1,4 @@
-//! Which lines of a connection have a receive at the provider.
+//! SENDRECV: which lines of a connection have a receive at the provider.
 //!
 //! ```text
 //!  (none) ── its advert leaves ─▶ wanted ── taken ─▶ posted ─┬─ a message comes ──────────────▶ (none)
@@ -6,33 +6,33 @@
 //!                                   └─ nothing can come ─▶ (none)
 //! ```
 //!
-//! A receive is posted when its advert leaves, so there are never more messages without a receive at the provider than lines of the window,
-//! and none but where the provider refuses the receive for a while. It is taken back only when its sender cannot send for its line any more:
-//! one that comes for a receive that is gone would lie at the provider for ever.
+//! A receive is posted when its advert leaves. So messages find their receive posted, unless the provider refuses it
+//! for a while, and there are never more unexpected ones than lines of the window. A receive is cancelled only when its
+//! sender cannot send for its line any more: a message that came later would stay at the provider for ever.
 
 use crate::line::Line;
 use crate::window::{WINDOW, bit, place};
 
-/// The receives of one connection, by the places of their lines.
+/// The receives of one connection, indexed by the places of their lines.
 #[derive(Debug)]
 pub struct Posted {
     lines: [Line; WINDOW as usize],
     wanted: u64,
     posted: u64,
-    /// Of the posted ones, those that were asked to end.
+    /// Those of the posted ones that were cancelled and have not ended.
     cancelled: u64,
-    /// Something has happened since it was last looked at what may still come.
+    /// Lines may have changed since the last check for receives to cancel.
     stirred: bool,
-    /// The peer is lost: nothing is waited for.
+    /// The peer is lost: all receives are cancelled.
     lost: bool,
 }
 
-/// What is to be done at the provider.
+/// An action at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Post the receive of this line. It may be refused.
     Post(Line),
-    /// Ask for it to end.
+    /// Cancel the receive of this line.
     Cancel(Line),
 }
 
@@ -50,31 +50,32 @@ impl Default for Posted {
 }
 
 impl Posted {
-    /// Whether the place of a line is another one's: its advert waits.
+    /// Whether the place of a line is in use by another line: then its advert waits.
     #[inline]
     pub fn is_taken(&self, line: Line) -> bool {
         (self.wanted | self.posted) & bit(line) != 0
     }
 
-    /// The advert of a line leaves.
+    /// The advert of a line leaves: its receive is to be posted.
     #[inline]
     pub fn advertised(&mut self, line: Line) {
         self.lines[place(line)] = line;
         self.wanted |= bit(line);
     }
 
-    /// Lines may have become complete, or be given up.
+    /// Lines may have become complete, or been withdrawn.
     #[inline]
     pub fn stir(&mut self) {
         self.stirred = true;
     }
 
-    /// The peer is lost: what is posted is taken back, whatever it has begun.
+    /// The peer is lost: all posted receives are cancelled, whatever it has begun.
     pub fn lose(&mut self) {
         (self.lost, self.stirred) = (true, true);
     }
 
-    /// What to do next, if anything. `oldest` is a line before all that are wanted; `may_come` says whether a message may come for a line.
+    /// The next action, if any. `oldest` is at or before all lines to post; `may_come` says whether a message may still
+    /// come for a line.
     #[inline]
     pub fn next_step(&mut self, oldest: Line, may_come: impl Fn(Line) -> bool) -> Option<Step> {
         if self.stirred
@@ -89,7 +90,7 @@ impl Posted {
         Some(Step::Post(self.lines[place(oldest.plus(first))]))
     }
 
-    /// A posted line for which nothing can come. Those that were only wanted are forgotten.
+    /// A posted line for which no message can come. Lines that are not posted yet are dropped.
     fn given_up(&mut self, may_come: impl Fn(Line) -> bool) -> Option<Line> {
         let mut left = self.wanted | self.posted & !self.cancelled;
         while left != 0 {
@@ -108,7 +109,7 @@ impl Posted {
         None
     }
 
-    /// A step was taken. A post that was refused is named again.
+    /// A step was performed. A post that was refused is returned again.
     #[inline]
     pub fn taken(&mut self, step: Step) {
         match step {
@@ -120,7 +121,7 @@ impl Posted {
         }
     }
 
-    /// The receive of a line has ended: by a message, cancelled, or failed. False: none was posted.
+    /// The receive of a line has ended: by a message, cancelled, or failed. False if none was posted.
     #[inline]
     pub fn ended(&mut self, line: Line) -> bool {
         let known = self.posted & bit(line) != 0 && self.lines[place(line)] == line;
@@ -143,7 +144,7 @@ impl Posted {
         (self.wanted | self.posted).count_ones()
     }
 
-    /// Whether there is something to look at.
+    /// Whether there may be a next step.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.wanted != 0 || self.stirred && self.posted & !self.cancelled != 0
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_post_that_was_refused_is_named_again() {
+    fn a_post_that_was_refused_is_returned_again() {
         let mut posted = Posted::default();
         posted.advertised(Line::new(7));
         let step = posted.next_step(Line::new(7), |_| true);
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_peer_is_waited_for_with_nothing() {
+    fn all_receives_of_a_lost_peer_are_cancelled() {
         let mut posted = Posted::default();
         (0..3).for_each(|line| posted.advertised(Line::new(line)));
         all(&mut posted, Line::FIRST, |_| true);

@@ -1,17 +1,17 @@
-//! The tag of a message that is longer than a packet takes: for which line of which connection it is.
+//! SENDRECV: the tag of a part, which names its connection and line.
 //!
 //! ```text
 //!  bit 47   46, 45                 44 to 31   30 to 0
 //!      0    low generation bits    slot       line, modulo 2³¹
 //! ```
 //!
-//! Slot and generation are the receiver's, as in an immediate. A slot is free again only when no receive is posted for it, so no two tags
-//! that are alike are posted at the same time. 48 bits are what the poorest provider compares (cxi, fi_cxi(7)).
+//! Slot and generation are the receiver's, as in an immediate. A slot is freed only when no receive is posted for it,
+//! so no two posted receives have the same tag. Of all providers cxi compares the fewest bits: 48 (fi_cxi(7)).
 
 use crate::ids::Name;
 use crate::line::Line;
 
-/// As many bits are used, from the lowest on.
+/// How many low bits are used.
 pub const TAG_BITS: u32 = 48;
 
 /// A tag, as the provider compares it.
@@ -19,17 +19,17 @@ pub const TAG_BITS: u32 = 48;
 pub struct Tag(u64);
 
 impl Tag {
-    /// What fills a flush's own receive: no connection's line.
+    /// The tag of a flush's own receive, which no line has.
     pub const FLUSH: Self = Self(1 << (TAG_BITS - 1));
 
-    /// A line of a connection, by its receiver's name for it.
+    /// The tag of a line, by the receiver's name for the connection.
     #[inline]
     #[must_use]
     pub const fn of_line(receiver: Name, line: Line) -> Self {
         Self::of(receiver.in_immediate(), line)
     }
 
-    /// The same by slot and generation as an immediate has them.
+    /// The same, by slot and generation as in an immediate.
     #[inline]
     #[must_use]
     pub const fn of(connection: u16, line: Line) -> Self {
@@ -37,7 +37,7 @@ impl Tag {
         Self(generation << 45 | slot << 31 | (line.number() & LINE_MASK) as u64)
     }
 
-    /// For the provider.
+    /// The tag as passed to the provider.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u64 {

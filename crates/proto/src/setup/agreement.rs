@@ -1,4 +1,4 @@
-//! What the HELLOs of two endpoints make of their channel: equal on both ends.
+//! The parameters of a channel, computed from the HELLOs of both endpoints: equal on both ends.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use super::rails::{Rails, pair};
 use crate::bits::{count32, low8, low16};
 use crate::capabilities::{Capabilities, ImmediateWidth};
 
-/// What an endpoint would like a channel to be like. Both ends use the smaller of each.
+/// An endpoint's offers for a channel. Both ends use the smaller of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offers {
     pub ring: Ring,
-    /// The longest message that may come inline, whatever its receive's advert says. At most [`INLINE_BYTES_MAX`].
+    /// The longest inline message. At most [`INLINE_BYTES_MAX`].
     pub inline_bytes_max: u16,
-    /// Messages of so many bytes are shared out between data rails.
+    /// Messages of at least so many bytes are striped over the data rails.
     pub shared_from: u64,
 }
 
 /// What both ends use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// Which rail of ours goes with which of the peer's. Every rail of a channel and of its connections is a place in these
-    /// lists.
+    /// The pairs of our rails and the peer's. Every rail number of a channel and of its connections is an index into
+    /// these lists.
     pub rails: Rails,
     pub capabilities: Capabilities,
     pub ring: Ring,
@@ -37,7 +37,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// None: the two have no data rail or no control rail in common, or one writes and the other sends.
+    /// None if the two have no data rail or no control rail in common, or one uses RDMA and the other SENDRECV.
     pub(super) fn of(us: &Presence, peer: &Hello) -> Option<Self> {
         if us.capabilities.messages != peer.capabilities.messages {
             return None;
@@ -54,7 +54,7 @@ impl Agreement {
         })
     }
 
-    /// What the channel is made with. `key` is a random number; `nth` spreads the first inboxes over the control rails.
+    /// The parameters of the channel. `key` is a random number; `nth` spreads the first inboxes over the control rails.
     pub(super) fn parameters(&self, key: u64, nth: u32, peer_timeout: Duration) -> Parameters {
         let rails = low8(self.rails.control.len() as u64);
         Parameters {
@@ -72,7 +72,8 @@ impl Agreement {
         }
     }
 
-    /// The terms of a connection. `unadvertised`: the longest message without an advert. None: its sizes could not be told.
+    /// The terms of a connection. `unadvertised`: the longest message without an advert. None if the receiver could not
+    /// learn the sizes of messages.
     pub(super) fn terms(
         &self,
         (own, peer): (Name, Name),
@@ -93,7 +94,7 @@ impl Agreement {
     }
 }
 
-/// The longest message that an empty packet of a ring has room for: a longer one would wait for ever.
+/// The longest message that an empty packet of a ring has room for. A longer one could never leave.
 fn longest_inline(ring: Ring) -> u16 {
     let room = ring.packet_bytes_max() - HEADER_BYTES - count32(8 * INLINE_WORDS);
     low16(u64::from(room).min(INLINE_BYTES_MAX as u64))

@@ -10,10 +10,10 @@ use super::handle::Handle;
 use super::opening::{Features, Opening, Outcome, Step};
 use super::proof::{Nonces, Prove};
 
-/// How far a `connect` is.
+/// The progress of a `connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Not yet. For a listener that is closed, or that another connection has won, it stays so.
+    /// Not yet. For a closed listener it stays so.
     Pending,
     Opened,
     Refused(Refusal),
@@ -27,7 +27,7 @@ pub struct Connecting {
     agreement: Agreement,
     refused: Option<Refusal>,
     fault: Option<Fault>,
-    /// The caller has given up. What was asked is still answered.
+    /// The caller has given up. An OPEN that has left is still answered.
     closed: bool,
 }
 
@@ -61,7 +61,7 @@ impl Connecting {
         self.closed = true;
     }
 
-    /// The channel has failed, or the peer has ended it: then its listener is closed for good, too.
+    /// The channel has failed, or the peer has ended it, so that no answer comes.
     pub(in super::super) fn ended(&mut self, failed: bool) {
         if failed {
             self.fault.get_or_insert(Fault::Ended);
@@ -69,7 +69,7 @@ impl Connecting {
         self.opening.lose();
     }
 
-    /// Whether no answer comes any more to a caller that has given up: the slot is free.
+    /// Whether the caller has given up and no answer can come any more, so that the slot can be freed.
     pub(in super::super) fn is_over(&self) -> bool {
         self.closed && !self.opening.is_asked()
     }
@@ -99,7 +99,7 @@ impl Connecting {
         Some(frame)
     }
 
-    /// An answer. With OPENED, the sender that this connection becomes.
+    /// Handles the answer. For OPENED, returns the sender that this connection becomes.
     pub(in super::super) fn received(
         &mut self,
         frame: &Frame,

@@ -1,4 +1,4 @@
-//! The handle that `listen` returns and `connect` is given: 128 bytes that travel through NCCL's bootstrap.
+//! The handle that `listen` returns and `connect` gets: 128 bytes that NCCL's bootstrap carries.
 //!
 //! ```text
 //! 0..8 magic | 8..10 newest version | 10 address length | 11 oldest version | 12..16 check | 16..32 endpoint id
@@ -6,7 +6,7 @@
 //! 112..128 scratch of connect, outside of the check
 //! ```
 //!
-//! Magic, newest version and check lie where they lay in version 1, so that each version can name the other.
+//! Magic, newest version and check have the same places as in version 1, so that each version recognises the other.
 
 use std::fmt;
 
@@ -20,23 +20,23 @@ use super::version::{VERSION, Versions};
 
 /// The longest control address that a handle carries: an InfiniBand address has 48 bytes.
 pub const HANDLE_ADDRESS_BYTES: usize = 48;
-/// The bytes at the end of a handle that are connect's own.
+/// The bytes at the end of a handle in which connect keeps its state.
 pub const SCRATCH_BYTES: usize = 16;
 
-/// Where a listener is, and what proves that it gave the handle out.
+/// A listener's address, and the secret that proves possession of the handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Handle {
     pub versions: Versions,
     pub endpoint: EndpointId,
     pub listener: ListenerId,
     pub secret: Secret,
-    /// Of the control rail on which the endpoint takes two-sided messages.
+    /// The address of the control rail on which the endpoint receives two-sided messages.
     pub control: Bounded<HANDLE_ADDRESS_BYTES>,
-    /// libfabric's name for the format of `control` (`fi_info::addr_format`).
+    /// The address format of `control` (`fi_info::addr_format`).
     pub address_format: u32,
 }
 
-/// Without its secret: whoever has that can connect.
+/// Omits the secret, with which anyone could connect.
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")
@@ -48,14 +48,14 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Why bytes are no handle that we can use.
+/// Why bytes are not a handle that we can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleError {
-    /// Not of this plugin: the ranks use different ones.
+    /// It is not from this plugin: the ranks use different plugins.
     Magic,
-    /// Damaged on its way.
+    /// It was damaged in transit.
     Check,
-    /// The peer speaks none of our versions; the newest one that it speaks.
+    /// The peer speaks none of our versions; this is its newest.
     Version(u16),
     Value(&'static str),
 }
@@ -106,7 +106,7 @@ impl Handle {
             return Err(HandleError::Check);
         }
         let newest = u16::from_le_bytes(array(bytes, 8));
-        // Version 1 has zero where this one has the oldest version.
+        // Version 1 has zero at the place of the oldest version.
         let versions = Versions { oldest: u16::from(bytes[11]), newest };
         if versions.oldest == 0 || versions.common(Versions::OURS).is_none() {
             return Err(HandleError::Version(newest));
@@ -125,7 +125,7 @@ impl Handle {
         })
     }
 
-    /// What connect keeps in the handle between its retries; zero in a fresh one.
+    /// The state that connect keeps in the handle between its calls; zero in a new handle.
     pub fn scratch(bytes: &[u8; HANDLE_BYTES]) -> [u8; SCRATCH_BYTES] {
         array(bytes, SCRATCH_AT)
     }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_gives_back_what_it_was_made_of() {
+    fn a_handle_decodes_to_what_it_was_made_of() {
         for address in 0..=HANDLE_ADDRESS_BYTES {
             let handle = handle(address);
             assert_eq!(Handle::decode(&handle.encode()), Ok(handle));
@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_version_1_and_2_name_each_other() {
-        // What version 1 read first: magic, version at 8, the check over all but the scratch.
+    fn handles_of_version_1_and_2_recognise_each_other() {
+        // A handle of version 1: magic, version at 8, the check over all but the scratch.
         let mut old = [0; HANDLE_BYTES];
         old[..8].copy_from_slice(b"Ironrail");
         old[8..10].copy_from_slice(&1_u16.to_le_bytes());

@@ -1,8 +1,8 @@
-//! HELLO: one endpoint presents itself to another. It says all of itself each time, so that it may be lost, repeated, and cross
-//! another.
+//! HELLO: the handshake message by which one endpoint describes itself to another. It is complete each time, so it may
+//! be lost, repeated, or cross another.
 //!
-//! The envelope (magic, version, kind, length, check) and the fields of type, length and value are those of version 1; unknown
-//! types are skipped, missing and repeated ones refused. Only rails and entries repeat.
+//! The envelope (magic, version, kind, length, check) and the type–length–value fields are those of version 1. Unknown
+//! types are skipped; missing and repeated ones are refused, except that rails and entries may repeat.
 
 use crate::bits::low8;
 use crate::capabilities::Capabilities;
@@ -17,13 +17,13 @@ use super::agreement::Offers;
 use super::proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, hello_words, verify};
 use super::version::VERSION;
 
-/// Listeners that one HELLO can name; more take turns.
+/// Listeners that one HELLO can name: the newest ones.
 pub const MAX_ENTRIES: usize = 16;
 pub const MAX_HELLO_BYTES: usize = MAX_MESSAGE_BYTES;
-/// What the channel says along: an inbox, and how far it is.
+/// The longest letter of the channel inside a HELLO.
 pub const MAX_CHANNEL_BYTES: usize = 240;
 
-/// Who is at the other end; for words to the user.
+/// The process at the other end, for log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     pub host: Name,
@@ -32,15 +32,15 @@ pub struct Host {
     /// The provider's own version, and libfabric's: major in the high half, minor in the low one.
     pub provider_version: u32,
     pub libfabric_version: u32,
-    /// A fingerprint of the settings that both ends should share: a byte for each, zeros behind.
+    /// A fingerprint of the settings that should be equal on both ends: a byte for each, then zeros.
     pub settings: [u8; FINGERPRINT_BYTES],
 }
 
-/// A listener that the sender of a HELLO connects to or made, and the proof that it has its secret.
+/// A listener that the sender of a HELLO connects to or has made, with a proof that the sender has its secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub listener: ListenerId,
-    /// [`Role`]; `None` stands for no entry.
+    /// `None` stands for no entry.
     pub role: Option<Role>,
     pub proof: Proof,
 }
@@ -53,7 +53,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// False if there are as many as fit.
+    /// False if there is no room.
     pub fn push(&mut self, entry: Entry) -> bool {
         let Some(place) = self.list.get_mut(self.count) else { return false };
         *place = entry;
@@ -66,27 +66,27 @@ impl Entries {
     }
 }
 
-/// One endpoint, as it presents itself to another.
+/// The contents of a HELLO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub from: EndpointId,
-    /// Whom it is meant for.
+    /// The recipient.
     pub to: EndpointId,
-    /// Drawn at random for this peer; never 0.
+    /// A random number for this peer; never 0.
     pub nonce: u64,
-    /// The peer's nonce, once it is known; else 0.
+    /// The peer's nonce once it is known, else 0.
     pub echo: u64,
     pub capabilities: Capabilities,
     pub offers: Offers,
     pub rails: Vec<Rail>,
     pub host: Host,
     pub entries: Entries,
-    /// The channel's own letter, without the zeros at its end; empty before there is a channel.
+    /// The channel's letter, without trailing zeros; empty before there is a channel.
     pub channel: codec::Bounded<MAX_CHANNEL_BYTES>,
 }
 
 impl Hello {
-    /// Adds an entry with its proof. Nonces and ids stand already.
+    /// Adds an entry with its proof. Nonces and ids must be set before.
     pub fn add_entry(
         &mut self,
         listener: ListenerId,
@@ -104,8 +104,8 @@ impl Hello {
         hello_words(&self.from, &self.to, nonces, listener, role)
     }
 
-    /// Whether it has any effect: it is for us, its echo is our nonce or nothing, and an entry of it is proven by the secret that
-    /// we have for its listener. `secret_of` is asked with the prover's role.
+    /// Whether the HELLO may have an effect: it is for us, its echo is our nonce or 0, and one of its entries is proven
+    /// by our secret for its listener. `secret_of` gets the prover's role.
     pub fn is_proven(
         &self,
         us: &EndpointId,
@@ -142,7 +142,7 @@ impl Hello {
         writer.seal_as(VERSION, HELLO)
     }
 
-    /// Reads the message at the beginning of `bytes`.
+    /// Decodes the message at the beginning of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
         let envelope = codec::open(bytes)?;
         if envelope.version != VERSION {
@@ -218,7 +218,7 @@ impl Entry {
     }
 }
 
-/// Every field there is, as far as a message has it.
+/// All known fields, as far as a message has them.
 #[derive(Default)]
 struct Fields {
     from: Option<EndpointId>,

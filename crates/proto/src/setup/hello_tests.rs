@@ -1,4 +1,4 @@
-//! HELLO against its bytes, and against who may say it.
+//! HELLO: its encoding, and which senders it is accepted from.
 
 use super::*;
 use crate::capabilities::ImmediateWidth;

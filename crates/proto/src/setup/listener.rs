@@ -1,7 +1,8 @@
-//! A listener: it proves and queues the OPENs that name it until `accept` takes them.
+//! A listener: verifies the OPENs that name it, and queues them for `accept`.
 //!
-//! After its close it is remembered among the last ones, so that connects that lose to the close are answered: NCCL's shared
-//! communicators connect to listeners that are never accepted from, and `connect` then stays without an answer for ever.
+//! The last listeners that were closed are remembered, so that a connect that comes too late is answered with REFUSED
+//! *closed*, which keeps it pending. That is needed because NCCL's shared communicators connect to listeners that never
+//! accept.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use super::super::frame::{Open, Refusal, Refused};
 use super::super::ids::ListenerId;
 use super::proof::{Nonces, Proof, Prove, Secret, open_words, verify};
 
-/// OPENs that wait at one listener. NCCL accepts one connection from each.
+/// OPENs that one listener queues. NCCL accepts one connection from each.
 pub const QUEUE: usize = 64;
 /// Closed listeners that an endpoint remembers.
 pub const REMEMBERED: usize = 1024;
@@ -17,7 +18,7 @@ pub const REMEMBERED: usize = 1024;
 /// An OPEN that waits for `accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// The caller's own name for the channel that it came by.
+    /// The number of the channel that it came by.
     pub channel: u32,
     pub open: Open,
 }
@@ -43,7 +44,8 @@ impl Listener {
         &self.secret
     }
 
-    /// An OPEN names this listener. `nonces`: the peer's is the prover's. An error is to be answered by REFUSED.
+    /// Verifies and queues an OPEN that names this listener. In `nonces` the peer is the prover. An error is to be
+    /// answered by REFUSED.
     pub fn heard(
         &mut self,
         asked: Asked,
@@ -60,24 +62,24 @@ impl Listener {
         Ok(())
     }
 
-    /// The oldest OPEN.
+    /// Takes the oldest OPEN.
     pub fn accept(&mut self) -> Option<Asked> {
         self.queue.pop_front()
     }
 
-    /// The channel is gone: so are its OPENs.
+    /// The channel is gone: drops its OPENs.
     pub fn forget_channel(&mut self, channel: u32) {
         self.queue.retain(|asked| asked.channel != channel);
     }
 
-    /// Closes: who waits has lost, and is to be answered so.
+    /// Closes the listener. Returns the refusals to send for the OPENs that were queued.
     pub fn close(self, closed: &mut ClosedListeners) -> impl Iterator<Item = (u32, Refused)> {
         closed.remember(self.id, self.secret);
         self.queue.into_iter().map(|asked| (asked.channel, refuse(&asked.open, Refusal::Closed)))
     }
 }
 
-/// The answer to an OPEN that is refused.
+/// The REFUSED for an OPEN.
 pub fn refuse(open: &Open, why: Refusal) -> Refused {
     Refused { to: open.from, why, detail: 0 }
 }
@@ -87,7 +89,7 @@ fn is_proven(open: &Open, secret: &Secret, nonces: Nonces, prove: &impl Prove) -
     verify(prove, secret, &words, Proof(open.proof))
 }
 
-/// The secrets of the last listeners that were closed.
+/// The secrets of the listeners that were closed last.
 #[derive(Debug, Default)]
 pub struct ClosedListeners {
     list: VecDeque<(ListenerId, Secret)>,
@@ -105,7 +107,7 @@ impl ClosedListeners {
         self.list.iter().rev().find(|(closed, _)| *closed == id).map(|(_, secret)| secret)
     }
 
-    /// Why an OPEN is refused whose listener is not open.
+    /// The cause for refusing an OPEN whose listener is not open.
     pub fn refusal(&self, open: &Open, nonces: Nonces, prove: &impl Prove) -> Refusal {
         match self.secret(open.listener) {
             Some(secret) if is_proven(open, secret, nonces, prove) => Refusal::Closed,
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_a_closing_listener_loses_and_so_does_who_comes_later() {
+    fn opens_that_wait_at_a_closing_listener_and_later_ones_are_refused_as_closed() {
         let mut closed = ClosedListeners::default();
         let mut listener = Listener::new(ListenerId(4), SECRET);
         listener.heard(asked(1, 4, &SECRET), NONCES, &Mixing).unwrap();
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_closed_listeners_are_remembered_as_was_said() {
+    fn no_more_closed_listeners_are_remembered_than_the_bound() {
         let mut closed = ClosedListeners::default();
         for id in 0..2000 {
             assert_eq!(Listener::new(ListenerId(id), SECRET).close(&mut closed).count(), 0);

@@ -1,4 +1,4 @@
-//! One peer of an endpoint: how the two come to know each other, and what each HELLO to it says.
+//! The handshake with one peer of an endpoint, and the contents of each HELLO to it.
 //!
 //! ```text
 //!  connect ──▶ Greeting: HELLO without a letter, repeated ──┐        (until the channel is made: each may find no memory)
@@ -6,8 +6,8 @@
 //!              (nothing known) ─────────────────────────────┘                     its letters travel in HELLOs
 //! ```
 //!
-//! A met peer stays known for as long as the endpoint lives, also after its channel has ended: a late HELLO makes no second
-//! channel.
+//! A peer that was met is kept as long as the endpoint lives, also after its channel has ended, so that a late HELLO
+//! makes no second channel.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,15 +25,15 @@ use super::proof::{EndpointId, Nonces, Prove, Role, Secret};
 use crate::codec::Bounded;
 use crate::rails::Rail;
 
-/// Which end of a channel of an endpoint with itself.
+/// Distinguishes the two ends of a channel of an endpoint with itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Half {
-    /// It connects. With another endpoint, there is only this one.
+    /// The end that connects; with another endpoint the only one.
     First,
     Second,
 }
 
-/// A listener for which the two meet, and its secret. `role` is ours.
+/// A listener that connects the two endpoints, and its secret. `role` is ours.
 #[derive(Clone, Copy, Debug)]
 struct Voucher {
     listener: ListenerId,
@@ -41,7 +41,7 @@ struct Voucher {
     secret: Secret,
 }
 
-/// Where a peer is reached of which only a handle is known.
+/// The HELLOs to a peer of which only a handle is known.
 #[derive(Clone, Debug)]
 struct Greeting {
     handle: Handle,
@@ -49,7 +49,7 @@ struct Greeting {
     wait: Duration,
 }
 
-/// What a peer's HELLO said.
+/// What a peer's first proven HELLO said.
 #[derive(Clone, Debug)]
 pub(super) struct Met {
     nonce: u64,
@@ -77,7 +77,7 @@ impl Meeting {
         Self { peer, half, nonce: nonce.max(1), key, vouchers, greeting, met, channel }
     }
 
-    /// We were given a handle of this peer's.
+    /// `connect` got a handle of this peer.
     pub(super) fn given(&mut self, handle: &Handle) {
         self.vouch(handle.listener, Role::Connects, handle.secret);
         if self.channel.is_none() && self.greeting.is_none() {
@@ -86,7 +86,7 @@ impl Meeting {
         }
     }
 
-    /// HELLOs name the newest.
+    /// Adds a listener to the entries of HELLOs, which name the newest ones.
     fn vouch(&mut self, listener: ListenerId, role: Role, secret: Secret) {
         let same = |voucher: &Voucher| (voucher.listener, voucher.role) == (listener, role);
         if self.vouchers.iter().any(same) {
@@ -98,14 +98,15 @@ impl Meeting {
         self.vouchers.push_back(Voucher { listener, role, secret });
     }
 
-    /// The secret in the handle that we were given of this listener of the peer's.
+    /// The secret in the handle of this listener of the peer, if `connect` got one.
     fn given_secret(&self, listener: ListenerId) -> Option<Secret> {
         let given =
             |voucher: &&Voucher| (voucher.listener, voucher.role) == (listener, Role::Connects);
         self.vouchers.iter().find(given).map(|voucher| voucher.secret)
     }
 
-    /// Whether a HELLO is this peer's. `secret_of` knows our own listeners. The first one that is decides its nonce for good.
+    /// Whether a HELLO is proven to be from this peer. `secret_of` returns secrets of our own listeners. The first
+    /// proven HELLO fixes the peer's nonce.
     pub(super) fn proves(
         &self,
         hello: &Hello,
@@ -121,7 +122,7 @@ impl Meeting {
         known && hello.is_proven(us, Some(self.nonce), secret, prove)
     }
 
-    /// Its proven HELLO.
+    /// Handles a proven HELLO.
     pub(super) fn heard(
         &mut self,
         hello: &Hello,
@@ -145,7 +146,7 @@ impl Meeting {
         }
     }
 
-    /// Its channel is made, which says HELLO by itself from now on.
+    /// The peer's channel is made. It sends HELLOs from now on.
     pub(super) fn join(&mut self, channel: ChannelId) {
         self.channel = Some(channel);
         self.greeting = None;
@@ -163,7 +164,7 @@ impl Meeting {
         self.nonce
     }
 
-    /// With ours as the prover's, or as the verifier's.
+    /// Both nonces, with ours as the prover's or the verifier's.
     pub(super) fn nonces(&self, ours: Prover) -> Option<Nonces> {
         let theirs = self.met.as_ref()?.nonce;
         Some(match ours {
@@ -172,14 +173,14 @@ impl Meeting {
         })
     }
 
-    /// The control address of the handle, and its format, if a HELLO is to go there now.
+    /// The control address of the handle, and its format, if a HELLO is due to it now.
     pub(super) fn is_due(&self, now: Moment) -> Option<(Bounded<48>, u32)> {
         let greeting = self.greeting.as_ref()?;
         let due = greeting.said.is_none_or(|said| now.since(said) >= greeting.wait);
         due.then_some((greeting.handle.control, greeting.handle.address_format))
     }
 
-    /// It was posted.
+    /// The HELLO was posted.
     pub(super) fn said(&mut self, now: Moment) {
         if let Some(greeting) = &mut self.greeting
             && greeting.said.replace(now).is_some()
@@ -188,7 +189,7 @@ impl Meeting {
         }
     }
 
-    /// A HELLO to it, with the channel's letter if there is one.
+    /// A HELLO to the peer, with the channel's letter if there is one.
     pub(super) fn hello(
         &self,
         us: &Presence,
@@ -214,7 +215,7 @@ impl Meeting {
     }
 }
 
-/// Whose proof it is.
+/// Which side proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prover {
     Us,

@@ -8,14 +8,14 @@ use crate::codec::{self, Bounded, HandshakeError, Reader, Writer};
 /// A two-sided message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// HELLO; [`Hello::channel`] has the letter, as soon as there is one.
+    /// HELLO. [`Hello::channel`] has the letter, once there is a channel.
     Hello(Box<Hello>),
-    /// QUERY, STATUS or TRIAL: its key says which channel it is for.
+    /// QUERY, STATUS or TRIAL. Its key identifies the channel.
     Letter(Letter),
 }
 
 impl Message {
-    /// Reads the message at the beginning of `bytes`.
+    /// Decodes the message at the beginning of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
         let envelope = codec::open(bytes)?;
         if envelope.version != VERSION || envelope.kind != LETTER {
@@ -35,12 +35,12 @@ impl Message {
         }
     }
 
-    /// The message of a letter that is no HELLO.
+    /// The message for a letter that is not a HELLO.
     pub fn encode_letter(letter: &Letter) -> Result<Vec<u8>, HandshakeError> {
         Self::encode_letter_into(letter, Vec::new())
     }
 
-    /// The same in the memory of an earlier message: nothing is allocated where that is long enough.
+    /// The same, in the memory of an earlier message: nothing is allocated if that is long enough.
     pub fn encode_letter_into(letter: &Letter, into: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
         let mut writer = Writer::reusing(into);
         let words = letter.encode();
@@ -49,14 +49,14 @@ impl Message {
     }
 }
 
-/// The letter in a HELLO: its words without the zeros at the end.
+/// The letter inside a HELLO: its words without trailing zeros.
 pub(super) fn pack(letter: &Letter) -> Bounded<MAX_CHANNEL_BYTES> {
     let words = letter.encode();
     let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
     Bounded::new(words.map(u64::to_le_bytes)[..used].as_flattened()).unwrap_or_default()
 }
 
-/// None: no letter came along. An error: these bytes are none of ours.
+/// The letter inside a HELLO, if there is one. An error if the bytes are not a letter.
 pub(super) fn unpack(bytes: &[u8]) -> Result<Option<Letter>, HandshakeError> {
     if bytes.is_empty() {
         return Ok(None);
@@ -81,7 +81,7 @@ fn letter_of(bytes: &[u8]) -> Result<Letter, HandshakeError> {
     Letter::decode(&words).ok_or(wrong)
 }
 
-/// The kind of a message that is a letter alone.
+/// The kind of a message that is only a letter.
 const LETTER: u16 = 33;
 /// The type of its field.
 const WORDS: u16 = 60;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn each_letter_travels_in_its_own_kind_of_message_only() {
+    fn each_letter_is_decoded_from_its_own_kind_of_message_only() {
         let [hello, query] = letters();
         assert_eq!(unpack(pack(&hello).as_bytes()), Ok(Some(hello)));
         assert!(unpack(pack(&query).as_bytes()).is_err());
@@ -127,7 +127,7 @@ mod tests {
     fn bytes_that_are_no_letter_are_refused() {
         let bytes = pack(&letters()[0]);
         for cut in 1..bytes.as_bytes().len() {
-            // Words that are missing at the end are zeros: another letter, which the check of its HELLO tells apart.
+            // Missing words at the end read as zeros, which makes another letter; the check of the HELLO detects that.
             let letter = unpack(&bytes.as_bytes()[..cut]);
             assert!(letter.is_err() || cut.is_multiple_of(8), "{cut}");
             assert_ne!(letter, Ok(Some(letters()[0])));

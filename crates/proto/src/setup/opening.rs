@@ -1,4 +1,4 @@
-//! The side that connects: its OPEN leaves once the channel is met, and is answered once.
+//! The connecting side: sends OPEN once the channel is ready, and handles the one answer.
 //!
 //! ```text
 //!  ToOpen ── open_left ─▶ Asked ─┬─ OPENED ────────────────▶ Opened
@@ -16,18 +16,18 @@ use super::super::window::WINDOW;
 use super::proof::{Nonces, Prove, Secret, open_words};
 use crate::limits::MAX_GROUP;
 
-/// How long to wait after "busy", at first and at most; it doubles each time.
+/// Back-off after "busy": initial value and maximum. It doubles each time.
 pub const BUSY_WAIT: Duration = Duration::from_millis(1);
 pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(100);
-/// After so long without an answer the log says who is waited for.
+/// After so long without an answer a log line names the peer.
 pub const COMPLAINT: Duration = Duration::from_secs(30);
 
-/// How a side can send or receive on a connection, beside its endpoint's capabilities.
+/// How a side can send or receive on a connection, in addition to its endpoint's capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Receives may come in groups.
+    /// Receives may be grouped.
     pub groups: bool,
-    /// Every message is to take the path of FIN.
+    /// Every message must take the FIN path.
     pub fin_only: bool,
 }
 
@@ -36,19 +36,19 @@ impl Features {
         self.groups as u32 | (self.fin_only as u32) << 1
     }
 
-    /// Bits of a later version that we do not know are ignored.
+    /// Unknown bits, of a later version, are ignored.
     pub const fn from_bits(bits: u32) -> Self {
         Self { groups: bits & 1 != 0, fin_only: bits & 2 != 0 }
     }
 
-    /// What both ends make of theirs.
+    /// The features that the connection uses.
     #[must_use]
     pub const fn agree(self, other: Self) -> Self {
         Self { groups: self.groups && other.groups, fin_only: self.fin_only || other.fin_only }
     }
 }
 
-/// What a listening side answers to an OPEN that it accepts.
+/// The OPENED for an OPEN that is accepted.
 pub fn opened(open: &Open, from: Name, ours: Features, inline_bytes_max: u16) -> Opened {
     let agreed = ours.agree(Features::from_bits(open.features));
     Opened {
@@ -61,20 +61,20 @@ pub fn opened(open: &Open, from: Name, ours: Features, inline_bytes_max: u16) ->
     }
 }
 
-/// How a connection came out.
+/// The result of an OPEN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Opened(Opened),
     Refused(Refusal),
 }
 
-/// What the caller of `connect` does next.
+/// What to do next for a `connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Wait,
     /// Append an OPEN, then call [`Opening::open_left`].
     Open,
-    /// Said once.
+    /// Returned once.
     End(Outcome),
 }
 
@@ -87,12 +87,12 @@ enum State {
     },
     Opened(Opened),
     Refused(Refusal),
-    /// The listener is closed, or another connection has won it.
+    /// The listener is closed: no answer comes.
     Lost,
     Over,
 }
 
-/// A connection that is asked for.
+/// A requested connection.
 #[derive(Debug)]
 pub struct Opening {
     from: Name,
@@ -111,7 +111,7 @@ impl Opening {
         Self { from, listener, secret, features, state, busy_wait, began: None, complained: false }
     }
 
-    /// What to do now. `met`: both nonces of the channel are known.
+    /// The next step. `met`: both nonces of the channel are known.
     pub fn step(&mut self, met: bool, now: Moment) -> Step {
         self.began.get_or_insert(now);
         match self.state {
@@ -129,14 +129,14 @@ impl Opening {
         if met && self.state == State::ToOpen { Step::Open } else { Step::Wait }
     }
 
-    /// The OPEN to append. `nonces`: ours is the prover's.
+    /// The OPEN to append. In `nonces` we are the prover.
     pub fn open(&self, nonces: Nonces, prove: &impl Prove) -> Open {
         let (from, listener, features) = (self.from, self.listener, self.features.bits());
         let proof = prove.prove(&self.secret, &open_words(nonces, listener, from, features)).0;
         Open { from, listener, features, proof }
     }
 
-    /// From when on an OPEN is to leave; None: not before something else happens.
+    /// When an OPEN is due; None: not before another event.
     pub(super) fn due(&self) -> Option<Moment> {
         match self.state {
             State::ToOpen => Some(Moment::default()),
@@ -145,7 +145,7 @@ impl Opening {
         }
     }
 
-    /// Whether an OPEN has left that is not answered.
+    /// Whether an OPEN has left and is not answered.
     pub(super) fn is_asked(&self) -> bool {
         self.state == State::Asked
     }
@@ -164,7 +164,7 @@ impl Opening {
         }
     }
 
-    /// The answer. False: nothing was asked, or what it says cannot be.
+    /// Handles OPENED. False if it is unexpected or invalid.
     pub fn opened(&mut self, opened: &Opened) -> bool {
         let group = usize::from(opened.group_max);
         let offered = u32::from(opened.window) == WINDOW
@@ -177,7 +177,7 @@ impl Opening {
         true
     }
 
-    /// The answer of a listener that does not accept. False: nothing was asked.
+    /// Handles REFUSED. False if it is unexpected.
     pub fn refused(&mut self, refused: &Refused, now: Moment) -> bool {
         if self.state != State::Asked || refused.to != self.from {
             return false;
@@ -194,7 +194,7 @@ impl Opening {
         true
     }
 
-    /// Whether to say now who is waited for: once.
+    /// Whether to log now that no answer came: true once.
     pub fn complains(&mut self, now: Moment) -> bool {
         let waits = !matches!(self.state, State::Opened(_) | State::Refused(_) | State::Over);
         let long = self.began.is_some_and(|began| now.since(began) >= COMPLAINT);
@@ -203,7 +203,7 @@ impl Opening {
         complains
     }
 
-    /// What the peer is to call this connection.
+    /// Our name for this connection, which the peer's frames carry.
     pub fn name(&self) -> Name {
         self.from
     }
@@ -251,7 +251,7 @@ mod tests {
         let mut opening = opening();
         let answer = answer(&opening);
         assert_eq!(opening.step(false, at(0)), Step::Wait);
-        assert!(!opening.opened(&answer), "nothing was asked");
+        assert!(!opening.opened(&answer), "no OPEN has left");
         assert_eq!(opening.step(true, at(0)), Step::Open);
         assert_eq!(opening.step(true, at(1)), Step::Open, "until it has left");
         opening.open_left();
@@ -279,12 +279,12 @@ mod tests {
             let mut opening = asked();
             assert!(opening.refused(&refusal(&opening, why), at(1)));
             assert_eq!(opening.step(true, at(1)), Step::End(Outcome::Refused(why)));
-            assert_eq!(opening.step(true, at(1)), Step::Wait, "said once");
+            assert_eq!(opening.step(true, at(1)), Step::Wait, "returned once");
         }
     }
 
     #[test]
-    fn a_busy_listener_is_asked_again_after_longer_and_longer_waits() {
+    fn an_open_to_a_busy_listener_is_repeated_with_back_off() {
         let mut opening = asked();
         let mut now = 0;
         for wait in [1, 2, 4, 8, 16, 32, 64, 100, 100, 100] {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_for_others_or_beyond_what_was_asked_are_dropped() {
+    fn answers_for_others_or_beyond_what_was_requested_are_dropped() {
         let right = answer(&opening());
         let plain = Features::default();
         for wrong in [
@@ -311,7 +311,7 @@ mod tests {
         let mut single = Opening::new(name(3), ListenerId(5), Secret([1; 16]), plain);
         single.step(true, at(0));
         single.open_left();
-        assert!(!single.opened(&right), "groups were not asked for");
+        assert!(!single.opened(&right), "groups were not requested");
         let mut opening = asked();
         let other = Refused { to: name(4), ..refusal(&opening, Refusal::Proof) };
         assert!(!opening.refused(&other, at(0)));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_waited_for_is_said_once_after_half_a_minute() {
+    fn a_connect_without_an_answer_is_logged_once_after_half_a_minute() {
         let mut opening = asked();
         assert!(!opening.complains(at(29_999)));
         assert!(opening.complains(at(30_000)));

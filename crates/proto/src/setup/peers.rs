@@ -1,6 +1,6 @@
-//! What set-up an endpoint keeps: its listeners, and the peers that it meets.
+//! The set-up state of an endpoint: its listeners and its peers.
 //!
-//! It says what to send and what to make, and does neither: see [the sequence](super#the-sequence).
+//! It only decides what to send and what to create; the caller does it: see [the sequence](super#the-sequence).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,23 +28,24 @@ use crate::codec::Address;
 use crate::codec::{Bounded, HandshakeError};
 use crate::rails::Rail;
 
-/// Names a peer of an endpoint. An endpoint that talks to itself is two peers, one for each end of that channel.
+/// The number of a peer of an endpoint. An endpoint that connects to itself has two peers, one for each end of that
+/// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// What an endpoint says of itself in each HELLO.
+/// What an endpoint's HELLOs say about itself.
 #[derive(Clone, Debug)]
 pub struct Presence {
-    /// Drawn at random.
+    /// A random number.
     pub id: EndpointId,
     pub capabilities: Capabilities,
-    /// 1 to 16, at least one of them with a control address.
+    /// 1 to 16 rails, at least one of them with a control address.
     pub rails: Vec<Rail>,
     pub host: Host,
     pub offers: Offers,
 }
 
-/// A HELLO to be sent to a peer that is not met yet.
+/// A HELLO to send to a peer that is not met yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     pub peer: PeerId,
@@ -54,30 +55,30 @@ pub struct Greeting {
     pub bytes: Vec<u8>,
 }
 
-/// What a two-sided message asks for.
+/// What to do after a two-sided message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Nothing; why, for a counter or a line in the log.
+    /// Nothing; the cause is for a counter or the log.
     Nothing(Ignored),
-    /// A peer of an older version asks for a connection: see [`refuse_old`](super::refuse_old).
+    /// A peer of an older version requests a connection: see [`refuse_old`](super::refuse_old).
     Old { version: u16, request: OldRequest },
-    /// The peer is met and has no channel yet: it is to be made ([`Peers::parameters`], [`Peers::join`]), then gets the
-    /// letter, if there is one. Said again with the next HELLO if that is not possible now.
+    /// The peer is met and has no channel yet: make it ([`Peers::parameters`], [`Peers::join`]), then pass it the
+    /// letter, if there is one. If that is not possible now, the next HELLO returns the same.
     Meets { peer: PeerId, letter: Option<Letter> },
-    /// For [`Event::Letter`](super::super::Event::Letter).
+    /// A letter, to be passed on as [`Event::Letter`](super::super::Event::Letter).
     Letter { channel: ChannelId, letter: Letter, proven: bool },
 }
 
 /// Why a message has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// It is no message of ours.
+    /// It is not a valid message.
     Bytes(HandshakeError),
-    /// No secret that we know proves it, or it is not of this peer, or not for us.
+    /// It is not proven by a secret that we know, or not from this peer, or not for us.
     Unproven,
-    /// A letter for no channel of ours.
+    /// A letter with a key of no channel.
     Stranger,
-    /// The peer is known, and it says nothing new.
+    /// The peer is known, and there is nothing new in it.
     Known,
     /// The two have no data rail or no control rail in common.
     NoRail(PeerId),
@@ -105,12 +106,12 @@ impl<P: Prove> Peers<P> {
         }
     }
 
-    /// What the endpoint was found to be able to do. No HELLO is sent or heard before that is known.
+    /// Sets the capabilities that the probe found. No HELLO is sent or handled before.
     pub fn settle(&mut self, found: Capabilities) {
         self.us.capabilities = found;
     }
 
-    /// A data rail of ours, by its place in our list, is reached at another address from now on.
+    /// Sets the new address of one of our data rails.
     pub fn rename(&mut self, rail: usize, address: Address) {
         if let Some(rail) = self.us.rails.get_mut(rail) {
             rail.data = address;
@@ -121,8 +122,8 @@ impl<P: Prove> Peers<P> {
         &self.us
     }
 
-    /// A new listener and the handle that names it. `secret` is drawn at random; `control` is where the endpoint takes
-    /// two-sided messages. None: so many listeners were made that no number is left.
+    /// Makes a listener, and its handle. `secret` is random; `control` is where the endpoint receives two-sided
+    /// messages. None if all numbers of listeners are used up.
     pub fn listen(
         &mut self,
         secret: Secret,
@@ -136,20 +137,21 @@ impl<P: Prove> Peers<P> {
         Some(Handle { versions, endpoint, listener, secret, control, address_format })
     }
 
-    /// Closes a listener. Each that waits at it is to be answered by [`Endpoint::refuse`](super::super::Endpoint::refuse).
+    /// Closes a listener. Each OPEN that was queued is to be answered by
+    /// [`Endpoint::refuse`](super::super::Endpoint::refuse).
     pub fn close(&mut self, listener: ListenerId) -> impl Iterator<Item = (ChannelId, Refused)> {
         let listener = self.listeners.remove(&listener);
         let waiting = listener.map(|listener| listener.close(&mut self.closed));
         waiting.into_iter().flatten().map(|(channel, refused)| (ChannelId(channel), refused))
     }
 
-    /// The oldest OPEN at a listener. Take it only if a slot is vacant: it is answered by the flow of
-    /// [`accepting`](Self::accepting), or by a refusal.
+    /// Takes the oldest OPEN at a listener. Call it only if a slot is vacant. The OPEN must be answered, by the flow of
+    /// [`accepting`](Self::accepting) or by a refusal.
     pub fn accept(&mut self, listener: ListenerId) -> Option<Asked> {
         self.listeners.get_mut(&listener)?.accept()
     }
 
-    /// `connect` was given this handle. `draw` answers random numbers.
+    /// `connect` got this handle. `draw` returns random numbers.
     pub fn meet(&mut self, handle: &Handle, draw: &mut impl FnMut() -> u64) -> PeerId {
         let index = self.find(&handle.endpoint, Half::First);
         let index = index.unwrap_or_else(|| self.make(handle.endpoint, Half::First, draw));
@@ -174,7 +176,7 @@ impl<P: Prove> Peers<P> {
         self.meetings.iter().find(|meeting| meeting.channel == Some(channel))
     }
 
-    /// A HELLO that is due to a peer that is not met. It is due again until [`greeted`](Self::greeted).
+    /// A HELLO that is due to a peer that is not met. It is returned again until [`greeted`](Self::greeted).
     pub fn next_hello(&self, now: Moment) -> Option<Greeting> {
         let due = |(index, meeting): (usize, &Meeting)| {
             let (control, address_format) = meeting.is_due(now)?;
@@ -185,20 +187,20 @@ impl<P: Prove> Peers<P> {
         self.meetings.iter().enumerate().find_map(due)
     }
 
-    /// That HELLO was posted.
+    /// The HELLO of [`next_hello`](Self::next_hello) was posted.
     pub fn greeted(&mut self, peer: PeerId, now: Moment) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
             meeting.said(now);
         }
     }
 
-    /// The message for a letter of a channel's: what [`Perform::send`](super::super::Perform::send) posts. None: there is
-    /// no such channel, or the HELLO is longer than a message may be.
+    /// The message for a channel's letter, for [`Perform::send`](super::super::Perform::send) to post. None if there is
+    /// no such channel, or the HELLO is too long for a message.
     pub fn message(&self, channel: ChannelId, letter: &Letter) -> Option<Vec<u8>> {
         self.message_into(channel, letter, Vec::new())
     }
 
-    /// The same in the memory of an earlier message: a QUERY or STATUS allocates nothing where that is long enough.
+    /// The same, in the memory of an earlier message: a QUERY or STATUS allocates nothing if that is long enough.
     pub fn message_into(
         &self,
         channel: ChannelId,
@@ -215,7 +217,7 @@ impl<P: Prove> Peers<P> {
         bytes.ok()
     }
 
-    /// A two-sided message has come.
+    /// Handles a two-sided message.
     pub fn heard(&mut self, bytes: &[u8], draw: &mut impl FnMut() -> u64) -> Heard {
         if let Some((version, request)) = speaks_old(bytes) {
             return Heard::Old { version, request };
@@ -235,13 +237,13 @@ impl<P: Prove> Peers<P> {
 
     fn heard_hello(&mut self, hello: &Hello, draw: &mut impl FnMut() -> u64) -> Heard {
         let letter = match unpack(hello.channel.as_bytes()) {
-            // Whoever lends an inbox knows our nonce.
+            // A peer that lends an inbox has seen our nonce.
             Ok(letter) => letter.filter(|_| hello.echo != 0),
             Err(error) => return Heard::Nothing(Ignored::Bytes(error)),
         };
         let half = self.half_for(hello);
         let found = self.find(&hello.from, half);
-        // One that is not known is kept only if the HELLO is proven.
+        // A new peer is kept only if its HELLO is proven.
         let index = found.unwrap_or_else(|| self.make(hello.from, half, draw));
         let (listeners, closed) = (&self.listeners, &self.closed);
         let secret_of = |id: ListenerId| {
@@ -265,29 +267,29 @@ impl<P: Prove> Peers<P> {
         }
     }
 
-    /// Which of ours a HELLO is for. Of an endpoint with itself it is for the end that has not sent it.
+    /// Which half a HELLO is for. From the endpoint itself, it is for the half that has not sent it.
     fn half_for(&self, hello: &Hello) -> Half {
         let first = self.find(&hello.from, Half::First);
         let own = |index: usize| self.meetings[index].nonce() == hello.nonce;
         if hello.from == self.us.id && first.is_some_and(own) { Half::Second } else { Half::First }
     }
 
-    /// What both ends use; None: the peer is not met.
+    /// What both ends use; None if the peer is not met.
     pub fn agreement(&self, peer: PeerId) -> Option<&Agreement> {
         self.meeting(peer)?.agreement()
     }
 
-    /// The rails of a peer that is met, as its HELLO lists them: where their addresses are.
+    /// The rails of a peer that is met, with their addresses, as its HELLO lists them.
     pub fn rails(&self, peer: PeerId) -> Option<&[Rail]> {
         Some(&self.meeting(peer)?.met()?.rails)
     }
 
-    /// What a peer that is met says of its process.
+    /// The process of a peer that is met.
     pub fn host(&self, peer: PeerId) -> Option<&Host> {
         Some(&self.meeting(peer)?.met()?.host)
     }
 
-    /// What the channel to a peer that is met is made with.
+    /// The parameters of the channel to a peer that is met.
     pub fn parameters(&self, peer: PeerId, peer_timeout: Duration) -> Option<Parameters> {
         let meeting = self.meeting(peer)?;
         Some(meeting.agreement()?.parameters(meeting.key, peer.0, peer_timeout))
@@ -311,14 +313,14 @@ impl<P: Prove> Peers<P> {
         self.meetings.iter().position(of).map(|index| PeerId(count32(index)))
     }
 
-    /// A channel has ended: its OPENs wait no longer.
+    /// A channel has ended: drops its queued OPENs.
     pub fn ended(&mut self, channel: ChannelId) {
         for listener in self.listeners.values_mut() {
             listener.forget_channel(channel.0);
         }
     }
 
-    /// An OPEN: what [`Perform::asked_to_open`](super::super::Perform::asked_to_open) answers. None: it waits for
+    /// Handles an OPEN, for [`Perform::asked_to_open`](super::super::Perform::asked_to_open). None: it is queued for
     /// [`accept`](Self::accept).
     pub fn asked(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
         let nonces = self.of(channel)?.nonces(Prover::Peer)?;
@@ -332,7 +334,7 @@ impl<P: Prove> Peers<P> {
         Some(refuse(open, why))
     }
 
-    /// The flow of a connection that `connect` asks for, over the channel to a peer that is met. `own`: a vacant name.
+    /// The flow of a connection that `connect` requests, over the channel to a peer that is met. `own`: a vacant name.
     pub fn connecting(
         &self,
         peer: PeerId,
@@ -347,9 +349,9 @@ impl<P: Prove> Peers<P> {
         Some(Flow::Connecting(Box::new(connecting)))
     }
 
-    /// The flow of a connection that `accept` takes, which owes OPENED. `inline_bytes_max`: the longest message that may
-    /// come without an advert; 0 if the connection may receive into GPU memory. None: it cannot be, and is to be refused
-    /// for its features.
+    /// The flow of a connection that `accept` takes, which sends OPENED. `inline_bytes_max`: the longest message
+    /// without an advert; 0 if the connection may receive into GPU memory. None if the connection is impossible, and is
+    /// to be refused for its features.
     pub fn accepting(
         &self,
         asked: &Asked,

@@ -1,4 +1,4 @@
-//! Two endpoints that meet by handles, without the loop: who believes what.
+//! The handshake of two endpoints by handles, without the progress loop: what each end accepts.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl End {
         self.peers.next_hello(NOW).expect("a HELLO is due").bytes
     }
 
-    /// Makes the channel, and answers the HELLO with which it lends its first inbox.
+    /// Makes the channel, and returns the HELLO that lends its first inbox.
     fn joins(&mut self, peer: PeerId, channel: u32, key: u64) -> Vec<u8> {
         self.peers.join(peer, ChannelId(channel));
         self.peers.message(ChannelId(channel), &lending(key)).unwrap()
@@ -93,7 +93,7 @@ fn a_handle_and_two_hellos_make_a_channel_on_both_sides() {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let handle = other.listen();
     let there = one.meet(&handle);
-    assert_eq!(one.meet(&handle), there, "asked for again");
+    assert_eq!(one.meet(&handle), there, "requested again");
     let greeting = one.greets();
     let Heard::Meets { peer: here, letter: None } = other.hears(&greeting) else { panic!() };
     assert_eq!(other.hears(&greeting), Heard::Meets { peer: here, letter: None }, "until it joins");
@@ -168,7 +168,7 @@ fn a_hello_is_repeated_with_back_off_until_the_peer_is_met() {
 }
 
 #[test]
-fn who_has_no_secret_of_ours_makes_no_channel_and_is_not_remembered() {
+fn a_peer_without_a_secret_of_ours_makes_no_channel_and_is_not_remembered() {
     let mut other = End::new(2);
     let handle = other.listen();
     let forged = Handle { secret: Secret([1; 16]), ..handle };
@@ -196,7 +196,7 @@ fn a_peer_is_held_to_its_first_nonce_and_lends_nothing_before_it_knows_ours() {
     again.meet(&handle);
     let greeting = again.greets();
     assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Unproven), "another nonce");
-    // The right nonce, and an inbox, though ours was never seen.
+    // The right nonce, and an inbox, although the peer has never seen our nonce.
     let meeting = &one.peers.meetings[0];
     let bold = meeting.hello(&one.peers.us, Some(&lending(0)), &Mixing).encode().unwrap();
     assert_eq!(other.hears(&bold), Heard::Nothing(Ignored::Known));
@@ -268,7 +268,7 @@ fn an_open_is_proven_by_its_listener_and_answered_by_accept() {
 }
 
 #[test]
-fn a_closed_listener_answers_who_waits_and_who_comes_later() {
+fn a_closed_listener_refuses_queued_and_later_opens() {
     let (one, mut other, handle, there) = met();
     let features = Features::default();
     let mut flows =

@@ -1,18 +1,18 @@
-//! What proves that a peer was given a listener's handle: a MAC by the secret in it. `proto` has no cryptography of its own;
-//! the caller brings a keyed function of 128 bits that cannot be forged ([`Prove`]).
+//! The proof that a peer has a listener's handle: a MAC keyed with the secret in it. `proto` has no cryptography of its
+//! own; the caller brings a MAC of 128 bits ([`Prove`]).
 //!
-//! The words that are proven begin with what they are for, so that no proof serves for another purpose; ids and nonces stand
-//! in the order (prover, verifier), so that none serves the other way.
+//! The MAC covers its purpose first, so that a proof cannot be used for another purpose; and ids and nonces in the
+//! order (prover, verifier), so that it cannot be used in the other direction.
 
 use std::fmt;
 
 use super::super::ids::{ListenerId, Name};
 
-/// Drawn at random when an endpoint is made.
+/// A random number, drawn when an endpoint is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub [u8; 16]);
 
-/// Drawn at random by each listener.
+/// A random number, drawn for each listener.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -26,25 +26,25 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof(pub [u64; 2]);
 
-/// A keyed function that only who has the secret can compute: SipHash with 128 bits of output, or better.
+/// A MAC: SipHash with 128 bits of output, or stronger.
 pub trait Prove {
     fn prove(&self, secret: &Secret, words: &[u64]) -> Proof;
 }
 
-/// The nonces of both sides, as far as they are known; 0 for one that is not.
+/// The nonces of both sides; 0 for one that is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nonces {
     pub prover: u64,
     pub verifier: u64,
 }
 
-/// On which side of a listener a prover stands.
+/// The prover's side of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// It was given the handle.
+    /// It has got the handle.
     Connects = 1,
-    /// It made it.
+    /// It has made the handle.
     Listens = 2,
 }
 
@@ -66,7 +66,7 @@ impl Role {
     }
 }
 
-/// What an entry of a HELLO proves: this endpoint and that one meet for this listener.
+/// The words that an entry of a HELLO proves: these two endpoints connect for this listener.
 pub(super) fn hello_words(
     prover: &EndpointId,
     verifier: &EndpointId,
@@ -78,14 +78,14 @@ pub(super) fn hello_words(
     [HELLO, a, b, c, d, nonces.prover, nonces.verifier, u64::from(listener.0) << 8 | role as u64]
 }
 
-/// What an OPEN proves: this connection is for this listener, on this channel.
+/// The words that an OPEN proves: this connection is for this listener, on this channel.
 pub fn open_words(nonces: Nonces, listener: ListenerId, from: Name, features: u32) -> [u64; 5] {
     let name = (from.slot.index() as u64) << 8 | u64::from(from.generation.get());
     let listener = u64::from(listener.0) << 32 | u64::from(features);
     [OPEN, nonces.prover, nonces.verifier, listener, name]
 }
 
-/// Whether a proof is what it has to be, in a time that does not depend on where it differs.
+/// Whether a proof is right, checked in constant time.
 pub fn verify(prove: &impl Prove, secret: &Secret, words: &[u64], shown: Proof) -> bool {
     let Proof([a, b]) = prove.prove(secret, words);
     let Proof([c, d]) = shown;
@@ -102,7 +102,7 @@ fn words_of(id: &EndpointId) -> [u64; 2] {
 const HELLO: u64 = u64::from_le_bytes(*b"IRhello2");
 const OPEN: u64 = u64::from_le_bytes(*b"IRopen_2");
 
-/// A keyed function for tests. It guards against nothing.
+/// A keyed function for tests, without any security.
 #[cfg(test)]
 pub(super) struct Mixing;
 

@@ -1,17 +1,17 @@
-//! Which of our rails talks to which of the peer's: both ends compute the same pairs from both lists.
+//! Pairs our rails with the peer's: both ends compute the same pairs from both lists.
 
 use crate::rails::{Pairing, Rail, RailPair};
 
 use super::proof::EndpointId;
 
-/// A rail of ours and a rail of the peer's, by their places in the lists of both HELLOs.
+/// A rail of ours and a rail of the peer, as indices into the lists of both HELLOs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     pub ours: u8,
     pub theirs: u8,
 }
 
-/// The pairs of both kinds, in the order in which keys, counts and bits of rails stand on the wire.
+/// The pairs of both kinds, in the order of keys, counts and rail bits on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rails {
     pub data: Vec<Pair>,
@@ -19,21 +19,21 @@ pub struct Rails {
 }
 
 impl Rails {
-    /// What a data rail of ours is called on this channel and its connections: in keys, parts, counts and arrivals.
+    /// The channel's number of one of our data rails: in keys, parts, counts and arrivals.
     pub fn data_of(&self, ours: u8) -> Option<u8> {
         let at = self.data.iter().position(|pair| pair.ours == ours)?;
         Some(crate::bits::low8(at as u64))
     }
 
-    /// The same for a control rail of ours.
+    /// The same for one of our control rails.
     pub fn control_of(&self, ours: u8) -> Option<u8> {
         let at = self.control.iter().position(|pair| pair.ours == ours)?;
         Some(crate::bits::low8(at as u64))
     }
 }
 
-/// Pairs rails of equal fabric names, in the order of the list of the endpoint with the lower id; what one end has more of
-/// stays unused. None without a pair of each kind.
+/// Pairs rails with the same fabric name, in the order of the endpoint with the lower id. Surplus rails stay unused.
+/// None without a pair of each kind.
 pub fn pair(
     our_id: EndpointId,
     ours: &[Rail],

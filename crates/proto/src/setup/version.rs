@@ -1,13 +1,13 @@
-//! Which versions of the protocol this one speaks, and what it says to a peer that speaks another.
+//! The versions of the protocol that this side speaks, and the refusal of a peer that speaks an older one.
 
 use crate::codec::{self, HandshakeError, Reader, Writer};
 use crate::limits::MAX_TEXT_BYTES;
 
-/// The newest version that we speak.
+/// The newest version that this side speaks.
 pub const VERSION: u16 = 2;
 pub const OLDEST_VERSION: u16 = 2;
 
-/// The versions that a peer speaks.
+/// The versions that a side speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     pub oldest: u16,
@@ -25,16 +25,16 @@ impl Versions {
     }
 }
 
-/// What a two-sided message of version 1 asks, as far as a refusal needs it.
+/// A request for a connection by version 1, as far as a refusal needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldRequest {
-    /// The asker's own name for the connection.
+    /// The requester's name for the connection.
     connection: u64,
     pub reply_to: codec::Address,
 }
 
-/// Reads a request for a connection of another version of which only the envelope and two fields are the same in all of
-/// them. None if it is none.
+/// Decodes a request for a connection by an older version: only the envelope and two fields are the same in all
+/// versions. None if the bytes are not such a request.
 pub fn speaks_old(bytes: &[u8]) -> Option<(u16, OldRequest)> {
     let envelope = codec::open(bytes).ok()?;
     if envelope.version >= OLDEST_VERSION || envelope.kind != OLD_REQUEST {
@@ -52,7 +52,7 @@ pub fn speaks_old(bytes: &[u8]) -> Option<(u16, OldRequest)> {
     Some((envelope.version, OldRequest { connection: connection?, reply_to: reply_to? }))
 }
 
-/// The refusal that a peer of version 1 understands, with a sentence for its log.
+/// A refusal in the format of version 1, with a sentence for the peer's log.
 pub fn refuse_old(request: &OldRequest, text: &str) -> Result<Vec<u8>, HandshakeError> {
     let mut writer = Writer::default();
     writer.field(CONNECTION, &request.connection.to_le_bytes());

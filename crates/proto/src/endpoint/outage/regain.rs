@@ -1,5 +1,5 @@
-//! A lost data rail comes back. Both ends say how it is reached now, and try it with a write that belongs to no connection: it is used
-//! again when a trial has arrived at either end.
+//! Return of a lost data rail. Both ends exchange the rail's current addresses and probe it with a write that belongs
+//! to no connection (a trial). The rail is used again when a trial has arrived at both ends.
 //!
 //! ```text
 //!  Resting ── it is time, or the peer's OFFER of a newer round ──▶ Trying
@@ -10,8 +10,9 @@
 //!         └─ no trial within a second ─▶ Resting; the next round opens another endpoint, if no channel uses this one
 //! ```
 //!
-//! A round is one number on both ends: the newer one counts, and begins anew on the end that hears of it. An end that has said
-//! *seen* begins no other by itself, since the peer may be posting already; a peer that is not says so by a newer OFFER.
+//! Both ends number rounds alike. The newer number wins: an end that receives it starts over with it. An end that has
+//! said *seen* starts no new round by itself, since the peer may be posting already. If it is not, the peer sends an
+//! OFFER of a newer round.
 
 use super::{Endpoint, Local, Now, Peer};
 use crate::account::Account;
@@ -25,20 +26,20 @@ use crate::line::Line;
 use crate::memory::MemoryId;
 use crate::rest::Rest;
 
-/// How far a lost rail is on its way back.
+/// The progress of a lost rail's return.
 #[derive(Debug)]
 pub(super) struct Regain {
     stage: Stage,
     round: u8,
     /// The peer's newest OFFER.
     peer: Option<Offer>,
-    /// A trial of ours is under way.
+    /// Our trial is in flight.
     flies: bool,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Until then, by the caller's clock.
+    /// Pause until then, by the caller's clock.
     Resting {
         until: Moment,
     },
@@ -51,28 +52,29 @@ enum Stage {
     reason = "what both ends have said and done, in any order"
 )]
 struct Trying {
-    /// By the clock that stands still between polls.
+    /// By the clock of [`Patience`](crate::channel::Patience).
     since: Moment,
     /// Our OFFER has left.
     offered: bool,
-    /// The peer's address is ours to write to; and our trial is posted. One that has failed is posted again, not before this moment.
+    /// We can write to the peer's address; and our trial is posted. A failed trial is posted again, not before
+    /// `again_at`.
     reached: bool,
     posted: bool,
     again_at: Moment,
     /// The peer's trial has come; and *seen* has left.
     seen: bool,
     seen_told: bool,
-    /// Ours has.
+    /// The peer has said *seen* for our trial.
     heard: bool,
 }
 
-/// What is remembered of the rails of one channel that were lost before.
+/// Rails of one channel that were lost before, for back-off.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Histories {
-    /// Rails can be tried.
+    /// Whether rails can be tried, which needs immediates.
     tries: bool,
     rails: Vec<History>,
-    /// When the first of them has rested, by the caller's clock.
+    /// When the first pause ends, by the caller's clock.
     rested_at: Option<Moment>,
 }
 
@@ -97,7 +99,7 @@ impl Histories {
         &mut self.rails[at]
     }
 
-    /// A rail is lost.
+    /// Records the loss of a rail, and starts its pause.
     pub(super) fn lost(&mut self, rail: u8, now: Moment) -> Regain {
         let history = self.of(rail);
         history.rest.lost(now);
@@ -114,7 +116,7 @@ impl Regain {
         matches!(self.stage, Stage::Trying(_))
     }
 
-    /// The peer may have begun to post.
+    /// Whether the peer may have begun to post.
     fn is_committed(&self) -> bool {
         matches!(&self.stage, Stage::Trying(trying) if trying.seen)
     }
@@ -124,12 +126,12 @@ impl Regain {
         matches!(&self.stage, Stage::Trying(trying) if !said(trying))
     }
 
-    /// What the peer offers that this end has not taken up.
+    /// The peer's OFFER, if it is of a newer round than ours.
     fn newer_offer(&self) -> Option<Offer> {
         self.peer.filter(|offer| is_newer(offer.round, self.round))
     }
 
-    /// A new round: the peer's, if it has offered one.
+    /// Begins a new round: the peer's, if it has offered a newer one.
     fn begin(&mut self, now: Moment) {
         self.peer = self.newer_offer();
         let next = self.round.wrapping_add(1);
@@ -137,7 +139,7 @@ impl Regain {
         self.stage = Stage::Trying(Trying { since: now, ..Trying::default() });
     }
 
-    /// OFFER and *seen*, as far as they have not left and there is room.
+    /// Appends OFFER and RAIL *seen* if they are pending, as far as there is room.
     pub(super) fn say<C: Connection, P: Perform<C>>(
         &mut self,
         (id, rail): (ChannelId, u8),
@@ -164,13 +166,13 @@ impl Regain {
     }
 }
 
-/// Rounds wrap.
+/// Round numbers wrap.
 const fn is_newer(round: u8, than: u8) -> bool {
     round.wrapping_sub(than).cast_signed() > 0
 }
 
 impl Peer {
-    /// Whether a lost rail has rested for long enough.
+    /// Whether the pause of a lost rail is over.
     pub(super) fn has_rested(&self, now: Moment) -> bool {
         self.histories.rested_at.is_some_and(|at| now >= at)
     }
@@ -181,7 +183,7 @@ impl Peer {
         self.histories.tries && self.channel.is_alive() && !ends
     }
 
-    /// A round has failed.
+    /// A round has failed: starts the next pause.
     fn rest(&mut self, at: usize, now: Moment) {
         let outage = &mut self.outages[at];
         let history = self.histories.of(outage.rail);
@@ -190,7 +192,7 @@ impl Peer {
         outage.regain.stage = Stage::Resting { until: now.plus(history.rest.pause()) };
     }
 
-    /// RAIL seen: our trial of this round has come.
+    /// Handles RAIL *seen*: our trial of this round has arrived at the peer.
     pub(super) fn heard(&mut self, rail: u8, round: u64) {
         if let Some(outage) = self.outage(rail)
             && u64::from(outage.regain.round) == round
@@ -200,7 +202,7 @@ impl Peer {
         }
     }
 
-    /// The trial of a rail has ended.
+    /// Our trial of a rail has completed or failed.
     pub(in crate::endpoint) fn trial_ended(&mut self, rail: u8, well: bool, now: Moment) {
         self.stirred = true;
         let Some(outage) = self.outage(rail) else { return };
@@ -208,12 +210,12 @@ impl Peer {
         if let Stage::Trying(trying) = &mut outage.regain.stage
             && !well
         {
-            // While the round lasts: the provider may have to connect first.
+            // Tried again while the round lasts: the provider may have to connect first.
             (trying.posted, trying.again_at) = (false, now.plus(RAIL_TRY_AGAIN));
         }
     }
 
-    /// Whether both ends have seen a trial and said so.
+    /// Whether both ends have said *seen*.
     pub(super) fn is_regained(&self, at: usize) -> bool {
         let trying = match &self.outages[at].regain.stage {
             Stage::Trying(trying) => trying,
@@ -222,12 +224,12 @@ impl Peer {
         trying.seen_told && trying.heard
     }
 
-    /// Whether a lost rail is on its way back, and the peer may be posting there already.
+    /// Whether a lost rail is returning and the peer may be posting there already.
     pub(super) fn is_committed(&self, rail: u8) -> bool {
         self.outages.iter().any(|outage| outage.rail == rail && outage.regain.is_committed())
     }
 
-    /// When the next rail has rested.
+    /// Finds when the next pause ends.
     pub(super) fn count_rests(&mut self) {
         let tries = self.tries();
         let resting = self.outages.iter().filter_map(|outage| match outage.regain.stage {
@@ -239,7 +241,7 @@ impl Peer {
 }
 
 impl<C: Connection> Endpoint<C> {
-    /// OFFER: the peer wants a lost rail back.
+    /// Handles OFFER: the peer begins a round for a lost rail.
     #[cold]
     pub(in crate::endpoint) fn offered(&mut self, index: usize, offer: &Offer, now: Now) {
         let peer = &mut self.peers[index];
@@ -261,7 +263,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// A trial of the peer's has come.
+    /// A trial from the peer has arrived.
     #[cold]
     pub(in crate::endpoint) fn trial_arrived(
         &mut self,
@@ -283,7 +285,8 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// What follows for a lost rail that both ends have left. True: it is open again, and its outage is over.
+    /// Advances the return of a lost rail that both ends have fenced. True if it is open again and its outage is
+    /// removed.
     pub(super) fn tend_return<P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -324,14 +327,14 @@ impl<C: Connection> Endpoint<C> {
         false
     }
 
-    /// The rail has rested, or the peer wants it.
+    /// Begins a round: the pause is over, or the peer has sent an OFFER.
     fn begin_round<P: Perform<C>>(
         &mut self,
         perform: &mut P,
         (index, at): (usize, usize),
         now: Now,
     ) {
-        // What it brought before is said first: what is posted again must not be new parts.
+        // Pending RAIL *held* frames leave first: parts that are posted again must not be taken for new ones.
         if self.any_connection(index, |connection| connection.owes_rails()) {
             return;
         }
@@ -349,7 +352,7 @@ impl<C: Connection> Endpoint<C> {
                 Some(new_keys) => return self.reopened(perform, local, new_keys, now),
                 None => return self.peers[index].rest(at, now.0),
             },
-            // It has failed with this endpoint.
+            // A round with this libfabric endpoint has failed.
             Local::Open | Local::Reopened { .. } if has_failed && self.may_renew(local, now) => {
                 if perform.close_rail(crate::bits::low8(local as u64)) {
                     self.locals[local] = Local::Closing;
@@ -364,7 +367,7 @@ impl<C: Connection> Endpoint<C> {
         peer.stirred = true;
     }
 
-    /// A rail of ours closes: trials of it mean nothing, and begin anew when it is open again.
+    /// One of our rails closes: trials of it are void, and start over when it is open again.
     pub(super) fn stop_trials(&mut self, local: usize, now: Moment) {
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
         for (index, rail) in users {
@@ -376,7 +379,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// Whether no channel uses a rail of ours, so that another endpoint may take its place.
+    /// Whether no channel uses one of our rails, so that its libfabric endpoint may be replaced.
     fn may_renew(&self, local: usize, now: Now) -> bool {
         if let Local::Reopened { since } = self.locals[local]
             && now.0.since(since) < RAIL_TRIAL
@@ -391,7 +394,8 @@ impl<C: Connection> Endpoint<C> {
         })
     }
 
-    /// A rail of ours has another endpoint. Where keys are its own, peers get the new ones before they are offered the rail.
+    /// One of our rails has a new libfabric endpoint. If memory keys belong to endpoints, peers get the new ones before
+    /// the OFFER.
     fn reopened<P: Perform<C>>(&mut self, perform: &mut P, local: usize, new_keys: bool, now: Now) {
         self.locals[local] = Local::Reopened { since: now.0 };
         if !new_keys {
@@ -405,7 +409,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// A trial has arrived at either end: parts go by the rail again.
+    /// Trials have arrived at both ends: parts go by the rail again.
     pub(super) fn return_rail<P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -429,7 +433,7 @@ impl<C: Connection> Endpoint<C> {
         perform.rail_returned(peer.id, rail);
     }
 
-    /// Calls each connection of a channel.
+    /// Calls each connection of a channel, and updates its pending frames.
     pub(super) fn each_connection(
         &mut self,
         index: usize,

@@ -1,4 +1,4 @@
-//! The table by itself, with connections that only say what they owe.
+//! The table on its own, with connections that only report pending frames.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ fn slots(table: &Table<Quiet>, owing: &Owing) -> Vec<usize> {
 }
 
 #[test]
-fn a_frame_of_a_former_tenant_finds_nobody() {
+fn a_frame_for_an_earlier_generation_finds_no_connection() {
     let mut table = table(&[Owes::Nothing]);
     let mut owing = Owing::default();
     let slot = Slot::new(0).unwrap();
@@ -115,7 +115,7 @@ fn a_frame_of_a_former_tenant_finds_nobody() {
 }
 
 #[test]
-fn a_slot_that_a_list_names_is_not_given_away() {
+fn a_slot_that_is_still_in_a_list_is_not_reused() {
     let mut table = table(&[Owes::Urgent, Owes::Nothing]);
     let mut owing = Owing::default();
     let account = Account::new(1);
