@@ -1,4 +1,5 @@
-//! Two flows against each other: every message once, in order, whatever the world does with frames, parts and time.
+//! A sender's and a receiver's flow against each other: every message arrives once, in order, however frames, parts and
+//! time are disturbed.
 
 #![allow(clippy::print_stderr, reason = "a seed that fails has to be seen")]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
@@ -55,7 +56,7 @@ fn every_message_arrives_once_in_order() {
         let mut pair = pair_of(seed);
         let steps = pair.random.below(2000);
         (0..steps).for_each(|_| pair.step());
-        assert!(pair.run_to_rest(), "it comes to rest: {:?} {:?}", pair.sender, pair.receiver);
+        assert!(pair.run_to_rest(), "all requests complete: {:?} {:?}", pair.sender, pair.receiver);
         assert_eq!(pair.fault(), None);
         assert!(pair.sends.iter().all(|send| send.state == Sending::Done));
         for receive in &pair.receives {
@@ -80,7 +81,7 @@ fn every_message_arrives_once_in_order() {
         ("refused posts", all.refused),
         ("parts", all.parts),
         ("messages by tag", all.tagged),
-        ("receives taken back", all.cancelled),
+        ("receives cancelled at the provider", all.cancelled),
         ("messages before their receive", all.unexpected),
     ] {
         assert!(count > 100, "{name}: {count}");
@@ -112,9 +113,9 @@ fn an_end_at_any_time_leaves_nothing_behind_and_nothing_lands_late() {
     }
 }
 
-/// Parts that were under way complete lines still.
+/// Parts that were in flight still complete lines.
 #[test]
-fn a_receiver_that_has_failed_gives_each_entry_back_once() {
+fn a_receiver_that_has_failed_returns_each_entry_once() {
     let (mut given, mut late) = (0, 0);
     for seed in 0..600 {
         let _seed = Seed(seed);
@@ -138,7 +139,7 @@ fn a_receiver_that_has_failed_gives_each_entry_back_once() {
     assert!(given > 100 && late > 10, "{given} {late}");
 }
 
-/// A message of which the sender does not know that it is too long, or does.
+/// A message that is too long, with the sender knowing that from the advert, or not.
 #[test]
 fn a_message_that_is_too_long_is_an_error_on_both_ends() {
     for seed in 0..600 {
@@ -188,7 +189,7 @@ fn program(terms: Terms, count: usize, item: Item) -> Program {
 const SHORT: Item = Item { tag: 0, room: 64, len: 8, host: true };
 const LONG: Item = Item { tag: 0, room: 65_536, len: 65_536, host: true };
 
-/// The room in the packet differs from try to try.
+/// The room in the packet differs at each try.
 fn send(pair: &mut Pair, index: usize) {
     for _ in 0..100 {
         if pair.sends[index].state == Sending::Waiting {
@@ -224,7 +225,7 @@ fn a_ping_that_is_received_inline_needs_neither_advert_nor_done() {
             assert_eq!(pair.receives[round].state, Receiving::Done(8));
             assert_eq!(pair.sends[round].state, Sending::Done);
         }
-        // The first receive cannot know that its message comes inline.
+        // For the first receive there is no earlier message to predict an inline one from.
         assert!(pair.counts.advert_frames <= 1, "{:?}", pair.counts);
         assert_eq!(pair.counts.done_frames, 0);
     }
@@ -268,7 +269,7 @@ fn adverts_of_long_messages_travel_by_halves() {
     assert!(packets <= 40, "{packets} packets for 80 adverts");
 }
 
-/// Goes back and forth with so many receives posted ahead, filled up when all of them are complete.
+/// Plays ping-pong with `ahead` receives posted ahead, posted again when all of them are complete.
 fn bounce(pair: &mut Pair, rounds: std::ops::Range<usize>, ahead: usize) {
     for round in rounds {
         pair.now = pair.now.plus(Duration::from_micros(5));
@@ -353,7 +354,7 @@ fn messages_that_64_parts_cannot_hold_are_delivered_in_rounds() {
 }
 
 #[test]
-fn a_caller_that_was_refused_waits_for_the_peer() {
+fn a_refused_isend_waits_for_the_peer() {
     let mut pair = Pair::new(program(terms(), 2, LONG), Random::new(1), 0);
     assert!(!pair.sender.waits());
     pair.submit();
@@ -364,9 +365,9 @@ fn a_caller_that_was_refused_waits_for_the_peer() {
     assert!(!pair.sender.waits());
 }
 
-/// The receiver hears of it before CLOSE, also if the write fails while the sender closes.
+/// The receiver learns of it before CLOSE, also if the write fails while the sender closes.
 #[test]
-fn a_write_that_fails_while_its_sender_closes_is_told() {
+fn a_write_that_fails_while_its_sender_closes_is_reported() {
     for closes_first in [false, true] {
         let mut pair = Pair::new(program(terms(), 2, LONG), Random::new(1), 0);
         pair.post();
@@ -455,7 +456,7 @@ fn no_rail_takes_more_than_four_parts_however_busy_the_others_are() {
 }
 
 #[test]
-fn a_size_that_nothing_tells_takes_the_path_of_fin() {
+fn a_message_whose_size_no_immediate_can_carry_takes_the_fin_path() {
     let eight = |immediates, true_lengths| {
         let inline = InlineLimits { unadvertised: 0, host: 0 };
         let terms = Terms { immediates, true_lengths, inline, ..terms() };

@@ -1,4 +1,5 @@
-//! What the fuzzer has found that reaches new code (scripts/fuzz), and short walks from there: none of it does harm.
+//! Inputs that the fuzzer found to reach new code (scripts/fuzz), and short random mutations of them: none may panic or
+//! break a bound.
 
 #[path = "../../../fuzz/src/mutate.rs"]
 mod mutate;
@@ -17,7 +18,7 @@ use targets::TARGETS;
 const WALKS: usize = 40;
 
 #[test]
-fn no_bytes_of_a_peer_do_harm() {
+fn no_bytes_from_a_peer_do_harm() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     for (name, target) in TARGETS {
         let mut random = Random(1);
@@ -43,6 +44,6 @@ fn inputs_are_read_as_they_were_packed() {
     let packed = pack::pack(&inputs);
     assert_eq!(pack::unpack(&packed), Some(vec![Vec::new(), vec![1, 2], vec![7; 300]]));
     let cuts = (1..packed.len()).filter(|cut| pack::unpack(&packed[..*cut]).is_some());
-    // Behind the first, and behind the second, a file may end.
+    // A file may end after the first, and after the second.
     assert_eq!(cuts.collect::<Vec<_>>(), [4, 10]);
 }

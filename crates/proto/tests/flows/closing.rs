@@ -1,4 +1,4 @@
-//! Ends: closes by either side at any time, receives that are taken back, messages that are too long, writes that fail.
+//! Ends: closes by either side at any time, withdrawn receives, messages that are too long, writes that fail.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) enum End {
 }
 
 impl Pair {
-    /// Both sides close in the end, whatever happened before, and everything lands and completes.
+    /// Both sides close at last, whatever happened before, and everything lands and completes.
     pub(crate) fn close_to_rest(&mut self) -> bool {
         for round in 0..400 {
             self.now = self.now.plus(Duration::from_micros(100));
@@ -26,7 +26,7 @@ impl Pair {
                 let account = &mut self.accounts[1];
                 self.receiver.close(account);
             }
-            // A side that has closed is asked for no more parts.
+            // A side that has closed posts no more parts.
             while self.sender.next_part(&self.accounts[0]).is_some() {
                 self.post_part();
             }
@@ -55,7 +55,7 @@ impl Pair {
         false
     }
 
-    /// From now on nothing may land where the receiver says that nothing can.
+    /// From now on nothing may land in memory that the receiver reports as no longer exposed.
     pub(crate) fn guard(&mut self) {
         if self.receiver.fault().is_some() && self.receiver.exposed() == 0 {
             for buffer in &mut self.receives {
@@ -81,20 +81,20 @@ impl Pair {
             let write = self.wire[at].write;
             self.sender.write_failed(write.message, write.part, 5, &mut self.accounts[0]);
             self.sender.write_failed(write.message, write.part, 6, &mut self.accounts[0]);
-            assert_eq!(self.sender.fault(), Some(Fault::Transport { code: 5 }), "the first stays");
+            assert_eq!(self.sender.fault(), Some(Fault::Transport { code: 5 }), "the first cause is kept");
             self.forget_ended();
         }
     }
 
-    /// What was reported before the end stays right; what was not is an error on both ends or whole.
+    /// What was reported before the end stays valid; everything else is an error on both ends, or complete.
     pub(crate) fn check_ended(&self) {
         assert_eq!(self.sender.in_flight(), 0);
-        assert_eq!(self.accounts[0].sent, 0, "the credit of a connection is back when it is over");
+        assert_eq!(self.accounts[0].sent, 0, "the credit of a connection is returned when it is over");
         assert_eq!(self.accounts[1].parking.cost(), 0);
         assert_eq!(self.accounts[1].unreported, 0);
         assert!((0..16).all(|rail| self.accounts[0].loads.queued(rail) == 0));
         let open = |buffer: &&crate::pair::Buffer| buffer.state == Receiving::Waiting;
-        // Those that were never posted have no state.
+        // Receives that were never posted have no state.
         let never = self.receives.len() - self.posted_count();
         assert_eq!(self.receives.iter().filter(open).count(), never);
         for send in &self.sends {

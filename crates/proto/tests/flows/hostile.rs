@@ -1,4 +1,4 @@
-//! Frames and immediates that no honest peer sends: each is refused or dropped, and does no harm.
+//! Frames and immediates that no correct peer sends: each is refused or dropped, and does no harm.
 
 use proto::Line;
 use proto::connection::Which;
@@ -90,7 +90,7 @@ fn a_sender_refuses_a_group_of_more_than_eight() {
 }
 
 #[test]
-fn a_sender_believes_done_only_as_far_as_it_has_sent() {
+fn a_sender_refuses_a_done_beyond_what_it_has_sent() {
     for terms in [terms(), grouped()] {
         for sent in 0..4_u32 {
             for done in 0..8_u32 {
@@ -201,7 +201,7 @@ fn completions_of_parts_that_were_not_posted_or_ended_already_change_nothing() {
     flow.written(message, write.part, &mut account, Moment::default());
     assert_eq!(flow.in_flight(), 0);
     assert_eq!(flow.poll(message), SendPoll::Done { len: 1 << 20 });
-    assert_eq!(flow.poll(message), SendPoll::Pending, "done is said once");
+    assert_eq!(flow.poll(message), SendPoll::Pending, "done is returned once");
 }
 
 fn fin(line: u32, len: u64, status: FinStatus) -> Fin {
@@ -213,7 +213,7 @@ fn inline(line: u32, len: u16, advertised: bool) -> Inline {
     Inline { to: name(3, 5), line, advertised, tag: 0, base: line, len }
 }
 
-/// A receiver with so many receives of 1000 bytes, of which the first ones were advertised.
+/// A receiver with `posted` receives of 1000 bytes, of which the first `advertised` were advertised.
 fn receiver(terms: Terms, posted: u32, advertised: u32) -> (ReceiveFlow, Account) {
     let (mut flow, mut account) = (ReceiveFlow::new(terms), account());
     for _ in 0..posted {
@@ -232,7 +232,7 @@ fn part(line: u32, part: u32, last: bool, length: u32) -> Immediate {
 }
 
 #[test]
-fn parts_that_repeat_or_cannot_be_are_dropped_and_counted() {
+fn duplicate_and_invalid_parts_are_dropped_and_counted() {
     let (mut flow, mut account) = receiver(terms(), 3, 2);
     let mut arrives =
         |flow: &mut ReceiveFlow, immediate| flow.arrived(0, immediate, 100, &mut account, NOW);
@@ -244,7 +244,7 @@ fn parts_that_repeat_or_cannot_be_are_dropped_and_counted() {
     assert_eq!(arrives(&mut flow, part(0, 1, true, 5)), Arrival::Duplicate);
     assert_eq!(arrives(&mut flow, part(0, 2, true, 300)), Arrival::Progress);
     assert_eq!(arrives(&mut flow, part(0, 3, true, 300)), Arrival::Violation, "a second last");
-    assert_eq!(arrives(&mut flow, part(0, 3, false, 300)), Arrival::Violation, "behind the last");
+    assert_eq!(arrives(&mut flow, part(0, 3, false, 300)), Arrival::Violation, "after the last");
     assert_eq!(flow.poll(Line::new(0)), ReceivePoll::Pending);
     assert_eq!(arrives(&mut flow, part(0, 0, false, 300)), Arrival::Complete(Line::new(0)));
     assert_eq!(arrives(&mut flow, part(0, 0, false, 300)), Arrival::Late);
@@ -304,12 +304,12 @@ fn a_message_that_its_sender_gave_up_fails_the_receiver() {
     flow.received(&Frame::Fin(fin(0, 5, FinStatus::Failed)), &mut account, NOW).unwrap();
     let fault = Fault::PeerFailed { line: Line::new(0) };
     assert_eq!(flow.poll(Line::new(0)), ReceivePoll::Failed(fault));
-    // Parts of it are there.
+    // Parts of it have arrived.
     let (mut flow, mut account) = receiver(terms(), 1, 1);
     flow.arrived(0, part(0, 0, false, 5), 0, &mut account, NOW);
     flow.received(&Frame::Fin(fin(0, 5, FinStatus::Failed)), &mut account, NOW).unwrap();
     assert_eq!(flow.poll(Line::new(0)), ReceivePoll::Failed(fault));
-    // All of it; and lines that cannot have been begun, or are long gone.
+    // All of it has arrived; and lines that cannot have been begun, or were completed long ago.
     let (mut flow, mut account) = receiver(terms(), 1, 1);
     flow.arrived(0, part(0, 0, true, 5), 0, &mut account, NOW);
     flow.received(&Frame::Fin(fin(0, 5, FinStatus::Failed)), &mut account, NOW).unwrap();
@@ -341,7 +341,7 @@ fn inline_messages_for_lines_that_are_not_open_are_refused() {
     }
     let (mut flow, mut account) = receiver(grouped(), 1, 1);
     let heard = flow.received(&Frame::Inline(inline(2, 8, false)), &mut account, NOW);
-    assert_eq!(heard, Err(Breach(Violation::Inline)), "its base lies before it");
+    assert_eq!(heard, Err(Breach(Violation::Inline)), "its base is before it");
 }
 
 #[test]
@@ -359,11 +359,11 @@ fn inline_messages_beyond_the_credit_are_refused() {
     }
     let (mut flow, mut account) = receiver(terms(), 1, 1);
     let heard = flow.received(&Frame::Inline(inline(0, 513, false)), &mut account, NOW);
-    assert_eq!(heard, Err(Breach(Violation::Credit)), "longer than was agreed");
+    assert_eq!(heard, Err(Breach(Violation::Credit)), "longer than the terms allow");
 }
 
 #[test]
-fn a_receiver_refuses_ends_that_nothing_asked_for() {
+fn a_receiver_refuses_unexpected_ends() {
     let (mut flow, mut account) = receiver(terms(), 2, 2);
     let answer = Frame::Withdrawn(lines(0, 1));
     assert_eq!(flow.received(&answer, &mut account, NOW), Err(Breach(Violation::Ending)));
@@ -390,12 +390,12 @@ fn a_receiver_refuses_ends_that_nothing_asked_for() {
 }
 
 #[test]
-fn a_closed_sender_with_parts_under_way_keeps_the_slot_in_quarantine() {
+fn a_closed_sender_with_parts_in_flight_keeps_the_slot_in_quarantine() {
     let (mut flow, mut account) = receiver(terms(), 2, 2);
     let parts = Keys::new(&[1]).unwrap();
     let closes = Frame::Close(Close { to: name(9, 2), lines: Line::new(1), parts });
     flow.received(&closes, &mut account, NOW).unwrap();
-    assert_eq!(flow.poll(Line::new(0)), ReceivePoll::Pending, "its part is under way");
+    assert_eq!(flow.poll(Line::new(0)), ReceivePoll::Pending, "its part is in flight");
     flow.close(&mut account);
     while flow.next_frame(Which::Others, 9, &mut account, NOW).is_some() {}
     assert!(flow.has_closed() && !flow.is_over());
@@ -414,7 +414,7 @@ fn parked_messages_outlive_the_close_of_their_sender() {
         let Some(Place::Parked(parked)) = place else { panic!("it waits") };
         account.parking.fill(parked, |_| 42);
         flow.received(&close(1), &mut account, NOW).unwrap();
-        // The end of the channel, too.
+        // Also the end of the channel.
         flow.ended(true);
         let receive = Receive {
             target: Target::default(),
@@ -434,7 +434,7 @@ fn parked_messages_outlive_the_close_of_their_sender() {
 }
 
 #[test]
-fn calls_that_no_caller_may_make_are_errors() {
+fn calls_that_are_not_allowed_are_errors() {
     let (mut flow, account) = receiver(terms(), 0, 0);
     let one =
         Receive { target: Target::default(), address: 0, len: 8, tag: 0, keys: &[7], host: true };

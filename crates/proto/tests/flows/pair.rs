@@ -1,4 +1,4 @@
-//! Two flows and a world between them: frames in order, parts in any order, everything as late as a seed wants it.
+//! Two flows and a simulated network between them: frames in order, parts in any order, with delays by the seed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,13 +27,13 @@ pub(crate) struct Pair {
     pub(crate) sender: SendFlow,
     pub(crate) receiver: ReceiveFlow,
     pub(crate) accounts: [Account; 2],
-    /// To the receiver, and to the sender.
+    /// Frames to the receiver, and to the sender.
     pub(crate) frames: [VecDeque<(Frame, Vec<u64>)>; 2],
     pub(crate) wire: Vec<Flying>,
-    /// The receiver's provider, where messages come by tag.
+    /// The receiver's provider, for tagged messages.
     pub(crate) provider: Provider,
     pub(crate) left: Vec<MessageId>,
-    /// What the sender sent, in program order by tag; the receives by line.
+    /// Messages in program order by tag; receives by line.
     pub(crate) sends: Vec<Send>,
     pub(crate) receives: Vec<Buffer>,
     pub(crate) posted: Vec<(Line, usize, usize)>,
@@ -59,7 +59,7 @@ pub(crate) struct Counters {
     pub(crate) unexpected: u64,
 }
 
-/// Receives that are posted, those that were cancelled and have not ended, and messages that came before their receive.
+/// A provider of tagged messages: posted receives, cancelled ones that have not ended, and unexpected messages.
 #[derive(Debug, Default)]
 pub(crate) struct Provider {
     posted: Vec<(Line, Tag, Target)>,
@@ -96,7 +96,7 @@ pub(crate) struct Buffer {
     pub(crate) bytes: Vec<u8>,
     /// How often each byte was written.
     pub(crate) writes: Vec<u8>,
-    /// Nothing may land any more.
+    /// Nothing may land here any more.
     pub(crate) closed: bool,
     pub(crate) state: Receiving,
 }
@@ -119,7 +119,7 @@ fn byte(index: usize, at: u64) -> u8 {
 impl Pair {
     pub(crate) fn new(program: Program, random: Random, first: u32) -> Self {
         let rails = program.terms.cutting.rails;
-        // What one end calls its own is the other's peer.
+        // `own` of one end is `peer` of the other.
         let theirs = Terms { own: program.terms.peer, peer: program.terms.own, ..program.terms };
         let first = Line::new(first);
         let sends = program.items().map(|item| Send { item, state: Sending::Waiting });
@@ -152,7 +152,7 @@ impl Pair {
         }
     }
 
-    /// One thing happens, whichever the seed says.
+    /// One random event.
     pub(crate) fn step(&mut self) {
         self.now = self.now.plus(Duration::from_nanos(self.random.below(3000)));
         match self.random.below(15) {
@@ -229,7 +229,7 @@ impl Pair {
 
     fn write(&mut self, region: usize, offset: u64, bytes: &[u8]) {
         let buffer = &mut self.receives[region];
-        assert!(!buffer.closed, "something lands in memory that was given back");
+        assert!(!buffer.closed, "something lands in memory that was deregistered");
         let start = usize::try_from(offset).unwrap();
         for (index, value) in bytes.iter().enumerate() {
             buffer.bytes[start + index] = *value;
@@ -294,7 +294,7 @@ impl Pair {
         }
     }
 
-    /// A packet of the receiver's leaves: because something is urgent, or for another reason.
+    /// A packet of the receiver leaves: because a frame is urgent, or for another reason.
     pub(crate) fn pull_receiver(&mut self) {
         let owes = self.receiver.owes(&self.accounts[1], self.now);
         let leaves = match owes {
@@ -310,7 +310,7 @@ impl Pair {
         }
     }
 
-    /// A packet of the receiver's leaves only if it must.
+    /// A packet of the receiver leaves only if a frame is urgent.
     pub(crate) fn pull_urgent(&mut self) {
         let owes = self.receiver.owes(&self.accounts[1], self.now);
         if matches!(owes, Owes::Urgent | Owes::Waited) {
@@ -349,13 +349,13 @@ impl Pair {
         if to == 1 {
             self.sender
                 .received(&frame, &mut self.accounts[0])
-                .expect("the receiver keeps to its bounds");
+                .expect("the receiver obeys its bounds");
             return;
         }
         let place = self
             .receiver
             .received(&frame, &mut self.accounts[1], self.now)
-            .expect("the sender keeps to its bounds");
+            .expect("the sender obeys its bounds");
         match place {
             None => return,
             Some(Place::Receive(Arrived { target, len, .. })) => {
@@ -380,20 +380,20 @@ impl Pair {
         assert_eq!(
             self.sender.next_part(&self.accounts[0]),
             Some(write),
-            "it is named until it is posted"
+            "it is returned until it is posted"
         );
         if self.random.one_in(5) {
             self.counts.refused += 1;
             return;
         }
         let index = write.source.region as usize;
-        assert!(matches!(self.sends[index].state, Sending::Under(_)), "its buffer is still ours");
+        assert!(matches!(self.sends[index].state, Sending::Under(_)), "its send is not done");
         self.counts.parts += 1;
         self.sender.posted(&write, &mut self.accounts[0]);
         self.wire.push(Flying { write, landed: false, completed: false });
     }
 
-    /// Some part lands, and the receiver hears of it.
+    /// A random part lands, and is reported to the receiver.
     pub(crate) fn land(&mut self) {
         let open: Vec<usize> = (0..self.wire.len()).filter(|at| !self.wire[*at].landed).collect();
         if open.is_empty() {
@@ -419,9 +419,9 @@ impl Pair {
         self.forget_ended();
     }
 
-    /// A message comes to the receiver's provider.
+    /// A tagged message arrives at the receiver's provider.
     fn land_message(&mut self, write: PartWrite) {
-        let immediate = write.immediate.expect("what is in one piece takes no FIN");
+        let immediate = write.immediate.expect("a message of one part takes no FIN");
         let tag = Tag::of(immediate.connection(), write.line);
         match self.provider.posted.iter().position(|(_, posted, _)| *posted == tag) {
             Some(at) => {
@@ -443,10 +443,10 @@ impl Pair {
         let account = &mut self.accounts[1];
         self.receiver
             .tagged_arrived(line, write.len, account, self.now)
-            .expect("the sender keeps to its bounds");
+            .expect("the sender obeys its bounds");
     }
 
-    /// What the receiver wants done at its provider is done, or refused; a cancelled receive ends at some time.
+    /// Performs the receiver's tagged actions, or refuses them; a cancelled receive ends at some time.
     pub(crate) fn use_provider(&mut self) {
         while let Some(tagged) = self.receiver.next_tagged() {
             if matches!(tagged, Tagged::Post { .. }) && self.random.one_in(5) {
@@ -457,7 +457,7 @@ impl Pair {
             match tagged {
                 Tagged::Cancel { line } => {
                     let at = self.provider.posted.iter().position(|(posted, ..)| *posted == line);
-                    self.provider.posted.remove(at.expect("what is cancelled was posted"));
+                    self.provider.posted.remove(at.expect("a cancelled receive was posted"));
                     self.provider.cancelled.push(line);
                     self.counts.cancelled += 1;
                 }
@@ -478,13 +478,13 @@ impl Pair {
         }
     }
 
-    /// Whether nothing is posted at the provider, and nothing lies there.
+    /// Whether the provider has neither posted receives nor unexpected messages.
     pub(crate) fn provider_is_empty(&self) -> bool {
         let Provider { posted, cancelled, unexpected } = &self.provider;
         posted.is_empty() && cancelled.is_empty() && unexpected.is_empty()
     }
 
-    /// Some part completes at the sender.
+    /// A random part completes at the sender.
     pub(crate) fn complete(&mut self) {
         let proves = self.program.terms.proves_arrival;
         let may = |part: &Flying| {
@@ -530,7 +530,7 @@ impl Pair {
                         let all = self.wire.iter().filter(mine).all(|part| part.landed);
                         assert!(
                             all,
-                            "where parts could be sent again, done means that they are there"
+                            "where parts could be retransmitted, done means that they have arrived"
                         );
                     }
                 }
@@ -542,7 +542,7 @@ impl Pair {
         self.posted = posted;
     }
 
-    /// False: it is over.
+    /// False if it is over.
     fn poll_receive(&mut self, line: Line, start: usize, count: usize) -> bool {
         if self.program.optional
             && count == 1
@@ -576,7 +576,7 @@ impl Pair {
     fn check_received(&self, at: usize, size: u64, carried: u16) {
         let Item { room, len, .. } = self.receives[at].item;
         let expected = if self.program.cut { len.min(room) } else { len };
-        assert_eq!(size, expected, "receive {at} has the message of its place in the order");
+        assert_eq!(size, expected, "receive {at} has the message that matches it");
         for offset in 0..size {
             let index = usize::try_from(offset).unwrap();
             assert_eq!(self.receives[at].bytes[index], byte(at, offset), "message {at}");
@@ -584,7 +584,7 @@ impl Pair {
         assert!(u32::from(carried) < 1 << self.program.terms.cutting.rails);
     }
 
-    /// Everything happens soon: to an end, if there is one.
+    /// Delivers everything promptly until all requests have ended. False if that takes too long.
     pub(crate) fn run_to_rest(&mut self) -> bool {
         for _ in 0..4000 {
             self.now = self.now.plus(Duration::from_micros(100));

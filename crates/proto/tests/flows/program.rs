@@ -1,4 +1,4 @@
-//! What two callers do: receives in groups, sends by tag, and how the connection is made.
+//! What the two applications do: receives in groups, sends by tag, and the terms of the connection.
 
 use proto::capabilities::ImmediateWidth;
 use proto::ids::{Generation, Name, Slot};
@@ -65,7 +65,7 @@ impl Program {
             },
             ..terms()
         };
-        // One piece, for a receive that is posted: what tells the size is its completion.
+        // SENDRECV: one part, into a posted receive; the size is the completion's length.
         let terms = match random.one_in(4) {
             false => terms,
             true => Terms {
@@ -78,7 +78,7 @@ impl Program {
                 ..terms
             },
         };
-        // Memory of a GPU only where nothing comes without an advert.
+        // GPU memory only if no message may come without an advert.
         let gpu = unadvertised == 0 && random.one_in(2);
         let cut = random.one_in(3);
         let (few_tags, longest) = (random.one_in(2), random.of(&[0, 8, 64, 64, 600, 600, 5000]));

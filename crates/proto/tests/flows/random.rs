@@ -1,4 +1,4 @@
-//! Numbers that look random and are not: the same seed gives the same ones.
+//! A pseudo-random generator: the same seed gives the same numbers.
 
 pub(crate) struct Random(u64);
 

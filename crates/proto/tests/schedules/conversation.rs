@@ -1,4 +1,4 @@
-//! Two callers and one connection: what they send and receive, and what must come of it.
+//! Two applications and one connection: what they send and receive, and the expected results.
 
 use proto::Line;
 use proto::budget::Budget;
@@ -22,7 +22,7 @@ pub(crate) struct Item {
     pub(crate) host: bool,
 }
 
-/// How far an end of a connection is.
+/// The state of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// It has not begun.
@@ -32,7 +32,7 @@ pub(crate) enum Side {
     Open(Name),
     Closing(Name),
     Gone,
-    /// It never came about.
+    /// It was never opened.
     Failed,
 }
 
@@ -53,15 +53,15 @@ pub(crate) enum Receiving {
     Failed,
 }
 
-/// What is known of a sender when one of its messages is asked for.
+/// The sender's state when one of its messages is tested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendState {
-    /// Done means that the bytes are at the peer.
+    /// Whether done means that the bytes are at the peer.
     sure: bool,
     in_flight: u32,
 }
 
-/// What became of a receive.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Received {
     Early,
@@ -89,7 +89,7 @@ pub(crate) struct Conversation {
     first: usize,
     posted: Vec<(Line, usize)>,
     next_group: usize,
-    /// Sends or receives may fail: a side has closed early, a message is too long, a write has failed.
+    /// Whether sends or receives may fail: a side has closed early, a message is too long, or a write has failed.
     pub(crate) disturbed: bool,
     /// A side closes after so many of its calls.
     pub(crate) closes_after: [Option<usize>; 2],
@@ -97,7 +97,7 @@ pub(crate) struct Conversation {
     /// Connect gives up after so many calls.
     pub(crate) gives_up_after: Option<usize>,
     pub(crate) calls: [usize; 2],
-    /// What the connecting end was called when it asked.
+    /// The connecting end's name in its OPEN.
     pub(crate) asked_as: Option<Name>,
 }
 
@@ -189,7 +189,7 @@ impl Conversation {
         (self.number << 12 | index) as u32
     }
 
-    /// The message that the caller sends next, and its place.
+    /// The next message to send, and its index.
     pub(crate) fn next_send(&self, random: &mut Random) -> Option<(usize, Outgoing)> {
         let waits = |at: &usize| self.sends[*at] == Sending::Waiting;
         let waiting: Vec<usize> = (0..self.sends.len()).filter(waits).collect();
@@ -203,7 +203,7 @@ impl Conversation {
         Some((index, Outgoing { tag, len, source, host: self.source_host }))
     }
 
-    /// All sends, or all receives, have ended.
+    /// Whether all sends, or all receives, have ended.
     pub(crate) fn is_spent(&self, side: usize) -> bool {
         match side {
             0 => self.sends.iter().all(|send| matches!(send, Sending::Done | Sending::Failed)),
@@ -230,7 +230,7 @@ impl Conversation {
         }
     }
 
-    /// Asks for all sends that are under way: what was answered, for [`sent`](Self::sent).
+    /// Tests all open sends; returns the results for [`sent`](Self::sent).
     pub(crate) fn poll_sends(&self, flow: &mut Flow) -> Vec<(usize, SendPoll, SendState)> {
         let Flow::Send(flow) = flow else { return Vec::new() };
         let under = self.sends.iter().enumerate().filter_map(|(index, send)| match send {
@@ -258,16 +258,16 @@ impl Conversation {
                     let right = *len == item.len || self.cut && *len == item.room.min(item.len);
                     wire.law(right, "a send ends with another length");
                     let busy = wire.data.flies(number, |flight| !flight.completed);
-                    wire.law(!busy, "a send is done though its buffer is being read");
+                    wire.law(!busy, "a send is done although its buffer is being read");
                     let flies = wire.data.flies(number, Flight::is_coming);
-                    wire.law(!(state.sure && flies), "a send is done though its bytes may be lost");
+                    wire.law(!(state.sure && flies), "a send is done although its bytes may be lost");
                 }
                 SendPoll::Failed(fault) => {
                     self.sends[*index] = Sending::Failed;
                     self.failed(*fault);
-                    // The caller waits for these writes before it uses the buffer again.
+                    // The application waits for these writes before it reuses the buffer.
                     let flies = wire.data.flies(number, |flight| !flight.completed);
-                    let law = "a send has failed, its write goes on, and nothing says so";
+                    let law = "a send has failed, and its write continues without being reported";
                     wire.law(!flies || state.in_flight > 0, law);
                 }
             }
@@ -275,13 +275,13 @@ impl Conversation {
     }
 
     fn failed(&mut self, fault: FlowFault) {
-        // The other side is found out about at the end.
+        // The other side's failure is checked at the end.
         if matches!(fault, FlowFault::Transport { .. }) {
             self.disturbed = true;
         }
     }
 
-    /// Posts the next group, if it fits window and budget.
+    /// Posts the next group, if window and budget have room.
     pub(crate) fn post(
         &mut self,
         flow: &mut Flow,
@@ -334,7 +334,7 @@ impl Conversation {
         }
     }
 
-    /// Asks for all receives that are posted: those that are over, for [`received`](Self::received).
+    /// Tests all posted receives; returns those that have ended, for [`received`](Self::received).
     pub(crate) fn poll_receives(&mut self, flow: &mut Flow) -> Vec<(usize, Received)> {
         let Flow::Receive(flow) = flow else { return Vec::new() };
         let mut over = Vec::new();
@@ -380,7 +380,7 @@ impl Conversation {
         }
     }
 
-    /// A receive was reported: it has its message, whole, and nothing lands there any more.
+    /// Checks a reported receive: its message is complete, and nothing may land there any more.
     fn check(&self, at: usize, size: u64, wire: &mut Wire<Flows>) {
         let Item { room, len, .. } = self.items[at];
         let expected = if self.cut { len.min(room) } else { len };
@@ -407,7 +407,7 @@ impl Conversation {
         }
     }
 
-    /// Receives that were reported early have their bytes now.
+    /// Checks that receives that were reported early have their bytes by now.
     pub(crate) fn check_early(&self, wire: &mut Wire<Flows>) {
         for at in 0..self.items.len() {
             if self.receives[at] == Receiving::Early {

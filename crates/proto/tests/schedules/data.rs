@@ -1,4 +1,4 @@
-//! What real connections do beside the channel: the buffers of callers, the data rails, and the messages of set-up.
+//! The traffic of real flows outside of the channel: buffers of applications, data rails, and messages of set-up.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,10 @@ use crate::talk::mix;
 use crate::trials::{self, Returns};
 use crate::wire::{Content, Wire};
 
-/// Where a buffer begins, as its peer names it: the buffer's number, shifted.
+/// A buffer's address as peers use it: the buffer's number, shifted.
 pub(crate) const BUFFER_SHIFT: u32 = 40;
 
-/// A keyed function that nobody is to take for a good one.
+/// A keyed function for tests, without any security.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixing;
 
@@ -41,7 +41,7 @@ pub(crate) struct Buffer {
     pub(crate) bytes: Vec<u8>,
     /// How often each byte was written.
     pub(crate) writes: Vec<u8>,
-    /// Its receive was reported, or it is deregistered: nothing may land any more.
+    /// Its receive was reported, or it is deregistered: nothing may land here any more.
     pub(crate) closed: bool,
 }
 
@@ -50,14 +50,14 @@ pub(crate) struct Buffer {
 pub(crate) struct Flight {
     pub(crate) from: (usize, Name),
     pub(crate) to: usize,
-    /// The data rail, as the wire counts them, and the endpoint there that it goes to.
+    /// The wire's number of the data rail, and which of its successive endpoints the part goes to.
     link: u8,
     incarnation: u8,
     pub(crate) write: PartWrite,
     /// Pieces that have not landed: start and end.
     left: Vec<(u64, u64)>,
     arrived: bool,
-    /// It completes only when it has landed.
+    /// It completes only after it has landed.
     delivered: bool,
     pub(crate) completed: bool,
     fate: Fate,
@@ -67,11 +67,11 @@ pub(crate) struct Flight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Lands,
-    /// Completes well and never lands.
+    /// Completes, but never lands.
     Lost,
-    /// Completes with an error. What had not landed then never does.
+    /// Completes with an error. Pieces that have not landed then never do.
     Fails,
-    /// Completes with an error, and lands late all the same.
+    /// Completes with an error, but lands later.
     FailsLate,
     /// Neither completes nor lands, until its rail is closed.
     Hangs,
@@ -80,11 +80,11 @@ enum Fate {
 /// How a data rail between two nodes has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// Its writes end in errors.
+    /// Its writes fail.
     Loud,
-    /// Its writes complete and never arrive, where completions prove nothing; else they never complete.
+    /// Its writes complete and never arrive, if completions do not prove arrival; else they never complete.
     Silent,
-    /// The provider takes no more of them.
+    /// The provider refuses further writes.
     Refusing,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Joined {
 #[derive(Debug)]
 pub(crate) struct Flows {
     pub(crate) peers: Vec<Peers<Mixing>>,
-    /// By node: the wire's number of each rail of its list.
+    /// By node: the wire's number of each of its rails.
     pub(crate) order: Vec<Vec<u8>>,
     /// By node and channel.
     pub(crate) channels: Vec<Vec<Joined>>,
@@ -116,13 +116,13 @@ pub(crate) struct Flows {
     pub(crate) late: u32,
     /// Data rails between two nodes that have died.
     pub(crate) dead: Vec<(usize, usize, u8, Death)>,
-    /// Data rails that a fault has touched, or that were given up.
+    /// Data rails that a fault has hit, or that were lost.
     pub(crate) disturbed: u16,
     /// By node: data rails that are closed.
     pub(crate) closed: Vec<u16>,
-    /// Which endpoints are open there, the keys of which may be their own; who knows of which; and writes that try them.
+    /// Rails that return: their current endpoints, which peers know them, and trials.
     pub(crate) returns: Returns,
-    /// Where parts were written to.
+    /// The buffers that parts were written to.
     pub(crate) posted: BTreeSet<u64>,
     /// Channels on which a part was lost, and conversations in which a write failed.
     pub(crate) lost: Vec<(usize, ChannelId)>,
@@ -134,7 +134,7 @@ pub(crate) fn byte(message: u32, at: u64) -> u8 {
     (mix((u64::from(message) << 20) ^ (at / 8)) >> (8 * (at % 8))) as u8
 }
 
-/// The key of a buffer on a data rail, at a place that [`Flows::place`] names.
+/// The key of a buffer on a data rail; `place` is from [`Flows::place`].
 pub(crate) fn key(buffer: usize, place: u64) -> u64 {
     mix((buffer as u64) << 24 | place)
 }
@@ -145,13 +145,13 @@ pub(crate) fn address(node: usize, link: usize, control: bool) -> Address {
 }
 
 impl Flows {
-    /// A data rail of a channel, as the wire counts them.
+    /// The wire's number of a channel's data rail.
     pub(crate) fn data_link(&self, node: usize, channel: ChannelId, rail: u8) -> u8 {
         let joined = &self.channels[node][channel.0 as usize];
         self.order[node][usize::from(joined.rails.data[usize::from(rail)].ours)]
     }
 
-    /// The other end of a channel, once it is there.
+    /// The other end of a channel, once it exists.
     pub(crate) fn far(&self, node: usize, channel: ChannelId) -> Option<(usize, ChannelId)> {
         let far = self.channels[node][channel.0 as usize].far;
         let mut ends = self.channels[far]
@@ -161,13 +161,13 @@ impl Flows {
         ends.next().map(|(_, id)| (far, ChannelId(id)))
     }
 
-    /// Bytes that were written by a peer, or copied.
+    /// Stores bytes that a peer wrote, or that were copied.
     fn write(&mut self, buffer: usize, offset: u64, bytes: &[u8]) -> Result<(), &'static str> {
         let Some(buffer) = self.buffers.get_mut(buffer) else {
             return Err("a write goes nowhere");
         };
         if buffer.closed {
-            return Err("a late write lands in a buffer that was given back");
+            return Err("a late write lands in a buffer that was deregistered");
         }
         let start = offset as usize;
         let end = start + bytes.len();
@@ -177,7 +177,7 @@ impl Flows {
         buffer.bytes[start..end].copy_from_slice(bytes);
         for writes in &mut buffer.writes[start..end] {
             *writes += 1;
-            // What a lost rail may have brought is written again.
+            // Parts of a lost rail may be written twice.
             if *writes > 1 && self.disturbed == 0 {
                 return Err("a byte of a receive was written twice");
             }
@@ -191,7 +191,7 @@ impl Flows {
         dead.map(|(_, _, _, death)| *death)
     }
 
-    /// A data rail of a node, as far as keys tell one from the other.
+    /// A data rail of a node and its current endpoint, as keys distinguish them.
     pub(crate) fn place(&self, node: usize, link: u8) -> u64 {
         let incarnation = self.returns.incarnation(node, link);
         let told = if self.returns.new_keys { incarnation } else { 0 };
@@ -202,7 +202,7 @@ impl Flows {
         self.closed[node] >> link & 1 == 1
     }
 
-    /// A fault touches a data rail.
+    /// Records a fault of a data rail.
     fn disturb(&mut self, link: u8) {
         self.disturbed |= 1 << link;
         self.returns.disturb(link);
@@ -219,7 +219,7 @@ impl Flight {
         self.left.is_empty() && self.arrived
     }
 
-    /// It has not landed, and nothing has said that it may never.
+    /// Whether it has not landed, and may still land.
     pub(crate) fn is_coming(&self) -> bool {
         !self.has_landed() && matches!(self.fate, Fate::Lands | Fate::Lost)
     }
@@ -281,7 +281,7 @@ impl Data for Flows {
                 fill(wire, copy.target.region as usize, &words, copy.len.into());
                 true
             }
-            Action::Tagged(_) => unreachable!("these channels write"),
+            Action::Tagged(_) => unreachable!("these channels use RDMA"),
         }
     }
 
@@ -330,12 +330,12 @@ impl Data for Flows {
         let link = wire.data.data_link(node, channel, rail);
         let touched = wire.data.disturbed >> link & 1 == 1;
         let follows = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
-        // A part that is late for long enough is as good as lost.
+        // A part that is late for long enough counts as lost.
         let late = wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0;
-        let nothing = format!("a rail was given up that nothing ailed: {cause:?}");
+        let nothing = format!("a rail was lost without a fault: {cause:?}");
         wire.law(touched || follows || late, &nothing);
         let sound = wire.data.returns.is_sound((node, channel, rail));
-        wire.law(!sound || follows || late, "a rail that was back was given up again for nothing");
+        wire.law(!sound || follows || late, "a returned rail was lost again without a fault");
         wire.data.disturb(link);
         if wire.data.returns.returned >> link & 1 == 1 {
             wire.faults.fire(Fault::RailFlapped);
@@ -346,7 +346,8 @@ impl Data for Flows {
         });
     }
 
-    /// What has arrived and ended is told; writes under way end in errors; and what has not landed here never does.
+    /// Closes a rail: arrivals and completions are reported; writes in flight fail; and what has not landed here never
+    /// does.
     fn close_data(wire: &mut Wire<Self>, node: usize, local: u8) -> bool {
         if wire.refuses(Fault::RefusedMemory) {
             return false;
@@ -426,13 +427,13 @@ impl Data for Flows {
         }
     }
 
-    /// A write that hangs ends when its endpoint closes.
+    /// Hanging writes do not count: they end when their endpoint closes.
     fn is_quiet(&self) -> bool {
         self.flights.iter().all(|flight| flight.fate == Fate::Hangs) && self.returns.is_quiet()
     }
 }
 
-/// The last poll of an endpoint that closes finds what was not reported before.
+/// The last poll of a closing endpoint reports the remaining arrivals.
 fn arrive_at_last(wire: &mut Wire<Flows>, node: usize, link: u8) {
     for index in 0..wire.data.flights.len() {
         let flight = &wire.data.flights[index];
@@ -458,7 +459,7 @@ fn fill(wire: &mut Wire<Flows>, buffer: usize, words: &[u64], len: usize) {
 /// A part is posted, or refused.
 fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> bool {
     let Some((channel, own)) = wire.data.slots[node][slot.index()] else {
-        wire.law(false, "a free slot posts a part");
+        wire.law(false, "a part is posted for a free slot");
         return true;
     };
     let ended = wire.nodes[node].outcomes[channel.0 as usize].is_some();
@@ -488,7 +489,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         wire.faults.fire(Fault::PartByReturnedRail);
     }
     if write.len > 0 && !wire.data.posted.insert(write.target) {
-        wire.law(wire.data.disturbed != 0, "a part is posted twice though no rail was lost");
+        wire.law(wire.data.disturbed != 0, "a part is posted twice although no rail was lost");
         wire.faults.fire(Fault::PartAgain);
     }
     if write.immediate.is_none() {
@@ -552,7 +553,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     true
 }
 
-/// What becomes of a write on a rail that has died.
+/// The fate of a write on a rail that has died.
 fn doomed(wire: &mut Wire<Flows>, death: Death, proves: bool) -> Fate {
     match death {
         Death::Silent if proves || wire.random.percent(20) => {
@@ -565,7 +566,7 @@ fn doomed(wire: &mut Wire<Flows>, death: Death, proves: bool) -> Fate {
     }
 }
 
-/// A data rail between two nodes dies, under what is on it.
+/// A data rail between two nodes dies, with the writes on it.
 pub(crate) fn kill(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u8, death: Death) {
     let (one, other) = (one.min(other), one.max(other));
     if wire.data.death(one, other, link).is_some() {
@@ -588,7 +589,7 @@ pub(crate) fn kill(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u
     }
 }
 
-/// A piece lands, the arrival is told, or the write completes.
+/// A piece lands, the arrival is reported, or the write completes.
 fn advance(wire: &mut Wire<Flows>, index: usize) {
     let (now, coin, pick) = (wire.now, wire.random.percent(50), wire.random.next() as usize);
     let flight = &mut wire.data.flights[index];

@@ -1,4 +1,4 @@
-//! What schedules inject, and the rare things that follow: each is counted as fired.
+//! The faults that schedules inject, and rare events that follow from them. Each is counted when it fires.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ pub(crate) enum Fault {
     SurvivedOnLess,
 }
 
-/// Those of stand-in connections.
+/// Faults of schedules with stand-in connections.
 pub(crate) const TALKS: [Fault; 37] = [
     Fault::EarlyCompletion,
     Fault::TornLanding,
@@ -128,7 +128,7 @@ pub(crate) const TALKS: [Fault; 37] = [
     Fault::PacketWritten,
 ];
 
-/// Those of real ones.
+/// Faults of schedules with real flows.
 pub(crate) const FLOWS: [Fault; 75] = [
     Fault::TornLanding,
     Fault::LateLanding,

@@ -1,4 +1,5 @@
-//! What performs for a node's loop, over the wire; and what differs between kinds of connections.
+//! The simulator's implementation of `Perform`, over the wire; and a trait for what differs between the two kinds of
+//! connections.
 
 use std::fmt;
 
@@ -20,18 +21,18 @@ type MessageOf<D> = <<D as Data>::Connection as Connection>::Message;
 type PlaceOf<D> = <<D as Data>::Connection as Connection>::Place;
 type ErrorOf<D> = <<D as Data>::Connection as Connection>::Error;
 
-/// One kind of connections, and what they do beside the channel.
+/// One kind of connections, and their traffic outside of the channel.
 pub(crate) trait Data: fmt::Debug + Sized {
     type Connection: Connection;
 
-    /// A control rail of a channel, as the wire counts rails; and back.
+    /// The wire's number of a channel's control rail; and the reverse.
     fn link(&self, node: usize, channel: ChannelId, rail: u8) -> u8;
     fn rail_of(&self, node: usize, channel: ChannelId, link: u8) -> Option<u8>;
 
-    /// How long the inboxes of a channel are; None: as the setup says.
+    /// The length of a channel's inboxes; None for the setup's.
     fn ring(&self, node: usize, channel: ChannelId) -> Option<Ring>;
 
-    /// The message of a letter. None: it cannot be sent, and is as good as lost.
+    /// The message of a letter. None if it cannot be sent, which counts as lost.
     fn content(
         wire: &mut Wire<Self>,
         node: usize,
@@ -62,18 +63,18 @@ pub(crate) trait Data: fmt::Debug + Sized {
 
     fn ended(&mut self, node: usize, channel: ChannelId);
 
-    /// A data rail of a channel is lost, as that counts them.
+    /// A data rail of a channel, by its number there, is lost.
     fn rail_lost(wire: &mut Wire<Self>, who: (usize, ChannelId), rail: u8, cause: Cause);
 
     /// A node closes a data rail of its own.
     fn close_data(wire: &mut Wire<Self>, node: usize, local: u8) -> bool;
 
-    /// Opens it again: whether its keys are others now.
+    /// Opens it again. Returns whether its keys have changed.
     fn open_data(_: &mut Wire<Self>, _node: usize, _local: u8) -> Option<bool> {
         None
     }
 
-    /// How a node's data rail is reached.
+    /// The address of a node's data rail.
     fn entrance(_: &mut Wire<Self>, _node: usize, _local: u8) -> Option<Entrance> {
         None
     }
@@ -93,14 +94,14 @@ pub(crate) trait Data: fmt::Debug + Sized {
     /// A lost data rail is back.
     fn rail_returned(_: &mut Wire<Self>, _: (usize, ChannelId), _rail: u8) {}
 
-    /// Some steps of what is under way, at most so many.
+    /// At most `most` steps of transfers in flight.
     fn advance(wire: &mut Wire<Self>, most: usize);
 
-    /// Nothing is under way.
+    /// Whether nothing is in flight.
     fn is_quiet(&self) -> bool;
 }
 
-/// What one node's loop is performed by.
+/// The `Perform` of one node.
 #[derive(Debug)]
 pub(crate) struct Hands<'a, D: Data> {
     pub(crate) node: usize,
@@ -116,7 +117,7 @@ impl<D: Data> Hands<'_, D> {
         self.wire.data.link(self.node, channel, rail)
     }
 
-    /// Whether nothing can be posted on this rail. The loop may not know yet.
+    /// Whether this rail is closed. The loop may not know it yet.
     fn is_closed(&mut self, link: u8) -> bool {
         let me = self.me();
         let closed = me.closed[usize::from(link)];
@@ -128,7 +129,7 @@ impl<D: Data> Hands<'_, D> {
     fn make(&mut self, channel: ChannelId, rail: u8, link: u8) -> MemoryId {
         let ring = self.wire.data.ring(self.node, channel).unwrap_or(self.wire.setup.ring);
         let garbage = self.wire.random.next();
-        // Memory of a slab: what stood there is still there.
+        // Memory of a slab still has its earlier contents.
         let words = (0..ring.words() + LINE_WORDS).map(|word| garbage ^ word as u64).collect();
         let lines = ring.words() / LINE_WORDS;
         let memory = Memory {
@@ -190,7 +191,7 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         let lines = at / LINE_WORDS..(at + count).div_ceil(LINE_WORDS);
         memory.busy[lines.clone()].iter_mut().for_each(|busy| *busy += 1);
         let target = ((post.address >> 32) as usize, post.address as u32 as usize);
-        // An endpoint that is closed takes nothing.
+        // A closed endpoint receives nothing.
         let lost = lost || self.wire.nodes[target.0].closed[usize::from(link)];
         let inbox = &mut self.wire.nodes[target.0].memories[target.1];
         let right = inbox.key == post.key && inbox.link == link;
@@ -331,13 +332,13 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     }
 
     fn violated(&mut self, slot: Slot, error: ErrorOf<D>) {
-        let law = format!("a connection found a breach where none was: {slot:?} {error:?}");
+        let law = format!("a connection reported a violation without one: {slot:?} {error:?}");
         self.wire.law(false, &law);
     }
 
     fn control_rails(&mut self, channel: ChannelId, news: RailNews) {
         let known = (1 << self.wire.setup.rails) - 1;
-        self.wire.law((news.lost | news.returned) & !known == 0, "a control rail that is none");
+        self.wire.law((news.lost | news.returned) & !known == 0, "news of a control rail that does not exist");
         if news.returned != 0 {
             self.wire.faults.fire(Fault::ControlRailReturned);
         }

@@ -33,7 +33,7 @@ impl World {
         }
         let endpoint = &self.ranks[node].endpoint;
         let channel = endpoint.channel(id).unwrap();
-        // A peer that closes meets nobody any more.
+        // A closing peer drops HELLOs of new peers.
         let far = self.wire.data.channels[node][id.0 as usize].far;
         let alone = self.silent.is_some() || self.wire.died || self.ranks[far].ending;
         if channel.shadow().target().is_none() && alone {
@@ -87,14 +87,14 @@ impl World {
             if !allowed {
                 return Err(format!("a channel failed without a reason: {cause:?}"));
             }
-            // A rail that only closing would fence, and that another channel cannot do without, is found out after END, too.
+            // A rail that only closing could fence, but that another channel needs, may be detected after END.
             let unfenced = matches!(cause, Cause::DataLost { .. }) && self.wire.setup.failover;
             if self.outcome(far) == Some(Outcome::Over) && !dead && !unfenced {
                 return Err("one end of a channel failed, the other one ended well".to_owned());
             }
         }
         let ours = self.wire.data.lost.contains(&(node, id));
-        // A write that failed and arrived all the same makes up for one that was lost.
+        // A write that failed but arrived may compensate in the counts for one that was lost.
         let hidden = !self.wire.data.failed.is_empty();
         if ours && !silent && !hidden && self.outcome((node, id)).is_none() {
             return Err("a lost part went unnoticed".to_owned());
@@ -111,7 +111,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether a channel cannot go on for want of data rails: each was touched by a fault, or one that was has no substitute.
+    /// Whether a channel may fail for lack of data rails: each had a fault, or one that had a fault has no substitute.
     fn lacks_rails(&self, (node, id): (usize, ChannelId)) -> bool {
         let joined = &self.wire.data.channels[node][id.0 as usize];
         let rails = 0..joined.rails.data.len() as u8;
@@ -124,7 +124,7 @@ impl World {
         all || !self.wire.setup.failover && touched.contains(&true)
     }
 
-    /// The channel of a conversation, if it came about, at whichever end.
+    /// The channel of a conversation at each end that has it.
     fn ends_of(&self, one: &Conversation) -> Vec<(usize, ChannelId)> {
         let node = one.nodes[0];
         let peer = self.meeting[one.number];
@@ -172,7 +172,7 @@ impl World {
         Ok(())
     }
 
-    /// What was taken for connections that are over was given back.
+    /// Checks that everything taken for connections that are over was returned.
     fn node_laws(&self, node: usize) -> Result<(), String> {
         let whole = (0..self.wire.data.channels[node].len() as u32)
             .map(ChannelId)
@@ -186,7 +186,7 @@ impl World {
             return Ok(());
         }
         let rank = &self.ranks[node];
-        // What END has cut off is not settled: the channel is gone.
+        // Counts that END cut off are not settled: the channel is gone.
         if self.ranks.iter().any(|rank| rank.ended_early()) {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Whole endpoints from a seed: the loop that the plugin runs, over a wire that tears, delays, loses and refuses, with
-//! laws on every frame, word and end.
+//! The simulator: whole endpoints, with the progress loop that the plugin runs, over a wire that tears, delays, loses
+//! and refuses by a seed; laws check every frame, word and end.
 //!
 //! `SIM_SEED=n` repeats one schedule, `SIM_SCHEDULES=n` sets how many run, and `SIM_FIRST=n` from which seed on:
 //! `SIM_SCHEDULES=1000000 cargo test -p proto --release --test schedules`.
@@ -31,11 +31,11 @@ use std::thread;
 
 use faults::{FLOWS, Fault, Faults, TALKS};
 
-/// Broken laws after which a run stops.
+/// How many broken laws stop a run.
 const LAWS_SHOWN: usize = 8;
 const DEFAULT_TALKS: u64 = 1500;
 const DEFAULT_FLOWS: u64 = 2000;
-/// Below this many schedules, a rare fault may well not occur.
+/// With fewer schedules than this, a rare fault may not occur.
 const SCHEDULES_WITH_EVERY_FAULT: u64 = 1000;
 
 fn number(name: &str) -> Option<u64> {
@@ -45,7 +45,7 @@ fn number(name: &str) -> Option<u64> {
 /// One schedule, by its seed.
 type Schedule = fn(u64) -> Result<Faults, String>;
 
-/// What a schedule broke, if it did: a law, or itself.
+/// Runs one schedule. An error if it breaks a law or panics.
 fn run(schedule: Schedule, seed: u64) -> Result<Faults, String> {
     catch_unwind(AssertUnwindSafe(|| schedule(seed))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -54,7 +54,7 @@ fn run(schedule: Schedule, seed: u64) -> Result<Faults, String> {
     })
 }
 
-/// Runs as many schedules as the environment says; each of these faults fires.
+/// Runs as many schedules as the environment says, and checks that each of these faults fires.
 fn run_all(schedule: Schedule, default: u64, faults: &[Fault]) {
     if let Some(seed) = number("SIM_SEED") {
         println!("seed {seed}: {:?}", run(schedule, seed).unwrap());
@@ -63,7 +63,7 @@ fn run_all(schedule: Schedule, default: u64, faults: &[Fault]) {
     let schedules = number("SIM_SCHEDULES").unwrap_or(default);
     let first = number("SIM_FIRST").unwrap_or(0);
     let next = AtomicU64::new(first);
-    // Of each law that was broken, the first seed that broke it.
+    // For each broken law, the first seed that broke it.
     let broken: Mutex<BTreeMap<String, (u64, String)>> = Mutex::default();
     let threads = number("SIM_THREADS").and_then(|threads| usize::try_from(threads).ok());
     let most = thread::available_parallelism().map_or(1, usize::from).min(4);
@@ -124,16 +124,16 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
     }
 }
 
-/// Seeds that broke a law once, and what was wrong.
+/// Seeds that once broke a law, and the bug.
 const MENDED: [(Schedule, u64, &str); 12] = [
-    (world::run, 14_891, "a keeper polled so rarely that a silent peer's time hardly passed"),
+    (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
-    (ranks::run, 112, "a receiver did not hear of a failed write"),
+    (ranks::run, 112, "a failed write was not reported to the receiver"),
     (ranks::run, 143, "a connection was put on a channel that was ending"),
-    (ranks::run, 168, "what CLOSE said was complete did not count"),
+    (ranks::run, 168, "lines that CLOSE reported as complete were ignored"),
     (ranks::run, 263, "END was not answered"),
-    (ranks::run, 1_356, "a caller waited for an advert of a peer that had fallen silent"),
+    (ranks::run, 1_356, "a refused isend waited for an advert from a silent peer"),
     (ranks::run, 17_293, "a rail was opened again before each channel had seen that it was closed"),
     (ranks::run, 45_891, "a part that was to be posted again kept its message waiting past END"),
     (ranks::run, 128_536, "a write failed while its sender closed"),
@@ -141,7 +141,7 @@ const MENDED: [(Schedule, u64, &str); 12] = [
 ];
 
 #[test]
-fn a_seed_that_broke_a_law_once_breaks_none_any_more() {
+fn no_seed_that_once_broke_a_law_breaks_one_now() {
     for (schedule, seed, what) in MENDED {
         assert_eq!(run(schedule, seed).err(), None, "{seed}: {what}");
     }

@@ -1,4 +1,4 @@
-//! A small generator (splitmix64): the whole of a schedule's chance.
+//! A small generator (splitmix64), from which all random choices of a schedule come.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
@@ -16,7 +16,7 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// 0 up to, not including, `end`.
+    /// A number from 0 to `end`, exclusive.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end.max(1) as u128) >> 64) as usize
     }

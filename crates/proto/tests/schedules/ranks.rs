@@ -1,4 +1,4 @@
-//! Ranks that set up, talk and close over the real flows: one schedule from handles to END, and its laws.
+//! Simulated ranks with the real flows: set-up, messages and close, from handles to END, and the laws.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +26,8 @@ use crate::wire::{Content, Mail, Wire};
 const FAIR_ROUNDS: usize = 6000;
 /// Connections of a schedule.
 const CONNECTIONS: usize = 10;
-/// Slots of an endpoint: so few that some wait for others to close, one more than may connect at a time; or enough for
-/// all, where connections stay, or what a failed channel or write leaves behind is in quarantine.
+/// Slots of an endpoint: so few that some connections wait for others to close, one more than may connect at a time; or
+/// enough for all, if connections stay open, or if failed channels or writes leave slots in quarantine.
 const FEW_SLOTS: usize = CONNECTIONS + 1;
 const SLOTS: usize = 2 * CONNECTIONS;
 
@@ -38,13 +38,13 @@ pub(crate) struct Rank {
     pub(crate) calling: bool,
     /// It ends all its channels.
     pub(crate) ending: bool,
-    /// After so many calls it ends them, whatever its connections do.
+    /// After so many calls it ends them, whatever state its connections are in.
     ends_after: Option<usize>,
     calls: usize,
 }
 
 impl Rank {
-    /// It has ended its channels under its connections.
+    /// Whether it has ended its channels while connections were open.
     pub(crate) fn ended_early(&self) -> bool {
         self.ends_after.is_some_and(|after| self.calls >= after)
     }
@@ -65,7 +65,7 @@ pub(crate) struct World {
     pub(crate) wire: Wire<Flows>,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) listening: Vec<Listening>,
-    /// By conversation: the listener that it connects to, and the peer that it meets there.
+    /// By conversation: the listener that it connects to, and the peer there.
     pub(crate) listeners: Vec<usize>,
     pub(crate) meeting: Vec<Option<PeerId>>,
     pub(crate) conversations: Vec<Conversation>,
@@ -110,9 +110,9 @@ impl World {
         let mut random = Random::new(seed ^ 0xf10e_5000_0000);
         let mut setup = Setup::new(&mut random);
         setup.nodes = random.pick(&[2, 2, 2, 3, 4]);
-        // Parts are confirmed by QUERY, so one may leave although nothing is wrong.
+        // QUERY confirms parts, so one may leave although nothing is wrong.
         setup.calm = false;
-        // Set-up messages may wait for ever for one who says nothing.
+        // Set-up messages may wait for ever for a silent node.
         setup.silent = setup.silent.map(|node| node % setup.nodes);
         let harsh = setup.losses > 0 || setup.refuse > 0 || setup.deaths > 0;
         let data_rails = random.pick(&[1, 1, 2, 3, 4]);
@@ -148,7 +148,7 @@ impl World {
             lost: Vec::new(),
             failed: Vec::new(),
         };
-        // Receives on a channel that has failed keep their entries.
+        // Receives on a failed channel keep their entries.
         let entries = if stays { 1 << 16 } else { CAPACITY_MIN };
         let rank = |random: &mut Random| Rank {
             endpoint: Endpoint::new(slots),
@@ -176,7 +176,7 @@ impl World {
         world
     }
 
-    /// One more connection, to a listener of its own or to another one's.
+    /// Plans one more connection, to a new listener or one of another connection.
     fn plan(&mut self) {
         let Wire { random, setup, data, .. } = &mut self.wire;
         let rival = self.harsh && !self.listening.is_empty() && random.percent(15);
@@ -247,7 +247,7 @@ impl World {
                 self.wire.random.between(100_000, 3_000_000)
             } else if !(deaths.is_empty() && data_deaths.is_empty()) && self.wire.random.percent(3)
             {
-                // Lost rails rest for so long.
+                // Lost rails pause for so long.
                 self.wire.random.between(10_000_000, 400_000_000)
             } else {
                 self.wire.random.between(100, 50_000)
@@ -314,7 +314,7 @@ impl World {
         Err("no rest".to_owned())
     }
 
-    /// Nothing moves, as between processes of which one is stopped, for less time than a peer may be silent.
+    /// Nothing moves, as if a process were stopped, for less than the peer timeout.
     fn stand_still(&mut self) -> Result<(), String> {
         self.wire.faults.fire(Fault::StoodStill);
         let until = self.wire.now + (self.wire.setup.peer_timeout * 11 / 20).as_nanos() as u64;
@@ -332,7 +332,7 @@ impl World {
     pub(crate) fn check(&mut self) -> Result<(), String> {
         for (node, rank) in self.ranks.iter().enumerate() {
             if rank.endpoint.stale() > 0 && !self.wire.setup.forges {
-                return Err(format!("something was for nobody at node {node}"));
+                return Err(format!("node {node} got something for no connection or channel"));
             }
         }
         if let Some(law) = self.wire.broken_memory() {
@@ -367,11 +367,11 @@ impl World {
             match data.peers[node].heard(&bytes, &mut || random.next() | 1) {
                 Heard::Nothing(Ignored::Known | Ignored::Stranger) => {}
                 Heard::Nothing(why) => {
-                    self.wire.law(false, &format!("a message was not understood: {why:?}"));
+                    self.wire.law(false, &format!("a message was not decoded: {why:?}"));
                 }
                 Heard::Old { .. } => self.wire.law(false, "a message seems to be of version 1"),
                 Heard::Meets { peer, letter } => {
-                    // An endpoint that closes meets nobody.
+                    // An endpoint that closes drops HELLOs of new peers.
                     let closes = self.ranks[node].ending;
                     if closes || self.wire.refuses(Fault::RefusedMemory) {
                         continue;
@@ -437,7 +437,7 @@ impl World {
         self.give_entries_back(node);
     }
 
-    /// The receives of a channel that has failed take no entries any more, as in the plugin.
+    /// Returns the entries of a failed channel's receives, as the plugin does.
     fn give_entries_back(&mut self, node: usize) {
         let Self { ranks, wire, .. } = self;
         let Rank { endpoint, budget, .. } = &mut ranks[node];
@@ -527,7 +527,7 @@ impl World {
         self.stop(node);
     }
 
-    /// It falls silent for good once all that it asked for is reported, and only its keeper polls.
+    /// The node stops calling for good once all its requests are reported; only its keeper polls.
     fn stop(&mut self, node: usize) {
         if !self.wire.setup.stops_calling || self.wire.setup.closes {
             return;
@@ -547,7 +547,7 @@ impl World {
         }
     }
 
-    /// Whatever fails on this node's connections has a reason now.
+    /// From now on failures on this node's connections are expected.
     fn disturb(&mut self, node: usize) {
         for one in self.conversations.iter_mut().filter(|one| one.nodes.contains(&node)) {
             one.disturbed = true;
@@ -566,7 +566,7 @@ impl World {
         }
     }
 
-    /// All connections of the node are over: so are its channels.
+    /// All connections of the node are over: ends its channels.
     fn finish(&mut self, node: usize) {
         let mine = self.conversations.iter().filter(|one| one.nodes.contains(&node));
         let over = |one: &Conversation| {
@@ -577,15 +577,15 @@ impl World {
         }
     }
 
-    /// This end of a connection comes no further.
+    /// Whether this end of a connection is in its final state.
     pub(crate) fn is_settled(&self, one: &Conversation, side: usize) -> bool {
         let node = one.nodes[side];
         match one.sides[side] {
             Side::Gone | Side::Failed => true,
-            // What a failed write has left behind, no count settles.
+            // Counts never become equal after a failed write.
             Side::Closing(name) => {
                 let failed = self.wire.data.failed.contains(&one.number);
-                // A peer that calls no more never closes.
+                // A peer that makes no more calls never closes.
                 let alone = !self.ranks[one.nodes[1 - side]].calling;
                 failed && side == 1 || alone || self.has_ended(node, name)
             }
@@ -597,7 +597,7 @@ impl World {
                 let alone = self.silent.is_some() || self.wire.died || self.ranks[far].ending;
                 side == 1 || joined.is_none() && alone
             }
-            // Set-up has bounds of its own.
+            // Set-up has timeouts of its own.
             Side::Seated(name) => {
                 let there = self.wire.data.slots[node][name.slot.index()];
                 let channel = there.and_then(|(id, _)| self.ranks[node].endpoint.channel(id));

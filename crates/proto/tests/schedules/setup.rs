@@ -1,4 +1,4 @@
-//! What one schedule is like: sizes, chances of faults, who closes and who falls silent.
+//! The parameters of one schedule: sizes, probabilities of faults, which nodes close and which fall silent.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ pub(crate) struct Setup {
     pub(crate) self_channel: bool,
     pub(crate) closes: bool,
     pub(crate) stops_calling: bool,
-    /// A node that will do nothing any more, not even by its keeper.
+    /// A node that stops polling at some time, its keeper too.
     pub(crate) silent: Option<usize>,
     /// Percentages.
     pub(crate) refuse: u32,
     pub(crate) early: u32,
     pub(crate) late: u32,
     pub(crate) lose: u32,
-    /// How often the wire stands still.
+    /// How often the wire makes no progress.
     pub(crate) slow: u32,
     /// How often a call ends without progress.
     pub(crate) burst: u32,
@@ -35,16 +35,16 @@ pub(crate) struct Setup {
     pub(crate) deaths: usize,
     /// Nodes close control rails that they have lost, for good.
     pub(crate) closes_rails: bool,
-    /// Data rails between two nodes that die, and whether other rails take over.
+    /// Data rails between two nodes that die, and whether there is fail-over.
     pub(crate) data_deaths: usize,
     pub(crate) failover: bool,
     pub(crate) forges: bool,
-    /// No fault at all: a full ring must be relieved by acknowledgements alone.
+    /// No fault at all: acknowledgements alone must free a full ring.
     pub(crate) calm: bool,
 }
 
 impl Setup {
-    /// One in which nothing fails and no node falls silent.
+    /// A setup in which nothing fails and no node falls silent.
     pub(crate) fn without_faults(random: &mut Random) -> Self {
         loop {
             let setup = Self::new(random);

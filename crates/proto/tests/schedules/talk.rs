@@ -1,4 +1,5 @@
-//! A connection that says all that a connection can say, and checks what it hears: each frame once, in order, unchanged.
+//! A stand-in connection that sends every kind of frame, and checks what it receives: each frame once, in order,
+//! unchanged.
 
 use proto::Line;
 use proto::frame::{
@@ -10,7 +11,7 @@ use proto::{Account, Connection, Frame, MessageId, Moment, Name, Owes, Submit, W
 /// Inline messages of one connection that have not left.
 const MESSAGES: usize = 64;
 
-/// A payload is made from its seed, which travels in the frame's tag and base.
+/// A payload is generated from its seed, which the frame's tag and base carry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) seed: u64,
@@ -31,20 +32,20 @@ pub(crate) enum Happened {
     Arrived { rail: u8 },
 }
 
-/// A part that is to be written on a data rail.
+/// A part to write on a data rail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartWrite {
     pub(crate) rail: u8,
 }
 
-/// A frame that waits to be said.
+/// A frame to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
     pub(crate) kind: usize,
     pub(crate) owes: Owes,
 }
 
-/// Kinds of frames that are handed out; the first is an advert.
+/// The number of kinds of frames; the first is an advert.
 pub(crate) const KINDS: usize = 6;
 const WITHDRAW: usize = 4;
 
@@ -54,15 +55,15 @@ pub(crate) struct Talk {
     to: Name,
     planned: Vec<Planned>,
     parts: Vec<PartWrite>,
-    /// Frames said and heard.
+    /// Frames sent and received.
     said: u32,
     heard: u32,
     /// Inline messages that have not left.
     outstanding: [bool; MESSAGES],
-    /// Answers that it owes, and those that it waits for.
+    /// Answers to send, and answers that it waits for.
     answers: u32,
     unanswered: u32,
-    /// Frames that it waits for: until so many were heard.
+    /// It waits until so many frames were received.
     expects: u32,
     ended: Option<bool>,
     pub(crate) broken: Option<&'static str>,
@@ -104,7 +105,7 @@ impl Talk {
         }
     }
 
-    /// Waits for so many frames more.
+    /// Waits for so many more frames.
     pub(crate) fn expect(&mut self, frames: u32) {
         self.expects = self.heard + frames;
     }
@@ -121,7 +122,7 @@ impl Talk {
         self.outstanding.iter().filter(|one| **one).count()
     }
 
-    /// Nothing is left to say or to hear.
+    /// Whether nothing is left to send or to receive.
     pub(crate) fn rests(&self) -> bool {
         let silent = self.planned.is_empty() && self.parts.is_empty() && self.answers == 0;
         let heard = self.unanswered == 0 && self.outstanding() == 0;
@@ -134,7 +135,7 @@ impl Talk {
         }
     }
 
-    /// The frame of this number and kind: both ends know what it must be.
+    /// The frame of this number and kind. Both ends compute it.
     fn frame(to: Name, number: u32, kind: usize) -> Frame {
         let word = mix(u64::from(number) << 8 | kind as u64);
         let line = Line::new(number);
@@ -230,7 +231,7 @@ impl Connection for Talk {
         }
         self.said = self.said.wrapping_add(1);
         let ended = self.ended.is_some();
-        self.law(!ended, "a connection of an ended channel was asked for a frame");
+        self.law(!ended, "a frame was requested from a connection of an ended channel");
         Some(frame)
     }
 

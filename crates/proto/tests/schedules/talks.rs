@@ -1,4 +1,5 @@
-//! What stand-in connections do beside the channel: parts that are only counted, payloads that are made from their seeds.
+//! The traffic of stand-in connections outside of the channel: parts that are only counted, payloads that are generated
+//! from their seeds.
 
 use proto::frame::{Open, Refused};
 use proto::letter::Letter;
@@ -115,11 +116,11 @@ impl Data for Talks {
     fn ended(&mut self, _: usize, _: ChannelId) {}
 
     fn rail_lost(wire: &mut Wire<Self>, _: (usize, ChannelId), _: u8, _: Cause) {
-        wire.law(false, "a rail is given up that nothing stands in for");
+        wire.law(false, "a rail without a substitute is lost");
     }
 
     fn close_data(wire: &mut Wire<Self>, _: usize, _: u8) -> bool {
-        wire.law(false, "a rail is closed that nothing stands in for");
+        wire.law(false, "a rail without a substitute is closed");
         false
     }
 

@@ -1,4 +1,4 @@
-//! Data rails that come back: endpoints that are opened again, addresses that change, and the writes that try them.
+//! Data rails that return: endpoints that are opened again, addresses that change, and trials.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::data::{Death, Flows};
 use crate::faults::Fault;
 use crate::wire::Wire;
 
-/// The endpoints of data rails, one after the other.
+/// The successive endpoints of data rails.
 #[derive(Debug)]
 pub(crate) struct Returns {
-    /// An endpoint has keys of its own.
+    /// Whether keys belong to an endpoint.
     pub(crate) new_keys: bool,
-    /// Rails that came back to some channel, one bit each.
+    /// Rails that returned on some channel, one bit each.
     pub(crate) returned: u16,
     incarnations: BTreeMap<(usize, u8), u8>,
     /// By node, channel and rail.
     known: BTreeMap<(usize, u32, u8), u8>,
     trials: Vec<Trial>,
-    /// The link of each rail of a channel that has come back and that no fault has touched since.
+    /// The wire's number of each rail of a channel that has returned and had no fault since.
     sound: BTreeMap<(usize, u32, u8), u8>,
 }
 
@@ -35,7 +35,7 @@ struct Trial {
     round: u8,
     lands: bool,
     landed: bool,
-    /// It ends well; or badly; or not until its rail is closed.
+    /// It completes; or fails; or hangs until its rail is closed.
     end: Option<bool>,
     ended: bool,
 }
@@ -52,12 +52,12 @@ impl Returns {
         Self { new_keys, returned: 0, incarnations, known, trials, sound: BTreeMap::new() }
     }
 
-    /// A rail of a channel has come back.
+    /// A rail of a channel has returned.
     pub(crate) fn is_back(&mut self, (node, channel, rail): (usize, ChannelId, u8), link: u8) {
         self.sound.insert((node, channel.0, rail), link);
     }
 
-    /// Whether nothing has ailed a rail of a channel since it came back.
+    /// Whether a rail of a channel had no fault since its return.
     pub(crate) fn is_sound(&self, (node, channel, rail): (usize, ChannelId, u8)) -> bool {
         self.sound.contains_key(&(node, channel.0, rail))
     }
@@ -70,7 +70,7 @@ impl Returns {
         self.incarnations.get(&(node, link)).copied().unwrap_or(0)
     }
 
-    /// A channel is new: it writes to the endpoint that is there.
+    /// A new channel writes to the current endpoint.
     pub(crate) fn meet(
         &mut self,
         (node, channel, rail): (usize, ChannelId, u8),
@@ -85,13 +85,13 @@ impl Returns {
         self.known.get(&(node, channel.0, rail)).copied().unwrap_or(0)
     }
 
-    /// Nothing moves but what hangs.
+    /// Whether nothing is in flight except hanging trials.
     pub(crate) fn is_quiet(&self) -> bool {
         self.trials.iter().all(|trial| trial.end.is_none() && !trial.lands)
     }
 }
 
-/// A data rail between two nodes works again. What hangs there goes on hanging.
+/// A data rail between two nodes works again. Hanging writes keep hanging.
 pub(crate) fn revive(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u8) {
     let pair = (one.min(other), one.max(other), link);
     let before = wire.data.dead.len();
@@ -107,7 +107,7 @@ pub(crate) fn open(wire: &mut Wire<Flows>, node: usize, local: u8) -> Option<boo
     }
     let link = wire.data.order[node][usize::from(local)];
     let closed = wire.data.is_closed(node, link);
-    wire.law(closed, "a data rail is opened that is open");
+    wire.law(closed, "an open data rail is opened");
     wire.data.closed[node] &= !(1 << link);
     *wire.data.returns.incarnations.entry((node, link)).or_insert(0) += 1;
     wire.faults.fire(Fault::DataRailOpened);
@@ -117,7 +117,7 @@ pub(crate) fn open(wire: &mut Wire<Flows>, node: usize, local: u8) -> Option<boo
 pub(crate) fn entrance(wire: &mut Wire<Flows>, node: usize, local: u8) -> Entrance {
     let link = wire.data.order[node][usize::from(local)];
     let closed = wire.data.is_closed(node, link);
-    wire.law(!closed, "a data rail is offered that is closed");
+    wire.law(!closed, "a closed data rail is offered");
     let incarnation = wire.data.returns.incarnation(node, link);
     let address = Address::new(&[node as u8, link, incarnation]).unwrap();
     Entrance { address, target: u64::MAX, key: incarnation.into() }
@@ -198,7 +198,7 @@ pub(crate) fn advance(wire: &mut Wire<Flows>, most: usize) {
     }
 }
 
-/// A node closes its endpoint: its trials end, and those of others do not land.
+/// A node closes its endpoint: its trials end, and those of others never land.
 pub(crate) fn close(wire: &mut Wire<Flows>, node: usize, link: u8) {
     for index in 0..wire.data.returns.trials.len() {
         let trial = &mut wire.data.returns.trials[index];
@@ -235,7 +235,7 @@ fn land(wire: &mut Wire<Flows>, index: usize) {
         return;
     }
     let Some(joined) = wire.data.channels[to].get(channel.0 as usize) else {
-        return wire.law(false, "a trial names a channel that is not");
+        return wire.law(false, "a trial names a channel that does not exist");
     };
     let ours = wire.data.order[to].iter().position(|other| *other == link).unwrap();
     let rail = joined.rails.data_of(ours as u8).unwrap();

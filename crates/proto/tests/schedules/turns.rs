@@ -1,4 +1,4 @@
-//! What an application does with its connections: one call at a time.
+//! The application's calls on its connections, one at a time.
 
 use proto::frame::Refusal;
 use proto::setup::{Answer, refuse};
@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    /// A call of accept.
+    /// One call of accept.
     pub(crate) fn accept(&mut self, at: usize) {
         let listening = &mut self.listening[at];
         if !listening.open {
@@ -38,7 +38,7 @@ impl World {
         let Some(asked) = self.wire.data.peers[node].accept(listener) else { return };
         let channel = proto::ChannelId(asked.channel);
         let far = self.wire.data.channels[node][asked.channel as usize].far;
-        // Who asks is known by its name there.
+        // The connecting end is identified by its name.
         let asks = self.conversations.iter().position(|one| {
             one.nodes == [far, node]
                 && self.listeners[one.number] == at
@@ -46,13 +46,13 @@ impl World {
                 && one.asked_as == Some(asked.open.from)
         });
         let Some(number) = asks else {
-            return self.wire.law(false, "an OPEN that nobody asked for");
+            return self.wire.law(false, "an OPEN that no connect sent");
         };
         let one = &mut self.conversations[number];
         let peers = &self.wire.data.peers[node];
         let Some(flow) = peers.accepting(&asked, name, one.features[1], one.inline) else {
             endpoint.refuse(channel, refuse(&asked.open, Refusal::Feature));
-            return self.wire.law(false, "a connection cannot be, and was asked for");
+            return self.wire.law(false, "an impossible connection was requested");
         };
         self.listening[at].accepts -= 1;
         if endpoint.connect(name, channel, flow, now) {
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// A call on one end of a connection.
+    /// One call on one end of a connection.
     pub(crate) fn turn(&mut self, number: usize, side: usize) {
         let one = &mut self.conversations[number];
         one.calls[side] += 1;
@@ -134,7 +134,7 @@ impl World {
                 self.same_connection(number);
             }
             Answer::Pending if !gives_up => {
-                // NCCL would ask for ever.
+                // NCCL would retry for ever.
                 let one = &self.conversations[number];
                 let at = self.listeners[number];
                 let lost = !self.listening[at].open && one.sides[1] == Side::Waiting;
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// Both ends know each other by their right names.
+    /// Checks that both ends have each other's right names.
     fn same_connection(&mut self, number: usize) {
         let one = &self.conversations[number];
         let names = one.sides.map(|side| match side {
@@ -257,7 +257,7 @@ impl World {
         let over =
             endpoint.with(&mut hands, name.slot, now, |flow, _| one.poll_receives(flow)).unwrap();
         one.received(&over, wire);
-        // What waits while the flow has failed never comes.
+        // Pending receives of a failed flow never complete.
         let failed = over.iter().any(|(_, received)| matches!(received, Received::Failed));
         if failed || endpoint.connection(name.slot).and_then(Flow::fault).is_some() {
             budget.forget(name.slot);
@@ -266,7 +266,8 @@ impl World {
         self.guard(number, name);
     }
 
-    /// Nothing lands any more where the receiver says that nothing can: deregMr would succeed.
+    /// Marks memory that the receiver reports as no longer exposed, for which deregMr would succeed: nothing may land
+    /// there.
     fn guard(&mut self, number: usize, name: Name) {
         let one = &self.conversations[number];
         let flow = self.ranks[one.nodes[1]].endpoint.connection(name.slot);

@@ -1,4 +1,4 @@
-//! The provider, the wire and the memory: posts that are refused, landings that are late, torn or lost, rails that die.
+//! The simulated provider, wire and memory: refused posts; late, torn or lost writes; rails that die.
 
 use std::collections::VecDeque;
 
@@ -26,11 +26,11 @@ pub(crate) enum Use {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) words: Vec<u64>,
-    /// Of an inbox: which write owns each line, from its post until it is consumed.
+    /// For an inbox: the write that owns each cache line, from its post until it is consumed.
     pub(crate) owner: Vec<u64>,
-    /// Of a shadow: writes of each line that have not completed.
+    /// For a shadow: writes of each cache line that have not completed.
     pub(crate) busy: Vec<u32>,
-    /// As the channel counts rails, and as the wire does.
+    /// The channel's number of the rail, and the wire's.
     pub(crate) rail: u8,
     pub(crate) link: u8,
     pub(crate) use_: Use,
@@ -70,7 +70,7 @@ pub(crate) struct Write {
     pub(crate) node: usize,
     pub(crate) channel: ChannelId,
     pub(crate) post: Post,
-    /// The rail, as the wire counts them.
+    /// The wire's number of the rail.
     pub(crate) link: u8,
     pub(crate) target: (usize, usize),
     pub(crate) words: Vec<u64>,
@@ -84,11 +84,11 @@ pub(crate) struct Write {
     pub(crate) held_until: u64,
 }
 
-/// A two-sided message under way.
+/// A two-sided message in flight.
 #[derive(Debug)]
 pub(crate) struct Mail {
     pub(crate) node: usize,
-    /// Its channel, and the rail as that counts them; none before there is one.
+    /// Its channel, and the channel's number of the rail; None before there is a channel.
     pub(crate) channel: Option<(ChannelId, u8)>,
     pub(crate) link: u8,
     pub(crate) content: Content,
@@ -97,9 +97,9 @@ pub(crate) struct Mail {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// For a channel of a node that is known without set-up.
+    /// For a channel that was made without set-up.
     Letter { to: (usize, ChannelId), letter: Letter, proven: bool },
-    /// For whoever reads it at that node.
+    /// For the set-up code of that node.
     Bytes { to: usize, bytes: Vec<u8> },
 }
 
@@ -107,16 +107,16 @@ pub(crate) enum Content {
 pub(crate) struct Node<E> {
     pub(crate) memories: Vec<Memory>,
     pub(crate) events: VecDeque<Event<E>>,
-    /// Two-sided messages that nobody has read.
+    /// Two-sided messages that are not read yet.
     pub(crate) inbound: VecDeque<Vec<u8>>,
     pub(crate) outcomes: Vec<Option<Outcome>>,
     /// The other end of each channel.
     pub(crate) peers: Vec<(usize, ChannelId)>,
-    /// Control rails, as the wire counts them.
+    /// Control rails, by the wire's numbers.
     pub(crate) closed: [bool; 4],
 }
 
-/// All but the endpoints.
+/// The simulated world except the endpoints.
 #[derive(Debug)]
 pub(crate) struct Wire<D: Data> {
     pub(crate) setup: Setup,
@@ -126,7 +126,7 @@ pub(crate) struct Wire<D: Data> {
     pub(crate) writes: Vec<Write>,
     pub(crate) mail: Vec<Mail>,
     pub(crate) dead: [bool; 4],
-    /// One of them was, ever.
+    /// Whether one ever was.
     pub(crate) died: bool,
     losses: usize,
     pub(crate) packets_lost: usize,
@@ -202,13 +202,13 @@ impl<D: Data> Wire<D> {
             && self.mail.is_empty()
             && self.data.is_quiet()
             && self.nodes.iter().all(|node| {
-                // After the last channel nothing polls any more. Questions of one that waits go on for ever.
+                // After the last channel nothing polls any more. QUERYs of a waiting node never stop.
                 node.events.iter().all(|event| matches!(event, Event::Letter { .. }))
                     || node.outcomes.iter().all(Option::is_some)
             })
     }
 
-    /// What is under way, for a schedule that comes to no rest.
+    /// What is in flight, for the report of a schedule that does not come to rest.
     pub(crate) fn unrest(&self) -> String {
         let writes = self.writes.iter().filter(|write| !(write.completed && write.lost)).count();
         let events: Vec<_> = self.nodes.iter().map(|node| node.events.len()).collect();
@@ -216,7 +216,7 @@ impl<D: Data> Wire<D> {
         format!("writes {writes} mail {mail} data {} events {events:?}", !self.data.is_quiet())
     }
 
-    /// Some steps of what is under way.
+    /// Some steps of what is in flight.
     pub(crate) fn advance(&mut self, rounds: usize) {
         for _ in 0..rounds {
             let most = if self.fair { usize::MAX } else { 6 };
@@ -243,7 +243,7 @@ impl<D: Data> Wire<D> {
         let ends = self.random.percent(60);
         let write = &mut self.writes[index];
         if dead && !write.failing && !write.completed {
-            // Its fate: an error, and what has not landed lands late, or never.
+            // The write fails: what has not landed lands later, or never.
             write.failing = true;
             if coin {
                 write.lost = true;
@@ -277,7 +277,7 @@ impl<D: Data> Wire<D> {
         }
     }
 
-    /// The provider needs the shadow's bytes no more.
+    /// The provider does not need the shadow's bytes any more.
     fn finish(&mut self, index: usize) {
         let write = &mut self.writes[index];
         let memory = &mut self.nodes[write.node].memories[write.post.from.0 as usize];
@@ -360,7 +360,7 @@ impl<D: Data> Wire<D> {
         }
     }
 
-    /// A letter of a stranger's, which knows everything but the key.
+    /// A forged letter from an attacker that knows everything but the key.
     pub(crate) fn forge(&mut self, node: usize, channel: ChannelId, template: &Status) {
         self.faults.fire(Fault::ForgedLetter);
         let body = Body::Status(Status { failed: true, ..*template });
@@ -389,7 +389,7 @@ impl<D: Data> Wire<D> {
         }
     }
 
-    /// A node closes its endpoint of a rail: nothing of it moves any more, and its quarantine is free.
+    /// A node closes its endpoint of a rail: nothing moves on it any more, and inboxes in quarantine are freed.
     pub(crate) fn close_rail(&mut self, node: usize, link: u8) {
         let at = usize::from(link);
         if std::mem::replace(&mut self.nodes[node].closed[at], true) {
@@ -426,7 +426,7 @@ impl<D: Data> Wire<D> {
         }
     }
 
-    /// A law that a memory of some node saw broken.
+    /// A law that was broken in some node's memory.
     pub(crate) fn broken_memory(&self) -> Option<&'static str> {
         self.nodes.iter().flat_map(|node| &node.memories).find_map(|memory| memory.broken)
     }

@@ -1,5 +1,5 @@
-//! One schedule: nodes whose calls, progress and keepers come in any order while the wire does its worst, then a fair
-//! phase that must come to rest; and the laws.
+//! One schedule with stand-in connections: calls, progress and keepers of nodes in any order, on a faulty wire; then a
+//! phase without faults, which must come to rest; and the laws.
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ impl World {
     fn connection(&mut self, [one, other]: [(usize, ChannelId); 2]) {
         let name = self.nodes[one.0].endpoint.vacant().unwrap();
         let now = Moment::default();
-        // Both names must be known to make either.
+        // Each connection is made with both names.
         let far = if one.0 == other.0 {
             let next = Slot::new(name.slot.index() + 1).unwrap();
             proto::Name { slot: next, generation: name.generation }
@@ -134,11 +134,11 @@ impl World {
         Ok(self.wire.faults)
     }
 
-    /// Two nodes of which one waits for the other for so many minutes, while that one is idle and only its keeper polls. Then the
-    /// frame comes that was waited for. Answers how often the waiting one polled.
+    /// One of two nodes waits for the other for `minutes` minutes, while that one is idle and only its keeper polls.
+    /// Then the expected frame comes. Returns how often the waiting node polled.
     pub(crate) fn idle(seed: u64, minutes: u64) -> Result<u64, String> {
         let mut random = Random::new(seed);
-        // The one that waits asks, which is no fault here.
+        // The waiting node sends QUERY, which is no fault here.
         let calm = false;
         let setup =
             Setup { nodes: 2, self_channel: false, calm, ..Setup::without_faults(&mut random) };
@@ -173,10 +173,10 @@ impl World {
             world.keepers();
         }
         let waits = !world.nodes[0].endpoint.connection(slot).unwrap().rests();
-        if waits { Err("what was waited for has not come".to_owned()) } else { Ok(polls) }
+        if waits { Err("the expected frame has not come".to_owned()) } else { Ok(polls) }
     }
 
-    /// Time passes: node 0 polls, and what is under way moves.
+    /// Time passes: node 0 polls, and the wire advances.
     fn pass(&mut self, time: Duration) {
         self.wire.now += u64::try_from(time.as_nanos()).unwrap();
         self.progress(0);
@@ -191,11 +191,11 @@ impl World {
             .collect();
         let silent_at = self.wire.random.below(steps);
         for step in 0..steps {
-            // Where nothing may be asked, nothing may seem to be quiet.
+            // In a schedule that forbids QUERY, no node may seem silent.
             self.wire.now += if self.wire.setup.calm {
                 self.wire.random.between(100, 5_000)
             } else if !deaths.is_empty() && self.wire.random.percent(3) {
-                // Lost rails rest for so long.
+                // Lost rails pause for so long.
                 self.wire.random.between(10_000_000, 400_000_000)
             } else if self.wire.random.percent(20) {
                 self.wire.random.between(100_000, 3_000_000)
@@ -238,7 +238,7 @@ impl World {
         }
         self.wire.fair = true;
         for round in 0..FAIR_ROUNDS {
-            // The longest waits are those for a silent peer.
+            // The longest waits are peer timeouts.
             let far = 1_000_000 * (2 + round as u64 / 200);
             self.wire.now += if self.wire.setup.calm { 500_000 } else { far };
             for node in 0..self.nodes.len() {
@@ -275,7 +275,7 @@ impl World {
                 }
             }
             if node.endpoint.stale() > 0 && !self.wire.setup.forges {
-                return Err("a frame or letter was for nobody".to_owned());
+                return Err("a frame or letter was for no connection or channel".to_owned());
             }
         }
         if let Some(law) = self.wire.broken_memory() {
@@ -295,7 +295,7 @@ impl World {
         self.look(node);
     }
 
-    /// What the faults that fired are counted by.
+    /// Counts the faults that fired.
     fn look(&mut self, node: usize) {
         let Node { endpoint, channels, .. } = &self.nodes[node];
         for id in channels {
@@ -321,7 +321,7 @@ impl World {
             return;
         }
         if !self.nodes[node].calling {
-            // It may come back to close.
+            // The application may come back to close.
             if !self.wire.fair || !self.wire.setup.closes {
                 return;
             }
@@ -352,12 +352,12 @@ impl World {
         if choice < 5 {
             let biggest = if wire.random.percent(50) { 16 } else { wire.setup.inline_max };
             let message = Message { seed: wire.random.next(), len: wire.random.below(biggest + 1) };
-            // Not now, or on a channel that has ended: the call is over.
+            // "Not now", or the channel has ended: the call returns.
             let _ = endpoint.submit(&mut Hands { node, wire }, slot, &message, now);
             return;
         }
         if choice == 7 {
-            // A receive that its peer may never fill: until then it waits.
+            // Waits for frames that the peer may never send.
             let more = u32::from(!wire.setup.calm && wire.random.percent(20));
             endpoint.with(&mut Hands { node, wire }, slot, now, |talk, _| talk.expect(more));
         }
@@ -382,7 +382,7 @@ impl World {
         }
     }
 
-    /// Ends channels whose connections have no more to say.
+    /// Ends channels whose connections are finished.
     fn close(&mut self, node: usize) {
         let rests = self.node_rests(node);
         let Node { endpoint, channels, closing, calling, .. } = &mut self.nodes[node];
@@ -399,7 +399,7 @@ impl World {
         let rests = |slot: &Slot| {
             let channel = self.wire.data.nodes[node].channels[slot.index()];
             let known = endpoint.channel(channel).unwrap().shadow().target().is_some();
-            // Set-up has bounds of its own.
+            // Set-up has timeouts of its own.
             (!known && (self.silent.is_some() || self.wire.died))
                 || endpoint.connection(*slot).unwrap().rests()
         };
@@ -459,7 +459,7 @@ impl World {
             return true;
         }
         let channel = self.nodes[node].endpoint.channel(id).unwrap();
-        // Set-up has bounds of its own.
+        // Set-up has timeouts of its own.
         if channel.shadow().target().is_none() && (self.silent.is_some() || self.wire.died) {
             return true;
         }
@@ -510,7 +510,7 @@ impl World {
             }
         }
         let ours = self.wire.data.lost.contains(&(node, id));
-        // Set-up has bounds of its own.
+        // Set-up has timeouts of its own.
         let channel = self.nodes[node].endpoint.channel(id).unwrap();
         let alone = channel.shadow().target().is_none() && self.wire.died;
         if ours && !silent && !alone && outcome.is_none() {
@@ -523,7 +523,7 @@ impl World {
         Ok(())
     }
 
-    /// All that was said was heard, and nothing waits for what will not come.
+    /// Every frame that was sent was received, and nothing waits for what cannot come.
     fn connection_laws(&self, node: usize, id: ChannelId) -> Result<(), String> {
         for slot in &self.nodes[node].slots {
             if self.wire.data.nodes[node].channels[slot.index()] != id {
@@ -534,7 +534,7 @@ impl World {
             let other = self.nodes[far].endpoint.connection(end).unwrap();
             if talk.said() != other.heard() {
                 let (said, heard) = (talk.said(), other.heard());
-                return Err(format!("a frame was never delivered: {said} said, {heard} heard"));
+                return Err(format!("a frame was never delivered: {said} sent, {heard} received"));
             }
             let lost = self.nodes[node].endpoint.channel(id).unwrap().ending().has_lost_peer();
             if talk.outstanding() > 0 && !lost {
@@ -580,7 +580,7 @@ impl World {
     }
 }
 
-/// Whether one end has lent a new inbox of which the other does not know yet.
+/// Whether one end has lent a new inbox that the other does not use yet.
 fn has_switched(one: &Channel, other: &Channel) -> bool {
     let lent = one.inbox().map_or(Epoch(0), |inbox| inbox.lease().epoch);
     let known = other.shadow().target().map_or(Epoch(0), |lease| lease.epoch);
