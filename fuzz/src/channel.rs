@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proto::channel::{Inbox, Parameters, Post, RailNews, WriteId};
 use proto::codec::Address;
-use proto::connection::{Connection, Owes, Submit, Which};
+use proto::connection::{Connection, Submit, Urgency, Which};
 use proto::endpoint::{Entrance, LentInbox};
 use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
@@ -158,8 +158,8 @@ impl Connection for Listener {
     type Fault = ();
     type Error = ();
 
-    fn owes(&self, _: &Account, _: Moment) -> Owes {
-        if self.owed > 0 { Owes::Urgent } else { Owes::Nothing }
+    fn urgency(&self, _: &Account, _: Moment) -> Urgency {
+        if self.owed > 0 { Urgency::Urgent } else { Urgency::Nothing }
     }
 
     fn next_frame(
@@ -311,7 +311,7 @@ impl Perform<Listener> for Hands {
 
     fn release_shadow(&mut self, _: MemoryId) {}
 
-    fn asked_to_open(&mut self, _: ChannelId, open: &Open) -> Option<Refused> {
+    fn open_requested(&mut self, _: ChannelId, open: &Open) -> Option<Refused> {
         Some(refuse(open, Refusal::Closed))
     }
 

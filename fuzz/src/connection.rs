@@ -222,7 +222,7 @@ pub(super) fn connection(input: &[u8]) {
                         assert!(frame.is_none_or(|frame| frame.words() <= words));
                     }
                 }
-                receiver.owes(&theirs, now);
+                receiver.urgency(&theirs, now);
             }
             7 => {
                 while let Some(copy) = receiver.next_copy(&theirs.parking) {

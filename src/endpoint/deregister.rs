@@ -142,7 +142,7 @@ impl Endpoint {
             }
             self.core.with(&mut self.executor, slot, now, |flow, _| {
                 if let Some(flow) = flow.receiver_mut() {
-                    flow.take_back();
+                    flow.cancel_all();
                 }
             });
         }

@@ -483,8 +483,8 @@ impl Perform<Flow> for Executor {
         self.memory.release(memory);
     }
 
-    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
-        self.peers.asked(channel, open)
+    fn open_requested(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
+        self.peers.open_arrived(channel, open)
     }
 
     fn violated(&mut self, slot: Slot, breach: Breach) {

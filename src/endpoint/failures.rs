@@ -105,7 +105,7 @@ impl Endpoint {
         let Self { comms, core, budget, .. } = self;
         for (slot, _) in comms.iter().filter(|(_, comm)| comm.channel == channel) {
             if let Some(flow) = core.connection_mut(slot).and_then(Flow::receiver_mut) {
-                return_entries(budget, flow.give_entries_back());
+                return_entries(budget, flow.release_entries());
             }
         }
     }

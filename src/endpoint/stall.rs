@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use counters::Counter;
-use proto::channel::Told;
+use proto::channel::PeerReport;
 use proto::connection::Connection as _;
 use proto::stall::{self, Late, Sight, There};
 use proto::{ChannelId, Moment, Slot};
@@ -162,12 +162,12 @@ impl Endpoint {
             return;
         }
         let fresh = waiter.waited.min(bound / 2).max(CHECK_MIN);
-        let told = waiter.channel.and_then(|channel| self.core.told(channel, fresh));
-        let of = |told: &Told| told.about.map(|(_, about)| about.name.slot) == waiter.slot;
+        let told = waiter.channel.and_then(|channel| self.core.peer_report(channel, fresh));
+        let of = |told: &PeerReport| told.about.map(|(_, about)| about.name.slot) == waiter.slot;
         let is_told = told.is_some_and(|told| waiter.slot.is_none() || of(&told));
         let silent = waiter.channel.map(|channel| self.core.silence(channel));
         if !is_told && let Some(channel) = waiter.channel {
-            self.core.ask_about(channel, waiter.slot);
+            self.core.query_progress(channel, waiter.slot);
         }
         let is_silent = silent.map_or(waiter.waited >= SILENT, |silent| silent >= SILENT);
         if waiter.waited >= bound && (is_told || is_silent) && may_report() {
@@ -218,7 +218,13 @@ impl Endpoint {
         (longest, late.saturating_sub(1))
     }
 
-    fn stall(&self, waiter: &Waiter, told: Option<Told>, silent: bool, others: usize) -> Stall {
+    fn stall(
+        &self,
+        waiter: &Waiter,
+        told: Option<PeerReport>,
+        silent: bool,
+        others: usize,
+    ) -> Stall {
         let Waiter { waiting, slot, channel, waited } = *waiter;
         let seat = slot.or_else(|| self.connecting(waiter));
         let flow = seat.and_then(|slot| self.core.connection(slot));

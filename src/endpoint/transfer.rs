@@ -293,7 +293,7 @@ impl Endpoint {
             if self.core.must_send_first() {
                 self.progress();
             }
-            self.needs_keeper = self.core.owes();
+            self.needs_keeper = self.core.has_pending();
         }
     }
 
@@ -309,7 +309,7 @@ impl Endpoint {
 
 /// Returns the credits for completion queue entries that completed receives have used.
 pub(super) fn return_entries(budget: &mut Budget, cost: u32) {
-    if budget.give_back(cost).is_err() {
+    if budget.release(cost).is_err() {
         log::error!(
             "{cost} completion queue entries were returned that no receive had taken, a bug in Ironrail; please report it"
         );

@@ -238,7 +238,7 @@ impl Stranger {
             key: 0x7e11,
             consumed: PacketNumber::new(0),
             echo: lease.epoch,
-            wants_echo: true,
+            requests_echo: true,
         });
         let words =
             Letter { key, rails: RailNumbers::default(), body }.encode().map(u64::to_le_bytes);

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Packets that are unacknowledged or whose write has not completed.
 pub const PACKETS_MAX: usize = 64;
 /// So many consumed and unacknowledged packets make the reader write the peer's cell.
-pub const TOLD_AFTER_PACKETS: u32 = 32;
+pub const ACKNOWLEDGE_AFTER_PACKETS: u32 = 32;
 /// Delayed acknowledgement: how long fewer of them wait for a packet that carries it, before the cell is written.
-pub const TOLD_AFTER: Duration = Duration::from_millis(4);
+pub const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(4);
 /// Inline messages in packets that are unacknowledged or not completed.
 pub const INLINES_MAX: usize = 1024;
 /// How often the timers of a channel without events are checked. Timers are no finer than this.
@@ -29,7 +29,7 @@ pub const HELLO_AGAIN_MAX: Duration = Duration::from_secs(1);
 pub const QUERY_AFTER: Duration = Duration::from_millis(20);
 pub const QUERY_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Each new inbox lengthens the first wait before QUERY. After so long without a new inbox that back-off is reset.
-pub const SWITCHES_FORGOTTEN: Duration = Duration::from_secs(10);
+pub const SWITCHES_RESET_AFTER: Duration = Duration::from_secs(10);
 /// A packet counts as lost when so many STATUS in a row leave it unconsumed although its write has completed.
 pub const ANSWERS_UNTIL_LOST: u8 = 2;
 /// Letters without an effect on one control rail before letters go by the next one.
@@ -46,7 +46,7 @@ pub const REFUSED_FOR_GOOD: Duration = Duration::from_secs(15);
 pub const POLL_GAP_MAX: Duration = Duration::from_millis(50);
 
 /// The keeper polls an endpoint that has something to send or to confirm when nothing else has polled it for so long.
-pub const KEEPER_OWED: Duration = Duration::from_millis(10);
+pub const KEEPER_PENDING: Duration = Duration::from_millis(10);
 /// The same for an endpoint that has nothing to send, with a connection that waits for its peer. Below
 /// [`POLL_GAP_MAX`], so that all of the peer's silence counts towards its timeout even if NCCL does not call.
 pub const KEEPER_WAITS: Duration = Duration::from_millis(25);
@@ -58,18 +58,18 @@ pub const KEEPER_IDLE_MAX: Duration = Duration::from_secs(1);
 /// A data rail is lost when parts whose writes completed have not arrived after this time, although the peer answers.
 pub const RAIL_SILENT: Duration = Duration::from_millis(500);
 /// QUERY interval while such parts are missing.
-pub const RAIL_ASK: Duration = Duration::from_millis(100);
+pub const RAIL_QUERY: Duration = Duration::from_millis(100);
 /// A data rail that refuses all parts of a channel for so long is lost, if another is open.
 pub const RAIL_REFUSES: Duration = Duration::from_millis(500);
 /// How often rails are checked for hanging writes.
-pub const RAIL_LOOK: Duration = Duration::from_millis(100);
+pub const RAIL_CHECK: Duration = Duration::from_millis(100);
 /// A rail on which no write completes for so long, although the peer answers, is lost if another is open and this one
 /// can be closed. A rail that may have to stay open gets half of the peer timeout, and `RAIL_LAST` at most.
 pub const RAIL_HANGS: Duration = Duration::from_millis(500);
 /// The longest such time for the last rail, whose loss fails the channel.
 pub const RAIL_LAST: Duration = Duration::from_secs(8);
 /// Answers further apart than this do not prove that the peer is running.
-pub const RAIL_HEARD: Duration = Duration::from_millis(250);
+pub const RAIL_ANSWER_GAP: Duration = Duration::from_millis(250);
 /// On a lost rail: after so long without an arrival, what the peer has posted counts as lost.
 pub const RAIL_STILL: Duration = Duration::from_millis(10);
 /// The same for our own writes, which then do not complete without closing the rail.
@@ -97,10 +97,10 @@ pub const RAIL_TRY_AGAIN: Duration = Duration::from_millis(50);
 
 const _: () = {
     assert!(
-        TOLD_AFTER_PACKETS as usize + 2 <= PACKETS_MAX,
+        ACKNOWLEDGE_AFTER_PACKETS as usize + 2 <= PACKETS_MAX,
         "a writer of a pad and a packet waits past this many"
     );
-    assert!(TOLD_AFTER.as_millis() < QUERY_AFTER.as_millis(), "the cell spares a QUERY");
+    assert!(ACKNOWLEDGE_AFTER.as_millis() < QUERY_AFTER.as_millis(), "the cell spares a QUERY");
     assert!(KEEPER_WAITS.as_millis() < POLL_GAP_MAX.as_millis(), "else a wait goes uncounted");
     assert!(CONTROL_RAILS_MAX * 4 <= u16::BITS as usize, "each has a number of 4 bits in letters");
 };

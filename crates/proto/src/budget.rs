@@ -140,7 +140,7 @@ impl Budget {
     /// Returns the entries of receives that are complete, or that no part can reach any more. An error is a bug: the
     /// budget no longer protects the queues.
     #[inline]
-    pub fn give_back(&mut self, cost: u32) -> Result<(), NeverTaken> {
+    pub fn release(&mut self, cost: u32) -> Result<(), NeverTaken> {
         self.used = self.used.checked_sub(cost).ok_or(NeverTaken)?;
         Ok(())
     }
@@ -190,8 +190,8 @@ mod tests {
     fn what_was_never_taken_is_not_given_back() {
         let mut budget = Budget::new(512);
         assert!(budget.take(slot(0), 5));
-        assert_eq!(budget.give_back(6), Err(NeverTaken));
-        assert_eq!((budget.give_back(5), budget.used()), (Ok(()), 0));
+        assert_eq!(budget.release(6), Err(NeverTaken));
+        assert_eq!((budget.release(5), budget.used()), (Ok(()), 0));
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         // Single receives complete and are posted again at once; the group tries every third time.
         let mut served = None;
         for round in 0..100 {
-            budget.give_back(1).unwrap();
+            budget.release(1).unwrap();
             for other in [0, 1] {
                 budget.take(slot(other), 1);
             }
@@ -229,7 +229,7 @@ mod tests {
                 };
                 ask(&mut budget);
                 for _ in 0..2 * count {
-                    budget.give_back(1).unwrap();
+                    budget.release(1).unwrap();
                     ask(&mut budget);
                 }
                 // One round may end in the middle of the cycle.
@@ -244,7 +244,7 @@ mod tests {
         let mut budget = Budget::new(512);
         assert!(budget.take(slot(0), 512));
         assert!(!budget.take(slot(7), 8));
-        budget.give_back(4).unwrap();
+        budget.release(4).unwrap();
         let requested = (0..2 * PATIENCE).take_while(|_| !budget.take(slot(9), 1)).count();
         assert_eq!(requested, PATIENCE as usize + 1);
         assert!(budget.take(slot(4), 1));

@@ -11,11 +11,11 @@
 //! way.
 
 mod acknowledgement;
-mod asking;
 mod control_rails;
 mod ending;
 mod epoch;
 mod inbox;
+mod inquiry;
 mod letters;
 mod recovery;
 mod round_trip;
@@ -24,17 +24,17 @@ mod shadow;
 use std::time::Duration;
 
 pub use acknowledgement::Acknowledgement;
-pub use asking::Told;
 pub use control_rails::RailNews;
 pub use ending::Ending;
 pub use epoch::Left;
 pub use inbox::{Arrived, Inbox};
+pub use inquiry::PeerReport;
 pub use recovery::{DueLetter, Patience, Recovery};
 pub use round_trip::RoundTrip;
 pub use shadow::{Abandoned, NeverSent, PacketWrite, Sent, Shadow};
 
-use self::asking::Asking;
 use self::control_rails::ControlRails;
+use self::inquiry::Inquiry;
 use super::bound::{CONTROL_RAILS_MAX, SHADOWS_MAX};
 use super::counts::PeerCounts;
 use super::frame::Malformed;
@@ -164,14 +164,14 @@ pub struct Channel {
     peer_key: u64,
     rails: ControlRails,
     /// A new inbox must be lent.
-    wants_inbox: bool,
+    needs_inbox: bool,
     /// The new inbox must be on another rail than the present one, if one lives: a packet was lost there.
-    wants_another_rail: bool,
+    needs_another_rail: bool,
     /// Old inboxes per rail that a late write may still reach.
     quarantined: [u8; CONTROL_RAILS_MAX],
     left: Vec<Left>,
     confirmed: letters::Confirmed,
-    asking: Asking,
+    inquiry: Inquiry,
 }
 
 impl Channel {
@@ -192,12 +192,12 @@ impl Channel {
             round_trip: RoundTrip::default(),
             peer_key: 0,
             rails: ControlRails::new(rails),
-            wants_inbox: true,
-            wants_another_rail: false,
+            needs_inbox: true,
+            needs_another_rail: false,
             quarantined: [0; CONTROL_RAILS_MAX],
             left: Vec::with_capacity(SHADOWS_MAX),
             confirmed: letters::Confirmed::default(),
-            asking: Asking::default(),
+            inquiry: Inquiry::default(),
         })
     }
 
@@ -358,7 +358,7 @@ impl Channel {
     #[inline]
     pub fn seal<S: ShadowMemory>(&mut self, memory: &mut S) {
         if self.shadow.seal(memory) {
-            self.acknowledgement.told();
+            self.acknowledgement.acknowledged();
         }
     }
 
@@ -383,7 +383,7 @@ impl Channel {
         let Some(inbox) = &mut self.inbox else { return };
         inbox.consume(memory, arrived);
         let header: &Header = arrived.header();
-        self.shadow.tell(header.number);
+        self.shadow.set_acknowledgement(header.number);
         self.acknowledgement.consumed(header.number, header.span(), now);
         self.recovery.heard(patience);
         self.recovery.progressed();
@@ -404,8 +404,8 @@ impl Channel {
             return;
         }
         let Some(inbox) = &self.inbox else { return };
-        let told = inbox.cell(memory);
-        self.acknowledged(told, patience, left);
+        let acknowledged = inbox.cell(memory);
+        self.acknowledged(acknowledged, patience, left);
     }
 
     pub fn round_trip(&self) -> &RoundTrip {
@@ -464,14 +464,14 @@ impl Channel {
     }
 
     /// Whether something is unsent, unacknowledged or unanswered, so that the keeper must poll if nothing else does.
-    pub fn owes(&self, counts: &PeerCounts) -> bool {
+    pub fn has_pending(&self, counts: &PeerCounts) -> bool {
         if self.state != State::Alive {
             return matches!(self.state, State::Failing(_));
         }
         self.shadow.is_open()
             || self.shadow.unacknowledged() > 0
-            || self.recovery.owes()
-            || self.wants_inbox
+            || self.recovery.has_pending()
+            || self.needs_inbox
             || self.ending.is_begun()
             || !self.confirmed.settles(counts)
     }
@@ -497,8 +497,8 @@ impl Channel {
     }
 
     /// A data rail is back: its counts are compared again, from the `parts` that the peer has seen there.
-    pub(crate) fn heed_counts_of(&mut self, rail: u8, parts: u32) {
-        self.confirmed.heed(rail, parts);
+    pub(crate) fn resume_counts_of(&mut self, rail: u8, parts: u32) {
+        self.confirmed.resume(rail, parts);
     }
 
     /// How many of our parts the peer has confirmed on a data rail.
@@ -507,8 +507,8 @@ impl Channel {
     }
 
     /// Sends a QUERY at once, for what the peer has seen.
-    pub(crate) fn ask(&mut self) {
-        self.recovery.ask_now();
+    pub(crate) fn query_at_once(&mut self) {
+        self.recovery.query_now();
     }
 
     /// Whether a control rail is lost.

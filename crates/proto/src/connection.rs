@@ -12,7 +12,7 @@ use super::stall::Sight;
 /// How urgent a connection's pending frames are. The last two make a packet leave; when a packet leaves, all pending
 /// frames join it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Owes {
+pub enum Urgency {
     #[default]
     Nothing,
     /// Frames that may wait until then for a packet that leaves anyway.
@@ -42,7 +42,7 @@ pub enum Submit {
     Parts { message: MessageId },
 }
 
-/// One connection of a channel. The owner checks [`owes`](Self::owes) after each call.
+/// One connection of a channel. The owner checks [`urgency`](Self::urgency) after each call.
 pub trait Connection: fmt::Debug {
     /// A message passed to `isend`.
     type Message: Copy + fmt::Debug;
@@ -58,7 +58,7 @@ pub trait Connection: fmt::Debug {
     type Error: Copy + fmt::Debug;
 
     /// Whether it has frames to send, and how urgent they are.
-    fn owes(&self, account: &Account, now: Moment) -> Owes;
+    fn urgency(&self, account: &Account, now: Moment) -> Urgency;
 
     /// The next frame, if it has at most `words` words. The channel delivers each returned frame: a connection never
     /// repeats one.
@@ -94,7 +94,7 @@ pub trait Connection: fmt::Debug {
     fn copied(&mut self, place: Self::Place, account: &mut Account, now: Moment);
 
     /// The packet with this inline message needs no retransmission any more: its write has completed, or it is
-    /// acknowledged. Called once per message. It changes neither [`owes`](Self::owes) nor [`waits`](Self::waits).
+    /// acknowledged. Called once per message. It changes neither [`urgency`](Self::urgency) nor [`waits`](Self::waits).
     fn inline_left(&mut self, message: MessageId);
 
     /// The next action. It is returned again until [`acted`](Self::acted) says that it was posted.
@@ -133,7 +133,7 @@ pub trait Connection: fmt::Debug {
     fn rail_fenced(&mut self, _rail: u8) {}
 
     /// Whether RAIL frames are pending: what a fenced rail has delivered, or new keys.
-    fn owes_rails(&self) -> bool {
+    fn has_rail_notes(&self) -> bool {
         false
     }
 

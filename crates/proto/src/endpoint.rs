@@ -5,7 +5,7 @@
 //!  call ──▶ connection ──▶ touch: does it owe frames, does it wait?      progress:  send what is due
 //!                            │                                                      take events
 //!                            ▼                                                      read cells and inboxes
-//!              owing list of its channel ──compose──▶ packets                       send what that gave rise to
+//!              pending list of its channel ──compose──▶ packets                       send what that gave rise to
 //!                                                                                   cells, letters, ends
 //! ```
 //!
@@ -27,12 +27,12 @@ use std::time::Duration;
 
 use super::account::Account;
 use super::bound::SETTLE_EVERY;
-use super::channel::{Cause, Channel, Parameters, Patience, Told};
+use super::channel::{Cause, Channel, Parameters, Patience, PeerReport};
 use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
 use outage::{Hanging, Histories, Local, Outage, Refusing};
-use table::{Owing, Table};
+use table::{PendingList, Table};
 
 /// One channel, and what its connections share.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Peer {
     id: ChannelId,
     channel: Channel,
     account: Account,
-    owing: Owing,
+    pending: PendingList,
     /// REFUSED frames that have not left.
     refusals: VecDeque<Refused>,
     /// A packet was posted since the last poll, so an INLINE waits for the next poll, to share a packet.
@@ -51,7 +51,7 @@ struct Peer {
     /// It has ended, and this was reported to its connections.
     reported: bool,
     /// The peer's END was reported to its connections.
-    end_told: bool,
+    end_reported: bool,
     /// Data rails that are lost.
     outages: Vec<Outage>,
     histories: Histories,
@@ -66,10 +66,10 @@ impl Peer {
         let shadow = self.channel.shadow();
         !shadow.is_open()
             && !shadow.is_backed_up()
-            && !self.owing.is_due(now)
+            && !self.pending.is_due(now)
             && self.refusals.is_empty()
-            && !self.channel.ending().is_wanted()
-            && !self.has_rails_to_tell()
+            && !self.channel.ending().is_pending()
+            && !self.has_rail_frames()
     }
 
     /// Whether this poll has to check the channel's timers, letters and end.
@@ -143,19 +143,19 @@ impl<C: Connection> Endpoint<C> {
         let channel = Channel::new(parameters, self.patience.now())?;
         let mut account = Account::new(parameters.data_rails);
         account.rails.set_survives(parameters.failover);
-        let owing = Owing::default();
+        let pending = PendingList::default();
         let refusals = VecDeque::new();
         self.peers.push(Peer {
             id,
             channel,
             account,
-            owing,
+            pending,
             refusals,
             posted: false,
             stirred: true,
             settle_at: Moment::default(),
             reported: false,
-            end_told: false,
+            end_reported: false,
             outages: Vec::new(),
             histories: Histories::new(parameters.tries),
             refusing: Refusing::default(),
@@ -182,7 +182,7 @@ impl<C: Connection> Endpoint<C> {
             return false;
         }
         self.table.put(name.slot, channel, connection);
-        self.table.touch(name.slot, &mut peer.owing, &peer.account, now);
+        self.table.touch(name.slot, &mut peer.pending, &peer.account, now);
         true
     }
 
@@ -190,7 +190,7 @@ impl<C: Connection> Endpoint<C> {
     /// generation.
     pub fn disconnect(&mut self, slot: Slot) -> Option<C> {
         let channel = self.table.tenant(slot)?.channel;
-        self.table.take(slot, &mut self.peers[channel.0 as usize].owing)
+        self.table.take(slot, &mut self.peers[channel.0 as usize].pending)
     }
 
     #[inline]
@@ -217,7 +217,7 @@ impl<C: Connection> Endpoint<C> {
         let tenant = self.table.tenant(slot)?;
         let peer = &mut self.peers[tenant.channel.0 as usize];
         let answer = call(&mut tenant.connection, &mut peer.account);
-        self.table.touch(slot, &mut peer.owing, &peer.account, now);
+        self.table.touch(slot, &mut peer.pending, &peer.account, now);
         self.act(perform, slot, now);
         Some(answer)
     }
@@ -226,7 +226,7 @@ impl<C: Connection> Endpoint<C> {
     /// peer has confirmed all parts. END from the peer has the same effect.
     pub fn end(&mut self, channel: ChannelId) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
-            peer.channel.ending_mut().want();
+            peer.channel.ending_mut().begin();
             peer.stirred = true;
         }
     }
@@ -242,11 +242,11 @@ impl<C: Connection> Endpoint<C> {
         self.peers.get(id.0 as usize).map(|peer| &peer.channel)
     }
 
-    /// Queries the progress of a channel's peer, of one connection if `slot` is given: see [`Channel::ask_about`].
-    pub fn ask_about(&mut self, id: ChannelId, slot: Option<Slot>) {
+    /// Queries the progress of a channel's peer, of one connection if `slot` is given: see [`Channel::query_progress`].
+    pub fn query_progress(&mut self, id: ChannelId, slot: Option<Slot>) {
         let name = slot.and_then(|slot| self.table.get(slot)?.peer());
         if let Some(peer) = self.peers.get_mut(id.0 as usize) {
-            peer.channel.ask_about(name);
+            peer.channel.query_progress(name);
             peer.stirred = true;
         }
     }
@@ -259,11 +259,11 @@ impl<C: Connection> Endpoint<C> {
     }
 
     /// The peer's last answer about its progress, if it is not older than `ago`, counted in the same way.
-    pub fn told(&self, id: ChannelId, ago: Duration) -> Option<Told> {
+    pub fn peer_report(&self, id: ChannelId, ago: Duration) -> Option<PeerReport> {
         let now = self.patience.now();
-        let told = *self.channel(id)?.told()?;
-        let about = told.about.filter(|(at, _)| now.since(*at) <= ago);
-        (now.since(told.at) <= ago).then_some(Told { about, ..told })
+        let report = *self.channel(id)?.peer_report()?;
+        let about = report.about.filter(|(at, _)| now.since(*at) <= ago);
+        (now.since(report.at) <= ago).then_some(PeerReport { about, ..report })
     }
 
     pub fn account(&self, id: ChannelId) -> Option<&Account> {
@@ -271,7 +271,7 @@ impl<C: Connection> Endpoint<C> {
     }
 
     /// Completion queue entries that complete receives have returned since the last call: for
-    /// [`Budget::give_back`](super::budget::Budget::give_back), after each poll.
+    /// [`Budget::release`](super::budget::Budget::release), after each poll.
     pub fn entries_freed(&mut self) -> u32 {
         self.peers.iter_mut().map(|peer| std::mem::take(&mut peer.account.entries_freed)).sum()
     }

@@ -5,7 +5,7 @@
 //! itself.
 
 use super::account::Account;
-use super::connection::{Connection, Owes, Submit, Which};
+use super::connection::{Connection, Submit, Urgency, Which};
 use super::fault::{Breach, Fault};
 use super::frame::Frame;
 use super::ids::{Moment, Name};
@@ -130,11 +130,11 @@ impl Connection for Flow {
     type Error = Breach;
 
     #[inline]
-    fn owes(&self, account: &Account, now: Moment) -> Owes {
+    fn urgency(&self, account: &Account, now: Moment) -> Urgency {
         match self {
-            Self::Connecting(connecting) => connecting.owes(now),
-            Self::Send(flow) => flow.owes(),
-            Self::Receive(flow) => flow.owes(account, now),
+            Self::Connecting(connecting) => connecting.urgency(now),
+            Self::Send(flow) => flow.urgency(),
+            Self::Receive(flow) => flow.urgency(account, now),
         }
     }
 
@@ -290,8 +290,8 @@ impl Connection for Flow {
         }
     }
 
-    fn owes_rails(&self) -> bool {
-        matches!(self, Self::Receive(flow) if flow.owes_rails())
+    fn has_rail_notes(&self) -> bool {
+        matches!(self, Self::Receive(flow) if flow.has_rail_notes())
     }
 
     fn rail_counts(&mut self, rail: u8) {

@@ -100,7 +100,7 @@ pub struct Hello {
     /// The epoch of the recipient's inbox that this side writes into; 0 for none.
     pub echo: Epoch,
     /// Requests an echo: this side's epoch is not echoed yet.
-    pub wants_echo: bool,
+    pub requests_echo: bool,
 }
 
 /// Asks which packet was consumed last (keepalive).
@@ -151,7 +151,7 @@ impl Letter {
         let mut words = [0; LETTER_WORDS];
         words[0] = self.key;
         let (kind, flags, epoch) = match &self.body {
-            Body::Hello(hello) => (HELLO, u8::from(hello.wants_echo), hello.lease.epoch),
+            Body::Hello(hello) => (HELLO, u8::from(hello.requests_echo), hello.lease.epoch),
             Body::Query(query) => (QUERY, u8::from(query.lost), query.epoch),
             Body::Status(status) => {
                 (STATUS, u8::from(status.waits) | u8::from(status.failed) << 1, status.epoch)
@@ -211,7 +211,7 @@ impl Letter {
                 key: words[3],
                 consumed: first,
                 echo: Epoch(low32(third >> 32)),
-                wants_echo: flags & 1 != 0,
+                requests_echo: flags & 1 != 0,
             }),
             QUERY => Body::Query(Query {
                 epoch,
@@ -304,7 +304,7 @@ mod tests {
         let mut letters = Vec::new();
         for flag in [false, true] {
             let hello =
-                Hello { lease, key: 77, consumed: number, echo: Epoch(2), wants_echo: flag };
+                Hello { lease, key: 77, consumed: number, echo: Epoch(2), requests_echo: flag };
             let name =
                 Name { slot: Slot::new(Slot::COUNT - 1).unwrap(), generation: Generation::new(9) };
             let about = flag.then_some(name);

@@ -54,7 +54,7 @@ pub mod window;
 pub use account::Account;
 pub use capabilities::{Capabilities, ImmediateWidth};
 pub use channel::{Cause, Channel};
-pub use connection::{Connection, Owes, Submit, Which};
+pub use connection::{Connection, Submit, Urgency, Which};
 pub use endpoint::{ChannelId, Endpoint, Event, Outcome, Perform, SubmitError};
 pub use fault::{Breach, Fault, Violation};
 pub use flow::{Action, Flow};

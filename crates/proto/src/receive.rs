@@ -25,7 +25,7 @@ use self::ending::{Ending, Exposed};
 use self::lost::Lost;
 use self::slot::{Slot, State};
 use super::account::Account;
-use super::connection::{Owes, Which};
+use super::connection::{Urgency, Which};
 use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
 use super::frame::{Frame, Opened};
@@ -134,7 +134,7 @@ pub struct ReceiveFlow {
     /// Receives posted at the provider (SENDRECV only).
     tagged: Option<Box<Posted>>,
     /// The completion queue entries of its receives were returned before the receives completed.
-    gave_entries_back: bool,
+    released_entries: bool,
     /// Parts that have arrived for this connection, per rail; and parts posted, by the sender's CLOSE.
     seen: Counts,
     sent: Option<Counts>,
@@ -184,7 +184,7 @@ impl ReceiveFlow {
             unreachable: false,
             exposed: Exposed::default(),
             tagged: terms.messages.then(Box::default),
-            gave_entries_back: false,
+            released_entries: false,
             seen: Counts::default(),
             sent: None,
             dropped: Dropped::default(),
@@ -272,17 +272,17 @@ impl ReceiveFlow {
 
     /// Whether frames are pending, and how urgent they are.
     #[inline]
-    pub fn owes(&self, account: &Account, now: Moment) -> Owes {
+    pub fn urgency(&self, account: &Account, now: Moment) -> Urgency {
         if self.opened.is_some() {
-            return Owes::Waited;
+            return Urgency::Waited;
         }
-        if self.owes_rails() {
-            return Owes::Waited;
+        if self.has_rail_notes() {
+            return Urgency::Waited;
         }
         if self.fault.is_some() || self.ending != Ending::Open || self.unreachable {
-            return self.owes_an_end();
+            return self.end_urgency();
         }
-        more_urgent(self.owes_adverts(account, now), self.owes_done(account, now))
+        more_urgent(self.advert_urgency(account, now), self.done_urgency(account, now))
     }
 
     /// The next frame, if it has at most `words` words.
@@ -300,7 +300,7 @@ impl ReceiveFlow {
         match which {
             Which::Adverts => self.next_advert(words, account, now),
             Which::Others if words == 0 => None,
-            Which::Others if self.owes_rails() => self.next_rail_note(words),
+            Which::Others if self.has_rail_notes() => self.next_rail_note(words),
             Which::Others => self.next_end(words).or_else(|| self.next_done(account)),
         }
     }
@@ -399,13 +399,13 @@ impl ReceiveFlow {
 
 /// The more urgent of the two; of two lazy ones the earlier.
 #[inline]
-fn more_urgent(one: Owes, other: Owes) -> Owes {
+fn more_urgent(one: Urgency, other: Urgency) -> Urgency {
     match (one, other) {
-        (Owes::Waited, _) | (_, Owes::Waited) => Owes::Waited,
-        (Owes::Urgent, _) | (_, Owes::Urgent) => Owes::Urgent,
-        (Owes::Lazy { until: one }, Owes::Lazy { until: other }) => {
-            Owes::Lazy { until: one.min(other) }
+        (Urgency::Waited, _) | (_, Urgency::Waited) => Urgency::Waited,
+        (Urgency::Urgent, _) | (_, Urgency::Urgent) => Urgency::Urgent,
+        (Urgency::Lazy { until: one }, Urgency::Lazy { until: other }) => {
+            Urgency::Lazy { until: one.min(other) }
         }
-        (lazy @ Owes::Lazy { .. }, Owes::Nothing) | (Owes::Nothing, lazy) => lazy,
+        (lazy @ Urgency::Lazy { .. }, Urgency::Nothing) | (Urgency::Nothing, lazy) => lazy,
     }
 }

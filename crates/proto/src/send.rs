@@ -29,7 +29,7 @@ use self::ending::Ending;
 use self::lost::Lost;
 use self::record::{Record, State};
 use super::account::Account;
-use super::connection::{Owes, Which};
+use super::connection::{Urgency, Which};
 use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
 use super::frame::{Fin, FinStatus, Frame, Lines, RailNote, RailState};
@@ -127,7 +127,7 @@ struct Refused {
     /// Parts of it were posted.
     begun: bool,
     /// The FIN that reports it has not left.
-    owed: bool,
+    pending: bool,
 }
 
 const ALL_FREE: u64 = u64::MAX >> (64 - RECORDS);
@@ -194,7 +194,7 @@ impl SendFlow {
             State::Landed { fin: false } => {
                 !self.terms.needs_done() || self.peer_done.is_after(record.line)
             }
-            State::Free | State::Inline | State::Writing(_) | State::FinOwed => false,
+            State::Free | State::Inline | State::Writing(_) | State::FinPending => false,
         }
     }
 
@@ -242,7 +242,7 @@ impl SendFlow {
                     writing.is_posted() && writing.next_round(self.records[at].len).is_none();
                 !writing.failed && !lost && (posted || !over)
             }
-            State::FinOwed => !over,
+            State::FinPending => !over,
             State::Inline => matches!(fault, Fault::Closed | Fault::Ended),
             _ => false,
         };
@@ -291,12 +291,12 @@ impl SendFlow {
     /// Whether frames are pending. The receiver waits for all of them, so they leave before the last request is
     /// reported.
     #[inline]
-    pub fn owes(&self) -> Owes {
-        let refused = self.refused.is_some_and(|refused| refused.owed);
-        if self.fins == 0 && !refused && !self.owes_an_end() {
-            return Owes::Nothing;
+    pub fn urgency(&self) -> Urgency {
+        let refused = self.refused.is_some_and(|refused| refused.pending);
+        if self.fins == 0 && !refused && !self.has_end_frame() {
+            return Urgency::Nothing;
         }
-        Owes::Waited
+        Urgency::Waited
     }
 
     /// The next frame, if it has at most `words` words.
@@ -313,7 +313,7 @@ impl SendFlow {
     }
 
     fn frame(&self) -> Option<Frame> {
-        if let Some(refused) = self.refused.filter(|refused| refused.owed) {
+        if let Some(refused) = self.refused.filter(|refused| refused.pending) {
             let status = match self.fault {
                 Some(Fault::TooLong { .. }) => FinStatus::TooLong,
                 _ => FinStatus::Failed,
@@ -333,8 +333,8 @@ impl SendFlow {
 
     fn frame_left(&mut self, frame: &Frame) {
         match frame {
-            Frame::Fin(_) if self.refused.is_some_and(|refused| refused.owed) => {
-                self.refused = self.refused.map(|refused| Refused { owed: false, ..refused });
+            Frame::Fin(_) if self.refused.is_some_and(|refused| refused.pending) => {
+                self.refused = self.refused.map(|refused| Refused { pending: false, ..refused });
             }
             Frame::Fin(_) => {
                 let at = self.fins.trailing_zeros() as usize % RECORDS;
@@ -419,7 +419,7 @@ impl SendFlow {
 
     /// Whether immediates have room for the message's length.
     #[inline]
-    const fn tells_length(&self) -> bool {
+    const fn carries_length(&self) -> bool {
         matches!(self.terms.immediates, ImmediateWidth::Eight)
     }
 }

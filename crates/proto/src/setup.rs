@@ -32,7 +32,7 @@
 //! | `Nothing` | count it; log `NoRail` |
 //!
 //! **Perform.** [`send`](super::Perform::send) posts [`Peers::message`] to the peer's address on that control rail.
-//! [`asked_to_open`](super::Perform::asked_to_open) returns what [`Peers::asked`] returns.
+//! [`open_requested`](super::Perform::open_requested) returns what [`Peers::open_arrived`] returns.
 //! [`ended`](super::Perform::ended) calls [`Peers::ended`]. Every `rail` of the channel, its letters, parts and
 //! arrivals is an index into [`Rails::control`] or [`Rails::data`] of that channel; [`Pair`] and [`Rails::data_of`]
 //! translate. An immediate becomes [`Event::Arrived`](super::Event::Arrived).
@@ -92,7 +92,7 @@ pub use agreement::{Agreement, Offers};
 pub use connecting::{Answer, Connecting};
 pub use handle::{HANDLE_ADDRESS_BYTES, Handle, HandleError, SCRATCH_BYTES};
 pub use hello::{Entries, Entry, Hello, Host, MAX_CHANNEL_BYTES, MAX_ENTRIES, MAX_HELLO_BYTES};
-pub use listener::{Asked, ClosedListeners, Listener, QUEUE, REMEMBERED, refuse};
+pub use listener::{ClosedListeners, Listener, QUEUE, QueuedOpen, REMEMBERED, refuse};
 pub use message::Message;
 pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, COMPLAINT, Features, Opening, Outcome, Step, opened};
 pub use peers::{Greeting, Heard, Ignored, PeerId, Peers, Presence};

@@ -62,7 +62,7 @@ impl Speeds {
     }
 
     /// Periodic check: raises the assumed speed of rails that were not measured since the last check.
-    pub fn look(&mut self, loads: &mut Loads) {
+    pub fn check(&mut self, loads: &mut Loads) {
         let most = self.most();
         for measure in &mut self.rails {
             if !measure.fresh && measure.speed > 0 {
@@ -163,7 +163,7 @@ mod tests {
             let next =
                 (0..self.rails.len()).filter_map(|rail| Some((ends(&self.rails[rail])?, rail)));
             let (now, rail) = next.min().expect("something is under way");
-            let looks = now / 100_000 - self.now / 100_000;
+            let checks = now / 100_000 - self.now / 100_000;
             self.now = now;
             let line = &mut self.rails[rail];
             let (message, len) = line.parts.pop_front().unwrap();
@@ -172,7 +172,7 @@ mod tests {
             assert!(self.loads.ended(number, len));
             let moment = Moment::from_nanos(1000 * now);
             self.speeds.ended(number, len, &mut self.loads, moment);
-            (0..looks).for_each(|_| self.speeds.look(&mut self.loads));
+            (0..checks).for_each(|_| self.speeds.check(&mut self.loads));
             message
         }
 
@@ -262,11 +262,11 @@ mod tests {
         carry((&mut speeds, &mut loads), 0, 0, (8, 2));
         carry((&mut speeds, &mut loads), 1, 0, (8, 8));
         assert!(loads.is_uneven());
-        let looks = (1..10).find(|_| {
-            speeds.look(&mut loads);
+        let checks = (1..10).find(|_| {
+            speeds.check(&mut loads);
             !loads.is_uneven()
         });
-        assert_eq!(looks, Some(5));
+        assert_eq!(checks, Some(5));
     }
 
     #[test]

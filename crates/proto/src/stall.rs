@@ -28,7 +28,7 @@ pub enum Want {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
     pub want: Want,
-    /// NCCL has a request open here, or was told to try again.
+    /// NCCL has a request open here, or was there to try again.
     pub open: bool,
     /// Messages that this end has begun: sent, or receives posted. The count wraps.
     pub begun: u32,
@@ -221,8 +221,8 @@ mod tests {
         assert_eq!(late(&ours, &There { idle: true, ..says(Want::Message) }), rail);
         let waits = [here(Want::Message), here(Want::Data { rail: None })];
         for here in waits {
-            let told = There { missing: Some(3), ..says(Want::Nothing) };
-            assert_eq!(late(&here, &told), rail);
+            let there = There { missing: Some(3), ..says(Want::Nothing) };
+            assert_eq!(late(&here, &there), rail);
             assert_eq!(late(&here, &says(Want::Data { rail: Some(3) })), rail);
         }
         assert_eq!(late(&waits[1], &says(Want::Nothing)), Late::Data { rail: None });

@@ -128,7 +128,7 @@ fn a_receiver_that_has_failed_returns_each_entry_once() {
         (0..steps).for_each(|_| pair.step());
         pair.end(End::Withdraw);
         let freed = pair.accounts[1].entries_freed;
-        let now = pair.receiver.give_entries_back();
+        let now = pair.receiver.release_entries();
         assert_eq!((freed + now, pair.receiver.entries_held()), (pair.charged, 0));
         let done = pair.receiver.done();
         (0..300).for_each(|_| pair.step());
@@ -324,13 +324,13 @@ fn a_lazy_advert_leaves_after_its_wait_and_not_before() {
     pair.accounts[1].set_round_trip(Duration::from_micros(25));
     pair.post();
     let until = pair.now.plus(Duration::from_micros(100));
-    let owes = |pair: &Pair, now: Moment| pair.receiver.owes(&pair.accounts[1], now);
-    assert_eq!(owes(&pair, pair.now), proto::Owes::Lazy { until });
+    let urgency = |pair: &Pair, now: Moment| pair.receiver.urgency(&pair.accounts[1], now);
+    assert_eq!(urgency(&pair, pair.now), proto::Urgency::Lazy { until });
     pair.now = pair.now.plus(Duration::from_nanos(99_999));
     settle(&mut pair);
     assert_eq!(pair.counts.advert_frames, sent);
     pair.now = until;
-    assert_eq!(owes(&pair, until), proto::Owes::Urgent);
+    assert_eq!(urgency(&pair, until), proto::Urgency::Urgent);
     settle(&mut pair);
     assert_eq!(pair.counts.advert_frames, sent + 1);
 }

@@ -2,7 +2,7 @@
 
 use proto::codec::Bounded;
 use proto::frame::Refusal;
-use proto::setup::{Asked, Secret, refuse};
+use proto::setup::{QueuedOpen, Secret, refuse};
 use proto::{ChannelId, ListenerId, Moment, Slot};
 
 use super::super::Endpoint;
@@ -88,28 +88,28 @@ impl Endpoint {
         }
         if listening.accepting.is_none() {
             let listener = listening.listener;
-            let asked = self.executor.peers.accept(listener);
-            let Some(asked) = asked else {
+            let queued = self.executor.peers.accept(listener);
+            let Some(queued) = queued else {
                 self.watch_accept(at, now)?;
                 return Ok(None);
             };
-            self.begin_accept(at, &asked, now)?;
+            self.begin_accept(at, &queued, now)?;
         }
         self.step_accept(at, now)
     }
 
-    fn begin_accept(&mut self, at: (u16, u16), asked: &Asked, now: Moment) -> Result<()> {
-        let channel = ChannelId(asked.channel);
+    fn begin_accept(&mut self, at: (u16, u16), queued: &QueuedOpen, now: Moment) -> Result<()> {
+        let channel = ChannelId(queued.channel);
         let groups = self.listeners.get(at.0, at.1).is_some_and(|listening| listening.groups);
         let Some(name) = self.core.vacant() else {
-            self.core.refuse(channel, refuse(&asked.open, Refusal::Busy));
+            self.core.refuse(channel, refuse(&queued.open, Refusal::Busy));
             let count = CONNECTIONS_MAX;
             return Err(Cause::Full { table: Table::Connections, count }.into());
         };
         let (features, unadvertised) = (self.features(groups), self.inline_unadvertised());
-        let flow = self.executor.peers.accepting(asked, name, features, unadvertised);
+        let flow = self.executor.peers.accepting(queued, name, features, unadvertised);
         let Some(mut flow) = flow else {
-            self.core.refuse(channel, refuse(&asked.open, Refusal::Feature));
+            self.core.refuse(channel, refuse(&queued.open, Refusal::Feature));
             return Err(Cause::CannotSignalEnd.negotiating());
         };
         if let Some(flow) = flow.receiver_mut() {
@@ -146,7 +146,7 @@ impl Endpoint {
         }
         (listening.waiting_since, listening.warned) = (None, false);
         // Some providers send what was posted only in a later poll, and NCCL may make none before its peer has connected.
-        self.needs_keeper = self.core.owes();
+        self.needs_keeper = self.core.has_pending();
         let (channel, _) = self.executor.connections[slot.index()];
         let tally = self.tally(channel, Side::Receive);
         let generation = self.comms.put(slot, Comm::new(Side::Receive, channel, tally));

@@ -3,7 +3,7 @@
 //! The cell is written only if no packet carries the acknowledgement in the same poll: past half of the ring, past half
 //! of the packets, or, for less, after a delay. One write of the cell is in flight at a time.
 
-use super::super::bound::{TOLD_AFTER, TOLD_AFTER_PACKETS};
+use super::super::bound::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_AFTER_PACKETS};
 use super::super::ids::{Moment, PacketNumber};
 use super::super::packet::Ring;
 
@@ -11,10 +11,10 @@ use super::super::packet::Ring;
 pub struct Acknowledgement {
     ring: Ring,
     consumed: PacketNumber,
-    told: PacketNumber,
+    acknowledged: PacketNumber,
     /// Bytes of the ring that were consumed since the last acknowledgement.
-    untold_bytes: u32,
-    untold_since: Moment,
+    pending_bytes: u32,
+    pending_since: Moment,
     cell: Cell,
 }
 
@@ -29,52 +29,52 @@ impl Acknowledgement {
         Self {
             ring,
             consumed,
-            told: consumed,
-            untold_bytes: 0,
-            untold_since: Moment::default(),
+            acknowledged: consumed,
+            pending_bytes: 0,
+            pending_since: Moment::default(),
             cell: Cell::Idle,
         }
     }
 
     #[inline]
     pub fn consumed(&mut self, number: PacketNumber, bytes: u32, now: Moment) {
-        if self.is_told() {
-            self.untold_since = now;
+        if self.is_complete() {
+            self.pending_since = now;
         }
         self.consumed = number;
-        self.untold_bytes += bytes;
+        self.pending_bytes += bytes;
     }
 
     /// An acknowledgement left in a packet or a letter, or by a write of the cell.
     #[inline]
-    pub fn told(&mut self) {
-        self.told = self.consumed;
-        self.untold_bytes = 0;
+    pub fn acknowledged(&mut self) {
+        self.acknowledged = self.consumed;
+        self.pending_bytes = 0;
     }
 
-    pub fn is_told(&self) -> bool {
-        self.told == self.consumed
+    pub fn is_complete(&self) -> bool {
+        self.acknowledged == self.consumed
     }
 
     /// Everything is acknowledged, and no write of the cell is in flight.
     pub fn is_settled(&self) -> bool {
-        self.is_told() && self.cell == Cell::Idle
+        self.is_complete() && self.cell == Cell::Idle
     }
 
     /// Whether the cell is to be written now. `last`: the peer has said END, so nothing else acknowledges it.
     #[inline]
     pub fn is_due(&self, last: bool, now: Moment) -> bool {
-        if self.is_told() || self.cell == Cell::Posted {
+        if self.is_complete() || self.cell == Cell::Posted {
             return false;
         }
-        self.untold_bytes >= self.ring.acknowledged_at()
-            || self.consumed.distance(self.told) >= TOLD_AFTER_PACKETS
+        self.pending_bytes >= self.ring.acknowledged_at()
+            || self.consumed.distance(self.acknowledged) >= ACKNOWLEDGE_AFTER_PACKETS
             || last
-            || now.since(self.untold_since) >= TOLD_AFTER
+            || now.since(self.pending_since) >= ACKNOWLEDGE_AFTER
     }
 
     pub fn cell_posted(&mut self) {
-        self.told();
+        self.acknowledged();
         self.cell = Cell::Posted;
     }
 
@@ -89,8 +89,8 @@ impl Acknowledgement {
     pub fn moved(&mut self, now: Moment) -> bool {
         let posted = self.cell == Cell::Posted;
         self.cell = Cell::Idle;
-        self.told = self.consumed.plus(u32::MAX);
-        self.untold_since = now;
+        self.acknowledged = self.consumed.plus(u32::MAX);
+        self.pending_since = now;
         posted
     }
 }

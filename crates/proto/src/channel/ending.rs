@@ -9,7 +9,7 @@ pub struct Ending {
     /// The peer has said END, and no control rail to it is left.
     gone: bool,
     /// END waits only for the peer to confirm all parts, and a QUERY for that was sent.
-    asked: bool,
+    queried: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,20 +17,20 @@ enum Ours {
     #[default]
     Open,
     /// END follows the last pending frame.
-    Wanted,
+    Pending,
     /// In the packet of this number.
     Said(PacketNumber),
 }
 
 impl Ending {
-    pub fn want(&mut self) {
+    pub fn begin(&mut self) {
         if self.ours == Ours::Open {
-            self.ours = Ours::Wanted;
+            self.ours = Ours::Pending;
         }
     }
 
-    pub fn is_wanted(&self) -> bool {
-        self.ours == Ours::Wanted
+    pub fn is_pending(&self) -> bool {
+        self.ours == Ours::Pending
     }
 
     pub fn is_begun(&self) -> bool {
@@ -42,8 +42,8 @@ impl Ending {
     }
 
     /// Whether to send a QUERY at once for what the peer has seen: true the first time.
-    pub fn may_ask(&mut self) -> bool {
-        !std::mem::replace(&mut self.asked, true)
+    pub fn may_query(&mut self) -> bool {
+        !std::mem::replace(&mut self.queried, true)
     }
 
     /// Our END is said: no frame may follow it.
@@ -71,7 +71,7 @@ impl Ending {
     pub fn is_heard(&self, acknowledged: PacketNumber) -> bool {
         match self.ours {
             Ours::Said(packet) => acknowledged.distance(packet).cast_signed() >= 0,
-            Ours::Open | Ours::Wanted => false,
+            Ours::Open | Ours::Pending => false,
         }
     }
 }

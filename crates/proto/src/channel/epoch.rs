@@ -20,15 +20,15 @@ pub struct Left {
 
 impl Channel {
     /// The rail on which a new inbox is to be lent.
-    pub fn wants_inbox(&mut self) -> Option<u8> {
-        if !self.wants_inbox || self.state != State::Alive {
+    pub fn needs_inbox(&mut self) -> Option<u8> {
+        if !self.needs_inbox || self.state != State::Alive {
             return None;
         }
         let present = self.inbox.as_ref().map(|inbox| inbox.lease().rail);
         // Each loss on a rail costs one inbox there, whatever the reason.
         let has_room =
             |rail: &u8| usize::from(self.quarantined[usize::from(*rail)]) < QUARANTINE_MAX;
-        let another = |rail: &u8| self.wants_another_rail && Some(*rail) != present;
+        let another = |rail: &u8| self.needs_another_rail && Some(*rail) != present;
         let rails = || self.living_rails().filter(has_room);
         let rail = rails().find(another).or_else(|| rails().next());
         if rail.is_none() && self.living_rail().is_some() {
@@ -59,7 +59,7 @@ impl Channel {
             consumed,
             self.shadow.acknowledged(),
         ));
-        (self.wants_inbox, self.wants_another_rail) = (false, false);
+        (self.needs_inbox, self.needs_another_rail) = (false, false);
         self.recovery.lent();
         let before = before?;
         self.recovery.switched();
@@ -163,9 +163,9 @@ impl Channel {
             return;
         }
         if self.inbox.as_ref().is_some_and(|inbox| inbox.lease().rail == rail) {
-            self.wants_inbox = true;
+            self.needs_inbox = true;
         }
-        self.recovery.ask_now();
+        self.recovery.query_now();
     }
 
     /// The rail of letters and of new inboxes: the present inbox's, if it lives.

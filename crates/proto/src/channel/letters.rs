@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::super::bound::{
-    CONTROL_HANGS, QUERY_AFTER, RAIL_ASK, RAIL_LAST, RAIL_SILENT, REFUSED_FOR_GOOD,
+    CONTROL_HANGS, QUERY_AFTER, RAIL_LAST, RAIL_QUERY, RAIL_SILENT, REFUSED_FOR_GOOD,
 };
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
 use super::control_rails::RailNews;
-use super::{Cause, Channel, DueLetter, Sent, State, Told};
+use super::{Cause, Channel, DueLetter, PeerReport, Sent, State};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
 
@@ -26,7 +26,7 @@ pub struct Due {
 pub(super) struct Confirmed {
     seen: Counts,
     /// Our counts in the last QUERY.
-    asked: Counts,
+    queried: Counts,
     /// A bit per lost rail: confirmation on it is not awaited.
     ignored: u16,
     /// For each rail: since when the peer's count has not moved although it is below ours, and how many answers said
@@ -40,10 +40,10 @@ impl Confirmed {
     }
 
     /// Compares the counts of a rail again, from `parts` on.
-    pub(super) fn heed(&mut self, rail: u8, parts: u32) {
+    pub(super) fn resume(&mut self, rail: u8, parts: u32) {
         self.ignored &= !(1 << (rail % 16));
         self.seen.set(rail, parts);
-        self.asked.set(rail, parts);
+        self.queried.set(rail, parts);
     }
 
     pub(super) fn seen_on(&self, rail: u8) -> u32 {
@@ -72,7 +72,7 @@ impl Confirmed {
     /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind in at least two
     /// answers, for as long as `bound`.
     fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
-        let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.asked);
+        let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.queried);
         let mut lost = None;
         for rail in 0..low8(MAX_DATA_RAILS as u64) {
             let lacks = self.lacks(rail, &asked);
@@ -102,8 +102,8 @@ impl Channel {
     /// Whether the peer has confirmed all that was written; if not, a QUERY is sent at once.
     pub fn confirms(&mut self, counts: &PeerCounts) -> bool {
         let settles = self.confirmed.settles(counts);
-        if !settles && self.ending.may_ask() {
-            self.recovery.ask_now();
+        if !settles && self.ending.may_query() {
+            self.recovery.query_now();
         }
         settles
     }
@@ -113,7 +113,7 @@ impl Channel {
         if self.state != State::Alive {
             return None;
         }
-        let waits = waits || self.waits(counts) || self.asking.is_due();
+        let waits = waits || self.waits(counts) || self.inquiry.is_due();
         if !waits {
             self.recovery.content(now);
         } else if self.is_silent(now) {
@@ -129,11 +129,11 @@ impl Channel {
         let what = self.recovery.due(target.is_some(), waits, now)?;
         let epoch = target.map_or(Epoch(0), |target| target.epoch);
         let counts = *counts;
-        let asked_by = match what {
+        let queried_by = match what {
             DueLetter::Status { rail, .. } if self.rails.lives(rail) => Some(rail),
             _ => None,
         };
-        let rail = match asked_by {
+        let rail = match queried_by {
             Some(rail) => rail,
             None => self.living_rail_past(self.recovery.rails_passed())?,
         };
@@ -143,7 +143,7 @@ impl Channel {
                 key: self.parameters.key,
                 consumed: inbox.consumed(),
                 echo: epoch,
-                wants_echo: !self.recovery.is_echoed(),
+                requests_echo: !self.recovery.is_echoed(),
             }),
             DueLetter::Query => Body::Query(Query {
                 epoch,
@@ -151,7 +151,7 @@ impl Channel {
                 lost: self.recovery.takes_for_lost(),
                 rail,
                 counts,
-                about: self.asking.about(),
+                about: self.inquiry.about(),
             }),
             DueLetter::Status { asked, .. } => Body::Status(Status {
                 epoch: lease.epoch,
@@ -160,8 +160,8 @@ impl Channel {
                 counts,
                 waits,
                 failed: false,
-                idle_ms: self.asking.idle_ms(),
-                about: self.asking.answer_owed(),
+                idle_ms: self.inquiry.idle_ms(),
+                about: self.inquiry.pending_answer(),
             }),
         };
         let letter = Letter { key: self.peer_key, rails: self.rails.numbers(), body };
@@ -202,13 +202,13 @@ impl Channel {
         self.recovery.said(due.what, now);
         match due.what {
             DueLetter::Status { .. } => {
-                self.acknowledgement.told();
-                self.asking.answered();
+                self.acknowledgement.acknowledged();
+                self.inquiry.answer_left();
             }
             DueLetter::Query => {
-                self.asking.asked();
+                self.inquiry.query_left();
                 if let Body::Query(query) = &due.letter.body {
-                    self.confirmed.asked = query.counts.completed;
+                    self.confirmed.queried = query.counts.completed;
                 }
             }
             DueLetter::Hello => {}
@@ -235,19 +235,19 @@ impl Channel {
     }
 
     /// Queries the peer's progress, of one connection if `name` is its name at the peer.
-    pub fn ask_about(&mut self, name: Option<Name>) {
-        self.asking.want(name);
-        self.recovery.ask_now();
+    pub fn query_progress(&mut self, name: Option<Name>) {
+        self.inquiry.request(name);
+        self.recovery.query_now();
     }
 
     /// Sends the next QUERY soon: whether the peer is running decides about a rail.
-    pub(crate) fn ask_soon(&mut self) {
-        self.recovery.ask_within(RAIL_ASK);
+    pub(crate) fn query_soon(&mut self) {
+        self.recovery.query_within(RAIL_QUERY);
     }
 
     /// The peer's last STATUS, and when it came, by the clock of [`Patience`](super::Patience).
-    pub fn told(&self) -> Option<&Told> {
-        self.asking.told()
+    pub fn peer_report(&self) -> Option<&PeerReport> {
+        self.inquiry.report()
     }
 
     /// Retransmitted packets. The count wraps.
@@ -306,34 +306,34 @@ impl Channel {
     }
 
     /// Handles a HELLO whose inbox was adopted, or is in use already.
-    pub fn greeted(&mut self, hello: &Hello) {
+    pub fn hello_arrived(&mut self, hello: &Hello) {
         self.peer_key = hello.key;
         if self.inbox.as_ref().is_some_and(|inbox| inbox.lease().epoch == hello.echo) {
             self.recovery.echoed();
         }
-        if hello.wants_echo {
-            self.recovery.owe_echo();
+        if hello.requests_echo {
+            self.recovery.echo_due();
         }
     }
 
     /// Handles a QUERY, after the inbox was drained. `about`: progress of the connection that it names; `idle`: how
     /// long NCCL has not polled on this side.
-    pub fn asked(&mut self, query: &Query, about: Option<About>, idle: Duration) {
-        self.asking.owe(about, idle);
+    pub fn query_arrived(&mut self, query: &Query, about: Option<About>, idle: Duration) {
+        self.inquiry.answer_later(about, idle);
         let Some(inbox) = &self.inbox else { return };
         let behind = query.completed.distance(self.consumed_last()).cast_signed() > 0;
         if query.epoch < inbox.lease().epoch {
             self.recovery.say_hello_again();
         } else if query.lost && behind {
-            self.wants_inbox = true;
-            self.wants_another_rail = true;
+            self.needs_inbox = true;
+            self.needs_another_rail = true;
         }
-        self.recovery.owe_status(query.completed, query.rail);
+        self.recovery.status_due(query.completed, query.rail);
     }
 
     /// Handles a STATUS. Returns a data rail whose parts do not arrive. `survives`: another rail is left, so the
     /// shorter timeout applies.
-    pub fn answered(
+    pub fn status_arrived(
         &mut self,
         status: &Status,
         survives: bool,
@@ -351,9 +351,9 @@ impl Channel {
         self.recovery.answered();
         if self.confirmed.is_stalled() {
             // Otherwise the decisive answer may come up to a second after the bound.
-            self.recovery.ask_within(RAIL_ASK);
+            self.recovery.query_within(RAIL_QUERY);
         }
-        self.asking.heard(status, now);
+        self.inquiry.answer_arrived(status, now);
         // Valid for any epoch: packet numbers continue across inboxes.
         self.acknowledged(status.consumed, now, left);
         let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);
@@ -362,9 +362,9 @@ impl Channel {
             self.recovery.left_unconsumed();
             if self.recovery.takes_for_lost() {
                 // The next QUERY says `lost`, and the peer lends a new inbox.
-                self.recovery.ask_now();
+                self.recovery.query_now();
             } else {
-                self.recovery.ask_within(QUERY_AFTER);
+                self.recovery.query_within(QUERY_AFTER);
             }
         }
         self.find_hanging(now);
@@ -387,7 +387,7 @@ impl Channel {
         if hangs >= bound && !self.is_lost(rail) {
             self.rail_lost(rail);
         } else {
-            self.recovery.ask_within(RAIL_ASK);
+            self.recovery.query_within(RAIL_QUERY);
         }
     }
 }

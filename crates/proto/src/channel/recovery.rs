@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::super::bound::{
     ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, LETTERS_PER_RAIL,
-    POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX, SWITCHES_FORGOTTEN,
+    POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX, SWITCHES_RESET_AFTER,
 };
 use super::super::ids::{Moment, PacketNumber};
 
@@ -42,13 +42,13 @@ impl Patience {
 pub struct Recovery {
     hello: Greeting,
     /// The peer's HELLO requests an echo of its epoch.
-    echo_owed: bool,
+    echo_pending: bool,
     /// The QUERY to answer: the packet number that it named as completed, and the rail that it came by.
-    status_owed: Option<(PacketNumber, u8)>,
+    status_pending: Option<(PacketNumber, u8)>,
     /// When something last came from the peer, or the waiting began.
     heard: Moment,
-    asked: Moment,
-    ask_after: Duration,
+    queried: Moment,
+    query_after: Duration,
     /// New inboxes because of lost packets. They lengthen the first wait before QUERY, so that a reader that is merely
     /// late does not use up all its inboxes.
     switches: u32,
@@ -64,7 +64,7 @@ pub struct Recovery {
     /// Letters sent since the last packet or acknowledgement came.
     letters: u32,
     /// How many rails the last QUERY passed over.
-    asked_past: u32,
+    queried_past: u32,
     /// Since when the current rail refuses letters; and since when all rails do.
     refused: Option<Moment>,
     all_refused: Option<Moment>,
@@ -93,11 +93,11 @@ impl Recovery {
     pub fn new(now: Moment) -> Self {
         Self {
             hello: Greeting::Due,
-            echo_owed: false,
-            status_owed: None,
+            echo_pending: false,
+            status_pending: None,
             heard: now,
-            asked: now,
-            ask_after: QUERY_AFTER,
+            queried: now,
+            query_after: QUERY_AFTER,
             switches: 0,
             first_wait: QUERY_AFTER,
             switched_at: now,
@@ -105,7 +105,7 @@ impl Recovery {
             resent: 0,
             answers: 0,
             letters: 0,
-            asked_past: 0,
+            queried_past: 0,
             refused: None,
             all_refused: None,
         }
@@ -115,17 +115,17 @@ impl Recovery {
     #[inline]
     pub fn progressed(&mut self) {
         self.letters = 0;
-        self.ask_after = self.first_wait;
+        self.query_after = self.first_wait;
     }
 
     /// A QUERY was answered: its rail delivers letters, so the next letters go by it too.
     pub fn answered(&mut self) {
-        self.letters = self.asked_past.saturating_mul(LETTERS_PER_RAIL);
+        self.letters = self.queried_past.saturating_mul(LETTERS_PER_RAIL);
     }
 
     /// Something may be lost: the next QUERY leaves within `wait`.
-    pub fn ask_within(&mut self, wait: Duration) {
-        self.ask_after = self.ask_after.min(wait);
+    pub fn query_within(&mut self, wait: Duration) {
+        self.query_after = self.query_after.min(wait);
     }
 
     /// How many rails to pass over for the next letter. After two letters without effect the next rail is tried,
@@ -143,8 +143,8 @@ impl Recovery {
     /// This side waits for nothing: the timers start again.
     #[inline]
     pub fn content(&mut self, now: Moment) {
-        (self.heard, self.asked) = (now, now);
-        self.ask_after = self.first_wait;
+        (self.heard, self.queried) = (now, now);
+        self.query_after = self.first_wait;
         self.letters = 0;
     }
 
@@ -160,19 +160,19 @@ impl Recovery {
 
     /// The peer has lent a new inbox: unacknowledged packets are retransmitted.
     pub fn adopted(&mut self, now: Moment) {
-        (self.heard, self.asked, self.answers) = (now, now, 0);
+        (self.heard, self.queried, self.answers) = (now, now, 0);
         // Losses that are far apart are not caused by a late reader.
-        if now.since(self.switched_at) >= SWITCHES_FORGOTTEN {
+        if now.since(self.switched_at) >= SWITCHES_RESET_AFTER {
             self.switches = 0;
         }
         self.switched_at = now;
         self.switched();
-        self.ask_after = self.first_wait;
+        self.query_after = self.first_wait;
     }
 
     /// Something may be lost: QUERY leaves without a wait.
-    pub fn ask_now(&mut self) {
-        self.ask_after = Duration::ZERO;
+    pub fn query_now(&mut self) {
+        self.query_after = Duration::ZERO;
     }
 
     /// So many packets are retransmitted into a new inbox.
@@ -203,18 +203,18 @@ impl Recovery {
         self.hello == Greeting::Echoed
     }
 
-    pub fn owe_echo(&mut self) {
-        self.echo_owed = true;
+    pub fn echo_due(&mut self) {
+        self.echo_pending = true;
     }
 
     /// `rail`: the one that the QUERY came by.
-    pub fn owe_status(&mut self, asked: PacketNumber, rail: u8) {
-        self.status_owed = Some((asked, rail));
+    pub fn status_due(&mut self, asked: PacketNumber, rail: u8) {
+        self.status_pending = Some((asked, rail));
     }
 
     /// Whether a letter is due that the keeper must send if nothing else polls.
-    pub fn owes(&self) -> bool {
-        !self.is_echoed() || self.echo_owed || self.status_owed.is_some()
+    pub fn has_pending(&self) -> bool {
+        !self.is_echoed() || self.echo_pending || self.status_pending.is_some()
     }
 
     /// A STATUS left a packet unconsumed whose write had completed.
@@ -247,17 +247,17 @@ impl Recovery {
             Greeting::Said { at, wait } => now.since(at) >= wait,
             Greeting::Echoed => false,
         };
-        if again || self.echo_owed {
+        if again || self.echo_pending {
             return Some(DueLetter::Hello);
         }
         // The peer's key is not known yet, so it would ignore other letters.
         if !knows_peer {
             return None;
         }
-        if let Some((asked, rail)) = self.status_owed {
+        if let Some((asked, rail)) = self.status_pending {
             return Some(DueLetter::Status { asked, rail });
         }
-        let quiet = now.since(self.heard.max(self.asked)) >= self.ask_after;
+        let quiet = now.since(self.heard.max(self.queried)) >= self.query_after;
         (waits && quiet).then_some(DueLetter::Query)
     }
 
@@ -282,14 +282,14 @@ impl Recovery {
     pub fn said(&mut self, letter: DueLetter, now: Moment) {
         (self.refused, self.all_refused) = (None, None);
         if let DueLetter::Status { .. } = letter {
-            self.status_owed = None;
+            self.status_pending = None;
             return;
         }
         let passed = self.rails_passed();
         self.letters = self.letters.saturating_add(1);
         match letter {
             DueLetter::Hello => {
-                self.echo_owed = false;
+                self.echo_pending = false;
                 let wait = match self.hello {
                     Greeting::Echoed => return,
                     Greeting::Due => HELLO_AGAIN,
@@ -299,9 +299,9 @@ impl Recovery {
             }
             DueLetter::Status { .. } => {}
             DueLetter::Query => {
-                self.asked = now;
-                self.asked_past = passed;
-                self.ask_after = (self.ask_after * 2).clamp(QUERY_AFTER, QUERY_AFTER_MAX);
+                self.queried = now;
+                self.queried_past = passed;
+                self.query_after = (self.query_after * 2).clamp(QUERY_AFTER, QUERY_AFTER_MAX);
             }
         }
     }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(said, [0, 20, 60, 140, 300, 620, 1260, 2260, 3260]);
         recovery.echoed();
         assert_eq!(recovery.due(false, true, ms(9000)), None);
-        recovery.owe_echo();
+        recovery.echo_due();
         assert_eq!(recovery.due(false, true, ms(9000)), Some(DueLetter::Hello));
         recovery.said(DueLetter::Hello, ms(9000));
         assert_eq!(recovery.due(false, true, ms(9000)), None);
@@ -403,7 +403,7 @@ mod tests {
             recovery.said(DueLetter::Query, ms(0));
         }
         assert_eq!(recovery.due(true, true, ms(639)), None, "the interval has grown");
-        recovery.ask_within(Duration::from_millis(100));
+        recovery.query_within(Duration::from_millis(100));
         assert_eq!(recovery.due(true, true, ms(99)), None);
         assert_eq!(recovery.due(true, true, ms(100)), Some(DueLetter::Query));
     }

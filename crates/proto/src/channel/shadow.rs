@@ -310,7 +310,7 @@ impl Shadow {
 
     /// Sets the acknowledgement that packets carry that are sealed from now on.
     #[inline]
-    pub fn tell(&mut self, consumed: PacketNumber) {
+    pub fn set_acknowledgement(&mut self, consumed: PacketNumber) {
         self.consumed = consumed;
     }
 

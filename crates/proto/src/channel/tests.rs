@@ -175,7 +175,7 @@ fn a_writer_and_a_reader_never_deadlock() {
                     due,
                     "seed {seed}, step {step}: the writer waits, and no acknowledgement is due"
                 );
-                direction.acknowledgement.told();
+                direction.acknowledgement.acknowledged();
                 direction.acknowledge();
             }
             direction.post(true);
@@ -341,32 +341,32 @@ fn a_cell_is_due_past_half_of_the_ring_or_of_the_packets_or_after_a_while() {
     one.consumed(FIRST.plus(1), ring().bytes() / 2 - 64, at(5));
     assert!(one.is_due(false, at(5)));
     one.cell_posted();
-    assert!(one.is_told() && !one.is_settled());
+    assert!(one.is_complete() && !one.is_settled());
     one.consumed(FIRST.plus(2), ring().bytes(), at(5));
     assert!(!one.is_due(true, at(1 << 40)), "one write at a time");
     one.cell_written();
     assert!(one.is_due(false, at(5)));
-    one.told();
+    one.acknowledged();
     for number in 3..35 {
         assert!(!one.is_due(false, at(5)));
         one.consumed(FIRST.plus(number), 0, at(5));
     }
     assert!(one.is_due(false, at(5)), "half of the packets");
-    one.told();
+    one.acknowledged();
     assert!(one.is_settled());
     assert!(!one.moved(at(5)));
-    assert!(!one.is_told(), "the new cell has no acknowledgement yet");
+    assert!(!one.is_complete(), "the new cell has no acknowledgement yet");
 }
 
 #[test]
 fn end_is_heard_when_its_packet_is_acknowledged() {
     let mut ending = Ending::default();
     assert!(!ending.is_heard(FIRST));
-    ending.want();
-    assert!(ending.is_wanted() && ending.is_begun() && !ending.is_said());
+    ending.begin();
+    assert!(ending.is_pending() && ending.is_begun() && !ending.is_said());
     ending.said(FIRST.plus(1));
-    ending.want();
-    assert!(ending.is_said() && !ending.is_wanted());
+    ending.begin();
+    assert!(ending.is_said() && !ending.is_pending());
     assert!(!ending.is_heard(FIRST));
     assert!(ending.is_heard(FIRST.plus(1)) && ending.is_heard(FIRST.plus(60)));
 }
@@ -389,7 +389,7 @@ fn channel(rails: u8) -> Channel {
 }
 
 fn lend(channel: &mut Channel) -> Option<(u8, Option<(MemoryId, u8)>)> {
-    let rail = channel.wants_inbox()?;
+    let rail = channel.needs_inbox()?;
     let mut memory = words();
     let id = MemoryId(7);
     Some((rail, channel.lend((id, &mut memory), rail, (0, 0, Nonce(3)))))
@@ -409,9 +409,9 @@ fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
         about: None,
     };
     for epoch in 1..=32 {
-        channel.asked(&lost(epoch - 1), None, Duration::ZERO);
+        channel.query_arrived(&lost(epoch - 1), None, Duration::ZERO);
         assert_eq!(lend(&mut channel), None, "the QUERY is about an older inbox");
-        channel.asked(&lost(epoch), None, Duration::ZERO);
+        channel.query_arrived(&lost(epoch), None, Duration::ZERO);
         if epoch == 32 {
             break;
         }
@@ -424,7 +424,7 @@ fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     assert!(!channel.is_lost(0) && !channel.is_lost(1) && channel.is_alive());
     channel.rail_closed(0, |_| {});
     assert_eq!(channel.quarantined, [0, 16, 0, 0]);
-    channel.asked(&lost(33), None, Duration::ZERO);
+    channel.query_arrived(&lost(33), None, Duration::ZERO);
     assert_eq!(lend(&mut channel), None);
     assert_eq!(channel.is_failing(), Some(Cause::NoRail), "the other one is closed");
 }
@@ -467,7 +467,7 @@ fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_en
         key: 9,
         consumed: BEFORE,
         echo: Epoch(1),
-        wants_echo: false,
+        requests_echo: false,
     };
     lend(&mut channel);
     assert!(channel.would_adopt(&hello(1)));
@@ -491,7 +491,7 @@ fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_en
 fn a_stranger_has_no_effect() {
     let channel = channel(1);
     let hello =
-        Hello { lease: lease(1), key: 9, consumed: BEFORE, echo: Epoch(0), wants_echo: true };
+        Hello { lease: lease(1), key: 9, consumed: BEFORE, echo: Epoch(0), requests_echo: true };
     let query = Query {
         epoch: Epoch(1),
         completed: FIRST,
@@ -522,14 +522,14 @@ fn greeted(rails: u8) -> (Channel, Memories) {
     let mut memories = Memories(vec![words(), words()]);
     lend(&mut channel);
     let echo = channel.inbox().unwrap().lease().epoch;
-    let hello = Hello { lease: lease(1), key: 9, consumed: BEFORE, echo, wants_echo: false };
+    let hello = Hello { lease: lease(1), key: 9, consumed: BEFORE, echo, requests_echo: false };
     let now = (Moment::default(), Moment::default());
     assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(0), now, |_| {}), None);
-    channel.greeted(&hello);
+    channel.hello_arrived(&hello);
     (channel, memories)
 }
 
-fn question(rail: u8) -> Query {
+fn query_by(rail: u8) -> Query {
     let counts = PeerCounts::default();
     Query { epoch: Epoch(1), completed: BEFORE, lost: false, rail, counts, about: None }
 }
@@ -554,7 +554,7 @@ fn a_status_goes_by_the_rail_that_the_query_came_by_if_that_lives() {
     for (rail, lost, by) in [(0, None, 0), (1, None, 1), (1, Some(1), 0), (7, None, 0)] {
         let (mut channel, _) = greeted(2);
         lost.into_iter().for_each(|rail| channel.rail_lost(rail));
-        channel.asked(&question(rail), None, Duration::ZERO);
+        channel.query_arrived(&query_by(rail), None, Duration::ZERO);
         let due = channel.next_letter(&counts, false, at(1)).unwrap();
         assert!(matches!(due.letter.body, Body::Status(_)), "{due:?}");
         assert_eq!(due.rail, by, "query by {rail}, lost: {lost:?}");
@@ -587,10 +587,10 @@ fn a_control_rail_on_which_a_write_hangs_is_lost_and_the_only_one_after_the_peer
         channel.posted(&packet, at(0));
         let status = answer();
         for ms in (1..=lost_after).step_by(100) {
-            assert_eq!(channel.answered(&status, true, at(ms), |_| {}), None);
+            assert_eq!(channel.status_arrived(&status, true, at(ms), |_| {}), None);
             assert!(!channel.is_lost(0), "after {ms} ms");
         }
-        assert_eq!(channel.answered(&status, true, at(lost_after + 1), |_| {}), None);
+        assert_eq!(channel.status_arrived(&status, true, at(lost_after + 1), |_| {}), None);
         assert!(channel.is_lost(0));
         let failing = (rails == 1).then_some(Cause::NoRail);
         assert_eq!(channel.is_failing(), failing);
@@ -604,12 +604,12 @@ fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_without_progre
     let mut counts = PeerCounts::default();
     let mut status = answer();
     let mut ask = |channel: &mut Channel, counts: &PeerCounts, ms: u64| {
-        channel.ask();
+        channel.query_at_once();
         let due = channel.next_letter(counts, true, at(ms)).unwrap();
         assert!(matches!(due.letter.body, Body::Query(_)), "{due:?}");
         channel.letter_posted(&due, at(ms));
         status.counts.seen = Counts::default();
-        channel.answered(&status, true, at(ms), |_| {})
+        channel.status_arrived(&status, true, at(ms), |_| {})
     };
     counts.completed.add(0);
     assert_eq!(ask(&mut channel, &counts, 100), None);

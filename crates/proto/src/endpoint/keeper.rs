@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::bound::{KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_OWED, KEEPER_WAITS};
+use super::super::bound::{KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS};
 use super::super::connection::Connection;
 use super::super::ids::Moment;
 use super::{Endpoint, Perform};
@@ -45,19 +45,19 @@ impl Keeper {
 
 impl<C: Connection> Endpoint<C> {
     /// Whether something is unsent, unacknowledged or unanswered, so that the keeper must poll soon.
-    pub fn owes(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         self.table.acting() > 0
             || self.peers.iter().any(|peer| {
-                peer.channel.owes(&peer.account.counts)
+                peer.channel.has_pending(&peer.account.counts)
                     || (peer.channel.may_write()
-                        && (peer.owing.waited || !peer.refusals.is_empty()))
+                        && (peer.pending.waited || !peer.refusals.is_empty()))
                     || peer.has_outage()
             })
     }
 
     /// Whether a connection of a living channel waits for its peer: for the answer to a WITHDRAW, for instance.
     fn waits(&self) -> bool {
-        self.peers.iter().any(|peer| peer.channel.is_alive() && peer.owing.waiting > 0)
+        self.peers.iter().any(|peer| peer.channel.is_alive() && peer.pending.waiting > 0)
     }
 
     /// When the keeper must poll unless something else polls before. None if no channel lives.
@@ -65,8 +65,8 @@ impl<C: Connection> Endpoint<C> {
         if !self.peers.iter().any(|peer| !peer.reported) {
             return None;
         }
-        let wait = if self.owes() {
-            KEEPER_OWED
+        let wait = if self.has_pending() {
+            KEEPER_PENDING
         } else if self.waits() {
             KEEPER_WAITS
         } else {

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use super::super::account::Account;
 use super::super::bound::{
-    RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_HANGS, RAIL_HEARD, RAIL_LAST, RAIL_LOOK,
-    RAIL_REFUSES, RAIL_STILL, RAIL_STUCK,
+    RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_HANGS,
+    RAIL_LAST, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK,
 };
 use super::super::channel::Cause;
 use super::super::connection::Connection;
@@ -39,17 +39,17 @@ pub(super) struct Outage {
     /// The channel's number of the rail.
     rail: u8,
     /// Our RAIL *down* has left.
-    told: bool,
+    down_sent: bool,
     /// What the peer has posted there, once its *down* has come. `plain`: writes without immediates are missing, which
     /// no count covers.
     expects: Option<Expected>,
     /// Nothing can arrive here by it any more; and RAIL *fenced* has left.
     fenced: bool,
-    fence_told: bool,
+    fence_sent: bool,
     /// The peer has said *fenced*: nothing can arrive there by it any more.
     peer_fenced: bool,
     /// It can be fenced only by closing it.
-    wants_close: bool,
+    needs_close: bool,
     /// Parts seen, and writes in flight, at the last change of either.
     moved: (u32, u32),
     still_since: Moment,
@@ -94,7 +94,7 @@ pub(super) struct Refusing {
 /// Detects hanging rails: the time of the last completion on each rail that has writes in flight.
 #[derive(Debug)]
 pub(super) struct Hanging {
-    look_at: Moment,
+    check_at: Moment,
     /// A bit per rail without a completion for too long.
     rails: u16,
     /// No write has completed on a rail between two checks. Then QUERY is sent, because only an answer shows that the
@@ -106,7 +106,7 @@ pub(super) struct Hanging {
 impl Hanging {
     pub(super) fn new(rails: u8) -> Self {
         let ended = vec![(0, Moment::default()); rails.into()].into();
-        Self { look_at: Moment::default(), rails: 0, waits: false, ended }
+        Self { check_at: Moment::default(), rails: 0, waits: false, ended }
     }
 
     /// Whether a rail had no completion between the last two checks.
@@ -118,14 +118,14 @@ impl Hanging {
     /// instead of `bound` if no other rail is better. Time in which the peer does not answer does not count, since it
     /// may be stopped.
     #[cold]
-    fn look(
+    fn check(
         &mut self,
         account: &Account,
         stopped: bool,
         now: Moment,
         (bound, last): (Duration, Duration),
     ) {
-        self.look_at = now.plus(RAIL_LOOK);
+        self.check_at = now.plus(RAIL_CHECK);
         let Account { rails, loads, .. } = account;
         let is_still = |rail: u8, ended: u32| {
             loads.is_open(rail) && rails.flying_on(rail) > 0 && rails.ended_on(rail) == ended
@@ -152,12 +152,12 @@ impl Outage {
     fn new(rail: u8, now: Moment, regain: Regain) -> Self {
         Self {
             rail,
-            told: false,
+            down_sent: false,
             expects: None,
             fenced: false,
-            fence_told: false,
+            fence_sent: false,
             peer_fenced: false,
-            wants_close: false,
+            needs_close: false,
             moved: (0, 0),
             still_since: now,
             regain,
@@ -165,13 +165,13 @@ impl Outage {
     }
 
     /// Whether a RAIL frame about it is pending.
-    fn is_to_be_told(&self) -> bool {
-        !self.told || self.fenced && !self.fence_told
+    fn has_frames(&self) -> bool {
+        !self.down_sent || self.fenced && !self.fence_sent
     }
 
     /// Whether both ends have fenced the rail and said so.
     fn is_settled(&self) -> bool {
-        self.fenced && self.peer_fenced && !self.is_to_be_told()
+        self.fenced && self.peer_fenced && !self.has_frames()
     }
 }
 
@@ -179,18 +179,18 @@ impl Peer {
     /// Whether data rails need [`Endpoint::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
-        if now >= self.hanging.look_at {
-            let stopped = self.channel.silence(now) >= RAIL_HEARD;
+        if now >= self.hanging.check_at {
+            let stopped = self.channel.silence(now) >= RAIL_ANSWER_GAP;
             let last = (self.channel.peer_timeout() / 2).min(RAIL_LAST);
             let bound = if self.channel.closes_rails() { last.min(RAIL_HANGS) } else { last };
-            self.hanging.look(&self.account, stopped, now, (bound, last));
-            self.account.speeds.look(&mut self.account.loads);
+            self.hanging.check(&self.account, stopped, now, (bound, last));
+            self.account.speeds.check(&mut self.account.loads);
         }
         self.account.rails.has_news() || self.hanging.rails != 0 || self.has_rested(real)
     }
 
-    pub(super) fn has_rails_to_tell(&self) -> bool {
-        self.outages.iter().any(|outage| outage.is_to_be_told() || outage.regain.is_to_be_told())
+    pub(super) fn has_rail_frames(&self) -> bool {
+        self.outages.iter().any(|outage| outage.has_frames() || outage.regain.has_frames())
     }
 
     /// Whether a RAIL frame about a lost rail is expected from the peer.
@@ -241,15 +241,15 @@ impl Peer {
         for outage in outages {
             let rail = outage.rail;
             outage.regain.say((*id, rail), perform, channel, memory);
-            if !outage.told {
+            if !outage.down_sent {
                 let plain = if account.rails.lacks_plain(rail) { RailNote::PLAIN_LOST } else { 0 };
                 let parts = u64::from(account.rails.posted_on(rail)) | plain;
                 let frame = note(rail, RailState::Down, parts);
-                outage.told = channel.shadow_mut().append(perform.shadow(memory), &frame);
+                outage.down_sent = channel.shadow_mut().append(perform.shadow(memory), &frame);
             }
-            if outage.told && outage.fenced && !outage.fence_told {
+            if outage.down_sent && outage.fenced && !outage.fence_sent {
                 let frame = note(rail, RailState::Fenced, 0);
-                outage.fence_told = channel.shadow_mut().append(perform.shadow(memory), &frame);
+                outage.fence_sent = channel.shadow_mut().append(perform.shadow(memory), &frame);
             }
         }
     }
@@ -372,7 +372,7 @@ impl<C: Connection> Endpoint<C> {
                 at += usize::from(!returned);
             }
             self.peers[index].count_rests();
-            self.tell_of_end(index, now.0);
+            self.report_end(index, now.0);
         }
         for local in 0..self.locals.len() {
             self.tend_local(perform, local, now);
@@ -434,8 +434,8 @@ impl<C: Connection> Endpoint<C> {
         let still = now.1.since(outage.still_since);
         let lacks = !outage.fenced && outage.expects.is_some() && still >= RAIL_STILL;
         let stuck = flying > 0 && still >= RAIL_STUCK;
-        outage.wants_close |= lacks || stuck;
-        if outage.wants_close && !(outage.fenced && flying == 0) {
+        outage.needs_close |= lacks || stuck;
+        if outage.needs_close && !(outage.fenced && flying == 0) {
             self.close_local(perform, (index, at), local, now);
         }
     }
@@ -484,7 +484,7 @@ impl<C: Connection> Endpoint<C> {
         self.stop_trials(local, now.0);
         for (other, rail) in others {
             self.rail_lost(perform, (other, rail), Cause::RailClosing { rail }, now);
-            self.peers[other].channel.ask();
+            self.peers[other].channel.query_at_once();
         }
     }
 
@@ -501,7 +501,7 @@ impl<C: Connection> Endpoint<C> {
             counts =
                 parts.iter().fold(counts, |sum, part| sum.wrapping_mul(31).wrapping_add(*part));
             let arrived = confirmed == peer.account.counts.completed.get(*rail);
-            let asks = peer.outage(*rail).is_some_and(|outage| outage.wants_close);
+            let asks = peer.outage(*rail).is_some_and(|outage| outage.needs_close);
             drained &= asks || flying == 0 && arrived;
         }
         let still_since = if counts == moved { still_since } else { now };
@@ -518,7 +518,7 @@ impl<C: Connection> Endpoint<C> {
             self.locals[local] = Local::Stuck;
             for (index, rail) in users {
                 let peer = &mut self.peers[index];
-                if peer.outage(rail).is_some_and(|outage| outage.wants_close) {
+                if peer.outage(rail).is_some_and(|outage| outage.needs_close) {
                     peer.channel.fail(Cause::DataLost { rail });
                 }
             }
@@ -569,21 +569,21 @@ mod tests {
         let mut account = Account::new(2);
         account.rails.posted(1, true);
         let mut hanging = Hanging::new(2);
-        hanging.look(&account, true, at(60), bound);
-        hanging.look(&account, false, at(64), bound);
+        hanging.check(&account, true, at(60), bound);
+        hanging.check(&account, false, at(64), bound);
         assert!(hanging.waits, "only an answer tells that the peer runs");
         assert_eq!(hanging.rails, 0, "while it was stopped nothing could end");
-        hanging.look(&account, false, at(65), bound);
+        hanging.check(&account, false, at(65), bound);
         assert_eq!(hanging.rails, 0b10);
         let mut hanging = Hanging::new(2);
-        hanging.look(&account, true, at(60), bound);
+        hanging.check(&account, true, at(60), bound);
         assert!(account.rails.ended(1, true, true));
         account.rails.posted(1, true);
-        hanging.look(&account, false, at(64), bound);
-        hanging.look(&account, false, at(66), bound);
+        hanging.check(&account, false, at(64), bound);
+        hanging.check(&account, false, at(66), bound);
         assert_eq!(hanging.rails, 0, "one has ended meanwhile");
         assert!(account.rails.ended(1, true, true));
-        hanging.look(&account, false, at(67), bound);
+        hanging.check(&account, false, at(67), bound);
         assert!(!hanging.waits, "nothing is under way");
     }
 
@@ -598,12 +598,12 @@ mod tests {
             account.rails.set_survives(survives);
             rails_of(still).for_each(|rail| account.rails.posted(rail, true));
             let mut hanging = Hanging::new(2);
-            hanging.look(&account, true, at(0), bounds);
-            hanging.look(&account, false, at(499), bounds);
+            hanging.check(&account, true, at(0), bounds);
+            hanging.check(&account, false, at(499), bounds);
             assert_eq!(hanging.rails, 0);
-            hanging.look(&account, false, at(500), bounds);
+            hanging.check(&account, false, at(500), bounds);
             assert_eq!(hanging.rails, lost, "{still:b}, survives: {survives}");
-            hanging.look(&account, false, at(8000), bounds);
+            hanging.check(&account, false, at(8000), bounds);
             assert_eq!(hanging.rails, still, "in the end all are");
         }
     }

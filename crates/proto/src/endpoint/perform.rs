@@ -105,9 +105,9 @@ pub trait Perform<C: Connection>: Shadows {
     /// Nothing reads this shadow any more.
     fn release_shadow(&mut self, memory: MemoryId);
 
-    /// A peer requests a connection from a listener: see [`Peers::asked`](super::super::setup::Peers::asked). A refusal
+    /// A peer requests a connection from a listener: see [`Peers::open_arrived`](super::super::setup::Peers::open_arrived). A refusal
     /// is sent at once; None: `accept` answers later.
-    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) -> Option<Refused>;
+    fn open_requested(&mut self, channel: ChannelId, open: &Open) -> Option<Refused>;
 
     /// A frame broke a bound of this connection: the channel fails.
     fn violated(&mut self, slot: Slot, error: C::Error);

@@ -79,7 +79,7 @@ impl<C: Connection> Endpoint<C> {
             perform.violated(slot, error);
             peer.channel.fail(Cause::Connection);
         }
-        self.table.touch(slot, &mut peer.owing, &peer.account, now);
+        self.table.touch(slot, &mut peer.pending, &peer.account, now);
         self.act(perform, slot, now);
     }
 
@@ -100,7 +100,7 @@ impl<C: Connection> Endpoint<C> {
         }
         if peer.channel.failure().is_some() || peer.channel.is_over() {
             if let Body::Hello(hello) = &letter.body {
-                peer.channel.greeted(hello);
+                peer.channel.hello_arrived(hello);
             }
             if let Body::Hello(_) | Body::Query(_) = letter.body
                 && let Some((rail, answer)) = peer.channel.last_letter(&peer.account.counts)
@@ -124,22 +124,23 @@ impl<C: Connection> Endpoint<C> {
                         perform.release_shadow(memory);
                     }
                 }
-                channel.greeted(hello);
+                channel.hello_arrived(hello);
             }
             Body::Query(query) => {
                 // Packets that have landed are not lost, so they are consumed before the answer.
                 self.read(perform, index, now);
                 let idle = now.0.since(self.keeper.called());
                 let about = query.about.and_then(|name| self.about(id, name));
-                self.peers[index].channel.asked(query, about, idle);
+                self.peers[index].channel.query_arrived(query, about, idle);
             }
             Body::Status(status) => {
                 let Self { peers, table, .. } = self;
                 let Peer { channel, account, hanging, .. } = &mut peers[index];
                 let survives = account.rails.survives() && account.loads.open_rails() > 1;
-                let lost = channel.answered(status, survives, now.1, |sent| left(table, sent));
+                let lost =
+                    channel.status_arrived(status, survives, now.1, |sent| left(table, sent));
                 if hanging.waits() {
-                    channel.ask_soon();
+                    channel.query_soon();
                 }
                 if let Some(rail) = lost {
                     self.rail_lost(perform, (index, rail), Cause::DataLost { rail }, now);
@@ -235,7 +236,7 @@ impl<C: Connection> Endpoint<C> {
                 peer.channel.fail(Cause::Connection);
             }
         }
-        self.table.touch(to.slot, &mut peer.owing, &peer.account, now);
+        self.table.touch(to.slot, &mut peer.pending, &peer.account, now);
         self.act(perform, to.slot, now);
     }
 
@@ -251,7 +252,7 @@ impl<C: Connection> Endpoint<C> {
         let peer = &mut self.peers[index];
         match frame {
             Frame::Open(open) => {
-                if let Some(refused) = perform.asked_to_open(peer.id, open) {
+                if let Some(refused) = perform.open_requested(peer.id, open) {
                     peer.refuse(refused);
                 }
             }
@@ -260,19 +261,19 @@ impl<C: Connection> Endpoint<C> {
             Frame::End => {
                 peer.channel.ending_mut().peer_said();
                 // The peer handles no more frames, so this side ends too.
-                peer.channel.ending_mut().want();
-                self.tell_of_end(index, now.0);
+                peer.channel.ending_mut().begin();
+                self.report_end(index, now.0);
             }
             _ => {}
         }
     }
 
     /// After the peer's END: reports it to the connections once no part can arrive any more.
-    pub(super) fn tell_of_end(&mut self, index: usize, now: Moment) {
+    pub(super) fn report_end(&mut self, index: usize, now: Moment) {
         let peer = &mut self.peers[index];
-        if peer.channel.ending().has_peer_said() && !peer.end_told && peer.is_fenced() {
-            peer.end_told = true;
-            self.tell_connections(index, false, now);
+        if peer.channel.ending().has_peer_said() && !peer.end_reported && peer.is_fenced() {
+            peer.end_reported = true;
+            self.report_to_connections(index, false, now);
         }
     }
 
@@ -295,14 +296,14 @@ impl<C: Connection> Endpoint<C> {
         {
             peer.channel.posted(&post, now.0);
         }
-        if let Some(rail) = peer.channel.wants_inbox() {
+        if let Some(rail) = peer.channel.needs_inbox() {
             lend(perform, peer, rail);
         }
         if peer.is_fenced() && peer.channel.has_ended(now.1) {
             return self.over(perform, index, now.0);
         }
         tend_control_rails(perform, peer, now.0);
-        let waits = peer.owing.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
+        let waits = peer.pending.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
         let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1) else {
             return;
         };
@@ -325,14 +326,14 @@ impl<C: Connection> Endpoint<C> {
             perform.send(peer.id, rail, &letter);
         }
         let id = peer.id;
-        self.tell_connections(index, true, now.0);
+        self.report_to_connections(index, true, now.0);
         perform.ended(id, Outcome::Failed(cause));
     }
 
     #[cold]
     fn over<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Moment) {
         if !self.peers[index].channel.is_settled() {
-            self.tell_connections(index, true, now);
+            self.report_to_connections(index, true, now);
         }
         let peer = &mut self.peers[index];
         peer.reported = true;
@@ -342,16 +343,16 @@ impl<C: Connection> Endpoint<C> {
         perform.ended(peer.id, Outcome::Over);
     }
 
-    fn tell_connections(&mut self, index: usize, failed: bool, now: Moment) {
+    fn report_to_connections(&mut self, index: usize, failed: bool, now: Moment) {
         let Self { peers, table, .. } = self;
-        let Peer { id, account, owing, .. } = &mut peers[index];
+        let Peer { id, account, pending, .. } = &mut peers[index];
         let mut at = 0;
         while let Some(slot) = table.next_of(*id, at) {
             at = slot.index() + 1;
             if let Some(tenant) = table.tenant(slot) {
                 tenant.connection.ended(failed, now);
                 let acts = tenant.connection.acts();
-                table.touch(slot, owing, account, now);
+                table.touch(slot, pending, account, now);
                 if acts {
                     table.act_later(slot);
                 }

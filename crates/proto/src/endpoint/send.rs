@@ -1,7 +1,7 @@
 //! The sending part: puts pending frames into packets, and posts packets, inside isend and in progress.
 
 use super::super::channel::Sent;
-use super::super::connection::{Connection, Owes, Submit, Which};
+use super::super::connection::{Connection, Submit, Urgency, Which};
 use super::super::frame::{Frame, Refused};
 use super::super::ids::{Moment, PacketNumber, Slot};
 use super::super::memory::MemoryId;
@@ -31,14 +31,14 @@ impl<C: Connection> Endpoint<C> {
             Ok(submit) => submit,
             Err(fault) => {
                 // The frame that reports the fault to the peer must leave.
-                self.table.touch(slot, &mut peer.owing, &peer.account, now);
+                self.table.touch(slot, &mut peer.pending, &peer.account, now);
                 return Err(SubmitError::Connection(fault));
             }
         };
         let (id, frame) = match submit {
             Submit::Inline { message, frame } => (message, frame),
             other => {
-                self.table.touch(slot, &mut peer.owing, &peer.account, now);
+                self.table.touch(slot, &mut peer.pending, &peer.account, now);
                 self.act(perform, slot, now);
                 return Ok(other);
             }
@@ -49,7 +49,7 @@ impl<C: Connection> Endpoint<C> {
             .append_inline(perform.shadow(memory), &frame, Sent { from, message: id })
             .expect("the connection was given the room that there is");
         perform.copy_out(memory, payload, message);
-        self.table.touch(slot, &mut peer.owing, &peer.account, now);
+        self.table.touch(slot, &mut peer.pending, &peer.account, now);
         if !peer.posted {
             self.compose(perform, index, memory, now);
         }
@@ -71,8 +71,8 @@ impl<C: Connection> Endpoint<C> {
             let unsent = peer.channel.shadow().is_open()
                 || peer.channel.shadow().is_backed_up()
                 || !peer.refusals.is_empty()
-                || peer.has_rails_to_tell();
-            peer.channel.may_write() && (peer.owing.waited || unsent)
+                || peer.has_rail_frames();
+            peer.channel.may_write() && (peer.pending.waited || unsent)
         })
     }
 
@@ -81,13 +81,13 @@ impl<C: Connection> Endpoint<C> {
     pub fn has_left(&mut self, slot: Slot, now: Moment) -> bool {
         let Some(tenant) = self.table.tenant(slot) else { return false };
         let peer = &self.peers[tenant.channel.0 as usize];
-        let owes = tenant.connection.owes(&peer.account, now);
+        let urgency = tenant.connection.urgency(&peer.account, now);
         let shadow = peer.channel.shadow();
         let over = |packet: PacketNumber| {
             let reached = |number: PacketNumber| number.distance(packet).cast_signed() >= 0;
             reached(shadow.acknowledged()) || reached(shadow.completed())
         };
-        owes != Owes::Waited && tenant.newest.is_none_or(over)
+        urgency != Urgency::Waited && tenant.newest.is_none_or(over)
     }
 
     /// Refuses an OPEN that was queued: its listener is closed, or the connection is impossible.
@@ -116,12 +116,12 @@ impl<C: Connection> Endpoint<C> {
         }
         let Some(memory) = channel.shadow().memory() else { return left };
         let mut due = channel.shadow().is_open()
-            || channel.ending().is_wanted()
+            || channel.ending().is_pending()
             || !peer.refusals.is_empty()
-            || peer.has_rails_to_tell();
-        if !due && peer.owing.is_due(now) {
-            self.table.refresh(&mut peer.owing, &peer.account, now);
-            due = peer.owing.is_due(now);
+            || peer.has_rail_frames();
+        if !due && peer.pending.is_due(now) {
+            self.table.refresh(&mut peer.pending, &peer.account, now);
+            due = peer.pending.is_due(now);
         }
         let composed = due && self.compose(perform, index, memory, now);
         left || composed
@@ -142,15 +142,15 @@ impl<C: Connection> Endpoint<C> {
         loop {
             say_refusals(perform, peer, memory);
             peer.say_rails(perform, memory);
-            if !peer.owing.is_empty() {
+            if !peer.pending.is_empty() {
                 for which in [Which::Adverts, Which::Others] {
                     collect(perform, table, peer, memory, which, now);
                 }
-                table.refresh(&mut peer.owing, &peer.account, now);
+                table.refresh(&mut peer.pending, &peer.account, now);
             }
             let said =
-                peer.owing.is_empty() && peer.refusals.is_empty() && !peer.has_rails_to_tell();
-            if peer.channel.ending().is_wanted() && said && may_end(table, peer) {
+                peer.pending.is_empty() && peer.refusals.is_empty() && !peer.has_rail_frames();
+            if peer.channel.ending().is_pending() && said && may_end(table, peer) {
                 say_end(perform, peer, memory);
             }
             if !peer.channel.shadow().is_open() {
@@ -158,10 +158,10 @@ impl<C: Connection> Endpoint<C> {
             }
             peer.channel.seal(perform.shadow(memory));
             left |= post(perform, peer, now);
-            let more = !peer.owing.is_empty()
+            let more = !peer.pending.is_empty()
                 || !peer.refusals.is_empty()
-                || peer.has_rails_to_tell()
-                || peer.channel.ending().is_wanted();
+                || peer.has_rail_frames()
+                || peer.channel.ending().is_pending();
             if !more || !peer.channel.may_write() {
                 return left;
             }
@@ -178,9 +178,9 @@ fn collect<C: Connection, P: Perform<C>>(
     which: Which,
     now: Moment,
 ) {
-    let mut at = peer.owing.first();
+    let mut at = peer.pending.first();
     while let Some(slot) = at {
-        at = table.next_owing(slot);
+        at = table.next_pending(slot);
         let Some(tenant) = table.tenant(slot) else { continue };
         loop {
             let words = peer.channel.shadow().room_words();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::account::Account;
-use super::super::connection::{Connection, Owes};
+use super::super::connection::{Connection, Urgency};
 use super::super::ids::{Generation, Moment, Name, PacketNumber, Slot};
 use super::ChannelId;
 
@@ -30,7 +30,7 @@ struct Entry<C> {
 
 /// The list of one channel's connections with pending frames, and when the first of these must leave.
 #[derive(Debug, Default)]
-pub(super) struct Owing {
+pub(super) struct PendingList {
     first: Option<Slot>,
     urgent: bool,
     /// The peer waits for a frame, which must be posted before the last request is reported.
@@ -40,7 +40,7 @@ pub(super) struct Owing {
     pub(super) waiting: u32,
 }
 
-impl Owing {
+impl PendingList {
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -55,14 +55,14 @@ impl Owing {
         self.urgent || self.until.is_some_and(|until| until <= now)
     }
 
-    fn add(&mut self, owes: Owes) {
-        match owes {
-            Owes::Nothing => {}
-            Owes::Lazy { until } => {
+    fn add(&mut self, urgency: Urgency) {
+        match urgency {
+            Urgency::Nothing => {}
+            Urgency::Lazy { until } => {
                 self.until = Some(self.until.map_or(until, |before| before.min(until)));
             }
-            Owes::Urgent => self.urgent = true,
-            Owes::Waited => (self.urgent, self.waited) = (true, true),
+            Urgency::Urgent => self.urgent = true,
+            Urgency::Waited => (self.urgent, self.waited) = (true, true),
         }
     }
 }
@@ -121,11 +121,11 @@ impl<C: Connection> Table<C> {
     }
 
     /// Frees a slot, for the next generation.
-    pub(super) fn take(&mut self, slot: Slot, owing: &mut Owing) -> Option<C> {
+    pub(super) fn take(&mut self, slot: Slot, pending: &mut PendingList) -> Option<C> {
         let entry = self.entries.get_mut(slot.index())?;
         let tenant = entry.tenant.take()?;
         entry.generation = entry.generation.next();
-        owing.waiting -= u32::from(tenant.waits);
+        pending.waiting -= u32::from(tenant.waits);
         self.awaiting_parts -= u32::from(tenant.awaits_parts);
         Some(tenant.connection)
     }
@@ -185,13 +185,19 @@ impl<C: Connection> Table<C> {
 
     /// To be called after each call of a connection: updates whether it has pending frames and whether it waits.
     #[inline]
-    pub(super) fn touch(&mut self, slot: Slot, owing: &mut Owing, account: &Account, now: Moment) {
+    pub(super) fn touch(
+        &mut self,
+        slot: Slot,
+        pending: &mut PendingList,
+        account: &Account,
+        now: Moment,
+    ) {
         let Some(entry) = self.entries.get_mut(slot.index()) else { return };
         let Some(tenant) = &mut entry.tenant else { return };
         let waits = tenant.connection.waits();
         if waits != tenant.waits {
             tenant.waits = waits;
-            owing.waiting = if waits { owing.waiting + 1 } else { owing.waiting - 1 };
+            pending.waiting = if waits { pending.waiting + 1 } else { pending.waiting - 1 };
         }
         let awaits = tenant.connection.awaits_parts();
         if awaits != tenant.awaits_parts {
@@ -199,30 +205,30 @@ impl<C: Connection> Table<C> {
             self.awaiting_parts =
                 if awaits { self.awaiting_parts + 1 } else { self.awaiting_parts - 1 };
         }
-        let owes = tenant.connection.owes(account, now);
-        if owes == Owes::Nothing {
+        let urgency = tenant.connection.urgency(account, now);
+        if urgency == Urgency::Nothing {
             return;
         }
-        owing.add(owes);
+        pending.add(urgency);
         if !entry.linked {
             entry.linked = true;
-            entry.next = owing.first.replace(slot);
+            entry.next = pending.first.replace(slot);
         }
     }
 
-    pub(super) fn next_owing(&self, slot: Slot) -> Option<Slot> {
+    pub(super) fn next_pending(&self, slot: Slot) -> Option<Slot> {
         self.entries.get(slot.index())?.next
     }
 
     /// Checks all listed connections again, and removes those without pending frames.
-    pub(super) fn refresh(&mut self, owing: &mut Owing, account: &Account, now: Moment) {
-        let mut at = owing.first.take();
-        (owing.urgent, owing.waited, owing.until) = (false, false, None);
+    pub(super) fn refresh(&mut self, pending: &mut PendingList, account: &Account, now: Moment) {
+        let mut at = pending.first.take();
+        (pending.urgent, pending.waited, pending.until) = (false, false, None);
         while let Some(slot) = at {
             let entry = &mut self.entries[slot.index()];
             at = entry.next.take();
             entry.linked = false;
-            self.touch(slot, owing, account, now);
+            self.touch(slot, pending, account, now);
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::ReceiveFlow;
 use super::ending::Ending;
 use crate::account::Account;
-use crate::connection::Owes;
+use crate::connection::Urgency;
 use crate::credit;
 use crate::fault::Fault;
 use crate::frame::{self, Frame, Keys};
@@ -37,17 +37,17 @@ impl ReceiveFlow {
     }
 
     #[inline]
-    pub(super) fn owes_adverts(&self, account: &Account, now: Moment) -> Owes {
+    pub(super) fn advert_urgency(&self, account: &Account, now: Moment) -> Urgency {
         let unsent = self.next.distance(self.advertised);
         if unsent == 0 || self.is_blocked() || self.is_taken(self.advertised) {
-            return Owes::Nothing;
+            return Urgency::Nothing;
         }
         if self.flush_to.is_after(self.advertised) {
-            return Owes::Urgent;
+            return Urgency::Urgent;
         }
         if self.prompt_to.is_after(self.advertised) {
             let due = self.is_due(unsent, self.open_lines());
-            return if due { Owes::Urgent } else { Owes::Lazy { until: NO_TIME } };
+            return if due { Urgency::Urgent } else { Urgency::Lazy { until: NO_TIME } };
         }
         at(self.lazy_from.plus(account.lazy_wait), now)
     }
@@ -87,19 +87,19 @@ impl ReceiveFlow {
     }
 
     #[inline]
-    pub(super) fn owes_done(&self, account: &Account, now: Moment) -> Owes {
+    pub(super) fn done_urgency(&self, account: &Account, now: Moment) -> Urgency {
         if self.reported == self.done || !self.done_matters() {
-            return Owes::Nothing;
+            return Urgency::Nothing;
         }
         if self.is_blocked() || self.credit_is_short(account) {
-            return Owes::Urgent;
+            return Urgency::Urgent;
         }
         if !self.terms.needs_done() {
-            return Owes::Lazy { until: NO_TIME };
+            return Urgency::Lazy { until: NO_TIME };
         }
         // No receive is left, so NCCL may stop polling.
         if self.done == self.next {
-            return Owes::Waited;
+            return Urgency::Waited;
         }
         at(self.unreported_since.plus(DONE_WAIT), now)
     }
@@ -159,11 +159,11 @@ impl ReceiveFlow {
         if self.fault.is_some() {
             return None;
         }
-        let early = match self.owes_adverts(account, now) {
-            Owes::Urgent | Owes::Waited => false,
+        let early = match self.advert_urgency(account, now) {
+            Urgency::Urgent | Urgency::Waited => false,
             // A packet is leaving anyway. It takes lazy adverts, except those that are probably never needed.
-            Owes::Lazy { until } => until != NO_TIME && !self.must_say(account),
-            Owes::Nothing => true,
+            Urgency::Lazy { until } => until != NO_TIME && !self.must_say(account),
+            Urgency::Nothing => true,
         };
         if early {
             return None;
@@ -179,14 +179,14 @@ impl ReceiveFlow {
     }
 
     /// Whether the sender needs a DONE before the advert of a receive that was too short, to match its messages.
-    pub(super) fn owes_explanation(&self) -> bool {
+    pub(super) fn must_explain(&self) -> bool {
         matches!(self.fault, Some(Fault::TooLong { .. })) && self.omitted_to.is_after(self.reported)
     }
 
     /// DONE, if it is needed.
     pub(super) fn next_done(&mut self, account: &mut Account) -> Option<Frame> {
         let lines = self.sayable();
-        let ends = self.ending != Ending::Open || self.fault.is_some() && !self.owes_explanation();
+        let ends = self.ending != Ending::Open || self.fault.is_some() && !self.must_explain();
         if lines == self.reported || !self.done_matters() || ends {
             return None;
         }
@@ -203,8 +203,8 @@ impl ReceiveFlow {
 
 /// Urgent from `due` on, lazy before.
 #[inline]
-fn at(due: Moment, now: Moment) -> Owes {
-    if now >= due { Owes::Urgent } else { Owes::Lazy { until: due } }
+fn at(due: Moment, now: Moment) -> Urgency {
+    if now >= due { Urgency::Urgent } else { Urgency::Lazy { until: due } }
 }
 
 const _: () = assert!(MAX_DATA_RAILS <= 16, "an advert has a key for each rail");

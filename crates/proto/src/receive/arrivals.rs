@@ -134,7 +134,7 @@ impl ReceiveFlow {
         self.stir();
         let cutting = self.terms.cutting;
         let slot = &mut self.slots[place(line)];
-        if !self.gave_entries_back {
+        if !self.released_entries {
             account.entries_freed += budget::entries(&cutting, slot.len);
         }
         slot.state = if slot.early { State::Free } else { State::Complete { size, carried } };

@@ -11,7 +11,7 @@
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
 use crate::bits::{count32, low64};
-use crate::connection::Owes;
+use crate::connection::Urgency;
 use crate::counts::Counts;
 use crate::fault::{Fault, Violation};
 use crate::frame::{Close, Frame, Lines};
@@ -33,13 +33,13 @@ pub(super) enum Ending {
 pub(super) enum Exposed {
     /// Nothing was withdrawn.
     #[default]
-    Unasked,
+    NotWithdrawn,
     /// WITHDRAW is pending.
-    Owed {
+    Pending {
         first: Line,
         set: u64,
     },
-    Asked {
+    Requested {
         first: Line,
         set: u64,
     },
@@ -58,16 +58,16 @@ impl ReceiveFlow {
         self.stir();
         let healthy = self.fault.is_none() && self.sent.is_none();
         self.stick(Fault::Withdrawn);
-        self.ask_back();
+        self.withdraw_open();
         if let Exposed::Begun { first, set: 0 } = self.exposed
             && healthy
         {
-            self.exposed = Exposed::Owed { first, set: 0 };
+            self.exposed = Exposed::Pending { first, set: 0 };
         }
     }
 
-    fn ask_back(&mut self) {
-        if self.exposed != Exposed::Unasked {
+    fn withdraw_open(&mut self) {
+        if self.exposed != Exposed::NotWithdrawn {
             return;
         }
         let first = self.done;
@@ -77,7 +77,7 @@ impl ReceiveFlow {
         self.exposed = match set {
             0 => Exposed::Begun { first, set },
             set if self.sent.is_some() => Exposed::Begun { first, set },
-            set => Exposed::Owed { first, set },
+            set => Exposed::Pending { first, set },
         };
     }
 
@@ -89,7 +89,7 @@ impl ReceiveFlow {
         }
         self.stir();
         self.stick(Fault::Misuse("the connection is closed"));
-        self.ask_back();
+        self.withdraw_open();
         account.parking.clear(&mut self.parked);
         account.unreported -= std::mem::take(&mut self.unreported);
         (self.passed, self.passed_messages, self.unreported_messages) = (0, 0, 0);
@@ -104,7 +104,7 @@ impl ReceiveFlow {
     #[cold]
     pub(super) fn withdrawn(&mut self, lines: &Lines) -> Result<(), Violation> {
         match self.exposed {
-            Exposed::Asked { first, set } if first == lines.first => {
+            Exposed::Requested { first, set } if first == lines.first => {
                 self.exposed = Exposed::Begun { first, set: set & low64(lines.set) };
                 Ok(())
             }
@@ -120,7 +120,7 @@ impl ReceiveFlow {
             return Err(Violation::Ending);
         }
         self.sent = Some(Counts::from_keys(&close.parts).ok_or(Violation::Ending)?);
-        if let Exposed::Owed { first, set } | Exposed::Asked { first, set } = self.exposed {
+        if let Exposed::Pending { first, set } | Exposed::Requested { first, set } = self.exposed {
             self.exposed = Exposed::Begun { first, set };
         }
         Ok(())
@@ -152,33 +152,33 @@ impl ReceiveFlow {
             return 0;
         }
         let (first, set) = match self.exposed {
-            Exposed::Unasked => {
+            Exposed::NotWithdrawn => {
                 let open = (0..self.open_lines()).map(|ahead| self.slot(self.done.plus(ahead)));
                 return count32(open.filter(|slot| slot.is_writable()).count());
             }
-            Exposed::Owed { first, set }
-            | Exposed::Asked { first, set }
+            Exposed::Pending { first, set }
+            | Exposed::Requested { first, set }
             | Exposed::Begun { first, set } => (first, set),
         };
         let lines = (0..u64::BITS).filter(|ahead| set >> ahead & 1 == 1);
         count32(lines.filter(|ahead| self.slot(first.plus(*ahead)).is_writable()).count())
     }
 
-    pub(super) fn owes_an_end(&self) -> Owes {
+    pub(super) fn end_urgency(&self) -> Urgency {
         if self.unreachable {
-            return Owes::Nothing;
+            return Urgency::Nothing;
         }
-        let asks = matches!(self.exposed, Exposed::Owed { .. });
+        let asks = matches!(self.exposed, Exposed::Pending { .. });
         let closes = self.ending == Ending::Closing;
         let misfit = self.flush_to.is_after(self.advertised)
-            || self.ending == Ending::Open && self.owes_explanation();
-        if asks || closes || misfit { Owes::Waited } else { Owes::Nothing }
+            || self.ending == Ending::Open && self.must_explain();
+        if asks || closes || misfit { Urgency::Waited } else { Urgency::Nothing }
     }
 
     /// The next frame of the end: WITHDRAW, then CLOSE.
     #[inline]
     pub(super) fn next_end(&mut self, words: usize) -> Option<Frame> {
-        if self.exposed == Exposed::Unasked && self.ending == Ending::Open {
+        if self.exposed == Exposed::NotWithdrawn && self.ending == Ending::Open {
             return None;
         }
         self.next_end_frame(words)
@@ -187,12 +187,12 @@ impl ReceiveFlow {
     #[cold]
     fn next_end_frame(&mut self, words: usize) -> Option<Frame> {
         let to = self.terms.peer;
-        if let Exposed::Owed { first, set } = self.exposed {
+        if let Exposed::Pending { first, set } = self.exposed {
             let frame = Frame::Withdraw(Lines { to, first, set: set.into() });
             if frame.words() > words {
                 return None;
             }
-            self.exposed = Exposed::Asked { first, set };
+            self.exposed = Exposed::Requested { first, set };
             return Some(frame);
         }
         if self.ending != Ending::Closing || self.flush_to.is_after(self.advertised) {

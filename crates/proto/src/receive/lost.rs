@@ -14,9 +14,9 @@ pub(super) struct Lost {
     /// Fenced rails.
     pub(super) fenced: u16,
     /// Rails of them that are not fully reported to the sender.
-    owed: u16,
-    /// Of the first rail in `owed`: lines before this one are reported.
-    said: Option<Line>,
+    unreported: u16,
+    /// Of the first rail in `unreported`: lines before this one are reported.
+    reported_to: Option<Line>,
     /// Rails with new keys, for which adverts left with old ones; and the next line of the first such rail whose key is
     /// to be sent.
     rekeyed: u16,
@@ -30,9 +30,9 @@ impl ReceiveFlow {
         let bit = 1 << (rail % 16);
         self.lost.fenced |= bit;
         if self.sent.is_none() {
-            self.lost.owed |= bit;
+            self.lost.unreported |= bit;
             // Earlier reports may be outdated, so all lines are reported again.
-            self.lost.said = None;
+            self.lost.reported_to = None;
         }
     }
 
@@ -84,14 +84,14 @@ impl ReceiveFlow {
 
     /// Whether RAIL frames are pending.
     #[inline]
-    pub fn owes_rails(&self) -> bool {
-        let owed = self.lost.owed | self.lost.rekeyed;
-        owed != 0 && self.ending != Ending::Closed && !self.unreachable
+    pub fn has_rail_notes(&self) -> bool {
+        let unreported = self.lost.unreported | self.lost.rekeyed;
+        unreported != 0 && self.ending != Ending::Closed && !self.unreachable
     }
 
     #[cold]
     pub(super) fn next_rail_note(&mut self, words: usize) -> Option<Frame> {
-        if self.lost.owed == 0 {
+        if self.lost.unreported == 0 {
             let note = self.next_rekeyed()?;
             let frame = Frame::Rail(note);
             if frame.words() > words {
@@ -100,8 +100,8 @@ impl ReceiveFlow {
             self.lost.next_key = Some(note.line.plus(1));
             return Some(frame);
         }
-        let rail = crate::bits::low8(self.lost.owed.trailing_zeros().into());
-        let (to, first) = (self.terms.peer, self.lost.said.unwrap_or(self.done));
+        let rail = crate::bits::low8(self.lost.unreported.trailing_zeros().into());
+        let (to, first) = (self.terms.peer, self.lost.reported_to.unwrap_or(self.done));
         let first = if self.done.is_after(first) { self.done } else { first };
         let ahead = first.distance(self.done);
         let lines = (ahead..self.open_lines()).map(|ahead| self.done.plus(ahead));
@@ -115,10 +115,10 @@ impl ReceiveFlow {
             return None;
         }
         match note.state {
-            RailState::Held => self.lost.said = Some(note.line.plus(1)),
+            RailState::Held => self.lost.reported_to = Some(note.line.plus(1)),
             _ => {
-                self.lost.said = None;
-                self.lost.owed &= self.lost.owed - 1;
+                self.lost.reported_to = None;
+                self.lost.unreported &= self.lost.unreported - 1;
             }
         }
         Some(frame)

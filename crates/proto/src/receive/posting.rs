@@ -112,18 +112,18 @@ impl ReceiveFlow {
     /// posted, and what still completes does not return its entries a second time. 0 with SENDRECV, where the provider
     /// holds the receives until they are cancelled.
     #[cold]
-    pub fn give_entries_back(&mut self) -> u32 {
+    pub fn release_entries(&mut self) -> u32 {
         if self.tagged.is_some() {
             return 0;
         }
         let held = self.entries_held();
-        self.gave_entries_back = true;
+        self.released_entries = true;
         held
     }
 
     /// The completion queue entries of all incomplete receives.
     pub fn entries_held(&self) -> u32 {
-        if self.gave_entries_back {
+        if self.released_entries {
             return 0;
         }
         let open = (0..self.next.distance(self.done)).map(|ahead| self.slot(self.done.plus(ahead)));

@@ -93,7 +93,7 @@ impl ReceiveFlow {
 
     /// The peer is lost: cancels all receives, even if their messages may be on their way.
     #[cold]
-    pub fn take_back(&mut self) {
+    pub fn cancel_all(&mut self) {
         if let Some(tagged) = &mut self.tagged {
             tagged.lose();
         }
@@ -119,9 +119,9 @@ impl ReceiveFlow {
             return false;
         }
         match self.exposed {
-            Exposed::Unasked => true,
-            Exposed::Owed { first, set }
-            | Exposed::Asked { first, set }
+            Exposed::NotWithdrawn => true,
+            Exposed::Pending { first, set }
+            | Exposed::Requested { first, set }
             | Exposed::Begun { first, set } => {
                 within(line, first, u64::BITS) && set >> line.distance(first) & 1 == 1
             }

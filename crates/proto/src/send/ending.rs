@@ -138,7 +138,7 @@ impl SendFlow {
     }
 
     /// Whether WITHDRAWN or CLOSE is pending and may leave.
-    pub(super) fn owes_an_end(&self) -> bool {
+    pub(super) fn has_end_frame(&self) -> bool {
         match self.ending {
             Ending::Open | Ending::PeerClosed => self.answer.is_some(),
             Ending::Closing { .. } => self.answer.is_some() || self.in_flight == 0,

@@ -120,7 +120,7 @@ impl SendFlow {
         let immediate = match writing.path {
             Path::Fin => None,
             Path::Immediate { whole } => {
-                let low = if whole || !self.tells_length() { 0 } else { low32(record.len) };
+                let low = if whole || !self.carries_length() { 0 } else { low32(record.len) };
                 let last = writing.is_last(part);
                 let to = self.terms.peer.in_immediate();
                 Some(Immediate::new(to, line, part.into(), last, whole, low))
@@ -195,7 +195,7 @@ impl SendFlow {
                 self.posting |= bit;
             }
         } else {
-            record.state = State::FinOwed;
+            record.state = State::FinPending;
             self.fins |= bit;
         }
     }
@@ -221,7 +221,7 @@ impl SendFlow {
         self.stick(Fault::Transport { code });
         if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
             let Record { line, len, .. } = self.records[at];
-            self.refused.get_or_insert(Refused { line, len, begun: true, owed: true });
+            self.refused.get_or_insert(Refused { line, len, begun: true, pending: true });
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  Free ─┬─▶ Inline ── its packet needs no help any more ─────────────▶ Left ──────┐
 //!        └─▶ Writing ─┬─ the last part has completed ─────────────────▶ Landed ────┼─ poll ─▶ Free
-//!                     └─ the last part was delivered ─▶ FinOwed ─ FIN ─▶ Landed ───┘
+//!                     └─ the last part was delivered ─▶ FinPending ─ FIN ─▶ Landed ───┘
 //! ```
 
 use crate::limits::{MAX_PARTS, PART_ALIGN};
@@ -28,7 +28,7 @@ pub(super) enum State {
     Inline,
     Left,
     Writing(Writing),
-    FinOwed,
+    FinPending,
     Landed { fin: bool },
 }
 

@@ -9,7 +9,7 @@ use crate::window::RECORDS;
 impl SendFlow {
     /// Its progress, and what its oldest message waits for, or else a refused `isend`.
     pub fn sight(&self) -> Sight {
-        let want = self.wanted();
+        let want = self.waits_for();
         let open = self.free != ALL_FREE || self.refused_caller;
         let under_way = self
             .records
@@ -20,10 +20,10 @@ impl SendFlow {
         Sight { want, open, begun, done }
     }
 
-    fn wanted(&self) -> Want {
+    fn waits_for(&self) -> Want {
         let used = (0..RECORDS).filter(|at| self.records[*at].state != State::Free);
         let age = |at: &usize| self.first.distance(self.records[*at].line).cast_signed();
-        let wants = used.map(|at| (age(&at), self.wanted_by(at)));
+        let wants = used.map(|at| (age(&at), self.record_waits_for(at)));
         let oldest = wants.filter(|(_, want)| *want != Want::Nothing).max_by_key(|(age, _)| *age);
         match oldest {
             Some((_, want)) => want,
@@ -32,11 +32,11 @@ impl SendFlow {
         }
     }
 
-    fn wanted_by(&self, at: usize) -> Want {
+    fn record_waits_for(&self, at: usize) -> Want {
         let record = &self.records[at];
         match record.state {
             State::Free | State::Left => Want::Nothing,
-            State::Inline | State::FinOwed => Want::Room,
+            State::Inline | State::FinPending => Want::Room,
             State::Writing(writing) => {
                 let part = low8(u64::from(writing.completed.trailing_ones()));
                 let part = part.min(writing.parts.saturating_sub(1));

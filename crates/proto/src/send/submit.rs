@@ -73,7 +73,7 @@ impl SendFlow {
         }
         if path == Path::Fin && !self.terms.delivery {
             self.take_line(line, account);
-            self.refused = Some(Refused { line, len, begun: false, owed: true });
+            self.refused = Some(Refused { line, len, begun: false, pending: true });
             return Err(self.stick(Fault::Unsendable { len }));
         }
         self.written |= bit(line);
@@ -174,7 +174,7 @@ impl SendFlow {
     #[cold]
     fn refuse(&mut self, line: Line, sent: u64, posted: u64, account: &mut Account) -> Fault {
         self.take_line(line, account);
-        self.refused = Some(Refused { line, len: sent, begun: false, owed: true });
+        self.refused = Some(Refused { line, len: sent, begun: false, pending: true });
         self.stick(Fault::TooLong { line, sent, posted })
     }
 }

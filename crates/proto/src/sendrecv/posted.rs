@@ -1,7 +1,7 @@
 //! SENDRECV: which lines of a connection have a receive at the provider.
 //!
 //! ```text
-//!  (none) ── its advert leaves ─▶ wanted ── taken ─▶ posted ─┬─ a message comes ──────────────▶ (none)
+//!  (none) ── its advert leaves ─▶ unposted ── taken ─▶ posted ─┬─ a message comes ──────────────▶ (none)
 //!                                   │                        └─ nothing can come: cancel ─▶ cancelled ── it ends ─▶ (none)
 //!                                   └─ nothing can come ─▶ (none)
 //! ```
@@ -17,7 +17,7 @@ use crate::window::{WINDOW, bit, place};
 #[derive(Debug)]
 pub struct Posted {
     lines: [Line; WINDOW as usize],
-    wanted: u64,
+    unposted: u64,
     posted: u64,
     /// Those of the posted ones that were cancelled and have not ended.
     cancelled: u64,
@@ -40,7 +40,7 @@ impl Default for Posted {
     fn default() -> Self {
         Self {
             lines: [Line::FIRST; WINDOW as usize],
-            wanted: 0,
+            unposted: 0,
             posted: 0,
             cancelled: 0,
             stirred: false,
@@ -53,14 +53,14 @@ impl Posted {
     /// Whether the place of a line is in use by another line: then its advert waits.
     #[inline]
     pub fn is_taken(&self, line: Line) -> bool {
-        (self.wanted | self.posted) & bit(line) != 0
+        (self.unposted | self.posted) & bit(line) != 0
     }
 
     /// The advert of a line leaves: its receive is to be posted.
     #[inline]
     pub fn advertised(&mut self, line: Line) {
         self.lines[place(line)] = line;
-        self.wanted |= bit(line);
+        self.unposted |= bit(line);
     }
 
     /// Lines may have become complete, or been withdrawn.
@@ -83,16 +83,16 @@ impl Posted {
         {
             return Some(Step::Cancel(line));
         }
-        if self.wanted == 0 {
+        if self.unposted == 0 {
             return None;
         }
-        let first = self.wanted.rotate_right(oldest.number() % WINDOW).trailing_zeros();
+        let first = self.unposted.rotate_right(oldest.number() % WINDOW).trailing_zeros();
         Some(Step::Post(self.lines[place(oldest.plus(first))]))
     }
 
     /// A posted line for which no message can come. Lines that are not posted yet are dropped.
     fn given_up(&mut self, may_come: impl Fn(Line) -> bool) -> Option<Line> {
-        let mut left = self.wanted | self.posted & !self.cancelled;
+        let mut left = self.unposted | self.posted & !self.cancelled;
         while left != 0 {
             let (at, one) = (left.trailing_zeros() as usize, left & left.wrapping_neg());
             left &= !one;
@@ -103,7 +103,7 @@ impl Posted {
             if self.posted & one != 0 {
                 return Some(line);
             }
-            self.wanted &= !one;
+            self.unposted &= !one;
         }
         self.stirred = false;
         None
@@ -114,7 +114,7 @@ impl Posted {
     pub fn taken(&mut self, step: Step) {
         match step {
             Step::Post(line) => {
-                self.wanted &= !bit(line);
+                self.unposted &= !bit(line);
                 self.posted |= bit(line);
             }
             Step::Cancel(line) => self.cancelled |= bit(line),
@@ -141,13 +141,13 @@ impl Posted {
     /// How many receives are at the provider, or are to be posted there.
     #[inline]
     pub fn count(&self) -> u32 {
-        (self.wanted | self.posted).count_ones()
+        (self.unposted | self.posted).count_ones()
     }
 
     /// Whether there may be a next step.
     #[inline]
     pub fn is_busy(&self) -> bool {
-        self.wanted != 0 || self.stirred && self.posted & !self.cancelled != 0
+        self.unposted != 0 || self.stirred && self.posted & !self.cancelled != 0
     }
 }
 

@@ -1,6 +1,6 @@
 //! A connection between `connect` and OPENED: it holds its slot, sends OPEN, and becomes a sender.
 
-use super::super::connection::Owes;
+use super::super::connection::Urgency;
 use super::super::fault::{Fault, Violation};
 use super::super::frame::{Frame, Open, Refusal};
 use super::super::ids::{Moment, Name};
@@ -71,22 +71,22 @@ impl Connecting {
 
     /// Whether the caller has given up and no answer can come any more, so that the slot can be freed.
     pub(in super::super) fn is_over(&self) -> bool {
-        self.closed && !self.opening.is_asked()
+        self.closed && !self.opening.is_sent()
     }
 
     /// Whether OPEN has left without an answer.
     pub(in super::super) fn waits(&self) -> bool {
-        self.opening.is_asked()
+        self.opening.is_sent()
     }
 
-    pub(in super::super) fn owes(&self, now: Moment) -> Owes {
+    pub(in super::super) fn urgency(&self, now: Moment) -> Urgency {
         if self.closed {
-            return Owes::Nothing;
+            return Urgency::Nothing;
         }
         match self.opening.due() {
-            None => Owes::Nothing,
-            Some(due) if due <= now => Owes::Waited,
-            Some(until) => Owes::Lazy { until },
+            None => Urgency::Nothing,
+            Some(due) if due <= now => Urgency::Waited,
+            Some(until) => Urgency::Lazy { until },
         }
     }
 

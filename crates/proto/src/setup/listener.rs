@@ -17,7 +17,7 @@ pub const REMEMBERED: usize = 1024;
 
 /// An OPEN that waits for `accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct QueuedOpen {
     /// The number of the channel that it came by.
     pub channel: u32,
     pub open: Open,
@@ -28,7 +28,7 @@ pub struct Asked {
 pub struct Listener {
     id: ListenerId,
     secret: Secret,
-    queue: VecDeque<Asked>,
+    queue: VecDeque<QueuedOpen>,
 }
 
 impl Listener {
@@ -46,36 +46,36 @@ impl Listener {
 
     /// Verifies and queues an OPEN that names this listener. In `nonces` the peer is the prover. An error is to be
     /// answered by REFUSED.
-    pub fn heard(
+    pub fn received(
         &mut self,
-        asked: Asked,
+        queued: QueuedOpen,
         nonces: Nonces,
         prove: &impl Prove,
     ) -> Result<(), Refusal> {
-        if !is_proven(&asked.open, &self.secret, nonces, prove) {
+        if !is_proven(&queued.open, &self.secret, nonces, prove) {
             return Err(Refusal::Proof);
         }
         if self.queue.len() == QUEUE {
             return Err(Refusal::Busy);
         }
-        self.queue.push_back(asked);
+        self.queue.push_back(queued);
         Ok(())
     }
 
     /// Takes the oldest OPEN.
-    pub fn accept(&mut self) -> Option<Asked> {
+    pub fn accept(&mut self) -> Option<QueuedOpen> {
         self.queue.pop_front()
     }
 
     /// The channel is gone: drops its OPENs.
     pub fn forget_channel(&mut self, channel: u32) {
-        self.queue.retain(|asked| asked.channel != channel);
+        self.queue.retain(|queued| queued.channel != channel);
     }
 
     /// Closes the listener. Returns the refusals to send for the OPENs that were queued.
     pub fn close(self, closed: &mut ClosedListeners) -> impl Iterator<Item = (u32, Refused)> {
         closed.remember(self.id, self.secret);
-        self.queue.into_iter().map(|asked| (asked.channel, refuse(&asked.open, Refusal::Closed)))
+        self.queue.into_iter().map(|queued| (queued.channel, refuse(&queued.open, Refusal::Closed)))
     }
 }
 
@@ -126,27 +126,27 @@ mod tests {
     const SECRET: Secret = Secret([7; 16]);
     const NONCES: Nonces = Nonces { prover: 5, verifier: 6 };
 
-    fn asked(slot: usize, listener: u32, secret: &Secret) -> Asked {
+    fn queued(slot: usize, listener: u32, secret: &Secret) -> QueuedOpen {
         let from = Name { slot: Slot::new(slot).unwrap(), generation: Generation::new(3) };
         let opening = Opening::new(from, ListenerId(listener), *secret, Features::default());
-        Asked { channel: 9, open: opening.open(NONCES, &Mixing) }
+        QueuedOpen { channel: 9, open: opening.open(NONCES, &Mixing) }
     }
 
     #[test]
     fn proven_opens_are_accepted_in_order_and_no_others() {
         let mut listener = Listener::new(ListenerId(4), SECRET);
         for slot in 0..3 {
-            assert_eq!(listener.heard(asked(slot, 4, &SECRET), NONCES, &Mixing), Ok(()));
+            assert_eq!(listener.received(queued(slot, 4, &SECRET), NONCES, &Mixing), Ok(()));
         }
-        let forged = asked(8, 4, &Secret([8; 16]));
-        assert_eq!(listener.heard(forged, NONCES, &Mixing), Err(Refusal::Proof));
+        let forged = queued(8, 4, &Secret([8; 16]));
+        assert_eq!(listener.received(forged, NONCES, &Mixing), Err(Refusal::Proof));
         let stale = Nonces { prover: 4, ..NONCES };
-        assert_eq!(listener.heard(asked(8, 4, &SECRET), stale, &Mixing), Err(Refusal::Proof));
-        let mut changed = asked(8, 4, &SECRET);
+        assert_eq!(listener.received(queued(8, 4, &SECRET), stale, &Mixing), Err(Refusal::Proof));
+        let mut changed = queued(8, 4, &SECRET);
         changed.open.features ^= 1;
-        assert_eq!(listener.heard(changed, NONCES, &Mixing), Err(Refusal::Proof));
+        assert_eq!(listener.received(changed, NONCES, &Mixing), Err(Refusal::Proof));
         let order: Vec<_> = std::iter::from_fn(|| listener.accept())
-            .map(|asked| asked.open.from.slot.index())
+            .map(|queued| queued.open.from.slot.index())
             .collect();
         assert_eq!(order, [0, 1, 2]);
     }
@@ -155,9 +155,9 @@ mod tests {
     fn a_full_queue_is_busy_and_a_lost_channel_leaves_it() {
         let mut listener = Listener::new(ListenerId(4), SECRET);
         for slot in 0..QUEUE {
-            assert_eq!(listener.heard(asked(slot, 4, &SECRET), NONCES, &Mixing), Ok(()));
+            assert_eq!(listener.received(queued(slot, 4, &SECRET), NONCES, &Mixing), Ok(()));
         }
-        assert_eq!(listener.heard(asked(99, 4, &SECRET), NONCES, &Mixing), Err(Refusal::Busy));
+        assert_eq!(listener.received(queued(99, 4, &SECRET), NONCES, &Mixing), Err(Refusal::Busy));
         listener.forget_channel(8);
         assert_eq!(listener.queue.len(), QUEUE);
         listener.forget_channel(9);
@@ -168,14 +168,14 @@ mod tests {
     fn opens_that_wait_at_a_closing_listener_and_later_ones_are_refused_as_closed() {
         let mut closed = ClosedListeners::default();
         let mut listener = Listener::new(ListenerId(4), SECRET);
-        listener.heard(asked(1, 4, &SECRET), NONCES, &Mixing).unwrap();
+        listener.received(queued(1, 4, &SECRET), NONCES, &Mixing).unwrap();
         let refused: Vec<_> = listener.close(&mut closed).collect();
-        let open = asked(1, 4, &SECRET).open;
+        let open = queued(1, 4, &SECRET).open;
         assert_eq!(refused, [(9, Refused { to: open.from, why: Refusal::Closed, detail: 0 })]);
         assert_eq!(closed.refusal(&open, NONCES, &Mixing), Refusal::Closed);
-        let forged = asked(1, 4, &Secret([1; 16])).open;
+        let forged = queued(1, 4, &Secret([1; 16])).open;
         assert_eq!(closed.refusal(&forged, NONCES, &Mixing), Refusal::Proof);
-        let unknown = asked(1, 5, &SECRET).open;
+        let unknown = queued(1, 5, &SECRET).open;
         assert_eq!(closed.refusal(&unknown, NONCES, &Mixing), Refusal::Proof);
     }
 

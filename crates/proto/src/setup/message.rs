@@ -100,7 +100,7 @@ mod tests {
         let (epoch, number) = (Epoch(3), PacketNumber::new(9));
         let lease = Lease { epoch, nonce: Nonce(8), rail: 0, address: 4096, key: 2 };
         let hello =
-            letter::Hello { lease, key: 7, consumed: number, echo: epoch, wants_echo: true };
+            letter::Hello { lease, key: 7, consumed: number, echo: epoch, requests_echo: true };
         let counts = PeerCounts::default();
         let query =
             letter::Query { epoch, completed: number, lost: true, rail: 0, counts, about: None };

@@ -1,7 +1,7 @@
 //! The connecting side: sends OPEN once the channel is ready, and handles the one answer.
 //!
 //! ```text
-//!  ToOpen ── open_left ─▶ Asked ─┬─ OPENED ────────────────▶ Opened
+//!  ToOpen ── open_left ─▶ Sent ─┬─ OPENED ────────────────▶ Opened
 //!    ▲                           ├─ REFUSED busy ─▶ Waiting ─┐
 //!    └───────────── time ────────┼───────────────────────────┘
 //!                                ├─ REFUSED closed ────────▶ Lost: no answer, ever
@@ -81,7 +81,7 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     ToOpen,
-    Asked,
+    Sent,
     Waiting {
         until: Moment,
     },
@@ -146,13 +146,13 @@ impl Opening {
     }
 
     /// Whether an OPEN has left and is not answered.
-    pub(super) fn is_asked(&self) -> bool {
-        self.state == State::Asked
+    pub(super) fn is_sent(&self) -> bool {
+        self.state == State::Sent
     }
 
     /// No answer comes any more.
     pub(super) fn lose(&mut self) {
-        if matches!(self.state, State::ToOpen | State::Asked | State::Waiting { .. }) {
+        if matches!(self.state, State::ToOpen | State::Sent | State::Waiting { .. }) {
             self.state = State::Lost;
         }
     }
@@ -160,7 +160,7 @@ impl Opening {
     /// The OPEN was appended to a packet.
     pub fn open_left(&mut self) {
         if self.state == State::ToOpen {
-            self.state = State::Asked;
+            self.state = State::Sent;
         }
     }
 
@@ -170,7 +170,7 @@ impl Opening {
         let offered = u32::from(opened.window) == WINDOW
             && (1..=MAX_GROUP).contains(&group)
             && (self.features.groups || !Features::from_bits(opened.features).groups);
-        if self.state != State::Asked || opened.to != self.from || !offered {
+        if self.state != State::Sent || opened.to != self.from || !offered {
             return false;
         }
         self.state = State::Opened(*opened);
@@ -179,7 +179,7 @@ impl Opening {
 
     /// Handles REFUSED. False if it is unexpected.
     pub fn refused(&mut self, refused: &Refused, now: Moment) -> bool {
-        if self.state != State::Asked || refused.to != self.from {
+        if self.state != State::Sent || refused.to != self.from {
             return false;
         }
         self.state = match refused.why {

@@ -16,7 +16,7 @@ use super::agreement::{Agreement, Offers};
 use super::connecting::Connecting;
 use super::handle::{HANDLE_ADDRESS_BYTES, Handle};
 use super::hello::{Hello, Host};
-use super::listener::{Asked, ClosedListeners, Listener, refuse};
+use super::listener::{ClosedListeners, Listener, QueuedOpen, refuse};
 use super::meeting::{Half, Meeting, Prover};
 use super::message::{Message, unpack};
 use super::opening::{Features, opened};
@@ -147,7 +147,7 @@ impl<P: Prove> Peers<P> {
 
     /// Takes the oldest OPEN at a listener. Call it only if a slot is vacant. The OPEN must be answered, by the flow of
     /// [`accepting`](Self::accepting) or by a refusal.
-    pub fn accept(&mut self, listener: ListenerId) -> Option<Asked> {
+    pub fn accept(&mut self, listener: ListenerId) -> Option<QueuedOpen> {
         self.listeners.get_mut(&listener)?.accept()
     }
 
@@ -320,14 +320,14 @@ impl<P: Prove> Peers<P> {
         }
     }
 
-    /// Handles an OPEN, for [`Perform::asked_to_open`](super::super::Perform::asked_to_open). None: it is queued for
+    /// Handles an OPEN, for [`Perform::open_requested`](super::super::Perform::open_requested). None: it is queued for
     /// [`accept`](Self::accept).
-    pub fn asked(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
+    pub fn open_arrived(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
         let nonces = self.of(channel)?.nonces(Prover::Peer)?;
         let why = match self.listeners.get_mut(&open.listener) {
             Some(listener) => {
-                let asked = Asked { channel: channel.0, open: *open };
-                listener.heard(asked, nonces, &self.prove).err()?
+                let queued = QueuedOpen { channel: channel.0, open: *open };
+                listener.received(queued, nonces, &self.prove).err()?
             }
             None => self.closed.refusal(open, nonces, &self.prove),
         };
@@ -354,16 +354,16 @@ impl<P: Prove> Peers<P> {
     /// to be refused for its features.
     pub fn accepting(
         &self,
-        asked: &Asked,
+        queued: &QueuedOpen,
         own: Name,
         features: Features,
         inline_bytes_max: u16,
     ) -> Option<Flow> {
-        let agreement = self.of(ChannelId(asked.channel))?.agreement()?;
+        let agreement = self.of(ChannelId(queued.channel))?.agreement()?;
         let inline = inline_bytes_max.min(agreement.inline_bytes_max);
-        let answer = opened(&asked.open, own, features, inline);
+        let answer = opened(&queued.open, own, features, inline);
         let agreed = Features::from_bits(answer.features);
-        let terms = agreement.terms((own, asked.open.from), agreed, inline)?;
+        let terms = agreement.terms((own, queued.open.from), agreed, inline)?;
         Some(Flow::Receive(ReceiveFlow::accepted(terms, answer)))
     }
 }

@@ -80,7 +80,7 @@ fn step(seed: &mut u64) -> u64 {
 fn lending(key: u64) -> Letter {
     let lease = Lease { epoch: Epoch(1), nonce: Nonce(8), rail: 0, address: 4096, key: 2 };
     let consumed = PacketNumber::new(0);
-    let hello = letter::Hello { lease, key: 77, consumed, echo: Epoch(0), wants_echo: true };
+    let hello = letter::Hello { lease, key: 77, consumed, echo: Epoch(0), requests_echo: true };
     Letter { key, rails: letter::RailNumbers::default(), body: Body::Hello(hello) }
 }
 
@@ -253,13 +253,14 @@ fn an_open_is_proven_by_its_listener_and_answered_by_accept() {
     let features = Features { groups: true, fin_only: false };
     let mut flow = one.peers.connecting(there, name(3), &handle, features).unwrap();
     let open = open_of(&mut flow);
-    assert_eq!(other.peers.asked(ChannelId(5), &open), None);
+    assert_eq!(other.peers.open_arrived(ChannelId(5), &open), None);
     let forged = Open { proof: [1, 2], ..open };
-    let refused = other.peers.asked(ChannelId(5), &forged).unwrap();
+    let refused = other.peers.open_arrived(ChannelId(5), &forged).unwrap();
     assert_eq!(refused.why, Refusal::Proof);
-    let asked = other.peers.accept(handle.listener).unwrap();
+    let queued = other.peers.accept(handle.listener).unwrap();
     assert_eq!(other.peers.accept(handle.listener), None);
-    let Some(Flow::Receive(accepted)) = other.peers.accepting(&asked, name(8), features, 99) else {
+    let Some(Flow::Receive(accepted)) = other.peers.accepting(&queued, name(8), features, 99)
+    else {
         panic!("it can be accepted");
     };
     let terms = *accepted.terms();
@@ -274,11 +275,11 @@ fn a_closed_listener_refuses_queued_and_later_opens() {
     let mut flows =
         [1, 2].map(|slot| one.peers.connecting(there, name(slot), &handle, features).unwrap());
     let [early, late] = flows.each_mut().map(open_of);
-    assert_eq!(other.peers.asked(ChannelId(5), &early), None);
+    assert_eq!(other.peers.open_arrived(ChannelId(5), &early), None);
     let refused: Vec<_> = other.peers.close(handle.listener).collect();
     let expected = Refused { to: name(1), why: Refusal::Closed, detail: 0 };
     assert_eq!(refused, [(ChannelId(5), expected)]);
-    let refused = other.peers.asked(ChannelId(5), &late).unwrap();
+    let refused = other.peers.open_arrived(ChannelId(5), &late).unwrap();
     assert_eq!(refused, Refused { to: name(2), ..expected });
     assert_eq!(other.peers.accept(handle.listener), None);
 }

@@ -81,7 +81,11 @@ impl Pair {
             let write = self.wire[at].write;
             self.sender.write_failed(write.message, write.part, 5, &mut self.accounts[0]);
             self.sender.write_failed(write.message, write.part, 6, &mut self.accounts[0]);
-            assert_eq!(self.sender.fault(), Some(Fault::Transport { code: 5 }), "the first cause is kept");
+            assert_eq!(
+                self.sender.fault(),
+                Some(Fault::Transport { code: 5 }),
+                "the first cause is kept"
+            );
             self.forget_ended();
         }
     }
@@ -89,7 +93,10 @@ impl Pair {
     /// What was reported before the end stays valid; everything else is an error on both ends, or complete.
     pub(crate) fn check_ended(&self) {
         assert_eq!(self.sender.in_flight(), 0);
-        assert_eq!(self.accounts[0].sent, 0, "the credit of a connection is returned when it is over");
+        assert_eq!(
+            self.accounts[0].sent, 0,
+            "the credit of a connection is returned when it is over"
+        );
         assert_eq!(self.accounts[1].parking.cost(), 0);
         assert_eq!(self.accounts[1].unreported, 0);
         assert!((0..16).all(|rail| self.accounts[0].loads.queued(rail) == 0));

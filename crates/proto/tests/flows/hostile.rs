@@ -7,8 +7,8 @@ use proto::ids::Moment;
 use proto::receive::{Arrival, Dropped, Place};
 use proto::send::Outgoing;
 use proto::{
-    Account, Breach, Fault, Frame, Immediate, InlineLimits, Owes, Posting, Receive, ReceiveFlow,
-    ReceivePoll, SendFlow, SendPoll, Source, Submit, Target, Terms, Violation,
+    Account, Breach, Fault, Frame, Immediate, InlineLimits, Posting, Receive, ReceiveFlow,
+    ReceivePoll, SendFlow, SendPoll, Source, Submit, Target, Terms, Urgency, Violation,
 };
 
 use crate::program::{name, terms};
@@ -369,7 +369,7 @@ fn a_receiver_refuses_unexpected_ends() {
     assert_eq!(flow.received(&answer, &mut account, NOW), Err(Breach(Violation::Ending)));
     let (mut flow, mut account) = receiver(terms(), 2, 2);
     flow.withdraw();
-    assert_eq!(flow.owes(&account, NOW), Owes::Waited);
+    assert_eq!(flow.urgency(&account, NOW), Urgency::Waited);
     assert_eq!(flow.received(&answer, &mut account, NOW), Err(Breach(Violation::Ending)));
     let asked = flow.next_frame(Which::Others, 3, &mut account, NOW);
     assert_eq!(asked, Some(Frame::Withdraw(Lines { to: name(3, 5), ..lines(0, 3) })));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use proto::Line;
-use proto::connection::{Owes, Submit, Which};
+use proto::connection::{Submit, Urgency, Which};
 use proto::credit::CHANNEL_BYTES;
 use proto::ids::Moment;
 use proto::parking::Parking;
@@ -283,7 +283,7 @@ impl Pair {
     }
 
     pub(crate) fn pull_sender(&mut self) {
-        if self.sender.owes() == Owes::Nothing {
+        if self.sender.urgency() == Urgency::Nothing {
             return;
         }
         let words = self.random.of(&[3, 8, 40]);
@@ -296,29 +296,29 @@ impl Pair {
 
     /// A packet of the receiver leaves: because a frame is urgent, or for another reason.
     pub(crate) fn pull_receiver(&mut self) {
-        let owes = self.receiver.owes(&self.accounts[1], self.now);
-        let leaves = match owes {
-            Owes::Nothing => return,
-            Owes::Lazy { until } => {
+        let urgency = self.receiver.urgency(&self.accounts[1], self.now);
+        let leaves = match urgency {
+            Urgency::Nothing => return,
+            Urgency::Lazy { until } => {
                 assert!(until > self.now);
                 self.random.one_in(6)
             }
-            Owes::Urgent | Owes::Waited => true,
+            Urgency::Urgent | Urgency::Waited => true,
         };
         if leaves {
-            self.packet(owes);
+            self.packet(urgency);
         }
     }
 
     /// A packet of the receiver leaves only if a frame is urgent.
     pub(crate) fn pull_urgent(&mut self) {
-        let owes = self.receiver.owes(&self.accounts[1], self.now);
-        if matches!(owes, Owes::Urgent | Owes::Waited) {
-            self.packet(owes);
+        let urgency = self.receiver.urgency(&self.accounts[1], self.now);
+        if matches!(urgency, Urgency::Urgent | Urgency::Waited) {
+            self.packet(urgency);
         }
     }
 
-    fn packet(&mut self, owes: Owes) {
+    fn packet(&mut self, urgency: Urgency) {
         let room = self.random.of(&[24, 40, 200]);
         let mut words = room;
         for which in [Which::Adverts, Which::Others] {
@@ -335,7 +335,7 @@ impl Pair {
                 self.frames[1].push_back((frame, Vec::new()));
             }
         }
-        if matches!(owes, Owes::Urgent | Owes::Waited) {
+        if matches!(urgency, Urgency::Urgent | Urgency::Waited) {
             assert!(
                 words < room,
                 "something urgent leaves in a packet of its own: {:?}",

@@ -260,7 +260,10 @@ impl Conversation {
                     let busy = wire.data.flies(number, |flight| !flight.completed);
                     wire.law(!busy, "a send is done although its buffer is being read");
                     let flies = wire.data.flies(number, Flight::is_coming);
-                    wire.law(!(state.sure && flies), "a send is done although its bytes may be lost");
+                    wire.law(
+                        !(state.sure && flies),
+                        "a send is done although its bytes may be lost",
+                    );
                 }
                 SendPoll::Failed(fault) => {
                     self.sends[*index] = Sending::Failed;
@@ -326,9 +329,9 @@ impl Conversation {
                     faults.fire(Fault::Group);
                 }
             }
-            Ok(None) => budget.give_back(cost).unwrap(),
+            Ok(None) => budget.release(cost).unwrap(),
             Err(_) => {
-                budget.give_back(cost).unwrap();
+                budget.release(cost).unwrap();
                 self.fail_rest(1);
             }
         }

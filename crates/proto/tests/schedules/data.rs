@@ -194,8 +194,8 @@ impl Flows {
     /// A data rail of a node and its current endpoint, as keys distinguish them.
     pub(crate) fn place(&self, node: usize, link: u8) -> u64 {
         let incarnation = self.returns.incarnation(node, link);
-        let told = if self.returns.new_keys { incarnation } else { 0 };
-        u64::from(told) << 8 | u64::from(link)
+        let incarnation = if self.returns.new_keys { incarnation } else { 0 };
+        u64::from(incarnation) << 8 | u64::from(link)
     }
 
     pub(crate) fn is_closed(&self, node: usize, link: u8) -> bool {
@@ -313,8 +313,8 @@ impl Data for Flows {
         }
     }
 
-    fn asked_to_open(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused> {
-        self.peers[node].asked(channel, open)
+    fn open_requested(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused> {
+        self.peers[node].open_arrived(channel, open)
     }
 
     fn ended(&mut self, node: usize, channel: ChannelId) {

@@ -59,7 +59,7 @@ pub(crate) trait Data: fmt::Debug + Sized {
         account: &mut Account,
     );
 
-    fn asked_to_open(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused>;
+    fn open_requested(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused>;
 
     fn ended(&mut self, node: usize, channel: ChannelId);
 
@@ -327,8 +327,8 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         self.wire.law(once, "a shadow is released twice");
     }
 
-    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
-        self.wire.data.asked_to_open(self.node, channel, open)
+    fn open_requested(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
+        self.wire.data.open_requested(self.node, channel, open)
     }
 
     fn violated(&mut self, slot: Slot, error: ErrorOf<D>) {
@@ -338,7 +338,10 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
 
     fn control_rails(&mut self, channel: ChannelId, news: RailNews) {
         let known = (1 << self.wire.setup.rails) - 1;
-        self.wire.law((news.lost | news.returned) & !known == 0, "news of a control rail that does not exist");
+        self.wire.law(
+            (news.lost | news.returned) & !known == 0,
+            "news of a control rail that does not exist",
+        );
         if news.returned != 0 {
             self.wire.faults.fire(Fault::ControlRailReturned);
         }

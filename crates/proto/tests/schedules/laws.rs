@@ -39,7 +39,7 @@ impl World {
         if channel.shadow().target().is_none() && alone {
             return true;
         }
-        !channel.owes(&endpoint.account(id).unwrap().counts) && !self.ranks[node].ending
+        !channel.has_pending(&endpoint.account(id).unwrap().counts) && !self.ranks[node].ending
     }
 
     pub(crate) fn final_laws(&mut self) -> Result<(), String> {
@@ -224,10 +224,10 @@ impl World {
                 let channel = rank.endpoint.channel(id).unwrap();
                 let account = rank.endpoint.account(id).unwrap();
                 text += &format!(
-                    "\n  {id:?} far {:?} {:?} owes {} {:?} counts {:?} sent {} unreported {}",
+                    "\n  {id:?} far {:?} {:?} urgency {} {:?} counts {:?} sent {} unreported {}",
                     self.wire.data.channels[node][id.0 as usize].far,
                     self.outcome((node, id)),
-                    channel.owes(&account.counts),
+                    channel.has_pending(&account.counts),
                     channel.ending(),
                     (account.counts.completed.get(0), account.counts.seen.get(0)),
                     account.sent,

@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a world that cannot be made is a failed test")]
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of a world are small")]
 
+mod calls;
 mod conversation;
 mod data;
 mod faults;
@@ -19,7 +20,6 @@ mod setup;
 mod talk;
 mod talks;
 mod trials;
-mod turns;
 mod wire;
 mod world;
 

@@ -433,12 +433,12 @@ impl World {
         let now = self.moment();
         let Rank { endpoint, budget, .. } = &mut self.ranks[node];
         endpoint.progress(&mut Hands { node, wire: &mut self.wire }, now);
-        budget.give_back(endpoint.entries_freed()).unwrap();
-        self.give_entries_back(node);
+        budget.release(endpoint.entries_freed()).unwrap();
+        self.release_entries(node);
     }
 
     /// Returns the entries of a failed channel's receives, as the plugin does.
-    fn give_entries_back(&mut self, node: usize) {
+    fn release_entries(&mut self, node: usize) {
         let Self { ranks, wire, .. } = self;
         let Rank { endpoint, budget, .. } = &mut ranks[node];
         for (slot, seat) in wire.data.slots[node].iter().enumerate() {
@@ -450,7 +450,7 @@ impl World {
                 continue;
             };
             if let Some(flow) = endpoint.connection_mut(slot).and_then(Flow::receiver_mut) {
-                budget.give_back(flow.give_entries_back()).unwrap();
+                budget.release(flow.release_entries()).unwrap();
             }
         }
     }
@@ -467,8 +467,8 @@ impl World {
             if endpoint.keep(&mut Hands { node, wire: &mut self.wire }, now) {
                 self.wire.faults.fire(Fault::KeeperPolled);
             }
-            budget.give_back(endpoint.entries_freed()).unwrap();
-            self.give_entries_back(node);
+            budget.release(endpoint.entries_freed()).unwrap();
+            self.release_entries(node);
         }
     }
 
@@ -516,7 +516,7 @@ impl World {
                 true => self.wire.random.below(2),
                 false => usize::from(nodes[1] == node),
             };
-            self.turn(at, side);
+            self.call_on(at, side);
         }
         if self.wire.fair && self.wire.setup.closes {
             self.finish(node);

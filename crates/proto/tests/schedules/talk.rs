@@ -6,7 +6,7 @@ use proto::frame::{
     Advert, Close, Fin, FinStatus, INLINE_WORDS, Inline, Keys, Lines, RailNote, RailState,
 };
 use proto::limits::MAX_DATA_RAILS;
-use proto::{Account, Connection, Frame, MessageId, Moment, Name, Owes, Submit, Which};
+use proto::{Account, Connection, Frame, MessageId, Moment, Name, Submit, Urgency, Which};
 
 /// Inline messages of one connection that have not left.
 const MESSAGES: usize = 64;
@@ -42,7 +42,7 @@ pub(crate) struct PartWrite {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
     pub(crate) kind: usize,
-    pub(crate) owes: Owes,
+    pub(crate) urgency: Urgency,
 }
 
 /// The number of kinds of frames; the first is an advert.
@@ -189,18 +189,18 @@ impl Connection for Talk {
     type Fault = ();
     type Error = ();
 
-    fn owes(&self, _: &Account, _: Moment) -> Owes {
+    fn urgency(&self, _: &Account, _: Moment) -> Urgency {
         if self.answers > 0 {
-            return Owes::Waited;
+            return Urgency::Waited;
         }
-        self.planned.iter().fold(Owes::Nothing, |sum, planned| match (sum, planned.owes) {
-            (Owes::Waited, _) | (_, Owes::Waited) => Owes::Waited,
-            (Owes::Urgent, _) | (_, Owes::Urgent) => Owes::Urgent,
-            (Owes::Lazy { until: one }, Owes::Lazy { until: other }) => {
-                Owes::Lazy { until: one.min(other) }
+        self.planned.iter().fold(Urgency::Nothing, |sum, planned| match (sum, planned.urgency) {
+            (Urgency::Waited, _) | (_, Urgency::Waited) => Urgency::Waited,
+            (Urgency::Urgent, _) | (_, Urgency::Urgent) => Urgency::Urgent,
+            (Urgency::Lazy { until: one }, Urgency::Lazy { until: other }) => {
+                Urgency::Lazy { until: one.min(other) }
             }
-            (sum, Owes::Nothing) => sum,
-            (_, owes) => owes,
+            (sum, Urgency::Nothing) => sum,
+            (_, urgency) => urgency,
         })
     }
 

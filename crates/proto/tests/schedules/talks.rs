@@ -109,7 +109,7 @@ impl Data for Talks {
         wire.law(same && bytes == place.len, law);
     }
 
-    fn asked_to_open(&mut self, _: usize, _: ChannelId, _: &Open) -> Option<Refused> {
+    fn open_requested(&mut self, _: usize, _: ChannelId, _: &Open) -> Option<Refused> {
         None
     }
 

@@ -7,7 +7,7 @@ use proto::bound::{POLL_GAP_MAX, QUARANTINE_MAX};
 use proto::channel::Parameters;
 use proto::letter::Status;
 use proto::{
-    Cause, Channel, ChannelId, Endpoint, Epoch, Moment, Outcome, Owes, PacketNumber, Slot,
+    Cause, Channel, ChannelId, Endpoint, Epoch, Moment, Outcome, PacketNumber, Slot, Urgency,
 };
 
 use crate::faults::{Fault, Faults};
@@ -164,7 +164,7 @@ impl World {
         }
         let (now, far) = (world.moment(), world.nodes[1].slots[0]);
         let Self { wire, nodes, .. } = &mut world;
-        let planned = Planned { kind: 0, owes: Owes::Urgent };
+        let planned = Planned { kind: 0, urgency: Urgency::Urgent };
         nodes[1]
             .endpoint
             .with(&mut Hands { node: 1, wire }, far, now, |talk, _| talk.plan(planned));
@@ -292,11 +292,11 @@ impl World {
         let now = self.moment();
         let mut hands = Hands { node, wire: &mut self.wire };
         self.nodes[node].endpoint.progress(&mut hands, now);
-        self.look(node);
+        self.count_faults(node);
     }
 
     /// Counts the faults that fired.
-    fn look(&mut self, node: usize) {
+    fn count_faults(&mut self, node: usize) {
         let Node { endpoint, channels, .. } = &self.nodes[node];
         for id in channels {
             let channel = endpoint.channel(*id).unwrap();
@@ -372,12 +372,12 @@ impl World {
         for _ in 0..1 + wire.random.below(4) {
             let kind = wire.random.below(KINDS);
             let wait = Duration::from_micros(wire.random.between(0, 3000));
-            let owes = match wire.random.below(3) {
-                0 => Owes::Lazy { until: now.plus(wait) },
-                1 => Owes::Urgent,
-                _ => Owes::Waited,
+            let urgency = match wire.random.below(3) {
+                0 => Urgency::Lazy { until: now.plus(wait) },
+                1 => Urgency::Urgent,
+                _ => Urgency::Waited,
             };
-            let planned = Planned { kind, owes };
+            let planned = Planned { kind, urgency };
             endpoint.with(&mut Hands { node, wire }, slot, now, |talk, _| talk.plan(planned));
         }
     }
@@ -415,7 +415,7 @@ impl World {
             let mut hands = Hands { node, wire: &mut self.wire };
             if self.nodes[node].endpoint.keep(&mut hands, now) {
                 self.wire.faults.fire(Fault::KeeperPolled);
-                self.look(node);
+                self.count_faults(node);
             }
         }
     }
@@ -463,7 +463,7 @@ impl World {
         if channel.shadow().target().is_none() && (self.silent.is_some() || self.wire.died) {
             return true;
         }
-        !channel.owes(&self.nodes[node].endpoint.account(id).unwrap().counts)
+        !channel.has_pending(&self.nodes[node].endpoint.account(id).unwrap().counts)
             && !self.wire.setup.closes
     }
 
@@ -559,10 +559,10 @@ impl World {
             for id in &node.channels {
                 let outcome = self.wire.nodes[index].outcomes[id.0 as usize];
                 let channel = node.endpoint.channel(*id).unwrap();
-                let owes = channel.owes(&node.endpoint.account(*id).unwrap().counts);
+                let urgency = channel.has_pending(&node.endpoint.account(*id).unwrap().counts);
                 let (shadow, inbox) = (channel.shadow(), channel.inbox());
                 text += &format!(
-                    "\n  {id:?} {outcome:?} owes {owes} unacknowledged {} next {:?} completed {:?} open {} to {:?} at {:?} \
+                    "\n  {id:?} {outcome:?} urgency {urgency} unacknowledged {} next {:?} completed {:?} open {} to {:?} at {:?} \
                      consumed {:?} {:?} lost {:?}",
                     shadow.unacknowledged(),
                     shadow.next(),

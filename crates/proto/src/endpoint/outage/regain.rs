@@ -63,7 +63,7 @@ struct Trying {
     again_at: Moment,
     /// The peer's trial has come; and *seen* has left.
     seen: bool,
-    seen_told: bool,
+    seen_sent: bool,
     /// The peer has said *seen* for our trial.
     heard: bool,
 }
@@ -121,8 +121,8 @@ impl Regain {
         matches!(&self.stage, Stage::Trying(trying) if trying.seen)
     }
 
-    pub(super) fn is_to_be_told(&self) -> bool {
-        let said = |trying: &Trying| trying.offered && trying.seen == trying.seen_told;
+    pub(super) fn has_frames(&self) -> bool {
+        let said = |trying: &Trying| trying.offered && trying.seen == trying.seen_sent;
         matches!(&self.stage, Stage::Trying(trying) if !said(trying))
     }
 
@@ -158,10 +158,10 @@ impl Regain {
                 Frame::Offer(Offer { rail, round, channel: channel_number, target, key, address });
             trying.offered = channel.shadow_mut().append(perform.shadow(memory), &frame);
         }
-        if trying.offered && trying.seen && !trying.seen_told {
+        if trying.offered && trying.seen && !trying.seen_sent {
             let (to, line, state) = (Name::default(), Line::FIRST, RailState::Seen);
             let frame = Frame::Rail(RailNote { to, line, rail, state, parts: self.round.into() });
-            trying.seen_told = channel.shadow_mut().append(perform.shadow(memory), &frame);
+            trying.seen_sent = channel.shadow_mut().append(perform.shadow(memory), &frame);
         }
     }
 }
@@ -221,7 +221,7 @@ impl Peer {
             Stage::Trying(trying) => trying,
             Stage::Resting { .. } => return false,
         };
-        trying.seen_told && trying.heard
+        trying.seen_sent && trying.heard
     }
 
     /// Whether a lost rail is returning and the peer may be posting there already.
@@ -335,7 +335,7 @@ impl<C: Connection> Endpoint<C> {
         now: Now,
     ) {
         // Pending RAIL *held* frames leave first: parts that are posted again must not be taken for new ones.
-        if self.any_connection(index, |connection| connection.owes_rails()) {
+        if self.any_connection(index, |connection| connection.has_rail_notes()) {
             return;
         }
         let peer = &mut self.peers[index];
@@ -426,7 +426,7 @@ impl<C: Connection> Endpoint<C> {
         let Account { rails, counts, loads, speeds, .. } = account;
         rails.returned(rail);
         counts.completed.set(rail, rails.posted_on(rail));
-        channel.heed_counts_of(rail, rails.posted_on(rail));
+        channel.resume_counts_of(rail, rails.posted_on(rail));
         loads.open(rail);
         speeds.forget(rail, loads);
         peer.stirred = true;
@@ -447,7 +447,7 @@ impl<C: Connection> Endpoint<C> {
             from = slot.index() + 1;
             if let Some(tenant) = table.tenant(slot) {
                 call(&mut tenant.connection);
-                table.touch(slot, &mut peer.owing, &peer.account, now);
+                table.touch(slot, &mut peer.pending, &peer.account, now);
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::message::MessageId;
 
 #[derive(Debug)]
 struct Quiet {
-    owes: Owes,
+    urgency: Urgency,
     waits: bool,
 }
 
@@ -21,8 +21,8 @@ impl Connection for Quiet {
     type Fault = ();
     type Error = ();
 
-    fn owes(&self, _: &Account, _: Moment) -> Owes {
-        self.owes
+    fn urgency(&self, _: &Account, _: Moment) -> Urgency {
+        self.urgency
     }
 
     fn next_frame(&mut self, _: Which, _: usize, _: &mut Account, _: Moment) -> Option<Frame> {
@@ -73,21 +73,21 @@ impl Connection for Quiet {
 const CHANNEL: ChannelId = ChannelId(0);
 const NOW: Moment = Moment::from_nanos(1000);
 
-fn table(owes: &[Owes]) -> Table<Quiet> {
-    let mut table = Table::new(owes.len());
-    for owes in owes {
+fn table(urgency: &[Urgency]) -> Table<Quiet> {
+    let mut table = Table::new(urgency.len());
+    for urgency in urgency {
         let name = table.vacant().unwrap();
-        table.put(name.slot, CHANNEL, Quiet { owes: *owes, waits: true });
+        table.put(name.slot, CHANNEL, Quiet { urgency: *urgency, waits: true });
     }
     table
 }
 
-fn slots(table: &Table<Quiet>, owing: &Owing) -> Vec<usize> {
+fn slots(table: &Table<Quiet>, pending: &PendingList) -> Vec<usize> {
     let mut listed = Vec::new();
-    let mut at = owing.first();
+    let mut at = pending.first();
     while let Some(slot) = at {
         listed.push(slot.index());
-        at = table.next_owing(slot);
+        at = table.next_pending(slot);
     }
     listed.sort_unstable();
     listed
@@ -95,8 +95,8 @@ fn slots(table: &Table<Quiet>, owing: &Owing) -> Vec<usize> {
 
 #[test]
 fn a_frame_for_an_earlier_generation_finds_no_connection() {
-    let mut table = table(&[Owes::Nothing]);
-    let mut owing = Owing::default();
+    let mut table = table(&[Urgency::Nothing]);
+    let mut pending = PendingList::default();
     let slot = Slot::new(0).unwrap();
     for turn in 0..Generation::COUNT {
         let name = table.name(slot);
@@ -106,29 +106,29 @@ fn a_frame_for_an_earlier_generation_finds_no_connection() {
             let generation = Generation::new(turn + other);
             assert!(table.named(Name { slot, generation }).is_none());
         }
-        assert!(table.take(slot, &mut owing).is_some());
+        assert!(table.take(slot, &mut pending).is_some());
         assert!(table.named(name).is_none());
         let next = table.vacant().unwrap();
         assert_eq!(next, Name { slot, generation: name.generation.next() });
-        table.put(slot, CHANNEL, Quiet { owes: Owes::Nothing, waits: false });
+        table.put(slot, CHANNEL, Quiet { urgency: Urgency::Nothing, waits: false });
     }
 }
 
 #[test]
 fn a_slot_that_is_still_in_a_list_is_not_reused() {
-    let mut table = table(&[Owes::Urgent, Owes::Nothing]);
-    let mut owing = Owing::default();
+    let mut table = table(&[Urgency::Urgent, Urgency::Nothing]);
+    let mut pending = PendingList::default();
     let account = Account::new(1);
     let slot = Slot::new(0).unwrap();
-    table.touch(slot, &mut owing, &account, NOW);
-    assert!(table.take(slot, &mut owing).is_some());
+    table.touch(slot, &mut pending, &account, NOW);
+    assert!(table.take(slot, &mut pending).is_some());
     assert_eq!(table.vacant(), None);
-    table.refresh(&mut owing, &account, NOW);
-    assert!(owing.is_empty());
+    table.refresh(&mut pending, &account, NOW);
+    assert!(pending.is_empty());
     assert_eq!(table.vacant().map(|name| name.slot), Some(slot));
     let slot = Slot::new(1).unwrap();
     table.act_later(slot);
-    assert!(table.take(slot, &mut owing).is_some());
+    assert!(table.take(slot, &mut pending).is_some());
     assert_eq!(table.vacant().map(|name| name.slot.index()), Some(0));
     assert_eq!(table.next_acting(), Some(slot));
     assert_eq!(table.acting(), 0);
@@ -136,37 +136,37 @@ fn a_slot_that_is_still_in_a_list_is_not_reused() {
 
 #[test]
 fn the_list_is_due_when_its_most_urgent_connection_is() {
-    let later = Owes::Lazy { until: NOW.plus(Duration::from_micros(5)) };
-    let latest = Owes::Lazy { until: NOW.plus(Duration::from_micros(9)) };
-    for (owes, due, due_later, waited) in [
-        (vec![Owes::Nothing], false, false, false),
+    let later = Urgency::Lazy { until: NOW.plus(Duration::from_micros(5)) };
+    let latest = Urgency::Lazy { until: NOW.plus(Duration::from_micros(9)) };
+    for (urgency, due, due_later, waited) in [
+        (vec![Urgency::Nothing], false, false, false),
         (vec![latest, later], false, true, false),
-        (vec![later, Owes::Nothing, Owes::Urgent], true, true, false),
-        (vec![Owes::Waited, later], true, true, true),
+        (vec![later, Urgency::Nothing, Urgency::Urgent], true, true, false),
+        (vec![Urgency::Waited, later], true, true, true),
     ] {
-        let mut table = table(&owes);
-        let (mut owing, account) = (Owing::default(), Account::new(1));
+        let mut table = table(&urgency);
+        let (mut pending, account) = (PendingList::default(), Account::new(1));
         for _ in 0..2 {
-            for index in 0..owes.len() {
-                table.touch(Slot::new(index).unwrap(), &mut owing, &account, NOW);
+            for index in 0..urgency.len() {
+                table.touch(Slot::new(index).unwrap(), &mut pending, &account, NOW);
             }
             let listed: Vec<usize> =
-                (0..owes.len()).filter(|index| owes[*index] != Owes::Nothing).collect();
-            assert_eq!(slots(&table, &owing), listed, "each is listed once");
-            assert_eq!(owing.is_due(NOW), due);
-            assert_eq!(owing.is_due(NOW.plus(Duration::from_micros(5))), due_later);
-            assert_eq!((owing.waited, owing.waiting as usize), (waited, owes.len()));
-            table.refresh(&mut owing, &account, NOW);
-            assert_eq!((owing.is_due(NOW), slots(&table, &owing)), (due, listed));
+                (0..urgency.len()).filter(|index| urgency[*index] != Urgency::Nothing).collect();
+            assert_eq!(slots(&table, &pending), listed, "each is listed once");
+            assert_eq!(pending.is_due(NOW), due);
+            assert_eq!(pending.is_due(NOW.plus(Duration::from_micros(5))), due_later);
+            assert_eq!((pending.waited, pending.waiting as usize), (waited, urgency.len()));
+            table.refresh(&mut pending, &account, NOW);
+            assert_eq!((pending.is_due(NOW), slots(&table, &pending)), (due, listed));
         }
-        for index in 0..owes.len() {
+        for index in 0..urgency.len() {
             let slot = Slot::new(index).unwrap();
             let tenant = table.tenant(slot).unwrap();
-            (tenant.connection.owes, tenant.connection.waits) = (Owes::Nothing, false);
-            table.touch(slot, &mut owing, &account, NOW);
+            (tenant.connection.urgency, tenant.connection.waits) = (Urgency::Nothing, false);
+            table.touch(slot, &mut pending, &account, NOW);
         }
-        table.refresh(&mut owing, &account, NOW);
-        assert!(owing.is_empty() && !owing.is_due(Moment::from_nanos(u64::MAX)));
-        assert_eq!(owing.waiting, 0);
+        table.refresh(&mut pending, &account, NOW);
+        assert!(pending.is_empty() && !pending.is_due(Moment::from_nanos(u64::MAX)));
+        assert_eq!(pending.waiting, 0);
     }
 }

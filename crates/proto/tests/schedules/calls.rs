@@ -71,7 +71,7 @@ impl World {
     }
 
     /// One call on one end of a connection.
-    pub(crate) fn turn(&mut self, number: usize, side: usize) {
+    pub(crate) fn call_on(&mut self, number: usize, side: usize) {
         let one = &mut self.conversations[number];
         one.calls[side] += 1;
         match one.sides[side] {
@@ -339,7 +339,7 @@ impl World {
         let flow = self.ranks[node].endpoint.disconnect(name.slot).unwrap();
         let one = &mut self.conversations[number];
         if let Flow::Receive(flow) = &flow {
-            self.ranks[node].budget.give_back(flow.entries_held()).unwrap();
+            self.ranks[node].budget.release(flow.entries_held()).unwrap();
             if !one.disturbed && flow.fault().is_none_or(is_own_close) {
                 one.check_early(&mut self.wire);
             }
