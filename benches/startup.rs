@@ -29,6 +29,8 @@ const MESSAGE_BYTES: usize = 8;
 const RAW_QUEUE_ENTRIES: usize = 4096;
 /// What a message between the two sides of a run is padded to.
 const CARD_BYTES: usize = 256;
+/// Cards that each side gives: an empty one when it is ready, and its address.
+const EXCHANGES: usize = 2;
 
 /// The first word of a side's own process.
 const SIDE: &str = "--side";
@@ -145,14 +147,16 @@ fn measure(runs: usize, check: bool) -> ExitCode {
 /// Two processes, and what passes between them until each has reported. The first one listens.
 fn pair(plugin: &Path, side: &str, place: usize) -> [Report; 2] {
     let mut children = ["first", "second"].map(|which| start(plugin, side, which, place));
-    let mut cards = [[0; CARD_BYTES]; 2];
-    for (child, card) in children.iter_mut().zip(&mut cards) {
-        let out = child.stdout.as_mut().expect("it is piped");
-        out.read_exact(card).expect("the side lives");
-    }
-    for (child, card) in children.iter_mut().zip(cards.iter().rev()) {
-        let into = child.stdin.as_mut().expect("it is piped");
-        into.write_all(card).expect("the side lives");
+    for _ in 0..EXCHANGES {
+        let mut cards = [[0; CARD_BYTES]; 2];
+        for (child, card) in children.iter_mut().zip(&mut cards) {
+            let out = child.stdout.as_mut().expect("it is piped");
+            out.read_exact(card).expect("the side lives");
+        }
+        for (child, card) in children.iter_mut().zip(cards.iter().rev()) {
+            let into = child.stdin.as_mut().expect("it is piped");
+            into.write_all(card).expect("the side lives");
+        }
     }
     children.map(|mut child| {
         let mut text = String::new();
@@ -181,7 +185,7 @@ fn plugin_side(file: &Path, is_first: bool) -> Report {
     let net = Net::open(file);
     let memory = Memory::new(4096);
     let before_kib = resident_kib();
-    let start = Instant::now();
+    let start = start_together();
     let (listener, handle) = net.listen();
     let listen_ms = milliseconds(start.elapsed());
     let mut theirs: Handle = handle;
@@ -218,7 +222,7 @@ fn raw_side(place: Place, is_first: bool) -> Report {
     let info = found.into_iter().find(|info| info.provider() == place.provider);
     let info = info.expect("libfabric has the provider");
     let before_kib = resident_kib();
-    let start = Instant::now();
+    let start = start_together();
     let entries = RAW_QUEUE_ENTRIES;
     let options =
         NicOptions { data: Some(&[]), control: None, entries, one_queue: false, operations: 1 };
@@ -277,6 +281,13 @@ fn raw_side(place: Place, is_first: bool) -> Report {
         poll(&mut nic, &mut ended, &mut arrived);
     }
     report
+}
+
+/// The start of the clock, when both sides are ready. Loading libfabric takes tens of milliseconds, and one side's would else
+/// count as the other's wait.
+fn start_together() -> Instant {
+    exchange(&[]);
+    Instant::now()
 }
 
 /// Gives the other side a card, and takes its.
