@@ -97,7 +97,7 @@ pub(crate) enum Owner {
 struct Plugin {
     devices: DeviceTable,
     settings: Arc<Config>,
-    process: u32,
+    process: fabric::Process,
 }
 
 static PLUGIN: OnceLock<Result<Plugin, StartError>> = OnceLock::new();
@@ -404,7 +404,7 @@ pub(crate) fn start_error() -> Option<&'static StartError> {
 /// The plugin as `init` left it.
 fn started() -> Result<&'static Plugin> {
     let plugin = PLUGIN.get().ok_or(Cause::NotInitialised)?.as_ref().map_err(again)?;
-    if plugin.process == std::process::id() {
+    if plugin.process.is_this() {
         return Ok(plugin);
     }
     Err(Cause::Forked.into())
@@ -429,7 +429,7 @@ impl Plugin {
         environment::widen(&settings, discovery.hint.as_ref());
         let (library, plans) = (discovery.library, discovery.devices);
         let devices = DeviceTable::new(plans, library, Arc::clone(&settings));
-        Ok(Self { devices, settings, process: std::process::id() })
+        Ok(Self { devices, settings, process: fabric::Process::this() })
     }
 }
 

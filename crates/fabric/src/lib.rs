@@ -53,6 +53,7 @@ mod nic;
 mod options;
 mod pages;
 mod posts;
+mod process;
 mod query;
 mod scope;
 mod text;
@@ -78,4 +79,5 @@ pub use nic::{
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
+pub use process::Process;
 pub use query::Query;
