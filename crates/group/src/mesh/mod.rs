@@ -608,12 +608,26 @@ impl Mesh {
         came: u64,
         left: u64,
     ) -> Result<Reached, GroupError> {
-        self.reach(to)?;
-        let pair = self.peer(to).and_then(|peer| peer.pair(name));
-        match pair.map_or(Reached::Closed, |pair| pair.reached(came, left)) {
+        match self.pair_reached(to, name, came, left)? {
             Reached::Broken => self.pair_broke(to, name, came, left),
             reached => Ok(reached),
         }
+    }
+
+    /// The same, without the cause of a connection that has ended.
+    fn pair_reached(
+        &mut self,
+        to: usize,
+        name: PairName,
+        came: u64,
+        left: u64,
+    ) -> Result<Reached, GroupError> {
+        self.reach(to)?;
+        Ok(self.pair(to, name).map_or(Reached::Closed, |pair| pair.reached(came, left)))
+    }
+
+    fn pair(&mut self, to: usize, name: PairName) -> Option<&mut Pair> {
+        self.peer(to)?.pair(name)
     }
 
     /// A pair's connection has ended. Mostly its peer has closed the pair, and a letter will say so; else the peer is lost.
@@ -627,18 +641,15 @@ impl Mesh {
         let deadline = Instant::now() + SETTLE.min(self.timeout / 4);
         loop {
             self.read_mail()?;
-            self.reach(to)?;
-            let has_left = self.left[to];
-            let pair = self.peer(to).and_then(|peer| peer.pair(name));
-            let reached = pair.as_ref().map_or(Reached::Closed, |pair| pair.reached(came, left));
+            let reached = self.pair_reached(to, name, came, left)?;
             if reached != Reached::Broken {
                 return Ok(reached);
             }
-            if has_left {
+            if self.left[to] {
                 return Ok(Reached::Closed);
             }
             if Instant::now() >= deadline {
-                let why = pair.and_then(|pair| pair.why()).unwrap_or_default();
+                let why = self.pair(to, name).and_then(|pair| pair.why()).unwrap_or_default();
                 self.link_failed(to, &GroupError::Contract(why))?;
                 return Ok(Reached::Closed);
             }
