@@ -1,8 +1,8 @@
-//! Halos whose borders keep their lengths: nothing is announced, and every receive is posted a round ahead.
+//! Halos whose borders keep their lengths: nothing is announced, and receives are posted rounds ahead.
 //!
 //! ```text
-//! one buffer, registered     out 0 | out 1 | in 0 | in 1
-//! round n                    sends out[n % 2], waits for in[n % 2], and posts the receive of round n + 1 into in[(n + 1) % 2]
+//! one buffer, registered     out 0 | out 1 | in 0 | in 1 | … | in a-1
+//! round n                    sends out[n % 2], waits for in[n % a], and posts the receive of round n + a - 1 into the set of round n - 1
 //! ```
 //! So a round's borders may be read until the next round begins, and what was sent is waited for a round later.
 
@@ -66,7 +66,7 @@ struct Link {
     rank: usize,
     /// In the mesh.
     peer: usize,
-    /// Bytes of the buffer, in rounds of even numbers.
+    /// Bytes of the buffer, in the first round.
     out: Range<usize>,
     into: Range<usize>,
 }
@@ -124,8 +124,10 @@ impl<T: Element> FixedHalo1d<T> {
         let mut state = self.group.shared.lock();
         for Link { peer, into, .. } in &self.links {
             state.mesh.open_pair(*peer, self.name, buffer)?;
-            let first = whole.part(into.start, into.len());
-            state.mesh.push_pair(*peer, self.name, Place::empty(), first)?;
+            for round in 0..self.layout.ahead() - 1 {
+                let into = whole.part(into.start + self.layout.came(round), into.len());
+                state.mesh.push_pair(*peer, self.name, Place::empty(), into)?;
+            }
         }
         Ok(())
     }
@@ -163,25 +165,35 @@ impl<T: Element> FixedHalo1d<T> {
         if self.under_way {
             self.wait()?;
         }
-        let (now, next) = (parity(self.rounds), parity(self.rounds + 1));
-        let Self { buffer: Some(buffer), layout, name, links, .. } = self else {
+        let Self { buffer: Some(buffer), layout, name, links, rounds, .. } = self else {
             return Err(GroupError::Usage("the halo has ended".to_owned()));
         };
-        let (left, right) = layout.out(buffer, now)?;
+        let (left, right) = layout.out(buffer, *rounds)?;
         fill(left, right);
         let whole = buffer.memory().place();
-        let part = |range: &Range<usize>, parity| {
-            whole.part(range.start + layout.shift(parity), range.len())
-        };
+        let part = |range: &Range<usize>, shift| whole.part(range.start + shift, range.len());
+        let (sent, free) = (layout.sent(*rounds), layout.came(*rounds + layout.ahead() - 1));
         let mut state = self.group.shared.lock();
         for Link { peer, out, into, .. } in &*links {
-            state.mesh.push_pair(*peer, *name, part(out, now), part(into, next))?;
+            state.mesh.push_pair(*peer, *name, part(out, sent), part(into, free))?;
         }
         drop(state);
         self.rounds += 1;
         self.under_way = true;
         let limit = patience(&self.group);
         Ok(FixedRound { halo: Some(self), since: None, limit, wait: Wait::polled() })
+    }
+
+    /// Waits for the round that [`FixedHalo1d::begin`] has begun last, if it goes on, and returns what came by it.
+    ///
+    /// # Errors
+    ///
+    /// As [`FixedHalo1d::round`]; [`GroupError::Usage`] before the first round.
+    pub fn end(&mut self) -> Result<FixedBorders<'_, T>, GroupError> {
+        if self.under_way {
+            self.wait()?;
+        }
+        self.borders()
     }
 
     /// Waits for the round that is under way.
@@ -247,17 +259,19 @@ impl<T: Element> FixedHalo1d<T> {
     /// What came by the last round.
     fn borders(&self) -> Result<FixedBorders<'_, T>, GroupError> {
         let Some(buffer) = &self.buffer else { return Ok((None, None)) };
-        let (layout, last) = (&self.layout, parity(self.rounds - 1));
+        let Some(last) = self.rounds.checked_sub(1) else {
+            return Err(GroupError::Usage("the halo has had no round yet".to_owned()));
+        };
+        let layout = &self.layout;
         let (out_left, out_right) = (layout.out_left(), layout.out_right());
         let (in_left, in_right) = (layout.in_left(), layout.in_right());
         // A rank that is its own neighbour has from the left what it sent to the right.
-        let (left, right) = if self.left == Some(self.group.rank()) {
-            (out_right, out_left)
+        let (left, right, shift) = if self.left == Some(self.group.rank()) {
+            (out_right, out_left, layout.sent(last))
         } else {
-            (in_left, in_right)
+            (in_left, in_right, layout.came(last))
         };
         let slice = |there: Option<usize>, Range { start, end }: Range<usize>| {
-            let shift = layout.shift(last);
             there.map(|_| buffer.slice(start + shift..end + shift)).transpose()
         };
         Ok((slice(self.left, left)?, slice(self.right, right)?))
@@ -298,10 +312,7 @@ impl<'a, T: Element> FixedRound<'a, T> {
     /// As there.
     pub fn wait(mut self) -> Result<FixedBorders<'a, T>, GroupError> {
         let halo = self.halo.take().ok_or_else(over)?;
-        if halo.under_way {
-            halo.wait()?;
-        }
-        halo.borders()
+        halo.end()
     }
 }
 
@@ -341,10 +352,6 @@ impl<'a, T: Element> Future for FixedRound<'a, T> {
         let Some(halo) = round.halo.take() else { return Poll::Ready(Err(over())) };
         Poll::Ready(ended.and_then(|()| halo.borders()))
     }
-}
-
-fn parity(round: u64) -> usize {
-    usize::from(round % 2 == 1)
 }
 
 /// The neighbours that borders are swapped with.

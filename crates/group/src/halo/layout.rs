@@ -6,7 +6,8 @@ use std::ops::Range;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element};
 
-/// Two sets of borders to send, then two of borders that come, by the parity of a round. Ranges are bytes of the first set of each.
+/// Two sets of borders to send, then those that borders come into, each used by every so many-th round. Ranges are bytes of the first set of
+/// each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout<T> {
     /// Of a border to or from the left, and to or from the right.
@@ -18,6 +19,8 @@ pub(super) struct Layout<T> {
     right_to_left: usize,
     /// From one set to the next.
     stride: usize,
+    /// Sets that borders come into.
+    ahead: u64,
     elements: PhantomData<T>,
 }
 
@@ -31,8 +34,11 @@ impl<T: Element> Layout<T> {
             let (left_to_right, right_to_left) =
                 if together { (left, right) } else { (padded(left)?, padded(right)?) };
             let stride = padded(left)?.checked_add(padded(right)?)?;
-            isize::try_from(stride.checked_mul(SETS)?).ok()?;
-            Some(Self { left, right, left_to_right, right_to_left, stride, elements: PhantomData })
+            let fitting = AHEAD_BYTES / stride.max(1);
+            let ahead = fitting.clamp(AHEAD_MIN, AHEAD_MAX) as u64;
+            isize::try_from(stride.checked_mul(OUT + AHEAD_MAX)?).ok()?;
+            let elements = PhantomData;
+            Some(Self { left, right, left_to_right, right_to_left, stride, ahead, elements })
         };
         fit().ok_or_else(|| {
             let why = format!("borders of {left} and {right} elements do not fit memory");
@@ -42,12 +48,26 @@ impl<T: Element> Layout<T> {
 
     /// Of the buffer.
     pub(super) fn bytes(&self) -> usize {
-        SETS * self.stride
+        self.first_in() + bytes(self.ahead) * self.stride
     }
 
-    /// From the first set to that of this parity.
-    pub(super) fn shift(&self, parity: usize) -> usize {
-        parity * self.stride
+    /// For how many rounds borders can come before the oldest are no longer read.
+    pub(super) fn ahead(&self) -> u64 {
+        self.ahead
+    }
+
+    /// From the first set that is sent to that of this round.
+    pub(super) fn sent(&self, round: u64) -> usize {
+        bytes(round % OUT as u64) * self.stride
+    }
+
+    /// From the first set that borders come into to that of this round.
+    pub(super) fn came(&self, round: u64) -> usize {
+        bytes(round % self.ahead) * self.stride
+    }
+
+    fn first_in(&self) -> usize {
+        OUT * self.stride
     }
 
     pub(super) fn out_left(&self) -> Range<usize> {
@@ -60,12 +80,12 @@ impl<T: Element> Layout<T> {
 
     /// Before what comes from the left: a neighbour on both sides sends its left border first, and that is to the right of this rank.
     pub(super) fn in_right(&self) -> Range<usize> {
-        let start = SETS / 2 * self.stride;
+        let start = self.first_in();
         start..start + self.right
     }
 
     pub(super) fn in_left(&self) -> Range<usize> {
-        let start = SETS / 2 * self.stride + self.right_to_left;
+        let start = self.first_in() + self.right_to_left;
         start..start + self.left
     }
 
@@ -73,9 +93,9 @@ impl<T: Element> Layout<T> {
     pub(super) fn out<'a>(
         &self,
         buffer: &'a mut Buffer,
-        parity: usize,
+        round: u64,
     ) -> Result<(&'a mut [T], &'a mut [T]), GroupError> {
-        let shift = self.shift(parity);
+        let shift = self.sent(round);
         let whole = shift..self.out_right().end + shift;
         let (left, rest) = buffer.slice_mut::<T>(whole)?.split_at_mut(self.left / size_of::<T>());
         let gap = rest.len() - self.right / size_of::<T>();
@@ -85,7 +105,18 @@ impl<T: Element> Layout<T> {
 
 /// Borders begin on cache lines, but where two are one message.
 const ALIGNMENT: usize = 64;
-const SETS: usize = 4;
+/// Sets to send: what was sent is waited for a round later.
+const OUT: usize = 2;
+/// Sets that borders come into: as many as fit [`AHEAD_BYTES`], within these bounds. A plugin announces receives in groups where it has several
+/// that are not used yet, so more of them are fewer messages; past the size of a cache they cost more than they save.
+const AHEAD_MIN: usize = 2;
+const AHEAD_MAX: usize = 8;
+const AHEAD_BYTES: usize = 512 << 10;
+
+/// A small number.
+fn bytes(sets: u64) -> usize {
+    usize::try_from(sets).unwrap_or(usize::MAX)
+}
 
 #[cfg(test)]
 mod tests {
@@ -96,15 +127,19 @@ mod tests {
         for (left, right) in [(0, 0), (1, 0), (0, 3), (5, 16), (16, 16), (1000, 7)] {
             for together in [false, true] {
                 let layout = Layout::<f32>::new((left, right), together).unwrap();
-                let sets = [0, 1].map(|parity| layout.shift(parity));
-                let firsts =
-                    [layout.out_left(), layout.out_right(), layout.in_left(), layout.in_right()];
+                let (out, into) = (0..2, 0..layout.ahead());
+                let sent =
+                    out.map(|round| (layout.sent(round), layout.out_left(), layout.out_right()));
+                let came =
+                    into.map(|round| (layout.came(round), layout.in_left(), layout.in_right()));
                 let mut taken = vec![false; layout.bytes()];
-                for (shift, range) in sets.iter().flat_map(|s| firsts.iter().map(move |r| (s, r))) {
-                    for place in &mut taken[range.start + shift..range.end + shift] {
-                        assert!(!std::mem::replace(place, true), "{left} {right}");
+                for (shift, left, right) in sent.chain(came) {
+                    for place in left.chain(right) {
+                        assert!(!std::mem::replace(&mut taken[place + shift], true), "{place}");
                     }
                 }
+                assert_eq!(layout.sent(4), layout.sent(2));
+                assert_eq!(layout.came(3), layout.came(3 + layout.ahead()));
                 assert_eq!(layout.out_left().len(), 4 * left);
                 assert_eq!(layout.in_right().len(), 4 * right);
                 let mut buffer = Buffer::new(layout.bytes()).unwrap();
@@ -117,5 +152,12 @@ mod tests {
             }
         }
         assert!(Layout::<f64>::new((usize::MAX / 8, 1), false).is_err());
+    }
+
+    #[test]
+    fn long_borders_are_received_two_rounds_ahead_and_short_ones_as_many_as_fit_a_cache() {
+        let ahead = |bytes| Layout::<u8>::new((bytes, bytes), true).unwrap().ahead();
+        assert_eq!([0, 100, 4096, 32 << 10].map(ahead), [8; 4]);
+        assert_eq!([64 << 10, 100 << 10, 1 << 20].map(ahead), [4, 2, 2]);
     }
 }
