@@ -12,17 +12,20 @@ use ironrail_group::halo::FixedHalo1d;
 use ironrail_group::loader::{Library, Op};
 use ironrail_group::memory::Registered;
 use ironrail_group::messages::Any;
+use ironrail_group::objects::Leaf;
 
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: the system's allocator does the work; counting touches no memory it manages.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        let _ = BYTES.try_with(|bytes| bytes.set(bytes.get() + layout.size()));
         // SAFETY: the caller keeps the contract.
         unsafe { System.alloc(layout) }
     }
@@ -124,4 +127,39 @@ fn rounds_of_fixed_halos_allocate_and_register_nothing() {
         });
         assert_eq!(counts, [0; 3]);
     }
+}
+
+#[test]
+fn a_long_array_of_an_object_is_not_copied_to_be_sent_and_once_to_be_reduced() {
+    let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR"));
+    let library = Library::open(plugin.to_str().unwrap(), None).unwrap();
+    support::ranks(&library, 2, |group| {
+        let leaf = Leaf::from(vec![group.rank() as u64; 1 << 20]);
+        let bytes = size_of_val(&leaf[..]);
+        let object = (leaf, vec![1_u8; 10]);
+        let counted = |work: &dyn Fn()| {
+            let before = BYTES.get();
+            work();
+            BYTES.get() - before
+        };
+        let send = || {
+            if group.rank() == 0 {
+                group.send_obj(&object, 1, 0).unwrap();
+            } else {
+                let (came, _) = group.recv_obj::<(Leaf<u64>, Vec<u8>)>(0, 0).unwrap();
+                assert!(came.0.iter().all(|element| *element == 0));
+            }
+        };
+        let reduce = || drop(group.all_reduce_obj(&object, Op::Sum).unwrap());
+        // The first ones make the memory of connections and collectives, which stays.
+        send();
+        reduce();
+        // Memory of a length that a peer names is asked for before it is made, so it counts twice.
+        let made = bytes * 2;
+        let (sent, most) = (counted(&send), if group.rank() == 0 { 0 } else { made });
+        assert!(sent < most + bytes / 8, "{sent} bytes allocated for an array of {bytes}");
+        let reduced = counted(&reduce);
+        assert!(reduced < made + bytes / 8, "{reduced} bytes allocated for an array of {bytes}");
+        group.barrier().unwrap();
+    });
 }

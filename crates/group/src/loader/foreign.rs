@@ -18,6 +18,8 @@ pub struct Foreign<T> {
 
 // SAFETY: an address and a count of numbers; by the contract of `new` they may be used from any thread.
 unsafe impl<T: Element> Send for Foreign<T> {}
+// SAFETY: a shared one only reads numbers; what it keeps is not reached before its drop.
+unsafe impl<T: Element> Sync for Foreign<T> {}
 
 impl<T> fmt::Debug for Foreign<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

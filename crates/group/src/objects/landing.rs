@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::block::Block;
+use super::leaf::Elements;
 use super::parts::Spare;
 use crate::error::GroupError;
-use crate::loader::{DataType, Element, Place};
+use crate::loader::{DataType, Element, ForeignMut, Place};
 use crate::memory::zeroed;
 use crate::with_element;
 
@@ -21,6 +22,8 @@ pub(super) struct Landing {
 enum Memory {
     /// A `Vec` of elements.
     Own(Box<dyn Any + Send>),
+    /// A `ForeignMut` of elements.
+    Foreign(Box<dyn Any + Send>),
     Block(Block),
 }
 
@@ -56,16 +59,27 @@ impl Landing {
         Self { element: T::TYPE, memory: Memory::Own(elements), place }
     }
 
-    /// The memory of an array, if it has no other owner.
+    /// The memory of an array, if nothing else shares it.
     pub(super) fn again(spare: Spare) -> Option<Self> {
         with_element!(spare.element, T => {
-            let elements = spare.elements.downcast::<Arc<Vec<T>>>().ok()?;
-            Arc::try_unwrap(*elements).ok().map(Self::of)
+            let memory = match spare.memory.downcast::<Arc<Vec<T>>>() {
+                Ok(elements) => return Arc::try_unwrap(*elements).ok().map(Self::of),
+                Err(other) => other.downcast::<Arc<ForeignMut<T>>>().ok()?,
+            };
+            Arc::try_unwrap(*memory).ok().map(Self::of_foreign)
         })
+    }
+
+    fn of_foreign<T: Element>(mut elements: ForeignMut<T>) -> Self {
+        let place = Place::writing(&mut elements);
+        Self { element: T::TYPE, memory: Memory::Foreign(Box::new(elements)), place }
     }
 
     /// Whether it can be resized to `count` elements of this type.
     pub(super) fn takes(&mut self, element: DataType, count: usize) -> bool {
+        if matches!(self.memory, Memory::Foreign(_)) {
+            return element == self.element && self.place.len() / element.bytes() == count;
+        }
         element == self.element
             && with_element!(element, T => {
                 self.elements::<T>().is_some_and(|elements| elements.capacity() >= count)
@@ -91,25 +105,30 @@ impl Landing {
         self.place
     }
 
-    /// The elements, if they are of this type.
+    /// The elements, if they are of this type and in a `Vec`.
     pub(super) fn elements<T: Element>(&mut self) -> Option<&mut Vec<T>> {
         match &mut self.memory {
             Memory::Own(elements) => elements.downcast_mut(),
-            Memory::Block(_) => None,
+            _ => None,
         }
     }
 
-    pub(super) fn into_vec<T: Element>(self) -> Option<Vec<T>> {
+    /// What a leaf has of it, if its elements are of this type.
+    pub(super) fn into_elements<T: Element>(self) -> Option<Elements<T>> {
         match self.memory {
-            Memory::Own(elements) => elements.downcast().ok().map(|elements| *elements),
+            Memory::Own(elements) => elements.downcast().ok().map(|own| Elements::own(*own)),
+            Memory::Foreign(elements) => {
+                let foreign = elements.downcast::<ForeignMut<T>>().ok()?;
+                Some(Elements::ForeignMut(Arc::new(*foreign)))
+            }
             Memory::Block(_) => None,
         }
     }
 
     pub(super) fn into_block(self) -> Option<Block> {
         match self.memory {
-            Memory::Own(_) => None,
             Memory::Block(block) => Some(block),
+            _ => None,
         }
     }
 }

@@ -12,13 +12,13 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::block::Block;
-use super::parts::{MISSING, Owner, STRANGE, sending, taking};
-use crate::loader::{DataType, Element, Place};
+use super::parts::{Few, MISSING, Owner, STRANGE, sending, taking};
+use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 
 /// An array of an object that a group sends. Beyond 64 KiB it is neither copied nor encoded; only a group's calls can send it.
 ///
 /// Clones share the elements until one of them is changed, and so does a send in progress. Short arrays of a received object refer to the
-/// memory that it was received into, and keep that alive.
+/// memory that it was received into, and keep that alive; up to 24 bytes are part of the leaf itself.
 #[derive(Clone)]
 pub struct Leaf<T>(Elements<T>);
 
@@ -26,20 +26,28 @@ pub struct Leaf<T>(Elements<T>);
 #[derive(Clone)]
 pub(super) enum Elements<T> {
     Own(Arc<Vec<T>>),
+    /// Too few to be worth memory of their own, which every clone and every drop would count.
+    Few {
+        count: u8,
+        bytes: Few,
+    },
     /// A part of a received object.
     Part {
         block: Arc<Block>,
         start: usize,
         count: usize,
     },
+    /// Of another owner than this library.
+    Foreign(Arc<Foreign<T>>),
+    ForeignMut(Arc<ForeignMut<T>>),
 }
 
 impl<T: Element> Leaf<T> {
-    /// The elements; copied if they are shared, or are part of an object's memory.
+    /// The elements; copied if they are shared, or no memory of their own.
     pub fn into_vec(self) -> Vec<T> {
         match self.0 {
             Elements::Own(own) => Arc::unwrap_or_clone(own),
-            Elements::Part { .. } => self.to_vec(),
+            _ => self.to_vec(),
         }
     }
 }
@@ -54,23 +62,39 @@ impl<T: Element> Deref for Leaf<T> {
 
 impl<T: Element> DerefMut for Leaf<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        if let Elements::Part { .. } = self.0 {
-            *self = Self::from(self.to_vec());
+        if !matches!(self.0, Elements::Own(_) | Elements::Few { .. }) {
+            self.0 = Elements::own(self.to_vec());
         }
         match &mut self.0 {
             Elements::Own(own) => Arc::make_mut(own).as_mut_slice(),
-            Elements::Part { .. } => &mut [],
+            Elements::Few { count, bytes } => bytes.elements_mut(usize::from(*count)),
+            _ => &mut [],
         }
     }
 }
 
-impl<T> From<Vec<T>> for Leaf<T> {
+impl<T: Element> From<Vec<T>> for Leaf<T> {
     fn from(elements: Vec<T>) -> Self {
-        Self(Elements::Own(Arc::new(elements)))
+        Self(Elements::few(&elements).unwrap_or_else(|| Elements::own(elements)))
     }
 }
 
-impl<T> Default for Leaf<T> {
+impl<T: Element> From<Foreign<T>> for Leaf<T> {
+    /// Its owner is dropped with the last clone and the last send.
+    fn from(elements: Foreign<T>) -> Self {
+        Self(Elements::Foreign(Arc::new(elements)))
+    }
+}
+
+impl<T: Element> From<ForeignMut<T>> for Leaf<T> {
+    /// As of [`Foreign`]. [`Group::recv_obj_into`](crate::group::Group::recv_obj_into) receives a long array of exactly as many elements
+    /// into it.
+    fn from(elements: ForeignMut<T>) -> Self {
+        Self(Elements::ForeignMut(Arc::new(elements)))
+    }
+}
+
+impl<T: Element> Default for Leaf<T> {
     fn default() -> Self {
         Self::from(Vec::new())
     }
@@ -121,10 +145,18 @@ impl<T: Element> Elements<T> {
         Self::Own(Arc::new(elements))
     }
 
+    fn few(elements: &[T]) -> Option<Self> {
+        let bytes = Few::new(Place::reading(elements))?;
+        Some(Self::Few { count: u8::try_from(elements.len()).ok()?, bytes })
+    }
+
     pub(super) fn as_slice(&self) -> &[T] {
         match self {
             Self::Own(own) => own,
+            Self::Few { count, bytes } => bytes.elements(usize::from(*count)),
             Self::Part { block, start, count } => block.elements(*start, *count),
+            Self::Foreign(foreign) => foreign,
+            Self::ForeignMut(foreign) => foreign,
         }
     }
 
@@ -132,7 +164,10 @@ impl<T: Element> Elements<T> {
     pub(super) fn owner(&self) -> Owner {
         match self {
             Self::Own(own) => Arc::clone(own) as Owner,
+            Self::Few { .. } => Arc::new(()),
             Self::Part { block, .. } => Arc::clone(block) as Owner,
+            Self::Foreign(foreign) => Arc::clone(foreign) as Owner,
+            Self::ForeignMut(foreign) => Arc::clone(foreign) as Owner,
         }
     }
 }
@@ -140,11 +175,20 @@ impl<T: Element> Elements<T> {
 impl<T: Element> Serialize for Leaf<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let kept = sending(|outbox| {
-            if !outbox.is_for_spares() {
-                let kind = (T::TYPE, size_of::<T>());
-                outbox.add(kind, Place::reading(self), || self.0.owner());
-            } else if let Elements::Own(own) = &self.0 {
-                outbox.add_spare(own);
+            if outbox.is_for_spares() {
+                match &self.0 {
+                    Elements::Own(own) => outbox.add_spare(T::TYPE, own),
+                    Elements::ForeignMut(foreign) => outbox.add_spare(T::TYPE, foreign),
+                    _ => {}
+                }
+                return;
+            }
+            let kind = (T::TYPE, size_of::<T>());
+            match &self.0 {
+                Elements::Few { count, bytes } => {
+                    outbox.add_few(kind, bytes, usize::from(*count) * size_of::<T>());
+                }
+                elements => outbox.add(kind, Place::reading(self), || elements.owner()),
             }
         });
         kept.ok_or_else(|| S::Error::custom(STRANGE))?;
@@ -156,13 +200,35 @@ impl<'de, T: Element> Deserialize<'de> for Leaf<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let count = usize::try_from(u64::deserialize(deserializer)?).unwrap_or(usize::MAX);
         let found = taking(|inbox| {
-            let Some(start) = inbox.part(size_of::<T>(), count.checked_mul(size_of::<T>())?)?
-            else {
-                let elements = inbox.long.pop_front()?.into_vec::<T>()?;
-                return (elements.len() == count).then(|| Self::from(elements));
+            let bytes = count.checked_mul(size_of::<T>())?;
+            let Some(start) = inbox.part(size_of::<T>(), bytes)? else {
+                let elements = inbox.long.pop_front()?.into_elements::<T>()?;
+                return (elements.as_slice().len() == count).then_some(elements);
             };
-            Some(Self(Elements::Part { block: Arc::clone(&inbox.block), start, count }))
+            if let Some(few) = Few::of_block(&inbox.block, start, bytes) {
+                return Some(Elements::Few { count: u8::try_from(count).ok()?, bytes: few });
+            }
+            Some(Elements::Part { block: Arc::clone(&inbox.block), start, count })
         });
-        found.ok_or_else(|| D::Error::custom(MISSING))
+        found.map(Self).ok_or_else(|| D::Error::custom(MISSING))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leaf_of_few_bytes_is_no_larger_than_others_and_changes_alone() {
+        assert_eq!(size_of::<Leaf<f64>>(), 32);
+        for len in 0..6_u8 {
+            let elements: Vec<_> = (0..len).map(f64::from).collect();
+            let mut leaf = Leaf::from(elements.clone());
+            let clone = leaf.clone();
+            assert_eq!(leaf[..], elements);
+            leaf.iter_mut().for_each(|element| *element += 1.0);
+            assert_eq!(clone.into_vec(), elements);
+            assert!(leaf.into_vec().into_iter().eq((1..=len).map(f64::from)));
+        }
     }
 }

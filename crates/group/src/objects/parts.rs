@@ -59,17 +59,77 @@ impl Outbox {
         }
         self.inline.resize(start, 0);
         self.inline.extend_from_slice(place.elements());
-        let end = start + place.len();
+        self.note(element, start..start + place.len());
+    }
+
+    /// Adds an array of `len` bytes.
+    pub(super) fn add_few(&mut self, (element, align): (DataType, usize), few: &Few, len: usize) {
+        let start = self.inline.len().next_multiple_of(align);
+        self.inline.resize(start, 0);
+        // A copy of constant length, cut to the array's: no call.
+        self.inline.extend_from_slice(few.0.as_flattened());
+        self.inline.truncate(start + len);
+        self.note(element, start..start + len);
+    }
+
+    fn note(&mut self, element: DataType, added: Range<usize>) {
         match self.short.last_mut() {
-            Some((last, bytes)) if (*last, bytes.end) == (element, start) => bytes.end = end,
-            _ => self.short.push((element, start..end)),
+            Some((last, bytes)) if (*last, bytes.end) == (element, added.start) => {
+                bytes.end = added.end;
+            }
+            _ => self.short.push((element, added)),
         }
     }
 
-    pub(super) fn add_spare<T: Element>(&mut self, elements: &Arc<Vec<T>>) {
+    pub(super) fn add_spare<M: Send + Sync + 'static>(
+        &mut self,
+        element: DataType,
+        memory: &Arc<M>,
+    ) {
         if let Some(spare) = &mut self.spare {
-            spare.push(Spare { element: T::TYPE, elements: Box::new(Arc::clone(elements)) });
+            spare.push(Spare { element, memory: Box::new(Arc::clone(memory)) });
         }
+    }
+}
+
+/// The bytes of an array that is so short that a leaf has them itself.
+#[derive(Clone, Copy)]
+#[repr(align(8))]
+pub(super) struct Few([[u8; 8]; FEW / 8]);
+
+/// As many as the other kinds of arrays take in a leaf.
+const FEW: usize = 24;
+
+impl Few {
+    /// None: there are more.
+    pub(super) fn new(place: Place) -> Option<Self> {
+        let mut few = Self([[0; 8]; FEW / 8]);
+        if place.len() > FEW {
+            return None;
+        }
+        Place::writing(few.0.as_flattened_mut()).copy_from(place);
+        Some(few)
+    }
+
+    /// `len` bytes of a block from `start` on, if they are so few.
+    pub(super) fn of_block(block: &Block, start: usize, len: usize) -> Option<Self> {
+        if len > FEW {
+            return None;
+        }
+        let rest = block.bytes().get(start..)?;
+        // Of constant length, as in `Outbox::add_few`; what follows the array is not read.
+        match rest.as_chunks().0 {
+            [one, two, three, ..] => Some(Self([*one, *two, *three])),
+            _ => Self::new(Place::reading(rest).part(0, len)),
+        }
+    }
+
+    pub(super) fn elements<T: Element>(&self, count: usize) -> &[T] {
+        Place::reading(self.0.as_flattened()).part(0, count * size_of::<T>()).elements()
+    }
+
+    pub(super) fn elements_mut<T: Element>(&mut self, count: usize) -> &mut [T] {
+        Place::writing(self.0.as_flattened_mut()).part(0, count * size_of::<T>()).elements_mut()
     }
 }
 
@@ -171,11 +231,11 @@ pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) 
     (done, left.inline == left.at && left.long.is_empty())
 }
 
-/// The elements of an array, and whether they are shared.
+/// The memory of an array, which others may share.
 pub(super) struct Spare {
     pub(super) element: DataType,
-    /// An `Arc` of a `Vec`.
-    pub(super) elements: Box<dyn Any + Send>,
+    /// An `Arc` of a `Vec`, or of foreign memory.
+    pub(super) memory: Box<dyn Any + Send>,
 }
 
 impl fmt::Debug for Spare {
@@ -210,5 +270,53 @@ mod tests {
             ]
         );
         assert_eq!(outbox.inline.len(), 16_064);
+    }
+
+    #[test]
+    fn both_ends_agree_on_what_is_short_and_what_is_long_stays_where_it_is() {
+        let cases = [
+            (0, TOGETHER, false),
+            (0, TOGETHER + 8, true),
+            (TOGETHER - 8, SHORT, false),
+            (TOGETHER, SHORT, false),
+            (TOGETHER - SHORT, SHORT + 8, true),
+            (TOGETHER, SHORT + 8, true),
+            (1 << 20, SHORT, false),
+        ];
+        for (before, len, is_long) in cases {
+            let array = vec![1.0_f64; len / 8];
+            let place = Place::reading(array.as_slice());
+            let mut outbox = Outbox { inline: vec![0; before], ..Outbox::default() };
+            outbox.add((DataType::F64, 8), place, || Arc::new(()) as Owner);
+            let sent: Vec<_> = outbox.long.iter().map(|leaf| leaf.place.address()).collect();
+            let expected = if is_long { vec![place.address()] } else { vec![] };
+            assert_eq!(sent, expected, "{len} bytes behind {before}");
+            let copied = if is_long { 0 } else { len };
+            assert_eq!(outbox.inline.len(), before + copied, "{len} bytes behind {before}");
+            let mut inbox = Inbox { inline: outbox.inline.len(), at: before, ..Inbox::default() };
+            let found = inbox.part(8, len).unwrap();
+            assert_eq!(found, (!is_long).then_some(before), "{len} bytes behind {before}");
+        }
+    }
+
+    #[test]
+    fn few_bytes_are_the_same_wherever_they_come_from() {
+        let bytes: Vec<u8> = (0..200).collect();
+        let block = Block::copy(&bytes).unwrap();
+        for len in 0..=FEW {
+            for start in [0, 8, 24, 104, bytes.len() - len] {
+                let part = &bytes[start..][..len];
+                let mut few = Few::of_block(&block, start, len).unwrap();
+                assert_eq!(few.elements::<u8>(len), part);
+                assert_eq!(Few::new(Place::reading(part)).unwrap().elements::<u8>(len), part);
+                few.elements_mut::<u8>(len).fill(7);
+                assert_eq!(few.elements::<u8>(len), vec![7; len]);
+                let mut outbox = Outbox { inline: vec![9; 5], ..Outbox::default() };
+                outbox.add_few((DataType::U8, 1), &few, len);
+                assert_eq!(outbox.inline, [vec![9; 5], vec![7; len]].concat());
+            }
+        }
+        assert!(Few::of_block(&block, 0, FEW + 1).is_none());
+        assert!(Few::new(Place::reading(&bytes[..=FEW])).is_none());
     }
 }
