@@ -446,6 +446,30 @@ fn r11_a_future_names_the_silent_rank_when_time_is_up() {
 }
 
 #[test]
+fn r1_no_lock_is_held_where_a_caller_waits_or_a_callback_runs() {
+    ranks(&library(), 2, |group| {
+        let other = 1 - group.rank();
+        let (in_callback, runs) = (group.clone(), Arc::new(AtomicUsize::new(0)));
+        let counter = Arc::clone(&runs);
+        let exchange = group.exchange(&[other], &[other]).unwrap().on_complete(move || {
+            // It takes the group's lock.
+            in_callback.registrations();
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| exchange.wait().unwrap());
+            // Until the wait sleeps.
+            thread::sleep(Duration::from_millis(20));
+            exchange.insert(other, vec![], pattern(3, 100)).unwrap();
+            exchange.finish().unwrap();
+            waiting.join().unwrap();
+        });
+        assert!(exchange.take(other).unwrap()[0].data == pattern(3, 100));
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
 fn r12_an_exchange_that_is_dropped_is_cancelled_and_the_group_goes_on() {
     ranks(&library(), 2, |group| {
         let other = 1 - group.rank();
@@ -495,6 +519,35 @@ fn elements_of_another_type_are_an_error_that_names_both() {
             Err(other) => panic!("{other}"),
         }
         group.barrier().unwrap();
+    });
+}
+
+/// The type is checked before the length, which may be no multiple of this rank's elements.
+#[test]
+fn elements_of_another_type_are_named_whatever_their_bytes() {
+    ranks(&library(), 2, |group| {
+        for len in [1, 3, 8, 100_001] {
+            if group.rank() == 0 {
+                let exchange = group.exchange(&[], &[1]).unwrap();
+                exchange.insert(1, b"of bytes".to_vec(), vec![1_u8; len]).unwrap();
+                exchange.finish().unwrap();
+                // A long message that is not received does not end; dropped, the exchange lets go of it.
+                if len < 1000 {
+                    exchange.wait().unwrap();
+                }
+                group.barrier().unwrap();
+            } else {
+                let exchange = group.exchange::<u64>(&[0], &[]).unwrap();
+                exchange.finish().unwrap();
+                let ended = exchange.wait();
+                let wrong = matches!(
+                    ended,
+                    Err(GroupError::OtherType { source: 0, sent: "uint8", wanted: "uint64", .. })
+                );
+                assert!(wrong, "{len} bytes: {ended:?}");
+                group.barrier().unwrap();
+            }
+        }
     });
 }
 
