@@ -8,12 +8,13 @@ use ironrail_group::loader::Op;
 use ironrail_group::messages::{Any, From as Source, Tag};
 use ironrail_group::with_element;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::errors::{invalid, poisoned, raise};
+use crate::fixed_halo::FixedHalo1d;
 use crate::halo::{Exchange, Halo1d};
 use crate::memory::{Array, Memory};
-use crate::request::{Orphans, Received, Request};
+use crate::objects::{self, Offer, Pickled};
+use crate::request::{Coming, Orphans, Received, Request};
 
 /// A rank's membership in a group: messages between two ranks, and collectives of all.
 ///
@@ -63,13 +64,13 @@ impl Group {
         });
     }
 
-    fn pickles(&self, py: Python<'_>) -> PyResult<Py<PyModule>> {
-        if !self.allow_pickle {
-            return Err(invalid(
-                "objects travel as pickles, which can run any code where they are received: init(allow_pickle=True) allows them",
-            ));
+    fn pickles(&self) -> PyResult<()> {
+        if self.allow_pickle {
+            return Ok(());
         }
-        Ok(py.import("pickle")?.unbind())
+        Err(invalid(
+            "objects travel as pickles, which can run any code where they are received: init(allow_pickle=True) allows them",
+        ))
     }
 }
 
@@ -189,13 +190,21 @@ impl Group {
         })
     }
 
-    /// Block r of `out` becomes rank r's `data`: `out` has as many elements as all `data` together.
+    /// Block r of `out` becomes rank r's `data`: `out` has as many elements as all `data` together. Without `out`, `data` is all blocks, of which
+    /// each rank gives its own.
+    #[pyo3(signature = (data, out=None))]
     fn all_gather(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        out: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let Some(out) = out else {
+            let mut data = Array::writing(data, "data")?;
+            return with_element!(data.element(), T => {
+                self.run(py, |group| group.all_gather_in_place(data.elements_mut::<T>()))
+            });
+        };
         let (data, mut out) = pair(data, out)?;
         with_element!(data.element(), T => {
             self.run(py, |group| group.all_gather(data.elements::<T>(), out.elements_mut()))
@@ -324,6 +333,13 @@ impl Group {
         Ok(received.into())
     }
 
+    /// Waits for a message of elements, without receiving it: its source, its tag and its length. None for `source` or `tag` is any.
+    #[pyo3(signature = (source=None, tag=None))]
+    fn probe(&self, py: Python<'_>, source: Option<usize>, tag: Option<u32>) -> PyResult<Coming> {
+        let (source, tag) = (any_source(source), any_tag(tag));
+        Ok(self.run(py, |group| group.probe(source, tag))?.into())
+    }
+
     /// Sends `data` to rank `to` and receives into `out` at once; both ranks may be this one.
     #[pyo3(signature = (data, to, out, source=None, tag=0))]
     fn sendrecv(
@@ -401,7 +417,23 @@ impl Group {
         self.run(py, |group| Ok(Halo1d::new(group, element, ring)))
     }
 
-    /// Sends a picklable object. Only of groups with allow_pickle.
+    /// This rank's place in a row of all ranks, or in a ring, whose borders keep their lengths: `left` and `right` in elements of one type, by
+    /// its name in NumPy. A rank's `right` is its right neighbour's `left`; 0 swaps nothing there. All ranks call it.
+    #[pyo3(signature = (left, right, dtype="float64", ring=false))]
+    fn fixed_halo(
+        &self,
+        py: Python<'_>,
+        left: usize,
+        right: usize,
+        dtype: &str,
+        ring: bool,
+    ) -> PyResult<FixedHalo1d> {
+        let element = dtype.parse().map_err(|why: String| invalid(why))?;
+        self.run(py, |group| FixedHalo1d::new(group, element, ring, (left, right)))
+    }
+
+    /// Sends a picklable object. Memory that pickle takes out of it, such as that of NumPy's arrays, is not copied beyond 64 KiB. Objects have
+    /// tags of their own: only recv_obj receives them. Only of groups with allow_pickle.
     #[pyo3(signature = (object, to, tag=0))]
     fn send_obj(
         &self,
@@ -410,9 +442,9 @@ impl Group {
         to: usize,
         tag: u32,
     ) -> PyResult<()> {
-        let pickles = self.pickles(py)?;
-        let text = pickles.bind(py).call_method1("dumps", (object, PICKLE_PROTOCOL))?;
-        self.send(py, &text, to, tag)
+        self.pickles()?;
+        let pickled = objects::dump(object)?;
+        self.run(py, move |group| group.send_obj(&pickled, to, tag))
     }
 
     /// Receives an object that send_obj has sent. Only of groups with allow_pickle: a process that can send to this rank can run code in it.
@@ -423,10 +455,92 @@ impl Group {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let pickles = self.pickles(py)?;
+        self.pickles()?;
         let (source, tag) = (any_source(source), any_tag(tag));
-        let (text, _) = self.run(py, |group| group.recv_vec::<u8>(source, tag))?;
-        pickles.bind(py).call_method1("loads", (PyBytes::new(py, &text),))
+        let (pickled, _) = self.run(py, |group| group.recv_obj::<Pickled>(source, tag))?;
+        objects::load(py, pickled)
+    }
+
+    /// As recv_obj, into the memory of an earlier object: each array of the new object is received into one of `into` that has as many bytes,
+    /// first come, first served, and only what fits none gets memory of its own. So the arrays of an object of the same shape are where they
+    /// were, and have the new values. Arrays of `into` are overwritten; after an error they may be in part.
+    #[pyo3(signature = (into, source=None, tag=None))]
+    fn recv_obj_into<'py>(
+        &self,
+        py: Python<'py>,
+        into: &Bound<'py, PyAny>,
+        source: Option<usize>,
+        tag: Option<u32>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.pickles()?;
+        let (mut offer, mut pickled) = Offer::of(into)?;
+        let (source, tag) = (any_source(source), any_tag(tag));
+        let pickled = self.run(py, move |group| {
+            group.recv_obj_into(&mut pickled, source, tag)?;
+            Ok(pickled)
+        })?;
+        objects::load_into(py, pickled, &mut offer)
+    }
+
+    /// Sends an object to rank `to` and receives one at once; both ranks may be this one. Only of groups with allow_pickle.
+    #[pyo3(signature = (object, to, source=None, tag=0))]
+    fn sendrecv_obj<'py>(
+        &self,
+        py: Python<'py>,
+        object: &Bound<'py, PyAny>,
+        to: usize,
+        source: Option<usize>,
+        tag: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.pickles()?;
+        let (pickled, source) = (objects::dump(object)?, any_source(source));
+        let (received, _) =
+            self.run(py, move |group| group.sendrecv_obj::<_, Pickled>(&pickled, to, source, tag))?;
+        objects::load(py, received)
+    }
+
+    /// The root's object, on every rank; others' is not read. Only of groups with allow_pickle.
+    #[pyo3(signature = (object=None, root=0))]
+    fn broadcast_obj<'py>(
+        &self,
+        py: Python<'py>,
+        object: Option<Bound<'py, PyAny>>,
+        root: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.pickles()?;
+        let own = object.filter(|_| self.rank == root);
+        let pickled = own.as_ref().map(objects::dump).transpose()?;
+        let pickled = self.run(py, move |group| group.broadcast_obj(pickled, root))?;
+        match own {
+            Some(own) => Ok(own),
+            None => objects::load(py, pickled),
+        }
+    }
+
+    /// A list of every rank's object, on the root; None on others. Only of groups with allow_pickle.
+    #[pyo3(signature = (object, root=0))]
+    fn gather_obj<'py>(
+        &self,
+        py: Python<'py>,
+        object: &Bound<'py, PyAny>,
+        root: usize,
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        self.pickles()?;
+        let pickled = objects::dump(object)?;
+        let gathered = self.run(py, move |group| group.gather_obj(&pickled, root))?;
+        gathered.map(|all| all.into_iter().map(|one| objects::load(py, one)).collect()).transpose()
+    }
+
+    /// A list of every rank's object, on every rank. Only of groups with allow_pickle.
+    fn all_gather_obj<'py>(
+        &self,
+        py: Python<'py>,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.pickles()?;
+        let pickled = objects::dump(object)?;
+        let gathered = self.run(py, move |group| group.all_gather_obj(&pickled))?;
+        gathered.into_iter().map(|one| objects::load(py, one)).collect()
     }
 }
 
@@ -448,6 +562,3 @@ fn pair(data: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<(Array, Arr
     data.goes_with(&out)?;
     Ok((data, out))
 }
-
-/// The first that moves large buffers; Python 3.8 and newer read it.
-const PICKLE_PROTOCOL: u8 = 5;

@@ -102,6 +102,7 @@ type View<'py> = Bound<'py, PyMemoryView>;
 
 /// A halo of whatever element type.
 trait Row: Send {
+    fn neighbours(&self) -> (Option<usize>, Option<usize>);
     /// Sends what is given to the left and to the right; the bytes that came from the left and from the right.
     fn round(
         &mut self,
@@ -111,6 +112,10 @@ trait Row: Send {
 }
 
 impl<T: Element> Row for halo::Halo1d<T> {
+    fn neighbours(&self) -> (Option<usize>, Option<usize>) {
+        self.neighbours()
+    }
+
     fn round(
         &mut self,
         left: Option<Array>,
@@ -127,6 +132,7 @@ impl<T: Element> Row for halo::Halo1d<T> {
 #[pyclass(frozen, weakref, module = "ironrail")]
 pub(crate) struct Halo1d {
     row: Mutex<Option<Box<dyn Row>>>,
+    neighbours: (Option<usize>, Option<usize>),
     element: DataType,
 }
 
@@ -143,18 +149,21 @@ impl Halo1d {
         } else {
             halo::Halo1d::<T>::new(group)
         }));
-        Self { row: Mutex::new(Some(row)), element }
+        let neighbours = row.neighbours();
+        Self { row: Mutex::new(Some(row)), neighbours, element }
     }
 
     fn border(&self, array: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<Option<Array>> {
-        let Some(array) = array else { return Ok(None) };
-        let array = Array::reading(array, name)?;
-        if array.element() != self.element {
-            let (one, two) = (array.element(), self.element);
-            return Err(invalid(format!("{name} is of {one}, and this halo of {two}")));
-        }
-        Ok(Some(array))
+        array.map(|array| of_type(Array::reading(array, name)?, name, self.element)).transpose()
     }
+}
+
+/// A border of a halo of this element type.
+pub(crate) fn of_type(array: Array, name: &str, element: DataType) -> PyResult<Array> {
+    if array.element() == element {
+        return Ok(array);
+    }
+    Err(invalid(format!("{name} is of {}, and this halo of {element}", array.element())))
 }
 
 impl Drop for Halo1d {
@@ -167,6 +176,12 @@ impl Drop for Halo1d {
 
 #[pymethods]
 impl Halo1d {
+    /// The ranks on the left and on the right, None at the ends of a row.
+    #[getter]
+    fn neighbours(&self) -> (Option<usize>, Option<usize>) {
+        self.neighbours
+    }
+
     /// Sends `left` to the left and `right` to the right, and returns what came from the left and from the right: writable memory, which
     /// numpy.frombuffer(border, dtype) takes without a copy, or None where nothing came. What is sent to a neighbour that does not exist is ignored.
     #[pyo3(signature = (left=None, right=None))]

@@ -7,11 +7,13 @@
 #![deny(unsafe_code)]
 
 mod errors;
+mod fixed_halo;
 mod group;
 mod halo;
 mod init;
 #[expect(unsafe_code, reason = "Python's memory, and DLPack's structures of C")]
 mod memory;
+mod objects;
 mod request;
 
 use pyo3::prelude::*;
@@ -23,7 +25,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<memory::Memory>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<request::Received>()?;
+    module.add_class::<request::Coming>()?;
     module.add_class::<halo::Exchange>()?;
     module.add_class::<halo::Halo1d>()?;
+    module.add_class::<fixed_halo::FixedHalo1d>()?;
     module.add_function(wrap_pyfunction!(init::init, module)?)
 }

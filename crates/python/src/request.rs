@@ -38,6 +38,29 @@ impl From<messages::Received> for Received {
     }
 }
 
+/// A message that can be received: `source`, the rank that sends it; `tag`; and `bytes`, its length.
+#[pyclass(frozen, get_all, module = "ironrail")]
+#[derive(Debug)]
+pub(crate) struct Coming {
+    source: usize,
+    tag: u32,
+    bytes: usize,
+}
+
+#[pymethods]
+impl Coming {
+    fn __repr__(&self) -> String {
+        let Self { source, tag, bytes } = self;
+        format!("Coming(source={source}, tag={tag}, bytes={bytes})")
+    }
+}
+
+impl From<messages::Coming> for Coming {
+    fn from(messages::Coming { source, tag, bytes }: messages::Coming) -> Self {
+        Self { source, tag, bytes }
+    }
+}
+
 /// An operation of whatever element type.
 pub(crate) trait Pending: Send {
     fn test(&mut self) -> Result<bool, GroupError>;

@@ -83,17 +83,6 @@ def test_a_message_that_does_not_fit_is_an_error_of_its_own(ranks):
     """)  # fmt: skip
 
 
-def test_objects_travel_where_that_is_allowed(ranks):
-    ranks(2, """
-        sent = {"name": ["a", 1, None], "array": np.arange(100_000)}
-        if rank == 0:
-            group.send_obj(sent, 1, 9)
-        else:
-            got = group.recv_obj(0, 9)
-            assert got["name"] == sent["name"] and (got["array"] == sent["array"]).all()
-    """, options="allow_pickle=True")  # fmt: skip
-
-
 def test_groups_split_by_color_and_key(ranks):
     ranks(4, """
         half = group.split(rank % 2, key=-rank)

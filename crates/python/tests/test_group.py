@@ -30,6 +30,10 @@ def test_every_collective_moves_every_type(ranks, size):
             group.all_gather(np.full(4, rank + 1, kind), blocks)
             assert (blocks == np.arange(1, size + 1)[:, None]).all()
             blocks[:] = 0
+            blocks[rank] = rank + 1
+            group.all_gather(blocks)
+            assert (blocks == np.arange(1, size + 1)[:, None]).all()
+            blocks[:] = 0
             group.gather(np.full(4, rank + 1, kind), blocks if rank == 1 else None, root=1)
             assert (blocks == (np.arange(1, size + 1)[:, None] if rank == 1 else 0)).all()
             out = np.zeros(4, kind)

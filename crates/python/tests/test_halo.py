@@ -28,6 +28,79 @@ def test_borders_of_any_length_go_round_after_round_in_a_row_and_in_a_ring(ranks
     """)  # fmt: skip
 
 
+def test_borders_of_fixed_lengths_go_into_rows_of_a_grid(ranks):
+    ranks(3, """
+        def row(sender, turn, side):
+            return np.arange(500, dtype="float32") + 1000 * sender + 100 * side + turn
+
+        halo = group.fixed_halo(500, 500, "float32")
+        ring = group.fixed_halo(500, 500, dtype="float32", ring=True)
+        assert halo.neighbours == ((None, 1), (0, 2), (1, None))[rank]
+        assert ring.neighbours == group.halo(ring=True).neighbours == ((rank - 1) % 3, (rank + 1) % 3)
+        grid = np.zeros((4, 500), "float32")
+        for turn in range(30):
+            grid[:] = -1
+            grid[1], grid[2] = row(rank, turn, 0), row(rank, turn, 1)
+            halo.round(grid[1], grid[2], grid[0], grid[3])
+            assert (grid[0] == (row(rank - 1, turn, 1) if rank > 0 else -1)).all(), turn
+            assert (grid[3] == (row(rank + 1, turn, 0) if rank < 2 else -1)).all(), turn
+            ring.begin(row(rank, turn, 2), row(rank, turn, 3))
+            if turn % 7 == rank:
+                # It goes on, and what came by it is not wanted.
+                continue
+            ring.end(grid[0], grid[3])
+            assert (grid[0] == row((rank - 1) % 3, turn, 3)).all() and (grid[3] == row((rank + 1) % 3, turn, 2)).all()
+        group.barrier()
+    """)  # fmt: skip
+
+
+def test_a_fixed_halo_refuses_what_does_not_fit_and_names_what_is_silent_or_gone(ranks):
+    ranks(2, """
+        def refused(why, call, *arguments):
+            try:
+                call(*arguments)
+            except ironrail.InvalidArgument as error:
+                assert why in str(error), error
+            else:
+                raise AssertionError(why)
+
+        refused("rank 0 swaps 4 elements of double with rank 1, which swaps 3", group.fixed_halo, 3, 4)
+        halo = group.fixed_halo(4, 4)
+        four, name = np.ones(4), ("right", "left")[rank]
+        sides = (None, four) if rank == 0 else (four, None)
+        refused("no round yet", halo.end)
+        refused(f"{name} is missing: rank {1 - rank} waits for it", halo.round)
+        refused(f"{name} has 5 elements, and this border 4", halo.begin, np.ones(5), np.ones(5))
+        refused(f"{name} is of float, and this halo of double", halo.begin, *(side if side is None else np.ones(4, "float32") for side in sides))
+        refused("from_left has 5 elements", halo.round, *sides, np.ones(5))
+        refused("share memory", halo.round, *sides, four, four)
+        halo.round(*sides)
+        if rank == 0:
+            try:
+                halo.round(*sides)
+            except ironrail.Timeout as error:
+                assert error.peers == (1,), error
+            else:
+                raise AssertionError
+            group.barrier()
+            halo.end(None, four)
+            assert (four == 5).all()
+            del halo
+            gc.collect()
+        else:
+            time.sleep(2)
+            group.barrier()
+            halo.round(four * 5)
+            try:
+                halo.round(four)
+            except ironrail.Cancelled as error:
+                assert error.rank == 0
+            else:
+                raise AssertionError
+        group.barrier()
+    """, options="timeout=4.0")  # fmt: skip
+
+
 def test_an_exchange_takes_messages_from_any_thread_and_keeps_their_order(ranks):
     ranks(3, """
         others = [other for other in range(3) if other != rank]

@@ -119,6 +119,16 @@ impl Array {
         Ok(Self { base, count, kind, read_only, _keeps: keeps })
     }
 
+    /// How many elements there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Where they are.
+    pub(crate) fn address(&self) -> usize {
+        self.base.addr().get()
+    }
+
     pub(crate) fn element(&self) -> DataType {
         self.kind.element
     }

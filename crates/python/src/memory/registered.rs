@@ -1,4 +1,5 @@
-//! Registered memory as an object with the buffer protocol, for arrays that go on the wire from where they are.
+//! Memory as an object with the buffer protocol: registered, for arrays that go on the wire from where they are, or what an object was
+//! received into.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -15,8 +16,14 @@ use pyo3::prelude::*;
 pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
-    /// Owns what `base` points to, and is not touched by itself.
-    _owner: Registered<u8>,
+    _owner: Owner,
+}
+
+/// Owns what `base` points to, and is not touched by itself.
+#[expect(dead_code, reason = "held for their drop")]
+enum Owner {
+    Registered(Registered<u8>),
+    Vec(Vec<u8>),
 }
 
 // SAFETY: an address of memory that this owns. Python's callers read and write it, by the law of `Array`.
@@ -33,7 +40,14 @@ impl fmt::Debug for Memory {
 impl Memory {
     pub(crate) fn new(group: &Group, bytes: usize) -> Result<Self, GroupError> {
         let mut owner = group.buffer::<u8>(bytes)?;
-        Ok(Self { base: NonNull::from(&mut *owner).cast(), len: bytes, _owner: owner })
+        let base = NonNull::from(&mut *owner).cast();
+        Ok(Self { base, len: bytes, _owner: Owner::Registered(owner) })
+    }
+
+    /// Not registered.
+    pub(crate) fn of(mut bytes: Vec<u8>) -> Self {
+        let base = NonNull::from(&mut *bytes).cast();
+        Self { base, len: bytes.len(), _owner: Owner::Vec(bytes) }
     }
 }
 

@@ -1,0 +1,199 @@
+//! Halos of fixed lengths: borders go through registered memory of the halo, one copy each way between it and the caller's arrays.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group as Inner;
+use ironrail_group::halo;
+use ironrail_group::loader::{DataType, Element};
+use ironrail_group::with_element;
+use pyo3::prelude::*;
+
+use crate::errors::{invalid, poisoned, raise};
+use crate::halo::of_type;
+use crate::memory::Array;
+
+/// A halo of whatever element type.
+trait Row: Send {
+    fn neighbours(&self) -> Sides<Option<usize>>;
+    fn begin(&mut self, out: &Sides<Option<Array>>) -> Result<(), GroupError>;
+    fn end(&mut self, into: &mut Sides<Option<Array>>) -> Result<(), GroupError>;
+}
+
+/// Of the left and of the right.
+type Sides<T> = (T, T);
+
+impl<T: Element> Row for halo::FixedHalo1d<T> {
+    fn neighbours(&self) -> Sides<Option<usize>> {
+        self.neighbours()
+    }
+
+    fn begin(&mut self, (left, right): &Sides<Option<Array>>) -> Result<(), GroupError> {
+        let copy = |border: &mut [T], array: &Option<Array>| {
+            if let Some(array) = array {
+                border.copy_from_slice(array.elements());
+            }
+        };
+        // Dropped, the round goes on.
+        self.begin(|to_left, to_right| {
+            copy(to_left, left);
+            copy(to_right, right);
+        })
+        .map(drop)
+    }
+
+    fn end(&mut self, (left, right): &mut Sides<Option<Array>>) -> Result<(), GroupError> {
+        let copy = |array: &mut Option<Array>, border: Option<&[T]>| {
+            if let (Some(array), Some(border)) = (array, border) {
+                array.elements_mut().copy_from_slice(border);
+            }
+        };
+        let (from_left, from_right) = self.end()?;
+        copy(left, from_left);
+        copy(right, from_right);
+        Ok(())
+    }
+}
+
+/// This rank's place in a row, or in a ring, of all ranks of a group, whose borders have the same lengths in every round: faster than Halo1d.
+/// Dropped, it is cancelled: what was sent arrives, and a neighbour that begins another round gets Cancelled.
+#[pyclass(frozen, weakref, module = "ironrail")]
+pub(crate) struct FixedHalo1d {
+    row: Mutex<Option<Box<dyn Row>>>,
+    neighbours: Sides<Option<usize>>,
+    lengths: Sides<usize>,
+    element: DataType,
+}
+
+impl fmt::Debug for FixedHalo1d {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FixedHalo1d").field("element", &self.element).finish_non_exhaustive()
+    }
+}
+
+impl FixedHalo1d {
+    pub(crate) fn new(
+        group: &Inner,
+        element: DataType,
+        ring: bool,
+        (left, right): Sides<usize>,
+    ) -> Result<Self, GroupError> {
+        let row: Box<dyn Row> = with_element!(element, T => Box::new(if ring {
+            halo::FixedHalo1d::<T>::ring(group, left, right)?
+        } else {
+            halo::FixedHalo1d::<T>::new(group, left, right)?
+        }));
+        let neighbours = row.neighbours();
+        Ok(Self { row: Mutex::new(Some(row)), neighbours, lengths: (left, right), element })
+    }
+
+    /// The borders to send. Where a neighbour waits for one it has to be there.
+    fn out(&self, left: Given<'_, '_>, right: Given<'_, '_>) -> PyResult<Sides<Option<Array>>> {
+        let side = |given: Given<'_, '_>, name: &str, there: Option<usize>, length: usize| {
+            let (Some(rank), true) = (there, length > 0) else { return Ok(None) };
+            let Some(given) = given else {
+                return Err(invalid(format!("{name} is missing: rank {rank} waits for it")));
+            };
+            self.fits(Array::reading(given, name)?, name, length).map(Some)
+        };
+        let ((one, other), (short, long)) = (self.neighbours, self.lengths);
+        Ok((side(left, "left", one, short)?, side(right, "right", other, long)?))
+    }
+
+    fn into(&self, left: Given<'_, '_>, right: Given<'_, '_>) -> PyResult<Sides<Option<Array>>> {
+        let side = |given: Given<'_, '_>, name: &str, length: usize| {
+            given.map(|given| self.fits(Array::writing(given, name)?, name, length)).transpose()
+        };
+        let (short, long) = self.lengths;
+        let into = (side(left, "from_left", short)?, side(right, "from_right", long)?);
+        if let (Some(left), Some(right)) = &into {
+            left.goes_with(right)?;
+        }
+        Ok(into)
+    }
+
+    fn fits(&self, array: Array, name: &str, length: usize) -> PyResult<Array> {
+        let array = of_type(array, name, self.element)?;
+        if array.count() == length {
+            return Ok(array);
+        }
+        Err(invalid(format!("{name} has {} elements, and this border {length}", array.count())))
+    }
+
+    /// Runs a step without the interpreter.
+    fn step(
+        &self,
+        py: Python<'_>,
+        step: impl FnOnce(&mut dyn Row) -> Result<(), GroupError> + Send,
+    ) -> PyResult<()> {
+        let taken = self.row.lock().map_err(poisoned)?.take();
+        let mut row = taken.ok_or_else(|| invalid("another thread is in a round of this halo"))?;
+        let ended = py.detach(|| step(&mut *row));
+        *self.row.lock().map_err(poisoned)? = Some(row);
+        ended.map_err(raise)
+    }
+}
+
+type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+
+impl Drop for FixedHalo1d {
+    fn drop(&mut self) {
+        // It takes the group's lock, and may be the last that holds the group.
+        let row = self.row.get_mut().ok().and_then(Option::take);
+        Python::try_attach(|py| py.detach(move || drop(row)));
+    }
+}
+
+#[pymethods]
+impl FixedHalo1d {
+    /// The ranks on the left and on the right, None at the ends of a row.
+    #[getter]
+    fn neighbours(&self) -> Sides<Option<usize>> {
+        self.neighbours
+    }
+
+    /// Sends `left` to the left and `right` to the right, and writes what came from the left to `from_left`, and what came from the right to
+    /// `from_right`. What a side without a neighbour is given is ignored; what came and is not wanted, too. Timeout names silent neighbours; the
+    /// next round waits for this one first.
+    #[pyo3(signature = (left=None, right=None, from_left=None, from_right=None))]
+    fn round(
+        &self,
+        py: Python<'_>,
+        left: Option<&Bound<'_, PyAny>>,
+        right: Option<&Bound<'_, PyAny>>,
+        from_left: Option<&Bound<'_, PyAny>>,
+        from_right: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (out, mut into) = (self.out(left, right)?, self.into(from_left, from_right)?);
+        self.step(py, |row| {
+            row.begin(&out)?;
+            row.end(&mut into)
+        })
+    }
+
+    /// Begins a round, which is on its way while this rank computes: `left` and `right` may be changed at once. A round that is not ended goes
+    /// on, and the next one waits for it.
+    #[pyo3(signature = (left=None, right=None))]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        left: Option<&Bound<'_, PyAny>>,
+        right: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let out = self.out(left, right)?;
+        self.step(py, |row| row.begin(&out))
+    }
+
+    /// Waits for the round that was begun last, and writes what came by it, as round does.
+    #[pyo3(signature = (from_left=None, from_right=None))]
+    fn end(
+        &self,
+        py: Python<'_>,
+        from_left: Option<&Bound<'_, PyAny>>,
+        from_right: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let mut into = self.into(from_left, from_right)?;
+        self.step(py, |row| row.end(&mut into))
+    }
+}

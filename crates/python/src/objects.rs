@@ -1,0 +1,109 @@
+//! Picklable objects: what pickle takes out of an object, such as the memory of NumPy's arrays, is sent and received beside it without a copy.
+
+use ironrail_group::objects::Leaf;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::memory::{Array, Memory};
+
+/// What is sent: the pickle, and the memory that pickle took out of it.
+pub(crate) type Pickled = (Leaf<u8>, Vec<Leaf<u8>>);
+
+/// The first protocol that takes memory out of objects.
+const PROTOCOL: u8 = 5;
+
+/// Pickles an object. Its memory is exported until what is returned has gone.
+pub(crate) fn dump(object: &Bound<'_, PyAny>) -> PyResult<Pickled> {
+    let (text, views) = dump_apart(object)?;
+    let arrays = views.iter().map(|view| lent(view)).collect::<PyResult<_>>()?;
+    Ok((lent(&text)?, arrays))
+}
+
+fn lent(bytes: &Bound<'_, PyAny>) -> PyResult<Leaf<u8>> {
+    Ok(Array::reading(bytes, "object")?.into_foreign::<u8>().into())
+}
+
+/// The pickle, and views of the memory outside of it, as bytes.
+fn dump_apart<'py>(
+    object: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>)> {
+    let py = object.py();
+    let outside = PyList::empty(py);
+    let options = PyDict::new(py);
+    options.set_item("protocol", PROTOCOL)?;
+    options.set_item("buffer_callback", outside.getattr("append")?)?;
+    let text = py.import("pickle")?.call_method("dumps", (object,), Some(&options))?;
+    let views = outside.iter().map(|buffer| buffer.call_method0("raw"));
+    Ok((text, views.collect::<PyResult<_>>()?))
+}
+
+/// The object that was sent, in memory of its own.
+pub(crate) fn load(py: Python<'_>, pickled: Pickled) -> PyResult<Bound<'_, PyAny>> {
+    load_into(py, pickled, &mut Offer::default())
+}
+
+/// The same, where arrays may be in memory that was offered.
+pub(crate) fn load_into<'py>(
+    py: Python<'py>,
+    (text, arrays): Pickled,
+    offer: &mut Offer<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let buffers = PyList::empty(py);
+    for array in arrays {
+        match offer.take(&array)? {
+            Some(view) => buffers.append(view)?,
+            None => buffers.append(Memory::of(array.into_vec()))?,
+        }
+    }
+    let options = PyDict::new(py);
+    options.set_item("buffers", buffers)?;
+    let text = Bound::new(py, Memory::of(text.into_vec()))?;
+    py.import("pickle")?.call_method("loads", (text,), Some(&options))
+}
+
+/// Memory of an earlier object, to receive into.
+#[derive(Default)]
+pub(crate) struct Offer<'py> {
+    /// Views that no array was received into so far.
+    views: Vec<Lent<'py>>,
+}
+
+struct Lent<'py> {
+    address: usize,
+    view: Bound<'py, PyAny>,
+    len: usize,
+}
+
+impl<'py> Offer<'py> {
+    /// The memory that pickle takes out of an object, as far as it may be written and none of it is there twice.
+    pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<(Self, Pickled)> {
+        let (mut views, mut arrays) = (Vec::<Lent<'_>>::new(), Vec::new());
+        for view in dump_apart(object)?.1 {
+            let Ok(array) = Array::writing(&view, "into") else { continue };
+            let (address, len) = (array.address(), array.count());
+            let apart = |other: &Lent<'_>| {
+                address + len <= other.address || other.address + other.len <= address
+            };
+            if len > 0 && views.iter().all(apart) {
+                arrays.push(array.into_foreign_mut::<u8>().into());
+                views.push(Lent { address, view, len });
+            }
+        }
+        Ok((Self { views }, (Leaf::default(), arrays)))
+    }
+
+    /// The view in which an array is: the one that it was received into, or else the first one of its length, into which it is copied.
+    fn take(&mut self, array: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (address, len) = (array.as_ptr().addr(), array.len());
+        let here = self.views.iter().position(|lent| lent.address == address && lent.len == len);
+        if let Some(here) = here {
+            return Ok(Some(self.views.remove(here).view));
+        }
+        let Some(fits) = self.views.iter().position(|lent| lent.len == len) else {
+            return Ok(None);
+        };
+        let view = self.views.remove(fits).view;
+        Array::writing(&view, "into")?.elements_mut().copy_from_slice(array);
+        Ok(Some(view))
+    }
+}

@@ -1,0 +1,94 @@
+"""Picklable objects."""
+
+
+def test_objects_go_to_a_rank_and_come_from_any(ranks):
+    ranks(2, """
+        sent = {"name": ["a", 1, None], "long": np.arange(100_000), "short": np.arange(5.0), "none": np.zeros(0), "bytes": b"b" * 70_000}
+        if rank == 0:
+            group.send_obj(sent, 1, 9)
+            group.send_obj(sent["long"].reshape(100, 1000).T, 1, 8)
+            # Elements are no object, and stay where they are.
+            group.send(np.ones(3), 1, 7)
+        else:
+            got = group.recv_obj()
+            assert got.keys() == sent.keys() and got["name"] == sent["name"] and got["bytes"] == sent["bytes"]
+            for name in "long", "short", "none":
+                assert (got[name] == sent[name]).all() and got[name].dtype == sent[name].dtype
+                # They have memory of their own, and may be changed.
+                got[name][:1] = 7
+            assert (group.recv_obj(0, 8) == sent["long"].reshape(100, 1000).T).all()
+            coming = group.probe()
+            assert (coming.source, coming.tag, coming.bytes) == (0, 7, 24), coming
+            group.recv(np.zeros(3), 0, 7)
+    """, options="allow_pickle=True")  # fmt: skip
+
+
+def test_an_object_is_received_into_the_arrays_of_another(ranks):
+    ranks(2, """
+        def tree(seed, rows=1000):
+            return {"step": seed, "long": np.full((rows, 100), seed, "float32"), "also": np.full(60_000, -seed), "short": np.full(3, seed)}
+
+        def same(one, other):
+            return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+        def at(array):
+            return array.__array_interface__["data"][0]
+
+        if rank == 0:
+            for seed in 1, 2:
+                group.send_obj(tree(seed), 1)
+            group.send_obj(tree(3, 2000), 1)
+            group.send_obj(tree(4), 1)
+            group.send_obj(tree(5), 1)
+        else:
+            kept = tree(0)
+            arrays = [kept[name] for name in ("long", "also", "short")]
+            for seed in 1, 2:
+                got = group.recv_obj_into(kept, 0)
+                assert same(got, tree(seed))
+                assert [at(got[name]) for name in ("long", "also", "short")] == [at(array) for array in arrays]
+                # So what refers to them has the new values.
+                assert (arrays[0] == seed).all() and (arrays[1] == -seed).all() and (arrays[2] == seed).all()
+            # An array of another length has memory of its own.
+            got = group.recv_obj_into(kept, 0)
+            assert same(got, tree(3, 2000)) and (arrays[0] == 2).all() and (arrays[1] == -3).all()
+            assert at(got["long"]) != at(arrays[0]) and at(got["also"]) == at(arrays[1])
+            # So has one for which there is only memory that may not be written, or that another array has too.
+            arrays[0].flags.writeable = False
+            got = group.recv_obj_into({"long": arrays[0], "also": arrays[1], "again": arrays[1][:]}, 0)
+            assert same(got, tree(4)) and (arrays[0] == 2).all()
+            assert at(got["also"]) == at(arrays[1])
+            # An object without arrays offers nothing.
+            assert same(group.recv_obj_into(None, 0), tree(5))
+        group.barrier()
+    """, options="allow_pickle=True")  # fmt: skip
+
+
+def test_collectives_of_objects(ranks):
+    ranks(3, """
+        def of(rank):
+            return {"rank": rank, "data": np.full(10 + rank * 20_000, rank)}
+
+        def same(got, rank):
+            return got["rank"] == rank and (got["data"] == of(rank)["data"]).all()
+
+        gathered = group.all_gather_obj(of(rank))
+        assert len(gathered) == 3 and all(same(got, other) for other, got in enumerate(gathered))
+        gathered = group.gather_obj(of(rank), root=2)
+        assert (gathered is None) == (rank != 2)
+        assert gathered is None or all(same(got, other) for other, got in enumerate(gathered))
+        own = of(1)
+        got = group.broadcast_obj(own if rank == 1 else None, root=1)
+        assert same(got, 1) and (rank != 1 or got is own)
+        # What others give is not read: this could not be pickled.
+        assert same(group.broadcast_obj(own if rank == 1 else threading.Lock(), 1), 1)
+        # It is free again.
+        own["data"].resize(5)
+        assert same(group.sendrecv_obj(of(rank), (rank + 1) % 3, (rank - 1) % 3), (rank - 1) % 3)
+        assert same(group.sendrecv_obj(of(rank), rank), rank)
+        try:
+            group.send_obj(threading.Lock(), 0)
+        except TypeError as error:
+            assert "pickle" in str(error)
+        group.barrier()
+    """, options="allow_pickle=True")  # fmt: skip
