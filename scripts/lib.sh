@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the scripts share. Sourced by them, never run.
 #
-# It installs nothing that dpkg already knows, and asks the network for nothing that is already in .cache/.
+# It installs only what dpkg does not have, and downloads only what is not in .cache/.
 
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

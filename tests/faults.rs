@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let second = || second_libfabric().map(drop);
     harness::run([
         Test::new(finalize_after_an_aborted_connect_over_shm)
-            .ignored("shm of 1.17 crashes when a process that has asked is gone"),
+            .ignored("shm of 1.17 crashes when a process that has requested a connection is gone"),
         Test::new(buffers_are_given_back_after_a_death_over_shm)
             .ignored("over shm writes to the dead never end"),
         Test::new(groups_are_received_over_rxd),
@@ -172,7 +172,7 @@ fn a_data_connection_that_net_mends_silently_fails_both_ends() {
             let posts = || net.isend(link.send, link.out.slot(0), SLOT, 0, link.out.region);
             while receiver.receive() == "posted" {
                 for _ in 0..OUTSTANDING {
-                    // It may have failed by now, which is asked for below.
+                    // It may have failed by now, which is checked below.
                     link::wait("isend", || posts().map_or(true, |request| request.is_some()));
                 }
             }

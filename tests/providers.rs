@@ -156,8 +156,8 @@ fn the_second_library_moves_data_over_every_profile() {
     }
 }
 
-/// EFA's wire by the virtual fabric, which does not write lines in order: every rail is asked for that, and data rails tolerate the
-/// refusal.
+/// EFA's wire by the virtual fabric, which does not write lines in order: the option is set on every rail, and data
+/// rails tolerate the refusal.
 fn efa_is_asked_for_its_options_on_the_rails_that_they_are_for() {
     let library = second();
     let report = Fabric::client("efa", 12, &[("IRONRAIL_LIBFABRIC", &*library)]);

@@ -22,7 +22,7 @@ def run(m):
     def contract(row, table, arguments, settings):
         """Behaviours that need a GPU, two devices or global regions may be skipped."""
         name, begun = f"{row},v{table}", monotonic()
-        # Asked for by name, they have the driver that stands in for CUDA's.
+        # Selected by name, they get the driver that stands in for CUDA's.
         skipped = "properties-ports-differ,hints-are-taken,ll128-flag-comes-after-its-data" + ("" if "--only" in arguments else f",{GPUS}")
         rules = m.folder / f"{name}.rules"
         rules.mkdir()
@@ -39,12 +39,12 @@ def run(m):
             m.fail("\n".join(sorted(broken) + [line for line in text.splitlines() if not line.startswith("pass")]), lines=10**6)
 
     software, rows = {"net": [LARGE, "memory-is-flat"], "tcp;ofi_rxm": [LARGE], "sockets": [LARGE], "shm": [LARGE, "memory-is-flat"]}, []
-    # Memory that net and shm keep, and that no call gives back.
+    # Memory that net and shm keep, and that no call frees.
     for (provider, lacking), table in itertools.product(software.items(), tables):
         settings = {"IRONRAIL_PROVIDER": provider, "IRONRAIL_RAILS": "" if provider == "shm" else "127.0.0.1", "IRONRAIL_PEER_TIMEOUT_MS": "4000"}
         rows.append((provider, table, ["--abi", str(table), "--death", "30", "--except", ",".join(lacking)], settings))
     for profile in REGIONS:
-        # It remembers what was closed, to know it again.
+        # It remembers closed connections, to recognise duplicates.
         lacking = [LARGE, "memory-is-flat"]
         # Where bytes land in no order NCCL is kept from LL.
         lacking += [] if profile == "tcp" else ["ll-flag-comes-with-its-data"]
@@ -52,7 +52,7 @@ def run(m):
         lacking += ["properties-global-regions-are-global"] if profile in ("cxi", "adversary") else []
         for table in 8, 12:
             rows.append((f"vfabric {profile}", table, ["--threads", "--abi", str(table), "--except", ",".join(lacking)], on_vfabric(profile, 2)))
-    # What is about GPUs, with the driver without a GPU (docs/testing.md). 1.17 knows no dmabufs, nor do two profiles.
+    # What is about GPUs, with the driver without a GPU (docs/testing.md). 1.17 has no dmabufs, nor do two profiles.
     driver = m.folder / "driver"
     driver.mkdir()
     library = ["-o", f"{driver}/libcuda.so.1", "crates/gpu/tests/support/cuda.c", "-lpthread", "-ldl"]

@@ -15,7 +15,7 @@ SECOND = str(Path(".cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1").absolu
 RUNTIMES = ("1.17", "2.5.1")
 TWO = "127.0.0.1,127.0.0.2"
 SMALL = ["-b", "8", "-e", "1M", "-f", "8"]
-# What each profile asks of registration, but for addresses, and whether these are offsets (tests/vfabric/mixed.rs).
+# What each profile requires of registration, but for addresses, and whether these are offsets (tests/vfabric/mixed.rs).
 REGIONS = {
     "cxi": "endpoint,prov_key,allocated",
     "efa": "prov_key,local,allocated",
@@ -27,7 +27,7 @@ AT_ONCE = 2
 
 
 class Matrix:
-    """Runs rows, and knows whether one has failed."""
+    """Runs rows, and records whether one has failed."""
 
     def __init__(self, listing, folder):
         self.listing, self.folder, self.failed = listing, folder, False
@@ -42,7 +42,7 @@ class Matrix:
             code = subprocess.run(command, env={**os.environ, **settings}, stdout=out, stderr=subprocess.STDOUT).returncode
         return code, (self.folder / log).read_text(errors="replace")
 
-    def tell(self, runtime, provider, rails, words, code, text):
+    def report(self, runtime, provider, rails, words, code, text):
         if self.listing:
             return
         head = f"{runtime:<6} {provider:<12} {rails or '-':<22} {words:<34} "
@@ -57,7 +57,7 @@ class Matrix:
     def row(self, runtime, provider, rails, **settings):
         """An all-reduce over a provider of the machine's."""
         given = {"IRONRAIL_PROVIDER": provider, "IRONRAIL_RAILS": rails, **settings, **second(runtime)}
-        self.tell(runtime, provider, rails, words_of(settings), *self.run("row", given, *all_reduce(*SMALL)))
+        self.report(runtime, provider, rails, words_of(settings), *self.run("row", given, *all_reduce(*SMALL)))
 
     def virtual(self, runtime, profile, rails, **settings):
         """An all-reduce over the virtual fabric, whose report must have no broken rule and nothing left open."""
@@ -69,21 +69,21 @@ class Matrix:
             said = report.read_text() if report.exists() else ""
             if "violations 0" not in said.splitlines() or re.search(r"^open [a-z]+ [1-9]", said, re.M):
                 code, text = 99, text + "\n".join(re.findall(r"^(?:violation|open).*", said, re.M))
-        self.tell(runtime, profile, f"{rails} rails", words_of(settings), code, text)
+        self.report(runtime, profile, f"{rails} rails", words_of(settings), code, text)
 
     def mixed(self, runtime, profile, rails, words, **settings):
         """The workload of tests/vfabric/mixed.rs, over the optimised plugin."""
         given = {"MIXED_PROFILE": profile, "MIXED_RAILS": rails, **settings, **second(runtime)}
         code, text = self.run("row", RELEASE | given, *test("vfabric", "mixed::as_configured", "--ignored", limit=3600))
         said = [] if code else re.findall(r"^mixed: (.*)", text, re.M)
-        self.tell(runtime, profile, f"{rails} rails", ", ".join(filter(None, [words, *said])), code, text)
+        self.report(runtime, profile, f"{rails} rails", ", ".join(filter(None, [words, *said])), code, text)
 
     def gpus(self, runtime, profile, rails, settings):
         """Messages between host and GPU memory, each way, by a stand-in for CUDA's driver."""
         case = f"{profile} {rails}" + ("" if runtime == "1.17" else " second")
         command = test("gpu_memory", "gpu::messages_of_gpus_as_configured", "--ignored", limit=3600)
         ran = self.run("row", RELEASE | {"GPU_CASE": case, "GPU_FABRIC": settings}, *command)
-        self.tell(runtime, profile, f"{rails} rails", f"GPU memory, {settings}", *ran)
+        self.report(runtime, profile, f"{rails} rails", f"GPU memory, {settings}", *ran)
 
 
 RELEASE = {"IRONRAIL_TEST_PROFILE": "release"}

@@ -21,7 +21,7 @@ fn within<T>(what: &str, bound: Duration, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The only sentence says that a buffer is not given back.
+/// The only error is that a buffer is not deregistered.
 #[track_caller]
 pub(crate) fn stays(failure: &Failure, buffer: Buffer) {
     assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");

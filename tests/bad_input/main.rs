@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     harness::run(tests.into_iter().flatten())
 }
 
-/// The test needs another provider than the one that IRONRAIL_PROVIDER asks for, if that is `provider`; `why` is the reason.
+/// The test cannot run with `provider`, if IRONRAIL_PROVIDER selects that; `why` is the reason.
 fn not_over(provider: &str, why: &str) -> Need {
     if is_over(provider) { Err(format!("another provider than {provider}: {why}")) } else { Ok(()) }
 }

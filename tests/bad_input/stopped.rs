@@ -157,7 +157,7 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
             wait("deregMr", || net.deregister(receiver.comm, *region).is_ok());
         }
         receiver.is_left_alone(long);
-        let stale = net.deregister(receiver.comm, region).expect_err("it is given back");
+        let stale = net.deregister(receiver.comm, region).expect_err("it is deregistered");
         assert_eq!(stale.code, net_abi::ResultCode::INVALID_ARGUMENT);
         net.close_recv(receiver.comm).expect("closeRecv");
         writer.finish();

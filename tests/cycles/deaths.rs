@@ -103,7 +103,7 @@ impl Cycles for Survivor<'_> {
     }
 }
 
-/// The other process: continues until it is killed, or asked to abort.
+/// The other process: continues until it is killed, or gets the command to abort.
 pub(crate) fn mortal(part: &Part, net: Net) {
     let seed: u64 = part.receive().parse().expect("a seed");
     let plans = draw(&mut Random::new(seed));

@@ -29,7 +29,7 @@ use support::stage::{Part, play};
 use support::virtual_fabric::set;
 use world::{World, provider};
 
-/// The bound of a play, with as many cycles as a script may ask for.
+/// The time limit of a play, with as many cycles as a script may request.
 const BOUND: Duration = Duration::from_secs(3600);
 /// The bound of a cycle.
 const LONGEST: Duration = Duration::from_secs(2);

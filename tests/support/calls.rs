@@ -95,7 +95,7 @@ impl Net {
         Ok(object(context).expect("a context"))
     }
 
-    /// A communicator that asks for a traffic class.
+    /// A communicator with a traffic class.
     pub(crate) fn init_in_class(self, traffic_class: c_int) -> Answer<Object> {
         let (mut context, mut config) = (STALE, CommConfig { traffic_class });
         call!(self.table, init(&raw mut context, 7, &raw mut config, logger()))?;
@@ -128,7 +128,7 @@ impl Net {
         Ok((handle, object(listener).expect("a listener")))
     }
 
-    /// A connect that asks for a traffic class. `None`: not yet.
+    /// A connect with a traffic class. `None`: not yet.
     pub(crate) fn connect_v10(
         self,
         device: c_int,

@@ -45,10 +45,10 @@ pub(crate) fn stress(
 }
 
 fn as_nccl(client: &mut Command, settings: &[(&str, &str)]) {
-    let folder = super::plugin().parent().expect("a file lies in a folder").to_owned();
+    let folder = super::plugin().parent().expect("a file is in a folder").to_owned();
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     // cargo adds the folder of the command `ironrail`, which NCCL would find by the plugin's word.
-    let built = folder.parent().expect("the folder lies in cargo's").to_owned();
+    let built = folder.parent().expect("the folder is in cargo's").to_owned();
     let inherited = std::env::split_paths(&inherited).filter(|folder| !folder.starts_with(&built));
     let folders = std::env::join_paths(std::iter::once(folder).chain(inherited));
     client.env("NCCL_NET_PLUGIN", "ironrail");

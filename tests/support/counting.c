@@ -23,7 +23,7 @@ enum { DEPTH = 24 };
 static uintptr_t frames[DEPTH];
 static int depth;
 
-static void look(void *caller)
+static void check(void *caller)
 {
     uintptr_t address = (uintptr_t)caller;
     if (!on || address < first || address >= last)
@@ -41,37 +41,37 @@ static void look(void *caller)
 
 void *malloc(size_t size)
 {
-    look(__builtin_return_address(0));
+    check(__builtin_return_address(0));
     return __libc_malloc(size);
 }
 
 void *calloc(size_t count, size_t size)
 {
-    look(__builtin_return_address(0));
+    check(__builtin_return_address(0));
     return __libc_calloc(count, size);
 }
 
 void *realloc(void *memory, size_t size)
 {
-    look(__builtin_return_address(0));
+    check(__builtin_return_address(0));
     return __libc_realloc(memory, size);
 }
 
 void *aligned_alloc(size_t alignment, size_t size)
 {
-    look(__builtin_return_address(0));
+    check(__builtin_return_address(0));
     return __libc_memalign(alignment, size);
 }
 
 void *memalign(size_t alignment, size_t size)
 {
-    look(__builtin_return_address(0));
+    check(__builtin_return_address(0));
     return __libc_memalign(alignment, size);
 }
 
 int posix_memalign(void **memory, size_t alignment, size_t size)
 {
-    look(__builtin_return_address(0));
+    check(__builtin_return_address(0));
     void *found = __libc_memalign(alignment, size);
     if (found == NULL)
         return ENOMEM;

@@ -62,7 +62,7 @@ fn symbol(name: &std::ffi::CStr) -> *mut c_void {
 }
 
 impl Allocations {
-    /// The source location of the first one in `plugin`, as far as addr2line knows it.
+    /// The source location of the first one in `plugin`, as far as addr2line finds it.
     pub(crate) fn place(&self, plugin: &Path) -> String {
         let mut tool = Command::new("addr2line");
         tool.args(["-C", "-f", "-i", "-p", "-e"]).arg(plugin);

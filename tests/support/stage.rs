@@ -290,27 +290,27 @@ fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {
     for (name, value) in settings.iter().filter(|(name, _)| !(theirs && *name == "RAILS")) {
         command.env(format!("IRONRAIL_{name}"), value);
         if *name == super::gpu::DRIVER {
-            // The loader is asked for other names before libcuda.so.1, and a host with a GPU has them.
+            // The plugin tries other names before libcuda.so.1, and a host with a GPU has them.
             let inherited = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
-            let folder = Path::new(value).parent().expect("a file lies in a folder");
+            let folder = Path::new(value).parent().expect("a file is in a folder");
             command.env("LD_LIBRARY_PATH", format!("{}:{inherited}", folder.display()));
         }
     }
     command
 }
 
-/// Whether the environment asks for shared memory, which has no addresses and one rail.
+/// Whether the environment selects shared memory, which has no addresses and one rail.
 pub(crate) fn is_over_shm() -> bool {
     is_over("shm")
 }
 
-/// Whether the environment asks for this provider.
+/// Whether the environment selects this provider.
 pub(crate) fn is_over(provider: &str) -> bool {
     std::env::var("IRONRAIL_PROVIDER").is_ok_and(|asked| asked == provider)
 }
 
-/// The test around a closure, as the harness knows it: the closure's type is `binary::test::{{closure}}`.
+/// The test around a closure, by its name in the harness: the closure's type is `binary::test::{{closure}}`.
 fn test_name<F>() -> &'static str {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
-    path.split_once("::").expect("a test stands in a crate").1
+    path.split_once("::").expect("a test is in a crate").1
 }

@@ -52,7 +52,7 @@ pub(crate) const LONGEST: usize = 1 << 16;
 /// The offset in its pages of received answers, and of its inbox.
 const RECEIVED: usize = 32 << 10;
 const INBOX: usize = 48 << 10;
-/// How long it waits for an answer before it asks again.
+/// How long it waits for an answer before it repeats its request.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The length of its inbox, and so of the one lent to it.
 const RING: Ring = Ring::SHORT;
@@ -458,7 +458,7 @@ pub(crate) fn wire_handle(handle: &Handle) -> WireHandle {
     WireHandle::decode(handle).expect("ours")
 }
 
-/// Adds the proof that the sender knows the handle. Everything else must be set already.
+/// Adds the proof that the sender has the handle. Everything else must be set already.
 pub(crate) fn prove(hello: &mut Hello, handle: &WireHandle) {
     prove_as(hello, handle, Role::Connects);
 }

@@ -68,7 +68,7 @@ const UNSEEN: &[&str] = &[
     "expect",
     "info",
     "panic",
-    "point", // fault::point, a place where tests can ask for a panic
+    "point", // fault::point, a place where tests can cause a panic
     "trace",
     "unreachable",
 ];

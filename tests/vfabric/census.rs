@@ -117,7 +117,7 @@ fn a_connection_that_one_end_has_leaves_nothing() {
             if let Some(asked) = asked {
                 other.net.close_send(asked).expect("closeSend");
             }
-            end.net.close_recv(accepted.expect("it was asked")).expect("closeRecv");
+            end.net.close_recv(accepted.expect("it was requested")).expect("closeRecv");
             end.net.close_listen(listener).expect("closeListen");
             (0..POLLS / 10).for_each(|_| ends.iter().for_each(End::poll));
         }

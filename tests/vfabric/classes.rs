@@ -1,4 +1,4 @@
-//! The traffic class of a communicator is used on its data rails only; control rails ask for low latency.
+//! The traffic class of a communicator is used on its data rails only; control rails request low latency.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ fn only_data_rails_of_connects_are_in_a_class_by_the_table_v10() {
             receive = receive.or_else(|| net.accept(listener).expect("accept"));
             send.is_some() && receive.is_some()
         });
-        assert_eq!(number(), RAILS, "no class is asked for");
+        assert_eq!(number(), RAILS, "no class is requested");
         net.close_listen(listener).expect("closeListen");
         Link::of(net, send.expect("connected"), receive.expect("accepted")).close();
         world.fabric.is_clean();

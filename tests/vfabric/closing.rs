@@ -148,11 +148,11 @@ fn stopped_sender(part: &Part, profile: &str) {
         ends[0].poll();
         net.deregister(receive, target).is_ok()
     });
-    assert!(free, "it was asked, and what it had begun has come");
+    assert!(free, "the peer has answered, and what it had begun has come");
     assert_eq!(into.read(0, 16), if begun { [7; 16] } else { [0; 16] });
     into.write(0, &[9; 16]);
     assert!(net.isend(link.send, link.out.address(), 8, 0, link.region).is_err());
-    assert!(net.deregister(receive, target).is_err(), "it is given back");
+    assert!(net.deregister(receive, target).is_err(), "it is deregistered");
     (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
     assert_eq!(into.read(0, 16), [9; 16]);
     link.close(ends);
@@ -185,7 +185,7 @@ fn refused_question(part: &Part, refused: u64) {
     world.fabric.fault(&script.join(","));
     let answer = link.net.deregister(link.receive, link.target);
     assert!(world.fabric.number("counter.faults.reject") >= 1);
-    answer.expect("it was asked, or cannot be");
+    answer.expect("the peer has answered, or cannot");
     (0..POLLS).for_each(|_| ends[1].poll());
     link.close(ends);
     world.fabric.is_clean();
@@ -242,8 +242,9 @@ fn memory_stays_while_its_message_is_on_a_standing_nic_over_tcp() {
     play(&[provider()], BOUND * 6, |part| standing_nic(part, "tcp"));
 }
 
-/// Messages of one part each: that of the second rail stands still when both ends of the connection close. What is deregistered meanwhile is not
-/// free for another use if it was refused; and whoever sits in the slot next has what was sent to it, and nothing else.
+/// Messages of one part each: that of the second rail hangs when both ends of the connection close. Memory whose
+/// deregistration was refused meanwhile is not reused; and the next connection in the slot receives what was sent to
+/// it, and nothing else.
 #[test]
 fn a_write_that_comes_after_the_close_is_no_message_of_the_next_connection() {
     play_each(&["tcp", "efa", "adversary"], &[provider()], BOUND * 6, |part, profile| {
@@ -263,7 +264,7 @@ fn a_write_that_comes_after_the_close_is_no_message_of_the_next_connection() {
             first.isend(nth * LEN, LEN, 0).expect("its receive is advertised");
         }
         polls();
-        assert!(world.fabric.number("open.operations") > 0, "{profile}: nothing stands still");
+        assert!(world.fabric.number("open.operations") > 0, "{profile}: nothing hangs");
         let told = received.map(|request| first.net.test(request).expect("test").is_some());
         assert_eq!(told.iter().filter(|told| **told).count(), 1, "{profile}: one has come");
         first.close_comms();
@@ -284,7 +285,7 @@ fn a_write_that_comes_after_the_close_is_no_message_of_the_next_connection() {
         world.fabric.change(1, "resume");
         polls();
         for request in &received {
-            assert_eq!(next.net.test(*request), Ok(None), "{profile}: nobody has sent it");
+            assert_eq!(next.net.test(*request), Ok(None), "{profile}: it was not sent");
         }
         assert!(next.into.read(0, 4 * LEN) == [0; 4 * LEN], "{profile}");
         for (nth, request) in received.into_iter().enumerate() {
@@ -328,7 +329,7 @@ impl Link {
         Self { net, send, receive, received, out, region, into, target }
     }
 
-    /// The error says that a buffer is not given back.
+    /// The error says that a buffer is not deregistered.
     #[track_caller]
     fn stays(&self, answer: Answer<()>, buffer: Buffer) {
         let failure = answer.expect_err("something may touch it");

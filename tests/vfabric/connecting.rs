@@ -113,7 +113,11 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
         ends[1].net.close_recv(receive).expect("closeRecv");
         for _ in 0..2 * LATE {
             ends[0].poll();
-            assert_eq!(ends[1].net.accept(link.listener), Ok(None), "the peer has not asked again");
+            assert_eq!(
+                ends[1].net.accept(link.listener),
+                Ok(None),
+                "the peer has not repeated its request"
+            );
         }
         assert_eq!(number(world, "double"), 1);
         assert_eq!(world.fabric.number("open.operations"), 0, "the copy has come");
@@ -231,7 +235,7 @@ fn finish(ends: &[End; 2], links: Vec<[Link; 2]>) {
     for [there, back] in links {
         for (link, sender, receiver) in [(there, &ends[0], &ends[1]), (back, &ends[1], &ends[0])] {
             link.moves_a_message(sender, receiver);
-            assert_eq!(receiver.net.accept(link.listener), Ok(None), "one was asked for");
+            assert_eq!(receiver.net.accept(link.listener), Ok(None), "one was requested");
             receiver.net.close_listen(link.listener).expect("closeListen");
             sender.net.close_send(link.send.expect("whole")).expect("closeSend");
             receiver.net.close_recv(link.receive.expect("whole")).expect("closeRecv");

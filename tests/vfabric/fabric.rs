@@ -31,7 +31,7 @@ impl Fabric {
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let name = format!("vfabric-{}-{run}", std::process::id());
         let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let folder = vfabric::file().parent().expect("a file lies in a folder").to_owned();
+        let folder = vfabric::file().parent().expect("a file is in a folder").to_owned();
         let text = |path: &Path| path.to_str().expect("the target folder is text").to_owned();
         let mut settings = vec![
             ("FI_PROVIDER_PATH", text(&folder)),

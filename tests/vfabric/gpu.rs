@@ -1,4 +1,5 @@
-//! GPU memory over the virtual fabric, with a stand-in for CUDA's driver: registered, sent from, received into, flushed, given back.
+//! GPU memory over the virtual fabric, with a stand-in for CUDA's driver: registered, sent from, received into,
+//! flushed, deregistered.
 //!
 //! Two properties make these tests meaningful. A GPU's addresses are not mapped here, so a plugin that accesses them with the CPU crashes.
 //! And bytes that land in a GPU's memory stay invisible until the NIC that brought them has read memory of that GPU.
@@ -218,7 +219,7 @@ impl Rig {
         (0..500).for_each(|_| self.ends.iter().for_each(End::poll));
     }
 
-    /// No rule was broken, nothing is left, and the plugin has asked CUDA for the kind of addresses, and nothing else.
+    /// No rule was broken, nothing is left, and the plugin has called CUDA only to query the kind of addresses.
     #[track_caller]
     fn close(self) {
         self.net.close_send(self.send).expect("closeSend");
@@ -244,7 +245,7 @@ impl Rig {
             sum,
             "other calls of CUDA"
         );
-        assert!(sum > 0, "the stand-in knows the plugin by another name");
+        assert!(sum > 0, "the stand-in has the plugin under another name");
     }
 }
 
@@ -568,7 +569,7 @@ fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
         let address = old.address();
         drop(old);
         let new = rig.gpu(0, 64);
-        assert_eq!(new.address(), address, "the stand-in gives an address out again");
+        assert_eq!(new.address(), address, "the stand-in reuses an address");
         let regions = rig.fabric.number("opened.regions");
         let target = rig.register(rig.receive, &new);
         assert_eq!(rig.fabric.number("opened.regions"), regions + 1);

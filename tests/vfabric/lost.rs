@@ -31,7 +31,7 @@ fn open(part: &Part, profile: &str) -> Link {
     link.warm();
     // The rail for data as well: software refuses the first post to a peer.
     let received = link.irecv(0, LONG, 0);
-    let sent = asked("isend", || {
+    let sent = poll_for("isend", || {
         link.ends.iter().for_each(End::poll);
         link.isend(0, LONG, 0)
     });
@@ -61,7 +61,7 @@ fn fired(link: &Link, fault: &str) -> u64 {
 
 /// Calls `test` until it returns a value, and nothing else.
 #[track_caller]
-fn asked<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
+fn poll_for<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = test() {
@@ -74,7 +74,7 @@ fn asked<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
 /// The error of a request, for which only this side is called.
 #[track_caller]
 fn error_of(link: &Link, request: Object) -> Failure {
-    asked("an error", || {
+    poll_for("an error", || {
         let tested = link.net.test(request);
         let fired = fired(link, "vanish");
         assert!(!matches!(tested, Ok(Some(_))), "it is said to be done, {fired} vanished");
@@ -111,11 +111,11 @@ fn a_packet_that_is_lost_in_silence_comes_again() {
                 settle(&link);
                 vanish_next(&link);
             }
-            let sent = asked("isend", || {
+            let sent = poll_for("isend", || {
                 link.ends.iter().for_each(End::poll);
                 link.isend(round, SHORT, 0)
             });
-            let size = asked("the message", || {
+            let size = poll_for("the message", || {
                 link.ends.iter().for_each(End::poll);
                 link.net.test(received).expect("it comes again")
             });
@@ -138,7 +138,7 @@ fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
         vanish_next(&link);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         // The send may complete before the loss is detected: then the next message fails.
-        let completed = asked("an answer", || match link.net.test(sent) {
+        let completed = poll_for("an answer", || match link.net.test(sent) {
             Ok(Some(_)) => Some(None),
             Ok(None) => None,
             Err(failure) => Some(Some(failure)),
@@ -147,7 +147,7 @@ fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
         let failure = error_of(&link, received);
         assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
         if completed.is_none() {
-            asked("an error", || refused_send(&link));
+            poll_for("an error", || refused_send(&link));
         }
         link.close_failed();
     });
@@ -162,7 +162,7 @@ fn a_part_of_a_silent_sender_that_is_lost_in_silence_is_an_error_at_its_receiver
         settle(&link);
         vanish_next(&link);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
-        let completed = asked("an answer", || link.net.test(sent).expect("it has left"));
+        let completed = poll_for("an answer", || link.net.test(sent).expect("it has left"));
         assert_eq!((completed, fired(&link, "vanish")), (LONG, 1), "{profile}");
         // The sender makes no calls from here on.
         error_of(&link, received);
@@ -180,9 +180,9 @@ fn a_sender_gets_the_error_of_a_lost_part_though_its_receiver_makes_no_calls() {
         vanish_next(&link);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         // With one rail a completion is the end of a send: then its next message fails.
-        asked("an answer", || (link.net.test(sent) != Ok(None)).then_some(()));
+        poll_for("an answer", || (link.net.test(sent) != Ok(None)).then_some(()));
         assert_eq!(fired(&link, "vanish"), 1, "{profile}");
-        asked("an error", || refused_send(&link));
+        poll_for("an error", || refused_send(&link));
         link.close_failed();
     });
 }
@@ -209,7 +209,7 @@ fn a_part_that_fails_is_an_error_on_both_ends() {
             let failure = error_of(&link, sent);
             assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
             // One that landed in spite of its error may have arrived already.
-            let received = asked("an end", || {
+            let received = poll_for("an end", || {
                 link.net.test(received).map_or(Some(true), |done| done.map(|_| false))
             });
             assert!(received || fault == "fail_late", "{profile}, {fault}");
@@ -231,7 +231,7 @@ fn a_packet_that_fails_is_an_error_on_both_ends() {
             let failure = error_of(&link, received);
             assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
             assert_eq!(fired(&link, &fault), 1, "{profile}");
-            asked("an error", || refused_send(&link));
+            poll_for("an error", || refused_send(&link));
             link.close_failed();
         });
     }
@@ -247,11 +247,11 @@ fn a_packet_that_fails_goes_by_another_rail() {
         settle(&link);
         link.fabric.fault_next("fail");
         let received = link.irecv(0, SHORT, 0);
-        let sent = asked("isend", || {
+        let sent = poll_for("isend", || {
             link.ends.iter().for_each(End::poll);
             link.isend(3, SHORT, 0)
         });
-        let size = asked("the message", || {
+        let size = poll_for("the message", || {
             link.ends.iter().for_each(End::poll);
             link.net.test(received).expect("another rail is left")
         });

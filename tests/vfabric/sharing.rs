@@ -82,7 +82,7 @@ fn a_communicator_that_is_finalized_takes_along_what_it_has_left_open_and_nothin
             assert_eq!(asked, None, "the peer does not accept");
             assert_eq!(world.fabric.number("open.regions"), regions + 2, "a buffer at either end");
             leaver.net.finalize(leaver.context).expect("finalize");
-            assert_eq!(world.fabric.number("open.regions"), regions, "they are given back");
+            assert_eq!(world.fabric.number("open.regions"), regions, "they are closed");
             let stale = |comm: Object| leaver.net.register(comm, Buffer::new(4096)).is_err();
             assert!(stale(left.send) && stale(left.receive));
             assert!(leaver.net.accept(leaver.listener).is_err());

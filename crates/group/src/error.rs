@@ -45,7 +45,7 @@ pub enum GroupError {
     System { what: &'static str, error: io::Error },
     /// An error of one rank.
     Rank { rank: usize, error: Box<Self> },
-    /// The caller asked for something that does not exist.
+    /// The caller requested something that does not exist.
     Usage(String),
 }
 

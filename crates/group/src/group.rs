@@ -361,9 +361,10 @@ const CALM: Duration = Duration::from_millis(2);
 
 /// A rank's membership in a group: messages between two ranks, and collectives.
 ///
-/// It is a handle: clones are the same membership. Calls of one thread are in order; calls of several threads run one at a time, and
-/// several threads must not call collectives of one group at once. Progress is made inside calls of this group or of any group split from
-/// it, and by the progress thread if asked for: a rank that computes between calls delays those that send it long messages.
+/// It is a handle: clones are the same membership. Calls of one thread are in order; calls of several threads run one
+/// at a time, and several threads must not call collectives of one group at once. Progress is made inside calls of this
+/// group or of any group split from it, and by the progress thread if enabled: a rank that computes between calls
+/// delays those that send it long messages.
 ///
 /// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others; one that stops is [`GroupError::Timeout`] with its rank after
 /// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the memory of

@@ -154,7 +154,7 @@ fn a_long_array_of_an_object_is_not_copied_to_be_sent_and_once_to_be_reduced() {
         // The first ones make the memory of connections and collectives, which stays.
         send();
         reduce();
-        // Memory of a length that a peer names is asked for before it is made, so it counts twice.
+        // Memory of a length that a peer names is requested before it is made, so it counts twice.
         let made = bytes * 2;
         let (sent, most) = (counted(&send), if group.rank() == 0 { 0 } else { made });
         assert!(sent < most + bytes / 8, "{sent} bytes allocated for an array of {bytes}");

@@ -1,4 +1,5 @@
-//! What Conduit Relay does between ranks, and what its users asked for: cases T-C1 to T-C9 and promises C-1 to C-12 of docs/group.md.
+//! What Conduit Relay does between ranks, and what its users requested: cases T-C1 to T-C9 and promises C-1 to C-12 of
+//! docs/group.md.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
 

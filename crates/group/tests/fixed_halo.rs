@@ -15,7 +15,7 @@ use ironrail_group::halo::FixedHalo1d;
 use ironrail_group::loader::Op;
 use support::{WAIT, block_on, library, ranks, ranks_within};
 
-/// What a rank sends to a side in a round, by place.
+/// The value that a rank sends to a side in a round, by index.
 fn value(rank: usize, to_right: bool, round: usize, place: usize) -> u64 {
     let seed = (rank << 44 | round << 24) as u64 ^ (place as u64).wrapping_mul(31);
     seed << 1 | u64::from(to_right)
@@ -32,7 +32,7 @@ fn is_from(border: &[u64], rank: usize, to_right: bool, round: usize, len: usize
     border.len() == len && border.iter().enumerate().all(right)
 }
 
-/// The border between a rank and the next one; each rank has others.
+/// The border between a rank and the next one; it differs by rank.
 fn length(rank: usize, size: usize, base: usize) -> usize {
     base + rank % size * 3
 }
@@ -137,7 +137,7 @@ fn neighbours_that_mean_other_lengths_or_elements_are_refused_on_all_ranks() {
         let most = if rank == 2 { usize::MAX / 2 } else { 5 };
         let why = FixedHalo1d::<u64>::new(&group, 5, most).unwrap_err();
         assert!(matches!(why, GroupError::InvalidArgument(_)), "{why}");
-        // At the ends of a row nobody minds.
+        // At the ends of a row there is no neighbour.
         let ends = FixedHalo1d::<u64>::new(&group, 5 + usize::from(rank == 0), 5);
         round_trip(&mut ends.unwrap());
     });
@@ -161,7 +161,7 @@ fn what_was_sent_before_a_halo_was_dropped_arrives_and_the_next_round_is_cancell
             let mut halo = FixedHalo1d::<u64>::new(&group, len, len).unwrap();
             if group.rank() == 0 {
                 round_trip(&mut halo);
-                // It has no part in the third.
+                // It takes no part in the third round.
                 drop(halo.begin(|_, right| right.fill(2)).unwrap());
                 drop(halo);
             } else {
@@ -172,7 +172,7 @@ fn what_was_sent_before_a_halo_was_dropped_arrives_and_the_next_round_is_cancell
                 let again = halo.round(|_, _| {}).map(drop);
                 assert!(matches!(again, Err(GroupError::Cancelled { rank: 0 })), "{again:?}");
             }
-            // The group goes on, with halos too.
+            // The group can still be used, also for halos.
             group.barrier().unwrap();
             round_trip(&mut FixedHalo1d::<u64>::new(&group, len, len).unwrap());
         });
@@ -267,7 +267,7 @@ fn a_silent_neighbour_is_named_and_the_round_can_still_be_had() {
     });
 }
 
-/// Only that it comes.
+/// Checks only that it arrives.
 fn round_with(halo: &mut FixedHalo1d<u64>, number: usize) {
     halo.round(|left, right| {
         left.fill(number as u64);

@@ -1,5 +1,5 @@
-//! What InfiniCCL's send and receive and its collectives do, and what their reviewers asked for: cases T-I1 to T-I15 of docs/group.md.
-//! T-I13, which needs much memory, is in large.rs.
+//! What InfiniCCL's send and receive and its collectives do, and what their reviewers requested: cases T-I1 to T-I15 of
+//! docs/group.md. T-I13, which needs much memory, is in large.rs.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
 

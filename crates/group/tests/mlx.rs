@@ -1,5 +1,5 @@
-//! What MLX's distributed backend does, and what its issues ask for: cases T-M1 to T-M11 of docs/group.md. The parts of T-M10 without a
-//! network are in src/start.rs and src/devices.rs.
+//! What MLX's distributed backend does, and what its issues request: cases T-M1 to T-M11 of docs/group.md. The parts of
+//! T-M10 without a network are in src/start.rs and src/devices.rs.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
 

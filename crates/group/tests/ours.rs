@@ -67,8 +67,8 @@ fn pass(version: u32, rails: &str) {
     }
 }
 
-/// What cargo builds with these arguments: the executable, or the library of this name. It is built for the test that asks: other files in
-/// the target folder are ignored.
+/// What cargo builds with these arguments: the executable, or the library of this name. It is built for the test that
+/// calls this: other files in the target folder are ignored.
 fn built(arguments: &[&str], library: &str) -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let mut found = None;

@@ -1,5 +1,5 @@
-//! What RapidsMPF's sparse exchange and its halo exchange do, and what their reviewers asked for: cases T-R1 to T-R14 and promises R-1 to
-//! R-12 of docs/group.md.
+//! What RapidsMPF's sparse exchange and its halo exchange do, and what their reviewers requested: cases T-R1 to T-R14
+//! and promises of docs/group.md.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod support;

@@ -45,7 +45,7 @@ impl Hub {
         Self::with_secret(address, size, wait, random())
     }
 
-    /// The same for ranks that already know the secret, from a join token.
+    /// The same for ranks that already have the secret, from a join token.
     pub fn with_secret(
         address: SocketAddr,
         size: usize,

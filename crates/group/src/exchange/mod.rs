@@ -1,4 +1,5 @@
-//! A sparse exchange: every rank sends any number of messages to some ranks; no receiver knows beforehand how many or how long.
+//! A sparse exchange: every rank sends any number of messages to some ranks; no receiver knows in advance how many, or
+//! how long they are.
 //!
 //! ```text
 //! sender     message 0 … message k-1, end(k)      numbers travel beside the bytes; a message with metadata is two

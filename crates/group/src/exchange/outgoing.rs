@@ -133,7 +133,7 @@ impl<T: Element> Outgoing<T> {
     /// Cancels: sends a cancellation to the rank, unless everything was sent.
     pub(super) fn cancel(mut self, state: &mut State, name: Name) {
         if !self.finished || self.open > 0 {
-            // A peer that accepts no message has left, or the group has failed: it knows both already.
+            // A peer that accepts no message has left, or the group has failed: the caller learns both elsewhere.
             let _ = self.send_note(state, name, Note::Cancel);
         }
         for (op, memory) in self.flights {

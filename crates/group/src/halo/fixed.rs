@@ -98,7 +98,7 @@ impl<T: Element> FixedHalo1d<T> {
         let together = left.is_some() && left == right && left != Some(group.rank());
         let layout = Layout::new(lengths, together);
         let made = layout.and_then(|layout| Ok((layout, Buffer::new(layout.bytes())?)));
-        let rows = tell::<T>(group, lengths, made.is_ok())?;
+        let rows = exchange_rows::<T>(group, lengths, made.is_ok())?;
         let (layout, buffer) = made?;
         agree(&rows, ring)?;
         let name = PairName { scope: group.scope, number };
@@ -202,7 +202,7 @@ impl<T: Element> FixedHalo1d<T> {
         let mut waited = Wait::default();
         let ended = loop {
             let mut state = self.group.shared.lock();
-            let (waits_for, stepped, pace) = match self.look(&mut state) {
+            let (waits_for, stepped, pace) = match self.awaited_rank(&mut state) {
                 Ok(None) => break Ok(()),
                 Ok(Some(rank)) => (rank, self.step(&mut state, &mut waited), state.mesh.pace()),
                 Err(why) => break Err(why),
@@ -221,8 +221,8 @@ impl<T: Element> FixedHalo1d<T> {
         Ok(())
     }
 
-    /// A rank that the round under way still waits for.
-    fn look(&self, state: &mut State) -> Result<Option<usize>, GroupError> {
+    /// A rank that the current round still waits for.
+    fn awaited_rank(&self, state: &mut State) -> Result<Option<usize>, GroupError> {
         for Link { rank, peer, .. } in &self.links {
             // What this round sends is waited for in the next one.
             match state.mesh.reached(*peer, self.name, self.rounds, self.rounds - 1)? {
@@ -331,19 +331,19 @@ impl<'a, T: Element> Future for FixedRound<'a, T> {
         let Some(halo) = round.halo.as_mut() else { return Poll::Ready(Err(over())) };
         let since = *round.since.get_or_insert_with(Instant::now);
         let shared = &halo.group.shared;
-        // Before the look, so that nothing that comes after it goes unseen.
+        // Registered before the check, so that nothing that arrives after the check is missed.
         shared.wakers.add(context.waker());
         let mut state = shared.lock();
         let stepped = halo.step(&mut state, &mut round.wait).map(drop);
-        let looked = stepped.and_then(|()| halo.look(&mut state));
-        if let Ok(Some(_)) = looked
+        let awaited = stepped.and_then(|()| halo.awaited_rank(&mut state));
+        if let Ok(Some(_)) = awaited
             && since.elapsed() < round.limit
         {
             return Poll::Pending;
         }
         let noted = state.mesh.ends(&mut round.wait);
         drop(state);
-        let ended = match looked {
+        let ended = match awaited {
             Ok(Some(rank)) => Err(halo.late(rank, round.limit)),
             Ok(None) => noted,
             Err(why) => Err(why),
@@ -388,7 +388,7 @@ struct Row {
     fits: bool,
 }
 
-fn tell<T: Element>(
+fn exchange_rows<T: Element>(
     group: &Group,
     (left, right): (usize, usize),
     fits: bool,

@@ -131,7 +131,7 @@ pub struct Lists {
     pub parents: *mut *mut c_void,
 }
 
-/// The calls, with the arguments of the newest version: older tables get those that they know.
+/// The calls, with the arguments of the newest version: older tables get those that they have.
 ///
 /// # Safety
 ///
@@ -532,7 +532,7 @@ impl Calls {
     pub(super) unsafe fn read(version: u32, symbol: *const c_void) -> Result<Self, String> {
         let calls = match version {
             6 => {
-                // SAFETY: the caller says that this table stands there; the same for those below.
+                // SAFETY: the caller guarantees that this table is there; the same for those below.
                 let t = unsafe { *symbol.cast::<NetV6>() };
                 calls!(t, 6, finalize None, attributes None, make Make::None, init: Init::V6(init), properties: GetProperties::V6(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V6(connect), accept: Accept::V6(accept),

@@ -59,7 +59,7 @@ impl<T: Element> ForeignMut<T> {
     ///
     /// As for [`Foreign::new`]; the elements may be written, and until `keeps` has been dropped nothing else accesses them.
     pub unsafe fn new(base: NonNull<T>, count: usize, keeps: Box<dyn Any + Send>) -> Self {
-        // SAFETY: the caller owes more than that.
+        // SAFETY: the caller guarantees more than that.
         Self(unsafe { Foreign::new(base, count, keeps) })
     }
 }

@@ -19,7 +19,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `name`, a file or a word as in NCCL_NET_PLUGIN, and takes its newest table, or the version asked for.
+    /// Opens `name`, a file or a word as in NCCL_NET_PLUGIN, and takes its newest table, or the requested version.
     pub fn open(name: &str, version: Option<u32>) -> Result<Arc<Self>, GroupError> {
         Self::open_by(name, version, libc::RTLD_NOW)
     }

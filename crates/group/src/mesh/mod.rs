@@ -1,8 +1,8 @@
 //! All ranks of a job as one rank sees them: a peer for each, with lanes that are opened on first use, and one progress function for
 //! everything.
 //!
-//! One lock guards all of it. The waiting thread makes progress: the caller's, or the progress thread if asked for. A rank that waits for a
-//! peer polls that peer each time, and the others in rotation every few polls.
+//! One lock guards all of it. The waiting thread makes progress: the caller's, or the progress thread if enabled. A
+//! rank that waits for a peer polls that peer each time, and the others in rotation every few polls.
 
 mod connector;
 mod failure;
@@ -45,7 +45,7 @@ use slots::SMALL_OBJECT;
 pub(crate) enum Moved {
     #[default]
     Nothing,
-    /// Something moved that the caller may wait for; without such a peer, anything.
+    /// Progress with the awaited peer, or any progress if no peer is awaited.
     Here,
     Elsewhere,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Mesh {
     comms: usize,
     /// The other peer that was polled last.
     rotation: usize,
-    /// Polls in a row that moved nothing.
+    /// Polls in a row without progress.
     idle_polls: u32,
     /// The peer that was last waited for without progress.
     focus: Option<usize>,
@@ -217,7 +217,7 @@ impl Mesh {
         self.poll_another()
     }
 
-    /// Reads what others say outside of the network, and fails where the group has.
+    /// Reads messages of the rendezvous, outside of the network, and fails if the group has failed.
     fn hear(&mut self) -> Result<(), GroupError> {
         if self.place.has_mail() {
             self.read_mail()?;
@@ -228,7 +228,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Nothing came from the peer that is waited for: every few times another one is polled.
+    /// Without progress of the awaited peer, polls another one every few times.
     fn poll_another(&mut self) -> Result<Moved, GroupError> {
         self.idle_polls = self.idle_polls.wrapping_add(1);
         if !self.pace.polls_another(self.idle_polls) {
@@ -369,7 +369,7 @@ impl Mesh {
             let _ = self.place.stuck(self.timeout / 4);
         }
         if idle > self.timeout + SETTLE {
-            // The hub gives no verdict, so it is stopped itself.
+            // The hub has not decided, so it is stopped itself.
             let ranks = self.hub.or(focus).into_iter().collect();
             let (awaited, limit) = (self.awaited(), self.timeout);
             return Err(self.fail(Failure::Silent { ranks, awaited, limit }));
@@ -377,7 +377,7 @@ impl Mesh {
         Ok(Some(idle))
     }
 
-    /// What the last wait was for.
+    /// What the last wait was for, for the error.
     fn awaited(&self) -> String {
         match self.focus.map(|rank| (rank, self.peers.get(rank))) {
             Some((rank, Some(Some(peer)))) if peer.is_connecting() => {
@@ -559,7 +559,7 @@ impl Mesh {
         if to == self.rank { Ok(()) } else { self.until(Some(to), sent) }
     }
 
-    // Pairs of lanes of one user each: messages of lengths that both ends know, in order.
+    // Pairs of lanes with one user each: messages in order, of lengths that both ends know.
 
     /// Opens this rank's end of a pair with a peer. Its messages are parts of the buffer, which lives until [`Mesh::close_pair`] has it.
     pub(crate) fn open_pair(
@@ -572,17 +572,17 @@ impl Mesh {
         self.with(to, |peer, shared| peer.open_pair(name, buffer, shared))
     }
 
-    /// Closes it, once the peer does. What was sent still arrives.
+    /// Closes it as soon as the peer does. What was sent still arrives.
     pub(crate) fn close_pair(&mut self, to: usize, name: PairName, buffer: Arc<Buffer>) {
         let close = |peer: &mut Peer, shared: &mut Shared<'_>| {
             peer.close_pair(name, buffer, shared);
             Ok(())
         };
-        // Of a peer that is gone the comms are closed.
+        // The comms of a peer that is gone are closed already.
         let _ = self.with(to, close);
     }
 
-    /// Sends a message by a pair, and says where the next one goes. Either may be empty: none.
+    /// Sends a message by a pair, and posts the receive of the next one. An empty place stands for none.
     pub(crate) fn push_pair(
         &mut self,
         to: usize,
@@ -600,7 +600,7 @@ impl Mesh {
         })
     }
 
-    /// How far a pair is: whether as many messages came and left.
+    /// The progress of a pair: whether so many messages were received and sent.
     pub(crate) fn reached(
         &mut self,
         to: usize,
@@ -630,7 +630,8 @@ impl Mesh {
         self.peer(to)?.pair(name)
     }
 
-    /// A pair's connection has ended. Mostly its peer has closed the pair, and a letter will say so; else the peer is lost.
+    /// A pair's connection has ended. Usually the peer has closed the pair, and a letter will report it; otherwise the
+    /// peer is lost.
     fn pair_broke(
         &mut self,
         to: usize,
@@ -697,7 +698,8 @@ impl Mesh {
             peer.as_ref().is_none_or(|peer| !peer.is_known() || peer.has_sent())
         };
         let ended = self.until(None, |mesh| mesh.peers.iter().all(over));
-        // Farewell first: a peer that sees these connections end then knows why. Usually all leave together, and none sees it.
+        // Farewell first, so that a peer that sees these connections end has the reason. Usually all leave together,
+        // and none sees it.
         self.place.farewell();
         let deadline = Instant::now() + LINGER;
         let stays = |mesh: &Self| {

@@ -11,7 +11,7 @@ pub(super) enum Opening {
     #[default]
     Closed,
     /// A handle was sent to the peer, which answers with one of its own.
-    Asked {
+    Requested {
         listener: ListenComm,
         /// Once it has said where.
         connecting: Option<Connecting>,
@@ -24,12 +24,12 @@ impl Opening {
         matches!(self, Self::Closed)
     }
 
-    pub(super) fn is_asked(&self) -> bool {
-        matches!(self, Self::Asked { .. })
+    pub(super) fn is_requested(&self) -> bool {
+        matches!(self, Self::Requested { .. })
     }
 
     /// Listens on a device, and mails the handle to a rank behind `head`; once.
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
         rank: usize,
         device: usize,
@@ -42,13 +42,13 @@ impl Opening {
         let (listener, handle) = shared.net.listen(device)?;
         let letter = [head, &handle.0].concat();
         shared.place.mail(rank, &letter)?;
-        *self = Self::Asked { listener, connecting: None };
+        *self = Self::Requested { listener, connecting: None };
         Ok(())
     }
 
     /// The peer says where to connect to.
     pub(super) fn invited(&mut self, device: usize, handle: Handle, shared: &Shared<'_>) {
-        if let Self::Asked { connecting, .. } = self {
+        if let Self::Requested { connecting, .. } = self {
             *connecting = Some(shared.connector.begin(shared.net, device, Box::new(handle)));
         }
     }
@@ -58,7 +58,7 @@ impl Opening {
         &mut self,
         has: (bool, bool),
     ) -> Result<(Option<SendComm>, Option<ReceiveComm>), GroupError> {
-        let Self::Asked { listener, connecting } = self else { return Ok((None, None)) };
+        let Self::Requested { listener, connecting } = self else { return Ok((None, None)) };
         let send = connecting.as_ref().map_or(Ok(None), Connecting::take)?;
         let receive = if has.1 { None } else { listener.accept()? };
         if (has.0 || send.is_some()) && (has.1 || receive.is_some()) {

@@ -1,9 +1,11 @@
-//! A pair of lanes with one peer that has one user: messages of lengths that both ends know, with receives posted ahead.
+//! A pair of lanes with one peer, for one user (a halo): messages of lengths that both ends know, with receives posted
+//! ahead.
 //!
-//! The user's messages are parts of one buffer, registered for this pair alone. An end whose user has gone says how many messages it has
-//! sent and taken, so the other end can tell a message that is still due from one that never comes. The comms are closed when both users
-//! have gone: to a receive that is posted ahead the end of a connection is an error, and some plugins then fail those before it, too. A
-//! broken connection is no failure of the group until it is clear that no such letter is on its way.
+//! The user's messages are parts of one buffer, registered for this pair alone. An end whose user has gone reports how
+//! many messages it has sent and received, so that the other end can distinguish a message that is still due from one
+//! that never comes. The comms are closed only when both users have gone: for a receive that is posted ahead the end of
+//! a connection is an error, and some plugins then fail earlier receives, too. A broken connection fails the group only
+//! when no such report can be on its way any more.
 
 use std::sync::Arc;
 
@@ -14,38 +16,38 @@ use super::registry::Registry;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};
 
-/// Which pair: the same on both ranks.
+/// The name of a pair, the same on both ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PairName {
     pub(crate) scope: u32,
     pub(crate) number: u32,
 }
 
-/// How far a pair is, beside what its user waits for.
+/// The progress of a pair, compared with what its user waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
     All,
     NotYet,
-    /// The peer's user has gone before.
+    /// The peer's user has gone before that.
     Closed,
     /// The connection has ended.
     Broken,
 }
 
-/// Messages, from the beginning.
+/// Counts of messages since the pair was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Sent, though some may be on their way.
+    /// Sent; some may still be on their way.
     left: u64,
     came: u64,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The peer has asked for it, this rank not yet.
+    /// The peer has opened it, this rank has not.
     Invited(Option<Box<Handle>>),
     Open,
-    /// Its user has gone, the peer's not yet. What was sent is still being read.
+    /// Its user has gone, the peer's has not. What was sent is still being read.
     Closing {
         _buffer: Arc<Buffer>,
     },
@@ -62,7 +64,7 @@ pub(super) struct Pair {
     name: PairName,
     rank: usize,
     device: usize,
-    /// What the peer said when its user went.
+    /// The peer's counts when its user had gone.
     ended: Option<Counts>,
     broken: Option<String>,
 }
@@ -95,7 +97,7 @@ impl Pair {
         self.registry.add(buffer.memory());
         if self.ended.is_none_or(|ended| ended.left > 0) {
             let head = Letter::head(PAIR, self.name);
-            self.opening.ask(self.rank, self.device, &head, shared)?;
+            self.opening.request(self.rank, self.device, &head, shared)?;
         }
         if let Stage::Invited(Some(handle)) = std::mem::replace(&mut self.stage, Stage::Open) {
             self.opening.invited(self.device, *handle, shared);
@@ -103,27 +105,27 @@ impl Pair {
         Ok(())
     }
 
-    /// What the peer says of its end.
-    pub(super) fn told(&mut self, letter: Letter, shared: &Shared<'_>) {
+    /// Handles a letter from the peer's end.
+    pub(super) fn received(&mut self, letter: Letter, shared: &Shared<'_>) {
         match (letter, &mut self.stage) {
             (Letter::Handle(_, handle), Stage::Invited(kept)) => *kept = Some(Box::new(handle)),
             (Letter::Handle(_, handle), _) => self.opening.invited(self.device, handle, shared),
             (Letter::End(_, counts), _) => {
                 self.ended = Some(counts);
-                if self.opening.is_asked() && counts.left == 0 {
+                if self.opening.is_requested() && counts.left == 0 {
                     self.opening = Opening::Closed;
                 }
             }
         }
     }
 
-    /// A message each way; an empty place is none.
+    /// A message each way; an empty place stands for none.
     pub(super) fn push(&mut self, sent: Place, expected: Place) {
         self.lanes.0.push(sent);
         self.lanes.1.push(expected);
     }
 
-    /// Carries on. Whether anything moved; an error breaks the pair alone.
+    /// Makes progress. True if there was any; an error breaks only this pair.
     pub(super) fn progress(&mut self) -> bool {
         let moved = match &self.stage {
             Stage::Invited(_) | Stage::Closed => return false,
@@ -141,11 +143,11 @@ impl Pair {
 
     fn carry_on(&mut self) -> Result<bool, GroupError> {
         let mut moved = false;
-        if self.opening.is_asked() {
+        if self.opening.is_requested() {
             let has = (self.lanes.0.is_open(), self.lanes.1.is_open());
             let (send, receive) = self.opening.brought(has)?;
             moved = send.is_some() || receive.is_some();
-            // Numbers in this pair's own registry.
+            // Region numbers of this pair's own registry.
             if let Some(end) = send {
                 self.lanes.0.open(end, 0);
             }
@@ -153,9 +155,9 @@ impl Pair {
                 self.lanes.1.open(end, 1);
             }
         }
-        // What a peer waits for leaves before the receive of the next message is posted.
+        // A message that the peer waits for leaves before the receive of the next one is posted.
         moved |= self.lanes.0.progress(&mut self.registry)?;
-        // Nobody takes what comes after the user has gone, and the end of the connection is no news then.
+        // After the user has gone nothing is received any more, and the end of the connection is no error.
         if matches!(self.stage, Stage::Open) {
             moved |= self.lanes.1.progress(&mut self.registry)?;
         }
@@ -164,7 +166,7 @@ impl Pair {
 
     pub(super) fn reached(&self, came: u64, left: u64) -> Reached {
         let (sent, received) = (self.lanes.0.done(), self.lanes.1.done());
-        // What the peer says has come to it has left, though the plugin may not say so any more.
+        // What the peer has received has left, even if the plugin cannot report that any more.
         let has_left = sent >= left || self.ended.is_some_and(|ended| ended.came >= left);
         if received >= came && has_left {
             return Reached::All;
@@ -176,15 +178,15 @@ impl Pair {
         }
     }
 
-    /// Why it is broken.
+    /// The cause, if it is broken.
     pub(super) fn why(&self) -> Option<String> {
         self.broken.clone()
     }
 
-    /// Its user goes. The memory stays until the peer's user has gone, too.
+    /// Its user goes. The memory is kept until the peer's user has gone, too.
     pub(super) fn close(&mut self, buffer: Arc<Buffer>, shared: &mut Shared<'_>) {
         let counts = Counts { left: self.lanes.0.pushed(), came: self.lanes.1.done() };
-        // A rendezvous that is gone has told the peer why.
+        // If the rendezvous is gone, it has reported the cause to the peer.
         let _ = shared.place.mail(self.rank, &Letter::end(self.name, counts));
         self.stage = Stage::Closing { _buffer: buffer };
     }
@@ -197,29 +199,29 @@ impl Pair {
     }
 
     pub(super) fn is_connecting(&self) -> bool {
-        self.opening.is_asked()
+        self.opening.is_requested()
     }
 
-    /// Whether the plugin is done with what was sent, as far as the peer wants it.
+    /// Whether the plugin has completed all sends that the peer still receives.
     pub(super) fn has_sent(&self) -> bool {
         self.lanes.0.is_idle() || self.ended.is_some() || self.broken.is_some()
     }
 
-    /// Whether it has no user here.
+    /// Whether it has no user on this rank.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Invited(_) | Stage::Closed)
     }
 
-    /// Whether both users have gone: no letter will name it again.
+    /// Whether both users have gone, so that no letter names it again.
     pub(super) fn is_forgotten(&self) -> bool {
         self.ended.is_some() && matches!(self.stage, Stage::Closed)
     }
 }
 
-/// What one end mails the other.
+/// A letter from one end to the other, by the rendezvous.
 #[derive(Debug)]
 pub(super) enum Letter {
-    /// Where to connect to.
+    /// The handle to connect to.
     Handle(PairName, Handle),
     /// Its user has gone.
     End(PairName, Counts),
@@ -243,7 +245,7 @@ impl Letter {
         [Self::head(END, name), [left.to_le_bytes(), came.to_le_bytes()].concat()].concat()
     }
 
-    /// None: it is of no pair.
+    /// None if the letter is not about a pair.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (scope, rest) = rest.split_first_chunk()?;
@@ -286,17 +288,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_had_sent_when_it_closed_is_due_and_what_it_had_not_never_comes() {
+    fn after_a_peers_close_only_messages_that_it_had_sent_are_due() {
         let mut pair = Pair::new(NAME, 1, 0, 0);
         assert_eq!(pair.reached(0, 0), Reached::All);
         assert_eq!(pair.reached(1, 0), Reached::NotYet);
         pair.ended = Some(Counts { left: 1, came: 1 });
         assert_eq!(pair.reached(1, 1), Reached::NotYet, "sent before it closed");
-        assert_eq!(pair.reached(0, 1), Reached::All, "the peer says that it came");
+        assert_eq!(pair.reached(0, 1), Reached::All, "the peer has received it");
         assert_eq!(pair.reached(2, 1), Reached::Closed);
         assert_eq!(pair.reached(1, 2), Reached::Closed);
         pair.broken = Some(String::new());
         assert_eq!(pair.reached(1, 1), Reached::Broken, "it was due");
-        assert_eq!(pair.reached(2, 1), Reached::Closed, "which the break follows from");
+        assert_eq!(pair.reached(2, 1), Reached::Closed, "the connection ends because of that");
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct Peer {
     incoming: VecDeque<Incoming>,
     /// The number of the first of those.
     first: u64,
-    /// By way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
+    /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 3],
     /// Nothing more can be sent to the peer.
     is_closed: bool,
@@ -84,7 +84,7 @@ struct Incoming {
     len: usize,
     /// Its number on the bulk lane.
     posted: Option<u64>,
-    /// Its memory if no receive took it in time.
+    /// Its own memory, if no receive took it in time.
     spill: Option<Vec<u8>>,
     claim: Option<Claim>,
     over: bool,
@@ -113,7 +113,7 @@ impl Peer {
 
     /// Requests a pair of comms, once.
     pub(super) fn open(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<(), GroupError> {
-        self.openings[way as usize].ask(self.rank, self.device, &[way.number()], shared)
+        self.openings[way as usize].request(self.rank, self.device, &[way.number()], shared)
     }
 
     /// The peer's handle has arrived.
@@ -123,9 +123,9 @@ impl Peer {
         shared: &mut Shared<'_>,
     ) -> Result<(), GroupError> {
         let nonsense =
-            || GroupError::Bootstrap(format!("rank {} sent a handle that is none", self.rank));
+            || GroupError::Bootstrap(format!("rank {} sent an invalid handle", self.rank));
         if let Some(letter) = pair::Letter::read(letter) {
-            self.told_of_pair(letter, shared);
+            self.pair_letter(letter, shared);
             return Ok(());
         }
         let (number, bytes) = letter.split_first().ok_or_else(nonsense)?;
@@ -140,7 +140,7 @@ impl Peer {
     pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = false;
         for way in Way::ALL {
-            if self.openings[way as usize].is_asked() {
+            if self.openings[way as usize].is_requested() {
                 moved |= self.connect(way, shared)?;
             }
         }
@@ -183,7 +183,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// It has left, and a connection with it has ended. Returns whether all have.
+    /// The peer has left, and a connection with it has ended. Returns whether all have.
     pub(super) fn left(&mut self) -> bool {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way as usize] = true,
@@ -204,8 +204,8 @@ impl Peer {
             && self.pairs.iter().all(Pair::is_over)
     }
 
-    /// The minimum of progress that brings what this peer sends, for a rank that waits for it. A short message does not prove that the
-    /// awaited one will come: if it is the awaited one, the wait ends.
+    /// The least progress that receives what this peer sends, for a rank that waits for it. A short message does not
+    /// count as progress towards the awaited one: if it is the awaited one, the wait ends.
     pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
         let before = self.receiver.parts();
         let done = (self.data.1.posted(), self.bulk.1.posted());
@@ -283,7 +283,7 @@ impl Peer {
         }
     }
 
-    /// A receive takes a long message whose header came before it.
+    /// Matches a receive with a long message whose header came earlier.
     pub(super) fn claim(
         &mut self,
         ordinal: u64,
@@ -302,9 +302,9 @@ impl Peer {
     /// Posts receives for long messages in order. A message without a receive that comes before one with a receive goes to memory of its
     /// own.
     fn post_long(&mut self) -> Result<(), GroupError> {
-        let asked = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
-        let Some(asked) = asked else { return Ok(()) };
-        for incoming in self.incoming.iter_mut().take(asked + 1) {
+        let last_claimed = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
+        let Some(last_claimed) = last_claimed else { return Ok(()) };
+        for incoming in self.incoming.iter_mut().take(last_claimed + 1) {
             if incoming.posted.is_some() {
                 continue;
             }
@@ -414,7 +414,7 @@ impl Peer {
         self.data.1.done()
     }
 
-    /// The oldest part of a collective that came through a slot.
+    /// The oldest part of a collective that was received in a slot.
     pub(super) fn held(&self) -> Option<Arrival> {
         self.receiver.held()
     }
@@ -434,7 +434,8 @@ impl Peer {
 
     /// Whether a connection with it is requested and not open yet.
     pub(super) fn is_connecting(&self) -> bool {
-        self.openings.iter().any(Opening::is_asked) || self.pairs.iter().any(Pair::is_connecting)
+        self.openings.iter().any(Opening::is_requested)
+            || self.pairs.iter().any(Pair::is_connecting)
     }
 
     /// Whether the plugin has completed everything that this rank sends.
@@ -472,15 +473,15 @@ impl Peer {
         buffer: Arc<Buffer>,
         shared: &mut Shared<'_>,
     ) {
-        // One that was never opened ends all the same: the peer may have opened its own.
+        // A pair that was never opened here is closed too: the peer may have opened its end.
         let pair = self.pair_or_new(name, shared.rank);
         pair.close(buffer, shared);
         pair.progress();
         self.pairs.retain(|pair| !pair.is_forgotten());
     }
 
-    fn told_of_pair(&mut self, letter: pair::Letter, shared: &mut Shared<'_>) {
-        self.pair_or_new(letter.name(), shared.rank).told(letter, shared);
+    fn pair_letter(&mut self, letter: pair::Letter, shared: &mut Shared<'_>) {
+        self.pair_or_new(letter.name(), shared.rank).received(letter, shared);
         self.pairs.retain(|pair| !pair.is_forgotten());
     }
 

@@ -1,4 +1,4 @@
-//! Registered memory: the buffers that a group knows, and their regions on each comm.
+//! Registered memory: the buffers of a group, and their regions on each comm.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ pub(super) fn fingerprint<O: Schema>() -> u64 {
 /// What ranks have sent each other about their types.
 #[derive(Debug, Default)]
 pub(crate) struct Schemas {
-    /// Peers that know a type of this rank.
+    /// Peers that have the schema of a type of this rank.
     sent: HashSet<(usize, u64)>,
     /// Types of peers, for error messages.
     known: HashMap<(usize, u64), String>,
@@ -253,7 +253,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                     return Err(GroupError::Usage("this object was received before".to_owned()));
                 }
                 Stage::Looking => {
-                    if !self.look(state)? {
+                    if !self.has_arrived(state)? {
                         return Ok(false);
                     }
                 }
@@ -291,7 +291,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Wanted { scope, space: *space, source: *source, tag: *tag, element, place }
     }
 
-    fn look(&mut self, state: &mut State) -> Result<bool, GroupError> {
+    fn has_arrived(&mut self, state: &mut State) -> Result<bool, GroupError> {
         let Some((envelope, _)) = state.mesh.probe(&self.wanted(Place::empty())) else {
             if let Some(peer) = self.source {
                 state.mesh.reach(peer)?;

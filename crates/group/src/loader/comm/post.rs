@@ -28,7 +28,7 @@ impl SendComm {
         Region::of(&self.0, memory)
     }
 
-    /// Sends a place, which lies in the region. `None`: the plugin cannot post it now, call again.
+    /// Sends a place, which is in the region. `None`: the plugin cannot post it now, call again.
     pub(crate) fn post(
         &self,
         place: Place,
@@ -57,7 +57,7 @@ impl ReceiveComm {
         Region::of(&self.0, memory)
     }
 
-    /// Receives one message into a place, which lies in the region. `None`: call again.
+    /// Receives one message into a place, which is in the region. `None`: call again.
     pub(crate) fn post(
         &self,
         place: Place,

@@ -166,7 +166,7 @@ impl HandlePlace {
 
     pub(super) fn as_mut_ptr(&mut self) -> *mut c_void {
         let whole: *mut Self = self;
-        // SAFETY: the handle lies in the whole; a pointer made from that may also reach the guards.
+        // SAFETY: the handle is within the whole; a pointer made from that may also reach the guards.
         unsafe { whole.cast::<u8>().add(GUARD_BYTES) }.cast()
     }
 }
