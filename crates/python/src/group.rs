@@ -181,7 +181,7 @@ impl Group {
         })
     }
 
-    /// The root's `data` becomes everybody's.
+    /// Every rank's `data` becomes the root's.
     #[pyo3(signature = (data, root=0))]
     fn broadcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<()> {
         let mut data = Array::writing(data, "data")?;
