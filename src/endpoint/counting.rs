@@ -1,7 +1,7 @@
 //! Counts messages per comm and parts per rail, into rows of `types::counts`.
 
 use counters::{Counter, Direction, Key, Kind};
-use proto::stall::Want;
+use proto::stall::WaitsFor;
 use proto::{ChannelId, Flow, Moment, Slot};
 
 use super::Endpoint;
@@ -158,8 +158,8 @@ impl Endpoint {
         comm.seen.refused();
         let counter = match self.core.connection(slot) {
             Some(Flow::Send(flow)) => match flow.refused_for() {
-                Want::Receive => Counter::WaitsReceive,
-                Want::Credit => Counter::WaitsCredit,
+                WaitsFor::Receive => Counter::WaitsReceive,
+                WaitsFor::Credit => Counter::WaitsCredit,
                 _ => Counter::WaitsRoom,
             },
             Some(Flow::Receive(flow)) if flow.has_room() => Counter::WaitsQueue,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use counters::Counter;
 use proto::channel::PeerReport;
 use proto::connection::Connection as _;
-use proto::stall::{self, Late, Sight, There};
+use proto::stall::{self, ConnectionState, Late, There};
 use proto::{ChannelId, Moment, Slot};
 
 use super::Endpoint;
@@ -228,8 +228,12 @@ impl Endpoint {
         let Waiter { waiting, slot, channel, waited } = *waiter;
         let seat = slot.or_else(|| self.connecting(waiter));
         let flow = seat.and_then(|slot| self.core.connection(slot));
-        let met = Sight { want: stall::Want::Accept, open: true, ..Sight::default() };
-        let here = flow.map_or(met, |flow| flow.sight());
+        let met = ConnectionState {
+            waits_for: stall::WaitsFor::Accept,
+            open: true,
+            ..ConnectionState::default()
+        };
+        let here = flow.map_or(met, |flow| flow.connection_state());
         let about = told.and_then(|told| told.about).map(|(_, about)| about);
         let about = about.filter(|about| Some(about.name.slot) == slot);
         let idle = told.map_or(Duration::ZERO, |told| told.idle);
@@ -248,7 +252,7 @@ impl Endpoint {
             silent,
             idle: idle >= waited / 2,
             unconsumed,
-            sight: about.map(|about| about.sight),
+            state: about.map(|about| about.state),
             missing,
             slow: slot.and_then(|slot| self.comms.at(slot)).is_some_and(|comm| comm.seen.slow),
         };
@@ -268,7 +272,7 @@ impl Endpoint {
             waited,
             late,
             here,
-            there: there.sight,
+            there: there.state,
             rail,
             silent: channel.map_or(waited, |channel| self.core.silence(channel)),
             idle,
@@ -325,7 +329,7 @@ impl Endpoint {
                     .map_or_else(String::new, |peer| peer.name.to_string()),
                 is_closing: comm.is_closing,
                 requests: comm.requests(),
-                here: flow.map_or_else(Sight::default, |flow| flow.sight()),
+                here: flow.map_or_else(ConnectionState::default, |flow| flow.connection_state()),
                 waited: comm
                     .seen
                     .since()

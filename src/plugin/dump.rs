@@ -12,7 +12,9 @@ use super::device::host_name;
 use super::json::{Object, array};
 use super::{registry, stats};
 use crate::types::counts;
-use crate::types::stall::{ConnectionSnapshot, RailSnapshot, Sight, Snapshot, Waiting, Want};
+use crate::types::stall::{
+    ConnectionSnapshot, ConnectionState, RailSnapshot, Snapshot, Waiting, WaitsFor,
+};
 
 /// The version of the dump's format.
 const FORMAT: u32 = 1;
@@ -120,16 +122,16 @@ fn rail(rail: &RailSnapshot) -> String {
 }
 
 fn connection(connection: &ConnectionSnapshot) -> String {
-    let Sight { want, begun, done, .. } = connection.here;
-    let (waits_for, rail) = match want {
-        Want::Nothing => ("nothing", None),
-        Want::Receive => ("a receive", None),
-        Want::Credit => ("credit", None),
-        Want::Room => ("room for packets", None),
-        Want::Data { rail } => ("data", rail),
-        Want::Done => ("done", None),
-        Want::Message => ("a message", None),
-        Want::Accept => ("accept", None),
+    let ConnectionState { waits_for, begun, done, .. } = connection.here;
+    let (waits_for, rail) = match waits_for {
+        WaitsFor::Nothing => ("nothing", None),
+        WaitsFor::Receive => ("a receive", None),
+        WaitsFor::Credit => ("credit", None),
+        WaitsFor::Room => ("room for packets", None),
+        WaitsFor::Data { rail } => ("data", rail),
+        WaitsFor::Done => ("done", None),
+        WaitsFor::Message => ("a message", None),
+        WaitsFor::Accept => ("accept", None),
     };
     let direction = match connection.waiting {
         Waiting::Sending => "send",

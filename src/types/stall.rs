@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub(crate) use proto::stall::{Late, Sight, Want};
+pub(crate) use proto::stall::{ConnectionState, Late, WaitsFor};
 
 use crate::label::Label;
 
@@ -23,8 +23,8 @@ pub(crate) struct Stall {
     pub(crate) peer: Option<String>,
     pub(crate) waited: Duration,
     pub(crate) late: Late,
-    pub(crate) here: Sight,
-    pub(crate) there: Option<Sight>,
+    pub(crate) here: ConnectionState,
+    pub(crate) there: Option<ConnectionState>,
     /// The name of the late rail.
     pub(crate) rail: Option<String>,
     /// How long nothing was heard of the peer.
@@ -53,7 +53,7 @@ pub(crate) struct ConnectionSnapshot {
     pub(crate) peer: String,
     pub(crate) is_closing: bool,
     pub(crate) requests: u32,
-    pub(crate) here: Sight,
+    pub(crate) here: ConnectionState,
     pub(crate) waited: Duration,
     /// Of the channel: how long nothing was heard, packets unconsumed, and whether it lives.
     pub(crate) silent: Duration,

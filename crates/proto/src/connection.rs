@@ -7,7 +7,7 @@ use super::account::Account;
 use super::frame::{Frame, Inline};
 use super::ids::{Moment, Name};
 use super::message::MessageId;
-use super::stall::Sight;
+use super::stall::ConnectionState;
 
 /// How urgent a connection's pending frames are. The last two make a packet leave; when a packet leaves, all pending
 /// frames join it.
@@ -148,8 +148,8 @@ pub trait Connection: fmt::Debug {
     fn ended(&mut self, failed: bool, now: Moment);
 
     /// Its progress, and what it waits for: for stall reports.
-    fn sight(&self) -> Sight {
-        Sight::default()
+    fn connection_state(&self) -> ConnectionState {
+        ConnectionState::default()
     }
 
     /// The peer's name for this connection, once it is known.

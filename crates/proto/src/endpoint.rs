@@ -2,11 +2,11 @@
 //! of [`Perform`].
 //!
 //! ```text
-//!  call ──▶ connection ──▶ touch: does it owe frames, does it wait?      progress:  send what is due
-//!                            │                                                      take events
-//!                            ▼                                                      read cells and inboxes
-//!              pending list of its channel ──compose──▶ packets                       send what that gave rise to
-//!                                                                                   cells, letters, ends
+//!  call ──▶ connection ──▶ touch: pending frames? waits?              progress:  send what is due
+//!                            │                                                  take events
+//!                            ▼                                                  read cells and inboxes
+//!              pending list of its channel ──compose──▶ packets                 send what follows from that
+//!                                                                               cells, letters, ends
 //! ```
 //!
 //! Every call and every event takes the same path; rare cases are function calls on it. Nothing here blocks, or

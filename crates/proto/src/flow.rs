@@ -15,7 +15,7 @@ use super::message::MessageId;
 use super::receive::{Copy, Place, ReceiveFlow, Tagged};
 use super::send::{Outgoing, PartWrite, SendFlow};
 use super::setup::{Answer, Connecting};
-use super::stall::{Sight, Want};
+use super::stall::{ConnectionState, WaitsFor};
 
 /// One connection.
 #[derive(Debug)]
@@ -314,14 +314,14 @@ impl Connection for Flow {
         }
     }
 
-    fn sight(&self) -> Sight {
+    fn connection_state(&self) -> ConnectionState {
         match self {
             Self::Connecting(connecting) => {
-                let want = if connecting.waits() { Want::Accept } else { Want::Room };
-                Sight { want, open: true, ..Sight::default() }
+                let waits_for = if connecting.waits() { WaitsFor::Accept } else { WaitsFor::Room };
+                ConnectionState { waits_for, open: true, ..ConnectionState::default() }
             }
-            Self::Send(flow) => flow.sight(),
-            Self::Receive(flow) => flow.sight(),
+            Self::Send(flow) => flow.connection_state(),
+            Self::Receive(flow) => flow.connection_state(),
         }
     }
 

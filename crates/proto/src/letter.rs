@@ -15,7 +15,7 @@ use super::counts::{Counts, PeerCounts};
 use super::frame::Keys;
 use super::ids::{Epoch, Generation, Name, Nonce, PacketNumber, Slot};
 use super::memory::Lease;
-use super::stall::{Sight, Want};
+use super::stall::{ConnectionState, WaitsFor};
 
 pub const LETTER_WORDS: usize = 8 + MAX_DATA_RAILS;
 
@@ -143,7 +143,7 @@ pub struct Status {
 pub struct About {
     /// The recipient's name for the connection.
     pub name: Name,
-    pub sight: Sight,
+    pub state: ConnectionState,
 }
 
 impl Letter {
@@ -178,11 +178,11 @@ impl Letter {
             }
             Body::Status(status) => {
                 words[2] = u64::from(status.consumed.get()) | u64::from(status.asked.get()) << 32;
-                if let Some(About { name, sight }) = status.about {
-                    let (code, rail) = sight.want.code();
+                if let Some(About { name, state }) = status.about {
+                    let (code, rail) = state.waits_for.code();
                     words[3] = name_bits(name);
-                    words[4] = u64::from(sight.begun) | u64::from(sight.done) << 32;
-                    words[5] = u64::from(code) | u64::from(rail) << 8 | u64::from(sight.open) << 16;
+                    words[4] = u64::from(state.begun) | u64::from(state.done) << 32;
+                    words[5] = u64::from(code) | u64::from(rail) << 8 | u64::from(state.open) << 16;
                 }
                 words[6] = status.idle_ms.into();
                 put_counts(&status.counts, &mut words);
@@ -255,13 +255,13 @@ fn name_of(bits: u64) -> Option<Name> {
 }
 
 fn about_of(words: &[u64; LETTER_WORDS]) -> Option<About> {
-    let sight = Sight {
-        want: Want::of((low8(words[5]), low8(words[5] >> 8)))?,
+    let state = ConnectionState {
+        waits_for: WaitsFor::of((low8(words[5]), low8(words[5] >> 8)))?,
         open: words[5] >> 16 & 1 != 0,
         begun: low32(words[4]),
         done: low32(words[4] >> 32),
     };
-    Some(About { name: name_of(words[3])?, sight })
+    Some(About { name: name_of(words[3])?, state })
 }
 
 fn put_counts(counts: &PeerCounts, words: &mut [u64; LETTER_WORDS]) {
@@ -318,8 +318,11 @@ mod tests {
                 failed: !flag,
                 idle_ms: 77,
                 about: about.map(|name| {
-                    let want = Want::Data { rail: Some(2) };
-                    About { name, sight: Sight { want, open: true, begun: u32::MAX, done: 3 } }
+                    let waits_for = WaitsFor::Data { rail: Some(2) };
+                    About {
+                        name,
+                        state: ConnectionState { waits_for, open: true, begun: u32::MAX, done: 3 },
+                    }
                 }),
             };
             let trial = Body::Trial(Trial { rail: 3, number: 15, answers: flag });

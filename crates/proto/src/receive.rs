@@ -15,9 +15,9 @@ mod ending;
 mod inline;
 mod lost;
 mod posting;
-mod sight;
 mod slot;
 mod tagged;
+mod waiting;
 
 use crate::line::Line;
 

@@ -17,8 +17,8 @@ mod lost;
 mod matching;
 mod parts;
 mod record;
-mod sight;
 mod submit;
+mod waiting;
 
 use crate::capabilities::ImmediateWidth;
 use crate::limits::MAX_GROUP;
@@ -35,7 +35,7 @@ use super::fault::{Breach, Fault, Violation};
 use super::frame::{Fin, FinStatus, Frame, Lines, RailNote, RailState};
 use super::ids::Name;
 use super::message::{Cut, MessageId, Source};
-use super::stall::Want;
+use super::stall::WaitsFor;
 use super::terms::Terms;
 use super::unadvertised::Unadvertised;
 use super::window::RECORDS;
@@ -92,7 +92,7 @@ pub struct SendFlow {
     /// The last `isend` was refused: NCCL waits for an advert or for credit.
     refused_caller: bool,
     /// What the refused `isend` waits for.
-    refused_for: Want,
+    refused_for: WaitsFor,
     /// This side has closed, or the channel has failed: posted parts are not waited for any more.
     cut_off: bool,
     cut: Option<Cut>,
@@ -155,7 +155,7 @@ impl SendFlow {
             fault: None,
             refused: None,
             refused_caller: false,
-            refused_for: Want::Nothing,
+            refused_for: WaitsFor::Nothing,
             cut_off: false,
             cut: None,
             ending: Ending::default(),

@@ -4,7 +4,7 @@
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Want {
+pub enum WaitsFor {
     /// Neither the peer nor the fabric.
     #[default]
     Nothing,
@@ -26,8 +26,8 @@ pub enum Want {
 
 /// The progress of one end of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sight {
-    pub want: Want,
+pub struct ConnectionState {
+    pub waits_for: WaitsFor,
     /// NCCL has a request open here, or was there to try again.
     pub open: bool,
     /// Messages that this end has begun: sent, or receives posted. The count wraps.
@@ -46,7 +46,7 @@ pub struct There {
     /// Packets that were written and that it has not consumed.
     pub unconsumed: u32,
     /// Its own view of this connection.
-    pub sight: Option<Sight>,
+    pub state: Option<ConnectionState>,
     /// A data rail on which it has completed more parts than have arrived here.
     pub missing: Option<u8>,
     /// Earlier waits on this connection ended, but late.
@@ -91,39 +91,39 @@ impl Late {
 }
 
 /// What is late, after this end has waited for long.
-pub fn late(here: &Sight, there: &There) -> Late {
-    let sight = there.sight.unwrap_or_default();
+pub fn late(here: &ConnectionState, there: &There) -> Late {
+    let state = there.state.unwrap_or_default();
     if there.silent {
         return Late::Peer;
     }
     // What is in flight does not depend on NCCL's polls.
-    match here.want {
-        Want::Data { rail: Some(rail) } => return Late::Data { rail: Some(rail) },
-        Want::Room if there.unconsumed > 0 => return Late::Reader,
-        Want::Room => return Late::Packets { ours: true },
-        Want::Message | Want::Data { rail: None } if there.missing.is_some() => {
+    match here.waits_for {
+        WaitsFor::Data { rail: Some(rail) } => return Late::Data { rail: Some(rail) },
+        WaitsFor::Room if there.unconsumed > 0 => return Late::Reader,
+        WaitsFor::Room => return Late::Packets { ours: true },
+        WaitsFor::Message | WaitsFor::Data { rail: None } if there.missing.is_some() => {
             return Late::Data { rail: there.missing };
         }
         _ => {}
     }
-    if there.idle && sight.open {
+    if there.idle && state.open {
         return Late::Caller;
     }
-    let is_ahead = is_after(sight.begun, here.begun);
-    match (here.want, sight.want) {
-        (Want::Message | Want::Data { .. }, Want::Data { rail }) => Late::Data { rail },
-        (Want::Data { .. }, _) => Late::Data { rail: None },
+    let is_ahead = is_after(state.begun, here.begun);
+    match (here.waits_for, state.waits_for) {
+        (WaitsFor::Message | WaitsFor::Data { .. }, WaitsFor::Data { rail }) => Late::Data { rail },
+        (WaitsFor::Data { .. }, _) => Late::Data { rail: None },
         // What this end waits for is on its way from the peer.
-        (Want::Receive | Want::Credit, _) if is_ahead => Late::Packets { ours: false },
-        (Want::Message, Want::Room) => Late::Packets { ours: false },
-        (Want::Message, Want::Receive) => Late::Packets { ours: true },
-        (Want::Receive | Want::Credit, _) if there.slow => Late::Reader,
-        (Want::Receive, _) => Late::Receive,
-        (Want::Credit, _) => Late::Credit,
-        (Want::Message, _) => Late::Send,
-        (Want::Done, _) => Late::Done,
-        (Want::Accept, _) => Late::Accept,
-        (Want::Nothing | Want::Room, _) => Late::Nothing,
+        (WaitsFor::Receive | WaitsFor::Credit, _) if is_ahead => Late::Packets { ours: false },
+        (WaitsFor::Message, WaitsFor::Room) => Late::Packets { ours: false },
+        (WaitsFor::Message, WaitsFor::Receive) => Late::Packets { ours: true },
+        (WaitsFor::Receive | WaitsFor::Credit, _) if there.slow => Late::Reader,
+        (WaitsFor::Receive, _) => Late::Receive,
+        (WaitsFor::Credit, _) => Late::Credit,
+        (WaitsFor::Message, _) => Late::Send,
+        (WaitsFor::Done, _) => Late::Done,
+        (WaitsFor::Accept, _) => Late::Accept,
+        (WaitsFor::Nothing | WaitsFor::Room, _) => Late::Nothing,
     }
 }
 
@@ -131,7 +131,7 @@ fn is_after(one: u32, other: u32) -> bool {
     one.wrapping_sub(other).cast_signed() > 0
 }
 
-impl Want {
+impl WaitsFor {
     /// The encoding in a letter: a number; and the rail + 1, or 0.
     pub(crate) const fn code(self) -> (u8, u8) {
         match self {
@@ -168,98 +168,102 @@ impl Want {
 mod tests {
     use super::*;
 
-    const WANTS: [Want; 9] = [
-        Want::Nothing,
-        Want::Receive,
-        Want::Credit,
-        Want::Room,
-        Want::Data { rail: None },
-        Want::Data { rail: Some(3) },
-        Want::Done,
-        Want::Message,
-        Want::Accept,
+    const ALL_WAITS: [WaitsFor; 9] = [
+        WaitsFor::Nothing,
+        WaitsFor::Receive,
+        WaitsFor::Credit,
+        WaitsFor::Room,
+        WaitsFor::Data { rail: None },
+        WaitsFor::Data { rail: Some(3) },
+        WaitsFor::Done,
+        WaitsFor::Message,
+        WaitsFor::Accept,
     ];
 
-    fn here(want: Want) -> Sight {
-        Sight { want, open: true, begun: 5, done: 4 }
+    fn here(waits_for: WaitsFor) -> ConnectionState {
+        ConnectionState { waits_for, open: true, begun: 5, done: 4 }
     }
 
-    fn says(want: Want) -> There {
-        let sight = Sight { want, open: want != Want::Nothing, begun: 5, done: 5 };
-        There { sight: Some(sight), ..There::default() }
+    fn says(waits_for: WaitsFor) -> There {
+        let state =
+            ConnectionState { waits_for, open: waits_for != WaitsFor::Nothing, begun: 5, done: 5 };
+        There { state: Some(state), ..There::default() }
     }
 
     #[test]
     fn a_peer_that_does_not_answer_is_late_whatever_is_waited_for() {
-        for want in WANTS {
-            let there = There { silent: true, ..says(Want::Message) };
-            assert_eq!(late(&here(want), &there), Late::Peer);
+        for waits_for in ALL_WAITS {
+            let there = There { silent: true, ..says(WaitsFor::Message) };
+            assert_eq!(late(&here(waits_for), &there), Late::Peer);
         }
     }
 
     #[test]
     fn a_caller_that_does_not_poll_is_late_only_where_it_has_something_to_poll() {
-        for (want, without) in [
-            (Want::Receive, Late::Receive),
-            (Want::Credit, Late::Credit),
-            (Want::Message, Late::Send),
-            (Want::Done, Late::Done),
+        for (waits_for, without) in [
+            (WaitsFor::Receive, Late::Receive),
+            (WaitsFor::Credit, Late::Credit),
+            (WaitsFor::Message, Late::Send),
+            (WaitsFor::Done, Late::Done),
         ] {
-            let mut there = There { idle: true, ..says(Want::Nothing) };
-            assert_eq!(late(&here(want), &there), without);
-            there.sight.as_mut().unwrap().open = true;
-            assert_eq!(late(&here(want), &there), Late::Caller);
+            let mut there = There { idle: true, ..says(WaitsFor::Nothing) };
+            assert_eq!(late(&here(waits_for), &there), without);
+            there.state.as_mut().unwrap().open = true;
+            assert_eq!(late(&here(waits_for), &there), Late::Caller);
             there.idle = false;
-            assert_eq!(late(&here(want), &there), without);
+            assert_eq!(late(&here(waits_for), &there), without);
         }
     }
 
     #[test]
     fn data_is_late_on_the_rail_that_either_end_knows_of() {
         let rail = Late::Data { rail: Some(3) };
-        let ours = here(Want::Data { rail: Some(3) });
-        assert_eq!(late(&ours, &There { idle: true, ..says(Want::Message) }), rail);
-        let waits = [here(Want::Message), here(Want::Data { rail: None })];
+        let ours = here(WaitsFor::Data { rail: Some(3) });
+        assert_eq!(late(&ours, &There { idle: true, ..says(WaitsFor::Message) }), rail);
+        let waits = [here(WaitsFor::Message), here(WaitsFor::Data { rail: None })];
         for here in waits {
-            let there = There { missing: Some(3), ..says(Want::Nothing) };
+            let there = There { missing: Some(3), ..says(WaitsFor::Nothing) };
             assert_eq!(late(&here, &there), rail);
-            assert_eq!(late(&here, &says(Want::Data { rail: Some(3) })), rail);
+            assert_eq!(late(&here, &says(WaitsFor::Data { rail: Some(3) })), rail);
         }
-        assert_eq!(late(&waits[1], &says(Want::Nothing)), Late::Data { rail: None });
+        assert_eq!(late(&waits[1], &says(WaitsFor::Nothing)), Late::Data { rail: None });
     }
 
     #[test]
     fn packets_are_late_where_they_are_unread_unsent_or_under_way() {
-        let unread = There { unconsumed: 2, ..says(Want::Nothing) };
-        assert_eq!(late(&here(Want::Room), &unread), Late::Reader);
-        assert_eq!(late(&here(Want::Room), &says(Want::Nothing)), Late::Packets { ours: true });
-        let mut ahead = says(Want::Message);
-        ahead.sight.as_mut().unwrap().begun = 6;
+        let unread = There { unconsumed: 2, ..says(WaitsFor::Nothing) };
+        assert_eq!(late(&here(WaitsFor::Room), &unread), Late::Reader);
+        assert_eq!(
+            late(&here(WaitsFor::Room), &says(WaitsFor::Nothing)),
+            Late::Packets { ours: true }
+        );
+        let mut ahead = says(WaitsFor::Message);
+        ahead.state.as_mut().unwrap().begun = 6;
         let under_way = Late::Packets { ours: false };
-        assert_eq!(late(&here(Want::Receive), &ahead), under_way, "it has posted more");
-        assert_eq!(late(&here(Want::Message), &says(Want::Room)), under_way);
+        assert_eq!(late(&here(WaitsFor::Receive), &ahead), under_way, "it has posted more");
+        assert_eq!(late(&here(WaitsFor::Message), &says(WaitsFor::Room)), under_way);
     }
 
     #[test]
     fn a_peer_whose_receives_come_late_one_after_the_other_reads_slowly() {
-        for want in [Want::Receive, Want::Credit] {
-            let there = There { slow: true, ..says(Want::Nothing) };
-            assert_eq!(late(&here(want), &there), Late::Reader);
+        for waits_for in [WaitsFor::Receive, WaitsFor::Credit] {
+            let there = There { slow: true, ..says(WaitsFor::Nothing) };
+            assert_eq!(late(&here(waits_for), &there), Late::Reader);
         }
-        let there = There { slow: true, ..says(Want::Nothing) };
-        assert_eq!(late(&here(Want::Message), &there), Late::Send);
+        let there = There { slow: true, ..says(WaitsFor::Nothing) };
+        assert_eq!(late(&here(WaitsFor::Message), &there), Late::Send);
     }
 
     #[test]
     fn only_callers_are_late_where_the_protocol_has_done_its_part() {
-        for (want, who) in [
-            (Want::Receive, Late::Receive),
-            (Want::Credit, Late::Credit),
-            (Want::Message, Late::Send),
-            (Want::Accept, Late::Accept),
-            (Want::Nothing, Late::Nothing),
+        for (waits_for, who) in [
+            (WaitsFor::Receive, Late::Receive),
+            (WaitsFor::Credit, Late::Credit),
+            (WaitsFor::Message, Late::Send),
+            (WaitsFor::Accept, Late::Accept),
+            (WaitsFor::Nothing, Late::Nothing),
         ] {
-            let late = late(&here(want), &says(Want::Nothing));
+            let late = late(&here(waits_for), &says(WaitsFor::Nothing));
             assert_eq!(late, who);
             assert!(late.is_of_callers());
         }
@@ -267,13 +271,13 @@ mod tests {
 
     #[test]
     fn a_want_is_read_as_it_was_written() {
-        for want in WANTS {
-            assert_eq!(Want::of(want.code()), Some(want));
+        for waits_for in ALL_WAITS {
+            assert_eq!(WaitsFor::of(waits_for.code()), Some(waits_for));
         }
         let codes = (0..=u8::MAX).flat_map(|code| (0..=u8::MAX).map(move |rail| (code, rail)));
         for code in codes {
-            if let Some(want) = Want::of(code) {
-                assert_eq!(want.code(), code);
+            if let Some(waits_for) = WaitsFor::of(code) {
+                assert_eq!(waits_for.code(), code);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use crate::types::stall::{Late, Sight, Stall, Uncalled, Waiting};
+use crate::types::stall::{ConnectionState, Late, Stall, Uncalled, Waiting};
 
 impl Display for Stall {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -99,8 +99,8 @@ impl Display for Uncalled {
     }
 }
 
-fn counts(sight: &Sight, begun: &str) -> String {
-    format!("{} {begun}, {} complete", sight.begun, sight.done)
+fn counts(state: &ConnectionState, begun: &str) -> String {
+    format!("{} {begun}, {} complete", state.begun, state.done)
 }
 
 fn seconds(time: Duration) -> String {

@@ -81,13 +81,13 @@ impl Inquiry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stall::Sight;
+    use crate::stall::ConnectionState;
 
     #[test]
     fn a_question_about_a_connection_is_answered_though_others_follow_it() {
         let mut inquiry = Inquiry::default();
         let name = Name::default();
-        let about = About { name, sight: Sight::default() };
+        let about = About { name, state: ConnectionState::default() };
         inquiry.answer_later(Some(about), Duration::ZERO);
         inquiry.answer_later(None, Duration::from_millis(7));
         assert_eq!(inquiry.pending_answer().map(|about| about.name), Some(name));

@@ -1,9 +1,9 @@
 //! Keepalive and retransmission timers: HELLO until it is echoed, QUERY when the peer is silent, STATUS as the answer.
 //!
 //! ```text
-//!  HELLO:  Due ──sent──▶ Said ──echoed──▶ Echoed          QUERY: heard ──quiet──▶ asked ──quiet, twice as long──▶ asked …
-//!           ▲              │ no echo for a while                    ▲                │ two answers leave a completed
-//!           └──────────────┘                                        └── news ────────┘ packet unconsumed: it is lost
+//!  HELLO:  Due ──sent──▶ Said ──echoed──▶ Echoed      QUERY: heard ──silence──▶ sent ──silence, twice as long──▶ sent …
+//!           ▲              │ no echo for a while                ▲                 │ two answers leave a completed
+//!           └──────────────┘                                    └── news ─────────┘ packet unconsumed: it is lost
 //! ```
 //!
 //! Timeouts count only time in which the endpoint was polled: see [`Patience`].

@@ -154,7 +154,7 @@ impl<C: Connection> Endpoint<C> {
     fn about(&mut self, channel: ChannelId, name: Name) -> Option<About> {
         let tenant = self.table.named(name).filter(|tenant| tenant.channel == channel)?;
         let name = tenant.connection.peer()?;
-        Some(About { name, sight: tenant.connection.sight() })
+        Some(About { name, state: tenant.connection.connection_state() })
     }
 
     /// Reads the cell, then the packets that have arrived, up to a bound.

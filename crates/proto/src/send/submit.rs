@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::frame::{INLINE_WORDS, Inline};
 use crate::line::Line;
 use crate::message::{Cut, MessageId, Source};
-use crate::stall::Want;
+use crate::stall::WaitsFor;
 use crate::terms::{COPIED_AT_MOST, InlineLimits};
 use crate::unadvertised::Sent;
 use crate::window::{RECORDS, bit};
@@ -30,13 +30,13 @@ impl SendFlow {
             return Err(fault);
         }
         if self.free == 0 {
-            self.refused_for = Want::Room;
+            self.refused_for = WaitsFor::Room;
             return Ok(Submit::NotNow);
         }
         let submit = match self.find(message.tag)? {
             Found::Line(line) => self.submit_to(line, message, words, account),
             Found::Unadvertised => Ok(self.submit_unadvertised(message, words, account)),
-            Found::Nothing => Ok(self.not_now(Want::Receive)),
+            Found::Nothing => Ok(self.not_now(WaitsFor::Receive)),
         };
         self.refused_caller = submit == Ok(Submit::NotNow);
         submit
@@ -64,7 +64,7 @@ impl SendFlow {
         if inline && !self.is_better_written(line, len, path) {
             let frame = self.inline_frame(line, true, message.tag, len);
             if INLINE_WORDS + frame.payload_words() > words {
-                return Ok(self.not_now(Want::Room));
+                return Ok(self.not_now(WaitsFor::Room));
             }
             self.written &= !bit(line);
             self.take_line(line, account);
@@ -108,23 +108,23 @@ impl SendFlow {
         account: &mut Account,
     ) -> Submit {
         if !message.host || !InlineLimits::admit(self.terms.inline.unadvertised, message.len) {
-            return self.not_now(Want::Receive);
+            return self.not_now(WaitsFor::Receive);
         }
         // Its advert is on its way, and a write is faster than a copy.
         if self.ahead > 0 && message.len > COPIED_AT_MOST {
-            return self.not_now(Want::Receive);
+            return self.not_now(WaitsFor::Receive);
         }
         let number = self.next_number();
         let frame = self.inline_frame(number, false, message.tag, message.len);
         let cost = credit::cost(frame.len);
         let (messages, used) = (self.unadvertised.len(), self.unadvertised.cost());
         if INLINE_WORDS + frame.payload_words() > words {
-            return self.not_now(Want::Room);
+            return self.not_now(WaitsFor::Room);
         }
         if !credit::fits(cost, messages, used, account.sent)
             || !self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len })
         {
-            return self.not_now(Want::Credit);
+            return self.not_now(WaitsFor::Credit);
         }
         account.sent += cost;
         if !self.terms.grouped {
@@ -137,8 +137,8 @@ impl SendFlow {
 
     /// Refuses a message for now: NCCL tries again.
     #[cold]
-    fn not_now(&mut self, want: Want) -> Submit {
-        self.refused_for = want;
+    fn not_now(&mut self, waits_for: WaitsFor) -> Submit {
+        self.refused_for = waits_for;
         Submit::NotNow
     }
 
