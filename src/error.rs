@@ -1,8 +1,8 @@
-//! What a call can fail with: a cause with the ids and numbers that its sentence needs. No sentence is made on the way:
-//! `abi::words` has them all, and makes one where an error leaves the plugin.
+//! The errors of calls: a cause with the ids and numbers that its sentence needs. `abi::words` has all sentences, and formats one where an
+//! error leaves the plugin.
 //!
-//! What is not small is kept elsewhere: names by [`Label`], why the plugin did not start with the plugin, and what only connect
-//! fails with in [`SetupError`].
+//! Larger data is kept elsewhere: names by [`Label`], why the plugin did not start in the plugin, and errors that only connect has in
+//! [`SetupError`].
 
 use std::fmt;
 
@@ -44,20 +44,20 @@ const EADDRNOTAVAIL: i32 = 99;
 const _: () =
     assert!(size_of::<Error>() <= 32, "errors are returned by value, through every layer");
 
-/// What a cause is of.
+/// What an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     /// The call itself.
     Call,
-    /// A connection to this peer.
+    /// A send connection to this peer.
     Sending(Label),
-    /// A connection from this peer.
+    /// A receive connection from this peer.
     Receiving(Label),
-    /// What both ends of a connection can do.
+    /// The negotiation of what both ends of a connection support.
     Negotiation,
 }
 
-/// What NCCL gives or is given.
+/// An argument or a result of NCCL's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Noun {
     Answer,
@@ -97,7 +97,7 @@ pub(crate) enum Table {
     Regions { device: Label },
 }
 
-/// What only a bug of ours can bring about.
+/// States that only a bug in Ironrail can cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     DeviceWithoutRails,
@@ -112,7 +112,7 @@ pub(crate) enum Operation {
     Data,
 }
 
-/// How memory was to be registered.
+/// How memory is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegisteredBy {
     Host,
@@ -120,7 +120,7 @@ pub(crate) enum RegisteredBy {
     GpuDmabuf { gpu: i16 },
 }
 
-/// What libfabric said of an operation that has ended badly.
+/// libfabric's error of an operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     errno: i32,
@@ -131,7 +131,7 @@ pub(crate) struct Failed {
 /// The cause of an [`Error`], by where it arises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    // What NCCL gave.
+    // NCCL's arguments.
     NullPointer(Noun),
     NoHandle,
     NoList(List),
@@ -153,7 +153,7 @@ pub(crate) enum Cause {
         count: usize,
         most: usize,
     },
-    /// As many devices do not make one, or one of them comes twice.
+    /// This many devices cannot make one, or one of them is listed twice.
     PartsOfDevice {
         count: usize,
     },
@@ -162,7 +162,7 @@ pub(crate) enum Cause {
         most: usize,
     },
     MixedNetworks,
-    /// Of a device that sends messages.
+    /// A device that uses SENDRECV has one rail.
     OneRail,
     EmptyRegion,
     PastAddressSpace {
@@ -183,7 +183,7 @@ pub(crate) enum Cause {
     // The process.
     NotInitialised,
     Forked,
-    /// The plugin has kept why.
+    /// The plugin keeps the reason.
     NotStarted(Kind),
     Panicked,
     Full {
@@ -230,7 +230,7 @@ pub(crate) enum Cause {
         len: usize,
         because: Label,
     },
-    /// The first byte, or the last, is no GPU's.
+    /// The first byte, or the last, is not in GPU memory.
     NotGpuMemory {
         address: u64,
         len: usize,
@@ -292,11 +292,11 @@ pub(crate) enum Cause {
         failed: Failed,
     },
     Ended,
-    /// It does not answer when it is asked whether it lives.
+    /// The peer does not answer keepalive queries.
     Silent {
         bound_ms: u32,
     },
-    /// Its endpoint refuses every write.
+    /// The provider refuses every post to the peer.
     RefusesPosts {
         bound_ms: u32,
     },
@@ -322,7 +322,7 @@ pub(crate) enum Cause {
     Transport {
         code: i32,
     },
-    /// A frame of the peer's that cannot be.
+    /// The peer sent a frame that breaks a rule of the protocol.
     Broke(&'static str),
     /// The channel to the peer has failed.
     Channel(ChannelCause),
@@ -347,13 +347,13 @@ impl Cause {
         Error { subject: Subject::Receiving(peer), ..self.into() }
     }
 
-    /// What the ends of a connection cannot agree about.
+    /// An error of the negotiation between the ends of a connection.
     pub(crate) fn negotiating(self) -> Error {
         Error { subject: Subject::Negotiation, ..self.into() }
     }
 
-    /// An endpoint could not be opened because there may be no more of what it needs: process ids of a NIC (cxi), open files, ports,
-    /// memory. The device, and the answer.
+    /// Whether an endpoint could not be opened for lack of resources: process ids of a NIC (cxi), open files, ports, memory. Returns the
+    /// device, and libfabric's error.
     pub(crate) fn lacks_resources(self) -> Option<(Label, FabricError)> {
         const ENOMEM: i32 = 12;
         const ENFILE: i32 = 23;
@@ -369,8 +369,8 @@ impl Cause {
         full.then_some((device, fault))
     }
 
-    /// It is for one rail that an endpoint could not be opened, and another rail may have what this one lacks. Each rail needs the same room; an
-    /// address that cannot be bound is out of ports, or gone, which only another rail shows.
+    /// Whether an endpoint could not be opened because of one rail, so that others may work without it. A lack of resources affects every
+    /// rail alike, except an address that cannot be bound: its ports are in use, or it is gone, and only opening another rail shows which.
     pub(crate) fn concerns_one_rail(self) -> bool {
         match self {
             Self::CannotOpen { fault, .. } | Self::CannotUse { fault, .. } => {
@@ -465,7 +465,7 @@ impl Cause {
 impl Error {
     pub(crate) fn kind(&self) -> Kind {
         match self.subject {
-            // The settings and providers of the ends are their users'.
+            // Settings and providers are the users' choice.
             Subject::Negotiation => Kind::InvalidUsage,
             Subject::Call | Subject::Sending(_) | Subject::Receiving(_) => self.cause.kind(),
         }
@@ -473,7 +473,7 @@ impl Error {
 }
 
 impl Error {
-    /// One that the log has already.
+    /// An error that is already logged.
     pub(crate) const fn logged(cause: Cause) -> Self {
         Self { cause, subject: Subject::Call, logged: true }
     }
@@ -495,7 +495,7 @@ impl From<Fault> for Cause {
             Fault::Violation(Violation::Size { said, posted }) => Self::Overrun { said, posted },
             Fault::Violation(violation) => Self::Broke(violation.text()),
             Fault::Withdrawn => Self::Withdrawn,
-            // The channel knows why it has ended, and says so where it is known.
+            // The channel has the cause of its end, which takes precedence where it is known.
             Fault::Closed | Fault::Ended => Self::ConnectionClosed,
             Fault::Transport { code } => Self::Transport { code },
             Fault::PeerFailed { line } => Self::PeerFailed { line: line.number() },
@@ -518,7 +518,7 @@ impl fmt::Display for Failed {
     }
 }
 
-/// What connect fails with: an error as any other, or bytes that are no handle. It is off the fast path.
+/// The errors of connect: those of all calls, or a handle that cannot be parsed. Not on the fast path, so its size does not matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SetupError {
     General(Error),

@@ -1,7 +1,6 @@
-//! Panics on demand, for tests of what they leave. Without the feature `faults`, which no build has by default, there is nothing here
-//! to run.
+//! Panics on demand, for tests of the state after a panic. Without the feature `faults`, which no build has by default, this does nothing.
 
-/// A place where a test may ask for a panic.
+/// A fault point, at which a test can cause a panic.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn point(_name: &str) {}
@@ -15,12 +14,11 @@ mod armed {
 
     static ARMED: Mutex<Option<String>> = Mutex::new(None);
 
-    /// The next call that passes the place of this name panics there.
+    /// The next call that reaches the fault point of this name panics there.
     pub(crate) fn arm(name: &str) {
         *ARMED.lock().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
     }
 
-    /// A place where a test may ask for a panic.
     pub(crate) fn point(name: &str) {
         let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
         if armed.as_deref() == Some(name) {

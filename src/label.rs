@@ -1,8 +1,7 @@
-//! Names that a sentence may need (of devices, rails, peers, calls of libfabric), each kept once for the process and named by
-//! a number: so that an error is small and can be copied.
+//! Names in error sentences (of devices, rails, peers, calls of libfabric), each stored once per process and referred to by a number, so
+//! that an error is small and can be copied.
 //!
-//! Only what has failed is put here. The table has a bound, since peers say what they are called; past it a name is lost, not
-//! the cause.
+//! Only names in errors are stored. The table has a bound, since peers choose their names; past it a name is lost, not the cause.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,10 +20,10 @@ struct Table {
 static TABLE: Mutex<Table> = Mutex::new(Table { texts: Vec::new(), known: BTreeMap::new() });
 
 impl Label {
-    /// Stands for the names that found no room.
+    /// The label of names that did not fit.
     const LOST: Self = Self(u16::MAX);
 
-    /// The label of a name. It is kept as long as the process lives.
+    /// The label of a name. Names are stored as long as the process lives.
     #[cold]
     pub(crate) fn of(text: &str) -> Self {
         let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);

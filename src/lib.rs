@@ -6,8 +6,8 @@
 //!                                       └────▶ fabric (Nic, Region) ──▶ libfabric-sys ──▶ libfabric.so
 //! ```
 //!
-//! Arrows only point right; `tests/tidy` holds them. What all of them share lies below: `types`, `error`, `object_id`, `label`. Unsafe code lives in `abi`, and in the crates `fabric` and
-//! `libfabric-sys`; `plugin::environment` has the one `set_var`.
+//! Arrows only point right, which `tests/tidy` checks. All layers share `types`, `error`, `object_id` and `label`. Unsafe code is in `abi`,
+//! and in the crates `fabric` and `libfabric-sys`; `plugin::environment` has the one `set_var`.
 
 mod abi;
 #[forbid(unsafe_code)]
@@ -19,7 +19,7 @@ mod fault;
 mod label;
 #[forbid(unsafe_code)]
 mod object_id;
-// Not forbidden: `plugin::environment` changes the environment, in one place.
+// Denied, not forbidden: `plugin::environment` sets variables, in one place.
 #[deny(unsafe_code)]
 mod plugin;
 #[forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What NCCL holds for us: a kind, a place in tables we own, and a generation. Never a pointer.
+//! Ids of the objects that NCCL holds: a kind, a slot in a table of ours, and a generation. Never a pointer.
 //!
 //! ```text
 //! 63..52 endpoint | 51..48 kind | 47..32 generation | 31..16 slot | 15..0 line (requests)
@@ -17,17 +17,17 @@ pub(crate) enum ObjectKind {
     Receiver = 3,
     Listener = 4,
     Region = 5,
-    /// Of a comm and a line: see [`RawId::request`].
+    /// A comm's id with a line: see [`RawId::request`].
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
-    /// Of a receive that may be reported done before its bytes are there.
+    /// A receive with optional completion, which may be reported before its bytes arrive.
     OptionalReceiveRequest = 9,
-    /// Of a connect that is on its way: what the id keeps between its calls.
+    /// A connect that has not finished: its id is kept in the handle between calls.
     Connect = 11,
 }
 
-/// 64 bits that NCCL holds for a comm, a region or a request; they are never 0 (null) and never 1 (NCCL's mark for optional completion).
+/// The 64 bits that NCCL holds for a comm, a region or a request, never 0 (null) nor 1 (NCCL's mark for optional completion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectId(NonZeroU64);
 
@@ -86,8 +86,7 @@ impl ObjectId {
     }
 }
 
-/// 64 bits as NCCL gave them, not checked yet. The slot that they lead to keeps its own id, and one comparison tells whether they are
-/// that.
+/// 64 bits from NCCL, not checked yet. The slot that they name stores its own id, so one comparison checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawId(u64);
 
@@ -136,7 +135,7 @@ impl RawId {
         self.one_of(Noun::MemoryHandle, &[ObjectKind::Region])
     }
 
-    /// Null where the message is empty.
+    /// Null is allowed: an empty message has no region.
     #[inline]
     pub(crate) fn optional_region(self) -> Result<Option<ObjectId>> {
         if self.0 == 0 { Ok(None) } else { self.region().map(Some) }
@@ -180,14 +179,14 @@ impl RawId {
         (self.0 >> 16) as u16
     }
 
-    /// Of a comm: the request for a line that ends in `line`.
+    /// The id of a comm's request: its comm's id, and the low half of its line.
     #[inline(always)]
     pub(crate) const fn request(self, line: u16) -> Self {
         Self(self.0 | REQUEST | line as u64)
     }
 }
 
-/// What makes a comm's kind its requests' kind. A comm's line is 0.
+/// The bit that turns a comm's kind into its requests' kind. A comm's line is 0.
 const REQUEST: u64 = 4 << KIND_SHIFT;
 const ENDPOINT_SHIFT: u32 = 52;
 const KIND_SHIFT: u32 = 48;

@@ -1,4 +1,4 @@
-//! NCCL's numbers and arrays, parsed once into types that cannot be wrong.
+//! Parses NCCL's numbers and arrays into checked types, once.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -15,7 +15,7 @@ use crate::types::HANDLE_BYTES;
 /// Largest group of receives in any version.
 pub(super) const GROUP_MAX: usize = 8;
 
-/// Bytes, as versions count them: `int` up to v8, `size_t` since.
+/// A number of bytes, as NCCL's API has it: `int` up to v8, `size_t` since.
 pub(super) trait Bytes: Copy {
     fn bytes(self) -> Result<usize>;
 }
@@ -36,7 +36,7 @@ pub(super) fn device(index: c_int) -> Result<usize> {
     usize::try_from(index).map_err(|_| Cause::NoDevice(index.into()).into())
 }
 
-/// An address is a number here: its region says which bytes may be touched.
+/// Addresses are numbers here: the region decides which bytes may be accessed.
 #[inline]
 pub(super) fn address(data: *mut c_void, len: usize) -> Result<u64> {
     if data.is_null() && len > 0 {
@@ -45,17 +45,17 @@ pub(super) fn address(data: *mut c_void, len: usize) -> Result<u64> {
     Ok(data.addr() as u64)
 }
 
-/// The handle that `listen` wrote, which carries the state of connecting from call to call.
+/// The handle that `listen` wrote. Between calls of connect it holds the connect's id.
 ///
 /// # Safety
 ///
-/// Null, or good to read and write 128 bytes at while the call into us lasts.
+/// Null, or valid for reads and writes of 128 bytes for the length of the call.
 pub(super) unsafe fn handle<'a>(pointer: *mut c_void) -> Result<&'a mut [u8; HANDLE_BYTES]> {
     // SAFETY: the caller vouches for it.
     unsafe { pointer.cast::<[u8; HANDLE_BYTES]>().as_mut() }.ok_or_else(|| Cause::NoHandle.into())
 }
 
-/// The arrays of `irecv` as NCCL gave them.
+/// The arrays of `irecv`, as NCCL passed them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lists<B> {
     pub(super) data: *mut *mut c_void,
@@ -65,11 +65,11 @@ pub(super) struct Lists<B> {
 }
 
 impl<B: Bytes> Lists<B> {
-    /// The receive of a group of one, which nearly all are, unread. None for anything else.
+    /// The receive of a group of one, the common case, without checks of its ids. None for other groups or null pointers.
     ///
     /// # Safety
     ///
-    /// Each pointer is null, or good to read `count` entries from.
+    /// Each pointer is null, or valid for reads of `count` entries.
     #[inline(always)]
     pub(super) unsafe fn only(&self, count: c_int) -> Option<Buffer> {
         if count != 1 {
@@ -100,7 +100,7 @@ pub(super) struct Group<'a, B> {
 impl<'a, B: Bytes> Group<'a, B> {
     /// # Safety
     ///
-    /// Each pointer is null, or good to read `count` entries from while the call into us lasts.
+    /// Each pointer is null, or valid for reads of `count` entries for the length of the call.
     pub(super) unsafe fn read(count: c_int, most: usize, lists: Lists<B>) -> Result<Self> {
         let Lists { data, sizes, tags, regions } = lists;
         let count = group_len(count, most)?;
@@ -137,7 +137,7 @@ impl<'a, B: Bytes> Group<'a, B> {
         })
     }
 
-    /// Hands the buffers to `body`, from the stack: nothing is allocated on this path.
+    /// Passes the buffers to `body` on the stack: this path allocates nothing.
     pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Buffer]) -> Result<T>) -> Result<T> {
         let mut buffers = [Buffer { address: 0, len: 0, tag: 0, region: RawId::new(0) }; GROUP_MAX];
         let buffers = &mut buffers[..self.data.len()];
@@ -162,7 +162,7 @@ fn group_len(count: c_int, most: usize) -> Result<usize> {
 
 /// # Safety
 ///
-/// Null, or good to read `count` entries from while the call into us lasts.
+/// Null, or valid for reads of `count` entries for the length of the call.
 unsafe fn list<'a, T>(first: *mut T, count: usize, list: List) -> Result<&'a [T]> {
     if first.is_null() {
         return Err(Cause::NoList(list).into());
@@ -171,8 +171,8 @@ unsafe fn list<'a, T>(first: *mut T, count: usize, list: List) -> Result<&'a [T]
     Ok(unsafe { slice::from_raw_parts(first, count) })
 }
 
-/// The traffic class that a communicator asks for. NCCL passes -1 where its user has set nothing, else the user's value:
-/// the byte of the IP header, as its own InfiniBand transport takes it.
+/// The traffic class of a communicator. NCCL passes -1 where the user has set none, else the user's value: the byte of the IP header, as
+/// NCCL's own InfiniBand transport uses it.
 ///
 /// # Safety
 ///

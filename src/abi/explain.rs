@@ -1,4 +1,4 @@
-//! What the command `ironrail` asks of the plugin. NCCL never calls it.
+//! The function that the command `ironrail` calls to describe settings and devices. NCCL never calls it.
 
 use std::ffi::c_char;
 use std::panic::catch_unwind;
@@ -6,8 +6,8 @@ use std::ptr;
 
 use crate::plugin;
 
-/// Writes what Ironrail makes of its settings, and its devices once it has started, as JSON: as much as fits into
-/// `bytes` bytes, a NUL among them. Returns the length of all of it without the NUL, as snprintf(3) does; 0 after a bug.
+/// Writes the settings in effect, and the devices once the plugin has started, as JSON: as much as fits into `bytes` bytes, a NUL among
+/// them. Returns the length of all of it without the NUL, as snprintf(3) does; 0 after a bug.
 ///
 /// # Safety
 ///

@@ -1,10 +1,10 @@
-//! How a test asks for a panic: a symbol that only a build with the feature `faults` has.
+//! Lets a test cause a panic: a symbol that exists only in a build with the feature `faults`.
 
 use std::ffi::{CStr, c_char};
 
 use crate::fault;
 
-/// The next call that passes the place of this name panics there.
+/// The next call that reaches the fault point of this name panics there.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! The guard around every call: a panic, an error or a success becomes NCCL's result code.
+//! Wraps every call: turns a panic, an error or a success into NCCL's result code.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,10 +11,10 @@ use crate::fault;
 use crate::object_id::RawId;
 use crate::plugin::{self, Locked};
 
-/// Runs the body of a call. An error is logged here, once: later errors that follow from it carry `logged`.
+/// Runs the body of a call. An error is logged here, once: later errors with the same cause carry `logged`.
 ///
-/// The body may be unwound out of: what it shares with other calls stands behind locks, and a panic under one of those is caught
-/// there (`plugin::registry`).
+/// Unwinding out of the body is safe: what it shares with other calls is behind locks, and a panic under one of those is caught there
+/// (`plugin::registry`).
 pub(super) fn guard(call: &'static str, body: impl FnOnce() -> Result<()>) -> ResultCode {
     guarded(call, body).unwrap_or(ResultCode::INTERNAL_ERROR)
 }
@@ -39,7 +39,7 @@ pub(super) fn guard_setup(
     guarded(call, body).unwrap_or(ResultCode::INTERNAL_ERROR)
 }
 
-/// None: it has panicked. The panic hook has logged the message and the place.
+/// None: a panic, which the hook has logged with its place.
 fn guarded<E: Failure>(
     call: &'static str,
     body: impl FnOnce() -> Result<(), E>,
@@ -54,7 +54,8 @@ fn guarded<E: Failure>(
     }
 }
 
-/// The same for a call whose endpoint is locked for all of it: a panic leaves that endpoint in a state that nothing can rely on.
+/// The same for a call that holds its endpoint's lock throughout: after a panic the endpoint's state may be inconsistent, so it fails for
+/// good.
 #[inline(always)]
 pub(super) fn guard_locked(
     call: &'static str,
@@ -87,11 +88,11 @@ fn failed(call: &str, error: &impl Failure) -> ResultCode {
     code(error.kind())
 }
 
-/// What a call can fail with.
+/// The errors of calls.
 trait Failure: Display {
     fn kind(&self) -> Kind;
 
-    /// Whether its sentence is in the log already.
+    /// Whether its sentence is already logged.
     fn is_logged(&self) -> bool;
 }
 
@@ -125,8 +126,8 @@ fn code(kind: Kind) -> ResultCode {
     }
 }
 
-/// Sends panics to NCCL's log instead of the standard error. Only the hook knows the place of a panic, and only it sees
-/// those on threads of our own. The hook is this library's: Rust's runtime is linked into it, and no other's.
+/// Sends panics to NCCL's log instead of the standard error. Only the hook knows the place of a panic, and only it runs for panics on our
+/// own threads. It replaces no other library's hook: the plugin has a Rust runtime of its own linked in.
 pub(super) fn report_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,7 +1,7 @@
 //! NCCL's logger as the sink of the `log` crate.
 //!
-//! NCCL hands its logger to every `init`; the newest one is used. What is logged before the first is dropped: the
-//! plugin prints nothing of its own.
+//! NCCL passes its logger to every `init`; the newest one is used. Lines before the first `init` are dropped: the plugin prints nothing
+//! itself.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong};
 use std::ptr;
@@ -18,8 +18,7 @@ type Call = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_
 /// The logger in use.
 static CURRENT: Published<Call> = Published(AtomicPtr::new(ptr::null_mut()));
 
-/// Sends the log to NCCL from now on. Safe to call many times, with the same logger, another, or none (which changes
-/// nothing).
+/// Sends the log to NCCL's logger. May be called often, with the same logger, another, or none (which changes nothing).
 pub(super) fn install(logger: Logger) {
     let Some(call) = logger else { return };
     if CURRENT.get().map(|call| call as usize) != Some(call as usize) {
@@ -75,7 +74,7 @@ fn level(level: Level) -> c_int {
     }
 }
 
-/// Text that C can read: a NUL would cut it short.
+/// Text for C, without the NULs that would end it early.
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "\u{2400}")).unwrap_or_default()
 }
@@ -94,7 +93,7 @@ pub(super) mod tests {
         static LINES: RefCell<Vec<(c_int, String)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// What this thread logs from now on, with NCCL's levels.
+    /// Captures what this thread logs, with NCCL's levels.
     pub(in crate::abi) struct Captured;
 
     impl Captured {

@@ -1,13 +1,13 @@
-//! What NCCL sees: one table per API version. Each version file holds only what it changes.
+//! NCCL's C ABI: one table per API version. Each version's file has only what that version changes.
 //!
 //! ```text
 //! v6 … v12 (tables, changed calls) ──▶ entry (newest form of each call) ──▶ plugin
 //!                                      guard, place, argument, object, logger
 //! ```
 //!
-//! Laws kept here: no panic and no error type crosses into NCCL; every out-parameter is written on every path, before
-//! anything can fail; what NCCL holds is an object id, never a pointer, so a stale or wild one is an error and not a
-//! crash; an error is logged once, where it becomes a code.
+//! Invariants enforced here: no panic and no error type crosses into NCCL; every out-parameter is written on every path, before anything
+//! can fail; NCCL holds object ids, never pointers, so a stale or wild one is an error and not a crash; an error is logged once, where it
+//! becomes a code.
 
 mod argument;
 mod entry;

@@ -1,11 +1,11 @@
-//! Between NCCL's `void*` and our ids: a pointer is a number here, and is never followed.
+//! Converts between NCCL's `void*` and our ids: a pointer is a number here, and is never dereferenced.
 
 use std::ffi::c_void;
 use std::ptr;
 
 use crate::object_id::{ObjectId, RawId};
 
-/// What NCCL holds for us.
+/// An id, as NCCL holds it.
 #[inline]
 pub(super) fn pointer(id: ObjectId) -> *mut c_void {
     ptr::without_provenance_mut(
@@ -19,13 +19,13 @@ pub(super) fn pointer_or_null(id: Option<ObjectId>) -> *mut c_void {
     id.map_or(ptr::null_mut(), pointer)
 }
 
-/// What NCCL gave, unread.
+/// A pointer from NCCL, not checked.
 #[inline(always)]
 pub(super) fn raw(pointer: *mut c_void) -> RawId {
     RawId::new(pointer.addr() as u64)
 }
 
-/// What NCCL gets for a request; null for "not yet".
+/// A request, as NCCL holds it; null for "not yet".
 #[inline(always)]
 pub(super) fn returned(request: Option<RawId>) -> *mut c_void {
     let bits = request.map_or(0, RawId::bits);

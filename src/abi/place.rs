@@ -1,7 +1,7 @@
 //! NCCL's out-parameters: written before anything can fail, so that no path leaves one as it was.
 //!
-//! NCCL does not clear them first: the request it passes to `isend` may be the one of eight steps ago, and the one it
-//! passes to `irecv` may be 1, its mark for "completion is optional".
+//! NCCL does not clear them: the request that it passes to `isend` may be the one of eight steps ago, and the one that it passes to `irecv`
+//! may be 1, its mark for optional completion.
 
 use std::ffi::c_void;
 
@@ -9,11 +9,11 @@ use net_abi::OPTIONAL_RECEIVE_COMPLETION;
 
 use crate::error::{Cause, Noun, Result};
 
-/// Writes `empty` to the place and gives it back, or says that it is null.
+/// Writes `empty` to the place and returns it; an error if it is null.
 ///
 /// # Safety
 ///
-/// Null, or valid for writes for as long as the call into us lasts.
+/// Null, or valid for writes for the length of the call.
 #[inline]
 pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: Noun) -> Result<&'a mut T> {
     if pointer.is_null() {
@@ -26,7 +26,7 @@ pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: Noun) -> Resu
     Ok(unsafe { &mut *pointer })
 }
 
-/// As `place`, for one that NCCL may leave out.
+/// As `place`, for one that NCCL may omit.
 ///
 /// # Safety
 ///
@@ -37,7 +37,7 @@ pub(super) unsafe fn optional_place<'a, T>(pointer: *mut T, empty: T) -> Option<
     unsafe { place(pointer, empty, Noun::Answer) }.ok()
 }
 
-/// Whether NCCL's mark for "completion is optional" stands in the place of a request.
+/// Whether the place of a request holds NCCL's mark for optional completion.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
-//! Fills a version's table: each call by the module that holds the form this version has.
+//! Fills a version's table: each call with the function of the module that has this version's form.
 //!
-//! The macro makes only the initialiser. The `static` itself stands in the version's file, where cbindgen sees it.
+//! The macro makes only the initialiser. The `static` itself is in the version's file, where cbindgen finds it.
 
 use std::ffi::CStr;
 

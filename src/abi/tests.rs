@@ -1,4 +1,4 @@
-//! Every call of every table, with null and with garbage: a code comes back, and every place is written.
+//! Every call of every table, with null and with garbage, returns a code and writes every out-parameter.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use super::logger::tests::Captured;
 use super::{v6, v7, v8, v9, v10, v11, v12};
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// Makes each call, which has to fail and to say so in one line.
+/// Makes each call, which has to fail and to log one line.
 macro_rules! refused {
     ($table:expr; $($call:ident($($argument:expr),*))*) => {
         let captured = Captured::start();
@@ -180,7 +180,7 @@ fn a_failed_call_leaves_no_place_as_it_was() {
     let mut lengths = [0_usize; 8];
     let garbage = ptr::without_provenance_mut::<c_void>(0xdead_beef);
 
-    /// Calls with the place as it was before, and looks at it after.
+    /// Sets the out-parameter, calls, and checks that it was written.
     macro_rules! written {
         ($call:ident($($argument:expr),*)) => {
             object = stale;

@@ -1,5 +1,5 @@
-//! No contexts: `init` once per process, connections belong to the calling thread. The traffic class comes in `connect`, and `listen` has
-//! none: connects in a class have rails of their own in the thread. Data goes from them; what the others send back is control.
+//! No contexts: `init` is called once per process, and connections belong to the calling thread. `connect` has the traffic class, `listen`
+//! none, so connects with a class use rails of their own. Data is sent from them; what the listening rails send back is control traffic.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Message sizes are `int`, receives come one by one, and a message may be longer than its receive: NCCL once relied on
+//! Message sizes are `int`, there are no grouped receives, and a message may be longer than its receive, since NCCL once relied on
 //! truncation.
 
 use std::ffi::{c_int, c_void};
@@ -25,7 +25,7 @@ const GROUP_MAX: usize = 1;
 pub(super) const MAX_RECVS: c_int = 1;
 const FORM: Form = Form { most: GROUP_MAX, cut: true, may_end_early: false };
 
-/// The same but for the groups that may come.
+/// As in newer versions, but without grouped receives.
 pub(super) unsafe extern "C" fn listen(
     device: c_int,
     handle: *mut c_void,

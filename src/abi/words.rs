@@ -1,7 +1,6 @@
-//! The sentences that users get, all of them: what was asked, what was found, what to do.
+//! All sentences for users: what was requested, what was found, what to do.
 //!
-//! An error is a cause with ids and numbers until it leaves the plugin: into NCCL's log, where a call ends, or to a peer that
-//! is refused.
+//! An error is a cause with ids and numbers until it leaves the plugin: into NCCL's log at the end of a call, or to a peer that is refused.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -378,7 +377,7 @@ impl Display for StartError {
                 f,
                 "{PREFIX}{}={given} is not a value Ironrail can use: give {}, or unset it (default: {})",
                 setting.name,
-                setting.takes.accepted(),
+                setting.kind.accepted(),
                 setting.shown_default()
             ),
             Self::NoLibrary { attempts, named } => {
@@ -389,7 +388,7 @@ impl Display for StartError {
                 };
                 let reasons = attempts.iter().map(|attempt| {
                     let (name, reason) = (attempt.candidate.to_string_lossy(), &attempt.reason);
-                    // The loader's own words begin with the name, mostly.
+                    // The loader's message mostly begins with the name.
                     if reason.contains(&*name) {
                         reason.clone()
                     } else {

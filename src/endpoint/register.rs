@@ -17,7 +17,7 @@ pub(super) const REGIONS_MAX: u16 = u16::MAX;
 
 impl Endpoint {
     /// An error if the device's properties do not offer this kind of GPU memory.
-    pub(crate) fn takes_gpu_memory(&self, by_dmabuf: bool) -> Result<()> {
+    pub(crate) fn check_gpu_memory(&self, by_dmabuf: bool) -> Result<()> {
         match self.device.gpu_access {
             GpuAccess::Direct { dmabuf } if dmabuf || !by_dmabuf => Ok(()),
             GpuAccess::Direct { .. } => Err(Cause::NoDmabufHere { device: self.label() }.into()),
@@ -44,7 +44,7 @@ impl Endpoint {
     /// Registers `memory` on every data rail, unless a cached registration covers it.
     pub(crate) fn register(&mut self, memory: UserMemory) -> Result<ObjectId> {
         if memory.kind() != MemoryKind::Host {
-            self.takes_gpu_memory(memory.dmabuf().is_some())?;
+            self.check_gpu_memory(memory.dmabuf().is_some())?;
         }
         if self.executor.regions.upcoming().is_none() {
             let table = Table::Regions { device: self.label() };

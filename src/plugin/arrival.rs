@@ -1,7 +1,9 @@
-//! Whether the completion of a write proves that its bytes are at the peer. No write to oneself shows that: the NIC that acknowledges is the one that waits.
+//! Whether the completion of a write proves that its bytes have arrived at the peer. A write to oneself cannot show that, since the
+//! acknowledging NIC is then the sending one.
 //!
-//! One table: a row is a wire protocol with its versions (fi_endpoint(3)), what completions prove there, which options of the endpoint that rests on, and the
-//! source. No provider is trusted by its name, nor a version that no row names. Where nothing proves arrival, the receiver's DONE does.
+//! One table. Its rows are wire protocols with their versions (fi_endpoint(3)): what completions prove, on which endpoint options that
+//! depends, and the source. Neither a provider's name nor an unlisted version is trusted. Where completions prove nothing, the receiver's
+//! DONE does.
 
 use std::fmt;
 
@@ -16,61 +18,61 @@ use super::provider::{
 #[derive(Debug)]
 pub(super) struct Row {
     protocol: u32,
-    /// As rdma/fabric.h names it.
+    /// Its name in rdma/fabric.h.
     name: &'static str,
-    /// The versions that the source speaks of; none: all.
+    /// The versions that the source covers; none: all.
     versions: &'static [u32],
     verdict: Verdict,
-    /// The page or file that says so.
+    /// The man page or source file.
     source: &'static str,
 }
 
 #[derive(Debug)]
 enum Verdict {
-    /// They prove arrival if all of these are so.
+    /// Completions prove arrival if all of these options hold.
     Proven(&'static [Need]),
     Unproven,
 }
 
-/// A flag of the endpoint that has to be false.
+/// An endpoint option that has to be false.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     option: OptionName,
-    /// As libfabric names it.
+    /// Its name in libfabric.
     name: &'static str,
-    shown: Shown,
+    check: Check,
 }
 
-/// How that shows.
+/// How it is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shown {
-    /// fi_getopt says false.
+enum Check {
+    /// fi_getopt returns false.
     Read,
-    /// fi_setopt accepted false. Its page has no fi_getopt for it; where a provider answers one all the same, that says false.
+    /// fi_setopt accepted false. The man page has no fi_getopt for it; where a provider supports one, it has to return false.
     Set,
 }
 
-/// What an endpoint says of an option.
+/// The state of an endpoint's option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct OptionState {
     /// fi_setopt accepted it.
     set: bool,
-    /// What fi_getopt answers, if anything.
+    /// The result of fi_getopt, if it has one.
     read: Option<bool>,
 }
 
-/// Writes that are made of messages complete when these have arrived in some buffer of the peer's.
+/// Emulated writes complete when their messages have arrived in one of the peer's bounce buffers.
 const NO_EMULATED_WRITES: Need = Need {
     option: OptionName::EfaEmulatedWrite,
     name: "FI_OPT_EFA_EMULATED_WRITE",
-    shown: Shown::Read,
+    check: Check::Read,
 };
 
-/// Peers on one host would go through shm, whose writes complete at once.
+/// Writes between peers on one host would use shm, where they complete at once.
 const NO_SHARED_MEMORY: Need = Need {
     option: OptionName::SharedMemoryPermitted,
     name: "FI_OPT_SHARED_MEMORY_PERMITTED",
-    shown: Shown::Set,
+    check: Check::Set,
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -125,7 +127,7 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// What the completions of this protocol prove on an endpoint that says this of its options.
+/// The row by which completions of this protocol prove arrival, on an endpoint with these options.
 ///
 /// # Errors
 ///
@@ -133,7 +135,7 @@ pub(super) const ROWS: &[Row] = &[
 pub(super) fn of(
     protocol: u32,
     version: u32,
-    said: impl Fn(OptionName) -> Said,
+    said: impl Fn(OptionName) -> OptionState,
 ) -> Result<&'static Row, Doubt> {
     let Some(row) = ROWS.iter().find(|row| row.protocol == protocol) else {
         return Err(Doubt::Protocol(protocol));
@@ -146,20 +148,21 @@ pub(super) fn of(
         return Err(Doubt::Version(row, version));
     }
     for need in needs {
-        let Said { set, read } = said(need.option);
-        match (need.shown, set, read) {
-            (Shown::Read, _, Some(false)) | (Shown::Set, true, Some(false) | None) => {}
-            (Shown::Set, false, _) => return Err(Doubt::Refused(need.name)),
+        let OptionState { set, read } = said(need.option);
+        match (need.check, set, read) {
+            (Check::Read, _, Some(false)) | (Check::Set, true, Some(false) | None) => {}
+            (Check::Set, false, _) => return Err(Doubt::Refused(need.name)),
             (_, _, Some(true)) => return Err(Doubt::ReadsTrue(need.name)),
-            (Shown::Read, _, None) => return Err(Doubt::Unreadable(need.name)),
+            (Check::Read, _, None) => return Err(Doubt::Unreadable(need.name)),
         }
     }
     Ok(row)
 }
 
-/// Whether the completions of a rail prove arrival; at debug level the log says by what.
+/// Whether the completions of a rail prove arrival. Logs the reason at debug level.
 pub(super) fn is_proven<K: RailKind>(library: &Library, info: &Info, nic: &Nic) -> bool {
-    let said = |name| Said { set: nic.is_set::<K>(name), read: nic.flag::<K>(library, name) };
+    let said =
+        |name| OptionState { set: nic.is_set::<K>(name), read: nic.flag::<K>(library, name) };
     let (provider, domain) = (info.provider(), info.domain_name());
     match of(info.protocol(), info.protocol_version(), said) {
         Ok(row) => {
@@ -178,20 +181,20 @@ pub(super) fn is_proven<K: RailKind>(library: &Library, info: &Info, nic: &Nic) 
 /// Why completions prove nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Doubt {
-    /// No row is of this protocol.
+    /// No row has this protocol.
     Protocol(u32),
     /// The row says so.
     Row(&'static Row),
-    /// The row is of other versions.
+    /// The row has other versions.
     Version(&'static Row, u32),
-    /// fi_setopt refused it, or libfabric is too old to know it.
+    /// fi_setopt refused the option, or libfabric is too old for it.
     Refused(&'static str),
     ReadsTrue(&'static str),
-    /// fi_getopt does not answer.
+    /// fi_getopt failed.
     Unreadable(&'static str),
 }
 
-/// For the log at debug level.
+/// Texts for the log at debug level.
 struct Reasons {
     unknown: &'static str,
     refused: &'static str,
@@ -242,7 +245,7 @@ impl Row {
         }
     }
 
-    /// Of docs/providers.md.
+    /// A line of docs/providers.md.
     #[cfg(test)]
     pub(super) fn line(&self) -> String {
         let versions: Vec<_> = self.versions.iter().map(u32::to_string).collect();
@@ -250,9 +253,9 @@ impl Row {
         let needs: Vec<_> = self
             .needs()
             .iter()
-            .map(|need| match need.shown {
-                Shown::Read => format!("`{}` reads false", need.name),
-                Shown::Set => format!("`{}` was set to false, and does not read true", need.name),
+            .map(|need| match need.check {
+                Check::Read => format!("`{}` reads false", need.name),
+                Check::Set => format!("`{}` was set to false, and does not read true", need.name),
             })
             .collect();
         let proves = match self.verdict {
@@ -273,13 +276,13 @@ mod tests {
 
     const CXI: u32 = FI_PROTO_CXI;
     const EFA: u32 = FI_PROTO_EFA;
-    /// What efa says: fi_setopt takes what it is given, and fi_getopt knows of emulation alone.
-    const GOOD: fn(OptionName) -> Said = |name| match name {
-        OptionName::EfaEmulatedWrite => Said { set: false, read: Some(false) },
-        _ => Said { set: true, read: None },
+    /// efa's behaviour: fi_setopt accepts all values, and fi_getopt supports emulation only.
+    const GOOD: fn(OptionName) -> OptionState = |name| match name {
+        OptionName::EfaEmulatedWrite => OptionState { set: false, read: Some(false) },
+        _ => OptionState { set: true, read: None },
     };
 
-    fn doubt(protocol: u32, version: u32, said: impl Fn(OptionName) -> Said) -> String {
+    fn doubt(protocol: u32, version: u32, said: impl Fn(OptionName) -> OptionState) -> String {
         of(protocol, version, said).unwrap_err().to_string()
     }
 
@@ -316,7 +319,7 @@ mod tests {
 
     #[test]
     fn cxi_needs_no_option() {
-        assert!(of(CXI, 1, |_| Said { set: false, read: None }).is_ok());
+        assert!(of(CXI, 1, |_| OptionState { set: false, read: None }).is_ok());
     }
 
     #[test]
@@ -326,7 +329,7 @@ mod tests {
         for set in [false, true] {
             for read in [None, Some(false), Some(true)] {
                 let with = |wrong, said| move |name| if name == wrong { said } else { GOOD(name) };
-                let said = Said { set, read };
+                let said = OptionState { set, read };
                 let of_writes = of(EFA, 4, with(EfaEmulatedWrite, said)).map(|row| row.protocol);
                 match read {
                     Some(false) => assert_eq!(of_writes.unwrap(), EFA),
@@ -356,11 +359,11 @@ mod tests {
         }
     }
 
-    /// Else a need could never be met.
+    /// Otherwise the requirement could never be met.
     #[test]
     fn each_option_that_has_to_be_set_is_asked_of_every_data_rail() {
         use super::super::options::PROVIDER_OPTIONS;
-        for need in ROWS.iter().flat_map(Row::needs).filter(|need| need.shown == Shown::Set) {
+        for need in ROWS.iter().flat_map(Row::needs).filter(|need| need.check == Check::Set) {
             let asked = PROVIDER_OPTIONS.iter().any(|asked| {
                 asked.option.name == need.option
                     && asked.option.value == fabric::OptionValue::Flag(false)

@@ -3,10 +3,10 @@
 use fabric::Info;
 use proto::capabilities::{Capabilities, ImmediateWidth};
 
-/// What is so wherever tagged messages carry everything (SENDRECV): nothing is to be tried.
+/// The capabilities with SENDRECV, which needs no probe.
 pub(super) fn of_messages(info: &Info) -> Capabilities {
     Capabilities {
-        // A tag says as much as four bytes, and the completion of a receive how long its message was.
+        // A tag carries as much as a 4-byte immediate, and a receive's completion has its message's length.
         immediate: ImmediateWidth::Four,
         true_lengths: true,
         self_read: false,
@@ -19,7 +19,7 @@ pub(super) fn of_messages(info: &Info) -> Capabilities {
     }
 }
 
-/// What is known without trying, and what is to be tried as absent. Up to `inject_bytes` an endpoint would inject.
+/// What is known without the probe; what the probe has to try is absent. An endpoint injects up to `inject_bytes`.
 pub(super) fn assumed(info: &Info, inject_bytes: usize, proves_arrival: bool) -> Capabilities {
     Capabilities {
         immediate: ImmediateWidth::None,
@@ -38,8 +38,8 @@ pub(super) fn assumed(info: &Info, inject_bytes: usize, proves_arrival: bool) ->
     }
 }
 
-/// Whether an injected write that fails is without harm. Over tcp it is reported, without a context (libfabric prov/tcp, up to 2.5 at least),
-/// and rxm dereferences the context of any failed operation: the process would crash when a peer dies.
+/// Whether a failed injected write is harmless. Over tcp its error is reported without a context (libfabric prov/tcp, up to 2.5 at least),
+/// and rxm dereferences the context of any failed operation: the process would crash when a peer ends.
 fn injects(provider: &str) -> bool {
     provider != "tcp;ofi_rxm"
 }

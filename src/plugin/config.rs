@@ -1,12 +1,12 @@
 //! The settings: one table, read once.
 //!
-//! - The environment is read in [`Config::read`] and nowhere else; all else here is pure.
+//! - The environment is read in [`Config::read`] and nowhere else; all other functions here are pure.
 //! - The table makes [`Config`], the sentences about wrong values and names, and docs/configuration.md.
-//! - A wrong value fails the start: a job that runs on another setting than its user asked for is worse. A name that is not
-//!   known is a warning, since it may belong to another version.
+//! - A wrong value fails the start, since a job that runs with another setting than its user has set is worse. An unknown name is a
+//!   warning, since it may belong to another version.
 
 mod explain;
-mod takes;
+mod value;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 use super::failure::StartError;
 use crate::types::{Protocol, Settings};
 pub(super) use explain::settings;
-use takes::Value;
-pub(crate) use takes::{DeviceMemory, Takes, Zero};
+use value::Value;
+pub(crate) use value::{DeviceMemory, ValueKind, Zero};
 
-/// Before each of our names.
+/// The prefix of all names.
 pub(crate) const PREFIX: &str = "IRONRAIL_";
 
 /// One row of the table.
@@ -29,17 +29,17 @@ pub(crate) const PREFIX: &str = "IRONRAIL_";
 pub(crate) struct Setting {
     /// Without the prefix.
     pub(crate) name: &'static str,
-    pub(crate) takes: Takes,
-    /// As a user would write it. Empty: unset.
+    pub(crate) kind: ValueKind,
+    /// As a user would write it. Empty means unset.
     pub(crate) default: &'static str,
     pub(crate) doc: &'static str,
-    /// Whether peers that differ in it work worse together; such settings are in the fingerprint.
+    /// Whether it should be the same on all ranks. Such settings are in the fingerprint.
     pub(crate) shared: bool,
 }
 
 /// Makes the typed [`Config`] and the table [`SETTINGS`] from the same rows.
 macro_rules! settings {
-    ($( $(#[doc = $doc:literal])+ $field:ident: $kind:ty = $name:literal, $takes:expr, $default:literal, shared $shared:literal; )+) => {
+    ($( $(#[doc = $doc:literal])+ $field:ident: $kind:ty = $name:literal, $kind_of:expr, $default:literal, shared $shared:literal; )+) => {
         /// Every setting, with its type.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) struct Config {
@@ -53,7 +53,7 @@ macro_rules! settings {
         }
 
         pub(crate) const SETTINGS: &[Setting] = &[
-            $( Setting { name: $name, takes: $takes, default: $default, doc: concat!($($doc),+), shared: $shared }, )+
+            $( Setting { name: $name, kind: $kind_of, default: $default, doc: concat!($($doc),+), shared: $shared }, )+
         ];
 
         impl Config {
@@ -74,56 +74,56 @@ macro_rules! settings {
 
 settings! {
     /// The libfabric to load: a file, or a name for the dynamic loader. Unset: `libfabric.so.1`.
-    libfabric: Option<PathBuf> = "LIBFABRIC", Takes::Path, "", shared false;
+    libfabric: Option<PathBuf> = "LIBFABRIC", ValueKind::Path, "", shared false;
     /// The provider, by libfabric's name for it: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. Unset: the best one found.
-    provider: Option<String> = "PROVIDER", Takes::Text, "", shared true;
+    provider: Option<String> = "PROVIDER", ValueKind::Text, "", shared true;
     /// How the bytes of messages cross. `rdma`: by one-sided writes. `sendrecv`: by messages with tags, on one rail per device. `auto`: by writes where a provider has them (FI_RMA).
-    protocol: Option<Protocol> = "PROTOCOL", Takes::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
+    protocol: Option<Protocol> = "PROTOCOL", ValueKind::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
     /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface (`eth0,eth1`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which serve when there is nothing else.
-    rails: Vec<String> = "RAILS", Takes::List, "", shared false;
+    rails: Vec<String> = "RAILS", ValueKind::List, "", shared false;
     /// The most data rails in one device.
-    max_rails: usize = "MAX_RAILS", Takes::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;
+    max_rails: usize = "MAX_RAILS", ValueKind::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// The most control rails in one device. There is one per NIC, up to this number.
-    max_control_rails: usize = "MAX_CONTROL_RAILS", Takes::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
+    max_control_rails: usize = "MAX_CONTROL_RAILS", ValueKind::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// Never use immediates: a FIN frame ends each message instead.
-    force_fin: bool = "FORCE_FIN", Takes::Switch, "0", shared true;
+    force_fin: bool = "FORCE_FIN", ValueKind::Switch, "0", shared true;
     /// A data rail that is lost, to one peer or for good, is survived: its messages go by the others. `0`: the first failure of one is an error on both ends.
-    failover: bool = "FAILOVER", Takes::Switch, "1", shared true;
+    failover: bool = "FAILOVER", ValueKind::Switch, "1", shared true;
     /// The most bytes in one write. Smaller ones cut messages into more parts; for tests.
-    largest_write: u64 = "LARGEST_WRITE", Takes::Bytes { min: 128, max: 1 << 40, zero: Zero::Means("what the provider allows") }, "0", shared true;
+    largest_write: u64 = "LARGEST_WRITE", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Means("what the provider allows") }, "0", shared true;
     /// A message of at least this many bytes is cut over the rails; a shorter one travels whole, on the rails in turn.
-    stripe_bytes_min: usize = "STRIPE_MIN", Takes::Bytes { min: 128, max: 1 << 40, zero: Zero::Refused }, "128K", shared true;
+    stripe_bytes_min: usize = "STRIPE_MIN", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Refused }, "128K", shared true;
     /// Ask for basic registration (`FI_MR_BASIC`), which gives virtual addresses and provider keys on providers that otherwise use offsets.
-    basic_regions: bool = "BASIC_REGIONS", Takes::Switch, "0", shared true;
+    basic_regions: bool = "BASIC_REGIONS", ValueKind::Switch, "0", shared true;
     /// Whether the rails read and write GPU memory themselves (GPUDirect RDMA). `auto`: where there is a CUDA driver, and the provider can (FI_HMEM) without calls of CUDA. `1`: the same, and a warning where it cannot be. `0`: NCCL copies through the host's memory.
-    device_memory: DeviceMemory = "DEVICE_MEMORY", Takes::Choice(&["auto", "0", "1"]), "auto", shared false;
+    device_memory: DeviceMemory = "DEVICE_MEMORY", ValueKind::Choice(&["auto", "0", "1"]), "auto", shared false;
     /// How long connect and accept wait for the peer before they fail.
-    connect_timeout: Duration = "CONNECT_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
+    connect_timeout: Duration = "CONNECT_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
     /// After how long the log names the peer that connect or accept is waiting for.
-    connect_warn: Duration = "CONNECT_WARN_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
+    connect_warn: Duration = "CONNECT_WARN_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
     /// How long a peer may leave questions unanswered, or its endpoint refuse every write, before its connections fail. A peer that is merely late is waited for: its plugin answers for it.
-    peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;
+    peer_timeout: Duration = "PEER_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;
     /// How long deregMr and close wait, all in all, for peers that do not answer, and a last receive for its done to leave.
-    close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
+    close_timeout: Duration = "CLOSE_TIMEOUT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// After how long a request that waits, while NCCL polls, is a warning: who is late, for what, and how far both ends are. One in a minute at most; 0: never.
-    stall_report: Duration = "STALL_REPORT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
+    stall_report: Duration = "STALL_REPORT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
     /// When this file appears or changes, each process writes a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
-    dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", Takes::Path, "", shared false;
+    dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", ValueKind::Path, "", shared false;
     /// Entries of each completion queue.
-    cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
+    cq_entries: usize = "CQ_ENTRIES", ValueKind::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
     /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for; a larger value says the same.
-    inline_bytes_max: u64 = "INLINE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
+    inline_bytes_max: u64 = "INLINE_MAX_SIZE", ValueKind::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
     /// Whether each process shows its counters in a page of shared memory (`/dev/shm`, its owner's alone), which `ironrail top` and `ironrail stats` read.
-    stats_page: bool = "STATS_PAGE", Takes::Switch, "1", shared false;
+    stats_page: bool = "STATS_PAGE", ValueKind::Switch, "1", shared false;
     /// Where each process writes its counters as its endpoints close: JSON. `%p` stands for the process id, `%h` for the host name.
-    stats_file: Option<PathBuf> = "STATS_FILE", Takes::Path, "", shared false;
+    stats_file: Option<PathBuf> = "STATS_FILE", ValueKind::Path, "", shared false;
     /// The name of the job. Peers of a job with another name get no answer: connect waits for its time-out.
-    job: String = "JOB", Takes::Text, "", shared false;
+    job: String = "JOB", ValueKind::Text, "", shared false;
     /// What of our log goes to NCCL's. NCCL_DEBUG filters it again.
-    log_level: LevelFilter = "LOG_LEVEL", Takes::Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", shared false;
+    log_level: LevelFilter = "LOG_LEVEL", ValueKind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", shared false;
 }
 
-/// Settings of aws-ofi-nccl that mean the same as one of ours.
+/// Settings of aws-ofi-nccl that have the same meaning as one of ours.
 pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("OFI_NCCL_MIN_STRIPE_SIZE", "STRIPE_MIN"),
     ("OFI_NCCL_FORCE_NUM_RAILS", "MAX_RAILS"),
@@ -131,21 +131,21 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("OFI_NCCL_EAGER_MAX_SIZE", "INLINE_MAX_SIZE"),
 ];
 
-/// NCCL's own, which protocols its kernels may use (NCCL src/graph/tuning.cc:453).
+/// NCCL's variable for the protocols that its kernels may use (NCCL src/graph/tuning.cc:453).
 pub(crate) const PROTOCOLS: &str = "NCCL_PROTO";
-/// NCCL's own, a file that says more of the machine than sysfs (NCCL src/graph/topo.cc, ncclTopoGetSystem).
+/// NCCL's variable for a topology file, which supplements sysfs (NCCL src/graph/topo.cc, ncclTopoGetSystem).
 pub(crate) const TOPOLOGY_FILE: &str = "NCCL_TOPO_FILE";
-/// Variables of our tests and of the group library, which a plugin below them sees as well.
+/// Prefixes of our tests' and the group library's variables, which are in the plugin's environment too.
 const OTHERS: &[&str] = &["TEST_", "GROUP_"];
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
 const PROVIDER_PREFIX: &str = "FI_";
 const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
 const CONTROL_RAILS_MAX: u64 = MAX_CONTROL_RAILS as u64;
-/// A few hundred connections with full windows; past that irecv says "not now". 64 bytes each in most providers.
+/// Enough for a few hundred connections with full windows; past that irecv returns NULL. 64 bytes each in most providers.
 const CQ_ENTRIES_DEFAULT: usize = 16_384;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// A line for the log that reading the settings gave.
+/// A line for the log about the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) level: Level,
@@ -153,8 +153,7 @@ pub(crate) struct Note {
 }
 
 impl Config {
-    /// Reads the environment, and logs what reading it gave. NCCL has put what /etc/nccl.conf and NCCL_CONF_FILE say there
-    /// by then.
+    /// Reads the environment, and logs the notes about it. NCCL has set the variables of /etc/nccl.conf and NCCL_CONF_FILE by then.
     pub(crate) fn read() -> Result<Self, StartError> {
         let config = Self::from_variables(variables())?;
         log::set_max_level(config.log_level);
@@ -167,7 +166,7 @@ impl Config {
         Ok(config)
     }
 
-    /// An empty value is an unset one, as scripts write it.
+    /// An empty value counts as unset, for scripts that clear variables so.
     pub(crate) fn from_variables(
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, StartError> {
@@ -184,7 +183,7 @@ impl Config {
                 }
             }
         }
-        take_aliases(&variables, &mut texts, &mut notes);
+        apply_aliases(&variables, &mut texts, &mut notes);
         let mut config = Self::from_texts(&texts)?;
         config.notes = notes;
         config.given = texts.0.into_iter().collect();
@@ -197,7 +196,7 @@ impl Config {
     }
 
     #[cfg(test)]
-    /// What is to be logged about the settings, once there is a log.
+    /// The notes about the settings.
     pub(crate) fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -216,17 +215,17 @@ impl Config {
         self.provider_variables.get(name).map(String::as_str)
     }
 
-    /// What a user has said in NCCL's own NCCL_PROTO.
+    /// The user's NCCL_PROTO.
     pub(crate) fn protocols(&self) -> Option<&str> {
         self.protocols.as_deref()
     }
 
-    /// What a user has said in NCCL's own NCCL_TOPO_FILE.
+    /// The user's NCCL_TOPO_FILE.
     pub(crate) fn topology_file(&self) -> Option<&str> {
         self.topology_file.as_deref()
     }
 
-    /// The size asked of each completion queue.
+    /// The size of each completion queue.
     pub(crate) fn cq_entries_or_default(&self) -> usize {
         if self.cq_entries == 0 { CQ_ENTRIES_DEFAULT } else { self.cq_entries }
     }
@@ -237,7 +236,7 @@ impl Config {
         Some(pattern.replace("%p", &process.to_string()).replace("%h", host).into())
     }
 
-    /// What endpoints obey.
+    /// The settings that endpoints use.
     pub(crate) fn of_endpoints(&self) -> Settings {
         Settings {
             force_fin: self.force_fin,
@@ -257,13 +256,13 @@ impl Config {
         }
     }
 
-    /// A byte for each setting that peers should share, in the order of the table.
+    /// One byte for each setting that should be the same on all ranks, in the order of the table.
     fn print(&self) -> Fingerprint {
         let mut print = [0; FINGERPRINT_BYTES];
         for (byte, setting) in print.iter_mut().zip(shared()) {
             let given = self.given.iter().find(|(name, _)| *name == setting.name);
             let text = given.map_or(setting.default, |(_, value)| value);
-            let canonical = setting.takes.parse(text).map(|value| format!("{value:?}"));
+            let canonical = setting.kind.parse(text).map(|value| format!("{value:?}"));
             *byte = fold(canonical.unwrap_or_default().as_bytes());
         }
         print
@@ -313,12 +312,12 @@ impl Texts {
         let setting = setting(name).expect("the macro that asks made the table");
         let text = self.0.get(name).map_or(setting.default, String::as_str);
         let refused = || StartError::Setting { setting, given: text.to_owned() };
-        setting.takes.parse(text).ok_or_else(refused)
+        setting.kind.parse(text).ok_or_else(refused)
     }
 }
 
-/// Takes the peer's names where ours were not given. What we cannot use of them is a note: it was not said to us.
-fn take_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes: &mut Vec<Note>) {
+/// Applies aws-ofi-nccl's settings where ours are not given. One that cannot be used is only noted, since it was not meant for this plugin.
+fn apply_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes: &mut Vec<Note>) {
     let mut ignored = Vec::new();
     for (name, value) in variables.iter().filter(|(name, _)| name.starts_with(ALIAS_PREFIX)) {
         let Some((_, ours)) = ALIASES.iter().find(|(alias, _)| alias == name) else {
@@ -326,15 +325,15 @@ fn take_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes: 
             continue;
         };
         let setting = setting(ours).expect("every alias names a setting, as a test shows");
-        // How the peer's users switch it off.
+        // The value by which aws-ofi-nccl turns it off.
         let value = if value == "-1" && setting.name == "INLINE_MAX_SIZE" { "0" } else { value };
         let note = if texts.0.contains_key(ours) {
             format!("{name} is ignored: {PREFIX}{ours} is set")
-        } else if setting.takes.parse(value).is_some() {
+        } else if setting.kind.parse(value).is_some() {
             texts.put(setting, value);
             format!("{name}={value} is taken as {PREFIX}{ours}={value}")
         } else {
-            format!("{name}={value} is ignored: {PREFIX}{ours} takes {}", setting.takes.accepted())
+            format!("{name}={value} is ignored: {PREFIX}{ours} takes {}", setting.kind.accepted())
         };
         notes.push(Note { level: Level::Info, text: note });
     }
@@ -359,7 +358,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// How many letters to put in, leave out or change (Levenshtein).
+/// The Levenshtein distance of two names.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -1,4 +1,4 @@
-//! A device as NCCL counts them: a group of NICs, and what the first of its endpoints learned of them.
+//! A device, as NCCL numbers them: a group of NICs, and the result of its probe.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ pub(crate) struct Device {
     library: Arc<Library>,
     host: String,
     probed: Arc<Probed>,
-    /// A bit for each rail that could not be opened the last time.
+    /// The rails that could not be opened the last time, one bit each.
     missing: AtomicU32,
 }
 
@@ -30,7 +30,7 @@ impl Device {
         Self { plan, settings, library, host, probed: Arc::default(), missing: AtomicU32::new(0) }
     }
 
-    /// What to open the rails with, in their order: as they were found, in this traffic class.
+    /// The fi_info of each rail, in order, with this traffic class.
     pub(crate) fn infos(&self, class: Option<TrafficClass>) -> Vec<Info> {
         let info = |rail: &RailPlan| {
             let mut info = rail.info.clone();
@@ -48,7 +48,7 @@ impl Device {
         self.library.version()
     }
 
-    /// What its endpoints need to know of it.
+    /// The facts about it that its endpoints need.
     pub(super) fn facts(&self, number: usize) -> types::DeviceFacts {
         let gpu_access = match &self.plan.gpu_memory {
             GpuMemory::Direct { dmabuf } => GpuAccess::Direct { dmabuf: *dmabuf },
@@ -78,12 +78,12 @@ impl Device {
         }
     }
 
-    /// Endpoint `number` probes no longer.
+    /// Endpoint `number` no longer runs the probe.
     pub(super) fn leave_probe(&self, number: u16) {
         self.probed.leave_probe(number);
     }
 
-    /// Whether a rail opens. The log has it once when that changes.
+    /// Records whether a rail could be opened, and logs each change.
     pub(super) fn note_rail(&self, index: usize, outcome: Result<(), FabricError>) {
         let Some(rail) = self.plan.rails.get(index) else { return };
         let bit = 1 << index;
@@ -104,7 +104,6 @@ impl Device {
         }
     }
 
-    /// A share of the library.
     pub(super) fn shared_library(&self) -> &Arc<Library> {
         &self.library
     }
@@ -113,7 +112,7 @@ impl Device {
         &self.library
     }
 
-    /// The name by which peers and logs know it.
+    /// Its name in logs, here and at peers.
     pub(crate) fn label(&self) -> Label {
         Label::of(&self.plan.name)
     }

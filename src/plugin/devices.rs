@@ -1,9 +1,9 @@
-//! The devices that NCCL counts: those that were found, and behind them those that it makes of several (makeVDevice).
+//! The devices that NCCL numbers: those that were found, then those that it makes of several (makeVDevice).
 //!
-//! - A device is never freed: endpoints refer to it, and NCCL holds its strings.
-//! - NCCL makes its devices once for each time that it loads the plugin. It may unload the plugin and load it again, while the library stays
-//!   in memory: then it asks how many devices there are before it asks for anything else of them, and those that it made before are not
-//!   counted any more. Made again of the same devices, such a one is the same.
+//! - A device is never freed: endpoints refer to it, and NCCL keeps pointers to its strings.
+//! - NCCL makes its devices once per load of the plugin. It may unload the plugin and load it again while the library stays in memory. Then
+//!   its first call about devices asks for their number, and the devices that it made before do not count any more. One made again of the
+//!   same devices is the same device.
 
 use std::sync::Arc;
 
@@ -27,22 +27,22 @@ pub(super) struct DeviceTable {
     settings: Arc<Config>,
 }
 
-/// A device, and its properties as NCCL gets them.
+/// A device, and its properties for NCCL.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) device: Device,
     pub(super) properties: DeviceProperties,
-    /// Names it in the process, whatever its place is for NCCL.
+    /// Its number in the process, whatever its index is for NCCL.
     pub(super) number: usize,
 }
 
 #[derive(Debug)]
 struct Table {
-    /// All devices of the process, by number: those that were found come first.
+    /// All devices of the process, by number; those that were found first.
     all: Vec<&'static Known>,
-    /// The numbers of those that NCCL has made since it loaded the plugin. Behind those found, their places are their indices.
+    /// The numbers of those that NCCL has made since it loaded the plugin. Their indices follow those of the devices that were found.
     made: Vec<usize>,
-    /// NCCL has called `init`, and has asked nothing of devices since.
+    /// NCCL has called `init`, and no call about devices since.
     is_fresh: bool,
 }
 
@@ -69,12 +69,12 @@ impl DeviceTable {
         devices
     }
 
-    /// NCCL has called `init` of a library in which it has nothing open.
-    pub(super) fn renew(&self) {
+    /// NCCL has called `init` while it has nothing open in this library.
+    pub(super) fn init_called(&self) {
         self.table.lock().is_fresh = true;
     }
 
-    /// How many NCCL counts. Where that is the first question after `init`, NCCL has loaded the plugin anew.
+    /// The number of devices for NCCL. As the first call after `init` it shows that NCCL has loaded the plugin again.
     pub(super) fn count(&self) -> usize {
         let mut table = self.table.lock();
         if std::mem::take(&mut table.is_fresh) {
@@ -83,12 +83,12 @@ impl DeviceTable {
         self.found + table.made.len()
     }
 
-    /// All devices of the process, for a tool; this is not one of NCCL's questions.
+    /// All devices of the process, for tools; does not count as a call of NCCL's.
     pub(super) fn all(&self) -> Vec<&'static Known> {
         self.table.lock().all.clone()
     }
 
-    /// The device that NCCL counts so.
+    /// The device with this index.
     pub(super) fn get(&self, index: usize) -> Result<&'static Known> {
         let mut table = self.table.lock();
         table.is_fresh = false;
@@ -117,7 +117,7 @@ impl DeviceTable {
         if (1..parts.len()).any(repeats) {
             return refused(Cause::PartsOfDevice { count: parts.len() });
         }
-        // What NCCL has made it does not take apart again.
+        // NCCL does not merge devices that it has made itself.
         if let Some(made) = parts.iter().find(|part| **part >= self.found) {
             return Err(no_device(*made));
         }
@@ -234,7 +234,7 @@ mod tests {
         let devices = three();
         let made = devices.make(&[0, 1]).unwrap();
         let before = devices.get(made).unwrap().number;
-        devices.renew();
+        devices.init_called();
         assert_eq!(devices.count(), 3);
         assert!(devices.get(made).is_err());
         assert_eq!(devices.make(&[1, 2]).unwrap(), made, "another one at its index");
@@ -243,12 +243,12 @@ mod tests {
         assert_eq!(devices.get(made + 1).unwrap().number, before);
     }
 
-    /// NCCL_NET_PLUGIN_REF_COUNT keeps the library, and NCCL asks neither for devices nor for fusion again.
+    /// With NCCL_NET_PLUGIN_REF_COUNT the plugin stays loaded, and NCCL neither calls devices nor makeVDevice again.
     #[test]
     fn a_plugin_that_stayed_loaded_keeps_what_was_made() {
         let devices = three();
         let made = devices.make(&[0, 1]).unwrap();
-        devices.renew();
+        devices.init_called();
         assert!(devices.get(0).is_ok());
         assert_eq!(devices.count(), 4);
         assert!(devices.get(made).is_ok());

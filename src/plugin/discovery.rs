@@ -1,4 +1,4 @@
-//! Finds libfabric, a provider and the rails of each device, or says in one sentence why there is none.
+//! Finds libfabric, a provider, and the rails of each device; otherwise the reason why there is none.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
@@ -16,11 +16,11 @@ use super::plan::{DevicePlan, RailPlan};
 use super::selection::{self, Candidate, Choice, Named, Offer};
 use crate::types::Protocol;
 
-/// What there is to build on.
+/// What was found.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     pub(crate) library: Arc<Library>,
-    /// One at least, with one rail each at least.
+    /// At least one, each with at least one rail.
     pub(crate) devices: Vec<DevicePlan>,
     /// The topology file for NCCL, where it needs one.
     pub(crate) hint: Option<Hint>,
@@ -32,7 +32,7 @@ pub(crate) struct Discovery {
     pub(crate) chosen_because: String,
 }
 
-/// Finds what the settings ask for. It takes as long as fi_getinfo(3) does.
+/// Finds library, provider and rails by the settings. Takes as long as fi_getinfo(3).
 pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
     let library = open(config)?;
     log::info!("Using Libfabric {} from {}", library.version(), library.path().display());
@@ -52,7 +52,8 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
     Ok(Discovery { library, devices, hint, chosen_because })
 }
 
-/// What libfabric lists, and the provider that serves: with one-sided writes, or where there is none of those, with messages alone.
+/// Queries libfabric and chooses a provider: one with one-sided writes, or, if there is none and the setting allows it, one with messages
+/// only.
 fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartError> {
     let filtered = config.provider_variable("FI_PROVIDER").is_some();
     let look = |protocol| {
@@ -73,7 +74,7 @@ fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartE
     Err(none_usable(library, config, &first))
 }
 
-/// A plan for each device. `rails` are those of `offer`, place by place.
+/// A plan for each device. `rails` are in the order of `offer`.
 fn plans(
     machine: &Machine,
     rails: Vec<RailPlan>,
@@ -94,7 +95,7 @@ fn plans(
     plans
 }
 
-/// A user's file is the only one tried: another one would hide that it does not load.
+/// A file that the user names is the only one tried: falling back would hide that it does not load.
 fn open(config: &Config) -> Result<Arc<Library>, StartError> {
     let default = PathBuf::from(DEFAULT_LIBRARY);
     let candidate = config.libfabric.as_ref().unwrap_or(&default);
@@ -114,7 +115,7 @@ fn find(library: &Library, query: &Query) -> Result<Vec<Info>, StartError> {
     library.find(query).map_err(failed)
 }
 
-/// What was asked, and what is there.
+/// The error: what was requested, and what is offered.
 fn none_usable(library: &Library, config: &Config, listed: &Listed) -> StartError {
     let Listed { candidates, protocol, .. } = listed;
     let version = library.version();
@@ -132,7 +133,7 @@ fn none_usable(library: &Library, config: &Config, listed: &Listed) -> StartErro
     }
 }
 
-/// What libfabric listed, and the same as plain data, place by place.
+/// What libfabric listed, and the same as candidates, in the same order.
 struct Listed {
     infos: Vec<Info>,
     candidates: Vec<Candidate>,
@@ -140,7 +141,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// The most rails of one device: messages go on one.
+    /// Rails of one device at most: one with SENDRECV.
     fn max_rails(&self, config: &Config) -> usize {
         match self.protocol {
             Protocol::Rdma => config.max_rails,
@@ -148,7 +149,7 @@ impl Listed {
         }
     }
 
-    /// The rails that the devices of a provider may have, and which have which.
+    /// The rails of a provider, and their grouping into devices.
     fn grouped(
         &self,
         provider: &str,
@@ -159,7 +160,7 @@ impl Listed {
         (offer.places.iter().map(|place| self.rail(*place)).collect(), offer)
     }
 
-    /// The PCI hierarchy, where it has a say: several rails, on PCI.
+    /// The PCI hierarchy, where it matters: with several rails on PCI.
     fn machine(&self, provider: &str) -> Machine {
         let of_provider = self.candidates.iter().filter(|one| one.provider == provider);
         let mut addresses: Vec<PciAddress> = of_provider.filter_map(|one| one.pci).collect();
@@ -171,7 +172,7 @@ impl Listed {
         sysfs::machine(Path::new(SYSFS), &addresses)
     }
 
-    /// One device of the rails that IRONRAIL_RAILS names.
+    /// One device with the rails that IRONRAIL_RAILS names.
     fn named(
         &self,
         library: &Library,
@@ -220,7 +221,7 @@ impl Listed {
         }
     }
 
-    /// An address that libfabric does not list, such as an alias, but finds when asked for it.
+    /// A rail at an address that libfabric does not list, such as an alias, but accepts as a source address.
     fn rail_at(
         &self,
         library: &Library,
@@ -228,8 +229,8 @@ impl Listed {
         provider: &str,
         address: IpAddr,
     ) -> Result<RailPlan, StartError> {
-        // libfabric takes any address for a source. Where it is not this host's, opening an endpoint there fails; shm takes
-        // its text for a name, which a second endpoint then takes too.
+        // libfabric accepts any source address. If it is not this host's, opening an endpoint fails; shm uses it as a name, which a second
+        // endpoint would then use too.
         let here = UdpSocket::bind((address, 0));
         let elsewhere = here.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable);
         let mut ours = self.candidates.iter().filter(|candidate| candidate.provider == provider);
@@ -274,7 +275,7 @@ impl Listed {
     }
 }
 
-/// The start-up lines. Sites look for "Selected provider is".
+/// Logs the start-up lines. Sites search logs for "Selected provider is".
 fn announce(choice: &Choice, protocol: Protocol, devices: &[DevicePlan], offer: &Offer) -> String {
     let chosen = format!("{} ({})", choice.provider, choice.because);
     log::info!("Selected provider is {chosen}");
@@ -313,7 +314,7 @@ fn announce(choice: &Choice, protocol: Protocol, devices: &[DevicePlan], offer: 
     chosen
 }
 
-/// What selection needs to know of an info.
+/// What `selection` needs from a fi_info.
 fn candidate(info: &Info) -> Candidate {
     let address = ip_address(info.address_format(), info.source_address());
     let nic = info.nic();
@@ -354,7 +355,7 @@ fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// A text such as shm's, or hexadecimal digits.
+/// An address as text (shm), or in hexadecimal digits.
 fn shown_address(bytes: &[u8]) -> String {
     let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     if text.iter().all(u8::is_ascii_graphic) {
@@ -365,7 +366,7 @@ fn shown_address(bytes: &[u8]) -> String {
 
 const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 
-/// rdma/fabric.h, and the system's numbers.
+/// From rdma/fabric.h and sys/socket.h.
 const FI_SOCKADDR: u32 = 1;
 const FI_SOCKADDR_IN: u32 = 2;
 const FI_SOCKADDR_IN6: u32 = 3;

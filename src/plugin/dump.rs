@@ -1,7 +1,7 @@
 //! A dump of all connections, written when the trigger file appears or changes.
 //!
-//! The keeper checks the file at most once a second, and writes the dump: there is no signal handler, and no work in NCCL's calls. A dump
-//! has names, numbers and states, and no secret.
+//! The keeper thread checks the file and writes the dump: there is no signal handler, and no work in NCCL's calls. A dump has names,
+//! numbers and states, and no secrets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,29 +26,29 @@ const BUSY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 struct Trigger {
     path: PathBuf,
-    looked: Instant,
+    checked: Instant,
     /// When the file was changed last, if it was there.
     changed: Option<SystemTime>,
 }
 
 static TRIGGER: Mutex<Option<Trigger>> = Mutex::new(None);
 
-/// The trigger file. One that exists at the start triggers nothing.
+/// Sets the trigger file. One that exists already triggers nothing.
 pub(super) fn watch(path: Option<&Path>) {
     let trigger = path.map(|path| Trigger {
         path: path.to_owned(),
-        looked: Instant::now(),
+        checked: Instant::now(),
         changed: changed(path),
     });
     *TRIGGER.lock().unwrap_or_else(PoisonError::into_inner) = trigger;
 }
 
-/// How long until the next check of the file. None: the setting is unset.
-pub(super) fn look(endpoints: &[u16]) -> Option<Duration> {
+/// Checks the file if that is due. Returns the time until the next check; None: the setting is unset.
+pub(super) fn check(endpoints: &[u16]) -> Option<Duration> {
     let mut trigger = TRIGGER.lock().unwrap_or_else(PoisonError::into_inner);
     let trigger = trigger.as_mut()?;
-    if trigger.looked.elapsed() >= EVERY {
-        trigger.looked = Instant::now();
+    if trigger.checked.elapsed() >= EVERY {
+        trigger.checked = Instant::now();
         let changed = changed(&trigger.path);
         if changed.is_some() && changed != trigger.changed {
             write(&trigger.path, endpoints);
@@ -81,7 +81,7 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     }
 }
 
-/// An endpoint whose lock another thread holds for long is shown as busy: a call hangs in it.
+/// One endpoint. If another thread holds its lock for long, a call hangs in it, and it is shown as busy.
 fn endpoint(number: u16) -> String {
     let began = Instant::now();
     loop {

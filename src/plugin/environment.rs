@@ -1,8 +1,7 @@
-//! The only place that changes the environment: variables that providers read when libfabric loads them, and NCCL's own for protocols and
-//! topology.
+//! The only place that sets variables: those that providers read when libfabric loads them, and NCCL's for protocols and topology.
 //!
-//! Providers read their variables once, and some behaviour has no other switch. A variable that is set already stays as it is; what is
-//! set here is logged once, and listed in docs/configuration.md.
+//! Providers read their variables once, and some behaviour has no other switch. A variable that is already set stays; what is set here is
+//! logged once, and listed in docs/configuration.md.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,12 +13,12 @@ use topology::Hint;
 use super::config::{Config, PROTOCOLS, TOPOLOGY_FILE};
 use super::provider::core;
 
-/// A variable of a provider, the value that it gets if it is unset, and why.
+/// A provider's variable, the value that it gets if unset, and why.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProviderVariable {
     pub(crate) name: &'static str,
     pub(crate) value: &'static str,
-    /// Part of the name of the providers that read it; of a layered one ([`OVER_TCP`]) all of it.
+    /// A part of the names of the providers that read it; for a layered one ([`OVER_TCP`]) the whole name.
     pub(crate) provider: &'static str,
     pub(crate) doc: &'static str,
 }
@@ -69,11 +68,11 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
     },
 ];
 
-/// rxm as this plugin chooses it only where a user asks for it: its variables are rxm's whatever is below, and verbs may be.
+/// rxm over tcp, which is used only if the user names it. rxm's variables apply to whatever is below it, which could be verbs.
 const OVER_TCP: &str = "tcp;ofi_rxm";
 
 /// Sets the unset variables of the providers that may be chosen. Once per process, before libfabric is loaded.
-pub(crate) fn prepare(config: &Config) {
+pub(crate) fn set_provider_variables(config: &Config) {
     for wanted in missing(config) {
         put(wanted.name, wanted.value);
         log::info!(
@@ -85,9 +84,9 @@ pub(crate) fn prepare(config: &Config) {
     }
 }
 
-/// Keeps NCCL from protocols (LL, LL128) that need an order of bytes which the provider does not promise. Once per process, while NCCL
-/// initialises: it reads the variable afterwards (NCCL src/graph/tuning.cc:453, called from src/init.cc:1644).
-pub(crate) fn steer(config: &Config, protocols: Option<&'static str>) {
+/// Restricts NCCL's protocols: LL and LL128 need an order of bytes that some providers do not guarantee. Once per process, during NCCL's
+/// initialisation: it reads the variable afterwards (NCCL src/graph/tuning.cc:453, called from src/init.cc:1644).
+pub(crate) fn set_protocols(config: &Config, protocols: Option<&'static str>) {
     let Some(protocols) = protocols else { return };
     if let Some(given) = config.protocols() {
         log::info!(
@@ -101,9 +100,9 @@ pub(crate) fn steer(config: &Config, protocols: Option<&'static str>) {
     );
 }
 
-/// Gives NCCL a topology file where a device is wider than the PCIe link that NCCL would assume for it. Once per process, while NCCL initialises:
-/// it reads the variable afterwards (NCCL src/graph/topo.cc, ncclTopoGetSystem).
-pub(crate) fn widen(config: &Config, hint: Option<&Hint>) {
+/// Gives NCCL a topology file if a device is wider than the PCIe link that NCCL would assume for it. Once per process, during NCCL's
+/// initialisation: it reads the variable afterwards (NCCL src/graph/topo.cc, ncclTopoGetSystem).
+pub(crate) fn set_topology_file(config: &Config, hint: Option<&Hint>) {
     let Some(hint) = hint else { return };
     if let Some(because) = obstacle(config, Path::new(NCCLS_OWN_FILE)) {
         log::info!(
@@ -134,11 +133,11 @@ fn obstacle(config: &Config, nccls_own: &Path) -> Option<String> {
         .then(|| format!("NCCL reads {} where there is no other", nccls_own.display()))
 }
 
-/// What NCCL reads where no variable names a file: on virtual machines whose host describes them.
+/// The file that NCCL reads by default: on virtual machines whose host describes them.
 const NCCLS_OWN_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
 
-/// The path of a new file with this text, in memory, which stays as long as the process. A process that it starts by exec has it under
-/// the same path, with the variable: the descriptor is not closed there.
+/// Makes a file with this text in memory, and returns its path. It exists as long as the process. Child processes have it under the same
+/// path after exec, with the variable, since the descriptor is not close-on-exec.
 #[allow(
     unsafe_code,
     reason = "a file in memory is made by no safe call, and this module alone makes one"
@@ -157,7 +156,7 @@ fn in_memory(text: &str) -> io::Result<String> {
     // SAFETY: the descriptor is open. On a kernel without seals the file is used unsealed.
     let _sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // Where /proc is not mounted NCCL would not find it either.
+    // Without /proc NCCL could not open it either.
     if fs::read_to_string(&path)? != text {
         return Err(io::Error::other("it does not read as it was written"));
     }
@@ -174,15 +173,15 @@ pub(super) fn sets(config: &Config, wanted: &ProviderVariable) -> bool {
 fn missing(config: &Config) -> impl Iterator<Item = &'static ProviderVariable> {
     PROVIDER_VARIABLES.iter().filter(|wanted| {
         let open = match wanted.provider {
-            OVER_TCP => asks_for_tcp(config),
+            OVER_TCP => names_tcp(config),
             part => config.provider.as_ref().is_none_or(|name| name.contains(part)),
         };
         open && config.provider_variable(wanted.name).is_none()
     })
 }
 
-/// Whether the user asks for tcp, or for a provider layered on it. libfabric 1.17 offers `tcp` in its layered form alone.
-fn asks_for_tcp(config: &Config) -> bool {
+/// Whether the user names tcp, or a provider layered on it. libfabric 1.17 offers `tcp` in its layered form only.
+fn names_tcp(config: &Config) -> bool {
     let named = config.provider.as_deref().or_else(|| config.provider_variable("FI_PROVIDER"));
     named.is_some_and(|name| matches!(core(name), "tcp" | "net"))
 }

@@ -1,6 +1,6 @@
 //! A description of the plugin for tools, as JSON: settings, and the devices of a plugin that has started.
 //!
-//! The call starts nothing. `ironrail info` and `ironrail explain` read the fields by name; the format has a version.
+//! The call does not start the plugin. `ironrail info` and `ironrail explain` read the fields by name; the format has a version.
 
 use proto::{Capabilities, ImmediateWidth};
 
@@ -10,7 +10,6 @@ use super::json::{Object, array};
 use super::plan::RailPlan;
 use super::{Plugin, started};
 
-/// The whole text.
 pub(crate) fn explain() -> String {
     let devices = started().ok().map(|plugin| {
         let all = plugin.devices.all();
@@ -28,7 +27,7 @@ pub(crate) fn explain() -> String {
 
 const FORMAT: &str = "ironrail-explain/1";
 
-/// NCCL_PROTO as a user has given it before the start.
+/// The user's NCCL_PROTO, before the start.
 fn protocols(plugin: &'static Plugin) -> Option<&'static str> {
     plugin.settings.protocols()
 }
@@ -53,7 +52,7 @@ fn device(known: &Known) -> Object {
         .raw("probed", probed.as_deref().unwrap_or("null"))
 }
 
-/// As libfabric describes it; the probe finds out what of that holds.
+/// A rail, as libfabric describes it. The probe finds out what of that is true.
 fn rail(rail: &RailPlan) -> Object {
     let info = &rail.info;
     let mode = info.region_mode();
@@ -83,7 +82,7 @@ fn rail(rail: &RailPlan) -> Object {
         .flag("in_order", info.lands_in_order())
 }
 
-/// What the first endpoint found.
+/// The result of the probe.
 fn capabilities(found: &Capabilities) -> Object {
     let immediate = match found.immediate {
         ImmediateWidth::None => 0_u32,

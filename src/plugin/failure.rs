@@ -1,26 +1,26 @@
-//! Why the plugin did not start. It is kept, since every later call fails with it.
+//! Why the plugin did not start. Stored, since every later call fails with it.
 
 use fabric::{Attempt, FabricError, Version};
 
 use super::config::Setting;
 use crate::error::{Cause, Error, Kind};
 
-/// What was asked for, and what was found.
+/// What was requested, and what was found.
 #[derive(Clone, Debug)]
 pub(crate) enum StartError {
-    /// A setting has a value that it does not take.
+    /// A setting has a value that it does not accept.
     Setting { setting: &'static Setting, given: String },
     /// No libfabric could be loaded, though a setting `named` it.
     NoLibrary { attempts: Vec<Attempt>, named: bool },
     /// fi_getinfo failed.
     NoAnswer { version: Version, fault: FabricError },
-    /// The provider that a setting names is not among those on offer.
+    /// The provider that a setting names is not offered.
     NoSuchProvider { wanted: String, version: Version, offered: Vec<String>, basic_regions: bool },
-    /// No provider that is on offer can serve.
+    /// No provider that is offered can be used.
     NoProvider { version: Version, offered: Vec<String>, basic_regions: bool },
-    /// A rail that a setting names is not there.
+    /// A rail that a setting names does not exist.
     NoSuchRail { rail: String, provider: String, there: Vec<String> },
-    /// A panic, which the log has.
+    /// A panic, which is logged.
     Panicked,
 }
 

@@ -1,7 +1,7 @@
-//! GPU memory: whether it goes straight to and from a device's rails, and if not why; and which GPU an address belongs to.
+//! GPU memory: whether a device's rails access it directly, and if not why; and which GPU owns an address.
 //!
-//! Which provider and which NICs serve is decided without it. For the rails that were chosen libfabric is asked a second time, for
-//! FI_HMEM: all of them have it, or the device moves the host's memory alone.
+//! Provider and NICs are chosen without regard to it. For the chosen rails libfabric is queried again with FI_HMEM: either all of them have
+//! it, or the device uses host memory only.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::types::{Protocol, gpu_number};
 
-/// Finds out how GPU memory goes, for each of `devices`; those that take it get what libfabric says of their rails with it.
+/// Finds out how each of `devices` accesses GPU memory. Rails that access it directly get the fi_info with FI_HMEM.
 pub(super) fn equip(library: &Arc<Library>, config: &Config, devices: &mut [DevicePlan]) {
     for device in devices.iter_mut() {
         let found = match device.protocol {
@@ -37,7 +37,7 @@ pub(super) fn equip(library: &Arc<Library>, config: &Config, devices: &mut [Devi
     announce(config, devices);
 }
 
-/// What libfabric says of the rails with GPU memory, if all have it; and whether DMA-BUFs may be registered.
+/// The fi_info of all rails with FI_HMEM, if all have it, and whether DMA-BUFs can be registered.
 fn direct(
     library: &Arc<Library>,
     config: &Config,
@@ -51,11 +51,11 @@ fn direct(
     let infos: Vec<_> = infos.collect::<std::result::Result<_, _>>()?;
     let by_driver = (0..driver.devices()).any(|device| driver.exports_dmabuf(device));
     let by_library = library.api() >= Version::new(1, 20);
-    let dmabuf = by_driver && by_library && infos.iter().all(knows_dmabuf);
+    let dmabuf = by_driver && by_library && infos.iter().all(supports_dmabuf);
     Ok((infos, dmabuf))
 }
 
-/// A rail as libfabric describes it when FI_HMEM is asked for.
+/// A rail's fi_info with FI_HMEM.
 fn with_gpu_memory(
     library: &Arc<Library>,
     config: &Config,
@@ -72,7 +72,7 @@ fn with_gpu_memory(
         let found = library.find(query).unwrap_or_default();
         found.into_iter().find(|info| info.device_memory() && info.is_at(&rail.info))
     };
-    // An alias is listed only when it is asked for.
+    // An alias is listed only if its address is in the hints.
     let by_address = || {
         let address: IpAddr = rail.address.parse().ok()?;
         here(&Query { source: Some(address.to_string()), ..query.clone() })
@@ -81,12 +81,12 @@ fn with_gpu_memory(
     let Some(info) = info else { return Err(Obstacle::NotOffered { interface, provider }) };
     // Before 1.18 FI_OPT_CUDA_API_PERMITTED does not exist: NICs are trusted not to call CUDA, software providers are not.
     let version = library.version();
-    if version < TOLD_SINCE {
+    if version < CUDA_OPTION_SINCE {
         let trusted = info.nic().is_some();
         return if trusted {
             Ok(info)
         } else {
-            Err(Obstacle::CannotBeTold { interface, provider, version })
+            Err(Obstacle::NoCudaOption { interface, provider, version })
         };
     }
     match opens_with(library, &info, &[NO_CUDA_CALLS]) {
@@ -95,17 +95,18 @@ fn with_gpu_memory(
     }
 }
 
-/// FI_OPT_CUDA_API_PERMITTED. A provider whose way to GPU memory are such calls refuses; all that have FI_HMEM know the option.
-const TOLD_SINCE: Version = Version::new(1, 18);
+/// The first release with FI_OPT_CUDA_API_PERMITTED. All providers with FI_HMEM support the option; one that can access GPU memory only by
+/// CUDA calls refuses it.
+const CUDA_OPTION_SINCE: Version = Version::new(1, 18);
 
-/// Whether a provider reads FI_MR_DMABUF (fi_mr(3)): no call tells, and one that does not know the flag takes the descriptor for an
-/// address. These do, by their sources, and so do providers that use a NIC's wire protocol.
-fn knows_dmabuf(info: &Info) -> bool {
+/// Whether a provider supports FI_MR_DMABUF (fi_mr(3)). No call reports it, and a provider without it takes the descriptor for an address.
+/// These do, by their sources, and so do providers that use a NIC's wire protocol.
+fn supports_dmabuf(info: &Info) -> bool {
     matches!(core(info.provider()), "cxi" | "efa" | "verbs" | "opx")
         || matches!(info.protocol(), FI_PROTO_EFA | FI_PROTO_CXI)
 }
 
-/// One line where all devices are alike, as they mostly are.
+/// Logs one line for all devices if they are alike, as they mostly are.
 fn announce(config: &Config, devices: &[DevicePlan]) {
     let alike = devices.windows(2).all(|pair| pair[0].gpu_memory == pair[1].gpu_memory);
     for device in devices.iter().take(if alike { 1 } else { usize::MAX }) {
@@ -121,8 +122,8 @@ fn announce(config: &Config, devices: &[DevicePlan]) {
     }
 }
 
-/// The GPU that all of these bytes belong to, and the buffer; no buffer (0) where they are of several. The driver says it of the
-/// address: a process may register memory of other GPUs than its own (PXN).
+/// The GPU that owns all of these bytes, and the buffer; no buffer (0) if they are in several. The driver reports the owner, since a
+/// process may register memory of other GPUs than its own (PXN).
 pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
     let driver = Driver::get()
         .map_err(|reason| Cause::NoGpuDriver { len, because: Label::of(&reason.to_string()) })?;

@@ -1,8 +1,8 @@
-//! JSON, as far as `explain` needs it: the plugin carries no crate for that.
+//! A JSON writer for `explain`, stats and dumps: the plugin has no crate for that.
 
 use std::fmt::{Display, Write as _};
 
-/// An object as it grows, name by name.
+/// An object under construction.
 #[derive(Debug)]
 pub(super) struct Object(String);
 
@@ -16,7 +16,7 @@ impl Object {
         self.raw(name, &value)
     }
 
-    /// Null, if there is none.
+    /// A text, or null.
     pub(super) fn maybe<T: Display>(self, name: &str, value: Option<T>) -> Self {
         match value {
             Some(value) => self.text(name, value),
@@ -28,13 +28,13 @@ impl Object {
         self.raw(name, if value { "true" } else { "false" })
     }
 
-    /// Beyond 2^53 readers may round.
+    /// Readers may round above 2^53.
     pub(super) fn number(self, name: &str, value: impl Into<u64>) -> Self {
         let value: u64 = value.into();
         self.raw(name, &value.to_string())
     }
 
-    /// What is JSON already.
+    /// A value that is JSON already.
     pub(super) fn raw(mut self, name: &str, json: &str) -> Self {
         if self.0.len() > 1 {
             self.0.push(',');
@@ -51,7 +51,7 @@ impl Object {
     }
 }
 
-/// Of what is JSON already.
+/// An array of values that are JSON already.
 pub(super) fn array(items: impl IntoIterator<Item = String>) -> String {
     let items: Vec<_> = items.into_iter().collect();
     format!("[{}]", items.join(","))

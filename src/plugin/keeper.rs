@@ -1,9 +1,9 @@
-//! The keeper: a thread that polls endpoints in NCCL's place.
+//! The keeper: a progress thread that polls endpoints while NCCL does not.
 //!
-//! NCCL may stop calling for good once its last request is reported, while packets are unacknowledged or a peer asks whether we live.
-//! So one thread per process polls, under the same lock, an endpoint that was not polled for 10 ms while it owes something, and at longer
-//! intervals one that owes nothing. The thread starts with the first endpoint, ends with the last, takes no signals, calls no CUDA, and
-//! never waits for a lock: a thread that holds it polls the endpoint itself.
+//! NCCL may stop calling once its last request is reported, while packets are unacknowledged or a peer sends keepalive queries. So one
+//! thread per process polls, under the same lock, endpoints that were not polled for 10 ms and have frames due, and the others at longer
+//! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, and never waits for a lock: the
+//! thread that holds it polls the endpoint itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,28 +18,28 @@ const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// When to try again an endpoint whose lock another thread holds.
 const BUSY: Duration = Duration::from_millis(50);
-/// Endpoints that a process has at most, as a rule.
+/// Preallocated room: the endpoints that a process has at most, as a rule.
 const ROOM: usize = 64;
-/// A keeper that wakes later than this is woken for an endpoint that owes something.
+/// If the keeper would wake later than this, it is woken for an endpoint with frames due.
 const SOON: Duration = Duration::from_millis(15);
 
 #[derive(Debug)]
 struct Keeper {
     endpoints: Vec<u16>,
     thread: Option<JoinHandle<()>>,
-    /// Which thread it is, counted: one that is to end does not go on for endpoints that open meanwhile.
+    /// Incremented when the thread is to end, so that it does end even if another endpoint opens before that.
     generation: u64,
-    /// It was woken before its time.
+    /// It was woken early.
     is_woken: bool,
 }
 
 static KEEPER: Mutex<Keeper> =
     Mutex::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0, is_woken: false });
-static BELL: Condvar = Condvar::new();
-/// When the keeper wakes next, in nanoseconds of [`clock`]; the end of time while there is none.
+static WAKE_UP: Condvar = Condvar::new();
+/// When the keeper wakes next, in nanoseconds of [`clock`]; the maximum while there is none.
 static WAKES: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// An endpoint is open: it is kept from now on.
+/// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
     let mut keeper = lock();
     keeper.endpoints.push(number);
@@ -54,16 +54,16 @@ pub(super) fn watch(number: u16) {
     }
 }
 
-/// An endpoint closes. The last one takes the keeper along.
+/// Removes an endpoint that closes. With the last one the thread ends.
 pub(super) fn forget(number: u16) {
-    if let Some(thread) = leave(number) {
-        // It has caught what panicked.
+    if let Some(thread) = remove(number) {
+        // Its panics are caught in it.
         let _ended = thread.join();
     }
 }
 
-/// An endpoint is kept no more. The keeper, if it is to end: without the lock, its end can be waited for.
-fn leave(number: u16) -> Option<JoinHandle<()>> {
+/// Removes an endpoint. Returns the thread if it is to end, to be joined without the lock.
+fn remove(number: u16) -> Option<JoinHandle<()>> {
     let mut keeper = lock();
     if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
         keeper.endpoints.swap_remove(at);
@@ -74,51 +74,51 @@ fn leave(number: u16) -> Option<JoinHandle<()>> {
     keeper.generation += 1;
     let thread = keeper.thread.take();
     drop(keeper);
-    BELL.notify_all();
+    WAKE_UP.notify_all();
     thread
 }
 
-/// An endpoint owes something, and NCCL may not call again: the keeper polls it soon.
+/// An endpoint has frames due, and NCCL may not call again: the keeper polls it soon.
 #[inline]
 pub(super) fn wake() {
     let soon = clock().saturating_add(nanos(SOON));
     if WAKES.load(Ordering::Relaxed) > soon {
-        ring();
+        notify();
     }
 }
 
 #[cold]
-fn ring() {
+fn notify() {
     lock().is_woken = true;
-    BELL.notify_all();
+    WAKE_UP.notify_all();
 }
 
 fn run(generation: u64) {
-    // Kept from one time to the next, with room for as many as a process has: this runs between NCCL's calls, which allocate nothing.
+    // Reused, and preallocated: this runs between NCCL's calls, where nothing is allocated.
     let mut endpoints = Vec::with_capacity(ROOM);
     let mut keeper = lock();
     while keeper.generation == generation {
         endpoints.clone_from(&keeper.endpoints);
         keeper.is_woken = false;
         drop(keeper);
-        let wait = endpoints.iter().map(|number| keep(*number)).min().unwrap_or(LONGEST);
-        let wait = super::dump::look(&endpoints).map_or(wait, |dump| wait.min(dump));
+        let wait = endpoints.iter().map(|number| poll(*number)).min().unwrap_or(LONGEST);
+        let wait = super::dump::check(&endpoints).map_or(wait, |dump| wait.min(dump));
         let wait = wait.clamp(SHORTEST, LONGEST);
         keeper = lock();
         WAKES.store(clock().saturating_add(nanos(wait)), Ordering::Relaxed);
         if !keeper.is_woken && keeper.generation == generation {
-            let waited = BELL.wait_timeout(keeper, wait);
+            let waited = WAKE_UP.wait_timeout(keeper, wait);
             keeper = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-    // Another one may keep endpoints that have opened since.
+    // Another thread may have started for endpoints that opened since.
     if keeper.thread.is_none() {
         WAKES.store(u64::MAX, Ordering::Relaxed);
     }
 }
 
-/// Polls an endpoint, if that is due; how long until it will be.
-fn keep(number: u16) -> Duration {
+/// Polls an endpoint, if that is due. Returns the time until the next poll.
+fn poll(number: u16) -> Duration {
     let Some(mut entry) = registry::try_lock(number) else { return BUSY };
     let Some(endpoint) = entry.as_deref_mut() else { return BUSY };
     let kept = catch_unwind(AssertUnwindSafe(|| endpoint.keep()));
@@ -156,12 +156,12 @@ mod tests {
     #[test]
     fn a_keeper_ends_though_another_endpoint_opens_before_it_does() {
         watch(1);
-        let first = leave(1).expect("it was the last one");
+        let first = remove(1).expect("it was the last one");
         watch(2);
-        let (said, ended) = mpsc::channel();
+        let (sender, ended) = mpsc::channel();
         thread::spawn(move || {
             let _ended = first.join();
-            let _heard = said.send(());
+            let _sent = sender.send(());
         });
         assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps what another one keeps");
         assert!(lock().thread.is_some(), "the second endpoint has a keeper of its own");

@@ -1,4 +1,4 @@
-//! What the plugin does for NCCL, in our own types. `abi` is the only caller.
+//! The plugin's side of NCCL's calls, in our own types. `abi` is the only caller.
 
 mod arrival;
 mod assumed;
@@ -62,14 +62,14 @@ pub(crate) struct DeviceProperties {
     pub(crate) regions_are_global: bool,
     pub(crate) max_point_to_point_bytes: usize,
     pub(crate) max_collective_bytes: usize,
-    /// Which device of a host it is, and which network it is on, where several do not reach each other.
+    /// The index of the device on its host, and of its network where there are several that do not reach each other.
     pub(crate) rail: Option<i16>,
     pub(crate) plane: Option<i16>,
-    /// The devices that it was made of, as NCCL counts them; of one that was found, itself.
+    /// The indices of the devices that it was made of; for one that was found, its own.
     pub(crate) parts: Vec<usize>,
 }
 
-/// What a communicator asks of the network: a DSCP, which providers that know traffic classes give to the rails' packets.
+/// A communicator's traffic class: a DSCP, which providers with traffic classes set in the rails' packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TrafficClass(u8);
 
@@ -88,11 +88,11 @@ impl TrafficClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Context(ObjectId),
-    /// With the traffic class that its communicator asks for, in this call.
+    /// With the traffic class in this call's arguments.
     Thread(Option<TrafficClass>),
 }
 
-/// What a process has once: settings, libfabric, devices.
+/// What exists once per process: settings, libfabric, devices.
 #[derive(Debug)]
 struct Plugin {
     devices: DeviceTable,
@@ -102,26 +102,26 @@ struct Plugin {
 
 static PLUGIN: OnceLock<Result<Plugin, StartError>> = OnceLock::new();
 
-/// Reads settings, finds libfabric, discovers devices: once per process. Later calls return the first answer.
+/// Reads settings, finds libfabric, discovers devices: once per process. Later calls return the first result.
 pub(crate) fn start() -> Result<()> {
-    plugin().map(|plugin| plugin.devices.renew())
+    plugin().map(|plugin| plugin.devices.init_called())
 }
 
-/// Opens a communicator context. v6 to v10 call `start` alone.
+/// Opens a communicator context. v6 to v10 only call `start`.
 pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<ObjectId> {
     let plugin = plugin()?;
     let (context, is_first) = registry::open_context(class)?;
     if is_first {
-        plugin.devices.renew();
+        plugin.devices.init_called();
     }
     Ok(context)
 }
 
-/// Frees what is left of a context: listeners, comms, endpoints.
+/// Closes what a context still has: listeners, comms, endpoints.
 pub(crate) fn close_context(context: ObjectId) -> Result<()> {
     started()?;
     let left = registry::close_context(context)?;
-    // Of endpoints that others share: the memory may be gone when this returns. All of them, whatever becomes of one.
+    // Registrations on shared endpoints: their memory may be freed when this returns. All are deregistered, even after an error.
     left.into_iter().map(|region| deregister(region, region)).fold(Ok(()), Result::and)
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn devices() -> Result<usize> {
     Ok(plugin()?.devices.count())
 }
 
-/// One device with all rails of these, as NCCL counts them, and its index.
+/// Makes a device with the rails of these, and returns its index.
 pub(crate) fn make_device(parts: &[usize]) -> Result<usize> {
     plugin()?.devices.make(parts)
 }
@@ -138,7 +138,7 @@ pub(crate) fn properties(device: usize) -> Result<&'static DeviceProperties> {
     plugin()?.devices.get(device).map(|known| &known.properties)
 }
 
-/// `max_group`: how many receives at most come in one group, in the caller's version.
+/// `max_group`: the largest group of receives in the caller's version of NCCL's table.
 pub(crate) fn listen(
     owner: Owner,
     device: usize,
@@ -151,7 +151,7 @@ pub(crate) fn listen(
     })
 }
 
-/// `None`: not yet, call again with the same handle, which carries the state.
+/// `None`: not yet. The caller repeats it with the same handle, which has the state.
 pub(crate) fn connect(
     owner: Owner,
     device: usize,
@@ -183,8 +183,8 @@ pub(crate) fn accept(listener: ObjectId) -> Result<Option<ObjectId>> {
     Ok(comm)
 }
 
-/// The device's probe is another endpoint's, whose caller may be away. Outside of the lock of the one that waits: each of two could
-/// wait for the other.
+/// Drives the probe on another endpoint, whose own caller may be away. Not under the lock of the waiting endpoint: two that wait for each
+/// other would deadlock.
 fn push_probe(waits_for: Option<u16>) {
     if let Some(number) = waits_for {
         registry::push_probe(number);
@@ -203,7 +203,7 @@ pub(crate) fn register(comm: ObjectId, memory: UserMemory) -> Result<ObjectId> {
     registry::with(comm, register)
 }
 
-/// The GPU that these bytes belong to, and the number of their buffer, for a comm whose device takes GPU memory, and takes it so.
+/// The GPU that owns these bytes, and their buffer's id, for a comm whose device supports this registration.
 pub(crate) fn gpu_of(
     comm: ObjectId,
     address: u64,
@@ -213,21 +213,21 @@ pub(crate) fn gpu_of(
     started()?;
     registry::with(comm, |endpoint| {
         endpoint.check_comm(comm)?;
-        endpoint.takes_gpu_memory(by_dmabuf)
+        endpoint.check_gpu_memory(by_dmabuf)
     })?;
-    // Outside of the lock: other connections of the endpoint go on.
+    // Outside of the lock, so that other connections of the endpoint progress.
     let owner = gpu::owner(address, len)?;
     Ok((owner.device, owner.buffer))
 }
 
-/// Returns when nothing touches the memory any more; past a bound it is an error, and the memory stays registered.
+/// Returns when nothing can touch the memory any more; an error past a bound, and then the memory stays registered.
 pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
     let mut gone = registry::with(comm, |endpoint| {
         fault::point("deregMr locked");
         endpoint.deregister(region)
     })?;
     while !gone {
-        // Without the lock in between: other connections of the endpoint go on.
+        // The lock is released in between, so that other connections of the endpoint progress.
         std::thread::yield_now();
         // An endpoint that was finalized meanwhile has closed the region.
         gone = registry::with(comm, |endpoint| Ok(endpoint.poll_deregister(region)))
@@ -236,11 +236,11 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
     Ok(())
 }
 
-/// An endpoint that is locked.
+/// A locked endpoint.
 #[derive(Debug)]
 pub(crate) struct Locked(registry::Locked);
 
-/// The endpoint that an id leads to, locked.
+/// Locks the endpoint that an id names.
 #[inline(always)]
 pub(crate) fn locked(name: RawId) -> Locked {
     Locked(registry::lock(name))
@@ -256,7 +256,7 @@ impl Locked {
         }
     }
 
-    /// `how`: what the table's version, or NCCL's mark in the request, says of the receives. Up to v8 a message is cut to its receive.
+    /// `how`: by the table's version and NCCL's mark in the request. Up to v8 a message is truncated to its receive.
     #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
@@ -270,7 +270,7 @@ impl Locked {
         }
     }
 
-    /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; all others get the reads, too.
+    /// `None`: nothing to wait for. NCCL flushes only receives into GPU memory; other callers get the reads, too.
     pub(crate) fn iflush(&mut self, comm: RawId, buffers: &[Buffer]) -> Result<Option<RawId>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.iflush(comm, buffers),
@@ -292,12 +292,12 @@ impl Locked {
         }
     }
 
-    /// The sizes of the messages of the group that `test` last reported done.
+    /// The sizes of the messages of the group that `test` reported last.
     pub(crate) fn sizes(&self, count: usize) -> &[usize] {
         self.0.as_deref().map_or(&[], |endpoint| endpoint.sizes(count))
     }
 
-    /// A panic has left the endpoint as it is.
+    /// A panic occurred under the lock.
     #[cold]
     pub(crate) fn panicked(mut self) {
         if let Some(endpoint) = self.0.as_deref_mut() {
@@ -306,11 +306,11 @@ impl Locked {
     }
 }
 
-/// A call about a comm, or a request of its, has panicked before it touched the endpoint, or behind that.
+/// A call about a comm, or about one of its requests, has panicked outside of the endpoint's lock.
 #[cold]
 pub(crate) fn panicked(about: RawId) {
     if let Some(about) = ObjectId::from_bits(about.bits()) {
-        // One that is closed needs nothing.
+        // A closed one needs nothing.
         let _closed = registry::with_any(about, |endpoint| {
             endpoint.comm_panicked(about);
             Ok(())
@@ -318,7 +318,7 @@ pub(crate) fn panicked(about: RawId) {
     }
 }
 
-/// The error of a call whose id leads to no endpoint.
+/// The error of a call whose id names no endpoint.
 #[cold]
 fn absent(named: Result<ObjectId>) -> Error {
     named.err().unwrap_or_else(|| Cause::Stale(Noun::Handle).into())
@@ -366,7 +366,7 @@ fn on_device<R, E: From<Error>>(
             Endpoint::open(number, facts, settings, nics, capabilities).map(Box::new)
         };
         catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
-            // Nothing was opened, and nothing is probed there.
+            // Nothing was opened, so no probe runs there.
             known.leave_probe(number);
             Err(PANICKED)
         })
@@ -383,27 +383,27 @@ fn record(report: &Report) {
 
 fn plugin() -> Result<&'static Plugin> {
     PLUGIN.get_or_init(|| {
-        // A start that was cut off is not begun anew: half of it may have changed the process.
+        // After a panic the start is not repeated: part of it may have changed the process.
         catch_unwind(Plugin::start).unwrap_or(Err(StartError::Panicked))
     });
     started()
 }
 
-/// Why the start failed: logged the first time only.
-fn again(failure: &StartError) -> Error {
+/// Why the start failed. Logged the first time only.
+fn start_failure(failure: &StartError) -> Error {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     let said = LOGGED.swap(true, Ordering::Relaxed) || matches!(failure, StartError::Panicked);
     Error { logged: said, ..failure.into() }
 }
 
-/// What [`Cause::NotStarted`] stands for.
+/// The error behind [`Cause::NotStarted`].
 pub(crate) fn start_error() -> Option<&'static StartError> {
     PLUGIN.get()?.as_ref().err()
 }
 
-/// The plugin as `init` left it.
+/// The plugin, if `init` has started it in this process.
 fn started() -> Result<&'static Plugin> {
-    let plugin = PLUGIN.get().ok_or(Cause::NotInitialised)?.as_ref().map_err(again)?;
+    let plugin = PLUGIN.get().ok_or(Cause::NotInitialised)?.as_ref().map_err(start_failure)?;
     if plugin.process.is_this() {
         return Ok(plugin);
     }
@@ -417,7 +417,7 @@ impl Plugin {
         let [version, target, profile] =
             [env!("CARGO_PKG_VERSION"), env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
         log::info!("Initializing Ironrail {version} ({target}, {profile})");
-        environment::prepare(&config);
+        environment::set_provider_variables(&config);
         dump::watch(config.dump_trigger.as_deref());
         counts::share(&device::host_name(), config.stats_page);
         let discovery = discovery::discover(&config)?;
@@ -425,8 +425,8 @@ impl Plugin {
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);
         let order = order::of(&discovery.library, rails);
         let device_memory = discovery.devices.iter().any(|plan| plan.gpu_memory.is_direct());
-        environment::steer(&settings, order::protocols(order, device_memory));
-        environment::widen(&settings, discovery.hint.as_ref());
+        environment::set_protocols(&settings, order::protocols(order, device_memory));
+        environment::set_topology_file(&settings, discovery.hint.as_ref());
         let (library, plans) = (discovery.library, discovery.devices);
         let devices = DeviceTable::new(plans, library, Arc::clone(&settings));
         Ok(Self { devices, settings, process: fabric::Process::this() })

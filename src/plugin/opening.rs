@@ -1,4 +1,4 @@
-//! Opening the NICs of a device for one endpoint.
+//! Opens the NICs of a device for one endpoint.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
 use crate::types::Protocol;
 
-/// Opens the NICs of `device` in a traffic class; without one where the provider refuses it, with one warning.
+/// Opens the NICs of `device` in a traffic class. If the provider refuses the class, opens them without, and warns once.
 pub(super) fn open_in_class(
     device: &Device,
     class: Option<TrafficClass>,
@@ -38,7 +38,8 @@ pub(super) fn open_in_class(
     })
 }
 
-/// Opens the NICs of `device`, and says which capabilities are known without a probe. A NIC that cannot be opened is left out while there is another.
+/// Opens the NICs of `device`, and returns the capabilities that are known without a probe. A NIC that cannot be opened is left out while
+/// there is another.
 fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Capabilities)> {
     let infos = device.infos(class);
     let mut nics: Vec<(Opened, &Info)> = Vec::with_capacity(infos.len());
@@ -49,7 +50,7 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
             Ok(nic) => nic,
             Err(fault) => {
                 let error = refused(device, plan, fault);
-                // Without the class this rail would not be missing.
+                // The class is the obstacle: without it this rail opens.
                 let by_class =
                     class.is_some() && open_one(device, &plan.info, with_control).is_ok();
                 if by_class || !error.cause.concerns_one_rail() {
@@ -85,7 +86,7 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
     Ok((opened(nics), known))
 }
 
-/// Opens the data rail of such a NIC again, as it was.
+/// Opens the data rail of such a NIC again, with the same options.
 fn reopen(device: &Device, info: &Info) -> Reopen {
     let (library, info) = (Arc::clone(device.shared_library()), info.clone());
     let data = options::of(&info, device.libfabric_version(), Rails::Data);
@@ -124,13 +125,13 @@ fn open_one(
     };
     let nic = Nic::open_in_class(device.library(), info, &opened, Some(options::LOW_LATENCY))?;
     if let Some(error) = nic.refused_class() {
-        tell_of_class(error);
+        log_refused_class(error);
     }
     Ok(nic)
 }
 
-/// Control rails are opened without the low-latency class. Logged once, since all are alike.
-fn tell_of_class(error: FabricError) {
+/// Logs once that control rails are opened without the low-latency class, since all are alike.
+fn log_refused_class(error: FabricError) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
         log::info!("control rails go without the traffic class of low latency: {error}");

@@ -1,7 +1,7 @@
-//! What is asked of endpoints, by provider: options (fi_setopt in fi_endpoint(3)), traffic classes, and how long a message takes.
+//! What is set on endpoints, by provider: options (fi_setopt in fi_endpoint(3)), traffic classes; and the latency of a message.
 //!
 //! One table each; docs/providers.md is made from them. An option is set before the endpoint is enabled. One that the loaded libfabric or
-//! the provider does not know, or refuses, is left alone, unless it is required.
+//! the provider does not support, or refuses, is skipped, unless it is required.
 
 use fabric::{EndpointOption, Info, OptionName, OptionValue, Version};
 
@@ -11,11 +11,11 @@ use super::provider::family;
 /// One option of a provider's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProviderOption {
-    /// Whose NICs (`efa`), or any.
+    /// The family of NICs (`efa`), or all.
     pub(crate) provider: Option<&'static str>,
     pub(crate) option: EndpointOption,
     pub(crate) rails: Rails,
-    /// From which release on; before, nothing is said.
+    /// The first release that has it; with earlier ones it is skipped.
     pub(crate) since: Version,
     /// Only where the rail was opened for GPU memory (FI_HMEM).
     pub(crate) with_gpu_memory: bool,
@@ -26,14 +26,14 @@ pub(crate) struct ProviderOption {
     pub(crate) doc: Doc,
 }
 
-/// For the page.
+/// The texts for docs/providers.md.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(test), expect(dead_code, reason = "docs/providers.md is made from it, by a test"))]
 pub(crate) struct Doc {
-    /// As libfabric names it.
+    /// Its name in libfabric.
     pub(crate) name: &'static str,
     pub(crate) why: &'static str,
-    /// What a refusal means.
+    /// The consequence of a refusal.
     pub(crate) refused: &'static str,
 }
 
@@ -44,22 +44,22 @@ pub(crate) enum Rails {
     Both,
 }
 
-/// No calls of CUDA: the provider's progress runs in NCCL's threads, one of which kernels wait for, and a call of CUDA's that waits for a
-/// kernel there never ends.
+/// Forbids CUDA calls: the provider's progress runs in NCCL's threads, and a CUDA call there that waits for a kernel which waits for that
+/// thread is a deadlock.
 pub(super) const NO_CUDA_CALLS: EndpointOption = EndpointOption {
     name: OptionName::CudaApiPermitted,
     value: OptionValue::Flag(false),
     required: true,
 };
 
-/// Aligned lines of 128 bytes in order, where the device can.
+/// Aligned lines of 128 bytes are written in order, where the device can.
 pub(super) const LINES: EndpointOption = EndpointOption {
     name: OptionName::EfaWriteInOrderAligned128Bytes,
     value: OptionValue::Flag(true),
     required: true,
 };
 
-/// Everything that is asked.
+/// All options that are set.
 pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
     ProviderOption {
         provider: None,
@@ -168,31 +168,36 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
 
 /// The options for one kind of rail of this provider, with this release.
 pub(super) fn of(info: &Info, version: Version, rails: Rails) -> Vec<EndpointOption> {
-    asked(family(info), info.device_memory(), version, rails)
+    options_for(family(info), info.device_memory(), version, rails)
 }
 
-fn asked(family: &str, gpu_memory: bool, version: Version, rails: Rails) -> Vec<EndpointOption> {
-    let fits = |asked: &&ProviderOption| {
-        asked.provider.is_none_or(|named| named == family)
-            && version >= asked.since
-            && (gpu_memory || !asked.with_gpu_memory)
-            && (asked.rails == Rails::Both || asked.rails == rails)
+fn options_for(
+    family: &str,
+    gpu_memory: bool,
+    version: Version,
+    rails: Rails,
+) -> Vec<EndpointOption> {
+    let fits = |row: &&ProviderOption| {
+        row.provider.is_none_or(|named| named == family)
+            && version >= row.since
+            && (gpu_memory || !row.with_gpu_memory)
+            && (row.rails == Rails::Both || row.rails == rails)
     };
-    PROVIDER_OPTIONS.iter().filter(fits).map(|asked| asked.option).collect()
+    PROVIDER_OPTIONS.iter().filter(fits).map(|row| row.option).collect()
 }
 
-/// FI_TC_LOW_LATENCY of rdma/fabric.h, which control rails ask for.
+/// FI_TC_LOW_LATENCY of rdma/fabric.h, the class of control rails.
 pub(super) const LOW_LATENCY: u32 = 0x201;
 const BEST_EFFORT: u32 = 0x200;
 const BULK_DATA: u32 = 0x203;
 const SCAVENGER: u32 = 0x204;
-/// With a DSCP in the lower bits.
+/// The flag of a class that has a DSCP in its lower bits.
 const DSCP: u32 = 0x100;
 
-/// The providers that know classes by their labels alone. Others are given the DSCP.
+/// The providers that support classes by label only. Others get the DSCP.
 pub(crate) const LABELLED: &[&str] = &["cxi", "efa"];
 
-/// The label for a DSCP, by the services that RFC 4594 and RFC 8622 give them: the first whose last DSCP is not passed.
+/// The label for a DSCP, by its service class in RFC 4594 and RFC 8622: the first row whose DSCP is not below it.
 pub(crate) const LABELS: &[(u8, u32, &str)] = &[
     (0, BEST_EFFORT, "FI_TC_BEST_EFFORT"),
     (8, SCAVENGER, "FI_TC_SCAVENGER"),
@@ -203,7 +208,7 @@ pub(crate) const LABELS: &[(u8, u32, &str)] = &[
     (63, LOW_LATENCY, "FI_TC_LOW_LATENCY"),
 ];
 
-/// What data rails of a provider are asked for, as FI_TC_* of fi_endpoint(3), where a communicator asks for a class.
+/// The FI_TC_* (fi_endpoint(3)) of data rails, for a communicator's traffic class.
 pub(super) fn class_of(info: &Info, class: TrafficClass) -> u32 {
     class_for(family(info), class)
 }
@@ -217,23 +222,23 @@ fn class_for(family: &str, class: TrafficClass) -> u32 {
     label.map_or(BEST_EFFORT, |(_, label, _)| *label)
 }
 
-/// The latency of a message for NCCL's properties, in whole microseconds. NCCL adds it to figures of its own, which are InfiniBand's.
+/// The latency of a message for NCCL's properties, in whole microseconds. NCCL adds it to its own figures, which are for InfiniBand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Latency {
     pub(crate) provider: &'static str,
-    /// The NIC's device number on PCI, if it matters.
+    /// The NIC's PCI device id, if it matters.
     pub(crate) device: Option<u16>,
     pub(crate) microseconds: u16,
 }
 
-/// The first that fits; 0 for all others.
+/// The first matching row counts; 0 for all others.
 pub(crate) const LATENCIES: &[Latency] = &[
     Latency { provider: "efa", device: Some(0xefa0), microseconds: 75 },
     Latency { provider: "efa", device: Some(0xefa1), microseconds: 75 },
     Latency { provider: "efa", device: None, microseconds: 35 },
 ];
 
-/// Of a family's NIC.
+/// The latency of a family's NIC.
 pub(super) fn latency_us(family: &str, device: Option<u16>) -> u16 {
     let fits =
         |one: &&Latency| one.provider == family && (one.device.is_none() || one.device == device);
@@ -247,7 +252,7 @@ mod tests {
     const NEW: Version = Version::new(2, 5);
 
     fn names(provider: &str, gpu: bool, version: Version, rails: Rails) -> Vec<OptionName> {
-        asked(provider, gpu, version, rails).iter().map(|option| option.name).collect()
+        options_for(provider, gpu, version, rails).iter().map(|option| option.name).collect()
     }
 
     #[test]
@@ -276,9 +281,9 @@ mod tests {
 
     #[test]
     fn only_what_was_tried_at_the_start_is_required() {
-        for asked in PROVIDER_OPTIONS {
-            let tried = asked.option.name == OptionName::CudaApiPermitted;
-            assert_eq!(asked.option.required, tried, "{:?}", asked.option);
+        for row in PROVIDER_OPTIONS {
+            let tried = row.option.name == OptionName::CudaApiPermitted;
+            assert_eq!(row.option.required, tried, "{:?}", row.option);
         }
     }
 

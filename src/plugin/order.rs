@@ -1,4 +1,4 @@
-//! In which order the bytes of one message appear at the receiver, and what NCCL must not use if they appear in none.
+//! The order in which the bytes of a message become visible at the receiver, and which NCCL protocols that order rules out.
 //!
 //! NCCL's kernels poll flags inside the receive buffer and do not wait for `test`. LL needs each aligned 8-byte word whole, and
 //! its flag not before its data (NCCL src/include/device.h:75-86); LL128 needs each aligned 128-byte line whole, its flag last.
@@ -13,11 +13,11 @@ use super::provider::{core, opens_with};
 /// The order in which a message's bytes become visible; the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
-    /// Any byte may come before any other.
+    /// Any byte may appear before any other.
     Nothing,
-    /// An aligned word of 8 bytes comes whole, or front to back.
+    /// An aligned word of 8 bytes appears whole, or front to back.
     Words,
-    /// An aligned line of 128 bytes comes front to back.
+    /// An aligned line of 128 bytes appears front to back.
     Lines,
 }
 
@@ -27,19 +27,21 @@ pub(super) fn of<'a>(library: &Arc<Library>, rails: impl Iterator<Item = &'a Inf
 }
 
 fn of_rail(library: &Arc<Library>, info: &Info) -> Order {
-    if info.lands_in_order() || (takes_lines(info.provider()) && grants_lines(library, info)) {
+    if info.lands_in_order()
+        || (has_line_option(info.provider()) && writes_lines_in_order(library, info))
+    {
         return Order::Lines;
     }
     by_name(info.provider())
 }
 
-/// Whether the provider's own option for lines in order is worth asking for.
-fn takes_lines(provider: &str) -> bool {
+/// Whether the provider has an option for lines in order.
+fn has_line_option(provider: &str) -> bool {
     core(provider) == "efa"
 }
 
-/// Whether an endpoint opens with that option: it is the device that knows.
-fn grants_lines(library: &Arc<Library>, info: &Info) -> bool {
+/// Whether an endpoint opens with that option, which depends on the device.
+fn writes_lines_in_order(library: &Arc<Library>, info: &Info) -> bool {
     match opens_with(library, info, &[LINES]) {
         Ok(()) => true,
         Err(error) => {
@@ -62,8 +64,8 @@ fn by_name(provider: &str) -> Order {
     }
 }
 
-/// What NCCL_PROTO must say, if it must say anything. LL128 goes over the network only into a GPU's memory: elsewhere NCCL
-/// counts the way as too long for it (NCCL src/graph/tuning.cc:518-535).
+/// The value that NCCL_PROTO must have, if it must have one. NCCL uses LL128 over the network only into GPU memory: for other paths it
+/// considers the distance too long (NCCL src/graph/tuning.cc:518-535).
 pub(super) fn protocols(order: Order, device_memory: bool) -> Option<&'static str> {
     match order {
         Order::Nothing => Some("Simple"),

@@ -1,4 +1,4 @@
-//! What a device is to be: its rails, and how GPU memory gets to them.
+//! The plan of a device: its rails, and how they access GPU memory.
 
 use fabric::{Info, Version};
 use topology::{Nic, Properties};
@@ -9,12 +9,12 @@ use crate::types::Protocol;
 /// A device before it is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePlan {
-    /// Unique in the process, and without blanks: NCCL identifies devices by it.
+    /// Unique in the process and without blanks: NCCL identifies devices by it.
     pub(crate) name: String,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) gpu_memory: GpuMemory,
     pub(crate) protocol: Protocol,
-    /// What the machine decides of its properties.
+    /// The properties that depend on the machine's topology.
     pub(crate) properties: Properties,
     /// Why it has these rails.
     pub(crate) because: String,
@@ -24,47 +24,47 @@ pub(crate) struct DevicePlan {
 #[derive(Clone, Debug)]
 pub(crate) struct RailPlan {
     pub(crate) info: Info,
-    /// Peers' rails pair by it.
+    /// The name of the fabric, by which rails of two peers are paired.
     pub(crate) fabric_name: String,
-    /// As the user would name it: the interface, the NIC, or the address that was given.
+    /// The user's name for it: the interface, the NIC, or the address that was given.
     pub(crate) interface: String,
     /// The source address, for logs.
     pub(crate) address: String,
-    /// As the grouping knows it.
+    /// Its description for the grouping.
     pub(crate) nic: Nic,
     pub(crate) pci_path: Option<String>,
 }
 
-/// How GPU memory goes between a device's rails and a GPU.
+/// How data moves between a device's rails and GPU memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GpuMemory {
-    /// The NICs read and write it.
+    /// NICs read and write GPU memory.
     Direct {
-        /// It may also be registered by a DMA-BUF.
+        /// It can also be registered by a DMA-BUF.
         dmabuf: bool,
     },
-    /// NCCL copies it through memory of the host's.
+    /// NCCL copies through host memory.
     ByHost(Obstacle),
 }
 
-/// Why NICs do not reach GPU memory.
+/// Why NICs do not access GPU memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     TurnedOff,
-    /// In the words of `gpu`.
+    /// The error of the crate `gpu`.
     NoDriver(String),
     NotOffered {
         interface: String,
         provider: String,
     },
-    /// The provider would call CUDA in NCCL's threads, where such a call may never return.
+    /// The provider would call CUDA in NCCL's threads, where such a call may deadlock.
     CallsCuda {
         interface: String,
         provider: String,
         answer: String,
     },
     /// A libfabric without FI_OPT_CUDA_API_PERMITTED.
-    CannotBeTold {
+    NoCudaOption {
         interface: String,
         provider: String,
         version: Version,
@@ -78,8 +78,8 @@ impl GpuMemory {
         matches!(self, Self::Direct { .. })
     }
 
-    /// Whether it may be registered by a DMA-BUF.
-    pub(crate) fn takes_dmabuf(&self) -> bool {
+    /// Whether it can be registered by a DMA-BUF.
+    pub(crate) fn supports_dmabuf(&self) -> bool {
         matches!(self, Self::Direct { dmabuf: true })
     }
 
@@ -105,7 +105,7 @@ impl Obstacle {
                 format!("{provider} cannot be kept from calling CUDA on {interface} ({answer})")
             }
             Self::NoWrites => "rails that send messages have no read to flush it by".to_owned(),
-            Self::CannotBeTold { interface, provider, version } => format!(
+            Self::NoCudaOption { interface, provider, version } => format!(
                 "libfabric {version} cannot keep {provider} on {interface} from calls of CUDA"
             ),
         }
@@ -124,7 +124,7 @@ impl Obstacle {
                 "for cxi load GDRCopy's gdrdrv and use a libfabric built with it, for efa see that the driver lets the NIC reach the GPU's memory; \
                  other providers copy, so unset it"
             }
-            Self::CannotBeTold { .. } => "use libfabric 1.18 or newer",
+            Self::NoCudaOption { .. } => "use libfabric 1.18 or newer",
             Self::NoWrites => "use a provider with one-sided writes",
         }
     }
@@ -142,7 +142,7 @@ impl DevicePlan {
         Self { name: device_name(&names), rails, gpu_memory, protocol, properties, because }
     }
 
-    /// Takes the rails of another device. Networks of two kinds do not go together.
+    /// Adds the rails of another device. Networks of two kinds cannot be combined.
     pub(super) fn join(&mut self, other: &Self) -> Result<()> {
         if self.protocol == Protocol::Sendrecv {
             return Err(Cause::OneRail.into());
@@ -160,12 +160,12 @@ impl DevicePlan {
         };
         let (one, other) = (self.properties.speed_mbps, other.properties.speed_mbps);
         self.properties.speed_mbps = one.zip(other).map(|(one, other)| one + other);
-        // Its own: the first part's belongs to a device that may be used beside it.
+        // A guid of its own: the first part's belongs to a device that may be used beside it.
         self.properties.guid = None;
         Ok(())
     }
 
-    /// Names it after the rails that it has.
+    /// Names it after its rails.
     pub(super) fn rename(&mut self) {
         let names: Vec<_> = self.rails.iter().map(|rail| rail.interface.as_str()).collect();
         self.name = device_name(&names);
@@ -189,7 +189,7 @@ impl DevicePlan {
     }
 }
 
-/// `eth0`, `eth0+eth1`, or with many `eth0+15more`; letters that NCCL's lists and files know are left as they are.
+/// `eth0`, `eth0+eth1`, or with many `eth0+15more`. Characters that are safe in NCCL's lists and files are kept, others replaced.
 fn device_name(rails: &[&str]) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-+".contains(letter);
     let joined = rails.join("+");
@@ -202,9 +202,9 @@ fn device_name(rails: &[&str]) -> String {
     name.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect()
 }
 
-/// NCCL keeps names in places of 64 bytes and more.
+/// NCCL's buffers for names have 64 bytes or more.
 const NAME_BYTES_MAX: usize = 60;
-/// What NCCL takes where nothing is known.
+/// NCCL's own default for unknown speeds.
 const SPEED_MBPS_DEFAULT: u32 = 10_000;
 
 #[cfg(test)]
@@ -240,7 +240,7 @@ mod tests {
                 },
                 "tcp cannot be kept from calling CUDA on eth0 (no)",
             ),
-            (Obstacle::CannotBeTold { interface, provider, version }, "libfabric 1.17"),
+            (Obstacle::NoCudaOption { interface, provider, version }, "libfabric 1.17"),
             (Obstacle::NoWrites, "no read to flush it by"),
         ] {
             let phrase = obstacle.phrase();

@@ -20,7 +20,7 @@ pub(crate) fn of_all(plans: &[DevicePlan]) -> Vec<DeviceProperties> {
     plans.iter().enumerate().map(of).collect()
 }
 
-/// The properties of a device that NCCL has made of `parts`: what these have in common.
+/// The properties of a device that NCCL has made of `parts`.
 pub(super) fn of_made(
     index: usize,
     plan: &DevicePlan,
@@ -41,7 +41,7 @@ pub(super) fn of_made(
     }
 }
 
-/// NCCL cuts off what is not whole.
+/// In whole microseconds, since NCCL truncates.
 fn latency_us(plan: &DevicePlan) -> u16 {
     let of = |rail: &RailPlan| {
         let model = rail.info.nic().and_then(|nic| nic.model);
@@ -52,14 +52,14 @@ fn latency_us(plan: &DevicePlan) -> u16 {
     plan.rails.iter().map(of).max().unwrap_or(0)
 }
 
-/// The network that all rails of a device are on.
+/// The network of a device, if all its rails are on one.
 fn network(plan: &DevicePlan) -> Option<&str> {
     let mut names = plan.rails.iter().map(|rail| rail.fabric_name.as_str());
     let first = names.next()?;
     names.all(|name| name == first).then_some(first)
 }
 
-/// The plane of each device, by its network: where all are on one there are no planes, and a device on several is on none. NCCL never
+/// The plane of each device, by its network. If all are on one network there are no planes; a device on several has none. NCCL never
 /// connects devices of different planes (NCCL src/graph/search.cc, ncclTopoSearchCheckNet).
 fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
     let mut names: Vec<_> = networks.iter().flatten().collect();
@@ -71,7 +71,7 @@ fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
     networks.iter().map(plane).collect()
 }
 
-/// The properties of one device, but for its plane. Strings are leaked: NCCL keeps pointers to them, and this happens once per process.
+/// The properties of one device, without its plane. Strings are leaked: NCCL keeps pointers to them, and there are few per process.
 fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
     DeviceProperties {
         name: leak(&plan.name),
@@ -83,11 +83,11 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         max_comms: MAX_COMMS,
         max_receives: MAX_RECEIVES,
         device_memory: plan.gpu_memory.is_direct(),
-        dmabuf: plan.gpu_memory.takes_dmabuf(),
+        dmabuf: plan.gpu_memory.supports_dmabuf(),
         regions_are_global: plan.regions_are_global(),
         max_point_to_point_bytes: match plan.protocol {
             Protocol::Rdma => BYTES_MAX,
-            // A message goes whole.
+            // A message is not split.
             Protocol::Sendrecv => plan.rails.iter().map(largest).min().unwrap_or(BYTES_MAX),
         },
         max_collective_bytes: BYTES_MAX,
@@ -102,7 +102,7 @@ fn largest(rail: &RailPlan) -> usize {
     usize::try_from(rail.info.max_message()).unwrap_or(usize::MAX).min(BYTES_MAX)
 }
 
-/// NCCL takes devices with one guid and one port for one physical port, also across the processes of a host.
+/// NCCL takes devices with the same guid and port for one physical port, also across the processes of a host.
 fn guid(host: &str, index: usize, device: &str) -> u64 {
     let bytes = host.bytes().chain([0]).chain(index.to_le_bytes()).chain(device.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -110,7 +110,7 @@ fn guid(host: &str, index: usize, device: &str) -> u64 {
     })
 }
 
-/// The host's name, as a container sees it, and the boot: names alone repeat.
+/// The host's name, as in this container, and the boot id, since names repeat.
 fn host() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     read("/proc/sys/kernel/hostname") + &read("/proc/sys/kernel/random/boot_id")
@@ -121,12 +121,12 @@ fn leak(text: &str) -> &'static CStr {
     Box::leak(text.into_boxed_c_str())
 }
 
-/// The largest group of receives. Versions before v9 say 1, whatever stands here.
+/// The largest group of receives. Tables before v9 report 1 instead.
 const MAX_RECEIVES: i32 = 8;
 const _: () = assert!(MAX_RECEIVES as usize == proto::limits::MAX_GROUP);
 /// A comm's id has 14 bits in an immediate (docs/protocol.md, section 10).
 const MAX_COMMS: i32 = 1 << 14;
-/// 1 TiB, the most NCCL accepts here: a message has no bound of ours.
+/// 1 TiB, NCCL's maximum: we have no bound of our own.
 const BYTES_MAX: usize = 1 << 40;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! What several parts ask of a provider: its core, its wire, and whether an endpoint of it opens with an option.
+//! Facts about a provider that several modules need: its core, its wire protocol, and whether an endpoint opens with an option.
 
 use fabric::{EndpointOption, FabricError, Info, Library, Nic, NicOptions};
 
-/// The provider below what is layered on it: `verbs` of `verbs;ofi_rxm`.
+/// The core provider, without layers: `verbs` of `verbs;ofi_rxm`.
 pub(super) fn core(provider: &str) -> &str {
     provider.split(';').next().unwrap_or(provider)
 }
 
-/// The provider whose NICs these are: its core, or the one whose wire it speaks (fi_endpoint(3), `protocol`).
+/// The family of the NICs: the core provider, or the provider whose wire protocol it uses (fi_endpoint(3), `protocol`).
 pub(super) fn family(info: &Info) -> &str {
     match info.protocol() {
         FI_PROTO_EFA => "efa",
@@ -16,7 +16,7 @@ pub(super) fn family(info: &Info) -> &str {
     }
 }
 
-/// Opens an endpoint with these options, and closes it: only the provider knows whether it grants them.
+/// Opens an endpoint with these options and closes it: only the provider can tell whether it supports them.
 pub(super) fn opens_with(
     library: &Library,
     info: &Info,
@@ -34,7 +34,7 @@ pub(super) fn opens_with(
 
 const ENTRIES: usize = 64;
 
-// rdma/fabric.h.
+// From rdma/fabric.h.
 pub(super) const FI_PROTO_SOCK_TCP: u32 = 6;
 pub(super) const FI_PROTO_RXM: u32 = 11;
 pub(super) const FI_PROTO_SHM: u32 = 16;

@@ -1,8 +1,8 @@
-//! Which communicator owns which endpoint, and the table that an id's endpoint is found in.
+//! The endpoints of the process: which communicator owns which, and the table that ids index.
 //!
-//! An entry of the table is never freed. Its lock is the one lock of the data path, held for the length of one call: NCCL's service
-//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before it, and only to find, open or close
-//! an endpoint.
+//! An entry of the table is never freed. Its lock is the only lock of the data path, held for the length of one call: NCCL's service
+//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before it, and only to find, open or close an
+//! endpoint.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,12 +26,12 @@ const ENTRIES: usize = 1 << 12;
 
 static TABLE: [Entry; ENTRIES] = [const { Lock::new(None) }; ENTRIES];
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
-/// Held to open an endpoint again after it found no room. Taken before any other lock.
-static ALONE: Lock<()> = Lock::new(());
+/// Held while an endpoint is opened again after it lacked resources. Taken before any other lock.
+static RETRY: Lock<()> = Lock::new(());
 /// Taken last, for one read or write.
-static ENDING: Lock<Ending> = Lock::new(Ending { open: 0, kept: Vec::new() });
+static CLOSING: Lock<Closing> = Lock::new(Closing { open: 0, kept: Vec::new() });
 
-/// How often a lock that another thread holds is tried before this one sleeps.
+/// Attempts on a contended lock before this thread sleeps.
 const TRIES: u32 = 1000;
 
 type Entry = Lock<Option<Box<Endpoint>>>;
@@ -44,21 +44,21 @@ enum Key {
         slot: u16,
         generation: u16,
     },
-    /// Its rails are in a class: of the same thread, connects that ask for others have other rails.
+    /// Rails have one class: connects of the same thread with different classes use different endpoints.
     Thread(ThreadId, Option<TrafficClass>),
 }
 
 #[derive(Debug)]
 struct Registry {
-    /// By owner, and by the number that the device has in the process.
+    /// By owner, and by the device's number in the process.
     endpoints: HashMap<(Key, usize), Assignment>,
-    /// The last one that was given a place.
+    /// The number of the last communicator.
     communicator: u32,
-    /// Each with the traffic class that its communicator asked for.
+    /// Each with its communicator's traffic class.
     contexts: Slots<Option<TrafficClass>>,
 }
 
-/// Where a communicator's endpoint on a device is. Several share one where a NIC has no more.
+/// A communicator's endpoint on a device. Several share one where a NIC has no resources for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Assignment {
     number: u16,
@@ -66,17 +66,17 @@ struct Assignment {
     class: Option<TrafficClass>,
 }
 
-/// The endpoints of the process, as they end.
+/// The endpoints of the process, for closing them in order.
 #[derive(Debug)]
-struct Ending {
-    /// Those that are not closed, or about to be opened.
+struct Closing {
+    /// Endpoints that are open, or being opened.
     open: usize,
-    /// Those that are, but for what others may still reach: see [`Endpoint::is_mapped_by_peers`].
+    /// Drained endpoints whose memory others may still have mapped: see [`Endpoint::is_mapped_by_peers`].
     #[expect(clippy::vec_box, reason = "they are in boxes already, and large")]
     kept: Vec<Box<Endpoint>>,
 }
 
-/// A communicator context of its own, for v11 and newer; and whether it is the only one.
+/// Opens a communicator context (v11 and newer). Also returns whether it is the only one.
 pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(ObjectId, bool)> {
     let mut registry = registry();
     let contexts = &mut registry.get_or_insert_with(Registry::new).contexts;
@@ -91,8 +91,8 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(ObjectId, boo
     Ok((ObjectId::new(ObjectKind::Context, 0, generation, slot, 0), is_first))
 }
 
-/// Forgets the context, and closes the endpoints that only it still owns. Of those that others share the answer names its
-/// registrations: they are to be given back.
+/// Removes the context, and closes the endpoints that no other owns. Returns its registrations on shared endpoints, which the caller
+/// deregisters.
 pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
     let owned: Vec<_> = {
         let mut registry = registry();
@@ -106,7 +106,7 @@ pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
             .collect()
     };
     let mut regions = Vec::new();
-    // Outside the registry's lock: closing drains, and others may go on meanwhile.
+    // Outside the registry's lock: closing drains, and others must not wait for that.
     for (Assignment { number, communicator, .. }, is_shared) in owned {
         if is_shared {
             let close = |endpoint: &mut Endpoint| {
@@ -124,34 +124,34 @@ pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
     Ok(regions)
 }
 
-/// Closes an endpoint. The last one of all takes those along that were kept for the others.
+/// Closes an endpoint. With the last one, those that were kept for others are released.
 fn end(mut endpoint: Box<Endpoint>) {
     super::keeper::forget(endpoint.number());
     match catch_unwind(AssertUnwindSafe(|| endpoint.drain())) {
         Ok(report) => super::record(&report),
         Err(_) => endpoint.panicked(),
     }
-    one_less(Some(endpoint));
+    endpoint_closed(Some(endpoint));
 }
 
-/// An endpoint is open no longer: it closes, but for what is kept of it.
-fn one_less(drained: Option<Box<Endpoint>>) {
+/// An endpoint is no longer open. Releases all drained endpoints that need not be kept.
+fn endpoint_closed(drained: Option<Box<Endpoint>>) {
     let last = {
-        let mut ending = ENDING.lock();
-        ending.open -= 1;
-        ending.kept.extend(drained);
-        let is_last = ending.open == 0;
-        let kept = ending.kept.extract_if(.., |kept| is_last || !kept.is_mapped_by_peers());
+        let mut closing = CLOSING.lock();
+        closing.open -= 1;
+        closing.kept.extend(drained);
+        let is_last = closing.open == 0;
+        let kept = closing.kept.extract_if(.., |kept| is_last || !kept.is_mapped_by_peers());
         kept.collect::<Vec<_>>()
     };
     for endpoint in last {
-        // The hook has said what happened, and where.
+        // The panic hook has logged it.
         let _panicked = catch_unwind(AssertUnwindSafe(|| endpoint.release()));
     }
 }
 
-/// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time: under its own lock, so that
-/// other endpoints, which may be opened at the same time, do not wait.
+/// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` at the first use. Opens under the endpoint's own lock, so
+/// that other endpoints can be opened at the same time.
 pub(super) fn with_owned<R, E: From<Error>>(
     owner: Owner,
     device: usize,
@@ -168,14 +168,14 @@ pub(super) fn with_owned<R, E: From<Error>>(
             if locked.is_some() {
                 break (locked, communicator);
             }
-            // Another thread of the communicator could not open it, and is about to share one, or to say so.
+            // Another thread of the communicator failed to open it, and is about to share one or to report that.
             drop(locked);
             std::thread::yield_now();
             continue;
         }
         let number = known.free_number()?;
-        let assignment = known.give(key, number, known.class(owner));
-        // A thread that finds the number from now on waits for this lock.
+        let assignment = known.assign(key, number, known.class(owner));
+        // From now on a thread that finds the number waits for this lock.
         let entry = entry(number);
         drop(registry);
         break open_in(entry, key, assignment, open)?;
@@ -187,30 +187,30 @@ pub(super) fn with_owned<R, E: From<Error>>(
     })
 }
 
-/// Opens an endpoint for `key` in its entry. Where there is no room for one, another one's is shared.
+/// Opens an endpoint for `key` in its entry, or shares another if resources are lacking.
 fn open_in(
     entry: Locked,
     key: (Key, usize),
     assignment: Assignment,
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
 ) -> Result<(Locked, Communicator)> {
-    ENDING.lock().open += 1;
+    CLOSING.lock().open += 1;
     let opened = open_or_share(entry, key, assignment, &open).or_else(|error| {
         error.cause.lacks_resources().ok_or(error)?;
-        // Several that were opened at the same time may have taken what each of them lacked.
-        let _alone = ALONE.lock();
+        // Endpoints that were opened at the same time may have competed for resources: try once more, alone.
+        let _retrying = RETRY.lock();
         open_or_share(self::entry(assignment.number), key, assignment, &open)
     });
     let is_shared = opened.as_ref().map(|(_, is_own)| !is_own);
     if is_shared != Ok(false) {
-        one_less(None);
+        endpoint_closed(None);
     }
     opened
         .map(|(entry, _)| (entry, assignment.communicator))
         .inspect_err(|_| forget(key, assignment.communicator))
 }
 
-/// The entry, and whether it is the one that was given.
+/// Returns the entry, and whether it is the one that was passed.
 fn open_or_share(
     mut entry: Locked,
     key: (Key, usize),
@@ -251,7 +251,7 @@ fn share(key: (Key, usize), assignment: Assignment) -> Option<Locked> {
             let mut registry = registry();
             let registry = registry.as_mut()?;
             let number = registry.least_loaded(key.1, assignment, &passed_over);
-            // Unless its context was closed meanwhile. Where there is none to share, its own entry is its place again.
+            // None if its context was closed meanwhile. Without an endpoint to share, it keeps its own entry.
             registry.endpoints.get_mut(&key)?.number = number.unwrap_or(assignment.number);
             number?
         };
@@ -259,12 +259,12 @@ fn share(key: (Key, usize), assignment: Assignment) -> Option<Locked> {
         if entry.as_ref().is_some_and(|endpoint| endpoint.check_intact().is_ok()) {
             return Some(entry);
         }
-        // It was about to be opened itself, and could not be; or a panic has ended it.
+        // Its own opening has failed meanwhile, or it has panicked.
         passed_over.push(number);
     }
 }
 
-/// Nothing was opened for `key`, nor is anything shared.
+/// Removes the assignment of `key`: nothing was opened, and nothing is shared.
 fn forget(key: (Key, usize), communicator: Communicator) {
     let mut registry = registry();
     if let Some(registry) = registry.as_mut()
@@ -289,18 +289,18 @@ pub(super) fn push_probe(number: u16) {
     }
 }
 
-/// The entry that an id leads to, locked; whether the id is current is not checked here.
+/// Locks the entry that an id names, without checking whether the id is current.
 #[inline(always)]
 pub(super) fn lock(name: RawId) -> Locked {
     let entry = &TABLE[name.endpoint() % ENTRIES];
-    // Mostly it is free, and trying is one atomic operation.
+    // It is mostly free, and trying is one atomic operation.
     entry.try_lock().unwrap_or_else(|| wait_for(entry))
 }
 
 #[cold]
 #[inline(never)]
 fn wait_for(entry: &'static Entry) -> Locked {
-    // Mostly the keeper holds it, for microseconds. Sleeping would take longer, and the first sleep of a thread allocates.
+    // Mostly the keeper holds it, for microseconds. Sleeping would take longer, and a thread's first sleep allocates.
     for _ in 0..TRIES {
         std::thread::yield_now();
         if let Some(locked) = entry.try_lock() {
@@ -310,12 +310,12 @@ fn wait_for(entry: &'static Entry) -> Locked {
     entry.lock()
 }
 
-/// An endpoint's entry, unless another thread has it.
+/// Locks an endpoint's entry, unless another thread holds it.
 pub(super) fn try_lock(number: u16) -> Option<Locked> {
     TABLE[usize::from(number) % ENTRIES].try_lock()
 }
 
-/// Runs `body` on the endpoint that `id` names, under its lock. After a panic there it fails, for good.
+/// Runs `body` on the endpoint that `id` names, under its lock. After a panic in it the endpoint fails for good.
 pub(super) fn with<R>(id: ObjectId, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
     with_any(id, |endpoint| {
         endpoint.check_intact()?;
@@ -323,7 +323,7 @@ pub(super) fn with<R>(id: ObjectId, body: impl FnOnce(&mut Endpoint) -> Result<R
     })
 }
 
-/// The same, whatever a panic has left of the endpoint: to close what is on it.
+/// The same even after a panic: for the calls that close.
 pub(super) fn with_any<R>(
     id: ObjectId,
     body: impl FnOnce(&mut Endpoint) -> Result<R>,
@@ -331,7 +331,7 @@ pub(super) fn with_any<R>(
     under(&mut entry(id.endpoint()), Noun::Handle, body)
 }
 
-/// A panic is caught here, under the lock, and marks the endpoint.
+/// Catches panics under the lock, and marks the endpoint.
 fn under<R, E: From<Error>>(
     locked: &mut Locked,
     what: Noun,
@@ -412,7 +412,12 @@ impl Registry {
     }
 
     /// Makes `number` the endpoint of `key`.
-    fn give(&mut self, key: (Key, usize), number: u16, class: Option<TrafficClass>) -> Assignment {
+    fn assign(
+        &mut self,
+        key: (Key, usize),
+        number: u16,
+        class: Option<TrafficClass>,
+    ) -> Assignment {
         self.communicator += 1;
         let assignment =
             Assignment { number, communicator: Communicator(self.communicator), class };
@@ -424,8 +429,8 @@ impl Registry {
         self.endpoints.values().filter(|assignment| assignment.number == number).count()
     }
 
-    /// The endpoint of `device` with the fewest owners: of those in this traffic class, if there are any. None but those passed over,
-    /// and the one that `place` was to be.
+    /// The endpoint of `device` with the fewest owners, preferably of the same traffic class. Not one of those passed over, nor the one of
+    /// `assignment` itself.
     fn least_loaded(
         &self,
         device: usize,

@@ -1,16 +1,16 @@
-//! Which provider, which rails, which devices: decided from what libfabric lists, by pure functions.
+//! Chooses provider, rails and devices from what libfabric lists, by pure functions.
 //!
-//! - A domain is one rail, with one of its addresses, IPv4 first. Which rails make a device the crate `topology` decides.
-//! - What cannot reach another host serves only when it was named, or when there is nothing else.
+//! - A domain is one rail, with one of its addresses, IPv4 first. The crate `topology` decides which rails make a device.
+//! - An interface that cannot reach another host is used only if it is named, or if there is nothing else.
 
 use std::net::IpAddr;
 
 use topology::{Class, Group, Grouping, Machine, Nic, PciAddress, Reason};
 
-/// What is known of one thing that libfabric offers: a provider on a NIC, with one address.
+/// One of libfabric's offers: a provider on a NIC, with one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// As libfabric says it: `tcp;ofi_rxm`.
+    /// libfabric's name: `tcp;ofi_rxm`.
     pub(crate) provider: String,
     /// For software providers the subnet: `192.0.2.0/24`.
     pub(crate) fabric: String,
@@ -30,15 +30,15 @@ pub(crate) struct Candidate {
     pub(crate) network: String,
 }
 
-/// The provider taken, and why, for the start-up line.
+/// The chosen provider, and why, for the start-up line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) provider: String,
     pub(crate) because: String,
 }
 
-/// The best first. Those not listed serve only when they are named: shm reaches no other host, and of the rest we know
-/// nothing. `tcp` (libfabric 1.18 and later) and `net` (1.17) are the native ones, and take a tenth of rxm's memory.
+/// The best first. Others are used only if they are named: shm reaches no other host, and the rest is unknown. `tcp` (libfabric 1.18 and
+/// later) and `net` (1.17) are the native ones, and use a tenth of rxm's memory.
 const PREFERENCE: &[&str] =
     &["cxi", "efa", "verbs;ofi_rxm", "tcp", "net", "tcp;ofi_rxm", "sockets"];
 
@@ -89,11 +89,11 @@ pub(crate) fn offered(candidates: &[Candidate]) -> Vec<&str> {
     names
 }
 
-/// What the rails are chosen from: one candidate for each domain, by their places.
+/// The rails to choose from: one candidate for each domain, by index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) places: Vec<usize>,
-    /// The same, as `topology` wants them.
+    /// The same, as input for `topology`.
     pub(crate) nics: Vec<Nic>,
     pub(crate) grouping: Grouping,
 }
@@ -111,14 +111,14 @@ pub(crate) fn devices(
     Offer { places, nics, grouping }
 }
 
-/// One device of rails that a user has named.
+/// One device with the rails that a user has named.
 pub(crate) fn named(nics: Vec<Nic>) -> Offer {
     let rails: Vec<_> = (0..nics.len()).collect();
     let groups = vec![Group { rails: rails.clone(), reason: Reason::Named }];
     Offer { places: rails, nics, grouping: Grouping { groups, left_out: Vec::new() } }
 }
 
-/// A rail of which nothing is known.
+/// A NIC about which nothing is known.
 pub(crate) fn unknown_nic() -> Nic {
     Nic {
         name: String::new(),
@@ -148,13 +148,13 @@ fn best_of_each_domain(candidates: &[Candidate], provider: &str) -> Vec<usize> {
 /// A rail that a user named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// A candidate's place.
+    /// A candidate's index.
     Listed(usize),
-    /// Libfabric does not list it, but may find it: an alias such as 127.0.0.2.
+    /// An address that libfabric does not list but may accept: an alias such as 127.0.0.2.
     Address(IpAddr),
 }
 
-/// What a name in IRONRAIL_RAILS means: an address, or a domain.
+/// Resolves a name in IRONRAIL_RAILS: an address, or a domain.
 pub(crate) fn find_rail(candidates: &[Candidate], provider: &str, name: &str) -> Option<Named> {
     if let Ok(address) = name.parse::<IpAddr>() {
         let has_it = |one: &Candidate| one.provider == provider && one.address == Some(address);
@@ -166,8 +166,8 @@ pub(crate) fn find_rail(candidates: &[Candidate], provider: &str, name: &str) ->
     best.into_iter().find(|place| candidates[*place].domain == name).map(Named::Listed)
 }
 
-/// The fabric that rails pair by. Libfabric gives an address that it does not list no subnet, and each loopback address a
-/// subnet of its own; peers must agree whichever way they were named.
+/// The name of the fabric by which rails are paired. libfabric names no subnet for an address that it does not list, and each loopback
+/// address has a subnet of its own; peers must agree however their rails were named.
 pub(crate) fn pairing_name(
     candidates: &[Candidate],
     fabric: &str,
@@ -182,7 +182,7 @@ pub(crate) fn pairing_name(
     }
 }
 
-/// A candidate on the interface that the address belongs to.
+/// A candidate on the address's interface.
 pub(crate) fn neighbour(candidates: &[Candidate], address: IpAddr) -> Option<&Candidate> {
     let both_loop = |one: &Candidate| address.is_loopback() && one.class == Class::Loopback;
     candidates.iter().find(|one| contains(&one.fabric, address) || both_loop(one))
@@ -217,7 +217,7 @@ impl Candidate {
         }
     }
 
-    /// As `topology` wants it.
+    /// Its description for `topology`.
     pub(crate) fn nic(&self) -> Nic {
         Nic {
             name: self.domain.clone(),
@@ -229,7 +229,7 @@ impl Candidate {
         }
     }
 
-    /// The lower the better: a class that leads further, then IPv4.
+    /// Lower is better: a class that reaches further, then IPv4.
     fn rank(&self) -> (Class, bool) {
         (self.class, self.address.is_some_and(|address| address.is_ipv6()))
     }
@@ -300,7 +300,7 @@ mod tests {
         all
     }
 
-    /// The places of each device's rails, on a machine of which nothing is known.
+    /// The indices of each device's rails, on a machine about which nothing is known.
     fn chosen(candidates: &[Candidate], provider: &str, max_rails: usize) -> Vec<Vec<usize>> {
         let offer = devices(candidates, provider, &Machine::default(), max_rails);
         let rails = |group: &Group| group.rails.iter().map(|rail| offer.places[*rail]).collect();

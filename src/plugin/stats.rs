@@ -1,4 +1,4 @@
-//! What the process has carried, summed as endpoints close, and written where a setting says.
+//! The process's counters, summed as endpoints close, and written to the file of IRONRAIL_STATS_FILE.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -29,7 +29,7 @@ struct Totals {
 static TOTALS: Lock<Totals> =
     Lock::new(Totals { rails: BTreeMap::new(), incidents: Incidents::NONE });
 
-/// Adds what an endpoint reports at its end, and writes the file anew.
+/// Adds an endpoint's report at its end, and writes the file again.
 pub(super) fn add(config: &Config, report: &Report) {
     let mut totals = TOTALS.lock();
     totals.add(report);
@@ -43,7 +43,7 @@ pub(super) fn add(config: &Config, report: &Report) {
     }
 }
 
-/// Opens the file that the user named. Links are not followed: in a folder that others may write to, one could lead anywhere.
+/// Writes the file that the user named. Links are not followed: in a folder that others may write to, one could lead anywhere.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -107,12 +107,12 @@ impl Totals {
     }
 }
 
-/// The rows of messages, as a list.
+/// The rows of messages, as a JSON array.
 pub(super) fn messages(rows: &[Row]) -> String {
     array(rows.iter().filter(|row| row.key.kind == Kind::Messages).map(row_json))
 }
 
-/// A row: its key, its counters, and those buckets of its histogram that are not empty, by their ends in nanoseconds.
+/// A row: its key, its counters, and the non-empty buckets of its histogram, by their upper ends in nanoseconds.
 fn row_json(row: &Row) -> String {
     let key = &row.key;
     let mut object = Object::new()

@@ -1,11 +1,11 @@
-//! What connections have carried: rows of counters in a page that tools read, or in memory of our own.
+//! Counters of connections: rows in a page of shared memory that tools read, or in private memory.
 //!
-//! - A row belongs to one endpoint, and its writer holds that endpoint's lock: counting takes no lock of its own, and no atomic operation
-//!   but loads and stores.
-//! - A row rests when its endpoint closes, and counts on with the next connection of the same key.
-//! - With the last row in use the page goes, too; what it had counted is kept for the file at the end.
+//! - A row belongs to one endpoint and is written under that endpoint's lock: counting takes no lock of its own, and needs no atomic
+//!   operations but loads and stores.
+//! - A row is unused when its endpoint closes, and continues with the next connection of the same key.
+//! - When no row is in use the pages are unmapped; their sums are kept for the file of IRONRAIL_STATS_FILE.
 //!
-//! The page is a file of its owner's alone, made anew and never found; docs/counters.md has its layout.
+//! The page is a new file that only its owner can read; docs/counters.md has its layout.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -22,11 +22,11 @@ use counters::{
 };
 use fabric::{Lock, Pages, is_unlocked, user_id};
 
-/// The row in which one endpoint counts, for one key.
+/// One endpoint's counters for one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pages: Arc<Pages>,
-    /// Its first word.
+    /// The index of its first word.
     first: usize,
 }
 
@@ -52,12 +52,12 @@ impl Row {
     }
 }
 
-/// A row in use. Dropped, it rests.
+/// A row in use; dropping it makes it unused.
 #[derive(Debug)]
 pub(crate) struct Owned(Row);
 
 impl Owned {
-    /// A row for this key.
+    /// A row for this key, or none if there is no memory.
     pub(crate) fn new(key: Key) -> Option<Self> {
         POOL.lock().row(key).map(Self)
     }
@@ -73,14 +73,14 @@ impl Drop for Owned {
     }
 }
 
-/// Every row that this process has counted in, summed by key.
+/// All rows of this process, summed by key.
 pub(crate) fn all() -> Vec<counters::Row> {
     let pool = POOL.lock();
     let retired = pool.retired.values().cloned();
     counters::summed(retired.chain(pool.pages.iter().flat_map(Page::rows)))
 }
 
-/// Whether pages may be read by tools from now on.
+/// Sets whether tools may read pages that are made from now on.
 pub(crate) fn share(host: &str, is_shared: bool) {
     let mut pool = POOL.lock();
     host.clone_into(&mut pool.host);
@@ -91,20 +91,20 @@ static POOL: Lock<Pool> =
     Lock::new(Pool { pages: Vec::new(), retired: BTreeMap::new(), host: String::new() });
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// All pages of the process.
+/// All pages of the process, and the sums of those that are gone.
 #[derive(Debug)]
 struct Pool {
     pages: Vec<Page>,
-    /// Sums of the rows whose page is gone.
+    /// Sums of the rows whose page is unmapped.
     retired: BTreeMap<Key, counters::Row>,
     host: String,
 }
 
-/// A page, and which of its rows are in use. The first one may be a file.
+/// A page, and which of its rows are in use. The first page may be a file.
 #[derive(Debug)]
 struct Page {
     pages: Arc<Pages>,
-    /// Goes with it.
+    /// Removed with the page.
     _file: Option<SharedFile>,
     rows: Vec<Option<RowState>>,
 }
@@ -115,11 +115,11 @@ struct RowState {
     in_use: bool,
 }
 
-/// The file of a page; it goes when dropped.
+/// The file of a page, removed when dropped.
 #[derive(Debug)]
 struct SharedFile {
     path: PathBuf,
-    /// Its lock says that we live.
+    /// Its lock shows tools that the process is alive.
     _file: File,
 }
 
@@ -206,7 +206,7 @@ impl Page {
         Some(Self { pages: Arc::new(pages), _file: file, rows: Vec::new() })
     }
 
-    /// The row at `at`, which is the next new one or one that rests.
+    /// The row at `at`: the next new one, or an unused one.
     fn take(&mut self, at: usize, key: Key, before: Option<counters::Row>) -> Row {
         let first = HEADER_WORDS + at * ROW_WORDS;
         let head = key.head();
@@ -228,12 +228,13 @@ impl Page {
 }
 
 impl SharedFile {
-    /// A new file for a page of `bytes` bytes, in a folder that others may write to. None: tools see nothing, and the log says why.
+    /// A new file for a page of `bytes` bytes, in a folder that others may write to. None: tools cannot read this process, and the log says
+    /// why.
     fn new(folder: &Path, bytes: usize) -> Option<(Pages, Self)> {
         tidy(folder);
         let made = (0..FILES_MAX).map(|number| {
             let path = folder.join(counters::file_name(user_id(), std::process::id(), number));
-            // Never a file that is there already, nor what a link names.
+            // Never an existing file, and no link is followed.
             let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
@@ -276,7 +277,7 @@ fn log_not_shared(why: &str) {
     }
 }
 
-/// Removes pages of ours whose processes ended without doing so.
+/// Removes this user's page files whose processes have ended without doing so.
 fn tidy(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let ours = format!("{}{}.", counters::PREFIX, user_id());
@@ -288,7 +289,7 @@ fn tidy(folder: &Path) {
     }
 }
 
-/// Whether its lock is free. A page that was made within a minute may be about to be locked.
+/// Whether no process holds its lock. A new page may be about to be locked, so only those older than a minute count.
 fn is_left(path: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
@@ -300,7 +301,7 @@ fn is_left(path: &Path) -> bool {
 
 fn started() -> Option<u64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in brackets may hold blanks; 20 fields stand between it and the time.
+    // The name in parentheses may contain blanks; the start time is the 20th field behind it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
@@ -308,6 +309,6 @@ fn namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino())
 }
 
-/// Pages that one process may have at the same time: a plugin that was loaded from several files has several.
+/// Page files of one process at most: copies of the plugin that were loaded from different files have one each.
 const FILES_MAX: u32 = 16;
 const YOUNG: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! A device, as an endpoint on it needs to know it.
+//! What an endpoint needs to know about its device.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,12 +8,12 @@ use proto::Capabilities;
 
 use crate::label::Label;
 
-/// What does not change while a device is open.
+/// Facts that do not change while a device is open.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceFacts {
-    /// The number that it has in the process.
+    /// Its number in this process.
     pub(crate) number: u16,
-    /// The name by which peers and logs know it.
+    /// Its name in logs, here and at peers.
     pub(crate) label: Label,
     /// The name of this host, for peers' logs.
     pub(crate) host: String,
@@ -22,9 +22,9 @@ pub(crate) struct DeviceFacts {
     pub(crate) libfabric_version: Version,
     /// The format of its rails' addresses.
     pub(crate) address_format: u32,
-    /// What its rails carry together.
+    /// The speed of all its rails together.
     pub(crate) speed_mbps: u32,
-    /// Whether other processes have an endpoint's memory mapped (shm), so that it must not be closed before they are.
+    /// Whether peers map an endpoint's memory (shm): then it must not be closed before their endpoints are.
     pub(crate) is_mapped_by_peers: bool,
     pub(crate) gpu_access: GpuAccess,
     /// The first rail's interface, which the probe uses.
@@ -32,34 +32,34 @@ pub(crate) struct DeviceFacts {
     pub(crate) probed: Arc<Probed>,
 }
 
-/// What the device was found to be able to do, and which endpoint finds it out.
+/// The result of the device's probe, and which endpoint runs it.
 #[derive(Debug, Default)]
 pub(crate) struct Probed {
     capabilities: OnceLock<Capabilities>,
-    /// One more than the number of the endpoint that probes; 0 while none does.
+    /// The number of the endpoint that runs the probe, plus one; 0 while none does.
     prober: AtomicU32,
 }
 
 impl Probed {
-    /// What the first endpoint's probe found; the later ones take its word. None: it is not over.
+    /// The probe's result, which all endpoints of the device use. None: it is not finished.
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities.get().copied()
     }
 
-    /// The endpoint that probes.
+    /// The endpoint that runs the probe.
     pub(crate) fn prober(&self) -> Option<u16> {
         let number = self.prober.load(Ordering::Acquire).checked_sub(1)?;
         u16::try_from(number).ok()
     }
 
-    /// Makes endpoint `number` the one that probes. False: another one does, or it is over.
+    /// Makes endpoint `number` run the probe. False: another one does, or the result is there.
     pub(crate) fn take_probe(&self, number: u16) -> bool {
         let taken = u32::from(number) + 1;
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         if self.prober.compare_exchange(0, taken, success, failure).is_err() {
             return false;
         }
-        // Another probe may have ended since the caller checked.
+        // Another probe may have finished since the caller checked.
         let is_over = self.capabilities.get().is_some();
         if is_over {
             self.leave_probe(number);
@@ -67,40 +67,40 @@ impl Probed {
         !is_over
     }
 
-    /// What the probe of endpoint `number` has found.
+    /// Stores the result of endpoint `number`'s probe.
     pub(crate) fn learned(&self, number: u16, found: Capabilities) {
         self.capabilities.get_or_init(|| found);
         self.leave_probe(number);
     }
 
-    /// Endpoint `number` probes no longer.
+    /// Endpoint `number` no longer runs the probe.
     pub(crate) fn leave_probe(&self, number: u16) {
         let taken = u32::from(number) + 1;
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        // Only the one that probes leaves.
+        // No effect unless this endpoint runs it.
         _ = self.prober.compare_exchange(taken, 0, success, failure);
     }
 }
 
-/// How the bytes of messages cross.
+/// How the bytes of messages are transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// By one-sided writes into memory that was advertised.
+    /// One-sided writes into advertised memory.
     #[default]
     Rdma,
-    /// By tagged messages into receives that are posted.
+    /// Tagged messages into posted receives.
     Sendrecv,
 }
 
-/// How GPU memory goes between the rails and a GPU.
+/// How data moves between rails and GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuAccess {
-    /// The NICs read and write it.
+    /// NICs read and write GPU memory.
     Direct {
-        /// It may also be registered by a DMA-BUF.
+        /// It can also be registered by a DMA-BUF.
         dmabuf: bool,
     },
-    /// NCCL copies it through memory of the host's, and why.
+    /// NCCL copies through host memory, and why.
     ByHost { because: Label },
 }
 
@@ -110,7 +110,7 @@ impl GpuAccess {
     }
 }
 
-/// The number of a GPU, for a sentence.
+/// A GPU's number, for an error's sentence.
 pub(crate) fn gpu_number(device: i32) -> i16 {
     i16::try_from(device).unwrap_or(i16::MAX)
 }

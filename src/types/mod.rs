@@ -1,4 +1,4 @@
-//! What all layers share: what NCCL's calls are made of, and what an endpoint is handed of settings and of its device.
+//! Types that all layers share: arguments and results of NCCL's calls, settings, and facts about a device.
 
 pub(crate) mod counts;
 mod device;
@@ -8,7 +8,7 @@ pub(crate) mod stall;
 pub(crate) use device::{DeviceFacts, GpuAccess, Probed, Protocol, gpu_number};
 /// How a receive, or a group, is posted.
 pub(crate) use proto::Posting;
-// NCCL's memory, of which only `abi` can vouch.
+// NCCL's memory. Only `abi` may construct it, since only its caller can guarantee that it is valid.
 pub(crate) use fabric::{Dmabuf, UserMemory};
 pub(crate) use settings::Settings;
 
@@ -17,7 +17,7 @@ use crate::object_id::RawId;
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub(crate) const HANDLE_BYTES: usize = 128;
 
-/// One buffer, as NCCL named it.
+/// A buffer, as NCCL passed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) address: u64,
@@ -26,13 +26,13 @@ pub(crate) struct Buffer {
     pub(crate) region: RawId,
 }
 
-/// The answer to a test.
+/// The result of `test`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tested {
-    /// A poll was made.
+    /// Not done; one poll was made.
     Pending,
-    /// The size of the message.
+    /// Done: the size of the message.
     Done(u64),
-    /// So many messages: [`Endpoint::sizes`](crate::endpoint::Endpoint::sizes) has their sizes.
+    /// Done: the number of messages; [`Endpoint::sizes`](crate::endpoint::Endpoint::sizes) has their sizes.
     Group(usize),
 }

@@ -1,4 +1,4 @@
-//! The values of the settings that an endpoint obeys. `plugin::config` reads them, and says what each is for.
+//! The settings that an endpoint uses. `plugin::config` reads and documents them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use proto::limits::FINGERPRINT_BYTES;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) force_fin: bool,
-    /// A data rail may be lost while others live.
+    /// A connection survives the loss of a data rail while others work.
     pub(crate) failover: bool,
     pub(crate) largest_write: u64,
     pub(crate) stripe_bytes_min: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     /// Entries of each completion queue.
     pub(crate) cq_entries: usize,
     pub(crate) job: String,
-    /// A byte for each setting that peers are to have alike.
+    /// One byte per setting that must be the same on all ranks.
     pub(crate) fingerprint: [u8; FINGERPRINT_BYTES],
     /// The names of those settings.
     pub(crate) shared: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a stall report and a dump say of an endpoint. `abi::words` has the sentences.
+//! The contents of stall reports and dumps. `abi::words` has the sentences.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ pub(crate) use proto::stall::{ConnectionState, Late, WaitsFor};
 
 use crate::label::Label;
 
-/// What waits.
+/// The call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     Sending,
@@ -14,12 +14,12 @@ pub(crate) enum Waiting {
     Connecting,
 }
 
-/// One connection has waited for long: which side is late, and how far both ends are.
+/// A stalled connection: which side is late, and the progress of both ends.
 #[derive(Clone, Debug)]
 pub(crate) struct Stall {
     pub(crate) device: Label,
     pub(crate) waiting: Waiting,
-    /// None: it has not answered yet.
+    /// None: its HELLO has not arrived.
     pub(crate) peer: Option<String>,
     pub(crate) waited: Duration,
     pub(crate) late: Late,
@@ -27,9 +27,9 @@ pub(crate) struct Stall {
     pub(crate) there: Option<ConnectionState>,
     /// The name of the late rail.
     pub(crate) rail: Option<String>,
-    /// How long nothing was heard of the peer.
+    /// How long the peer has sent nothing.
     pub(crate) silent: Duration,
-    /// How long the peer's NCCL has not polled, as the peer said.
+    /// How long the peer's NCCL has not polled, by the peer's STATUS.
     pub(crate) idle: Duration,
     /// Packets that the peer has not consumed.
     pub(crate) unconsumed: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Stall {
     pub(crate) others: usize,
 }
 
-/// NCCL has requests open, and does not poll.
+/// NCCL has requests open and does not poll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uncalled {
     pub(crate) device: Label,
@@ -45,7 +45,7 @@ pub(crate) struct Uncalled {
     pub(crate) waited: Duration,
 }
 
-/// Everything that a dump says of one connection.
+/// The state of one connection, for a dump.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionSnapshot {
     pub(crate) slot: u16,
@@ -55,7 +55,7 @@ pub(crate) struct ConnectionSnapshot {
     pub(crate) requests: u32,
     pub(crate) here: ConnectionState,
     pub(crate) waited: Duration,
-    /// Of the channel: how long nothing was heard, packets unconsumed, and whether it lives.
+    /// Of the channel: how long the peer has sent nothing, packets not consumed, and whether it has failed.
     pub(crate) silent: Duration,
     pub(crate) unconsumed: u32,
     pub(crate) failed: bool,

@@ -85,7 +85,7 @@ pub(in crate::abi) fn of_thread() -> Result<Owner> {
     Ok(Owner::Thread(None))
 }
 
-/// In v10 it asks for a traffic class in each connect.
+/// In v10 each connect has a traffic class.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! What NCCL asks before any connection: the plugin's start and end, its devices and their properties.
+//! Calls before any connection: the plugin's start and end, its devices and their properties.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -33,7 +33,7 @@ pub(in crate::abi) unsafe extern "C" fn init(
     })
 }
 
-/// The `init` of v6 to v10: once per process, as long as NCCL keeps the library.
+/// The `init` of v6 to v10, once per process while the library is loaded.
 pub(in crate::abi) fn start(logger: Logger) -> ResultCode {
     listen_to_nccl(logger);
     guard("init", plugin::start)
@@ -66,7 +66,7 @@ pub(in crate::abi) unsafe extern "C" fn get_properties(
     unsafe { properties_as(device, properties, |newest| *newest) }
 }
 
-/// `narrow` makes a version's properties from the newest.
+/// `narrow` converts the newest properties to a version's.
 ///
 /// # Safety
 ///
@@ -84,7 +84,7 @@ pub(in crate::abi) unsafe fn properties_as<T>(
     })
 }
 
-/// Every field: NCCL's struct is uninitialised memory.
+/// Fills every field: NCCL's struct is uninitialised memory.
 fn newest(found: &DeviceProperties) -> PropertiesV12 {
     PropertiesV12 {
         name: found.name.as_ptr(),
@@ -98,7 +98,7 @@ fn newest(found: &DeviceProperties) -> PropertiesV12 {
         max_comms: found.max_comms,
         max_recvs: found.max_receives,
         v_props: parts(&found.parts),
-        // Anything else fails NCCL's set-up.
+        // NCCL's set-up fails outside of these bounds.
         max_p2p_bytes: found.max_point_to_point_bytes.clamp(1, MAX_POINT_TO_POINT_BYTES),
         max_coll_bytes: found.max_collective_bytes.clamp(1, MAX_POINT_TO_POINT_BYTES),
         rail_id: found.rail.unwrap_or(UNDEFINED_ID),
@@ -107,7 +107,7 @@ fn newest(found: &DeviceProperties) -> PropertiesV12 {
     }
 }
 
-/// NCCL goes through as many as the first number says, unchecked.
+/// NCCL reads `ndevs` entries, unchecked.
 fn parts(found: &[usize]) -> VProps8 {
     let mut devs = [0; 8];
     let mut ndevs = 0;
@@ -118,7 +118,7 @@ fn parts(found: &[usize]) -> VProps8 {
     VProps8 { ndevs, devs }
 }
 
-/// Makes one device of several, with all their rails: NICs that NCCL fuses.
+/// Makes one device with the rails of several: NICs that NCCL merges.
 pub(in crate::abi) unsafe extern "C" fn make_v_device(
     device: *mut c_int,
     parts: *mut VProps8,
@@ -155,9 +155,9 @@ fn bit(set: bool, bit: c_int) -> c_int {
     if set { bit } else { 0 }
 }
 
-/// What stands in NCCL's struct when the call fails, and the fields that never change: NCCL has no use for multi-requests, and 0 would be a
-/// rail like any other. No flush is forced: GPUs that need one get it (before compute capability 9.0, NCCL src/graph/paths.cc:572-597),
-/// and on the others NCCL forces one for NICs whose bytes and completions take different ways, which ours do not.
+/// The properties when the call fails, and the fields that never change. NCCL does not use multi-requests. 0 would be a valid rail id. No
+/// flush is forced: GPUs that need one get it (before compute capability 9.0, NCCL src/graph/paths.cc:572-597), and on the others NCCL
+/// forces one only for NICs whose data and completions take different paths, which ours do not.
 const UNKNOWN_DEVICE: PropertiesV12 = PropertiesV12 {
     name: c"".as_ptr(),
     pci_path: ptr::null(),

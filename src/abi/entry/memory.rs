@@ -1,10 +1,10 @@
 //! Memory: regMr, regMrDmaBuf, deregMr.
 //!
-//! NCCL's kinds are host and CUDA; DMABUF is a way to name CUDA memory, never a kind. Whether this network takes CUDA
-//! memory, and which GPU owns it (a process may register another's), is the plugin's to find out.
+//! NCCL's kinds are host and CUDA; DMABUF is a way to name CUDA memory, never a kind. The plugin finds out whether the device supports CUDA
+//! memory, and which GPU owns it (a process may register another's).
 //!
-//! A region of no bytes is refused: NCCL never asks for one, an empty message needs no region, and not every provider can
-//! register nothing, so it is a mistake of the caller's that would come to light elsewhere.
+//! A region of 0 bytes is refused: NCCL never registers one, an empty message needs no region, and not every provider can register 0 bytes,
+//! so it is a caller's mistake that would show up later.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -1,4 +1,4 @@
-//! The newest form of each call, which is v12's. Older versions change their arguments and land here.
+//! The newest form of each call, which is v12's. Older versions convert their arguments and call these.
 //!
 //! `connection`, `memory` and `transfer` hold what every form of a call shares.
 

@@ -1,7 +1,7 @@
 //! Messages: isend, irecv, iflush, test.
 //!
-//! NCCL's progress thread makes four of these calls for each message, so each locks its endpoint once, first, and all of it runs
-//! under that lock: a panic then marks the endpoint that it was in.
+//! NCCL's progress thread makes four of these calls for each message, so each takes its endpoint's lock once, first, and runs under it
+//! throughout: after a panic that endpoint fails for good.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -62,7 +62,7 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     _profiler_parents: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    // NCCL marks no groups.
+    // NCCL marks only single receives.
     // SAFETY: NCCL's place for the request, which it has initialised, or null.
     let may_end_early = count == 1 && unsafe { is_marked(request) };
     let lists = Lists { data, sizes, tags, regions };
@@ -71,7 +71,7 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     unsafe { receive(comm, count, form, lists, request) }
 }
 
-/// What a table's version, or NCCL's mark in the request, says of receives.
+/// How receives behave, by the table's version and NCCL's mark in the request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::abi) struct Form {
     /// The largest group of the version.
@@ -140,7 +140,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
     guard_locked("test", plugin::locked(request), |endpoint| {
         // SAFETY: NCCL's place for the answer, or null.
         let done = unsafe { place(done, 0, Noun::Answer) };
-        // One entry is always there: a send's only one, or a group's first.
+        // At least one entry is there: a send's only one, or a group's first.
         // SAFETY: NCCL's place for the sizes, or null.
         let first = unsafe { optional_place(sizes, 0) };
         let done = done?;
@@ -158,7 +158,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
     })
 }
 
-/// NCCL counts in `int` here, in every version: a longer message is reported as the longest.
+/// Sizes are `int` here in every version: a longer message is reported as the longest.
 #[inline]
 fn as_int(size: u64) -> c_int {
     c_int::try_from(size).unwrap_or(c_int::MAX)

@@ -1,4 +1,4 @@
-//! Every setting with its value and where that is from, as JSON: `ironrail explain` shows it.
+//! Every setting with its value and the value's source, as JSON, for `ironrail explain`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, variables};
 use crate::plugin::environment::{self, PROVIDER_VARIABLES};
 use crate::plugin::json::{Object, array};
 
-/// What the environment says now, whether the plugin has started or not.
+/// The settings by the current environment, whether the plugin has started or not.
 pub(in crate::plugin) fn settings() -> Object {
     explain(variables().collect())
 }
@@ -41,11 +41,11 @@ fn source(given: &BTreeMap<String, String>, name: &str) -> &'static str {
     if given.contains_key(name) { "environment" } else { "default" }
 }
 
-/// A wrong value is shown as it was given.
+/// A wrong value is shown unchanged.
 fn row(setting: &'static Setting, given: &BTreeMap<String, String>) -> Object {
     let name = format!("{PREFIX}{}", setting.name);
     let alias = ALIASES.iter().find(|(alias, ours)| {
-        let takes = |value: &String| setting.takes.parse(value).is_some();
+        let takes = |value: &String| setting.kind.parse(value).is_some();
         *ours == setting.name && given.get(*alias).is_some_and(takes)
     });
     let alias = alias.map(|(alias, _)| *alias).filter(|_| !given.contains_key(&name));
@@ -58,7 +58,7 @@ fn row(setting: &'static Setting, given: &BTreeMap<String, String>) -> Object {
         .text("source", source)
         .maybe("alias", alias)
         .text("default", setting.shown_default())
-        .text("takes", setting.takes.accepted())
+        .text("takes", setting.kind.accepted())
         .flag("shared", setting.shared)
         .text("what", setting.doc.trim())
 }

@@ -257,7 +257,7 @@ fn the_table_is_sound() {
     assert!(shared().count() <= FINGERPRINT_BYTES, "the fingerprint has a byte for each");
     for (place, one) in SETTINGS.iter().enumerate() {
         assert!(SETTINGS[..place].iter().all(|other| other.name != one.name), "{} twice", one.name);
-        assert!(one.takes.parse(one.default).is_some(), "{}", one.name);
+        assert!(one.kind.parse(one.default).is_some(), "{}", one.name);
         assert!(
             one.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'),
             "{}",
@@ -290,7 +290,7 @@ fn page() -> String {
         let mark = if setting.shared { " ¹" } else { "" };
         page.push_str(&format!(
             "| `{PREFIX}{name}`{mark} | {} | {default} | {doc} |\n",
-            setting.takes.accepted()
+            setting.kind.accepted()
         ));
     }
     page.push_str(PAGE_ALIASES);

@@ -1,4 +1,4 @@
-//! What a setting accepts: text parsed into values, and the words for what is accepted.
+//! The kinds of values that settings accept: parsing, and their descriptions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::types::Protocol;
 
 /// What a setting accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub(crate) enum ValueKind {
     Text,
     Path,
     /// Separated by commas.
@@ -33,14 +33,14 @@ pub(crate) enum Takes {
     Choice(&'static [&'static str]),
 }
 
-/// Whether 0 is accepted below `min`, and what it says.
+/// Whether 0 is accepted below `min`, and its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Zero {
     Refused,
     Means(&'static str),
 }
 
-impl Takes {
+impl ValueKind {
     pub(super) fn parse(self, text: &str) -> Option<Value> {
         match self {
             Self::Text | Self::Path => Some(Value::Text(text.to_owned())),
@@ -60,7 +60,7 @@ impl Takes {
         }
     }
 
-    /// What it accepts, to stand after "give".
+    /// A description of what it accepts, to follow "give".
     pub(crate) fn accepted(self) -> String {
         let or_zero = |zero| match zero {
             Zero::Refused => String::new(),
@@ -118,17 +118,17 @@ fn within(number: u64, min: u64, max: u64, zero: Zero) -> Option<Value> {
     (is_zero || (min..=max).contains(&number)).then_some(Value::Number(number))
 }
 
-/// Whether rails may move GPU memory themselves.
+/// Whether rails access GPU memory directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceMemory {
-    /// Where it works.
+    /// Where possible.
     Auto,
     Off,
-    /// Where it works, and a warning elsewhere.
+    /// Where possible, with a warning elsewhere.
     On,
 }
 
-/// A value the setting accepts, before it becomes a field.
+/// A parsed value, before it becomes a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Text(String),
