@@ -185,7 +185,7 @@ fn writes_that_are_made_of_messages_move_data_with_one_warning() {
     let output = fabric.perf("sendrecv").arg("--verbose").output().expect("the command runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches("makes messages of writes").count(), 1, "{said}");
+    assert_eq!(said.matches("emulates writes by messages").count(), 1, "{said}");
     fabric.report().is_clean();
 }
 

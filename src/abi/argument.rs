@@ -179,14 +179,14 @@ unsafe fn list<'a, T>(first: *mut T, count: usize, list: List) -> Result<&'a [T]
 /// `config` is null or NCCL's.
 pub(super) unsafe fn traffic_class(config: *const CommConfig) -> Option<TrafficClass> {
     // SAFETY: the caller vouches for it.
-    let asked = unsafe { config.as_ref() }?.traffic_class;
-    if asked < 0 {
+    let value = unsafe { config.as_ref() }?.traffic_class;
+    if value < 0 {
         return None;
     }
-    let class = u8::try_from(asked).ok().map(TrafficClass::of_byte);
+    let class = u8::try_from(value).ok().map(TrafficClass::of_byte);
     if class.is_none() {
         log::warn!(
-            "traffic class {asked} is left out: it is more than a byte; NCCL_IB_TC and ncclConfig_t.trafficClass take 0 to 255"
+            "traffic class {value} is ignored: it is more than a byte; NCCL_IB_TC and ncclConfig_t.trafficClass take 0 to 255"
         );
     }
     class

@@ -60,7 +60,7 @@ impl Display for Cause {
                 "NICs on networks of two kinds do not make one device: leave them out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
             ),
             Self::OneRail => f.write_str(
-                "a device has one rail where it sends messages (SENDRECV): leave its NICs out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
+                "a device has one rail with SENDRECV: leave its NICs out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
             ),
             Self::EmptyRegion => {
                 f.write_str("a region of 0 bytes: there is nothing to register")
@@ -209,7 +209,7 @@ impl Display for Cause {
             ),
             Self::RefusesPosts { bound_ms } => write!(
                 f,
-                "its endpoint has taken nothing for {bound_ms} ms; the process is gone, or its host cannot be reached \
+                "its endpoint has refused every write for {bound_ms} ms; the process is gone, or its host cannot be reached \
                  (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)"
             ),
             Self::ConnectionClosed => f.write_str("the peer has closed the connection"),
@@ -296,7 +296,7 @@ fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
         ChannelCause::RailDown { rail } => write!(f, "it has lost data rail {rail}"),
         ChannelCause::DataFailed { rail } => write!(f, "a write on data rail {rail} has failed"),
         ChannelCause::DataRefused { rail } => {
-            write!(f, "the provider takes no writes on data rail {rail}")
+            write!(f, "the provider refuses writes on data rail {rail}")
         }
         ChannelCause::DataHangs { rail } => {
             write!(f, "writes on data rail {rail} do not complete")
@@ -400,7 +400,7 @@ impl Display for StartError {
             }
             Self::NoAnswer { version, fault } => write!(
                 f,
-                "libfabric {version} cannot say what it offers ({fault}): run fi_info to see why"
+                "fi_getinfo of libfabric {version} failed ({fault}): run fi_info to see why"
             ),
             Self::NoSuchProvider { wanted, version, offered, basic_regions } => write!(
                 f,

@@ -78,7 +78,7 @@ impl Executor {
         for Port { nic, letters, .. } in &mut self.nics {
             let Some(letters) = letters else { continue };
             if let Err(error) = letters.post_receives(nic) {
-                log::error!("a control rail takes no receive: {error}");
+                log::error!("no receive can be posted on a control rail: {error}");
                 letters.stop();
             }
         }
@@ -241,11 +241,7 @@ impl Executor {
     #[cold]
     fn data_failed(&mut self, nic: usize, failed: &fabric::Failed) -> Option<Happened> {
         let Some(purpose) = failed.token.and_then(Purpose::of) else {
-            log::debug!(
-                "{}: an operation without a name failed: {}",
-                self.nics[nic].label,
-                failed.error
-            );
+            log::debug!("{}: an unknown operation failed: {}", self.nics[nic].label, failed.error);
             return None;
         };
         let (slot, generation, message, part) = match purpose {
@@ -289,11 +285,7 @@ impl Executor {
     #[cold]
     fn control_failed(&mut self, nic: usize, failed: &fabric::Failed) -> Option<Happened> {
         let Some(purpose) = failed.token.and_then(Purpose::of) else {
-            log::debug!(
-                "{}: an operation without a name failed: {}",
-                self.nics[nic].label,
-                failed.error
-            );
+            log::debug!("{}: an unknown operation failed: {}", self.nics[nic].label, failed.error);
             return None;
         };
         match purpose {

@@ -473,7 +473,7 @@ impl Perform<Flow> for Executor {
 
     /// Its memory is not reused: only closing the rail stops writes that a peer has begun, and the endpoint's close does that.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
-        log::debug!("inbox {} on control rail {rail} is read no more", memory.0);
+        log::debug!("inbox {} on control rail {rail} is retired", memory.0);
         if let Some(sendrecv) = &mut self.sendrecv {
             sendrecv.retire(memory);
         }

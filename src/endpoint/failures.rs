@@ -52,7 +52,7 @@ impl Endpoint {
         self.learn_rank(channel);
         let (peer, Cut { sent, posted }) = (self.executor.label(channel), cut);
         log::warn!(
-            "{side} {peer}: a message of {sent} bytes was cut to its receive of {posted}; do all ranks call with the same sizes?"
+            "{side} {peer}: a message of {sent} bytes was truncated to its receive of {posted}; do all ranks call with the same sizes?"
         );
     }
 

@@ -69,7 +69,7 @@ impl UserRegion {
                 // Dropped: the NIC closes it when its operations have ended. Callers check that before.
                 Err(Kept::InUse(region)) => {
                     log::error!(
-                        "a region in use is given back: a bug in Ironrail; please report it"
+                        "a region in use is deregistered: a bug in Ironrail; please report it"
                     );
                     drop(region);
                     outcome = Err(FabricError::IN_USE);

@@ -77,9 +77,9 @@ settings! {
     libfabric: Option<PathBuf> = "LIBFABRIC", ValueKind::Path, "", shared false;
     /// The provider, by libfabric's name for it: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. Unset: the best one found.
     provider: Option<String> = "PROVIDER", ValueKind::Text, "", shared true;
-    /// How the bytes of messages cross. `rdma`: by one-sided writes. `sendrecv`: by messages with tags, on one rail per device. `auto`: by writes where a provider has them (FI_RMA).
+    /// How messages are transferred. `rdma`: by one-sided writes. `sendrecv`: by tagged messages, on one rail per device. `auto`: by writes where a provider has them (FI_RMA).
     protocol: Option<Protocol> = "PROTOCOL", ValueKind::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
-    /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface (`eth0,eth1`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which serve when there is nothing else.
+    /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface (`eth0,eth1`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which are used when there is nothing else.
     rails: Vec<String> = "RAILS", ValueKind::List, "", shared false;
     /// The most data rails in one device.
     max_rails: usize = "MAX_RAILS", ValueKind::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;
@@ -87,39 +87,39 @@ settings! {
     max_control_rails: usize = "MAX_CONTROL_RAILS", ValueKind::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// Never use immediates: a FIN frame ends each message instead.
     force_fin: bool = "FORCE_FIN", ValueKind::Switch, "0", shared true;
-    /// A data rail that is lost, to one peer or for good, is survived: its messages go by the others. `0`: the first failure of one is an error on both ends.
+    /// Whether connections survive the loss of a data rail: its messages go by the others. `0`: the first failure of a data rail is an error on both ends.
     failover: bool = "FAILOVER", ValueKind::Switch, "1", shared true;
     /// The most bytes in one write. Smaller ones cut messages into more parts; for tests.
     largest_write: u64 = "LARGEST_WRITE", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Means("what the provider allows") }, "0", shared true;
-    /// A message of at least this many bytes is cut over the rails; a shorter one travels whole, on the rails in turn.
+    /// A message of at least this many bytes is striped over the rails; shorter ones are sent whole, round robin.
     stripe_bytes_min: usize = "STRIPE_MIN", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Refused }, "128K", shared true;
     /// Ask for basic registration (`FI_MR_BASIC`), which gives virtual addresses and provider keys on providers that otherwise use offsets.
     basic_regions: bool = "BASIC_REGIONS", ValueKind::Switch, "0", shared true;
-    /// Whether the rails read and write GPU memory themselves (GPUDirect RDMA). `auto`: where there is a CUDA driver, and the provider can (FI_HMEM) without calls of CUDA. `1`: the same, and a warning where it cannot be. `0`: NCCL copies through the host's memory.
+    /// Whether the rails read and write GPU memory themselves (GPUDirect RDMA). `auto`: where there is a CUDA driver, and the provider can do it (FI_HMEM) without CUDA calls. `1`: the same, and a warning where it cannot. `0`: NCCL copies through host memory.
     device_memory: DeviceMemory = "DEVICE_MEMORY", ValueKind::Choice(&["auto", "0", "1"]), "auto", shared false;
     /// How long connect and accept wait for the peer before they fail.
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
     /// After how long the log names the peer that connect or accept is waiting for.
     connect_warn: Duration = "CONNECT_WARN_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
-    /// How long a peer may leave questions unanswered, or its endpoint refuse every write, before its connections fail. A peer that is merely late is waited for: its plugin answers for it.
+    /// How long a peer may leave keepalive queries unanswered, or its endpoint refuse every write, before its connections fail. A peer whose program is late does not time out: its plugin answers.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;
-    /// How long deregMr and close wait, all in all, for peers that do not answer, and a last receive for its done to leave.
+    /// How long deregMr and close wait, in total, for peers that do not answer and for the last DONE to be sent.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
-    /// After how long a request that waits, while NCCL polls, is a warning: who is late, for what, and how far both ends are. One in a minute at most; 0: never.
+    /// After how long a request that waits, while NCCL polls, is reported by a warning: which side is late, with what, and the progress of both ends. One per minute at most; 0: never.
     stall_report: Duration = "STALL_REPORT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
     /// When this file appears or changes, each process writes a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
     dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", ValueKind::Path, "", shared false;
     /// Entries of each completion queue.
     cq_entries: usize = "CQ_ENTRIES", ValueKind::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
-    /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for; a larger value says the same.
+    /// Messages up to this length are sent inline (eager): inside packets of the control channel, before their receive is known. 4096 is the maximum; larger values mean 4096.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", ValueKind::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
-    /// Whether each process shows its counters in a page of shared memory (`/dev/shm`, its owner's alone), which `ironrail top` and `ironrail stats` read.
+    /// Whether each process publishes its counters in a page of shared memory (`/dev/shm`, its owner's alone), which `ironrail top` and `ironrail stats` read.
     stats_page: bool = "STATS_PAGE", ValueKind::Switch, "1", shared false;
     /// Where each process writes its counters as its endpoints close: JSON. `%p` stands for the process id, `%h` for the host name.
     stats_file: Option<PathBuf> = "STATS_FILE", ValueKind::Path, "", shared false;
-    /// The name of the job. Peers of a job with another name get no answer: connect waits for its time-out.
+    /// The name of the job. Peers of a job with another name get no answer, and their connect times out.
     job: String = "JOB", ValueKind::Text, "", shared false;
-    /// What of our log goes to NCCL's. NCCL_DEBUG filters it again.
+    /// The least severe level that is passed to NCCL's log. NCCL_DEBUG filters it again.
     log_level: LevelFilter = "LOG_LEVEL", ValueKind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", shared false;
 }
 
@@ -331,14 +331,14 @@ fn apply_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes:
             format!("{name} is ignored: {PREFIX}{ours} is set")
         } else if setting.kind.parse(value).is_some() {
             texts.put(setting, value);
-            format!("{name}={value} is taken as {PREFIX}{ours}={value}")
+            format!("{name}={value} is used as {PREFIX}{ours}={value}")
         } else {
             format!("{name}={value} is ignored: {PREFIX}{ours} takes {}", setting.kind.accepted())
         };
         notes.push(Note { level: Level::Info, text: note });
     }
     if !ignored.is_empty() {
-        let text = format!("ignored, since no setting here means the same: {}", ignored.join(" "));
+        let text = format!("ignored, since no setting has the same meaning: {}", ignored.join(" "));
         notes.push(Note { level: Level::Info, text });
     }
 }

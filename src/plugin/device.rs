@@ -97,7 +97,7 @@ impl Device {
             Err(fault) => {
                 if self.missing.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
                     log::warn!(
-                        "device {label} goes without {interface} at {address}, which cannot be opened: {fault}; the next communicator tries it again"
+                        "device {label} runs without {interface} at {address}, which cannot be opened: {fault}; the next communicator tries it again"
                     );
                 }
             }

@@ -145,7 +145,7 @@ impl DeviceTable {
                     table.all[part].properties.clone()
                 });
                 log::info!(
-                    "device {}: made of {} devices, as NCCL asks; {} rails",
+                    "device {}: made of {} devices, as NCCL requested; {} rails",
                     plan.name,
                     parts.len(),
                     plan.rails.len()

@@ -183,11 +183,11 @@ impl Listed {
         let names = config.rails.iter().take(taken);
         if named > taken && self.protocol == Protocol::Sendrecv {
             log::warn!(
-                "IRONRAIL_RAILS names {named} rails, and the first is taken: a device has one where it sends messages"
+                "IRONRAIL_RAILS names {named} rails, and the first is used: a device has one rail with SENDRECV"
             );
         } else if named > taken {
             log::warn!(
-                "IRONRAIL_RAILS names {named} rails, and the first {taken} are taken: raise IRONRAIL_MAX_RAILS for more"
+                "IRONRAIL_RAILS names {named} rails, and the first {taken} are used: raise IRONRAIL_MAX_RAILS for more"
             );
         }
         let rails =
@@ -309,7 +309,7 @@ fn announce(choice: &Choice, protocol: Protocol, devices: &[DevicePlan], offer: 
     }
     for left in &offer.grouping.left_out {
         let name = offer.nics.get(left.nic).map_or("", |nic| nic.name.as_str());
-        log::debug!("{name} carries no rail: {}", left.phrase(&offer.nics));
+        log::debug!("{name} is not used: {}", left.phrase(&offer.nics));
     }
     chosen
 }

@@ -90,7 +90,7 @@ pub(crate) fn set_protocols(config: &Config, protocols: Option<&'static str>) {
     let Some(protocols) = protocols else { return };
     if let Some(given) = config.protocols() {
         log::info!(
-            "{PROTOCOLS}={given} stays, since it was given; the provider's order of bytes asks for {protocols}"
+            "{PROTOCOLS}={given} stays, since it was set; the provider's order of bytes requires {protocols}"
         );
         return;
     }
@@ -119,7 +119,7 @@ pub(crate) fn set_topology_file(config: &Config, hint: Option<&Hint>) {
                 hint.raised.len()
             );
         }
-        Err(error) => log::info!("{TOPOLOGY_FILE} is left alone, no file in memory: {error}"),
+        Err(error) => log::info!("{TOPOLOGY_FILE} is not set, no file in memory: {error}"),
     }
 }
 

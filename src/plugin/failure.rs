@@ -88,7 +88,7 @@ mod tests {
             (
                 StartError::NoAnswer { version, fault },
                 Kind::System,
-                "libfabric 1.17 cannot say what it offers (fi_write to itself: Input/output error (-5)): run fi_info to see why",
+                "fi_getinfo of libfabric 1.17 failed (fi_write to itself: Input/output error (-5)): run fi_info to see why",
             ),
             (
                 StartError::NoSuchProvider {

@@ -113,7 +113,7 @@ fn announce(config: &Config, devices: &[DevicePlan]) {
         let of = if alike { String::new() } else { format!("device {}: ", device.name) };
         match &device.gpu_memory {
             GpuMemory::ByHost(obstacle) if config.device_memory == DeviceMemory::On => log::warn!(
-                "{of}IRONRAIL_DEVICE_MEMORY=1 asks for direct transfers of GPU memory, and it goes through the host: {}; {}",
+                "{of}IRONRAIL_DEVICE_MEMORY=1 requires direct transfers of GPU memory, and they go through the host: {}; {}",
                 obstacle.phrase(),
                 obstacle.next_step()
             ),

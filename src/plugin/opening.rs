@@ -29,7 +29,7 @@ pub(super) fn open_in_class(
         let opened = open(device, None)?;
         if !WARNED.swap(true, Ordering::Relaxed) {
             log::warn!(
-                "the traffic class that NCCL asks for (DSCP {}) is left out: {}",
+                "the traffic class of the communicator (DSCP {}) is not used: {}",
                 asked.dscp(),
                 error
             );
@@ -134,7 +134,7 @@ fn open_one(
 fn log_refused_class(error: FabricError) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
-        log::info!("control rails go without the traffic class of low latency: {error}");
+        log::info!("control rails are opened without the low-latency traffic class: {error}");
     }
 }
 
@@ -146,7 +146,7 @@ fn warn_of_emulated_writes(device: &Device, info: &Info, nic: &Nic) {
     let emulated = asked && nic.flag::<Data>(device.library(), name) == Some(true);
     if emulated && !LOGGED.swap(true, Ordering::Relaxed) {
         log::warn!(
-            "{} makes messages of writes, which is slow: the device has no RDMA writes, or FI_EFA_USE_DEVICE_RDMA=0 turns them off",
+            "{} emulates writes by messages, which is slow: the device has no RDMA writes, or FI_EFA_USE_DEVICE_RDMA=0 turns them off",
             info.provider()
         );
     }

@@ -102,11 +102,13 @@ impl Obstacle {
                 format!("{provider} offers no FI_HMEM on {interface}")
             }
             Self::CallsCuda { interface, provider, answer } => {
-                format!("{provider} cannot be kept from calling CUDA on {interface} ({answer})")
+                format!(
+                    "{provider} cannot be prevented from calling CUDA on {interface} ({answer})"
+                )
             }
-            Self::NoWrites => "rails that send messages have no read to flush it by".to_owned(),
+            Self::NoWrites => "SENDRECV has no read to flush it by".to_owned(),
             Self::NoCudaOption { interface, provider, version } => format!(
-                "libfabric {version} cannot keep {provider} on {interface} from calls of CUDA"
+                "libfabric {version} cannot prevent {provider} on {interface} from calling CUDA"
             ),
         }
     }
@@ -238,7 +240,7 @@ mod tests {
                     provider: provider.clone(),
                     answer: "no".to_owned(),
                 },
-                "tcp cannot be kept from calling CUDA on eth0 (no)",
+                "tcp cannot be prevented from calling CUDA on eth0 (no)",
             ),
             (Obstacle::NoCudaOption { interface, provider, version }, "libfabric 1.17"),
             (Obstacle::NoWrites, "no read to flush it by"),

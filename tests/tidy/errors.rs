@@ -53,7 +53,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("src/plugin/arrival.rs", "REASONS"),
     ("src/plugin/environment.rs", "PROVIDER_VARIABLES"),
     ("src/plugin/options.rs", "PROVIDER_OPTIONS"),
-    ("src/plugin/config/takes.rs", "MISMATCH"),
+    ("src/plugin/config/value.rs", "MISMATCH"),
 ];
 
 /// Calls and macros whose text users do not see, or not as a warning. A panic's message is part of "a bug in Ironrail".

@@ -642,8 +642,8 @@ const OFFERS: [(&str, i32, &str); 11] = [
     ("cxi 0 1 -", PTR_HOST, "vfabric offers no FI_HMEM on vnic0; use a libfabric"),
     ("cxi 1,0 auto -", PTR_HOST, "goes through the host: vfabric offers no FI_HMEM on vnic1"),
     ("cxi 1,0 auto - second", PTR_HOST, "vfabric offers no FI_HMEM on vnic1"),
-    ("cxi calls 1 - second", PTR_HOST, "vfabric cannot be kept from calling CUDA on vnic0"),
-    ("efa 1,calls auto - second", PTR_HOST, "cannot be kept from calling CUDA on vnic1"),
+    ("cxi calls 1 - second", PTR_HOST, "vfabric cannot be prevented from calling CUDA on vnic0"),
+    ("efa 1,calls auto - second", PTR_HOST, "cannot be prevented from calling CUDA on vnic1"),
     ("cxi 1 1 no-devices", PTR_HOST, "the CUDA driver has no device; check that nvidia-smi"),
 ];
 

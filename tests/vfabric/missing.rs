@@ -87,13 +87,13 @@ fn a_communicator_opens_without_the_nics_that_cannot_be_opened_and_the_next_one_
         // Each time that it changed, and not with each communicator.
         for nic in &missing {
             let words = format!(
-                "goes without vnic{nic} at vfabric://{nic}/, which cannot be opened: fi_enable"
+                "runs without vnic{nic} at vfabric://{nic}/, which cannot be opened: fi_enable"
             );
             assert_eq!(logged(&words), 2, "{case}: {:?}", lines());
             let again = format!("vnic{nic} at vfabric://{nic}/ can be opened again");
             assert_eq!(logged(&again), 2, "{case}: {:?}", lines());
         }
-        assert_eq!(logged("goes without"), 2 * missing.len(), "{case}: {:?}", lines());
+        assert_eq!(logged("runs without"), 2 * missing.len(), "{case}: {:?}", lines());
         world.fabric.is_clean();
     });
 }
@@ -106,7 +106,7 @@ fn listen_fails_where_no_nic_can_be_opened() {
         let context = world.nets[0].init().expect("init");
         let failure = world.nets[0].listen(context, 0).expect_err("no NIC is there");
         assert!(failure.said[0].contains("cannot use vnic0: fi_enable"), "{failure:?}");
-        assert_eq!(logged("goes without"), 0, "{:?}", lines());
+        assert_eq!(logged("runs without"), 0, "{:?}", lines());
         (0..6).for_each(|nic| world.fabric.change(nic, "present"));
         let (_, listener) = world.nets[0].listen(context, 0).expect("all are there");
         world.nets[0].close_listen(listener).expect("closeListen");

@@ -90,7 +90,7 @@ fn credit_that_is_used_up_is_named_by_the_sender() {
         }
         assert_eq!(sent, 64, "what may be sent without a receive");
         let said = report(&link, || assert_eq!(link.isend(0, SHORT, 0), None));
-        says(&said, &["sending to process", "as many messages as may have been sent", NOT_OURS]);
+        says(&said, &["sending to process", "as many messages as allowed were sent", NOT_OURS]);
         link.close_all();
     });
 }

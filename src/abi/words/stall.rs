@@ -56,7 +56,7 @@ impl Stall {
             ),
             Late::Data { rail: Some(number) } => write!(
                 f,
-                "data on {} does not arrive, and the peer answers: that rail is down, or stands still",
+                "data on {} does not arrive, and the peer answers: that rail is down or stalled",
                 rail(number)
             ),
             Late::Data { rail: None } => f.write_str("parts of the message have not arrived"),
@@ -65,21 +65,21 @@ impl Stall {
             ),
             Late::Reader => write!(
                 f,
-                "the peer has not read {} packets, and answers: it reads slowly, or a control rail stands still",
+                "the peer has not read {} packets, and answers: it reads slowly, or a control rail is stalled",
                 self.unconsumed
             ),
             Late::Packets { ours: true } => {
-                f.write_str("packets of this side have not left: the provider does not take them")
+                f.write_str("this side's packets are not sent: the provider refuses them")
             }
             Late::Packets { ours: false } => {
-                f.write_str("packets of the peer's are under way: its provider does not take them")
+                f.write_str("the peer's packets are not sent: its provider refuses them")
             }
             Late::Receive => f.write_str("the peer has posted no receive"),
             Late::Credit => f.write_str(
-                "as many messages as may have been sent without a receive, and the peer has posted none for them",
+                "as many messages as allowed were sent before their receives, and the peer has posted none of these",
             ),
             Late::Send => f.write_str("the peer has sent nothing for the receive"),
-            Late::Done => f.write_str("the peer has not said that the message is there"),
+            Late::Done => f.write_str("the peer has not confirmed that the message arrived"),
             Late::Accept => f.write_str("the peer's listener has not accepted"),
             Late::Nothing => f.write_str("nothing is missing here"),
         }

@@ -58,7 +58,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::OneRail,
             Kind::InvalidArgument,
-            "a device has one rail where it sends messages (SENDRECV): leave its NICs out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
+            "a device has one rail with SENDRECV: leave its NICs out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
         ),
         called(
             Cause::EmptyRegion,
@@ -246,7 +246,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         receiving(
             Cause::RefusesPosts { bound_ms: 15_000 },
             Kind::Remote,
-            "receiving from rank 3, process 7 on here: its endpoint has taken nothing for 15000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)",
+            "receiving from rank 3, process 7 on here: its endpoint has refused every write for 15000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)",
         ),
         receiving(
             Cause::ConnectionClosed,
@@ -424,7 +424,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         ),
         (ChannelCause::RailDown { rail: 1 }, "it has lost data rail 1"),
         (ChannelCause::DataFailed { rail: 1 }, "a write on data rail 1 has failed"),
-        (ChannelCause::DataRefused { rail: 1 }, "the provider takes no writes on data rail 1"),
+        (ChannelCause::DataRefused { rail: 1 }, "the provider refuses writes on data rail 1"),
         (ChannelCause::DataHangs { rail: 1 }, "writes on data rail 1 do not complete"),
         (ChannelCause::RailClosing { rail: 1 }, "data rail 1 is closed because of another peer"),
         (

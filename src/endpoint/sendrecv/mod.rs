@@ -52,7 +52,7 @@ impl Sendrecv {
         for (rooms, port) in self.rooms.iter_mut().zip(nics) {
             let Some(rooms) = rooms else { continue };
             if let Err(error) = rooms.post(&mut port.nic) {
-                log::error!("a control rail takes no tagged receive: {error}");
+                log::error!("no tagged receive can be posted on a control rail: {error}");
                 rooms.stop();
             }
         }

@@ -34,7 +34,7 @@ impl Endpoint {
             Heard::Nothing(ignored) => self.count_dropped(&ignored),
             Heard::Old { version, request } => {
                 let text = format!(
-                    "it speaks protocol version {VERSION}, and was asked in version {version}: start all ranks with the same release"
+                    "it speaks protocol version {VERSION}, and received a HELLO of version {version}: start all ranks with the same release"
                 );
                 if let Ok(answer) = refuse_old(&request, &text) {
                     self.reply(request.reply_to.as_bytes(), &answer);
@@ -172,7 +172,7 @@ impl Endpoint {
             .map(|letters| letters.send(nic, lane.peer, bytes, LetterSubject::Stranger));
         nic.leave(lane.peer);
         if let Some(Err(error)) = posted {
-            log::debug!("device {}: an answer to a stranger: {error}", self.label());
+            log::debug!("device {}: a reply to an unknown peer: {error}", self.label());
         }
     }
 

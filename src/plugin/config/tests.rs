@@ -195,10 +195,10 @@ fn the_distance_is_the_fewest_changes() {
 }
 
 #[test]
-fn the_peers_names_are_taken_with_a_note_unless_ours_is_given() {
-    let taken = config(&[("OFI_NCCL_FORCE_NUM_RAILS", "3"), ("OFI_NCCL_CQ_SIZE", "12288")]);
-    assert_eq!((taken.max_rails, taken.cq_entries), (3, 12288));
-    assert!(texts(&taken)[1].contains("taken as IRONRAIL_MAX_RAILS=3"));
+fn aws_ofi_nccls_names_are_used_with_a_note_unless_ours_is_given() {
+    let found = config(&[("OFI_NCCL_FORCE_NUM_RAILS", "3"), ("OFI_NCCL_CQ_SIZE", "12288")]);
+    assert_eq!((found.max_rails, found.cq_entries), (3, 12288));
+    assert!(texts(&found)[1].contains("used as IRONRAIL_MAX_RAILS=3"));
 
     let inline = |value| config(&[("OFI_NCCL_EAGER_MAX_SIZE", value)]).inline_bytes_max;
     assert_eq!((inline("512"), inline("-1")), (512, 0), "-1 is how the peer's users say never");
