@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::{Carried, Posts};
+use fabric::{Posts, Traffic};
 use proto::{ChannelId, Flow};
 
 use super::Endpoint;
@@ -210,7 +210,7 @@ impl Endpoint {
     fn report(&mut self) -> Report {
         self.count_resent();
         let rail = |port: &Port| {
-            let Carried { bytes, writes, refused } = port.nic.carried();
+            let Traffic { bytes, writes, refused } = port.nic.traffic();
             let (data, control) = (port.nic.data_posts(), port.nic.control_posts());
             RailReport { label: port.label.clone(), bytes, writes, refused, data, control }
         };

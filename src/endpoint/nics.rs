@@ -63,7 +63,7 @@ impl Port {
         (self.reopen.0)(&mut self.nic)?;
         self.is_closed = false;
         if let Some(myself) = self.myself.take() {
-            self.nic.leave(myself);
+            self.nic.remove_peer(myself);
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Port {
             Some(myself) => Ok(myself),
             None => {
                 let name = self.nic.data_name().to_vec();
-                Ok(*self.myself.insert(self.nic.join(&name)?))
+                Ok(*self.myself.insert(self.nic.add_peer(&name)?))
             }
         }
     }
@@ -85,8 +85,8 @@ impl Port {
     }
 
     /// Whether the data rail can be closed while writes are in flight there.
-    pub(super) fn closes_any_time(&self) -> bool {
-        self.nic.closes_any_time()
+    pub(super) fn closes_with_operations(&self) -> bool {
+        self.nic.closes_with_operations()
     }
 
     /// Whether regions are bound to the endpoint that uses them (FI_MR_ENDPOINT).

@@ -4,7 +4,9 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabric::{Data, FabricError, HostBytes, Kept, LocalBytes, Memory, Nic, Pages, Region};
+use fabric::{
+    Data, FabricError, HostBytes, LocalBytes, Memory, Nic, NotDeregistered, Pages, Region,
+};
 
 use super::nics::Port;
 
@@ -67,14 +69,14 @@ impl UserRegion {
             match port.nic.deregister(region) {
                 Ok(()) => {}
                 // Dropped: the NIC closes it when its operations have ended. Callers check that before.
-                Err(Kept::InUse(region)) => {
+                Err(NotDeregistered::InUse(region)) => {
                     log::error!(
                         "a region in use is deregistered: a bug in Ironrail; please report it"
                     );
                     drop(region);
                     outcome = Err(FabricError::IN_USE);
                 }
-                Err(Kept::Leaked(error)) => outcome = Err(error),
+                Err(NotDeregistered::Leaked(error)) => outcome = Err(error),
             }
         }
         outcome

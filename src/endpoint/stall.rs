@@ -340,7 +340,7 @@ impl Endpoint {
             }
         };
         let rail = |port: &super::nics::Port| {
-            let carried = port.nic.carried();
+            let carried = port.nic.traffic();
             RailSnapshot {
                 name: port.label.clone(),
                 in_flight: port.in_flight(),

@@ -94,7 +94,7 @@ fn reopen(device: &Device, info: &Info) -> Reopen {
     Reopen(Box::new(move |nic| {
         let data = Some(data.as_slice());
         let opened = NicOptions { data, control: None, one_queue: false, entries, operations };
-        nic.renew(&library, &info, &opened)
+        nic.reopen(&library, &info, &opened)
     }))
 }
 

@@ -1,11 +1,10 @@
-//! A thread of our own in the user's process: it takes no signals, and runs on every CPU that the process may use.
+//! Starts threads of our own in the user's process: with all signals blocked, and on every CPU that the process may use.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. It blocks all signals, so that they reach the process's own threads, and it does not inherit the CPU that its caller
-/// is pinned to.
+/// Starts a thread. It blocks all signals, so that the process's own threads receive them, and does not inherit its caller's CPU affinity.
 ///
 /// # Errors
 ///
@@ -24,7 +23,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Joi
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Blocks all signals in this thread, as a new one inherits it: what was blocked before.
+/// Blocks all signals in this thread, which a new thread inherits. Returns the previous mask.
 fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::uninit();
     // SAFETY: a place for a set.
@@ -42,7 +41,7 @@ fn set_signals(set: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, std::ptr::null_mut()) };
 }
 
-/// Lifts this thread's CPU affinity: the kernel keeps it within the process's cpuset.
+/// Resets this thread's CPU affinity to all CPUs; the kernel restricts it to the process's cpuset.
 fn run_anywhere() {
     // SAFETY: all bits zero is an empty set.
     let mut cpus: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -1,4 +1,4 @@
-//! How many libfabric objects this process has open, so that a test or `finalize` can ask for zero.
+//! Counts this process's open libfabric objects, so that a test can check that none is left.
 
 use crate::atomic::AtomicUsize;
 use crate::lockless::Count;
@@ -20,7 +20,7 @@ pub struct Census {
     pub fabrics: usize,
     /// Mappings of [`Pages`](crate::Pages).
     pub pages: usize,
-    /// Objects whose close libfabric refused: they leak.
+    /// Objects whose close failed, which leak.
     pub failed_closes: usize,
 }
 
@@ -41,7 +41,7 @@ impl Census {
     }
 }
 
-/// Counts what is open now. The counts are each exact, and not taken at one instant.
+/// The current counts. Each is exact, but they are not of one instant.
 pub fn census() -> Census {
     Census {
         regions: Class::Region.count(),

@@ -1,7 +1,7 @@
 //! The monotonic clock, read in each poll.
 
-/// Nanoseconds by CLOCK_MONOTONIC (clock_gettime(2)). That is the clock of `std::time::Instant`, whose differences take longer to
-/// compute than the clock takes to read.
+/// Nanoseconds of CLOCK_MONOTONIC (clock_gettime(2)), the clock of `std::time::Instant`. Reading it is cheaper than computing the
+/// difference of two instants.
 #[inline]
 pub fn monotonic_nanos() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,5 @@
-//! What an operation is posted with, and its completion comes back with: the address of a place that the provider may scribble on
-//! meanwhile (FI_CONTEXT2, fi_getinfo(3)).
+//! Operation contexts: the address that an operation is posted with and its completion returns. The provider may use the memory there in
+//! between (FI_CONTEXT2, fi_getinfo(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -7,19 +7,19 @@ use std::mem::ManuallyDrop;
 
 use libfabric_sys as sys;
 
-/// A fixed table of such places, one per operation that may be outstanding. It outlives the endpoints of its NIC.
+/// A fixed table of contexts, one per operation that may be in flight. It outlives the endpoints of its NIC.
 #[derive(Debug)]
 pub(crate) struct Contexts {
     places: Box<[UnsafeCell<sys::fi_context2>]>,
 }
 
 impl Contexts {
-    /// `len` places.
+    /// A table of `len` contexts.
     pub(crate) fn new(len: usize) -> Self {
         Self { places: (0..len).map(|_| UnsafeCell::new(sys::fi_context2::default())).collect() }
     }
 
-    /// The place at `index`, for an operation that nothing else uses it for.
+    /// The context at `index`. The caller uses it for one operation at a time.
     ///
     /// # Panics
     ///
@@ -29,13 +29,13 @@ impl Contexts {
         self.places[index].get().cast()
     }
 
-    /// The places stay for ever: a provider may still write there.
+    /// Leaks the table, since the provider may still write to it.
     pub(crate) fn leak(&mut self) {
         let _leaked = ManuallyDrop::new(std::mem::take(&mut self.places));
     }
 
-    /// The index of the place that a completion came back with. A context that is not of this table (a peer's write has one of the
-    /// provider's choice) gives none, or an index beyond the table: so the caller checks what it finds there.
+    /// The index of the context that a completion returned. A context that is not of this table (an arrival has one of the provider's
+    /// choice) gives none, or an index beyond the table, so the caller checks it.
     #[inline(always)]
     pub(crate) fn index_of(&self, context: usize) -> Option<usize> {
         let offset = context.wrapping_sub(self.places.as_ptr().addr());

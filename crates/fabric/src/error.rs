@@ -1,4 +1,4 @@
-//! Errors: of libfabric's calls, and of calls that were refused here.
+//! Errors of libfabric's calls, and of calls that this crate refuses before libfabric is called.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -6,17 +6,17 @@ use std::io;
 
 use libfabric_sys as sys;
 
-/// A libfabric call, the code that it returned (negative, by fi_errno(3)), and what was wrong where that is known.
+/// A libfabric call, the code that it returned (negative, see fi_errno(3)), and the reason where it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricError {
     code: c_int,
     call: Call,
-    what: What,
+    reason: Reason,
 }
 
 const _: () = assert!(size_of::<FabricError>() == 8, "errors are returned by value");
 
-/// The calls that an error may be of.
+/// The calls that an error can name.
 macro_rules! calls {
     ($($call:ident)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,49 +40,50 @@ calls! {
     fi_tsend fi_trecv
 }
 
-/// What an error is of.
+/// The reason of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// libfabric's own answer.
-    Answer,
-    /// Bytes outside of the region that they are to lie in. libfabric was not asked.
+pub enum Reason {
+    /// libfabric returned the code.
+    Returned,
+    /// Bytes outside of their region. libfabric was not called.
     Outside,
-    /// A region or a peer that is not this NIC's. libfabric was not asked.
-    Stranger,
-    /// A rail that is closed, or was never opened. libfabric was not asked.
+    /// A region or a peer of another NIC. libfabric was not called.
+    WrongNic,
+    /// A rail that is closed, or was never opened. libfabric was not called.
     NoRail,
-    /// As many operations as the NIC has room for are in flight. libfabric was not asked.
-    NoRoom,
-    /// A region that operations touch. libfabric was not asked.
+    /// The NIC's operation table is full. libfabric was not called.
+    TableFull,
+    /// Operations in flight use the region. libfabric was not called.
     InUse,
-    /// A write to itself that did not end as it should.
-    ToItself,
+    /// The probe's write to the own endpoint failed.
+    SelfWrite,
 }
 
 impl FabricError {
     /// Bytes outside of their region.
     pub const OUTSIDE: Self =
-        Self { call: Call::no_call, code: -sys::FI_EINVAL, what: What::Outside };
+        Self { call: Call::no_call, code: -sys::FI_EINVAL, reason: Reason::Outside };
     /// No rail of that kind.
     pub const NO_RAIL: Self =
-        Self { call: Call::no_call, code: -sys::FI_ESHUTDOWN, what: What::NoRail };
-    /// A region that operations touch.
-    pub const IN_USE: Self = Self { call: Call::fi_close, code: -sys::FI_EBUSY, what: What::InUse };
+        Self { call: Call::no_call, code: -sys::FI_ESHUTDOWN, reason: Reason::NoRail };
+    /// Operations in flight use the region.
+    pub const IN_USE: Self =
+        Self { call: Call::fi_close, code: -sys::FI_EBUSY, reason: Reason::InUse };
     /// A write to itself has failed.
     pub const SELF_WRITE_FAILED: Self =
-        Self { call: Call::fi_write, code: -sys::FI_EIO, what: What::ToItself };
+        Self { call: Call::fi_write, code: -sys::FI_EIO, reason: Reason::SelfWrite };
     /// A write to itself has not completed.
     pub const SELF_WRITE_SILENT: Self =
-        Self { call: Call::fi_write, code: -sys::FI_ETIMEDOUT, what: What::ToItself };
+        Self { call: Call::fi_write, code: -sys::FI_ETIMEDOUT, reason: Reason::SelfWrite };
 
     /// `call` refused with `-errno`.
     pub(crate) const fn new(call: Call, errno: c_int) -> Self {
-        Self { call, code: -errno, what: What::Answer }
+        Self { call, code: -errno, reason: Reason::Returned }
     }
 
     /// `call` was not made.
-    pub(crate) const fn unasked(call: Call, errno: c_int, what: What) -> Self {
-        Self { call, code: -errno, what }
+    pub(crate) const fn not_called(call: Call, errno: c_int, reason: Reason) -> Self {
+        Self { call, code: -errno, reason }
     }
 
     /// The call, by its C name.
@@ -90,14 +91,14 @@ impl FabricError {
         self.call.name()
     }
 
-    /// What it returned: a negated error number.
+    /// The code: a negated error number.
     pub fn code(&self) -> c_int {
         self.code
     }
 
-    /// What it is of.
-    pub fn what(&self) -> What {
-        self.what
+    /// The reason.
+    pub fn reason(&self) -> Reason {
+        self.reason
     }
 
     /// The positive error number.
@@ -108,20 +109,20 @@ impl FabricError {
 
 impl fmt::Display for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, call, what } = *self;
+        let Self { code, call, reason } = *self;
         if call != Call::no_call {
             f.write_str(call.name())?;
         }
-        let words = match what {
-            What::Answer => return write!(f, ": {} ({code})", error_text(self.errno())),
-            What::ToItself => {
+        let words = match reason {
+            Reason::Returned => return write!(f, ": {} ({code})", error_text(self.errno())),
+            Reason::SelfWrite => {
                 return write!(f, " to itself: {} ({code})", error_text(self.errno()));
             }
-            What::Outside => "bytes outside of their region",
-            What::Stranger => "a region or a peer of another NIC",
-            What::NoRail => "the rail is closed",
-            What::InUse => "operations touch the region",
-            What::NoRoom => "as many operations as there is room for are in flight",
+            Reason::Outside => "bytes outside of their region",
+            Reason::WrongNic => "a region or a peer of another NIC",
+            Reason::NoRail => "the rail is closed",
+            Reason::InUse => "operations use the region",
+            Reason::TableFull => "the operation table is full",
         };
         let gap = if call == Call::no_call { "" } else { ": " };
         write!(f, "{gap}{words} ({code})")
@@ -130,15 +131,15 @@ impl fmt::Display for FabricError {
 
 impl std::error::Error for FabricError {}
 
-/// A negative answer as an error, anything else as success. Counts are the caller's to read.
+/// Turns a negative code into an error; anything else, counts included, is success.
 #[inline]
 pub(crate) fn check(call: Call, code: c_int) -> Result<(), FabricError> {
     if code < 0 { Err(FabricError::new(call, code.saturating_neg())) } else { Ok(()) }
 }
 
-/// The words for a positive error number: libfabric's for its own, the system's for the rest.
+/// The text for a positive error number: libfabric's for its own, the system's for the rest.
 ///
-/// They are a copy of what `fi_strerror` returns, since `Display` has no access to the loaded library.
+/// A copy of the texts of `fi_strerror`, since `Display` has no access to the loaded library.
 pub fn error_text(errno: c_int) -> String {
     let own = match errno {
         sys::FI_EOTHER => "unspecified error",
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(error.to_string(), "fi_mr_regattr: required key not available (-266)");
         let itself = "fi_write to itself: Input/output error (-5)";
         assert_eq!(FabricError::SELF_WRITE_FAILED.to_string(), itself);
-        assert_eq!(FabricError::IN_USE.to_string(), "fi_close: operations touch the region (-16)");
+        assert_eq!(FabricError::IN_USE.to_string(), "fi_close: operations use the region (-16)");
         assert_eq!(FabricError::OUTSIDE.to_string(), "bytes outside of their region (-22)");
     }
 }

@@ -1,4 +1,4 @@
-//! An open libfabric object. Every close in the plugin happens here.
+//! An open libfabric object. The only call of fi_close in the plugin.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -10,13 +10,13 @@ use crate::error::{Call, FabricError, check};
 
 /// Owns one object, and closes it on drop.
 ///
-/// Keep a `Handle` above the shares of its parents in a struct: fields drop in declaration order,
-/// so the object closes before its parents can.
+/// In a struct, declare a `Handle` before the references to its parents: fields drop in declaration order, so the object closes before its
+/// parents can.
 #[derive(Debug)]
 pub(crate) struct Handle<T: Closable>(Option<NonNull<T>>);
 
 impl<T: Closable> Handle<T> {
-    /// Runs `call`, which writes the object it opened to the place it is given.
+    /// Runs `call`, which opens an object and writes its address to the given place.
     ///
     /// # Safety
     ///
@@ -37,7 +37,7 @@ impl<T: Closable> Handle<T> {
         Self(None)
     }
 
-    /// The object never closes.
+    /// Leaks the object.
     pub(crate) fn leak(&mut self) {
         self.0 = None;
     }
@@ -47,8 +47,7 @@ impl<T: Closable> Handle<T> {
         self.0.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Closes the object now, once, and says how that went. An object whose close fails leaks: it is not known what may still
-    /// touch it.
+    /// Closes the object, once, and returns the result. An object whose close fails leaks, since something may still use it.
     pub(crate) fn close(&mut self) -> Result<(), FabricError> {
         let Some(object) = self.0.take() else { return Ok(()) };
         // SAFETY: `T: Closable` starts with a `fid`, and `open` gave us the only right to close it.

@@ -1,4 +1,4 @@
-//! What fi_getinfo(3) found: a place where rails can be opened, and what its provider promises there.
+//! A result of fi_getinfo(3): where rails can be opened, and the capabilities that the provider claims.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::error::{Call, FabricError};
 use crate::library::Library;
 use crate::text::{c_string, duplicate};
 
-/// One answer of [`Library::find`], owned. Its promises do not always hold, which is why the plugin probes.
+/// One result of [`Library::find`], owned. The claimed capabilities are not always true, which is why the plugin probes.
 pub struct Info {
     raw: NonNull<sys::fi_info>,
     free: unsafe extern "C" fn(*mut sys::fi_info),
@@ -61,12 +61,12 @@ impl Info {
         self.raw().addr_format
     }
 
-    /// The protocol that endpoints speak, FI_PROTO_*: ends with different ones cannot talk.
+    /// The wire protocol of endpoints, FI_PROTO_*: endpoints with different ones cannot communicate.
     pub fn protocol(&self) -> u32 {
         self.endpoint().protocol
     }
 
-    /// Which version of that protocol the provider speaks (fi_endpoint(3), `protocol_version`).
+    /// The version of the wire protocol (fi_endpoint(3), `protocol_version`).
     pub fn protocol_version(&self) -> u32 {
         self.endpoint().protocol_version
     }
@@ -96,13 +96,12 @@ impl Info {
         self.receive().size
     }
 
-    /// How many bytes of data may ride with a write to the peer's completion. More than zero does not prove that any may: cxi
-    /// says 8 and refuses.
+    /// The size of remote CQ data (`cq_data_size`). More than zero does not prove that immediates work: cxi reports 8 and refuses them.
     pub fn immediate_bytes(&self) -> usize {
         self.domain().cq_data_size
     }
 
-    /// Whether the bytes of one operation land in memory in their order (FI_ORDER_DATA, fi_endpoint(3)).
+    /// Whether the bytes of an operation are written to memory in order (FI_ORDER_DATA, fi_endpoint(3)).
     pub fn lands_in_order(&self) -> bool {
         self.receive().comp_order & sys::FI_ORDER_DATA != 0
     }
@@ -112,7 +111,7 @@ impl Info {
         self.domain().mr_key_size
     }
 
-    /// What registration asks of us.
+    /// The registration modes that the provider requires.
     pub fn region_mode(&self) -> RegionMode {
         RegionMode::of(self.domain().mr_mode, self.raw().mode)
     }
@@ -122,7 +121,7 @@ impl Info {
         self.raw().caps & sys::FI_HMEM != 0
     }
 
-    /// The NIC behind the domain, where the provider says: software providers do not.
+    /// The NIC behind the domain, if the provider describes one; software providers do not.
     pub fn nic(&self) -> Option<NicInfo> {
         // SAFETY: a non-null nic is valid as long as the info (fi_nic(3)).
         let nic = unsafe { self.raw().nic.as_ref() }?;
@@ -155,14 +154,14 @@ impl Info {
         Some(self.transmit().tclass).filter(|class| *class != sys::FI_TC_UNSPEC)
     }
 
-    /// Asks for a traffic class, or leaves it to the provider. Opening the domain or endpoint fails where the provider refuses it.
+    /// Requests a traffic class, or leaves it to the provider. Opening the domain or endpoint fails if the provider refuses it.
     pub fn set_traffic_class(&mut self, class: Option<u32>) {
         let class = class.unwrap_or(sys::FI_TC_UNSPEC);
         self.transmit_mut().tclass = class;
         self.domain_mut().tclass = class;
     }
 
-    /// A copy that asks for a traffic class of endpoints alone, on a domain that was opened as this one says.
+    /// A copy that requests a traffic class for endpoints only, on a domain that was opened with this info.
     #[must_use]
     pub fn in_class(&self, class: u32) -> Self {
         let mut made = self.clone();
@@ -170,14 +169,13 @@ impl Info {
         made
     }
 
-    /// Asks for deeper or shallower queues than the default, in operations. Opening an endpoint fails beyond the
-    /// provider's limit.
+    /// Requests other queue depths than the default, in operations. Opening an endpoint fails beyond the provider's limit.
     pub fn set_depths(&mut self, transmit: usize, receive: usize) {
         self.transmit_mut().size = transmit;
         self.receive_mut().size = receive;
     }
 
-    /// Whether two answers are the same place, whatever else they offer or ask.
+    /// Whether two results name the same provider, fabric, domain and address, whatever capabilities and modes they have.
     pub fn is_at(&self, other: &Self) -> bool {
         self.provider() == other.provider()
             && self.fabric_name() == other.fabric_name()
@@ -186,12 +184,12 @@ impl Info {
             && self.protocol() == other.protocol()
     }
 
-    /// The same, and they ask the same of registration.
-    pub(crate) fn names_same_place(&self, other: &Self) -> bool {
+    /// The same, with equal registration modes.
+    pub(crate) fn is_at_with_modes(&self, other: &Self) -> bool {
         self.is_at(other) && self.domain().mr_mode == other.domain().mr_mode
     }
 
-    /// Takes a list apart into its entries.
+    /// Splits a list into its entries.
     ///
     /// # Safety
     ///
@@ -209,7 +207,7 @@ impl Info {
         found
     }
 
-    /// An empty one, for hints.
+    /// An empty fi_info, for hints.
     pub(crate) fn empty(library: &Library) -> Result<Self, FabricError> {
         // SAFETY: of null, fi_dupinfo makes an empty one.
         let raw = unsafe { (library.symbols().fi_dupinfo)(ptr::null()) };
@@ -268,7 +266,7 @@ impl Info {
     }
 }
 
-/// The attributes of an fi_info, which `own` found to be there.
+/// Accessors for the attributes of an fi_info, which `own` has checked to be present.
 macro_rules! attributes {
     ($($get:ident $get_mut:ident $field:ident: $type:ty;)*) => {
         impl Info {$(
@@ -326,7 +324,7 @@ impl fmt::Debug for Info {
     }
 }
 
-/// What the provider asks of registration: fi_mr(3). Only `fabric::region` acts on it; it is public for logs and probes.
+/// The registration modes of a provider: fi_mr(3). Only this crate acts on them; they are public for logs and probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RegionMode {
     /// A region belongs to one endpoint: bind it, then enable it (FI_MR_ENDPOINT).
@@ -345,7 +343,7 @@ pub struct RegionMode {
 
 impl RegionMode {
     fn of(bits: c_int, mode: u64) -> Self {
-        // Alone, FI_MR_BASIC stands for three of today's bits, and the old mode bit FI_LOCAL_MR for the fourth (fi_mr(3)).
+        // FI_MR_BASIC on its own means three of today's bits, and the old mode bit FI_LOCAL_MR the fourth (fi_mr(3)).
         let bits = if bits == sys::FI_MR_BASIC.cast_signed() {
             sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY
         } else {
@@ -375,7 +373,7 @@ pub struct NicInfo {
     pub driver: Option<String>,
     /// The firmware's version.
     pub firmware: Option<String>,
-    /// Where it sits on the PCI bus.
+    /// Its address on the PCI bus.
     pub pci: Option<PciAddress>,
     /// The link's speed in bits per second.
     pub link_bits_per_second: Option<u64>,

@@ -1,13 +1,13 @@
-//! The keys that we ask for in one domain, where the provider does not choose: unique while in use.
+//! The keys that we request in one domain, where the provider does not choose them (no FI_MR_PROV_KEY): unique while in use.
 
 use std::collections::VecDeque;
 
-/// Gives out small numbers, since cxi serves the smallest keys from its fastest table.
+/// Allocates small numbers, since cxi has its fastest table for the smallest keys.
 #[derive(Debug)]
 pub(crate) struct Keys {
     next: u64,
     max: u64,
-    resting: VecDeque<u64>,
+    freed: VecDeque<u64>,
 }
 
 impl Keys {
@@ -15,30 +15,30 @@ impl Keys {
     pub(crate) fn new(bytes: usize) -> Self {
         let max = match u32::try_from(bytes * 8) {
             Ok(bits) if bits < u64::BITS => (1 << bits) - 1,
-            // The largest of all stands for "no key" (FI_KEY_NOTAVAIL).
+            // The largest number is FI_KEY_NOTAVAIL.
             _ => u64::MAX - 1,
         };
-        Self { next: 0, max, resting: VecDeque::new() }
+        Self { next: 0, max, freed: VecDeque::new() }
     }
 
-    /// A key that no open region has; none when all are taken.
+    /// A key that no open region has; none when all are in use.
     pub(crate) fn take(&mut self) -> Option<u64> {
         let fresh = (self.next <= self.max).then_some(self.next);
-        if self.resting.len() > REST || fresh.is_none() {
-            return self.resting.pop_front();
+        if self.freed.len() > REUSE_DELAY || fresh.is_none() {
+            return self.freed.pop_front();
         }
         self.next += 1;
         fresh
     }
 
-    /// Gives a key back, after its region has closed.
-    pub(crate) fn give_back(&mut self, key: u64) {
-        self.resting.push_back(key);
+    /// Frees a key, after its region has closed.
+    pub(crate) fn release(&mut self, key: u64) {
+        self.freed.push_back(key);
     }
 }
 
-/// A key rests until this many others have been given back, so that a peer's late write with it meets no region.
-const REST: usize = 16;
+/// A freed key is not reused until this many others were freed, so that a peer's late write with it finds no region.
+const REUSE_DELAY: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -53,22 +53,22 @@ mod tests {
             assert!(!used.contains(&key));
             used.push(key);
             if round % 3 != 0 {
-                keys.give_back(used.remove(0));
+                keys.release(used.remove(0));
             }
         }
         let most_in_use = used.len() as u64;
-        assert!(used.iter().all(|key| *key <= most_in_use + REST as u64 + 1));
+        assert!(used.iter().all(|key| *key <= most_in_use + REUSE_DELAY as u64 + 1));
     }
 
     #[test]
     fn a_key_given_back_rests_before_it_is_used_again() {
         let mut keys = Keys::new(8);
         let key = keys.take().unwrap();
-        keys.give_back(key);
-        for _ in 0..REST {
+        keys.release(key);
+        for _ in 0..REUSE_DELAY {
             let other = keys.take().unwrap();
             assert_ne!(other, key);
-            keys.give_back(other);
+            keys.release(other);
         }
     }
 
@@ -77,7 +77,7 @@ mod tests {
         let mut keys = Keys::new(1);
         let all: Vec<u64> = std::iter::from_fn(|| keys.take()).collect();
         assert_eq!(all.len(), 256);
-        keys.give_back(7);
+        keys.release(7);
         assert_eq!(keys.take(), Some(7));
         assert_eq!(keys.take(), None);
     }

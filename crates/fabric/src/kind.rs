@@ -1,10 +1,10 @@
-//! The two kinds of rail. They share libfabric objects' shape, and never their traffic.
+//! The two kinds of rail. They have the same libfabric objects, and separate traffic.
 
 use std::fmt::Debug;
 
 use libfabric_sys as sys;
 
-/// The two kinds of rail, and what each may do to memory.
+/// A kind of rail, and its access to memory.
 pub trait RailKind: Debug + Copy + Send + Sync + sealed::Sealed + 'static {
     /// The access that regions of this kind are registered for: fi_mr(3).
     const ACCESS: u64;
@@ -14,11 +14,11 @@ pub trait RailKind: Debug + Copy + Send + Sync + sealed::Sealed + 'static {
     const IS_DATA: bool;
 }
 
-/// Carries NCCL's buffers.
+/// Transfers NCCL's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {}
 
-/// Carries the plugin's own messages, into inboxes that the plugin owns.
+/// Transfers the plugin's own messages, into inboxes that the plugin owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {}
 

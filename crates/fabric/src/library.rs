@@ -1,4 +1,4 @@
-//! The loaded libfabric, and which version of its interface we ask for.
+//! The loaded libfabric, and the API version that we request.
 
 use std::ffi::{CStr, OsStr};
 use std::fmt;
@@ -42,8 +42,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// Versions of the interface that are fit to ask for, oldest first. A version changes what providers do, not only layouts (efa
-/// turns device RDMA on from 1.18; dmabuf comes with 1.20), so each version is listed here once it was tested, and no later one is asked for.
+/// API versions that may be requested, oldest first. A version changes what providers do, not only layouts (efa turns device RDMA on from
+/// 1.18; DMA-BUF comes with 1.20), so a version is listed once it was tested, and no later one is requested.
 const TESTED: [Version; 6] = [
     OLDEST,
     Version::new(1, 18),
@@ -53,10 +53,10 @@ const TESTED: [Version; 6] = [
     Version::new(2, 5),
 ];
 
-/// Older releases lack what the plugin is built on, and are refused.
+/// The oldest usable release: earlier ones lack calls that the plugin needs.
 const OLDEST: Version = Version::new(1, 17);
 
-/// A libfabric that was found at run time. It stays loaded until the process ends.
+/// A libfabric that was loaded at run time. It stays loaded until the process ends.
 #[derive(Debug)]
 pub struct Library {
     symbols: Symbols,
@@ -70,7 +70,7 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// Why each candidate would not do.
+    /// Why each candidate failed.
     pub fn open<C: AsRef<OsStr>>(candidates: &[C]) -> Result<Arc<Self>, LoadError> {
         let mut attempts = Vec::new();
         for candidate in candidates {
@@ -87,7 +87,7 @@ impl Library {
         self.version
     }
 
-    /// The version of the interface asked of every provider: the latest tested one that the release has.
+    /// The API version that is requested of every provider: the latest tested one that the release has.
     pub fn api(&self) -> Version {
         self.api
     }
@@ -97,7 +97,7 @@ impl Library {
         self.symbols.path()
     }
 
-    /// The library's own words for a positive error number: fi_strerror in fi_errno(3).
+    /// The library's text for a positive error number: fi_strerror in fi_errno(3).
     pub fn error_text(&self, errno: i32) -> String {
         // SAFETY: any number may be asked for.
         let text = unsafe { (self.symbols.fi_strerror)(errno) };

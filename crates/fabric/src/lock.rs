@@ -1,9 +1,9 @@
-//! The lock that guards all shared state. It is parking_lot's, unless built with `--cfg races`: the standard library's checks for poison
-//! at both ends of every call. It is parking_lot's RwLock, without readers: its try_lock is one compare-and-swap, where that of its Mutex
-//! is a load and a loop.
+//! The lock of all shared state: parking_lot's, since the standard library's checks for poison at both ends of every call; with `--cfg
+//! races`, pthread's. It uses parking_lot's RwLock, without readers, since its try_lock is one compare-and-swap, where that of its Mutex is
+//! a load and a loop.
 //!
-//! valgrind's tools know pthread's locks, and not these, which are futexes. So scripts/races builds with that switch, and checks the
-//! same program over pthread's.
+//! valgrind's tools understand pthread's locks and not these, which are futexes. scripts/races builds with `--cfg races` to check the same
+//! program with pthread's.
 
 #[cfg(not(races))]
 use parking_lot::{
@@ -11,24 +11,23 @@ use parking_lot::{
     lock_api::{Mutex, MutexGuard, RawMutex, RawRwLock as _},
 };
 
-/// A value that one thread at a time may use. A panic under the lock does not close it: what is inside says whether it is
-/// broken.
+/// A value that one thread at a time may use. A panic under the lock does not poison it: the value itself records whether it is broken.
 #[cfg(not(races))]
 #[derive(Debug)]
-pub struct Lock<T>(Mutex<Writers, T>);
+pub struct Lock<T>(Mutex<ExclusiveLock, T>);
 
-/// The value, as long as this lives.
+/// Access to the value; unlocks when dropped.
 #[cfg(not(races))]
-pub type Guard<'a, T> = MutexGuard<'a, Writers, T>;
+pub type Guard<'a, T> = MutexGuard<'a, ExclusiveLock, T>;
 
-/// A lock with readers, of which there are none.
+/// An RwLock that is only ever locked exclusively.
 #[cfg(not(races))]
 #[expect(missing_debug_implementations, reason = "it is inside of a `Lock`, which has one")]
-pub struct Writers(RawRwLock);
+pub struct ExclusiveLock(RawRwLock);
 
 // SAFETY: a writer of a lock with readers is alone.
 #[cfg(not(races))]
-unsafe impl RawMutex for Writers {
+unsafe impl RawMutex for ExclusiveLock {
     const INIT: Self = Self(RawRwLock::INIT);
     type GuardMarker = <RawRwLock as parking_lot::lock_api::RawRwLock>::GuardMarker;
 
@@ -51,18 +50,18 @@ unsafe impl RawMutex for Writers {
 
 #[cfg(not(races))]
 impl<T> Lock<T> {
-    /// An open lock.
+    /// An unlocked lock.
     pub const fn new(value: T) -> Self {
-        Self(Mutex::from_raw(Writers::INIT, value))
+        Self(Mutex::from_raw(ExclusiveLock::INIT, value))
     }
 
-    /// Waits until the value is free.
+    /// Waits for the lock.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         self.0.lock()
     }
 
-    /// The value, unless it is in use.
+    /// Locks, unless another thread holds the lock.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.0.try_lock()
@@ -94,13 +93,13 @@ mod pthread {
     pub struct Guard<'a, T>(&'a Lock<T>);
 
     impl<T> Lock<T> {
-        /// An open lock.
+        /// An unlocked lock.
         pub const fn new(value: T) -> Self {
             let mutex = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
             Self { mutex, value: UnsafeCell::new(value) }
         }
 
-        /// Waits until no other thread has the value.
+        /// Waits for the lock.
         pub fn lock(&self) -> Guard<'_, T> {
             // SAFETY: initialised by its constant, and not moved while borrowed.
             let code = unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
@@ -108,11 +107,11 @@ mod pthread {
             Guard(self)
         }
 
-        /// The value, unless another thread has it.
+        /// Locks, unless another thread holds the lock.
         pub fn try_lock(&self) -> Option<Guard<'_, T>> {
             // SAFETY: as in `lock`.
             let code = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) };
-            // Only now: a guard that is dropped unlocks, also if this thread does not hold the lock.
+            // Make the guard only after success: dropping one unlocks.
             (code == 0).then(|| Guard(self))
         }
     }

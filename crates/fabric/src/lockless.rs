@@ -1,12 +1,11 @@
-//! What threads share without a lock: counts, numbers, and words that others write at any time.
+//! Shared state without locks: counts, numbers, and words that others write at any time.
 //!
-//! This file is compiled twice: here over the processor's atomics, and in tests/loom.rs over loom's, which tries every
-//! order that the memory model allows. So it takes them from its parent module, and has no constructors, since loom's are
-//! not constant.
+//! This file is compiled twice: here with the processor's atomics, and in tests/loom.rs with loom's, which explores every order that the
+//! memory model allows. So it takes them from its parent module, and has no constructors, since loom's are not constant.
 
 use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A count. It is exact once the threads that change it have met; before that it may be of any moment.
+/// A count. It is exact after the threads that change it have synchronised; before, it may be of any moment.
 #[derive(Debug)]
 pub(crate) struct Count(pub(crate) AtomicUsize);
 
@@ -24,7 +23,7 @@ impl Count {
     }
 }
 
-/// Numbers that are given out once each, until they wrap.
+/// Numbers that are issued once each, until they wrap.
 #[derive(Debug)]
 pub(crate) struct Numbers(pub(crate) AtomicU32);
 
@@ -34,14 +33,14 @@ impl Numbers {
     }
 }
 
-/// Reads words that a writer may be changing, each whole, in order: what was written before a word that is seen is seen too,
-/// if its writer was on this machine.
+/// Reads words that another thread may be writing, each atomically and in order (acquire): what a writer on this machine wrote before a
+/// word that is seen is visible too.
 #[inline(always)]
 pub(crate) fn load_words<const COUNT: usize>(places: &[AtomicU64; COUNT]) -> [u64; COUNT] {
     std::array::from_fn(|index| places[index].load(Ordering::Acquire))
 }
 
-/// Writes words, each whole, in no order that a reader may rely on.
+/// Writes words, each atomically, in no guaranteed order.
 #[inline(always)]
 pub(crate) fn store_words<const COUNT: usize>(places: &[AtomicU64; COUNT], words: [u64; COUNT]) {
     for (place, word) in places.iter().zip(words) {

@@ -1,4 +1,4 @@
-//! Memory to register: pages of ours, or a user's. The promise that the latter stays is made here, once.
+//! Memory to register: our own pages, or a user's memory, whose validity its creator promises here, once.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::pages::Pages;
 
-/// A share of memory that rails may use. It stays as long as any share of it does, and a region holds one.
+/// A reference to memory that rails may use. The memory stays valid while any reference exists, and a region holds one.
 #[derive(Clone, Debug)]
 pub enum Memory {
     /// Ours.
@@ -15,7 +15,7 @@ pub enum Memory {
     User(Arc<UserMemory>),
 }
 
-/// Memory to register: an address and a length, with the promise of [`UserMemory::host`] behind them.
+/// A user's memory: an address and a length, under the contract of [`UserMemory::host`].
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct UserMemory {
     address: u64,
@@ -25,7 +25,7 @@ pub struct UserMemory {
     dmabuf: Option<Dmabuf>,
 }
 
-/// Whose memory it is.
+/// The kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// The host's.
@@ -42,7 +42,7 @@ pub enum MemoryKind {
 pub struct Dmabuf {
     /// The dmabuf; it must stay open while the region is being registered.
     pub fd: RawFd,
-    /// Where the memory begins in it, in bytes.
+    /// The offset of the memory in it, in bytes.
     pub offset: u64,
 }
 
@@ -51,8 +51,9 @@ impl UserMemory {
     ///
     /// # Safety
     ///
-    /// The bytes stay mapped, readable and writable, until the value is dropped, and until what peers began before its regions closed
-    /// has ended (fi_mr(3)); peers, the provider and the value's users may read and write them meanwhile, and the owner expects that.
+    /// The bytes stay mapped, readable and writable, until the value is dropped, and until operations that peers began before its regions
+    /// closed have ended (fi_mr(3)). Peers, the provider and the value's users may read and write them meanwhile, and the owner expects
+    /// that.
     pub const unsafe fn host(address: u64, len: usize) -> Self {
         Self { address, len, kind: MemoryKind::Host, buffer: 0, dmabuf: None }
     }
@@ -71,8 +72,8 @@ impl UserMemory {
         Self { address, len, kind: MemoryKind::Cuda { device }, buffer: 0, dmabuf }
     }
 
-    /// The same, in the buffer of this number (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no other buffer of the process ever has: memory
-    /// that is freed and allocated again at an address has another number. 0: not known.
+    /// The same, with its buffer's id (CU_POINTER_ATTRIBUTE_BUFFER_ID), which is unique in the process: memory that is freed and allocated
+    /// again at the same address has another id. 0: not known.
     pub const fn in_buffer(mut self, buffer: u64) -> Self {
         self.buffer = buffer;
         self
@@ -93,7 +94,7 @@ impl UserMemory {
         self.len == 0
     }
 
-    /// Whose memory it is.
+    /// The kind of memory.
     pub const fn kind(&self) -> MemoryKind {
         self.kind
     }
@@ -149,7 +150,7 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Whose memory it is.
+    /// The kind of memory.
     pub fn kind(&self) -> MemoryKind {
         match self {
             Self::Pages(_) => MemoryKind::Host,
@@ -174,37 +175,36 @@ impl Memory {
     }
 }
 
-/// An address as the machine has it: this crate is for 64 bits.
+/// An address as a usize: this crate requires 64-bit addresses.
 #[inline]
 pub(crate) fn address_bits(address: u64) -> usize {
     const { assert!(size_of::<usize>() == size_of::<u64>()) };
     usize::from_ne_bytes(address.to_ne_bytes())
 }
 
-/// Loads 8 bytes in one piece.
+/// Loads 8 bytes atomically.
 ///
 /// # Safety
 ///
-/// They are mapped, readable and aligned, and whatever writes them meanwhile does so atomically, or is not of this program.
+/// They are mapped, readable and aligned, and code of this program writes them only atomically meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn load_word(from: *mut u64) -> u64 {
     // SAFETY: the caller vouches for it.
     unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Relaxed)
 }
 
-/// Stores 8 bytes in one piece.
+/// Stores 8 bytes atomically.
 ///
 /// # Safety
 ///
-/// They are mapped, writable and aligned, and whatever reads or writes them meanwhile does so atomically, or is not of this
-/// program.
+/// They are mapped, writable and aligned, and code of this program reads and writes them only atomically meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn store_word(to: *mut u64, word: u64) {
     // SAFETY: the caller vouches for it.
     unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Relaxed);
 }
 
-/// Copies from memory that others may write meanwhile, ascending, whole words where it is aligned.
+/// Copies from memory that others may write meanwhile, in ascending order, by whole words where it is aligned.
 ///
 /// # Safety
 ///
@@ -228,7 +228,7 @@ pub(crate) unsafe fn copy_out(from: *mut u8, bytes: &mut [u8]) {
     }
 }
 
-/// Copies to memory that others may read and write meanwhile, ascending, whole words where it is aligned.
+/// Copies to memory that others may read and write meanwhile, in ascending order, by whole words where it is aligned.
 ///
 /// # Safety
 ///
@@ -252,7 +252,7 @@ pub(crate) unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Copies between memory that others may read and write meanwhile, ascending, whole words where both are aligned.
+/// Copies between memory that others may read and write meanwhile, in ascending order, by whole words where both are aligned.
 ///
 /// # Safety
 ///

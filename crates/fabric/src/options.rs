@@ -1,4 +1,4 @@
-//! Options of an endpoint: fi_setopt in fi_endpoint(3). They are set between opening and enabling.
+//! Endpoint options: fi_setopt in fi_endpoint(3). They are set after an endpoint is opened and before it is enabled.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use libfabric_sys as sys;
 
 use crate::library::Version;
 
-/// An option by its name, whatever its value's type.
+/// The name of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionName {
@@ -18,15 +18,15 @@ pub enum OptionName {
     MaxRmaSize,
     /// The largest injected write in bytes. From 1.22.
     InjectRmaSize,
-    /// How often efa retries a receiver that is not ready; 7 is for ever.
+    /// How often efa retries a receiver that is not ready; 7: for ever.
     EfaRnrRetry,
-    /// A flag, to be read: efa emulates reads by messages. From 1.18.
+    /// A flag, read-only: efa emulates reads by messages. From 1.18.
     EfaEmulatedRead,
-    /// A flag, to be read: efa emulates writes by messages. From 1.18.
+    /// A flag, read-only: efa emulates writes by messages. From 1.18.
     EfaEmulatedWrite,
     /// A flag: efa uses the device's own reads and writes. From 1.18.
     EfaUseDeviceRdma,
-    /// A flag: efa's writes of 128 aligned bytes land in order. From 1.18.
+    /// A flag: efa writes aligned lines of 128 bytes in order. From 1.18.
     EfaWriteInOrderAligned128Bytes,
     /// A flag: all peers have the same capabilities. From 2.2.
     EfaHomogeneousPeers,
@@ -35,7 +35,7 @@ pub enum OptionName {
 }
 
 impl OptionName {
-    /// The C number, and the first release that knows it.
+    /// The C constant, and the first release that has it.
     pub(crate) const fn number(self) -> (c_int, Version) {
         match self {
             Self::CudaApiPermitted => (sys::FI_OPT_CUDA_API_PERMITTED, Version::new(1, 18)),
@@ -71,10 +71,10 @@ pub enum OptionValue {
 /// An option to set before the endpoint is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointOption {
-    /// Which.
+    /// The option.
     pub name: OptionName,
-    /// To what.
+    /// Its value.
     pub value: OptionValue,
-    /// Whether opening fails where the library or provider does not know it or refuses it; else it is left alone.
+    /// Whether opening fails if the library or provider does not support the option or refuses it; otherwise it is skipped.
     pub required: bool,
 }

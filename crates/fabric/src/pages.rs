@@ -1,7 +1,7 @@
-//! Pages of our own, for inboxes and shadows, messages and flush memory: the only memory that both we and NICs read and write.
+//! Our own pages, for inboxes, shadows, messages and flush memory: the only memory that both we and NICs read and write.
 //!
-//! There are no references into it, since peers change it at any time. Words are read and written as atomics, bytes by copies that are
-//! atomic word by word: while a peer writes, a reader may see a part of it, and there is no undefined behaviour.
+//! No references into it exist, since peers change it at any time. Words are accessed by atomics, bytes by copies that are atomic word by
+//! word: a reader may see a part of a concurrent write, and there is no undefined behaviour.
 
 use std::fs::File;
 use std::io;
@@ -63,9 +63,9 @@ impl Pages {
         Self::mapped(base, len, libc::MADV_WIPEONFORK)
     }
 
-    /// Maps a new file, `len` bytes of zeros in whole pages, for others to read as well: all of its blocks are there from now on, so
-    /// that no store finds the file system full. The file is locked (flock(2), shared) as long as it, or a copy of its descriptor, is
-    /// open: if another process can lock it exclusively, the writer has ended.
+    /// Maps a new file, `len` bytes of zeros in whole pages, for others to read as well: all of its blocks are allocated, so that no store
+    /// fails on a full file system. The file is locked (flock(2), shared) as long as it, or a copy of its descriptor, is open: if another
+    /// process can lock it exclusively, the writer has ended.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Pages {
         Self::mapped(base, len, libc::MADV_DONTFORK)
     }
 
-    /// What mmap(2) answered, and what a forked child is to have of it.
+    /// Checks the result of mmap(2), and sets what a forked child inherits of the mapping (madvise(2)).
     fn mapped(base: *mut c_void, len: usize, in_a_child: i32) -> Result<Self, FabricError> {
         if base == libc::MAP_FAILED {
             return Err(refused(Call::mmap));
@@ -117,7 +117,7 @@ impl Pages {
         self.len
     }
 
-    /// False: there is at least one page.
+    /// Always false: there is at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -127,7 +127,7 @@ impl Pages {
         self.words
     }
 
-    /// Reads a word with acquire order: what its writer on this machine wrote before it is visible after.
+    /// Reads a word with acquire ordering: what a writer on this machine wrote before it is visible afterwards.
     ///
     /// # Panics
     ///
@@ -137,7 +137,7 @@ impl Pages {
         self.word(word).load(Ordering::Acquire)
     }
 
-    /// Writes a word with release order.
+    /// Writes a word with release ordering.
     ///
     /// # Panics
     ///
@@ -147,7 +147,7 @@ impl Pages {
         self.word(word).store(value, Ordering::Release);
     }
 
-    /// Writes a word in no order with others.
+    /// Writes a word, unordered with others.
     ///
     /// # Panics
     ///
@@ -157,7 +157,7 @@ impl Pages {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// Adds to a word that has no other writer meanwhile. Readers see the old value or the new one.
+    /// Adds to a word that has no other writer. Readers see the old value or the new one.
     ///
     /// # Panics
     ///
@@ -230,7 +230,7 @@ impl Pages {
         assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
     }
 
-    /// The `COUNT` words from `first` on, each by a load that sees what was written before it (acquire), in order.
+    /// Reads `COUNT` words from `first` on, in order, each with acquire ordering.
     ///
     /// # Panics
     ///
@@ -240,7 +240,7 @@ impl Pages {
         load_words(self.places(first))
     }
 
-    /// Stores words from `first` on, each in one piece, in no order that others could rely on.
+    /// Stores words from `first` on, each atomically, in no guaranteed order.
     ///
     /// # Panics
     ///
@@ -250,7 +250,7 @@ impl Pages {
         store_words(self.places(first), words);
     }
 
-    /// Writes a value into words, in no order with others.
+    /// Writes a value into words, unordered.
     ///
     /// # Panics
     ///
@@ -264,7 +264,7 @@ impl Pages {
         (at..words.end).for_each(|word| self.store_relaxed(word, value));
     }
 
-    /// Where `len` bytes at `offset` are; none if they are not all inside.
+    /// The address of `len` bytes at `offset`; none if they are not all inside.
     pub(crate) fn place_of(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         // SAFETY: within the mapping, or its end.
@@ -274,7 +274,7 @@ impl Pages {
     #[inline(always)]
     fn places<const COUNT: usize>(&self, first: usize) -> &[AtomicU64; COUNT] {
         const { assert!(COUNT <= PAGE_WORDS_MIN) };
-        // There is a page at least, so that this does not wrap.
+        // There is at least one page, so this does not wrap.
         if first > self.words.wrapping_sub(COUNT) {
             beyond(COUNT, first, self.words);
         }
@@ -306,7 +306,7 @@ impl Pages {
     }
 }
 
-/// Out of line: its callers would else spill registers for the message.
+/// Out of line, so that callers do not spill registers for the message.
 #[cold]
 #[inline(never)]
 fn beyond(count: usize, first: usize, words: usize) -> ! {
@@ -341,7 +341,8 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether no process holds a lock on an open file: the writer of [`Pages::share`] has ended, and all that inherited its descriptor.
+/// Whether no process holds a lock on an open file: the writer of [`Pages::share`] and all processes that inherited its descriptor have
+/// ended.
 pub fn is_unlocked(file: &File) -> bool {
     // SAFETY: an open descriptor, which the file owns; closing it gives the lock back.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

@@ -1,10 +1,10 @@
-//! How many posts libfabric has accepted, by kind: a measure of a message's cost that does not depend on the clock.
+//! Counts the posts that libfabric has accepted, by kind: a measure of a message's cost that does not depend on the clock.
 //!
-//! Counting is no atomic operation: a NIC has one user at a time.
+//! Counting needs no atomic operation, since a NIC has one user at a time.
 
 use std::ops::AddAssign;
 
-/// Accepted posts of one or more endpoints. Refused ones (-FI_EAGAIN, errors) are not among them.
+/// Accepted posts of one or more endpoints, without refused ones (-FI_EAGAIN, errors).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Posts {
     /// fi_write, fi_writedata and fi_writemsg.
@@ -17,7 +17,7 @@ pub struct Posts {
     pub injected_sends: u64,
     /// fi_read.
     pub reads: u64,
-    /// fi_recv and fi_trecv. Nothing leaves for them.
+    /// fi_recv and fi_trecv, which send nothing.
     pub receives: u64,
 }
 
@@ -26,7 +26,7 @@ impl Posts {
     pub const NONE: Self =
         Self { writes: 0, injected_writes: 0, sends: 0, injected_sends: 0, reads: 0, receives: 0 };
 
-    /// Every kind by its name in reports.
+    /// The counts with their names in reports.
     pub fn named(&self) -> [(&'static str, u64); 6] {
         let Self { writes, injected_writes, sends, injected_sends, reads, receives } = *self;
         [

@@ -1,8 +1,7 @@
-//! What we ask of fi_getinfo(3): endpoints that can do what both kinds of rail need.
+//! Queries of fi_getinfo(3), for endpoints with the capabilities that both kinds of rail need.
 //!
-//! FI_LOCAL_COMM and FI_REMOTE_COMM are not asked for: they make shm vanish, and take loopback away from tcp. Message order
-//! is not asked for either, so that providers need not pay for it. All modes of registration are offered, and what is
-//! returned is obeyed.
+//! FI_LOCAL_COMM and FI_REMOTE_COMM are not requested: they exclude shm, and loopback over tcp. Message order is not requested either, so
+//! that providers need not pay for it. All registration modes are offered, and those that are returned are followed.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -14,38 +13,37 @@ use crate::info::Info;
 use crate::library::Library;
 use crate::text::c_string;
 
-/// Which fabrics to look for. The default asks for all that can carry rails.
+/// A query. The default finds everything on which rails can be opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     /// The provider's name, such as `cxi` or `tcp;ofi_rxm`; any, if none. FI_PROVIDER in the environment filters as well.
     pub provider: Option<String>,
     /// The domain's name, such as `cxi0` or `eth1`; any, if none.
     pub domain: Option<String>,
-    /// The local address to start from (a name or number that the provider resolves), rather than every interface's. Names
-    /// of domain and fabric may then be generic.
+    /// The local address to use (a name or number that the provider resolves), instead of every interface's. Names of domain and fabric may
+    /// then be generic.
     pub source: Option<String>,
-    /// Offer FI_MR_BASIC alone: virtual addresses and the provider's keys, as efa and verbs have them, on providers that would
-    /// not ask for them.
+    /// Offer FI_MR_BASIC only: virtual addresses and provider keys, as efa and verbs have them, on providers that would not require them.
     pub basic_regions: bool,
-    /// Only what can register and move device memory (FI_HMEM).
+    /// Only results that support device memory (FI_HMEM).
     pub device_memory: bool,
-    /// Messages with tags (FI_TAGGED) in place of one-sided access: for [`Nic::send_tagged`](crate::Nic::send_tagged).
+    /// Tagged messages (FI_TAGGED) in place of one-sided access: for [`Nic::send_tagged`](crate::Nic::send_tagged).
     pub messages: bool,
 }
 
 impl Library {
-    /// Everything that answers `query`, in the library's order of preference; nothing is no error.
+    /// All results for `query`, in the library's order of preference. No result is not an error.
     ///
     /// # Errors
     ///
     /// What fi_getinfo(3) returned; -FI_EINVAL for a name with a NUL in it.
     pub fn find(&self, query: &Query) -> Result<Vec<Info>, FabricError> {
         let mut found = self.find_once(query, 0)?;
-        // Some providers grant remote completion data only if it is asked for. Asking for it at first would hide those that have none.
+        // Some providers offer remote CQ data only if it is requested. Requesting it first would hide those without.
         if !query.messages && found.iter().any(|info| info.immediate_bytes() == 0) {
             let with_data = self.find_once(query, IMMEDIATE_BYTES_MIN)?;
             for info in found.iter_mut().filter(|info| info.immediate_bytes() == 0) {
-                if let Some(better) = with_data.iter().find(|other| other.names_same_place(info)) {
+                if let Some(better) = with_data.iter().find(|other| other.is_at_with_modes(info)) {
                     *info = better.clone();
                 }
             }
@@ -80,7 +78,7 @@ impl Library {
         Ok(unsafe { Info::take_list(self, list) })
     }
 
-    /// An empty fi_info, filled with what we ask for.
+    /// The hints of a query.
     fn hints(&self, query: &Query, immediate_bytes: usize) -> Result<Info, FabricError> {
         let mut hints = Info::empty(self)?;
         let mut caps = if query.messages { MESSAGES | sys::FI_TAGGED } else { MESSAGES | RMA };
@@ -93,8 +91,8 @@ impl Library {
         raw.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
         hints.endpoint_mut().type_ = sys::FI_EP_RDM;
         let domain = hints.domain_mut();
-        // Where FI_THREAD_COMPLETION is asked for, tcp of libfabric 2.x opens a domain below the domain for each queue, with a
-        // progress engine and a copy of every region, and leaks those and a copy of this fi_info.
+        // With FI_THREAD_COMPLETION, tcp of libfabric 2.x opens another domain for each queue, with a progress engine and a copy of every
+        // region, and leaks those and a copy of this fi_info.
         domain.threading = sys::FI_THREAD_DOMAIN;
         domain.control_progress = sys::FI_PROGRESS_MANUAL;
         domain.data_progress = sys::FI_PROGRESS_MANUAL;
@@ -106,14 +104,14 @@ impl Library {
     }
 }
 
-/// What every rail does: messages, both ways.
+/// Messages, both ways, which every rail needs.
 const MESSAGES: u64 = sys::FI_MSG | sys::FI_SEND | sys::FI_RECV;
 
 /// One-sided access, both ways.
 const RMA: u64 =
     sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
-/// Every mode we can live with: all but raw keys and the two of newer features (fi_mr(3)).
+/// The registration modes that we support: all but raw keys and the two of newer features (fi_mr(3)).
 const MR_MODES: c_int = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED
@@ -121,5 +119,5 @@ const MR_MODES: c_int = sys::FI_MR_LOCAL
     | sys::FI_MR_ENDPOINT
     | sys::FI_MR_HMEM;
 
-/// The fewest bytes of remote completion data that are of use: efa and verbs have as many.
+/// The least useful size of remote CQ data: that of efa and verbs.
 const IMMEDIATE_BYTES_MIN: usize = 4;

@@ -1,4 +1,4 @@
-//! Texts as C has them.
+//! Strings for C.
 
 use std::ffi::{CStr, CString, c_char};
 

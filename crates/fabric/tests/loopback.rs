@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fabric::{Control, Data, Pages};
-use fabric::{Delivery, Kept, Post, Region, Write};
+use fabric::{Delivery, NotDeregistered, Post, Region, Write};
 use harness::Test;
 use support::{BYTES, LOOPBACK, OPERATIONS, Pair, Provider, Side, Told, bytes_of, pattern};
 
@@ -45,7 +45,7 @@ fn a_write_with_immediate_arrives_with_its_data_and_bytes(provider: Provider, ba
         assert!(bytes_of(&pair.far.data_pages, len, BYTES - len).iter().all(|byte| *byte == 0));
     }
     assert_eq!(pair.near.nic.in_flight(), 0);
-    assert_eq!(pair.near.nic.carried().writes, 6);
+    assert_eq!(pair.near.nic.traffic().writes, 6);
 }
 
 fn injected_writes_arrive(provider: Provider, basic: bool) {
@@ -64,7 +64,7 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
         assert_eq!(bytes_of(&pair.far.data_pages, 4096, len), sent);
     }
     assert!(pair.near_told.is_empty(), "an injected write completes nowhere: {:?}", pair.near_told);
-    assert_eq!(pair.near.nic.carried().bytes, (1 + 48 + most) as u64);
+    assert_eq!(pair.near.nic.traffic().bytes, (1 + 48 + most) as u64);
 }
 
 fn a_read_brings_the_peers_bytes(provider: Provider, basic: bool) {
@@ -84,7 +84,7 @@ fn a_read_brings_the_peers_bytes(provider: Provider, basic: bool) {
 fn a_read_from_oneself_works(provider: Provider, basic: bool) {
     let mut pair = Pair::open(provider, basic);
     let name = pair.near.nic.data_name().to_vec();
-    let oneself = pair.near.nic.join(&name).unwrap();
+    let oneself = pair.near.nic.add_peer(&name).unwrap();
     let held = pattern(5, 64);
     pair.near.data_pages.copy_in(0, &held);
     pair.post(|near, _| {
@@ -93,7 +93,7 @@ fn a_read_from_oneself_works(provider: Provider, basic: bool) {
     });
     pair.wait_near(7);
     assert_eq!(bytes_of(&pair.near.data_pages, 4096, 64), held);
-    pair.near.nic.leave(oneself);
+    pair.near.nic.remove_peer(oneself);
 }
 
 fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool) {
@@ -105,7 +105,7 @@ fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool
     let peer = near.data_peer.unwrap();
     let refused = near.nic.inject(local, far.data_at(0), peer, 0).unwrap_err();
     assert_eq!(refused.errno(), 90);
-    assert_eq!(near.nic.carried().writes, 0);
+    assert_eq!(near.nic.traffic().writes, 0);
 }
 
 fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
@@ -219,7 +219,7 @@ fn a_peer_or_a_region_of_another_nic_is_refused(provider: Provider, basic: bool)
     // Its memory stays as long as the region does, and no rail takes it.
     let held = data_region.host_bytes(data_region.memory().address(), 8).unwrap();
     assert!(held.put(0, &[1]));
-    assert!(matches!(near.nic.deregister(data_region), Err(Kept::InUse(_))));
+    assert!(matches!(near.nic.deregister(data_region), Err(NotDeregistered::InUse(_))));
 }
 
 fn info_of(provider: Provider, basic: bool) -> fabric::Info {
@@ -233,7 +233,7 @@ fn a_region_in_use_is_neither_given_back_nor_closed(provider: Provider, basic: b
     pair.post(|near, _| near.nic.receive(region.local(0, 4096).unwrap(), 3));
     assert_eq!(pair.near.nic.uses_of(&region), 1);
     assert_eq!(pair.near.nic.tokens_on(&region).collect::<Vec<_>>(), [3]);
-    let Err(Kept::InUse(region)) = pair.near.nic.deregister(region) else {
+    let Err(NotDeregistered::InUse(region)) = pair.near.nic.deregister(region) else {
         panic!("a receive is posted there");
     };
     pair.near.control_pages.copy_in(0, b"it is filled");

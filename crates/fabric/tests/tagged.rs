@@ -69,7 +69,7 @@ fn a_message_fills_the_receive_of_its_tag_and_tells_its_length(provider: Provide
     while pair.near.nic.in_flight() > 0 {
         look(&mut pair.near.nic, true).unwrap();
     }
-    assert_eq!(pair.near.nic.carried().bytes, carried);
+    assert_eq!(pair.near.nic.traffic().bytes, carried);
     pair.far.nic.cancel(|_| true);
     let start = Instant::now();
     while pair.far.nic.in_flight() > 0 && start.elapsed() < support::PATIENCE {

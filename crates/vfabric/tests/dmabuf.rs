@@ -168,7 +168,7 @@ fn a_region_outlives_its_descriptor_and_begins_where_the_offset_says_on_the_seco
 
 fn register_and_close(library: &Arc<Library>, info: &Info) {
     let (mut near, mut far) = (open(library, info), open(library, info));
-    assert_eq!(far.takes_dmabuf(), library.version() >= Version::new(1, 20));
+    assert_eq!(far.supports_dmabuf(), library.version() >= Version::new(1, 20));
     let device = Device::new(3 * PAGE);
     let region = register(&mut far, device.memory()).unwrap();
     device.close_descriptor();
@@ -176,7 +176,7 @@ fn register_and_close(library: &Arc<Library>, info: &Info) {
     let sent: Vec<u8> = (0..200).collect();
     pages.copy_in(0, &sent);
     let source = near.register::<Data>(pages.into()).unwrap();
-    let peer = near.join(far.data_name()).unwrap();
+    let peer = near.add_peer(far.data_name()).unwrap();
     let place = region.target_address(device.address + PAGE as u64 + 100).unwrap();
     let target = RemoteBytes { address: place, key: region.key() };
     posted(|| {
@@ -189,7 +189,7 @@ fn register_and_close(library: &Arc<Library>, info: &Info) {
     let landing = Arc::new(Pages::map(PAGE).unwrap());
     let landing = far.register::<Data>(landing.into()).unwrap();
     let name = far.data_name().to_vec();
-    let myself = far.join(&name).unwrap();
+    let myself = far.add_peer(&name).unwrap();
     posted(|| {
         let bytes = landing.local(0, 8).unwrap();
         far.read(bytes, target, myself, 0)
@@ -219,7 +219,7 @@ fn refuse_descriptors(library: &Arc<Library>, info: &Info) {
     gone.close_descriptor();
     for (device, code) in [(short, libc::EINVAL), (gone, libc::EBADF)] {
         let registered = register(&mut nic, device.memory());
-        if nic.takes_dmabuf() {
+        if nic.supports_dmabuf() {
             assert_eq!(registered.unwrap_err().code(), -code);
         } else {
             // 1.17 has no such flag: it registers the memory by its address alone.

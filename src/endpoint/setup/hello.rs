@@ -89,7 +89,7 @@ impl Endpoint {
             let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
             let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
             let posted = letters.send(nic, lane.peer, &bytes, LetterSubject::Stranger);
-            nic.leave(lane.peer);
+            nic.remove_peer(lane.peer);
             match posted {
                 Ok(Post::Accepted) => self.executor.peers.greeted(peer, now),
                 Ok(Post::Again | Post::Full) => return Ok(()),
@@ -102,7 +102,7 @@ impl Endpoint {
     /// Inserts a peer's address for a rail of ours.
     fn lane(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
         let port = self.executor.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
-        match port.nic.join(name) {
+        match port.nic.add_peer(name) {
             Ok(peer) => Ok(Lane { nic, peer }),
             Err(fault) => Err(Cause::CannotReach { rail: Label::of(&port.label), fault }.into()),
         }
@@ -116,7 +116,7 @@ impl Endpoint {
         let rails = peers.rails(id).ok_or(none)?.to_vec();
         let host = *peers.host(id).ok_or(none)?;
         let parameters = peers.parameters(id, self.settings.peer_timeout).ok_or(none)?;
-        let closes = self.executor.nics.iter().all(Port::closes_any_time);
+        let closes = self.executor.nics.iter().all(Port::closes_with_operations);
         let parameters =
             proto::channel::Parameters { failover: self.settings.failover, closes, ..parameters };
         let number = self.executor.channels.len();
@@ -159,7 +159,7 @@ impl Endpoint {
     /// Releases one use of each of these addresses.
     fn remove_addresses(&mut self, lanes: &[Lane]) {
         for lane in lanes {
-            self.executor.nics[lane.nic].nic.leave(lane.peer);
+            self.executor.nics[lane.nic].nic.remove_peer(lane.peer);
         }
     }
 
@@ -170,7 +170,7 @@ impl Endpoint {
         let posted = letters
             .as_mut()
             .map(|letters| letters.send(nic, lane.peer, bytes, LetterSubject::Stranger));
-        nic.leave(lane.peer);
+        nic.remove_peer(lane.peer);
         if let Some(Err(error)) = posted {
             log::debug!("device {}: a reply to an unknown peer: {error}", self.label());
         }

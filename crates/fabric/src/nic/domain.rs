@@ -1,4 +1,4 @@
-//! An open domain, one NIC or what the provider takes for one (fi_domain(3)), and the fabric that it is of (fi_fabric(3)).
+//! An open domain (fi_domain(3)), which is one NIC or what the provider presents as one, and its fabric (fi_fabric(3)).
 
 use std::ptr;
 
@@ -9,13 +9,13 @@ use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::library::{Library, Version};
 
-/// A domain and a fabric that nothing else uses.
+/// A domain and a fabric of its own.
 #[derive(Debug)]
 pub(super) struct Domain {
     handle: Handle<sys::fid_domain>, // Closes before its fabric: keep it first.
     fabric: Handle<sys::fid_fabric>,
     mode: RegionMode,
-    takes_dmabuf: bool,
+    supports_dmabuf: bool,
 }
 
 impl Domain {
@@ -32,17 +32,17 @@ impl Domain {
         };
         // SAFETY: fi_domain gives us a domain of our own.
         let handle = unsafe { Handle::open(Call::fi_domain, open) }?;
-        let takes_dmabuf = info.device_memory() && library.api() >= DMABUF_SINCE;
-        Ok(Self { handle, fabric, mode: info.region_mode(), takes_dmabuf })
+        let supports_dmabuf = info.device_memory() && library.api() >= DMABUF_SINCE;
+        Ok(Self { handle, fabric, mode: info.region_mode(), supports_dmabuf })
     }
 
     pub(super) fn mode(&self) -> RegionMode {
         self.mode
     }
 
-    /// Whether device memory can be registered by its dmabuf: with FI_HMEM, from version 1.20 of the interface on.
-    pub(super) fn takes_dmabuf(&self) -> bool {
-        self.takes_dmabuf
+    /// Whether device memory can be registered by a DMA-BUF: with FI_HMEM, from API version 1.20 on.
+    pub(super) fn supports_dmabuf(&self) -> bool {
+        self.supports_dmabuf
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::fid_domain {

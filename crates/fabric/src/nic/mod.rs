@@ -1,11 +1,11 @@
-//! A NIC with all that is in flight on it: the one object that posts and polls.
+//! A NIC and all operations in flight on it: the only object that posts and polls.
 //!
-//! Laws kept here:
-//! - memory that an operation may touch stays: the operation table holds its region, the region table a share of the memory, until the
+//! Invariants:
+//! - memory that an operation may access stays valid: the operation table refers to its region, the region table to the memory, until the
 //!   completion, or until the endpoint has closed;
-//! - a region that is bound to an endpoint closes before it, and no region closes while an operation may touch it; where both cannot be,
-//!   the NIC leaks with its memory;
-//! - one user at a time: whatever touches libfabric takes `&mut`.
+//! - a region that is bound to an endpoint closes before it, and no region closes while an operation may access it; where both are
+//!   impossible, the NIC leaks with its memory;
+//! - one user at a time: whatever calls libfabric takes `&mut`.
 //!
 //! ```compile_fail,E0308
 //! # use fabric::*;
@@ -75,49 +75,49 @@ use std::{fmt, ptr};
 
 use libfabric_sys as sys;
 
-use crate::error::{Call, FabricError, What};
+use crate::error::{Call, FabricError, Reason};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
 use crate::kind::{Data, RailKind};
 use crate::library::Library;
 use crate::memory::Memory;
+use crate::nic_number::NicNumber;
 use crate::options::{EndpointOption, OptionName};
 use crate::pages::Pages;
 use crate::posts::Posts;
-use crate::scope::Scope;
 use domain::Domain;
 use operations::Operations;
 pub use peers::PeerAddress;
 use peers::Peers;
 pub use post::{Delivery, Post, Write};
 pub use rail::{CompletionError, Polled};
-use rail::{Rail, Trouble};
+use rail::{QueueError, Rail};
 use region::Names;
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};
 use regions::{Regions, Registered};
 pub use tagged::Tags;
 
-/// What a NIC is opened with.
+/// The options for opening a NIC.
 #[derive(Clone, Copy, Debug)]
 pub struct NicOptions<'a> {
     /// The options of the data rail's endpoint; none: there is no data rail.
     pub data: Option<&'a [EndpointOption]>,
     /// The same of the control rail.
     pub control: Option<&'a [EndpointOption]>,
-    /// Both rails complete in one queue, that of the data rail, which then cannot be fenced alone.
+    /// Both rails share the data rail's completion queue. Then the data rail cannot be fenced on its own.
     pub one_queue: bool,
-    /// Entries of each rail's completion queue: at least as many as operations and arrivals may be outstanding there.
+    /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
     pub entries: usize,
-    /// Operations that may be in flight.
+    /// Operations in flight at most.
     pub operations: u16,
 }
 
-/// One NIC of its own: a domain, up to one data rail and one control rail with a completion queue each, the peers that they can name,
-/// what is registered for them, and what is in flight.
+/// One NIC: a domain, at most one data rail and one control rail with a completion queue each, the peers that they can address, the
+/// registrations for them, and the operations in flight.
 ///
-/// It has one user at a time, which may be any thread: FI_THREAD_DOMAIN asks that calls on a domain, and on what was opened on it, do
-/// not run at the same time.
+/// It has one user at a time, in any thread: FI_THREAD_DOMAIN requires that calls on a domain and on its objects do not run at the same
+/// time.
 pub struct Nic {
     data: Rail,
     control: Rail,
@@ -127,11 +127,11 @@ pub struct Nic {
     domain: Domain,
     keys: Keys,
     number: u32,
-    carried: Carried,
-    /// Pages whose regions have closed, for data rails or not: what peers began before may still touch them (fi_mr(3)), until the
-    /// endpoint has closed.
+    carried: Traffic,
+    /// Pages whose regions have closed, and whether they were for the data rail. Writes that peers began before may still arrive in them
+    /// (fi_mr(3)), until the endpoint has closed.
     quarantine: Vec<(bool, Arc<Pages>)>,
-    /// The data rail was closed, and may be opened again.
+    /// The data rail was closed by a fence, and may be opened again.
     is_fenced: bool,
     shares_queue: bool,
     is_shut: bool,
@@ -142,34 +142,34 @@ pub struct Nic {
 // All of them are owned by the NIC, none is lent out, and each call takes `&mut Nic`.
 unsafe impl Send for Nic {}
 
-/// What a data rail has carried.
+/// What a data rail has transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct Traffic {
     /// Bytes of completed writes and tagged messages.
     pub bytes: u64,
     /// Completed writes and tagged messages.
     pub writes: u64,
-    /// Posts that the provider refused for the moment.
+    /// Posts that the provider refused with -FI_EAGAIN.
     pub refused: u64,
 }
 
-/// What a read of a queue has found.
+/// An entry of a completion queue.
 #[derive(Debug)]
 pub enum Event {
-    /// A peer's write with an immediate has come.
+    /// A peer's write with an immediate has arrived.
     Arrived {
-        /// The data that came with it, as many bytes as the domain carries.
+        /// The immediate: as many bytes as the domain supports.
         immediate: u64,
-        /// Its length, which is true on some providers only: 1.17's tcp says 0.
+        /// The length of the write, which is correct on some providers only: tcp of 1.17 reports 0.
         len: usize,
     },
-    /// An operation of ours has ended well.
+    /// An operation of ours has completed.
     Ended {
         /// What it was posted with.
         token: u64,
-        /// Of a receive: the bytes received.
+        /// For a receive, the bytes received.
         len: usize,
-        /// Of a tagged receive: the message's tag.
+        /// For a tagged receive, the message's tag.
         tag: u64,
     },
     /// An operation has failed.
@@ -181,7 +181,7 @@ pub enum Event {
 /// An operation that has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What it was posted with; none where the error names nothing in flight, as of an injected write.
+    /// Its token; none if the error names no operation in flight, as for an injected write.
     pub token: Option<u64>,
     /// Why.
     pub error: CompletionError,
@@ -189,15 +189,15 @@ pub struct Failed {
 
 /// Why a region was not deregistered.
 #[derive(Debug)]
-pub enum Kept<K: RailKind> {
-    /// Operations touch it, or it is another NIC's: it is as before.
+pub enum NotDeregistered<K: RailKind> {
+    /// Operations use it, or it is another NIC's: it is unchanged.
     InUse(Region<K>),
     /// It could not be closed: it leaks, with its memory.
     Leaked(FabricError),
 }
 
-/// A NIC that could not close, as operations may still touch memory of regions that are bound to its endpoints, or as libfabric refused:
-/// it leaks with that memory.
+/// A NIC that could not be closed, because operations may still access memory of regions that are bound to its endpoints, or because
+/// libfabric refused. It leaks with that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaked;
 
@@ -215,8 +215,8 @@ impl Nic {
         Self::open_in_class(library, info, options, None)
     }
 
-    /// The same with the control rail in a traffic class of its own, FI_TC_* (fi_endpoint(3)), in place of the info's: where it is refused
-    /// the control rail opens without, and [`Self::refused_class`] has the reason.
+    /// The same, with a traffic class for the control rail, FI_TC_* (fi_endpoint(3)), in place of the info's. If it is refused the control
+    /// rail opens without, and [`Self::refused_class`] has the reason.
     ///
     /// # Errors
     ///
@@ -245,14 +245,14 @@ impl Nic {
             Some(class) => {
                 let in_class = info.in_class(class);
                 open(&in_class, options.control, other()).or_else(|error| {
-                    // Where it fails without, too, it is not the class.
+                    // If it also fails without the class, the class is not the reason.
                     let control = open(info, options.control, other())?;
                     refused_class = Some(error);
                     Ok(control)
                 })?
             }
         };
-        let number = Scope::new().number();
+        let number = NicNumber::new().get();
         Ok(Self {
             data,
             control,
@@ -262,7 +262,7 @@ impl Nic {
             domain,
             keys: Keys::new(info.key_bytes()),
             number,
-            carried: Carried::default(),
+            carried: Traffic::default(),
             quarantine: Vec::new(),
             is_fenced: false,
             shares_queue,
@@ -271,12 +271,12 @@ impl Nic {
         })
     }
 
-    /// Why the control rail opened without the traffic class that was asked for it, if it did.
+    /// Why the control rail opened without the requested traffic class, if it did.
     pub fn refused_class(&self) -> Option<FabricError> {
         self.refused_class
     }
 
-    /// An option of a rail that is a flag; none where the rail is not open, or the library or the provider does not know it.
+    /// A rail's option that is a flag; none if the rail is not open, or the library or the provider does not support the option.
     pub fn flag<K: RailKind>(&self, library: &Library, name: OptionName) -> Option<bool> {
         self.rail::<K>().flag(library, name)
     }
@@ -286,8 +286,8 @@ impl Nic {
         self.rail::<K>().is_set(name)
     }
 
-    /// Registers memory for the rail of its kind. While a data rail is fenced and regions are bound to endpoints, it is registered when
-    /// the rail opens again, and has no key until then.
+    /// Registers memory for the rail of its kind. While the data rail is fenced and regions are bound to endpoints, the registration is
+    /// deferred until the rail opens again, and the region has no key until then.
     ///
     /// # Errors
     ///
@@ -299,13 +299,13 @@ impl Nic {
         let rail = self.rail::<K>();
         let is_fenced = K::IS_DATA && self.is_fenced;
         if !rail.is_open() && !is_fenced {
-            let no_rail = What::NoRail;
-            return Err(FabricError::unasked(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
+            let no_rail = Reason::NoRail;
+            return Err(FabricError::not_called(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
         }
         let share = memory.clone();
         let (slot, names) = if is_fenced && self.domain.mode().bind_to_endpoint {
-            let slot = self.regions.insert_waiting(share, K::IS_DATA).ok_or(full)?;
-            (slot, Names::waiting(&self.domain, &memory))
+            let slot = self.regions.insert_deferred(share, K::IS_DATA).ok_or(full)?;
+            (slot, Names::deferred(&self.domain, &memory))
         } else {
             let endpoint = rail.endpoint_ptr();
             let (registered, names) =
@@ -318,32 +318,32 @@ impl Nic {
                 }
             }
         };
-        let bin = Arc::clone(&self.regions.bin);
-        Ok(Region::new(&names, memory, self.number, slot, bin))
+        let dropped = Arc::clone(&self.regions.dropped);
+        Ok(Region::new(&names, memory, self.number, slot, dropped))
     }
 
-    /// The key that peers name a region by now; 0 while its rail is fenced and the region is bound to it, or of another NIC's.
+    /// The region's current key for peers; 0 while its rail is fenced and the region is bound to it, or if it is another NIC's.
     pub fn key_of<K: RailKind>(&self, region: &Region<K>) -> RemoteKey<K> {
         let its = region.nic() == self.number;
         RemoteKey::from_wire(if its { self.regions.key(region.slot()) } else { 0 })
     }
 
-    /// Closes a region. Nothing that begins later can touch the memory through it. The region's share of the memory is dropped, except for pages of ours:
-    /// what peers began before may still write there (fi_mr(3)), so the NIC keeps them until the rail closes. The maker of a
-    /// [`UserMemory`](crate::UserMemory) has promised that it stays longer.
+    /// Closes a region: no later operation can access the memory through it. Its reference to the memory is dropped, except for our own
+    /// pages: writes that peers began before may still arrive there (fi_mr(3)), so the NIC keeps them until the rail closes. For a
+    /// [`UserMemory`](crate::UserMemory) its creator has promised that it stays valid that long.
     ///
     /// # Errors
     ///
-    /// Operations touch it: it is given back. Or libfabric refused to close it: it leaks.
-    pub fn deregister<K: RailKind>(&mut self, region: Region<K>) -> Result<(), Kept<K>> {
+    /// Operations use the region: it is returned. Or libfabric refused to close it: it leaks.
+    pub fn deregister<K: RailKind>(&mut self, region: Region<K>) -> Result<(), NotDeregistered<K>> {
         self.close_dropped();
         if region.nic() != self.number || self.regions.in_flight(region.slot()) > 0 {
-            return Err(Kept::InUse(region));
+            return Err(NotDeregistered::InUse(region));
         }
         let registered = self.regions.remove(region.slot());
-        region.given_back();
+        region.disown();
         let closed = registered.map_or(Ok(()), |registered| self.close_region(registered));
-        closed.map_err(Kept::Leaked)
+        closed.map_err(NotDeregistered::Leaked)
     }
 
     fn close_region(&mut self, registered: Registered) -> Result<(), FabricError> {
@@ -355,8 +355,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Closes the regions that were dropped, and that no operation touches any more. [`Nic::register`] and [`Nic::deregister`] do
-    /// that, too.
+    /// Closes the regions that were dropped and that no operation uses any more. [`Nic::register`] and [`Nic::deregister`] do so, too.
     pub fn close_dropped(&mut self) {
         for registered in self.regions.take_dropped() {
             let len = registered.memory.len();
@@ -372,14 +371,14 @@ impl Nic {
         self.operations.data()
     }
 
-    /// How many operations in flight touch a region.
+    /// The number of operations in flight that use a region.
     #[inline]
     pub fn uses_of<K: RailKind>(&self, region: &Region<K>) -> u32 {
         if region.nic() == self.number { self.regions.in_flight(region.slot()) } else { 0 }
     }
 
-    /// Makes progress on the data rail, and reads its queue, unless what was read before is not all taken yet. What there is to be
-    /// taken comes by [`Nic::next_data`].
+    /// Progresses the data rail and reads a batch of its queue, unless the last batch is not consumed yet. [`Nic::next_data`] returns the
+    /// events.
     #[inline(always)]
     pub fn poll_data(&mut self) -> Polled {
         self.data.poll()
@@ -391,7 +390,7 @@ impl Nic {
         self.control.poll()
     }
 
-    /// The next of what was read from the data rail's queue. Each comes once.
+    /// The next event of the batch from the data rail's queue. Each is returned once.
     #[inline(always)]
     pub fn next_data(&mut self) -> Option<Event> {
         let Self { data, operations, regions, carried, .. } = self;
@@ -409,12 +408,12 @@ impl Nic {
                 }
                 return Some(Event::Ended { token: entry.token, len, tag });
             }
-            stray();
+            log_stray();
         }
-        if self.data.has_trouble() { self.trouble(true) } else { None }
+        if self.data.has_error() { self.error(true) } else { None }
     }
 
-    /// The same of the control rail's.
+    /// The same for the control rail.
     #[inline(always)]
     pub fn next_control(&mut self) -> Option<Event> {
         let Self { control, operations, regions, .. } = self;
@@ -428,18 +427,18 @@ impl Nic {
                 regions.release(entry.region);
                 return Some(Event::Ended { token: entry.token, len, tag });
             }
-            stray();
+            log_stray();
         }
-        if self.control.has_trouble() { self.trouble(false) } else { None }
+        if self.control.has_error() { self.error(false) } else { None }
     }
 
     #[cold]
     #[inline(never)]
-    fn trouble(&mut self, of_data: bool) -> Option<Event> {
+    fn error(&mut self, of_data: bool) -> Option<Event> {
         let rail = if of_data { &mut self.data } else { &mut self.control };
-        Some(match rail.take_trouble()? {
-            Trouble::Broken(error) => Event::Broken(error),
-            Trouble::Failed { context, error } => {
+        Some(match rail.take_error()? {
+            QueueError::Broken(error) => Event::Broken(error),
+            QueueError::Failed { context, error } => {
                 let entry = self.operations.end(context);
                 if let Some(entry) = entry {
                     self.regions.release(entry.region);
@@ -461,19 +460,19 @@ impl Nic {
         self.operations.in_flight()
     }
 
-    /// How many of those are posted receives, which end when a peer wants.
+    /// How many of those are posted receives, which end only when a peer sends.
     pub fn receives_in_flight(&self) -> usize {
         self.operations.receives()
     }
 
-    /// The tokens of what touches a region.
+    /// The tokens of the operations that use a region.
     pub fn tokens_on<K: RailKind>(&self, region: &Region<K>) -> impl Iterator<Item = u64> {
         let (its, slot) = (region.nic() == self.number, region.slot());
         let entries = self.operations.iter().map(|(_, entry)| entry);
         entries.filter(move |entry| its && entry.region == slot).map(|entry| entry.token)
     }
 
-    /// Asks for posted operations to end early, by their tokens. Those that do fail with FI_ECANCELED; they may also end as usual.
+    /// Cancels operations by their tokens. Those that are cancelled fail with FI_ECANCELED; others may still complete.
     pub fn cancel(&mut self, which: impl Fn(u64) -> bool) {
         for (index, entry) in self.operations.iter().filter(|(_, entry)| which(entry.token)) {
             let rail = if entry.kind.is_of_data() { &self.data } else { &self.control };
@@ -484,19 +483,19 @@ impl Nic {
         }
     }
 
-    /// Whether [`fence`](Self::fence) closes a rail on which operations are in flight.
+    /// Whether [`fence`](Self::fence) can close a rail on which operations are in flight.
     #[must_use]
-    pub fn closes_any_time(&self) -> bool {
+    pub fn closes_with_operations(&self) -> bool {
         !self.shares_queue && !self.domain.mode().bind_to_endpoint
     }
 
-    /// Closes the endpoint of one rail, and its queue, while the NIC lives on: nothing that was posted there can touch memory any more,
-    /// and nothing of peers' can arrive there. The tokens of what was in flight there, which has no other end.
+    /// Closes one rail's endpoint and queue, while the NIC stays open: operations that were posted there can no longer access memory, and
+    /// peers' writes can no longer arrive there. Returns the tokens of the operations that were in flight, which get no completion.
     ///
     /// # Errors
     ///
-    /// -FI_EBUSY where regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; and where the rails
-    /// share a queue, which may hold what has ended. What fi_close returned: then the endpoint leaks, and so do its operations.
+    /// -FI_EBUSY if regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; and if the rails share a
+    /// queue, which may hold their completions. What fi_close returned: then the endpoint leaks with its operations.
     pub fn fence<K: RailKind>(&mut self) -> Result<Vec<u64>, FabricError> {
         if self.shares_queue {
             return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
@@ -506,7 +505,7 @@ impl Nic {
             if self.operations.iter().any(|(_, entry)| on_rail(entry)) {
                 return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
             }
-            for registered in self.regions.take_until_open(K::IS_DATA) {
+            for registered in self.regions.defer(K::IS_DATA) {
                 self.close_region(registered)?;
             }
         }
@@ -524,14 +523,14 @@ impl Nic {
             .collect())
     }
 
-    /// Opens the data rail again that was fenced: another endpoint, under another name. Regions that are bound to it are registered
-    /// again, under other keys.
+    /// Opens the data rail again after a fence: a new endpoint with another address. Regions that are bound to it are registered again,
+    /// with other keys.
     ///
     /// # Errors
     ///
-    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY where it was not fenced. -FI_ENODATA where memory
-    /// would have to be registered again by a dmabuf, whose descriptor may be another file's by now.
-    pub fn renew(
+    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY if it was not fenced. -FI_ENODATA if memory would have
+    /// to be registered again by a DMA-BUF, whose descriptor may be another file's by now.
+    pub fn reopen(
         &mut self,
         library: &Library,
         info: &Info,
@@ -541,8 +540,8 @@ impl Nic {
             return Err(FabricError::new(Call::fi_endpoint, sys::FI_EBUSY));
         };
         let by_dmabuf = |(_, memory): &(u32, Memory)| memory.dmabuf().is_some();
-        let waiting = self.regions.waiting(true);
-        if self.domain.takes_dmabuf() && waiting.iter().any(by_dmabuf) {
+        let waiting = self.regions.deferred(true);
+        if self.domain.supports_dmabuf() && waiting.iter().any(by_dmabuf) {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
         }
         let addresses = self.peers.handle().as_ptr();
@@ -566,33 +565,33 @@ impl Nic {
         Ok(())
     }
 
-    /// The peer of this name, which its NIC's `data_name` or `control_name` said: inserted when it is new. Each call is one user
-    /// more. The bytes may come from the wire.
+    /// Inserts a peer's address, as its `data_name` or `control_name` returned it, unless it is there. Each call adds one use. The bytes
+    /// may come from the wire.
     ///
     /// # Errors
     ///
     /// What fi_av_insert (fi_av(3)) returned; -FI_EINVAL for an empty, oversized or invalid address.
-    pub fn join(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
-        self.peers.join(name)
+    pub fn add_peer(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
+        self.peers.add(name)
     }
 
-    /// One user more of a peer that has some.
-    pub fn hold(&mut self, peer: PeerAddress) {
-        self.peers.hold(peer);
+    /// Adds a use of a peer's address that is in use.
+    pub fn retain_peer(&mut self, peer: PeerAddress) {
+        self.peers.retain(peer);
     }
 
-    /// One user less. Without any, the peer is removed some time after.
-    pub fn leave(&mut self, peer: PeerAddress) {
+    /// Removes a use. An address without uses is removed from the address vector later.
+    pub fn remove_peer(&mut self, peer: PeerAddress) {
         let operations = &self.operations;
-        self.peers.leave(peer, |slot| operations.goes_to(slot));
+        self.peers.remove_use(peer, |slot| operations.goes_to(slot));
     }
 
-    /// How many peers there are, and whether one has this name.
-    pub fn knows(&self, name: &[u8]) -> (usize, bool) {
-        (self.peers.count(), self.peers.knows(name))
+    /// The number of peers, and whether one has this address.
+    pub fn peer_count_and(&self, name: &[u8]) -> (usize, bool) {
+        (self.peers.count(), self.peers.contains(name))
     }
 
-    /// The address that peers reach the data rail by; empty without one.
+    /// The data rail's address for peers (fi_getname); empty without one.
     pub fn data_name(&self) -> &[u8] {
         self.data.name()
     }
@@ -613,28 +612,28 @@ impl Nic {
         self.rail::<K>().inject_bytes()
     }
 
-    /// What registration asks of us here. No caller need branch on it: [`Nic::register`] obeys it.
+    /// The registration modes here. No caller need branch on them: [`Nic::register`] follows them.
     pub fn region_mode(&self) -> RegionMode {
         self.domain.mode()
     }
 
-    /// Whether device memory can be registered by its dmabuf.
-    pub fn takes_dmabuf(&self) -> bool {
-        self.domain.takes_dmabuf()
+    /// Whether device memory can be registered by a DMA-BUF.
+    pub fn supports_dmabuf(&self) -> bool {
+        self.domain.supports_dmabuf()
     }
 
-    /// What the data rail has carried.
-    pub fn carried(&self) -> Carried {
+    /// What the data rail has transferred.
+    pub fn traffic(&self) -> Traffic {
         self.carried
     }
 
-    /// Closes it, and says how that went; dropping it logs instead.
+    /// Closes the NIC and returns the result. Dropping it logs instead.
     ///
     /// # Errors
     ///
-    /// It leaks, with the memory that is registered there.
+    /// The NIC leaks, with the memory that is registered there.
     pub fn close(mut self) -> Result<(), Leaked> {
-        self.shut()
+        self.close_all()
     }
 
     /// How many posts libfabric has accepted on the data rail, by kind.
@@ -657,11 +656,11 @@ impl Nic {
         if K::IS_DATA { &self.data } else { &self.control }
     }
 
-    /// Closes everything, once, in the order that the regions' mode asks for. Regions of a domain can outlive the endpoints, which close
-    /// first then: that ends their operations, and what peers still write meets a closed endpoint, not a closed region, which
-    /// would break the rail that it came on. A region that is bound to an endpoint has to close before it (FI_MR_ENDPOINT,
-    /// fi_mr(3)): neither can while an operation of ours is in flight.
-    fn shut(&mut self) -> Result<(), Leaked> {
+    /// Closes everything, once, in the order that the registration mode requires. Regions of a domain can outlive the endpoints, which then
+    /// close first: that ends their operations, and late writes of peers meet a closed endpoint. Meeting a closed region, they would break
+    /// the rail that they arrive on. A region that is bound to an endpoint has to close before it (FI_MR_ENDPOINT, fi_mr(3)), and neither
+    /// can while an operation of ours is in flight.
+    fn close_all(&mut self) -> Result<(), Leaked> {
         if std::mem::replace(&mut self.is_shut, true) {
             return Ok(());
         }
@@ -673,7 +672,7 @@ impl Nic {
         let mut whole = !is_bound || self.close_regions();
         let endpoints = [self.data.close_endpoint(), self.control.close_endpoint()];
         if endpoints.iter().any(Result::is_err) {
-            // Which operations an endpoint that stays open still has is not known.
+            // It is unknown which operations an endpoint that stays open still has.
             self.leak();
             return Err(Leaked);
         }
@@ -705,7 +704,7 @@ impl Nic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        if self.shut().is_err() {
+        if self.close_all().is_err() {
             log::error!(
                 "a NIC cannot be closed, and leaks with the memory that is registered there"
             );
@@ -725,8 +724,8 @@ impl fmt::Debug for Nic {
 
 #[cold]
 #[inline(never)]
-fn stray() {
-    log::debug!("a completion of nothing in flight");
+fn log_stray() {
+    log::debug!("a completion without an operation in flight");
 }
 
 fn open_addresses(domain: &Domain) -> Result<Handle<sys::fid_av>, FabricError> {

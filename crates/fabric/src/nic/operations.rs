@@ -1,7 +1,7 @@
-//! What is in flight on one NIC: a fixed table of operations, each with the context that libfabric gives back.
+//! The operations in flight on one NIC: a fixed table, each entry with the context that libfabric returns.
 //!
-//! An entry names the region and the peer that its operation uses, and both are counted or looked up here before one goes. Contexts
-//! never move, and the table never grows, so posting allocates nothing.
+//! An entry names the region and the peer that its operation uses, which stay until it has ended. Contexts never move, and the table never
+//! grows, so posting allocates nothing.
 
 use std::ffi::c_void;
 
@@ -12,16 +12,16 @@ use crate::context::Contexts;
 pub(super) struct Operations {
     contexts: Contexts,
     entries: Box<[Entry]>,
-    /// The first of the entries that are free; past the table when none is.
+    /// The first free entry; past the table when there is none.
     free: u16,
     taken: u16,
-    /// Of the taken ones, posted receives: they end when the peer wants.
+    /// Of the entries in use, posted receives, which end only when a peer sends.
     receives: u16,
-    /// Of the taken ones, those of the data rail.
+    /// Of the entries in use, those of the data rail.
     data: u16,
 }
 
-/// What an operation is, and so on which rail it is.
+/// The kind of an operation, which determines its rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Free,
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     ControlWrite,
     Send,
     Receive,
-    /// A tagged message out of memory of the data rail, and one into it.
+    /// A tagged send on the data rail, and a tagged receive there.
     DataSend,
     DataReceive,
 }
@@ -39,15 +39,15 @@ pub(super) enum Kind {
 /// An operation that was posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// The caller's name for it.
+    /// The caller's token.
     pub(super) token: u64,
-    /// Bytes that a write of data moves.
+    /// The bytes that a data write transfers.
     pub(super) bytes: u64,
-    /// The slot of the region that it touches.
+    /// The slot of the region that it uses.
     pub(super) region: u32,
     /// The slot of the peer that it goes to; past the table for a receive.
     pub(super) peer: u32,
-    /// Of a free entry: the next one that is free.
+    /// For a free entry, the next free one.
     next: u16,
     pub(super) kind: Kind,
 }
@@ -61,17 +61,17 @@ impl Kind {
         matches!(self, Self::ControlWrite | Self::Send | Self::Receive)
     }
 
-    /// Whether it waits for a message: it ends when a peer wants.
+    /// Whether it is a posted receive, which ends only when a peer sends.
     pub(super) const fn is_receive(self) -> bool {
         matches!(self, Self::Receive | Self::DataReceive)
     }
 
-    /// Whether it moves data out of our memory.
+    /// Whether it transfers data from our memory.
     pub(super) const fn carries(self) -> bool {
         matches!(self, Self::Write | Self::DataSend)
     }
 
-    /// Whether it is on the rail that `data` says.
+    /// Whether it is on the data rail, or on the control rail if `data` is false.
     pub(super) const fn is_on(self, data: bool) -> bool {
         if data { self.is_of_data() } else { self.is_of_control() }
     }
@@ -103,7 +103,7 @@ impl Operations {
         usize::from(self.receives)
     }
 
-    /// The entry that the next operation takes, and its context; none when the table is full. It is not taken yet.
+    /// The entry that the next operation will use, without reserving it; none when the table is full.
     #[inline(always)]
     pub(super) fn upcoming(&self) -> Option<u16> {
         (usize::from(self.free) < self.entries.len()).then_some(self.free)
@@ -115,7 +115,7 @@ impl Operations {
         self.contexts.place(usize::from(index))
     }
 
-    /// Takes the entry that was [upcoming](Self::upcoming).
+    /// Records an operation in the [upcoming](Self::upcoming) entry.
     #[inline(always)]
     pub(super) fn take(&mut self, kind: Kind, token: u64, bytes: u64, region: u32, peer: u32) {
         let Some(entry) = self.entries.get_mut(usize::from(self.free)) else { return };
@@ -127,13 +127,13 @@ impl Operations {
         self.data += u16::from(kind.is_of_data());
     }
 
-    /// Ends the operation that a completion's context names; none where it names nothing in flight.
+    /// Removes the operation that a completion's context names; none if it names nothing in flight.
     #[inline(always)]
     pub(super) fn end(&mut self, context: usize) -> Option<Entry> {
         self.end_at(self.contexts.index_of(context)?)
     }
 
-    /// The same by its place in the table.
+    /// The same by the entry's index.
     #[inline(always)]
     pub(super) fn end_at(&mut self, index: usize) -> Option<Entry> {
         let entry = self.entries.get_mut(index)?;
@@ -149,23 +149,23 @@ impl Operations {
         Some(ended)
     }
 
-    /// What is in flight, by its place.
+    /// The operations in flight, with their indices.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.entries.iter().enumerate().filter(|(_, entry)| entry.kind != Kind::Free)
     }
 
-    /// Whether one of them goes to the peer in this slot.
+    /// Whether an operation in flight has the peer in this slot as its target.
     pub(super) fn goes_to(&self, peer: u32) -> bool {
         self.iter().any(|(_, entry)| entry.peer == peer && !entry.kind.is_receive())
     }
 
-    /// The provider may write to the contexts for ever.
+    /// Leaks the contexts, since the provider may still write to them.
     pub(super) fn leak(&mut self) {
         self.contexts.leak();
     }
 }
 
-/// Of an index inside the table, which is no longer than that.
+/// An index into the table, which has at most that many entries.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the table is made of a u16 of entries")]
 fn number(index: usize) -> u16 {

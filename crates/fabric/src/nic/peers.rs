@@ -1,4 +1,4 @@
-//! Addresses of peers' endpoints, shared by all users of the same one. fi_av(3).
+//! The address vector of a NIC: peers' addresses with use counts. fi_av(3).
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
@@ -8,21 +8,21 @@ use libfabric_sys as sys;
 use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 
-/// The address vector of one NIC, with a count of users per entry.
+/// The address vector of one NIC, with a use count per entry.
 #[derive(Debug)]
 pub(super) struct Peers {
     handle: Handle<sys::fid_av>,
     entries: Vec<Entry>,
     free: Vec<u32>,
     known: HashMap<Box<[u8]>, u32>,
-    /// Without users, oldest first. Nothing says when an injected write has ended, and fi_av(3) leaves open what becomes of
-    /// one whose peer is removed meanwhile: so an entry stays until many came after it.
+    /// Entries without uses, oldest first. An injected write has no completion, and fi_av(3) does not define what happens to it if its peer
+    /// is removed meanwhile. So an entry is kept until many others were retired after it.
     retired: VecDeque<u32>,
-    /// The NIC's number, and how many peers there ever were.
+    /// The stamp of the next peer: the NIC's number, and a serial number.
     next_stamp: u64,
 }
 
-/// A peer, as one NIC names it. It names nothing to another NIC, nor once its last user has left and it was removed.
+/// The address of a peer, on one NIC. It is invalid on other NICs, and after its last use has ended and it was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress {
     stamp: u64,
@@ -31,14 +31,14 @@ pub struct PeerAddress {
 
 #[derive(Debug)]
 struct Entry {
-    /// [`GONE`] where there is no peer.
+    /// [`GONE`] if there is no peer.
     stamp: u64,
     raw: sys::fi_addr_t,
     users: u32,
     name: Box<[u8]>,
 }
 
-/// No peer has this stamp: serials begin behind it.
+/// No peer has this stamp: serial numbers begin at 1.
 const GONE: u64 = 0;
 /// Bits of a stamp for a NIC's peers; the others are for the NIC.
 const SERIAL_BITS: u32 = 32;
@@ -63,7 +63,7 @@ impl Peers {
         }
     }
 
-    /// libfabric's name for a peer.
+    /// libfabric's address of a peer (`fi_addr_t`).
     #[inline(always)]
     pub(super) fn raw(&self, peer: PeerAddress) -> Option<sys::fi_addr_t> {
         let entry = self.entries.get(peer.slot as usize)?;
@@ -74,12 +74,12 @@ impl Peers {
         self.known.len()
     }
 
-    pub(super) fn knows(&self, name: &[u8]) -> bool {
+    pub(super) fn contains(&self, name: &[u8]) -> bool {
         self.known.contains_key(name)
     }
 
-    /// The entry for `name`, inserted when it is new. Each call is one user more.
-    pub(super) fn join(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
+    /// Inserts the address `name` if it is new, and adds one use.
+    pub(super) fn add(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
         if let Some(slot) = self.known.get(name).copied() {
             let entry = &mut self.entries[slot as usize];
             if entry.users == 0 {
@@ -93,7 +93,7 @@ impl Peers {
             Some(free) => *free,
             None => u32::try_from(self.entries.len()).map_err(|_| full)?,
         };
-        // The last serial is never given out, so that stamps of a NIC stay within its own.
+        // The last serial number is not used, so that stamps do not overflow into the NIC's number.
         if self.next_stamp % SERIALS == SERIALS - 1 {
             return Err(full);
         }
@@ -110,16 +110,17 @@ impl Peers {
         Ok(PeerAddress { stamp, slot: number })
     }
 
-    /// One user more of an entry that has some.
-    pub(super) fn hold(&mut self, peer: PeerAddress) {
+    /// Adds a use of an entry that is in use.
+    pub(super) fn retain(&mut self, peer: PeerAddress) {
         let entry = self.entries.get_mut(peer.slot as usize);
         if let Some(entry) = entry.filter(|entry| entry.stamp == peer.stamp && entry.users > 0) {
             entry.users += 1;
         }
     }
 
-    /// One user less; the last one retires the entry. `in_use` says of the oldest retired one whether an operation goes there.
-    pub(super) fn leave(&mut self, peer: PeerAddress, in_use: impl Fn(u32) -> bool) {
+    /// Removes a use; the last one retires the entry. `in_use` tells whether an operation in flight uses a retired entry, which then is not
+    /// removed yet.
+    pub(super) fn remove_use(&mut self, peer: PeerAddress, in_use: impl Fn(u32) -> bool) {
         let entry = self.entries.get_mut(peer.slot as usize);
         let Some(entry) = entry.filter(|entry| entry.stamp == peer.stamp) else { return };
         let Some(users) = entry.users.checked_sub(1) else {
@@ -153,8 +154,7 @@ impl Peers {
         }
     }
 
-    /// The bytes may come from the wire: libfabric reads an address by its format, not by a length, so it is given a padded
-    /// copy.
+    /// The bytes may come from the wire. libfabric reads an address by its format, without a length, so it gets a padded copy.
     fn insert(&self, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
         let mut padded = PaddedAddress([0; ADDRESS_BYTES_MAX]);
         let refused = FabricError::new(Call::fi_av_insert, sys::FI_EINVAL);
@@ -184,12 +184,12 @@ impl Peers {
     }
 }
 
-/// Peers without users that are kept.
+/// Entries without uses that are kept.
 const RETIRED_MAX: usize = 64;
 
-/// Formats go up to a `sockaddr_storage` (128 bytes), names of shm's to 256.
+/// The longest formats are `sockaddr_storage` (128 bytes) and shm's names (256).
 const ADDRESS_BYTES_MAX: usize = 512;
 
-/// Aligned as any address structure may need.
+/// Aligned for every address structure.
 #[repr(C, align(16))]
 struct PaddedAddress([u8; ADDRESS_BYTES_MAX]);

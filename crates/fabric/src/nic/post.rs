@@ -1,7 +1,7 @@
-//! Posting operations: what each kind of rail can do. fi_rma(3), fi_msg(3).
+//! Posts operations: fi_rma(3), fi_msg(3).
 //!
-//! Every accepted operation but an injected one ends in its rail's queue, by [`Event::Ended`](super::Event) or
-//! [`Event::Failed`](super::Event) with the caller's token. Until then the operation table holds its region, its peer and its context.
+//! Every accepted operation, except injected ones, has a completion in its rail's queue, returned as [`Event::Ended`](super::Event) or
+//! [`Event::Failed`](super::Event) with the caller's token. Until then the operation table refers to its region, its peer and its context.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -13,45 +13,45 @@ use super::operations::Kind;
 use super::peers::PeerAddress;
 use super::rail::Rail;
 use super::region::{HostBytes, LocalBytes, RemoteBytes};
-use crate::error::{Call, FabricError, What};
+use crate::error::{Call, FabricError, Reason};
 use crate::kind::{Control, Data, RailKind};
 
-/// What became of a post.
+/// The result of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a post that was not accepted must be repeated"]
 pub enum Post {
-    /// The operation is under way.
+    /// The operation is in flight.
     Accepted,
-    /// The provider has no room for it (-FI_EAGAIN): nothing was posted.
+    /// The provider refused it for now (-FI_EAGAIN): nothing was posted.
     Again,
-    /// As many operations as the NIC has room for are in flight: nothing was posted, and that says nothing of the peer.
+    /// The NIC's operation table is full: nothing was posted, which is unrelated to the peer.
     Full,
 }
 
-/// What a write's completion means: fi_cq(3), completion levels.
+/// A write's completion level: fi_cq(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Delivery {
-    /// What the provider does by default: at least, the buffer is free again.
+    /// The provider's default: at least, the buffer can be reused.
     #[default]
     Default,
-    /// The bytes are at the peer (FI_DELIVERY_COMPLETE), where the provider keeps that promise.
+    /// The bytes have arrived at the peer (FI_DELIVERY_COMPLETE), if the provider implements that.
     Complete,
 }
 
-/// A write: out of memory of ours, into a peer's.
+/// A write from our memory into a peer's.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'region, K: RailKind> {
-    /// What is written.
+    /// The source.
     pub local: LocalBytes<'region, K>,
-    /// Where to.
+    /// The target.
     pub remote: RemoteBytes<K>,
-    /// Whose memory that is.
+    /// The peer that owns the target.
     pub peer: PeerAddress,
-    /// What its completion means.
+    /// Its completion level.
     pub delivery: Delivery,
 }
 
-/// A write as libfabric takes it.
+/// The arguments of a write, as libfabric has them.
 #[derive(Clone, Copy, Debug)]
 struct Raw {
     address: u64,
@@ -62,7 +62,7 @@ struct Raw {
     delivery: Delivery,
 }
 
-/// What an operation that is being posted has.
+/// An operation that is being posted.
 pub(super) struct Begun {
     pub(super) index: u16,
     pub(super) context: *mut c_void,
@@ -72,12 +72,12 @@ pub(super) struct Begun {
 }
 
 impl Nic {
-    /// Writes on the data rail. With `immediate` a completion with these data appears in the peer's queue once the bytes are there.
+    /// Writes on the data rail. With `immediate`, the peer's queue gets a completion with this data once the bytes have arrived.
     ///
     /// # Errors
     ///
-    /// What fi_write, fi_writedata or fi_writemsg (fi_rma(3)) returned; cxi says -FI_ENOSYS to immediates by default. -FI_EINVAL
-    /// for a region or a peer of another NIC, -FI_ESHUTDOWN where the rail is closed.
+    /// What fi_write, fi_writedata or fi_writemsg (fi_rma(3)) returned; cxi returns -FI_ENOSYS for immediates by default. -FI_EINVAL for a
+    /// region or a peer of another NIC, -FI_ESHUTDOWN if the rail is closed.
     #[inline(always)]
     pub fn write(
         &mut self,
@@ -88,8 +88,8 @@ impl Nic {
         self.post_write(Kind::Write, write, immediate, token)
     }
 
-    /// Writes a few bytes of host memory on the data rail, with an immediate for the peer's queue. The bytes are free again at once, and
-    /// there is no completion on this side.
+    /// Injects a write of a few bytes of host memory on the data rail, with an immediate. The bytes can be reused at once, and there is no
+    /// completion on this side.
     ///
     /// # Errors
     ///
@@ -103,8 +103,8 @@ impl Nic {
         immediate: u64,
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_inject_writedata;
-        let (endpoint, address) = self.injects(CALL, &self.data, local.len(), peer)?;
-        // Counted before the call, so that no register is spilled for it.
+        let (endpoint, address) = self.inject_target(CALL, &self.data, local.len(), peer)?;
+        // Counted before the call: after it, the count would have to be kept in a spilled register.
         let len = local.len() as u64;
         self.carried.bytes += len;
         self.carried.writes += 1;
@@ -124,7 +124,7 @@ impl Nic {
         if code == 0 {
             self.data.posts.injected_writes += 1;
         } else {
-            self.count_out(len);
+            self.uncount(len);
         }
         posted(CALL, code)
     }
@@ -161,7 +161,7 @@ impl Nic {
             )
         };
         self.data.posts.reads += u64::from(code == 0);
-        self.begun(CALL, begun.index, code)
+        self.finish(CALL, begun.index, code)
     }
 
     /// Writes on the control rail.
@@ -178,8 +178,8 @@ impl Nic {
         self.post_write(Kind::ControlWrite, write, None, token)
     }
 
-    /// Sends a few bytes of host memory to a receive that the peer posted, on the control rail. They are free again at once; there is
-    /// no completion here.
+    /// Injects a send of a few bytes of host memory on the control rail. The bytes can be reused at once, and there is no completion on
+    /// this side.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Nic {
         peer: PeerAddress,
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_inject;
-        let (endpoint, address) = self.injects(CALL, &self.control, local.len(), peer)?;
+        let (endpoint, address) = self.inject_target(CALL, &self.control, local.len(), peer)?;
         // SAFETY: as in `inject_control`.
         let code =
             unsafe { sys::fi_inject(endpoint.as_ptr(), local.buffer(), local.len(), address) };
@@ -198,7 +198,7 @@ impl Nic {
         posted(CALL, code)
     }
 
-    /// Sends `local` to a receive that the peer posted, on the control rail.
+    /// Sends `local` on the control rail, to a receive that the peer has posted.
     ///
     /// # Errors
     ///
@@ -225,10 +225,10 @@ impl Nic {
             )
         };
         self.control.posts.sends += u64::from(code == 0);
-        self.begun(CALL, begun.index, code)
+        self.finish(CALL, begun.index, code)
     }
 
-    /// Posts `local` as room for one message from any peer, on the control rail.
+    /// Posts `local` as the buffer of a receive from any peer, on the control rail.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Nic {
             )
         };
         self.control.posts.receives += u64::from(code == 0);
-        self.begun(CALL, begun.index, code)
+        self.finish(CALL, begun.index, code)
     }
 
     #[inline(always)]
@@ -275,10 +275,10 @@ impl Nic {
         // the operation has ended.
         let code = unsafe { raw.post(endpoint, descriptor, peer, context) };
         self.rail_mut::<K>().posts.writes += u64::from(code == 0);
-        self.begun(raw.call(), index, code)
+        self.finish(raw.call(), index, code)
     }
 
-    /// Takes an entry of the table, which holds the region from now on. None when the table is full.
+    /// Records an operation in the table, which refers to its region from now on. None when the table is full.
     #[inline(always)]
     pub(super) fn begin<K: RailKind>(
         &mut self,
@@ -289,73 +289,73 @@ impl Nic {
         token: u64,
     ) -> Result<Option<Begun>, FabricError> {
         let Some(endpoint) = self.rail::<K>().endpoint() else {
-            return Err(FabricError::unasked(call, sys::FI_ESHUTDOWN, What::NoRail));
+            return Err(FabricError::not_called(call, sys::FI_ESHUTDOWN, Reason::NoRail));
         };
         let (address, slot) = match peer {
             None => (sys::FI_ADDR_UNSPEC, u32::MAX),
             Some(peer) => match self.peers.raw(peer) {
                 Some(address) => (address, peer.slot()),
-                None => return Err(stranger(call)),
+                None => return Err(wrong_nic(call)),
             },
         };
         let Some(index) = self.operations.upcoming() else { return Ok(None) };
-        // A descriptor is a pointer of its own domain's or endpoint's, and no other may follow it.
+        // A descriptor is a pointer that only its own domain or endpoint may dereference.
         let descriptor =
             if local.nic == self.number { self.regions.hold(local.slot) } else { None };
         let Some(descriptor) = descriptor else {
-            return Err(stranger(call));
+            return Err(wrong_nic(call));
         };
         self.operations.take(kind, token, local.len as u64, local.slot, slot);
         let context = self.operations.context(index);
         Ok(Some(Begun { index, context, descriptor, peer: address, endpoint }))
     }
 
-    /// What became of an operation that [`Nic::begin`] has put into the table: out again if it was not accepted.
+    /// The result of posting an operation that [`Nic::begin`] has recorded. Removes it if it was not accepted.
     #[inline(always)]
-    pub(super) fn begun(
+    pub(super) fn finish(
         &mut self,
         call: Call,
         index: u16,
         code: isize,
     ) -> Result<Post, FabricError> {
         if code != 0 {
-            self.take_back(index, code);
+            self.undo_begin(index, code);
         }
         posted(call, code)
     }
 
     #[cold]
     #[inline(never)]
-    fn take_back(&mut self, index: u16, code: isize) {
+    fn undo_begin(&mut self, index: u16, code: isize) {
         if let Some(entry) = self.operations.end_at(index.into()) {
             self.regions.release(entry.region);
             self.carried.refused += u64::from(entry.kind.is_of_data() && code == AGAIN);
         }
     }
 
-    /// What an injected write needs, if it may be posted.
+    /// Endpoint and address for an injected operation, if it may be posted.
     #[inline(always)]
-    fn injects(
+    fn inject_target(
         &self,
         call: Call,
         rail: &Rail,
         len: usize,
         peer: PeerAddress,
     ) -> Result<(NonNull<sys::fid_ep>, sys::fi_addr_t), FabricError> {
-        // Providers copy into places of that size, and not all check.
+        // Providers copy into buffers of that size, and not all check the length.
         if len > rail.inject_bytes() {
             return Err(FabricError::new(call, sys::FI_EMSGSIZE));
         }
         match (rail.endpoint(), self.peers.raw(peer)) {
             (Some(endpoint), Some(address)) => Ok((endpoint, address)),
-            (None, _) => Err(FabricError::unasked(call, sys::FI_ESHUTDOWN, What::NoRail)),
-            (_, None) => Err(stranger(call)),
+            (None, _) => Err(FabricError::not_called(call, sys::FI_ESHUTDOWN, Reason::NoRail)),
+            (_, None) => Err(wrong_nic(call)),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn count_out(&mut self, len: u64) {
+    fn uncount(&mut self, len: u64) {
         self.carried.bytes -= len;
         self.carried.writes -= 1;
     }
@@ -365,7 +365,7 @@ impl Raw {
     #[inline(always)]
     fn of<K: RailKind>(write: &Write<'_, K>, immediate: Option<u64>) -> Self {
         let Write { local, remote, delivery, .. } = *write;
-        // Nothing is delivered by an empty write, and shm 1.17 waits for ever for the proof of it.
+        // An empty write delivers nothing, and shm of 1.17 never completes one with FI_DELIVERY_COMPLETE.
         let delivery = if delivery == Delivery::Complete && local.len == 0 {
             Delivery::Default
         } else {
@@ -435,7 +435,7 @@ impl Raw {
         }
     }
 
-    /// Only the long form of the call takes flags.
+    /// Only fi_writemsg has flags.
     ///
     /// # Safety
     ///
@@ -471,8 +471,8 @@ impl Raw {
 }
 
 #[cold]
-fn stranger(call: Call) -> FabricError {
-    FabricError::unasked(call, sys::FI_EINVAL, What::Stranger)
+fn wrong_nic(call: Call) -> FabricError {
+    FabricError::not_called(call, sys::FI_EINVAL, Reason::WrongNic)
 }
 
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! One rail of a NIC: an endpoint (fi_endpoint(3)), its completion queue (fi_cq(3)), and what was read from that.
+//! One rail of a NIC: an endpoint (fi_endpoint(3)), its completion queue (fi_cq(3)), and the last batch that was read from it.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -15,37 +15,37 @@ use crate::library::Library;
 use crate::options::{EndpointOption, OptionName, OptionValue};
 use crate::posts::Posts;
 
-/// An enabled endpoint with a queue of its own, or neither. Every operation completes in the queue, but for injected ones.
+/// An enabled endpoint with a queue of its own, or neither. Every operation has a completion in the queue, except injected ones.
 #[derive(Debug)]
 pub(super) struct Rail {
     endpoint: Handle<sys::fid_ep>, // Closes before its queue: keep it first.
     queue: Handle<sys::fid_cq>,
     inject_bytes: usize,
     name: Box<[u8]>,
-    found: Found,
+    batch: Batch,
     /// Options that fi_setopt accepted.
     set: Vec<OptionName>,
-    /// What libfabric has accepted here.
+    /// Posts that libfabric has accepted.
     pub(super) posts: Posts,
 }
 
-/// What the last read of the queue has brought, and how much of that is taken.
+/// The last batch of completions, and how many of them were consumed.
 #[derive(Debug)]
-struct Found {
+struct Batch {
     completions: [Completion; BATCH],
     at: usize,
     count: usize,
-    trouble: Option<Trouble>,
+    error: Option<QueueError>,
 }
 
-/// A failure, or a broken queue: it comes behind the completions.
+/// An error from the queue, returned after the completions before it.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum QueueError {
     Failed { context: usize, error: CompletionError },
     Broken(FabricError),
 }
 
-/// How many completions one read of a queue takes at most.
+/// Completions per read of a queue at most.
 pub(super) const BATCH: usize = 32;
 
 impl Rail {
@@ -56,14 +56,14 @@ impl Rail {
             queue: Handle::none(),
             inject_bytes: 0,
             name: Box::default(),
-            found: Found::new(),
+            batch: Batch::new(),
             set: Vec::new(),
             posts: Posts::NONE,
         }
     }
 
-    /// Opens a queue and an endpoint, binds queue and address vector to it, sets `options`, and enables it. It has no queue of its own
-    /// where it completes in that of `other`.
+    /// Opens a queue and an endpoint, binds queue and address vector to it, sets `options`, and enables it. With `other` it uses that
+    /// rail's queue instead of its own.
     pub(super) fn open(
         library: &Library,
         domain: &Domain,
@@ -86,7 +86,7 @@ impl Rail {
             queue,
             inject_bytes,
             name: Box::default(),
-            found: Found::new(),
+            batch: Batch::new(),
             set: Vec::new(),
             posts: Posts::NONE,
         };
@@ -99,8 +99,8 @@ impl Rail {
             }
         }
         let enabled = match rail.enable() {
-            // shm names its memory by process, and a killed one leaves it behind. The next process of that number is refused
-            // once, for it takes itself for the owner, and what was left is cleared away meanwhile.
+            // shm names its memory by process id, and a killed process leaves it behind. The next process with that id is refused once,
+            // since shm takes it for the owner, and the leftover is removed meanwhile.
             Err(error) if error.errno() == sys::FI_EBUSY => rail.enable(),
             enabled => enabled,
         };
@@ -131,10 +131,11 @@ impl Rail {
         &self.name
     }
 
-    /// Makes progress, and reads what has ended, unless what was read before is not all taken yet: how many there are to be taken.
+    /// Progresses the endpoint and reads a batch of completions, unless the last batch is not consumed yet. Returns how many there are to
+    /// consume.
     #[inline(always)]
     pub(super) fn poll(&mut self) -> Polled {
-        let Found { completions, at, count, .. } = &mut self.found;
+        let Batch { completions, at, count, .. } = &mut self.batch;
         if *at < *count {
             return Polled(*count - *at);
         }
@@ -159,7 +160,7 @@ impl Rail {
     /// The next completion that was read.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<&Completion> {
-        let Found { completions, at, count, .. } = &mut self.found;
+        let Batch { completions, at, count, .. } = &mut self.batch;
         if at >= count {
             return None;
         }
@@ -169,29 +170,29 @@ impl Rail {
     }
 
     #[inline(always)]
-    pub(super) fn has_trouble(&self) -> bool {
-        self.found.trouble.is_some()
+    pub(super) fn has_error(&self) -> bool {
+        self.batch.error.is_some()
     }
 
-    pub(super) fn take_trouble(&mut self) -> Option<Trouble> {
-        self.found.trouble.take()
+    pub(super) fn take_error(&mut self) -> Option<QueueError> {
+        self.batch.error.take()
     }
 
     #[cold]
     #[inline(never)]
     fn read_failure(&mut self, code: isize) -> Polled {
-        (self.found.at, self.found.count) = (0, 0);
-        self.found.trouble = self.failure(code);
-        // More failures may wait.
-        if self.has_trouble() { Polled(BATCH) } else { Polled::EMPTY }
+        (self.batch.at, self.batch.count) = (0, 0);
+        self.batch.error = self.failure(code);
+        // More errors may follow.
+        if self.has_error() { Polled(BATCH) } else { Polled::EMPTY }
     }
 
-    fn failure(&self, code: isize) -> Option<Trouble> {
+    fn failure(&self, code: isize) -> Option<QueueError> {
         let code = c_int::try_from(code).unwrap_or(-sys::FI_EOTHER);
         if code != -sys::FI_EAVAIL {
-            return Some(Trouble::Broken(FabricError::new(Call::fi_cq_read, -code)));
+            return Some(QueueError::Broken(FabricError::new(Call::fi_cq_read, -code)));
         }
-        // No room is given for a provider's own error data: err_data_size is 0, and err_data then points to the provider's.
+        // No buffer for the provider's error data: err_data_size is 0, and err_data then points to the provider's own.
         let mut entry = sys::Grown::new(sys::fi_cq_err_entry::default());
         // SAFETY: the queue is open, and the entry has room for the form of every version.
         let count = unsafe { sys::fi_cq_readerr(self.queue.as_ptr(), &raw mut entry.known, 0) };
@@ -200,7 +201,7 @@ impl Rail {
         }
         if count < 0 {
             let code = c_int::try_from(count).unwrap_or(-sys::FI_EOTHER);
-            return Some(Trouble::Broken(FabricError::new(Call::fi_cq_readerr, -code)));
+            return Some(QueueError::Broken(FabricError::new(Call::fi_cq_readerr, -code)));
         }
         let entry = entry.known;
         let error = CompletionError {
@@ -208,10 +209,10 @@ impl Rail {
             provider_errno: entry.prov_errno,
             text: self.provider_text(&entry).into(),
         };
-        Some(Trouble::Failed { context: entry.op_context.addr(), error })
+        Some(QueueError::Failed { context: entry.op_context.addr(), error })
     }
 
-    /// The provider's own words: fi_cq_strerror in fi_cq(3).
+    /// The provider's text: fi_cq_strerror in fi_cq(3).
     fn provider_text(&self, entry: &sys::fi_cq_err_entry) -> String {
         let mut buffer: [c_char; 256] = [0; 256];
         // SAFETY: the queue is open; the buffer is as long as we say; error data is the provider's, until the next read.
@@ -224,7 +225,7 @@ impl Rail {
                 buffer.len() - 1,
             )
         };
-        // An unwritten slot may be a stub that answers -FI_ENOSYS, whatever its type.
+        // An unimplemented function may be a stub that returns -FI_ENOSYS, whatever its return type.
         if text.is_null() || text.addr() > usize::MAX - 4096 {
             return String::new();
         }
@@ -232,7 +233,7 @@ impl Rail {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// Asks for the operation with this context to end early.
+    /// Cancels the operation with this context.
     pub(super) fn cancel(&self, context: *mut c_void) -> Result<(), FabricError> {
         let Some(endpoint) = self.endpoint() else { return Ok(()) };
         // SAFETY: the endpoint is open, and the context is only compared.
@@ -240,20 +241,20 @@ impl Rail {
         check(Call::fi_cancel, c_int::try_from(code).unwrap_or(-sys::FI_EOTHER))
     }
 
-    /// Closes the endpoint: operations outstanding on it end without a completion, and after a success nothing of theirs can
-    /// touch memory. After a failure it leaks.
+    /// Closes the endpoint. Outstanding operations end without a completion, and after a success they can no longer access memory. After a
+    /// failure the endpoint leaks.
     pub(super) fn close_endpoint(&mut self) -> Result<(), FabricError> {
         self.endpoint.close()
     }
 
-    /// Closes the queue, behind its endpoint. What was read and is not taken is forgotten.
+    /// Closes the queue, after its endpoint. Completions that were read and not consumed are dropped.
     pub(super) fn close_queue(&mut self) -> Result<(), FabricError> {
-        let Found { at, count, trouble, .. } = &mut self.found;
-        (*at, *count, *trouble) = (0, 0, None);
+        let Batch { at, count, error, .. } = &mut self.batch;
+        (*at, *count, *error) = (0, 0, None);
         self.queue.close()
     }
 
-    /// Neither ever closes.
+    /// Leaks both.
     pub(super) fn leak(&mut self) {
         self.endpoint.leak();
         self.queue.leak();
@@ -274,7 +275,7 @@ impl Rail {
         check(Call::fi_ep_bind, code)
     }
 
-    /// Whether it was accepted.
+    /// Sets an option. Returns whether it was accepted.
     fn set(&self, library: &Library, option: &EndpointOption) -> Result<bool, FabricError> {
         let unknown = FabricError::new(Call::fi_setopt, sys::FI_ENOPROTOOPT);
         let outcome = match number(library, option.name) {
@@ -286,7 +287,7 @@ impl Rail {
         };
         match outcome {
             Err(error) if !option.required => {
-                log::debug!("option {:?} is left alone: {error}", option.name);
+                log::debug!("option {:?} is not set: {error}", option.name);
                 Ok(false)
             }
             outcome => outcome.map(|()| true),
@@ -302,7 +303,7 @@ impl Rail {
         })
     }
 
-    /// An option that is a size; none where the library or the provider does not know it.
+    /// An option that is a size; none if the library or the provider does not support it.
     fn size(&self, library: &Library, name: OptionName) -> Result<Option<usize>, FabricError> {
         let Some(number) = number(library, name) else { return Ok(None) };
         let (mut value, mut len) = (0_usize, size_of::<usize>());
@@ -317,7 +318,7 @@ impl Rail {
         }
     }
 
-    /// An option that is a flag; none where it is not open, or the library or the provider does not know it.
+    /// An option that is a flag; none if the rail is not open, or the library or the provider does not support the option.
     pub(super) fn flag(&self, library: &Library, name: OptionName) -> Option<bool> {
         let (number, endpoint) = (number(library, name)?, self.endpoint()?);
         let (mut value, mut len) = (0_u8, size_of::<u8>());
@@ -333,7 +334,7 @@ impl Rail {
         self.set.contains(&name)
     }
 
-    /// The address that peers reach it by.
+    /// The endpoint's address for peers.
     fn read_name(&self) -> Result<Vec<u8>, FabricError> {
         let mut name = vec![0; NAME_BYTES];
         for _ in 0..2 {
@@ -354,7 +355,7 @@ impl Rail {
     }
 }
 
-/// Long enough for every provider's addresses; one that says it needs more is believed once, within reason.
+/// Long enough for every provider's addresses; if one needs more, the call is repeated once, up to the maximum.
 const NAME_BYTES: usize = 256;
 const NAME_BYTES_MAX: usize = 4096;
 
@@ -382,15 +383,15 @@ fn open_queue(domain: &Domain, entries: usize) -> Result<Handle<sys::fid_cq>, Fa
 
 const EMPTY: isize = -sys::FI_EAGAIN as isize;
 
-impl Found {
+impl Batch {
     fn new() -> Self {
         const NONE: Completion =
             Completion { context: 0, flags: 0, len: 0, buffer: 0, data: 0, tag: 0 };
-        Self { completions: [NONE; BATCH], at: 0, count: 0, trouble: None }
+        Self { completions: [NONE; BATCH], at: 0, count: 0, error: None }
     }
 }
 
-/// How much there is to be taken after a read of a queue.
+/// The number of completions to consume after a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what was read is to be taken"]
 pub struct Polled(usize);
@@ -404,14 +405,14 @@ impl Polled {
         self.0 == 0
     }
 
-    /// As much as one read brings: there may be more.
+    /// A full batch: there may be more in the queue.
     #[inline(always)]
     pub fn is_full(self) -> bool {
         self.0 >= BATCH
     }
 }
 
-/// An operation that ended well, or an arrival: fi_cq_tagged_entry, with addresses as numbers.
+/// A completion of an operation, or an arrival: fi_cq_tagged_entry, with addresses as numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
@@ -435,14 +436,14 @@ const _: () = {
 };
 
 impl Completion {
-    /// The context of the operation that ended. Of a peer's write it says nothing: cxi puts the region's there.
+    /// The context of the operation that ended. For an arrival it is meaningless: cxi returns the region's.
     #[inline(always)]
     pub(super) fn context(&self) -> usize {
         self.context
     }
 
-    /// Whether a peer's write-with-immediate arrived, rather than an operation of ours ended. Only this flag decides: sockets
-    /// marks the initiator's own completion with FI_REMOTE_CQ_DATA too.
+    /// Whether this is an arrival of a peer's write, not the end of an operation of ours. Only this flag decides: sockets sets
+    /// FI_REMOTE_CQ_DATA on the initiator's own completion too.
     #[inline(always)]
     pub(super) fn is_remote_write(&self) -> bool {
         self.flags & sys::FI_REMOTE_WRITE != 0
@@ -453,7 +454,7 @@ impl Completion {
         self.len
     }
 
-    /// The tag of the message that a tagged receive has taken.
+    /// The tag of the message that a tagged receive has matched.
     #[inline(always)]
     pub(super) fn tag(&self) -> u64 {
         self.tag
@@ -468,11 +469,11 @@ impl Completion {
 /// Why an operation failed: fi_cq_err_entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletionError {
-    /// A positive error number, by fi_errno(3).
+    /// A positive error number: fi_errno(3).
     pub errno: i32,
     /// The provider's own number.
     pub provider_errno: i32,
-    /// The provider's words for it; may be empty.
+    /// The provider's text for it; may be empty.
     pub text: Box<str>,
 }
 

@@ -1,8 +1,8 @@
 //! Registered memory, typed by the rails that may use it. fi_mr(3).
 //!
-//! Laws kept here:
+//! Invariants:
 //! - the endpoint is enabled, then the region bound, then enabled, then its key read (FI_MR_ENDPOINT): there is one constructor;
-//! - a key that we choose is unique in its domain, and free again only after the close;
+//! - a key that we choose is unique in its domain, and reused only after the close;
 //! - data rails move NCCL's bytes, control rails move ours, and no region serves both: the type parameter.
 //!
 //! ```compile_fail,E0308
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use libfabric_sys as sys;
 
 use super::domain::Domain;
-use super::regions::{Bin, Registered};
+use super::regions::{Dropped, Registered};
 use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 use crate::keys::Keys;
@@ -28,27 +28,27 @@ use crate::kind::RailKind;
 use crate::memory::{Memory, MemoryKind, address_bits, copy_across, copy_in, copy_out};
 use crate::pages::Pages;
 
-/// Memory that the rails of kind `K` of one [`Nic`](crate::Nic) may use. It names a registration that the NIC owns, and holds a
-/// share of the memory.
+/// Memory that the rails of kind `K` of one [`Nic`](crate::Nic) may use. It names a registration that the NIC owns, and holds a reference
+/// to the memory.
 ///
-/// Dropped, in whatever thread, it is closed by the NIC's next user, once no operation touches it: see
-/// [`Nic::close_dropped`](crate::Nic::close_dropped). [`Nic::deregister`](crate::Nic::deregister) says how that went.
+/// When it is dropped, in any thread, the next call on the NIC closes it once no operation uses it: see
+/// [`Nic::close_dropped`](crate::Nic::close_dropped). [`Nic::deregister`](crate::Nic::deregister) returns the result of the close.
 #[derive(Debug)]
 pub struct Region<K: RailKind> {
     memory: Memory,
     address: u64,
     len: usize,
-    /// Where host memory ends; 0 where it is a device's.
+    /// The end address if it is host memory, else 0.
     host_end: u64,
     wire_base: u64,
     key: RemoteKey<K>,
     nic: u32,
     slot: u32,
-    /// None once it was given back.
-    bin: Option<Arc<Bin>>,
+    /// None once it was deregistered.
+    dropped: Option<Arc<Dropped>>,
 }
 
-/// What a complete registration is named by.
+/// Descriptor and key of a complete registration.
 pub(super) struct Names {
     pub(super) descriptor: *mut c_void,
     pub(super) key: u64,
@@ -56,20 +56,20 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Of memory that is not registered yet.
-    pub(super) fn waiting(domain: &Domain, memory: &Memory) -> Self {
+    /// For memory whose registration is deferred.
+    pub(super) fn deferred(domain: &Domain, memory: &Memory) -> Self {
         let wire_base = wire_base(domain, memory);
         Self { descriptor: ptr::null_mut(), key: 0, wire_base }
     }
 }
 
-/// The address that peers name the first byte by.
+/// The target address of the first byte, for peers.
 fn wire_base(domain: &Domain, memory: &Memory) -> u64 {
     if domain.mode().virtual_addresses { memory.address() } else { 0 }
 }
 
 impl Registered {
-    /// Registers `memory` with the domain, and binds it to `endpoint` where the provider asks for that.
+    /// Registers `memory` with the domain, and binds it to `endpoint` if the provider requires that.
     pub(super) fn new<K: RailKind>(
         domain: &Domain,
         keys: &mut Keys,
@@ -90,7 +90,7 @@ impl Registered {
         let handle = register(domain, &memory, K::ACCESS, requested_key.unwrap_or(0));
         let handle = handle.inspect_err(|_| {
             if let Some(key) = requested_key {
-                keys.give_back(key);
+                keys.release(key);
             }
         })?;
         let registered = Self { handle, memory, requested_key, of_data: K::IS_DATA };
@@ -112,7 +112,13 @@ impl Registered {
 }
 
 impl<K: RailKind> Region<K> {
-    pub(super) fn new(names: &Names, memory: Memory, nic: u32, slot: u32, bin: Arc<Bin>) -> Self {
+    pub(super) fn new(
+        names: &Names,
+        memory: Memory,
+        nic: u32,
+        slot: u32,
+        dropped: Arc<Dropped>,
+    ) -> Self {
         let (address, len) = (memory.address(), memory.len());
         let is_host = memory.kind() == MemoryKind::Host;
         Self {
@@ -124,12 +130,12 @@ impl<K: RailKind> Region<K> {
             key: RemoteKey::from_wire(names.key),
             nic,
             slot,
-            bin: Some(bin),
+            dropped: Some(dropped),
         }
     }
 
-    /// The key that a peer names this region by, as it was when this was registered; 0 if its rail was closed then. Where regions are
-    /// bound to endpoints, it is another one after [`Nic::renew`](crate::Nic::renew): see [`Nic::key_of`](crate::Nic::key_of).
+    /// The key for peers, as of the registration; 0 if its rail was closed then. Where regions are bound to endpoints, the key changes when
+    /// the data rail is opened again: see [`Nic::key_of`](crate::Nic::key_of).
     #[inline]
     pub fn key(&self) -> RemoteKey<K> {
         self.key
@@ -141,13 +147,13 @@ impl<K: RailKind> Region<K> {
         &self.memory
     }
 
-    /// The address that a peer names the region's first byte by: its virtual address, or zero where offsets count.
+    /// The target address of the region's first byte, for peers: its virtual address, or 0 for offsets.
     #[inline]
     pub fn remote_base(&self) -> u64 {
         self.wire_base
     }
 
-    /// The address that a peer names the byte at our `address` by; none outside the region. The end is inside.
+    /// The target address, for peers, of the byte at our `address`; none outside the region. Its end counts as inside.
     #[inline]
     pub fn target_address(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.address)?;
@@ -166,7 +172,7 @@ impl<K: RailKind> Region<K> {
     pub fn local_at(&self, address: u64, len: usize) -> Option<LocalBytes<'_, K>> {
         let offset = address.wrapping_sub(self.address);
         let room = (self.len as u64).checked_sub(len as u64)?;
-        // An address before the memory is further behind it than any length.
+        // For an address before the memory the subtraction wraps to a large number.
         (offset <= room).then(|| self.bytes(address, len))
     }
 
@@ -192,21 +198,21 @@ impl<K: RailKind> Region<K> {
         self.nic
     }
 
-    /// The NIC takes the registration back itself.
-    pub(super) fn given_back(mut self) {
-        self.bin = None;
+    /// Drops the region without queueing it for closing: the NIC closes it itself.
+    pub(super) fn disown(mut self) {
+        self.dropped = None;
     }
 }
 
 impl<K: RailKind> Drop for Region<K> {
     fn drop(&mut self) {
-        if let Some(bin) = self.bin.take() {
-            bin.lock().push(self.slot);
+        if let Some(dropped) = self.dropped.take() {
+            dropped.lock().push(self.slot);
         }
     }
 }
 
-/// Registers with the domain alone.
+/// Registers with the domain, without binding.
 fn register(
     domain: &Domain,
     memory: &Memory,
@@ -228,7 +234,7 @@ fn register(
     }
     let mut flags = 0;
     let dmabuf =
-        memory.dmabuf().filter(|_| domain.takes_dmabuf()).map(|dmabuf| sys::fi_mr_dmabuf {
+        memory.dmabuf().filter(|_| domain.supports_dmabuf()).map(|dmabuf| sys::fi_mr_dmabuf {
             fd: dmabuf.fd,
             offset: dmabuf.offset,
             len: memory.len(),
@@ -259,7 +265,7 @@ fn bind_and_enable(
     check(Call::fi_mr_enable, unsafe { sys::fi_mr_enable(region.as_ptr()) })
 }
 
-/// Descriptor and key, which are only there once registration is complete.
+/// Descriptor and key, which exist only once the registration is complete.
 fn names(region: &Handle<sys::fid_mr>) -> Result<(*mut c_void, u64), FabricError> {
     // SAFETY: the region is open, and complete: no asynchronous registration was asked for.
     let descriptor = unsafe { sys::fi_mr_desc(region.as_ptr()) };
@@ -271,7 +277,7 @@ fn names(region: &Handle<sys::fid_mr>) -> Result<(*mut c_void, u64), FabricError
     Ok((descriptor, key))
 }
 
-/// Registered bytes as a local operand of a post. It borrows the region, so that none is posted that was given back.
+/// Registered bytes as a local operand of a post. It borrows the region, so that a deregistered one cannot be posted.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalBytes<'region, K: RailKind> {
     pub(super) address: u64,
@@ -281,7 +287,7 @@ pub struct LocalBytes<'region, K: RailKind> {
     region: PhantomData<&'region Region<K>>,
 }
 
-/// Bytes of the host's that a post copies at once: it needs no descriptor, so that any rail may have them.
+/// Bytes of host memory that a post copies at once: it needs no descriptor, so any rail may use them.
 #[derive(Clone, Copy, Debug)]
 pub struct HostBytes<'region> {
     address: u64,
@@ -348,7 +354,7 @@ impl HostBytes<'_> {
         true
     }
 
-    /// Puts bytes behind the first `offset` of them. False, and nothing happens, if they do not fit.
+    /// Copies bytes to `offset`. False, and nothing happens, if they do not fit.
     pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
         let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
         if fits {
@@ -365,7 +371,7 @@ impl HostBytes<'_> {
     }
 }
 
-/// Names a peer's region. A data key does not fit a control write, nor the other way round.
+/// The key of a peer's region. A data key cannot be used for a control write, nor the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteKey<K: RailKind> {
     number: u64,
@@ -386,10 +392,10 @@ impl<K: RailKind> RemoteKey<K> {
     }
 }
 
-/// Bytes of a peer's: an address as its `remote_base` or `target_address` said, and the key of its region.
+/// A peer's bytes: a target address from its `remote_base` or `target_address`, and the key of its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteBytes<K: RailKind> {
-    /// The first byte, as the peer names it.
+    /// The target address of the first byte.
     pub address: u64,
     /// The region's key.
     pub key: RemoteKey<K>,

@@ -1,7 +1,7 @@
-//! What is registered on one NIC, and how many operations of the NIC's touch each of them now.
+//! The registrations of one NIC, each with the number of operations in flight that use it.
 //!
-//! The table owns the registrations: one goes when its [`Region`](crate::Region) was given back or dropped, and nothing in flight
-//! touches it. A count without atomics is enough, since a NIC has one user at a time.
+//! The table owns the registrations. One closes when its [`Region`](crate::Region) was deregistered or dropped, and no operation in flight
+//! uses it. The counts need no atomics, since a NIC has one user at a time.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -15,61 +15,61 @@ use crate::keys::Keys;
 use crate::lock::Lock;
 use crate::memory::Memory;
 
-/// Slots of regions whose owners have dropped them, in whatever thread.
-pub(crate) type Bin = Lock<Vec<u32>>;
+/// Slots of regions that were dropped, in any thread.
+pub(crate) type Dropped = Lock<Vec<u32>>;
 
 /// The registrations of one NIC.
 #[derive(Debug)]
 pub(super) struct Regions {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    pub(super) bin: Arc<Bin>,
+    pub(super) dropped: Arc<Dropped>,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// What local operations name it by: a pointer of the provider's, which we never follow.
+    /// The local descriptor: a pointer of the provider's, which we never dereference.
     descriptor: *mut c_void,
-    /// What peers name it by; 0 while it is not registered.
+    /// The key for peers; 0 while it is not registered.
     key: u64,
-    /// Operations in flight that touch it.
+    /// Operations in flight that use it.
     in_flight: u32,
     registered: Option<Registered>,
-    /// It is to be registered when its rail opens again: its memory, and whether that is the data rail.
-    waits: Option<(Memory, bool)>,
+    /// The memory of a deferred registration, which is made when its rail opens again, and whether that is the data rail.
+    deferred: Option<(Memory, bool)>,
 }
 
-/// One registration, with a share of its memory.
+/// One registration, with a reference to its memory.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) handle: Handle<sys::fid_mr>, // Closes before the memory may go: keep it first.
     pub(super) memory: Memory,
     /// None where the provider chooses keys.
     pub(super) requested_key: Option<u64>,
-    /// Of the data rail, else of control.
+    /// Whether it is for the data rail, not the control rail.
     pub(super) of_data: bool,
 }
 
 impl Regions {
     pub(super) fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), bin: Arc::new(Bin::new(Vec::new())) }
+        Self { slots: Vec::new(), free: Vec::new(), dropped: Arc::new(Dropped::new(Vec::new())) }
     }
 
-    /// The slot of a new registration, with its descriptor and key; none when there are 2³² of them.
+    /// Inserts a registration with its descriptor and key. Returns its slot; fails when there are 2³² of them.
     pub(super) fn insert(
         &mut self,
         registered: Registered,
         (descriptor, key): (*mut c_void, u64),
     ) -> Result<u32, Registered> {
         let registered = Some(registered);
-        self.put(Slot { descriptor, key, in_flight: 0, registered, waits: None })
+        self.put(Slot { descriptor, key, in_flight: 0, registered, deferred: None })
             .map_err(|slot| slot.registered.expect("it was just put there"))
     }
 
-    /// The slot of memory that is registered when its rail opens again; none when there are 2³² of them.
-    pub(super) fn insert_waiting(&mut self, memory: Memory, of_data: bool) -> Option<u32> {
-        let (descriptor, waits) = (std::ptr::null_mut(), Some((memory, of_data)));
-        self.put(Slot { descriptor, key: 0, in_flight: 0, registered: None, waits }).ok()
+    /// Inserts a deferred registration. Returns its slot; none when there are 2³² of them.
+    pub(super) fn insert_deferred(&mut self, memory: Memory, of_data: bool) -> Option<u32> {
+        let (descriptor, deferred) = (std::ptr::null_mut(), Some((memory, of_data)));
+        self.put(Slot { descriptor, key: 0, in_flight: 0, registered: None, deferred }).ok()
     }
 
     fn put(&mut self, slot: Slot) -> Result<u32, Slot> {
@@ -86,7 +86,7 @@ impl Regions {
         }
     }
 
-    /// One more operation touches it: its descriptor. None: it is not registered (any more).
+    /// Counts one more operation, and returns the descriptor. None if the slot has no registration.
     #[inline(always)]
     pub(super) fn hold(&mut self, slot: u32) -> Option<*mut c_void> {
         let slot = self.slots.get_mut(slot as usize)?;
@@ -95,7 +95,7 @@ impl Regions {
         Some(slot.descriptor)
     }
 
-    /// An operation that touched it has ended, or was never posted.
+    /// An operation that used it has ended, or was not posted.
     #[inline(always)]
     pub(super) fn release(&mut self, slot: u32) {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return };
@@ -111,46 +111,46 @@ impl Regions {
         self.slots.get(slot as usize).map_or(0, |slot| slot.in_flight)
     }
 
-    /// Takes out what may be closed now, of the registrations without an owner.
+    /// Removes the dropped registrations that no operation uses.
     pub(super) fn take_dropped(&mut self) -> Vec<Registered> {
-        let mut bin = self.bin.lock();
-        if bin.is_empty() {
+        let mut dropped = self.dropped.lock();
+        if dropped.is_empty() {
             return Vec::new();
         }
         let mut taken = Vec::new();
-        bin.retain(|number| {
+        dropped.retain(|number| {
             let Some(slot) = self.slots.get_mut(*number as usize) else { return false };
             if slot.in_flight > 0 {
                 return true;
             }
             taken.extend(slot.registered.take());
-            slot.waits = None;
+            slot.deferred = None;
             self.free.push(*number);
             false
         });
         taken
     }
 
-    /// Takes out the registration in a slot, which then is another's. None while an operation touches it.
+    /// Removes the registration in a slot, and frees the slot. None while an operation uses it.
     pub(super) fn remove(&mut self, number: u32) -> Option<Registered> {
         let slot = self.slots.get_mut(number as usize).filter(|slot| slot.in_flight == 0)?;
         self.free.push(number);
-        slot.waits = None;
+        slot.deferred = None;
         slot.registered.take()
     }
 
-    /// What peers name it by; 0 while it is not registered.
+    /// The key for peers; 0 while it is not registered.
     pub(super) fn key(&self, slot: u32) -> u64 {
         self.slots.get(slot as usize).map_or(0, |slot| slot.key)
     }
 
-    /// Takes out all registrations of one rail, which are made anew when that opens again.
-    pub(super) fn take_until_open(&mut self, of_data: bool) -> Vec<Registered> {
+    /// Removes all registrations of one rail, and defers them until it opens again.
+    pub(super) fn defer(&mut self, of_data: bool) -> Vec<Registered> {
         let mut taken = Vec::new();
         for slot in &mut self.slots {
             let its = slot.registered.take_if(|registered| registered.of_data == of_data);
             if let Some(registered) = its {
-                slot.waits = Some((registered.memory.clone(), of_data));
+                slot.deferred = Some((registered.memory.clone(), of_data));
                 slot.key = 0;
                 taken.push(registered);
             }
@@ -158,16 +158,16 @@ impl Regions {
         taken
     }
 
-    /// The memory that waits for a rail, with its slots.
-    pub(super) fn waiting(&self, of_data: bool) -> Vec<(u32, Memory)> {
-        let waits = (0..).zip(&self.slots).filter_map(|(number, slot)| {
-            let (memory, its) = slot.waits.as_ref()?;
+    /// The deferred registrations of a rail, with their slots.
+    pub(super) fn deferred(&self, of_data: bool) -> Vec<(u32, Memory)> {
+        let deferred = (0..).zip(&self.slots).filter_map(|(number, slot)| {
+            let (memory, its) = slot.deferred.as_ref()?;
             (*its == of_data).then(|| (number, memory.clone()))
         });
-        waits.collect()
+        deferred.collect()
     }
 
-    /// What waited in this slot is registered now.
+    /// Completes a deferred registration.
     pub(super) fn fill(
         &mut self,
         slot: u32,
@@ -175,19 +175,19 @@ impl Regions {
         (descriptor, key): (*mut c_void, u64),
     ) {
         if let Some(slot) = self.slots.get_mut(slot as usize) {
-            (slot.registered, slot.waits) = (Some(registered), None);
+            (slot.registered, slot.deferred) = (Some(registered), None);
             (slot.descriptor, slot.key) = (descriptor, key);
         }
     }
 
-    /// Takes out all registrations of one rail. Their slots stay taken: their owners have not given them back.
+    /// Removes all registrations of one rail. Their slots stay in use, since their `Region`s still exist.
     pub(super) fn take_all(&mut self, of_data: bool) -> Vec<Registered> {
         let its =
             |slot: &mut Slot| slot.registered.take_if(|registered| registered.of_data == of_data);
         self.slots.iter_mut().filter_map(its).collect()
     }
 
-    /// Leaks all: they stay registered, with their memory.
+    /// Leaks all registrations with their memory.
     pub(super) fn leak(&mut self) {
         for slot in &mut self.slots {
             let _leaked = ManuallyDrop::new(slot.registered.take());
@@ -196,13 +196,13 @@ impl Regions {
 }
 
 impl Registered {
-    /// Closes it. If that fails it leaks with its key and its memory: a peer may still reach them.
+    /// Closes it. If that fails it leaks with its key and its memory, which a peer may still access.
     pub(super) fn close(self, keys: &mut Keys) -> Result<(), FabricError> {
         let mut kept = ManuallyDrop::new(self);
         kept.handle.close()?;
         let Self { requested_key, .. } = ManuallyDrop::into_inner(kept);
         if let Some(key) = requested_key {
-            keys.give_back(key);
+            keys.release(key);
         }
         Ok(())
     }

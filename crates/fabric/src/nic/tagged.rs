@@ -1,4 +1,4 @@
-//! Messages with tags, on either rail: fi_tagged(3). They carry what one-sided writes carry where a provider has none.
+//! Tagged messages, on either rail: fi_tagged(3). They replace one-sided writes where a provider has none.
 
 use libfabric_sys as sys;
 
@@ -10,7 +10,7 @@ use super::region::LocalBytes;
 use crate::error::{Call, FabricError};
 use crate::kind::RailKind;
 
-/// The tags that a receive takes: all bits but the ignored ones have to be equal.
+/// The tags that a receive matches: all bits except the ignored ones have to be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tags {
     /// The tag.
@@ -20,7 +20,7 @@ pub struct Tags {
 }
 
 impl Tags {
-    /// This tag alone.
+    /// Exactly this tag.
     #[must_use]
     pub const fn only(tag: u64) -> Self {
         Self { tag, ignore: 0 }
@@ -31,8 +31,7 @@ impl Tags {
 }
 
 impl Nic {
-    /// Sends `local` to a tagged receive of the peer's, on the rail of its kind. Its completion says at least that the buffer is free
-    /// again.
+    /// Sends `local` to a tagged receive of the peer, on the rail of its kind. The completion means at least that the buffer can be reused.
     ///
     /// # Errors
     ///
@@ -64,11 +63,11 @@ impl Nic {
             )
         };
         self.rail_mut::<K>().posts.sends += u64::from(code == 0);
-        self.begun(CALL, begun.index, code)
+        self.finish(CALL, begun.index, code)
     }
 
-    /// Posts `local` as room for one message with such a tag, of any peer, on the rail of its kind. It ends when that has come, or when it
-    /// is [cancelled](Nic::cancel).
+    /// Posts `local` as the buffer of a receive for one message with a matching tag from any peer, on the rail of its kind. It ends when
+    /// the message has arrived, or when it is [cancelled](Nic::cancel).
     ///
     /// # Errors
     ///
@@ -99,6 +98,6 @@ impl Nic {
             )
         };
         self.rail_mut::<K>().posts.receives += u64::from(code == 0);
-        self.begun(CALL, begun.index, code)
+        self.finish(CALL, begun.index, code)
     }
 }

@@ -106,7 +106,7 @@ impl Pair {
         let names = [nic.data_name().to_vec(), nic.control_name().to_vec()];
         let mut peer = |name: &[u8]| {
             let names = bootstrap.all_gather(name, wait)?;
-            nic.join(&names[1 - bootstrap.rank()]).map_err(broken)
+            nic.add_peer(&names[1 - bootstrap.rank()]).map_err(broken)
         };
         let (data_peer, control_peer) = (peer(&names[0])?, peer(&names[1])?);
         let mut pair = Self {
