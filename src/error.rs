@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flow_fails_of_is_said_in_its_own_words() {
+    fn a_flows_fault_keeps_its_sentence() {
         let line = Line::new(4);
         let violations = [
             Violation::AdvertLine,
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libfabric_says_is_said_in_its_own_words() {
+    fn libfabrics_error_keeps_its_sentence() {
         let error =
             CompletionError { errno: 5, provider_errno: 104, text: "reset by \"peer\"".into() };
         assert_eq!(Failed::from(&error).to_string(), error.to_string());

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_does_not_fit_is_cut_and_its_length_told() {
+    fn a_text_that_does_not_fit_is_cut_and_its_length_returned() {
         let mut place = [c_char::MAX; 64];
         // SAFETY: there is room for 16 bytes.
         let whole = unsafe { ironrail_explain(place.as_mut_ptr(), 16) };
@@ -43,9 +43,9 @@ mod tests {
         assert_eq!(place[15], 0);
         assert!(
             place[16..].iter().all(|byte| *byte == c_char::MAX),
-            "nothing goes beyond the room"
+            "nothing is written past the buffer"
         );
-        // SAFETY: no room is asked for.
+        // SAFETY: a buffer of 0 bytes is allowed.
         assert!(unsafe { ironrail_explain(ptr::null_mut(), 0) } > 1000);
     }
 

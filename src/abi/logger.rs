@@ -157,7 +157,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_same_logger_again_takes_no_memory() {
+    fn the_same_logger_again_allocates_nothing() {
         install(Some(variadic(capture)));
         let place = CURRENT.0.load(Ordering::Acquire);
         install(Some(variadic(capture)));

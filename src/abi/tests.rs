@@ -288,7 +288,7 @@ fn every_table_has_one_word_as_its_name() {
 
 /// docs/protocol.md says of every entry whether it is there, in the table's order.
 #[test]
-fn the_page_says_which_entries_are_there() {
+fn the_page_lists_which_entries_are_there() {
     let table = &v12::ncclNetPlugin_v12;
     macro_rules! entries {
         ($($name:literal $field:ident),* $(,)?) => {
@@ -312,7 +312,7 @@ fn the_page_says_which_entries_are_there() {
         let is_there = cells.next()? == "there";
         Some((name, is_there))
     };
-    let said: Vec<_> = section.lines().filter_map(row).collect();
+    let on_page: Vec<_> = section.lines().filter_map(row).collect();
     let there: Vec<_> = entries.into_iter().map(|(name, there)| (name.to_owned(), there)).collect();
-    assert_eq!(said, there);
+    assert_eq!(on_page, there);
 }

@@ -10,7 +10,7 @@ use super::entry::{self, connection};
 use super::guard::{guard, guard_setup};
 use super::table::net_table;
 
-/// What NCCL finds when it looks for a v10 plugin.
+/// The symbol that NCCL loads for version 10.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v10: NetV10 = net_table!(NetV10 {

@@ -8,7 +8,7 @@ use super::entry;
 use super::table::net_table;
 use super::v9::narrow_devices;
 
-/// What NCCL finds when it looks for a v11 plugin.
+/// The symbol that NCCL loads for version 11.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v11: NetV11 = net_table!(NetV11 {

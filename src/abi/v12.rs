@@ -4,7 +4,7 @@ use net_abi::NetV12;
 
 use super::table::net_table;
 
-/// What NCCL finds when it looks for a v12 plugin.
+/// The symbol that NCCL loads for version 12.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v12: NetV12 = net_table!(NetV12 {

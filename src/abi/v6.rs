@@ -10,7 +10,7 @@ use super::guard::guard_setup;
 use super::table::net_table;
 use super::v8::MAX_RECVS;
 
-/// What NCCL finds when it looks for a v6 plugin.
+/// The symbol that NCCL loads for version 6.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v6: NetV6 = net_table!(NetV6 {

@@ -10,7 +10,7 @@ use super::object;
 use super::table::net_table;
 use super::v8::MAX_RECVS;
 
-/// What NCCL finds when it looks for a v7 plugin.
+/// The symbol that NCCL loads for version 7.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v7: NetV7 = net_table!(NetV7 {

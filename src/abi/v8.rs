@@ -11,7 +11,7 @@ use super::entry::{self, connection, transfer};
 use super::guard::guard;
 use super::table::net_table;
 
-/// What NCCL finds when it looks for a v8 plugin.
+/// The symbol that NCCL loads for version 8.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v8: NetV8 = net_table!(NetV8 {

@@ -12,7 +12,7 @@ use super::guard::{guard, guard_setup};
 use super::table::net_table;
 use crate::error::{Cause, List};
 
-/// What NCCL finds when it looks for a v9 plugin.
+/// The symbol that NCCL loads for version 9.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v9: NetV9 = net_table!(NetV9 {

@@ -42,7 +42,7 @@ impl Display for Cause {
             Self::NullAddress { len } => write!(f, "{len} bytes at a null address"),
             Self::GroupOfVersion { count, most } => write!(
                 f,
-                "a group of {count} receives, where this version of the API takes 1 to {most}"
+                "a group of {count} receives, where this version of the API allows 1 to {most}"
             ),
             Self::GroupOfDevice { count, most } => write!(
                 f,
@@ -70,7 +70,7 @@ impl Display for Cause {
             }
             Self::MemoryKind(kind) => write!(
                 f,
-                "memory of type {kind}, where this call takes {PTR_HOST} (host) or {PTR_CUDA} (CUDA)"
+                "memory of type {kind}, where this call allows {PTR_HOST} (host) or {PTR_CUDA} (CUDA)"
             ),
             Self::NoDmabuf(descriptor) => write!(f, "{descriptor} is no DMA-BUF descriptor"),
             Self::OutsideOfRegion { address, len } => {
@@ -151,7 +151,7 @@ impl Display for Cause {
                 write!(
                     f,
                     "{len} bytes at {address:#x} were given as GPU memory, and the byte at {at:#x} is not: \
-                     CUDA's driver knows no device's allocation there"
+                     CUDA's driver has no device allocation there"
                 )
             }
             Self::SpansTwoGpus { address, len, first, last } => write!(

@@ -66,8 +66,8 @@ impl Comm {
         }
     }
 
-    /// Opens a send request, and returns the line for its id: the message's record, and a serial number that tells successive messages of
-    /// one record apart.
+    /// Opens a send request, and returns the line for its id: the message's record, and a serial number that distinguishes successive
+    /// messages of one record.
     #[inline]
     pub(super) fn sent(&mut self, record: MessageId, inline: bool, now: Moment) -> u16 {
         self.tally.inline(inline);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_known_until_its_end_is_told() {
+    fn a_request_is_open_until_its_end_is_reported() {
         let mut comm = comm();
         let (first, second) =
             (comm.sent(MessageId::new(3), true, NOW), comm.sent(MessageId::new(4), true, NOW));

@@ -325,7 +325,7 @@ impl Perform<Flow> for Executor {
         };
         match posted {
             Ok(Posted::Accepted) => {
-                peer.taken();
+                peer.accepted();
                 true
             }
             Ok(Posted::Full) => false,
@@ -358,7 +358,7 @@ impl Perform<Flow> for Executor {
             Ok(Posted::Accepted) if trial => true,
             Ok(Posted::Accepted) => {
                 if let Some(peer) = self.peer_mut(channel) {
-                    peer.taken();
+                    peer.accepted();
                 }
                 true
             }
@@ -413,7 +413,7 @@ impl Perform<Flow> for Executor {
         let region = named(&self.regions, &self.landing, source.region);
         if let Some(place) = region.and_then(|region| region.host_bytes(source.address, bytes)) {
             let copied = place.copy_to_pages(self.memory.unit(shadow).pages(), offset);
-            assert!(copied, "a shadow has room for what it was told to take");
+            assert!(copied, "a shadow has room for the payload");
         }
     }
 
@@ -437,7 +437,7 @@ impl Perform<Flow> for Executor {
                 {
                     let unit = &*memory.unit(inbox);
                     let copied = place.fill_from_pages(unit.pages(), unit.offset(word));
-                    assert!(copied, "a payload lies inside of its inbox");
+                    assert!(copied, "a payload is inside of its inbox");
                 }
             }
             Place::Parked(parked) => {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_learnt_from_one_connection_and_said_by_all_of_the_process() {
+    fn a_rank_learnt_on_one_channel_names_the_whole_process() {
         let mut known = KnownProcesses::default();
         let (mut receiver, sender) = (known.peer_name(&identity(5)), known.peer_name(&identity(5)));
         let other = known.peer_name(&identity(6));
@@ -139,16 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_process_with_several_ranks_only_the_connection_that_is_waited_on_says_which() {
+    fn of_a_process_with_several_ranks_only_the_channel_that_received_one_has_its_name() {
         let mut known = KnownProcesses::default();
         let mut peers = [0, 1, 2].map(|_| known.peer_name(&identity(5)));
         peers[0].set_rank(3);
         peers[1].set_rank(-4);
         peers[0].set_rank(3);
-        let said = peers.map(|peer| peer.to_string());
+        let names = peers.map(|peer| peer.to_string());
         let process = "process 5 on here";
         assert_eq!(
-            said,
+            names,
             [format!("rank 3, {process}"), format!("rank -4, {process}"), process.to_owned()]
         );
     }

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_wrong_is_told_and_never_none_again() {
+    fn a_wrong_count_is_reported_and_never_zero_again() {
         let mut in_flight = InFlight::default();
         in_flight.begin(1);
         assert!(!in_flight.end(2));

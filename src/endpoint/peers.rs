@@ -82,7 +82,7 @@ impl Peer {
 
     /// The provider accepted a post on a control rail.
     #[inline]
-    pub(super) fn taken(&mut self) {
+    pub(super) fn accepted(&mut self) {
         self.refused_since = None;
     }
 

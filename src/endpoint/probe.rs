@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_or_fails_is_absent_but_for_the_plain_write() {
+    fn what_is_refused_or_fails_is_absent_except_for_the_first_write() {
         let refusal = FabricError::NO_RAIL;
         for (index, wrong) in ALL.into_iter().enumerate() {
             for by_post in [true, false] {
@@ -274,17 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_calls_does_not_count() {
+    fn time_without_calls_does_not_count() {
         let mut now = Instant::now();
         let mut probe = Probe::new(now);
         assert_eq!(probe.step(now), Step::Post(Attempt::Write));
         probe.posted();
         now += Duration::from_secs(3600);
-        assert_eq!(probe.step(now), Step::Wait, "it was the caller who was away");
+        assert_eq!(probe.step(now), Step::Wait, "the pause was the caller's");
     }
 
     #[test]
-    fn the_end_of_an_attempt_that_is_over_says_nothing_of_the_next() {
+    fn the_end_of_an_earlier_attempt_is_ignored() {
         let now = Instant::now();
         let mut probe = Probe::new(now);
         goes_well(&mut probe, now, Attempt::Write);

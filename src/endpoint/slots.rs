@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_value_has_no_name_until_the_next_one_takes_its_slot() {
+    fn a_hidden_value_has_no_id_until_its_slot_is_reused() {
         let mut slots = Slots::new(8).named(ObjectKind::Region, 5);
         let slot = slots.insert_with(|_, _| "first").unwrap();
         let name = |generation| ObjectId::new(ObjectKind::Region, 5, generation, slot, 0).raw();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_nothing_more_until_a_slot_is_freed() {
+    fn a_full_table_accepts_nothing_until_a_slot_is_freed() {
         let mut slots = Slots::new(2);
         assert_eq!(slots.insert_with(|_, _| 1), Some(0));
         assert_eq!(slots.insert_with(|_, _| 2), Some(1));

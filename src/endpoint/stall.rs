@@ -1,7 +1,7 @@
 //! Stall reports: checks regularly whether a request has waited for long, queries the peer's progress, and logs which side is late.
 //!
 //! ```text
-//!  NCCL's poll ── a look is due ──▶ the request that waits longest ── ¾ of the bound ─▶ QUERY about its connection
+//!  NCCL's poll ── a check is due ──▶ the request that waits longest ── ¾ of the bound ─▶ QUERY about its connection
 //!                                                                  └─ the bound, and STATUS or silence ─▶ one WARN
 //!  the keeper ── requests are open, and NCCL has not polled ─▶ one WARN
 //! ```
@@ -162,16 +162,17 @@ impl Endpoint {
             return;
         }
         let fresh = waiter.waited.min(bound / 2).max(CHECK_MIN);
-        let told = waiter.channel.and_then(|channel| self.core.peer_report(channel, fresh));
-        let of = |told: &PeerReport| told.about.map(|(_, about)| about.name.slot) == waiter.slot;
-        let is_told = told.is_some_and(|told| waiter.slot.is_none() || of(&told));
+        let report = waiter.channel.and_then(|channel| self.core.peer_report(channel, fresh));
+        let of =
+            |report: &PeerReport| report.about.map(|(_, about)| about.name.slot) == waiter.slot;
+        let is_reported = report.is_some_and(|report| waiter.slot.is_none() || of(&report));
         let silent = waiter.channel.map(|channel| self.core.silence(channel));
-        if !is_told && let Some(channel) = waiter.channel {
+        if !is_reported && let Some(channel) = waiter.channel {
             self.core.query_progress(channel, waiter.slot);
         }
         let is_silent = silent.map_or(waiter.waited >= SILENT, |silent| silent >= SILENT);
-        if waiter.waited >= bound && (is_told || is_silent) && may_report() {
-            let stall = self.stall(&waiter, told.filter(|_| is_told), is_silent, others);
+        if waiter.waited >= bound && (is_reported || is_silent) && may_report() {
+            let stall = self.stall(&waiter, report.filter(|_| is_reported), is_silent, others);
             log::warn!("{stall}");
         }
     }
@@ -221,7 +222,7 @@ impl Endpoint {
     fn stall(
         &self,
         waiter: &Waiter,
-        told: Option<PeerReport>,
+        report: Option<PeerReport>,
         silent: bool,
         others: usize,
     ) -> Stall {
@@ -234,14 +235,14 @@ impl Endpoint {
             ..ConnectionState::default()
         };
         let here = flow.map_or(met, |flow| flow.connection_state());
-        let about = told.and_then(|told| told.about).map(|(_, about)| about);
+        let about = report.and_then(|report| report.about).map(|(_, about)| about);
         let about = about.filter(|about| Some(about.name.slot) == slot);
-        let idle = told.map_or(Duration::ZERO, |told| told.idle);
+        let idle = report.map_or(Duration::ZERO, |report| report.idle);
         let counts = channel.and_then(|channel| self.core.account(channel));
         let counts = counts.map(|account| account.counts);
-        let missing = counts.zip(told).and_then(|(ours, told)| {
+        let missing = counts.zip(report).and_then(|(ours, report)| {
             let behind = |rail: &u8| {
-                let sent = told.counts.completed.get(*rail);
+                let sent = report.counts.completed.get(*rail);
                 sent.wrapping_sub(ours.seen.get(*rail)).cast_signed() > 0
             };
             (0..16).find(behind)
@@ -364,11 +365,11 @@ impl Endpoint {
 
 /// Whether the last report is long enough ago.
 fn may_report() -> bool {
-    static SAID: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    let may = said.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
+    static LAST_REPORT: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST_REPORT.lock().unwrap_or_else(PoisonError::into_inner);
+    let may = last.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
     if may {
-        *said = Some(Instant::now());
+        *last = Some(Instant::now());
     }
     may
 }
@@ -400,7 +401,7 @@ mod tests {
     const LONG: Duration = s(5);
 
     #[test]
-    fn a_refused_call_waits_until_one_succeeds_or_nobody_repeats_it() {
+    fn a_refused_call_waits_until_one_succeeds_or_it_is_not_repeated() {
         let mut seen = WaitTracker::default();
         seen.refused();
         assert_eq!(seen.waited(0, s(1), LONG), s(0));
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(seen.waited(0, s(5), LONG), s(0), "another message");
         seen.refused();
         assert_eq!(seen.waited(0, s(7), LONG), s(2));
-        assert_eq!(seen.waited(0, s(9), LONG), s(0), "nobody asks any more");
+        assert_eq!(seen.waited(0, s(9), LONG), s(0), "the call is not repeated");
     }
 
     #[test]
@@ -435,18 +436,18 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_polls_is_no_wait() {
+    fn time_without_polls_is_no_wait() {
         let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
         let mut watch = StallWatch::new(s(8));
         assert!(watch.is_due(at(0)));
         let first = watch.begin_check(at(1000));
         assert!(!watch.is_due(at(1999)) && watch.is_due(at(2000)));
         assert_eq!(watch.begin_check(at(2000)) - first, s(1));
-        assert_eq!(watch.begin_check(at(60_000)) - first, s(3), "a pause counts as two looks");
+        assert_eq!(watch.begin_check(at(60_000)) - first, s(3), "a pause counts as two intervals");
     }
 
     #[test]
-    fn without_a_bound_looks_find_nothing() {
+    fn without_a_bound_checks_find_nothing() {
         assert_eq!(StallWatch::new(Duration::ZERO).bound, None);
     }
 }

@@ -135,7 +135,7 @@ pub(super) const ROWS: &[Row] = &[
 pub(super) fn of(
     protocol: u32,
     version: u32,
-    said: impl Fn(OptionName) -> OptionState,
+    state: impl Fn(OptionName) -> OptionState,
 ) -> Result<&'static Row, Doubt> {
     let Some(row) = ROWS.iter().find(|row| row.protocol == protocol) else {
         return Err(Doubt::Protocol(protocol));
@@ -148,7 +148,7 @@ pub(super) fn of(
         return Err(Doubt::Version(row, version));
     }
     for need in needs {
-        let OptionState { set, read } = said(need.option);
+        let OptionState { set, read } = state(need.option);
         match (need.check, set, read) {
             (Check::Read, _, Some(false)) | (Check::Set, true, Some(false) | None) => {}
             (Check::Set, false, _) => return Err(Doubt::Refused(need.name)),
@@ -161,10 +161,10 @@ pub(super) fn of(
 
 /// Whether the completions of a rail prove arrival. Logs the reason at debug level.
 pub(super) fn is_proven<K: RailKind>(library: &Library, info: &Info, nic: &Nic) -> bool {
-    let said =
+    let state =
         |name| OptionState { set: nic.is_set::<K>(name), read: nic.flag::<K>(library, name) };
     let (provider, domain) = (info.provider(), info.domain_name());
-    match of(info.protocol(), info.protocol_version(), said) {
+    match of(info.protocol(), info.protocol_version(), state) {
         Ok(row) => {
             log::debug!("{provider} {domain}: completions of writes prove arrival, by {row}");
             true
@@ -183,7 +183,7 @@ pub(super) fn is_proven<K: RailKind>(library: &Library, info: &Info, nic: &Nic) 
 pub(super) enum Doubt {
     /// No row has this protocol.
     Protocol(u32),
-    /// The row says so.
+    /// The row's verdict.
     Row(&'static Row),
     /// The row has other versions.
     Version(&'static Row, u32),
@@ -282,8 +282,8 @@ mod tests {
         _ => OptionState { set: true, read: None },
     };
 
-    fn doubt(protocol: u32, version: u32, said: impl Fn(OptionName) -> OptionState) -> String {
-        of(protocol, version, said).unwrap_err().to_string()
+    fn doubt(protocol: u32, version: u32, state: impl Fn(OptionName) -> OptionState) -> String {
+        of(protocol, version, state).unwrap_err().to_string()
     }
 
     #[test]
@@ -328,9 +328,10 @@ mod tests {
         let (emulated, shared) = ("FI_OPT_EFA_EMULATED_WRITE", "FI_OPT_SHARED_MEMORY_PERMITTED");
         for set in [false, true] {
             for read in [None, Some(false), Some(true)] {
-                let with = |wrong, said| move |name| if name == wrong { said } else { GOOD(name) };
-                let said = OptionState { set, read };
-                let of_writes = of(EFA, 4, with(EfaEmulatedWrite, said)).map(|row| row.protocol);
+                let with =
+                    |wrong, state| move |name| if name == wrong { state } else { GOOD(name) };
+                let state = OptionState { set, read };
+                let of_writes = of(EFA, 4, with(EfaEmulatedWrite, state)).map(|row| row.protocol);
                 match read {
                     Some(false) => assert_eq!(of_writes.unwrap(), EFA),
                     Some(true) => {
@@ -343,7 +344,7 @@ mod tests {
                     }
                 }
                 let of_memory =
-                    of(EFA, 4, with(SharedMemoryPermitted, said)).map(|row| row.protocol);
+                    of(EFA, 4, with(SharedMemoryPermitted, state)).map(|row| row.protocol);
                 match (set, read) {
                     (false, _) => {
                         let expected = format!("{shared} cannot be set to false");
@@ -361,14 +362,14 @@ mod tests {
 
     /// Otherwise the requirement could never be met.
     #[test]
-    fn each_option_that_has_to_be_set_is_asked_of_every_data_rail() {
+    fn each_option_that_has_to_be_set_is_set_on_every_data_rail() {
         use super::super::options::PROVIDER_OPTIONS;
         for need in ROWS.iter().flat_map(Row::needs).filter(|need| need.check == Check::Set) {
-            let asked = PROVIDER_OPTIONS.iter().any(|asked| {
-                asked.option.name == need.option
-                    && asked.option.value == fabric::OptionValue::Flag(false)
+            let is_set = PROVIDER_OPTIONS.iter().any(|row| {
+                row.option.name == need.option
+                    && row.option.value == fabric::OptionValue::Flag(false)
             });
-            assert!(asked, "{}", need.name);
+            assert!(is_set, "{}", need.name);
         }
     }
 }

@@ -309,7 +309,7 @@ impl Texts {
     }
 
     fn parsed(&self, name: &str) -> Result<Value, StartError> {
-        let setting = setting(name).expect("the macro that asks made the table");
+        let setting = setting(name).expect("the same macro made the table");
         let text = self.0.get(name).map_or(setting.default, String::as_str);
         let refused = || StartError::Setting { setting, given: text.to_owned() };
         setting.kind.parse(text).ok_or_else(refused)

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_made_device_has_all_rails_and_stands_behind_those_found() {
+    fn a_made_device_has_all_rails_and_comes_after_those_found() {
         let devices = three();
         assert_eq!(devices.count(), 3);
         assert_eq!(devices.make(&[0, 1]).unwrap(), 3);

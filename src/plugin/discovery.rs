@@ -25,10 +25,7 @@ pub(crate) struct Discovery {
     /// The topology file for NCCL, where it needs one.
     pub(crate) hint: Option<Hint>,
     /// The provider, and why this one.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "said in the log by then; tests read it here")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "logged by then; tests read it here"))]
     pub(crate) chosen_because: String,
 }
 
@@ -56,18 +53,18 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
 /// only.
 fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartError> {
     let filtered = config.provider_variable("FI_PROVIDER").is_some();
-    let look = |protocol| {
+    let query_provider = |protocol| {
         let infos = find(library, &query(config, config.provider.clone(), protocol))?;
         let candidates: Vec<_> = infos.iter().map(candidate).collect();
         let choice = selection::choose(&candidates, config.provider.as_deref(), filtered);
         Ok((Listed { infos, candidates, protocol }, choice))
     };
-    let (first, choice) = look(config.protocol.unwrap_or_default())?;
+    let (first, choice) = query_provider(config.protocol.unwrap_or_default())?;
     if let Some(choice) = choice {
         return Ok((first, choice));
     }
     if config.protocol.is_none()
-        && let (listed, Some(choice)) = look(Protocol::Sendrecv)?
+        && let (listed, Some(choice)) = query_provider(Protocol::Sendrecv)?
     {
         return Ok((listed, choice));
     }
@@ -425,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_is_not_there_is_told_which_are() {
+    fn an_error_about_a_missing_provider_lists_those_offered() {
         let sentence = sentence(&[("IRONRAIL_PROVIDER", "cxi")]);
         assert!(
             sentence.starts_with("IRONRAIL_PROVIDER=cxi is not available: libfabric"),
@@ -435,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_that_is_not_there_is_told_which_are() {
+    fn an_error_about_a_missing_rail_lists_those_offered() {
         let sentence =
             sentence(&[("IRONRAIL_PROVIDER", "sockets"), ("IRONRAIL_RAILS", "lo,eth77")]);
         assert!(
@@ -446,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_are_taken_by_address_as_they_were_named() {
+    fn rails_are_used_by_address_as_they_were_named() {
         for provider in ["tcp;ofi_rxm", "sockets"] {
             let found = rails(&[
                 ("IRONRAIL_PROVIDER", provider),

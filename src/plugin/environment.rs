@@ -34,7 +34,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         name: "FI_EFA_FORK_SAFE",
         value: "1",
         provider: "efa",
-        doc: "Frameworks fork for their data loaders. With a kernel or an rdma-core that does not copy pinned pages at a fork the provider aborts the process there, unless it was told to make its memory safe for it; with newer ones (Linux 5.13, rdma-core 38) this changes nothing.",
+        doc: "Frameworks fork for their data loaders. With a kernel or an rdma-core that does not copy pinned pages at a fork the provider aborts the process there, unless this variable makes its memory safe for it; with newer ones (Linux 5.13, rdma-core 38) this changes nothing.",
     },
     ProviderVariable {
         name: "FI_OFI_RXM_MSG_RX_SIZE",
@@ -52,7 +52,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         name: "FI_NET_STAGING_SBUF_SIZE",
         value: "0",
         provider: "net",
-        doc: "Else what finds no room in a full socket is copied into a buffer of the provider's, and said to be sent: there it waits for the next poll, which may never come after a rank's last message.",
+        doc: "Otherwise bytes that do not fit into a full socket are copied into a buffer of the provider's and reported as sent: they wait there for the next poll, which may never come after a rank's last message.",
     },
     ProviderVariable {
         name: "FI_TCP_STAGING_SBUF_SIZE",
@@ -64,7 +64,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         name: "FI_TCP_MAX_RX_SIZE",
         value: "128",
         provider: "tcp",
-        doc: "Room in each of the 1,024 descriptors of an endpoint for a tagged message that comes before its receive, 16 KiB by default since libfabric 1.20: 17 MiB per endpoint, cleared at its first operation, and the plugin sends no tagged messages. Longer ones are still taken, into memory that is allocated for each.",
+        doc: "Room in each of the 1,024 descriptors of an endpoint for a tagged message that comes before its receive, 16 KiB by default since libfabric 1.20: 17 MiB per endpoint, cleared at its first operation, and the plugin sends no tagged messages. Longer ones still arrive, in memory that is allocated for each.",
     },
 ];
 
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_provider_that_may_be_chosen_gets_what_it_wants() {
+    fn every_provider_that_may_be_chosen_gets_its_variables() {
         assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "cxi")]), ["FI_CXI_ENABLE_WRITEDATA"]);
         assert_eq!(
             missing_with(&[("IRONRAIL_PROVIDER", "tcp;ofi_rxm")]),

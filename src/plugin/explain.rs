@@ -56,7 +56,7 @@ fn device(known: &Known) -> Object {
 fn rail(rail: &RailPlan) -> Object {
     let info = &rail.info;
     let mode = info.region_mode();
-    let asked = [
+    let modes = [
         (mode.bind_to_endpoint, "endpoint"),
         (mode.virtual_addresses, "virtual addresses"),
         (mode.provider_keys, "provider's keys"),
@@ -64,7 +64,7 @@ fn rail(rail: &RailPlan) -> Object {
         (mode.allocated, "allocated"),
         (mode.device_memory, "device memory"),
     ];
-    let asked: Vec<_> = asked.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    let modes: Vec<_> = modes.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     Object::new()
         .text("interface", &rail.interface)
         .text("address", &rail.address)
@@ -74,7 +74,7 @@ fn rail(rail: &RailPlan) -> Object {
         .maybe("speed_mbps", rail.nic.speed_mbps)
         .maybe("pci_path", rail.pci_path.as_deref())
         .flag("device_memory", info.device_memory())
-        .text("registration", asked.join(", "))
+        .text("registration", modes.join(", "))
         .number("immediate_bytes", info.immediate_bytes() as u64)
         .number("inject_bytes", info.inject_bytes() as u64)
         .text("largest_write", info.max_message())

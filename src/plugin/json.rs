@@ -68,7 +68,7 @@ fn quoted(text: &str) -> String {
             '\n' => quoted.push_str("\\n"),
             control if control < ' ' => {
                 let written = write!(quoted, "\\u{:04x}", u32::from(control));
-                debug_assert!(written.is_ok(), "a string takes everything");
+                debug_assert!(written.is_ok(), "writing to a string never fails");
             }
             other => quoted.push(other),
         }

@@ -392,8 +392,8 @@ fn plugin() -> Result<&'static Plugin> {
 /// Why the start failed. Logged the first time only.
 fn start_failure(failure: &StartError) -> Error {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let said = LOGGED.swap(true, Ordering::Relaxed) || matches!(failure, StartError::Panicked);
-    Error { logged: said, ..failure.into() }
+    let logged = LOGGED.swap(true, Ordering::Relaxed) || matches!(failure, StartError::Panicked);
+    Error { logged, ..failure.into() }
 }
 
 /// The error behind [`Cause::NotStarted`].

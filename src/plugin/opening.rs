@@ -24,13 +24,13 @@ pub(super) fn open_in_class(
     class: Option<TrafficClass>,
 ) -> Result<(Vec<Opened>, Capabilities)> {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    let Some(asked) = class else { return open(device, None) };
+    let Some(requested) = class else { return open(device, None) };
     open(device, class).or_else(|error| {
         let opened = open(device, None)?;
         if !WARNED.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "the traffic class of the communicator (DSCP {}) is not used: {}",
-                asked.dscp(),
+                requested.dscp(),
                 error
             );
         }
@@ -141,9 +141,9 @@ fn log_refused_class(error: FabricError) {
 /// Logs once where a provider emulates writes by two-sided messages.
 fn warn_of_emulated_writes(device: &Device, info: &Info, nic: &Nic) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let asked = family(info) == "efa";
+    let is_efa = family(info) == "efa";
     let name = OptionName::EfaEmulatedWrite;
-    let emulated = asked && nic.flag::<Data>(device.library(), name) == Some(true);
+    let emulated = is_efa && nic.flag::<Data>(device.library(), name) == Some(true);
     if emulated && !LOGGED.swap(true, Ordering::Relaxed) {
         log::warn!(
             "{} emulates writes by messages, which is slow: the device has no RDMA writes, or FI_EFA_USE_DEVICE_RDMA=0 turns them off",

@@ -70,7 +70,7 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         doc: Doc {
             name: "FI_OPT_CUDA_API_PERMITTED = false",
             why: "The provider's progress runs in NCCL's threads, for one of which kernels wait: a call of CUDA's that waits for a kernel there never ends.",
-            refused: "The provider reaches GPU memory by such calls alone. It is tried at the start: NCCL learns that the device takes host memory only, and the log says why.",
+            refused: "The provider can access GPU memory only by such calls. This is tried at the start: the device then has host memory only for NCCL, and the log says why.",
         },
     },
     ProviderOption {
@@ -81,7 +81,7 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         with_gpu_memory: false,
         doc: Doc {
             name: "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = true",
-            why: "NCCL's LL and LL128 poll flags inside the bytes that land, and EFA's packets overtake each other unless they are kept from it.",
+            why: "NCCL's LL and LL128 poll flags inside the received bytes, and EFA's packets overtake each other without this option.",
             refused: "The device cannot. It is tried at the start: NCCL_PROTO is set to Simple where it is unset.",
         },
     },
@@ -117,12 +117,12 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_EMULATED_WRITE",
-        why: "Can only be read. It is, when a rail opens (below); where writes are emulated by messages, one line in the log says that this is slow.",
+        why: "Read-only. It is read when a rail opens (below); if writes are emulated by messages, the log warns once that this is slow.",
     },
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_USE_DEVICE_RDMA",
-        why: "True wherever the device has it, since the API asked for is 1.18 or newer; set to true it would contradict a user's FI_EFA_USE_DEVICE_RDMA=0 and fail.",
+        why: "True wherever the device has it, since the requested API is 1.18 or newer; set to true it would contradict a user's FI_EFA_USE_DEVICE_RDMA=0 and fail.",
     },
     LeftAlone {
         provider: "efa",
@@ -132,17 +132,17 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_HOMOGENEOUS_PEERS",
-        why: "Leaves out a handshake, and then the target of a write must know the writer's address before it: rails learn of their peers as these connect.",
+        why: "Skips a handshake, and then the target of a write must have inserted the writer's address before: rails insert peers only as these connect.",
     },
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV",
-        why: "True by default, which is what writes with immediates want here: no receives are posted for them. FI_RX_CQ_DATA is not offered, so that the provider asks for none.",
+        why: "True by default, which is what writes with immediates need here: no receives are posted for them. FI_RX_CQ_DATA is not offered, so that the provider requires none.",
     },
     LeftAlone {
         provider: "cxi",
         name: "FI_CXI_RX_MATCH_MODE",
-        why: "A variable of the whole process, which may hold MPI as well. Only set-up sends messages here, a few per peer; jobs of thousands of peers that see flow control want `hybrid`.",
+        why: "A variable of the whole process, which may hold MPI as well. Only set-up sends messages here, a few per peer; jobs of thousands of peers that see flow control need `hybrid`.",
     },
     LeftAlone {
         provider: "cxi",
@@ -152,7 +152,7 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "rnr_retry, min_rnr_timer",
-        why: "The provider asks for endless repetition by itself, and rxm has receives posted.",
+        why: "The provider requests endless retries itself, and rxm has receives posted.",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn each_provider_is_asked_what_it_has_and_no_other() {
+    fn each_provider_gets_its_own_options_only() {
         use OptionName::{CudaApiPermitted, EfaWriteInOrderAligned128Bytes, SharedMemoryPermitted};
         assert_eq!(
             names("efa", true, NEW, Rails::Data),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_libfabric_is_asked_less() {
+    fn an_older_libfabric_gets_fewer_options() {
         let at = |major, minor| names("efa", true, Version::new(major, minor), Rails::Data).len();
         assert_eq!((at(1, 17), at(1, 18), at(1, 20), at(1, 21)), (0, 2, 2, 3));
     }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_labels_where_a_provider_knows_no_others() {
+    fn classes_are_labels_where_a_provider_supports_no_others() {
         let class =
             |provider: &str, dscp: u8| class_for(provider, TrafficClass::of_byte(dscp << 2));
         for (dscp, label) in [
@@ -371,8 +371,8 @@ mod tests {
     const PAGE_HEAD: &str = "\
 # Providers
 
-What is asked of each provider besides what every rail needs. Made from the tables in `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares. Untested on
-the NICs themselves: what their sources and manuals say is held up by a virtual fabric (docs/vfabric.md).
+The options that are set for each provider, beyond what every rail needs. Made from the tables in `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares. Untested on
+the NICs themselves: what their sources and manuals say is checked on a virtual fabric (docs/vfabric.md).
 
 Variables that providers read when libfabric loads are in [configuration.md](configuration.md), with what the plugin sets of them.
 
@@ -386,7 +386,7 @@ Before an endpoint is enabled. *Tolerated*: where libfabric or the provider does
 ";
 
     const PAGE_ALONE: &str = "
-## What is left alone, and why
+## What is not set, and why
 
 | provider | what | why |
 |---|---|---|
@@ -397,7 +397,7 @@ Before an endpoint is enabled. *Tolerated*: where libfabric or the provider does
 
 Where the completion of a write proves that its bytes are at the peer, a send over several rails is reported with it, and a receive of optional completion early
 (protocol.md, 11). Elsewhere a send waits for the receiver's DONE. No provider is trusted by its name, since a layer, an emulation or a shortcut
-through shared memory may complete for it: what counts is the wire protocol in a version that a source speaks of, and what each data rail says of its options
+through shared memory may complete for it: what counts is the wire protocol in a version that a source covers, and the options that each data rail reports
 once it is open. Anything else proves nothing. At debug level the log has the row for each rail that opens, or what it lacks. Both ends must have the proof. Why so:
 [decisions/0022](decisions/0022-what-a-completion-proves.md).
 
@@ -409,15 +409,15 @@ once it is open. Anything else proves nothing. At debug level the log has the ro
 ## Traffic classes
 
 A communicator's class (`ncclConfig_t.trafficClass`: the byte of IP's header) goes to the data rails as a DSCP, its upper six bits: with tables
-v11 and newer to all of the communicator's, with v10 to those of its connects, which carry the data; the rails that listen have none. cxi and efa know labels only, and are given
-the one that stands for the service (RFC 4594, RFC 8622):
+v11 and newer to all of the communicator's, with v10 to those of its connects, which carry the data; the rails that listen have none. cxi and efa support labels only, and get
+the one of the service class (RFC 4594, RFC 8622):
 
 | DSCP | label |
 |---|---|
 ";
 
     const PAGE_LATENCIES: &str = "
-Control rails ask for `FI_TC_LOW_LATENCY`, whatever the data rails are asked for: what they carry is short, and is waited for. A class that a
+Control rails request `FI_TC_LOW_LATENCY`, whatever the data rails' class is: their messages are short, and latency-critical. A class that a
 provider refuses is one line in the log, and the rail opens without.
 
 ## Latency
@@ -432,8 +432,8 @@ those that AWS's plugin gives for the instances with these devices.
     const PAGE_TAIL: &str = "
 ## Registration
 
-All modes but raw keys are offered (FI_MR_LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT, HMEM), and what a provider returns is obeyed: cxi
-binds regions to endpoints and has offsets for addresses, efa and verbs have virtual addresses and keys of their own, rxm hands the modes on to verbs and
-hides them from tcp. No order of messages is asked for, which on cxi would cost the fast way of writes.
+All modes but raw keys are offered (FI_MR_LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT, HMEM), and those that a provider returns are followed: cxi
+binds regions to endpoints and has offsets for addresses, efa and verbs have virtual addresses and keys of their own, rxm passes the modes on to verbs and
+hides them from tcp. No message order is requested, which on cxi would disable the fast path of writes.
 ";
 }

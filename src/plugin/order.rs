@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_nobody_knows_shows_nothing_in_order() {
+    fn an_unknown_provider_guarantees_no_order() {
         for provider in ["net", "tcp;ofi_rxm", "sockets", "shm", "cxi", "verbs;ofi_rxm"] {
             assert_eq!(by_name(provider), Order::Words, "{provider}");
         }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_device_is_described_as_nccl_wants_it() {
+    fn a_real_device_is_described_as_nccl_expects() {
         let rails = ("IRONRAIL_RAILS".to_owned(), "127.0.0.1,127.0.0.2".to_owned());
         let found = discover(&Config::from_variables([rails]).unwrap()).unwrap();
         let properties = of(0, &found.devices[0]);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_of_ours_takes_no_signal_and_leaves_its_callers_mask_alone() {
+    fn a_thread_of_ours_blocks_all_signals_and_keeps_its_callers_mask() {
         fn blocked() -> bool {
             let mut now = MaybeUninit::uninit();
             // SAFETY: a place for the set.
@@ -69,9 +69,9 @@ mod tests {
             unsafe { libc::sigismember(&raw const now, libc::SIGUSR1) == 1 }
         }
         let before = blocked();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = spawn("test", move || tell.send(blocked()).unwrap()).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = spawn("test", move || sender.send(blocked()).unwrap()).unwrap();
         thread.join().unwrap();
-        assert_eq!((told.recv(), blocked()), (Ok(true), before));
+        assert_eq!((receiver.recv(), blocked()), (Ok(true), before));
     }
 }

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_the_call_the_words_and_the_code() {
+    fn an_error_names_the_call_the_text_and_the_code() {
         let error = FabricError::new(Call::fi_domain, sys::FI_EBUSY);
         assert_eq!(error.to_string(), "fi_domain: Device or resource busy (-16)");
         let error = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOKEY);

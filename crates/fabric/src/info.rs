@@ -36,7 +36,7 @@ impl Info {
         crate::Version::from_raw(raw)
     }
 
-    /// The fabric's name: endpoints reach each other if it is the same, as far as the provider knows.
+    /// The fabric's name: by the provider's own account, endpoints with the same name reach each other.
     pub fn fabric_name(&self) -> &str {
         text(self.fabric().name)
     }
@@ -379,7 +379,7 @@ pub struct NicInfo {
     pub link_bits_per_second: Option<u64>,
     /// The link's largest frame in bytes.
     pub mtu_bytes: Option<usize>,
-    /// Whether the link is up, if the provider knows.
+    /// Whether the link is up, if the provider reports it.
     pub link_up: Option<bool>,
     /// The kind of network, such as `Ethernet`, `InfiniBand` or `HPC Ethernet`.
     pub network: Option<String>,

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_back_rests_before_it_is_used_again() {
+    fn a_freed_key_is_not_reused_at_once() {
         let mut keys = Keys::new(8);
         let key = keys.take().unwrap();
         keys.release(key);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_keys_are_taken_there_is_none_and_one_given_back_does_not_rest() {
+    fn when_all_keys_are_in_use_there_is_none_and_a_freed_one_is_reused_at_once() {
         let mut keys = Keys::new(1);
         let all: Vec<u64> = std::iter::from_fn(|| keys.take()).collect();
         assert_eq!(all.len(), 256);

@@ -99,7 +99,7 @@ impl Library {
 
     /// The library's text for a positive error number: fi_strerror in fi_errno(3).
     pub fn error_text(&self, errno: i32) -> String {
-        // SAFETY: any number may be asked for.
+        // SAFETY: any number is allowed.
         let text = unsafe { (self.symbols.fi_strerror)(errno) };
         if text.is_null() {
             return crate::error::error_text(errno);
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interface_asked_for_is_tested_and_never_newer_than_the_release() {
+    fn the_requested_api_version_is_tested_and_never_newer_than_the_release() {
         for (release, asked) in [
             ((1, 17), Some((1, 17))),
             ((1, 19), Some((1, 18))),

@@ -45,11 +45,11 @@ impl Pages {
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new anonymous mapping touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        // After a fork, copy-on-write would part our page from the one that the NIC writes.
+        // After a fork, copy-on-write would give this process another page than the one that the NIC writes.
         Self::mapped(base, len, libc::MADV_DONTFORK)
     }
 
-    /// One page, which a forked child has with zeros in it.
+    /// One page that is cleared in a forked child.
     ///
     /// # Errors
     ///
@@ -87,12 +87,12 @@ impl Pages {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, descriptor, 0) };
-        // After a fork, copy-on-write would part our page from the one that the NIC writes.
+        // After a fork, copy-on-write would give this process another page than the one that the NIC writes.
         Self::mapped(base, len, libc::MADV_DONTFORK)
     }
 
     /// Checks the result of mmap(2), and sets what a forked child inherits of the mapping (madvise(2)).
-    fn mapped(base: *mut c_void, len: usize, in_a_child: i32) -> Result<Self, FabricError> {
+    fn mapped(base: *mut c_void, len: usize, fork_advice: i32) -> Result<Self, FabricError> {
         if base == libc::MAP_FAILED {
             return Err(refused(Call::mmap));
         }
@@ -101,7 +101,7 @@ impl Pages {
         Class::Pages.opened();
         let pages = Self { base, len, words: len / WORD };
         // SAFETY: the range is our own mapping.
-        if unsafe { libc::madvise(pages.base.as_ptr().cast::<c_void>(), len, in_a_child) } != 0 {
+        if unsafe { libc::madvise(pages.base.as_ptr().cast::<c_void>(), len, fork_advice) } != 0 {
             return Err(refused(Call::madvise));
         }
         Ok(pages)

@@ -1,13 +1,13 @@
-//! Whether this is the process that opened libfabric, asked in each call: libfabric does not survive a fork.
+//! Detects a forked child, in each call: libfabric does not survive a fork.
 
 use crate::pages::Pages;
 
-/// The process that made it. A page that the kernel wipes in forked children tells without a system call; getpid(2) is one, and
-/// costs as much as a fifth of a poll.
+/// The process that created it. A page that the kernel clears in forked children (MADV_WIPEONFORK, madvise(2)) shows a fork without a
+/// system call; getpid(2) is one, and costs as much as a fifth of a poll.
 #[derive(Debug)]
 pub struct Process {
     id: u32,
-    /// None where the kernel knows no such pages (Linux before 4.14).
+    /// None if the kernel lacks MADV_WIPEONFORK (Linux before 4.14).
     mark: Option<Pages>,
 }
 

@@ -1,4 +1,4 @@
-//! What a process that was killed leaves to the next one of its number: shm's memory lies under names with that number in them.
+//! The memory that a killed process leaves behind: shm names it by process id, so the next process with that id finds it.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 
 const SHM: Provider = Provider { name: "shm", source: None, messages: false };
 
-/// As shm names the memory of this process's first endpoints. A whole page, as it maps what it finds.
+/// Creates files with the names of this process's first endpoints in shm. A whole page each, since shm maps them.
 fn leave(count: usize) -> Vec<PathBuf> {
     let user = fs::metadata("/proc/self").unwrap().uid();
     let name = |index| PathBuf::from(format!("/dev/shm/{}:{user}:{index}", process::id()));
@@ -39,7 +39,7 @@ fn an_endpoint_opens_over_what_a_killed_process_of_its_number_left() {
     let info = info(&library, SHM, false).unwrap();
     let names = leave(8);
     drop(Side::open(&library, &info));
-    // shm clears away what it meets.
+    // shm removes those that it finds.
     let met = names.iter().filter(|name| fs::remove_file(name).is_err()).count();
     assert!(met > 0, "no endpoint met what was left: shm names its memory otherwise");
 }

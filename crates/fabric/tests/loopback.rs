@@ -15,7 +15,7 @@ use std::time::Instant;
 use fabric::{Control, Data, Pages};
 use fabric::{Delivery, NotDeregistered, Post, Region, Write};
 use harness::Test;
-use support::{BYTES, LOOPBACK, OPERATIONS, Pair, Provider, Side, Told, bytes_of, pattern};
+use support::{BYTES, LOOPBACK, OPERATIONS, Pair, Provider, QueueEvent, Side, bytes_of, pattern};
 
 /// Posts a write of `len` bytes at `from` of the near side's data to the same place of the far side's.
 fn write(
@@ -63,7 +63,11 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
         assert_eq!(pair.wait_arrival().0, round as u64);
         assert_eq!(bytes_of(&pair.far.data_pages, 4096, len), sent);
     }
-    assert!(pair.near_told.is_empty(), "an injected write completes nowhere: {:?}", pair.near_told);
+    assert!(
+        pair.near_events.is_empty(),
+        "an injected write completes nowhere: {:?}",
+        pair.near_events
+    );
     assert_eq!(pair.near.nic.traffic().bytes, (1 + 48 + most) as u64);
 }
 
@@ -125,9 +129,9 @@ fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
             near.nic.send(local, near.control_peer.unwrap(), index as u64)
         });
         pair.wait_near(index as u64);
-        pair.wait("a message", |pair| !pair.far_told.is_empty());
-        let told = pair.far_told.pop().unwrap();
-        assert_eq!(told, Told::Ended { token: index as u64, len: LEN - index });
+        pair.wait("a message", |pair| !pair.far_events.is_empty());
+        let events = pair.far_events.pop().unwrap();
+        assert_eq!(events, QueueEvent::Ended { token: index as u64, len: LEN - index });
         let bytes = bytes_of(&pair.far.control_pages, index * 4096, LEN - index);
         assert_eq!(bytes, pattern(index, LEN)[..LEN - index]);
     }
@@ -163,7 +167,7 @@ fn a_cancelled_receive_ends(provider: Provider, basic: bool) {
     let start = Instant::now();
     loop {
         match pair.near.poll() {
-            Ok(told) => assert!(told.is_empty(), "{told:?}"),
+            Ok(events) => assert!(events.is_empty(), "{events:?}"),
             Err(error) => {
                 assert!(error.is_cancelled(), "{error}");
                 assert_eq!(pair.near.nic.in_flight(), 0);
@@ -216,7 +220,7 @@ fn a_peer_or_a_region_of_another_nic_is_refused(provider: Provider, basic: bool)
     let other = Side::open(&support::library().unwrap(), &info_of(provider, basic));
     let Side { data_region, nic: gone, .. } = other;
     drop(gone);
-    // Its memory stays as long as the region does, and no rail takes it.
+    // Its memory stays valid as long as the region does, and every other NIC refuses it.
     let held = data_region.host_bytes(data_region.memory().address(), 8).unwrap();
     assert!(held.put(0, &[1]));
     assert!(matches!(near.nic.deregister(data_region), Err(NotDeregistered::InUse(_))));
@@ -226,7 +230,7 @@ fn info_of(provider: Provider, basic: bool) -> fabric::Info {
     support::info(&support::library().unwrap(), provider, basic).unwrap()
 }
 
-fn a_region_in_use_is_neither_given_back_nor_closed(provider: Provider, basic: bool) {
+fn a_region_in_use_is_neither_deregistered_nor_closed(provider: Provider, basic: bool) {
     let mut pair = Pair::open(provider, basic);
     let pages = Arc::new(Pages::map(4096).unwrap());
     let region: Region<Control> = pair.near.nic.register(Arc::clone(&pages).into()).unwrap();
@@ -351,7 +355,7 @@ macro_rules! providers {
                 keys_are_unique_and_reused_only_after_a_close
                 an_injected_write_beyond_the_limit_is_refused
                 everything_closes_in_whatever_order_it_is_dropped
-                a_region_in_use_is_neither_given_back_nor_closed
+                a_region_in_use_is_neither_deregistered_nor_closed
                 a_region_that_is_dropped_closes_once_nothing_touches_it
                 a_peer_or_a_region_of_another_nic_is_refused
                 a_full_table_refuses_and_blames_no_peer

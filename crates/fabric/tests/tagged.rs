@@ -1,4 +1,4 @@
-//! Messages with tags, over every software provider, between two ends in one process.
+//! Tagged messages, over every software provider, between two ends in one process.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(dead_code, reason = "the helpers serve other tests, too")]
@@ -12,10 +12,10 @@ use fabric::{CompletionError, Data, Event, Nic, Tags};
 use harness::Test;
 use support::{LOOPBACK, Pair, Provider, bytes_of, pattern};
 
-/// What one look into a queue has brought of receives: token, length and tag.
+/// The receives that one poll of a queue has returned: token, length and tag.
 type Received = Vec<(u64, usize, u64)>;
 
-fn look(nic: &mut Nic, of_data: bool) -> Result<Received, CompletionError> {
+fn poll_receives(nic: &mut Nic, of_data: bool) -> Result<Received, CompletionError> {
     let polled = if of_data { nic.poll_data() } else { nic.poll_control() };
     let mut found = Vec::new();
     while !polled.is_empty() {
@@ -36,15 +36,15 @@ fn received(pair: &mut Pair, count: usize) -> Received {
     let mut found = Vec::new();
     while found.len() < count {
         for of_data in [true, false] {
-            look(&mut pair.near.nic, of_data).unwrap();
-            found.extend(look(&mut pair.far.nic, of_data).unwrap());
+            poll_receives(&mut pair.near.nic, of_data).unwrap();
+            found.extend(poll_receives(&mut pair.far.nic, of_data).unwrap());
         }
         assert!(start.elapsed() < support::PATIENCE, "{} of {count} messages", found.len());
     }
     found
 }
 
-fn a_message_fills_the_receive_of_its_tag_and_tells_its_length(provider: Provider) {
+fn a_message_fills_the_receive_of_its_tag_and_reports_its_length(provider: Provider) {
     let mut pair = Pair::open(provider, false);
     // From empty to longer than any provider copies.
     let lens = [0, 1, 64, 4096, 65_536, 262_144];
@@ -67,18 +67,18 @@ fn a_message_fills_the_receive_of_its_tag_and_tells_its_length(provider: Provide
     assert_eq!(pair.far.nic.receives_in_flight(), lens.len(), "those of the other tags wait");
     let carried = lens.iter().map(|len| *len as u64).sum::<u64>();
     while pair.near.nic.in_flight() > 0 {
-        look(&mut pair.near.nic, true).unwrap();
+        poll_receives(&mut pair.near.nic, true).unwrap();
     }
     assert_eq!(pair.near.nic.traffic().bytes, carried);
     pair.far.nic.cancel(|_| true);
     let start = Instant::now();
     while pair.far.nic.in_flight() > 0 && start.elapsed() < support::PATIENCE {
-        drop(look(&mut pair.far.nic, true));
+        drop(poll_receives(&mut pair.far.nic, true));
     }
     assert_eq!(pair.far.nic.in_flight(), 0, "cancelled receives end");
 }
 
-fn a_receive_of_any_tag_tells_which_came_beside_untagged_messages(provider: Provider) {
+fn a_receive_of_any_tag_reports_the_tag_and_ignores_untagged_messages(provider: Provider) {
     let mut pair = Pair::open(provider, false);
     pair.post(|_, far| far.nic.receive(far.control_region.local(0, 64).unwrap(), 1));
     for token in [2, 3] {
@@ -113,7 +113,7 @@ fn a_cancelled_receive_leaves_its_message_to_the_next(provider: Provider) {
     pair.far.nic.cancel(|token| token == 1);
     let start = Instant::now();
     let error = loop {
-        if let Err(error) = look(&mut pair.far.nic, true) {
+        if let Err(error) = poll_receives(&mut pair.far.nic, true) {
             break error;
         }
         assert!(start.elapsed() < support::PATIENCE, "a cancelled receive does not end");
@@ -139,8 +139,8 @@ macro_rules! providers {
         mod $module {
             use super::*;
             providers! { @laws Provider { name: $name, source: $source, messages: true };
-                a_message_fills_the_receive_of_its_tag_and_tells_its_length
-                a_receive_of_any_tag_tells_which_came_beside_untagged_messages
+                a_message_fills_the_receive_of_its_tag_and_reports_its_length
+                a_receive_of_any_tag_reports_the_tag_and_ignores_untagged_messages
                 a_cancelled_receive_leaves_its_message_to_the_next
             }
         }

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn host_memory_is_always_taken_and_a_path_may_be_missing() {
+    fn host_memory_is_always_supported_and_a_path_may_be_missing() {
         let found =
             DeviceProperties { device_memory: false, dmabuf: false, pci_path: None, ..found() };
         let written = newest(&found);

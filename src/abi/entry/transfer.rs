@@ -1,6 +1,6 @@
 //! Messages: isend, irecv, iflush, test.
 //!
-//! NCCL's progress thread makes four of these calls for each message, so each takes its endpoint's lock once, first, and runs under it
+//! NCCL's progress thread makes four of these calls for each message, so each locks its endpoint once, first, and holds the lock
 //! throughout: after a panic that endpoint fails for good.
 
 use std::ffi::{c_int, c_void};
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_past_int_are_told_as_the_largest_int() {
+    fn sizes_past_int_are_reported_as_the_largest_int() {
         let mut sizes = [-1; 3];
         // SAFETY: two places of three.
         unsafe { write_sizes(sizes.as_mut_ptr(), &[5, 1 << 31]) };

@@ -1,4 +1,4 @@
-//! The sentences of a stall report: who waits for whom, for what, how long, and how far both ends are.
+//! The sentences of a stall report: which side waits for which, for what, how long, and the progress of both ends.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;

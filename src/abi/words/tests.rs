@@ -33,7 +33,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::GroupOfVersion { count: -1, most: 8 },
             Kind::InvalidArgument,
-            "a group of -1 receives, where this version of the API takes 1 to 8",
+            "a group of -1 receives, where this version of the API allows 1 to 8",
         ),
         called(
             Cause::GroupOfDevice { count: 9, most: 8 },
@@ -73,7 +73,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::MemoryKind(3),
             Kind::InvalidArgument,
-            "memory of type 3, where this call takes 1 (host) or 2 (CUDA)",
+            "memory of type 3, where this call allows 1 (host) or 2 (CUDA)",
         ),
         called(Cause::NoDmabuf(-1), Kind::InvalidArgument, "-1 is no DMA-BUF descriptor"),
         called(
@@ -165,12 +165,12 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::NotGpuMemory { address, len, last: false },
             Kind::InvalidArgument,
-            "64 bytes at 0x1000 were given as GPU memory, and the byte at 0x1000 is not: CUDA's driver knows no device's allocation there",
+            "64 bytes at 0x1000 were given as GPU memory, and the byte at 0x1000 is not: CUDA's driver has no device allocation there",
         ),
         called(
             Cause::NotGpuMemory { address, len, last: true },
             Kind::InvalidArgument,
-            "64 bytes at 0x1000 were given as GPU memory, and the byte at 0x103f is not: CUDA's driver knows no device's allocation there",
+            "64 bytes at 0x1000 were given as GPU memory, and the byte at 0x103f is not: CUDA's driver has no device allocation there",
         ),
         called(
             Cause::SpansTwoGpus { address, len, first: 0, last: 1 },

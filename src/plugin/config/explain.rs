@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_says_its_value_and_where_that_is_from() {
+    fn each_setting_has_its_value_and_source() {
         let text = explained(&[
             ("IRONRAIL_MAX_RAILS", "2"),
             ("OFI_NCCL_CQ_SIZE", "128"),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_by_the_sentence_of_the_start() {
+    fn a_wrong_value_has_the_sentence_of_the_start() {
         let text = explained(&[("IRONRAIL_MAX_RAILS", "77")]);
         assert!(text.contains(r#""refused":"IRONRAIL_MAX_RAILS=77 is not a value"#), "{text}");
         assert!(text.contains(r#""name":"IRONRAIL_MAX_RAILS","value":"77""#), "{text}");

@@ -24,7 +24,7 @@ fn texts(config: &Config) -> Vec<&str> {
     config.notes().iter().map(|note| note.text.as_str()).collect()
 }
 
-/// Whatever stands in the environment, it is taken, or refused by a sentence that names the setting.
+/// Any value in the environment is accepted, or refused by a sentence that names the setting.
 #[test]
 fn no_text_breaks_a_setting() {
     const PIECES: &[&str] = &[
@@ -157,7 +157,7 @@ fn an_empty_value_is_an_unset_one() {
 }
 
 #[test]
-fn an_unknown_name_is_told_its_nearest() {
+fn an_unknown_name_gets_the_nearest_suggested() {
     assert_eq!(
         texts(&with("MAXRAILS", "2")),
         [
@@ -171,7 +171,7 @@ fn an_unknown_name_is_told_its_nearest() {
 }
 
 #[test]
-fn a_setting_of_an_earlier_version_is_told_as_any_unknown_name() {
+fn a_setting_of_an_earlier_version_is_reported_as_unknown() {
     for name in ["LONE_DONE_TURNS", "ADVERT_BATCHING", "EAGER_MAX_SIZE", "BUNDLE_MAX_SIZE"] {
         let config = with(name, "0");
         let sentence = format!("{PREFIX}{name} is not a setting of Ironrail and is ignored: ");
@@ -214,7 +214,7 @@ fn aws_ofi_nccls_names_are_used_with_a_note_unless_ours_is_given() {
 }
 
 #[test]
-fn what_was_given_is_told_whoever_gave_it() {
+fn given_settings_are_logged_whatever_their_source() {
     let config =
         config(&[("OFI_NCCL_CQ_SIZE", "128"), ("IRONRAIL_JOB", "seven"), ("PATH", "/bin")]);
     assert_eq!(config.given(), "IRONRAIL_CQ_ENTRIES=128 IRONRAIL_JOB=seven");
@@ -329,7 +329,7 @@ const PAGE_ALIASES: &str = "
 
 These are accepted, with a note in the log, where the meaning is the same and our own name is not set:
 
-| name | taken as |
+| name | used as |
 |---|---|
 ";
 
@@ -350,8 +350,8 @@ names tcp or net:
 const PAGE_TAIL: &str = "
 ## GPU memory
 
-A device takes GPU memory (GPUDirect RDMA) if there is a CUDA driver with a GPU, and if each of its rails has FI_HMEM and makes no CUDA calls in
-NCCL's threads, where they could hang the job. A log line at the start says which path GPU memory takes, and, if it is copied through host
+A device supports GPU memory (GPUDirect RDMA) if there is a CUDA driver with a GPU, and if each of its rails has FI_HMEM and makes no CUDA calls in
+NCCL's threads, where they could hang the job. A log line at the start says which path GPU memory uses, and, if it is copied through host
 memory, why.
 
 What providers require, by libfabric's sources; none of it was run on hardware yet:
@@ -375,15 +375,15 @@ NCCL initialises it, once per process, with a line in the log:
 
 | the provider | `NCCL_PROTO` |
 |---|---|
-| says that bytes land in order (`FI_ORDER_DATA`), or grants the option for it (efa) | left alone |
-| writes by words: net, tcp, rxm, sockets, shm, cxi, verbs | `^LL128` where GPU memory is registered; else left alone, since NCCL sends LL128 over the network into GPU memory only |
+| says that bytes land in order (`FI_ORDER_DATA`), or grants the option for it (efa) | not set |
+| writes by words: net, tcp, rxm, sockets, shm, cxi, verbs | `^LL128` where GPU memory is registered; else not set, since NCCL sends LL128 over the network into GPU memory only |
 | promises nothing: efa without the option, and every provider not named here | `Simple` |
 
 All ranks must have the same value. A value that you set is kept, right or wrong.
 
-## What is left alone
+## What is not set
 
-`FI_MR_CACHE_MONITOR` is left alone. It decides how libfabric notices that memory with a cached registration was unmapped. tcp, sockets and shm
+`FI_MR_CACHE_MONITOR` is not set. It decides how libfabric notices that memory with a cached registration was unmapped. tcp, sockets and shm
 pin nothing, so it has no effect there. On cxi and EFA sites choose differently (`userfaultfd` or `kdreg2`), `memhooks` has been seen to
 deadlock, and none of this could be tried here: a value that you set is kept.
 

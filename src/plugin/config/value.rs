@@ -137,7 +137,7 @@ pub(super) enum Value {
     Number(u64),
 }
 
-const MISMATCH: &str = "the field's type fits what its row takes, as reading the defaults shows";
+const MISMATCH: &str = "the field's type fits its row's kind, as reading the defaults shows";
 
 impl Value {
     fn number(self) -> u64 {

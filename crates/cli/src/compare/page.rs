@@ -33,7 +33,7 @@ struct Page(String);
 impl Page {
     fn add(&mut self, text: std::fmt::Arguments<'_>) {
         let written = writeln!(self.0, "{text}");
-        debug_assert!(written.is_ok(), "a string takes everything");
+        debug_assert!(written.is_ok(), "writing to a string never fails");
     }
 
     fn sides(&mut self, sides: &[Series]) {

@@ -79,7 +79,7 @@ fn line(text: &mut String, name: &str, labels: &str, value: impl std::fmt::Displ
 }
 
 fn put(text: &mut String, what: std::fmt::Arguments<'_>) {
-    text.write_fmt(what).expect("a string takes everything");
+    text.write_fmt(what).expect("writing to a string never fails");
 }
 
 fn escaped(text: &str) -> String {

@@ -62,7 +62,7 @@ fn draw_root(body: &mut String, root: &Root, left: usize, top: usize, height: us
 
 fn put(body: &mut String, text: Arguments<'_>) {
     let written = body.write_fmt(text);
-    debug_assert!(written.is_ok(), "a string takes everything");
+    debug_assert!(written.is_ok(), "writing to a string never fails");
 }
 
 fn escaped(text: &str) -> String {

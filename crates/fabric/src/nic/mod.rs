@@ -18,7 +18,7 @@
 //!
 //! ```compile_fail,E0505
 //! # use fabric::*;
-//! fn memory_that_was_given_back(nic: &mut Nic, region: Region<Data>, remote: RemoteBytes<Data>, peer: PeerAddress) {
+//! fn memory_that_was_deregistered(nic: &mut Nic, region: Region<Data>, remote: RemoteBytes<Data>, peer: PeerAddress) {
 //!     let local = region.local(0, 64).unwrap();
 //!     nic.deregister(region).unwrap(); // `local` borrows it, and is used below
 //!     let _ = nic.write(&Write { local, remote, peer, delivery: Delivery::Default }, None, 1);
@@ -291,8 +291,8 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// What the first failing call of fi_mr(3) returned; -FI_ENOKEY when all keys are taken; -FI_EINVAL for no bytes, or bytes
-    /// beyond the address space; -FI_ESHUTDOWN where the rail is closed.
+    /// What the first failing call of fi_mr(3) returned; -FI_ENOKEY when all keys are in use; -FI_EINVAL for no bytes, or bytes beyond the
+    /// address space; -FI_ESHUTDOWN where the rail is closed.
     pub fn register<K: RailKind>(&mut self, memory: Memory) -> Result<Region<K>, FabricError> {
         let full = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM);
         self.close_dropped();

@@ -45,7 +45,7 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
     /// The slot of the region that it uses.
     pub(super) region: u32,
-    /// The slot of the peer that it goes to; past the table for a receive.
+    /// The slot of its target peer; past the table for a receive.
     pub(super) peer: u32,
     /// For a free entry, the next free one.
     next: u16,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_nothing_more_until_an_operation_ends() {
+    fn a_full_table_accepts_nothing_until_an_operation_ends() {
         let mut operations = Operations::new(3);
         let begun: Vec<u16> =
             std::iter::from_fn(|| begin(&mut operations, Kind::Write, 0)).collect();

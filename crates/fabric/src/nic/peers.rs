@@ -118,8 +118,8 @@ impl Peers {
         }
     }
 
-    /// Removes a use; the last one retires the entry. `in_use` tells whether an operation in flight uses a retired entry, which then is not
-    /// removed yet.
+    /// Removes a use; the last one retires the entry. `in_use` returns whether an operation in flight uses a retired entry, which then is
+    /// not removed yet.
     pub(super) fn remove_use(&mut self, peer: PeerAddress, in_use: impl Fn(u32) -> bool) {
         let entry = self.entries.get_mut(peer.slot as usize);
         let Some(entry) = entry.filter(|entry| entry.stamp == peer.stamp) else { return };
@@ -146,7 +146,7 @@ impl Peers {
         self.known.remove(&entry.name);
         self.free.push(slot);
         let mut raw = entry.raw;
-        // SAFETY: the vector is open, `raw` is a valid place, and no operation that is in flight goes there.
+        // SAFETY: the vector is open, `raw` is a valid place, and no operation in flight has it as its target.
         let code = unsafe { sys::fi_av_remove(self.handle.as_ptr(), &raw mut raw, 1, 0) };
         if let Err(error) = check(Call::fi_av_remove, code) {
             // sockets of libfabric 2.5 does not forget every address.

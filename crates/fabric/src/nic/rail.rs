@@ -393,7 +393,7 @@ impl Batch {
 
 /// The number of completions to consume after a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "what was read is to be taken"]
+#[must_use = "the batch that was read has to be consumed"]
 pub struct Polled(usize);
 
 impl Polled {

@@ -267,7 +267,7 @@ fn bind_and_enable(
 
 /// Descriptor and key, which exist only once the registration is complete.
 fn names(region: &Handle<sys::fid_mr>) -> Result<(*mut c_void, u64), FabricError> {
-    // SAFETY: the region is open, and complete: no asynchronous registration was asked for.
+    // SAFETY: the region is open, and complete: no asynchronous registration was requested.
     let descriptor = unsafe { sys::fi_mr_desc(region.as_ptr()) };
     // SAFETY: as above.
     let key = unsafe { sys::fi_mr_key(region.as_ptr()) };

@@ -1,4 +1,4 @@
-//! What each provider really does, told rather than asserted: run with `--ignored`.
+//! Prints what each provider does, without asserting it: run with `--ignored`.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use fabric::{Delivery, Write};
 
 use harness::Test;
 
-use crate::support::{LOOPBACK, Pair, Provider, bytes_of, info, library, pattern, say};
+use crate::support::{LOOPBACK, Pair, Provider, bytes_of, info, library, pattern, print_line};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new(what_providers_do).ignored("prints facts, asserts nothing")]
@@ -24,26 +24,26 @@ fn what_providers_do() {
         ("sm2", None),
     ] {
         for basic in [false, true] {
-            tell(Provider { name, source, messages: false }, basic);
+            print_facts(Provider { name, source, messages: false }, basic);
         }
     }
 }
 
-fn tell(provider: Provider, basic: bool) {
+fn print_facts(provider: Provider, basic: bool) {
     let library = library().unwrap();
-    let asked = if basic { "FI_MR_BASIC" } else { "all modes" };
+    let modes = if basic { "FI_MR_BASIC" } else { "all modes" };
     let heading = format!(
-        "libfabric {} api {} {} ({asked})",
+        "libfabric {} api {} {} ({modes})",
         library.version(),
         library.api(),
         provider.name
     );
     let Some(found) = info(&library, provider, basic) else {
-        say(&format!("{heading}: not offered"));
+        print_line(&format!("{heading}: not offered"));
         return;
     };
-    say(&format!("{heading}: {:?}", found.region_mode()));
-    say(&format!(
+    print_line(&format!("{heading}: {:?}", found.region_mode()));
+    print_line(&format!(
         "  inject {} depth {}/{} immediate {} key {} max {:#x} domain {} fabric {} format {} nic {:?}",
         found.inject_bytes(),
         found.transmit_depth(),
@@ -57,9 +57,9 @@ fn tell(provider: Provider, basic: bool) {
         found.nic(),
     ));
     let mut pair = Pair::open(provider, basic);
-    say(&format!("  name is {} bytes", pair.near.nic.data_name().len()));
+    print_line(&format!("  name is {} bytes", pair.near.nic.data_name().len()));
     if !warm_up(&mut pair) {
-        say("  first write: no completion");
+        print_line("  first write: no completion");
         return;
     }
     for delivery in [Delivery::Default, Delivery::Complete] {
@@ -80,9 +80,9 @@ fn warm_up(pair: &mut Pair) -> bool {
         near.nic.write(&write, Some(1), 0)
     });
     let (_, len) = pair.wait_arrival();
-    say(&format!("  arrival of 100 bytes: len {len}"));
-    pair.wait("our own completion", |pair| !pair.near_told.is_empty());
-    say(&format!("  injected writes up to {}", pair.near.nic.inject_bytes::<Data>()));
+    print_line(&format!("  arrival of 100 bytes: len {len}"));
+    pair.wait("our own completion", |pair| !pair.near_events.is_empty());
+    print_line(&format!("  injected writes up to {}", pair.near.nic.inject_bytes::<Data>()));
     settle(pair);
     true
 }
@@ -92,8 +92,8 @@ fn settle(pair: &mut Pair) {
     while start.elapsed() < Duration::from_millis(20) {
         pair.progress();
     }
-    pair.near_told.clear();
-    pair.far_told.clear();
+    pair.near_events.clear();
+    pair.far_events.clear();
 }
 
 /// Writes, and polls the initiator only.
@@ -111,18 +111,18 @@ fn alone(pair: &mut Pair, delivery: Delivery, immediate: Option<u64>, len: usize
     let mut alone = None;
     while alone.is_none() && start.elapsed() < Duration::from_millis(300) {
         match pair.near.poll() {
-            Ok(told) if told.is_empty() => {}
+            Ok(events) if events.is_empty() => {}
             Ok(_) => alone = Some(format!("completed after {:?}", start.elapsed())),
             Err(error) => alone = Some(format!("failed: {error} {}", error_text(error.errno))),
         }
     }
     let there = bytes_of(&pair.far.data_pages, 0, len) == sent;
     let outcome = alone.clone().unwrap_or_else(|| "did not complete".to_owned());
-    say(&format!("{what}: alone {outcome}; bytes there: {there}"));
+    print_line(&format!("{what}: alone {outcome}; bytes there: {there}"));
     if alone.is_none() {
         pair.wait_near(1);
         let there = bytes_of(&pair.far.data_pages, 0, len) == sent;
-        say(&format!("      completed once the target was polled; bytes there: {there}"));
+        print_line(&format!("      completed once the target was polled; bytes there: {there}"));
     }
     settle(pair);
 }

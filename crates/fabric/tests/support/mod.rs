@@ -10,11 +10,11 @@ use fabric::{CompletionError, Event, Nic, NicOptions, PeerAddress, Post, Region,
 use fabric::{Control, Data, FabricError, Info, Library, Pages, Query};
 use harness::{Need, second_libfabric};
 
-/// A provider as the tests ask for it.
+/// A provider under test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Provider {
     pub(crate) name: &'static str,
-    /// Where to start from, so that nothing leaves the machine.
+    /// The source address, so that no packet leaves the machine.
     pub(crate) source: Option<&'static str>,
     /// Tagged messages in place of one-sided access.
     pub(crate) messages: bool,
@@ -55,8 +55,8 @@ pub(crate) fn other_library(provider: Provider) -> Option<PathBuf> {
     elsewhere.then(second_libfabric)?.ok()
 }
 
-/// Writes what was measured to where it is seen.
-pub(crate) fn say(line: &str) {
+/// Prints a line of results.
+pub(crate) fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
@@ -83,9 +83,9 @@ pub(crate) struct Side {
     pub(crate) control_peer: Option<PeerAddress>,
 }
 
-/// What a side's queues have told.
+/// An event from a side's queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum QueueEvent {
     Arrived { immediate: u64, len: usize },
     Ended { token: u64, len: usize },
 }
@@ -149,8 +149,8 @@ impl Side {
         }
     }
 
-    pub(crate) fn poll(&mut self) -> Result<Vec<Told>, CompletionError> {
-        let mut told = Vec::new();
+    pub(crate) fn poll(&mut self) -> Result<Vec<QueueEvent>, CompletionError> {
+        let mut events = Vec::new();
         for of_data in [true, false] {
             let polled = if of_data { self.nic.poll_data() } else { self.nic.poll_control() };
             while !polled.is_empty() {
@@ -158,24 +158,26 @@ impl Side {
                 match event {
                     None => break,
                     Some(Event::Arrived { immediate, len }) => {
-                        told.push(Told::Arrived { immediate, len });
+                        events.push(QueueEvent::Arrived { immediate, len });
                     }
-                    Some(Event::Ended { token, len, .. }) => told.push(Told::Ended { token, len }),
+                    Some(Event::Ended { token, len, .. }) => {
+                        events.push(QueueEvent::Ended { token, len })
+                    }
                     Some(Event::Failed(failed)) => return Err(failed.error),
                     Some(Event::Broken(error)) => panic!("{error}"),
                 }
             }
         }
-        Ok(told)
+        Ok(events)
     }
 }
 
-/// Two sides that know each other, and what their queues have told so far.
+/// Two sides that have each other's addresses, and the events of their queues so far.
 pub(crate) struct Pair {
     pub(crate) near: Side,
     pub(crate) far: Side,
-    pub(crate) near_told: Vec<Told>,
-    pub(crate) far_told: Vec<Told>,
+    pub(crate) near_events: Vec<QueueEvent>,
+    pub(crate) far_events: Vec<QueueEvent>,
 }
 
 impl Pair {
@@ -187,12 +189,12 @@ impl Pair {
         let mut far = Side::open(&library, &info);
         near.meet(&far);
         far.meet(&near);
-        Self { near, far, near_told: Vec::new(), far_told: Vec::new() }
+        Self { near, far, near_events: Vec::new(), far_events: Vec::new() }
     }
 
     pub(crate) fn progress(&mut self) {
-        self.near_told.extend(self.near.poll().unwrap_or_else(|error| panic!("near: {error}")));
-        self.far_told.extend(self.far.poll().unwrap_or_else(|error| panic!("far: {error}")));
+        self.near_events.extend(self.near.poll().unwrap_or_else(|error| panic!("near: {error}")));
+        self.far_events.extend(self.far.poll().unwrap_or_else(|error| panic!("far: {error}")));
     }
 
     /// Repeats a post until there is room.
@@ -221,19 +223,19 @@ impl Pair {
 
     /// Waits for the completion of the near side's operation with this token.
     pub(crate) fn wait_near(&mut self, wanted: u64) {
-        let its = |told: &Told| matches!(told, Told::Ended { token, .. } if *token == wanted);
-        self.wait("an operation of ours", |pair| pair.near_told.iter().any(its));
-        self.near_told.retain(|told| !its(told));
+        let its = |event: &QueueEvent| matches!(event, QueueEvent::Ended { token, .. } if *token == wanted);
+        self.wait("an operation of ours", |pair| pair.near_events.iter().any(its));
+        self.near_events.retain(|event| !its(event));
     }
 
-    /// Waits for a peer's write at the far side, and takes it: immediate and length.
+    /// Waits for a peer's write at the far side. Returns its immediate and length.
     pub(crate) fn wait_arrival(&mut self) -> (u64, usize) {
-        let is_arrival = |told: &Told| matches!(told, Told::Arrived { .. });
-        self.wait("an arrival", |pair| pair.far_told.iter().any(is_arrival));
-        let index = self.far_told.iter().position(is_arrival).expect("it was just there");
-        match self.far_told.remove(index) {
-            Told::Arrived { immediate, len } => (immediate, len),
-            Told::Ended { .. } => unreachable!("an arrival was asked for"),
+        let is_arrival = |event: &QueueEvent| matches!(event, QueueEvent::Arrived { .. });
+        self.wait("an arrival", |pair| pair.far_events.iter().any(is_arrival));
+        let index = self.far_events.iter().position(is_arrival).expect("it was just there");
+        match self.far_events.remove(index) {
+            QueueEvent::Arrived { immediate, len } => (immediate, len),
+            QueueEvent::Ended { .. } => unreachable!("an arrival was asked for"),
         }
     }
 }
