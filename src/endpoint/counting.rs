@@ -48,7 +48,7 @@ impl CommCounters {
         }
     }
 
-    /// Receives of one request have ended. If no data rail has carried bytes, they came inline.
+    /// Receives of one request have ended. If no data rail has carried bytes, they arrived inline.
     #[inline]
     pub(super) fn received(&self, carried: u16, count: u32) {
         if carried == 0

@@ -128,8 +128,8 @@ impl Endpoint {
         all.filter(|slot| self.core.connection(*slot).is_some_and(touches)).collect()
     }
 
-    /// Cancels the tagged receives that are posted for peers that have ended. Not those for living peers: a message that found no receive
-    /// would block all messages behind it.
+    /// Cancels the tagged receives that are posted for peers that have ended. Receives for other peers stay posted: a message that found no
+    /// receive would block all messages behind it.
     fn cancel_receives_of_ended_peers(&mut self, id: ObjectId) {
         if self.executor.sendrecv.is_none() {
             return;

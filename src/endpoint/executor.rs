@@ -1,9 +1,9 @@
 //! Performs the actions of `proto`'s progress loop on NICs: posts, copies, control memory; and returns completions as events.
 //!
 //! ```text
-//!  proto::Endpoint ──post, act, send──▶ Hands ──▶ Nic
-//!                         ◀───next_event────── Hands ◀── completions
-//!                                                └─────▶ HELLOs, OPENs, ends: for the endpoint, after the poll
+//!  proto::Endpoint ──post, act, send──▶ Executor ──▶ Nic
+//!                         ◀───next_event────── Executor ◀── completions
+//!                                                └─────▶ Deferred: HELLOs, ends, flushes, for the endpoint, after the poll
 //! ```
 
 use std::collections::VecDeque;

@@ -2,8 +2,8 @@
 //!
 //! A NIC's read takes the same PCIe path as its earlier writes and pushes them ahead: neither a read nor its completion passes a posted
 //! write (PCI Express Base Specification, Transaction Ordering). So it has to target the memory that was written. GPU memory is read once
-//! per GPU, at the start of the received buffer, through the registration by which the bytes came; host memory by a page of the endpoint's
-//! own. Both are registered for the rail that reads them, wherever regions are bound to rails
+//! per GPU, at the start of the received buffer, through the registration that received the bytes; host memory through a page of the
+//! endpoint's own. Both are registered for the rail that reads them, wherever regions are bound to rails
 //! (docs/decisions/0013-a-flush-reads-what-was-received.md).
 
 use std::sync::Arc;

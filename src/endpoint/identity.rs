@@ -84,7 +84,7 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// What differs between two ends that should be alike, besides settings.
+/// Differences of versions and providers between two ends, which should have the same.
 pub(crate) fn differences(ours: &Host, theirs: &Host) -> Vec<String> {
     let version = |raw: u32| format!("{}.{}", raw >> 16, raw & 0xffff);
     let mut found = Vec::new();

@@ -2,7 +2,7 @@
 
 use proto::receive::Dropped;
 
-/// Counts by cause: one is harmless, and many of one kind show what is wrong.
+/// Counts by cause. A single incident is harmless; many of one kind show what is wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Incidents {
     /// Messages on a control rail that do not follow the protocol.

@@ -1,7 +1,7 @@
 //! The rails that one communicator uses on one device, behind one lock: wire version 2.
 //!
 //! ```text
-//!  calls ──▶ Endpoint ──▶ proto's loop (channels, connections) ──▶ Hands ──▶ NICs
+//!  calls ──▶ Endpoint ──▶ proto's loop (channels, connections) ──▶ Executor ──▶ NICs
 //! ```
 //!
 //! All state of an endpoint is in this object, and every caller holds the lock of its entry in `plugin::registry`: NCCL's service thread,

@@ -106,7 +106,7 @@ impl Peer {
     }
 }
 
-/// A provider refuses posts to a living peer for moments only.
+/// A provider refuses posts to a working peer for much less than this.
 const GONE_AFTER: Duration = Duration::from_millis(200);
 
 #[inline]

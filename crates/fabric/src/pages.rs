@@ -319,7 +319,7 @@ fn refused(call: Call) -> FabricError {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once; regions over it hold a share of it, so none is left.
+        // SAFETY: our own mapping, unmapped once; regions over it hold a reference to it, so none exists any more.
         if unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), self.len) } == 0 {
             Class::Pages.closed();
         } else {

@@ -138,8 +138,8 @@ pub struct Nic {
     refused_class: Option<FabricError>,
 }
 
-// SAFETY: libfabric's objects belong to no thread; calls on them must not run at the same time (FI_THREAD_DOMAIN, fi_domain(3)).
-// All of them are owned by the NIC, none is lent out, and each call takes `&mut Nic`.
+// SAFETY: libfabric's objects belong to no thread; calls on them must not run at the same time (FI_THREAD_DOMAIN, fi_domain(3)). The NIC
+// owns all of them and lends none, and each call takes `&mut Nic`.
 unsafe impl Send for Nic {}
 
 /// What a data rail has transferred.

@@ -246,8 +246,8 @@ fn register(
         attributes.known.mr_iov = ptr::from_ref(dmabuf).cast();
     }
     let open = |out| {
-        // SAFETY: the domain is open, the attributes and what they point to live here, and the registration holds a share of the
-        // memory, which stays as long.
+        // SAFETY: the domain is open, the attributes and what they point to live here, and the registration holds a reference to the
+        // memory, which stays valid as long.
         unsafe { sys::fi_mr_regattr(domain.as_ptr(), &raw const attributes.known, flags, out) }
     };
     // SAFETY: fi_mr_regattr gives us a region of our own.
