@@ -205,6 +205,7 @@ mod tests {
             failover: false,
             tries: false,
             closes: false,
+            by_arrivals: false,
             rail: 0,
             key: 1,
             peer_timeout: Duration::from_secs(15),

@@ -164,7 +164,20 @@ impl Loads {
     /// The rail of a message of one part, of `len` bytes.
     #[inline]
     pub fn of_one_part(&mut self, len: u64) -> u8 {
-        if self.uneven { self.soonest(len, |_| true) } else { self.in_cycle() }
+        if !self.uneven {
+            return self.in_cycle();
+        }
+        let rail = self.soonest(len, |_| true);
+        self.next = if rail + 1 < self.rails { rail + 1 } else { 0 };
+        rail
+    }
+
+    /// The next message begins with another one of equal rails. Where completions prove no arrival, a rail seems to carry
+    /// nothing soon after its post, and the first one would else get the odd part of each message.
+    pub fn rotate(&mut self) {
+        if self.uneven {
+            self.next = if self.next + 1 < self.rails { self.next + 1 } else { 0 };
+        }
     }
 
     #[inline]
@@ -186,11 +199,12 @@ impl Loads {
         0
     }
 
-    /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first; the
-    /// lowest of equal ones; rail 0 if none may.
+    /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first; of
+    /// equal ones the next of the cycle; rail 0 if none may.
     pub fn soonest(&self, len: u64, may: impl Fn(usize) -> bool) -> u8 {
         let open = |rail: &usize| self.open >> *rail & 1 == 1;
-        let mut rails = (0..usize::from(self.rails)).filter(|rail| open(rail) && may(*rail));
+        let (rails, next) = (usize::from(self.rails), usize::from(self.next));
+        let mut rails = (next..rails).chain(0..next).filter(|rail| open(rail) && may(*rail));
         let first = rails.next().unwrap_or(0);
         let best =
             rails.fold(

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::super::bound::{
-    CONTROL_HANGS, QUERY_AFTER, RAIL_LAST, RAIL_QUERY, RAIL_SILENT, REFUSED_FOR_GOOD,
+    CONTROL_HANGS, QUERY_AFTER, RAIL_ANSWER_GAP, RAIL_LAST, RAIL_QUERY, RAIL_SILENT,
+    REFUSED_FOR_GOOD,
 };
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
@@ -32,6 +33,9 @@ pub(super) struct Confirmed {
     /// For each rail: since when the peer's count has not moved although it is below ours, and how many answers said
     /// so.
     stalled: [Option<(Moment, u32)>; MAX_DATA_RAILS],
+    /// When the last answer came, and whether it came late: see [`RAIL_ANSWER_GAP`].
+    answered_at: Moment,
+    late: bool,
 }
 
 impl Confirmed {
@@ -70,9 +74,13 @@ impl Confirmed {
     }
 
     /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind in at least two
-    /// answers, for as long as `bound`.
+    /// answers, for as long as `bound`. The first answer after a gap starts over: a stopped process receives nothing, and may
+    /// answer before it polls its data rails again.
     fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
         let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.queried);
+        let answered_at = std::mem::replace(&mut self.answered_at, now);
+        let late = now.since(answered_at) > RAIL_ANSWER_GAP;
+        let resumed = !std::mem::replace(&mut self.late, late) && late;
         let mut lost = None;
         for rail in 0..low8(MAX_DATA_RAILS as u64) {
             let lacks = self.lacks(rail, &asked);
@@ -80,7 +88,7 @@ impl Confirmed {
             *stalled = match *stalled {
                 _ if !lacks => None,
                 Some((since, answers)) if before.get(rail) == seen.get(rail) => {
-                    Some((since, answers + 1))
+                    Some((since, if resumed { 1 } else { answers + 1 }))
                 }
                 _ => Some((now, 1)),
             };

@@ -380,6 +380,7 @@ fn channel(rails: u8) -> Channel {
         failover: false,
         tries: false,
         closes: false,
+        by_arrivals: false,
         rail: 0,
         key: 5,
         peer_timeout: Duration::from_secs(5),
@@ -620,4 +621,23 @@ fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_without_progre
     assert_eq!(ask(&mut channel, &counts, 700), None, "it was written 100 ms ago");
     assert_eq!(ask(&mut channel, &counts, 1099), None);
     assert_eq!(ask(&mut channel, &counts, 1100), Some(1));
+}
+
+/// The peer was stopped, and its first answer comes before it has polled its data rails.
+#[test]
+fn the_first_answer_of_a_peer_that_was_stopped_loses_no_parts() {
+    let lost_at = |answers: &[u64]| {
+        let (mut channel, _) = greeted(1);
+        let mut counts = PeerCounts::default();
+        let status = answer();
+        counts.completed.add(0);
+        answers.iter().copied().find(|ms| {
+            channel.query_at_once();
+            let due = channel.next_letter(&counts, true, at(*ms)).unwrap();
+            channel.letter_posted(&due, at(*ms));
+            channel.status_arrived(&status, true, at(*ms), |_| {}).is_some()
+        })
+    };
+    assert_eq!(lost_at(&[5, 10, 3000, 3050]), Some(3050));
+    assert_eq!(lost_at(&[5, 10, 1000, 2000]), Some(2000), "a keeper answers once a second");
 }
