@@ -213,6 +213,9 @@ impl Endpoint {
         let mut names: Vec<String> = names.collect();
         names.sort();
         names.dedup();
+        if names.is_empty() {
+            names.push("a peer that a write of this process has not reached".to_owned());
+        }
         let peers = Label::of(&names.join(" and "));
         let (address, len) = match self.region_of(id) {
             Some(region) => (region.memory().address(), region.memory().len()),
