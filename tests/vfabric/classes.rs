@@ -69,8 +69,8 @@ fn a_class_that_is_refused_is_one_line_and_the_rails_open_without() {
         assert_eq!(world.fabric.number("counter.endpoints.low_latency"), 0);
         assert!(world.fabric.number("counter.endpoints.class_refused") > 0);
         let said = |words: &str| lines().iter().filter(|line| line.contains(words)).count();
-        assert_eq!(said("the traffic class that NCCL asks for"), 1, "of data rails");
-        assert_eq!(said("traffic class of low latency"), 1, "of control rails");
+        assert_eq!(said("the traffic class of the communicator"), 1, "of data rails");
+        assert_eq!(said("without the low-latency traffic class"), 1, "of control rails");
         world.fabric.is_clean();
     });
 }
