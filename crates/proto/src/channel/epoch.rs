@@ -179,6 +179,11 @@ impl Channel {
         self.living_rails().nth(passed as usize % count.max(1))
     }
 
+    /// Whether no other control rail lives.
+    pub(super) fn is_only_living_rail(&self, rail: u8) -> bool {
+        self.living_rails().all(|living| living == rail)
+    }
+
     /// All living rails, starting with the present inbox's.
     fn living_rails(&self) -> impl Iterator<Item = u8> {
         let first = match &self.inbox {

@@ -388,7 +388,7 @@ impl Channel {
         let hangs = self.recovery.hangs(hanging, now);
         let Some(target) = self.shadow.target().filter(|_| hanging.is_some()) else { return };
         let rail = target.rail;
-        let bound = match self.living_rail_past(1) == Some(rail) {
+        let bound = match self.is_only_living_rail(rail) {
             true => self.parameters.peer_timeout,
             false => CONTROL_HANGS,
         };

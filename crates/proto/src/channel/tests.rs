@@ -519,11 +519,17 @@ fn at(ms: u64) -> Moment {
 
 /// A channel with an inbox of the peer, and its own HELLO echoed.
 fn greeted(rails: u8) -> (Channel, Memories) {
+    greeted_by(rails, 0)
+}
+
+/// The peer's inbox is on this rail, ours on rail 0.
+fn greeted_by(rails: u8, rail: u8) -> (Channel, Memories) {
     let mut channel = channel(rails);
     let mut memories = Memories(vec![words(), words()]);
     lend(&mut channel);
     let echo = channel.inbox().unwrap().lease().epoch;
-    let hello = Hello { lease: lease(1), key: 9, consumed: BEFORE, echo, requests_echo: false };
+    let lease = Lease { rail, ..lease(1) };
+    let hello = Hello { lease, key: 9, consumed: BEFORE, echo, requests_echo: false };
     let now = (Moment::default(), Moment::default());
     assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(0), now, |_| {}), None);
     channel.hello_arrived(&hello);
@@ -580,8 +586,8 @@ fn a_query_names_its_rail() {
 /// The peer answers, but the write of a packet to it does not complete.
 #[test]
 fn a_control_rail_on_which_a_write_hangs_is_lost_and_the_only_one_after_the_peer_timeout() {
-    for (rails, lost_after) in [(2, 500), (1, 5000)] {
-        let (mut channel, mut memories) = greeted(rails);
+    for (rails, rail, lost_after) in [(2, 0, 500), (2, 1, 500), (1, 0, 5000)] {
+        let (mut channel, mut memories) = greeted_by(rails, rail);
         assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
         channel.seal(memories.shadow(MemoryId(0)));
         let packet = channel.next_post().unwrap();
@@ -589,10 +595,10 @@ fn a_control_rail_on_which_a_write_hangs_is_lost_and_the_only_one_after_the_peer
         let status = answer();
         for ms in (1..=lost_after).step_by(100) {
             assert_eq!(channel.status_arrived(&status, true, at(ms), |_| {}), None);
-            assert!(!channel.is_lost(0), "after {ms} ms");
+            assert!(!channel.is_lost(rail), "after {ms} ms");
         }
         assert_eq!(channel.status_arrived(&status, true, at(lost_after + 1), |_| {}), None);
-        assert!(channel.is_lost(0));
+        assert!(channel.is_lost(rail));
         let failing = (rails == 1).then_some(Cause::NoRail);
         assert_eq!(channel.is_failing(), failing);
     }

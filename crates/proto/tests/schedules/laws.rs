@@ -70,11 +70,6 @@ impl World {
         let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
         let dead = self.wire.died;
         let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
-        // A part that is late for long enough counts as lost: on a slow wire seconds pass while nothing lands.
-        let gave_up =
-            |end| matches!(self.outcome(end), Some(Outcome::Failed(Cause::DataLost { .. })));
-        let late = self.wire.setup.slow > 0 && (gave_up((node, id)) || gave_up(far));
-        let parts = parts || late;
         if let Some(Outcome::Failed(cause)) = self.outcome((node, id)) {
             let allowed = match cause {
                 Cause::DataLost { .. }
