@@ -98,7 +98,7 @@ pub(super) struct Executor {
     pub(super) nics: Vec<Port>,
     pub(super) memory: ControlMemory,
     pub(super) regions: Slots<Arc<UserRegion>>,
-    /// The memory of empty messages.
+    /// The landing page: memory whose contents are never used, for empty messages and trials.
     pub(super) landing: Arc<UserRegion>,
     /// Listeners, and the peers that are known or being introduced.
     pub(super) peers: Peers<Mac>,
@@ -109,6 +109,7 @@ pub(super) struct Executor {
     /// The SENDRECV protocol, for providers without one-sided writes.
     pub(super) sendrecv: Option<Box<Sendrecv>>,
     pub(super) capabilities: Capabilities,
+    /// Events that no completion queue returns: posts that failed at once, and what a rail returned before it was closed.
     pub(super) queued: VecDeque<Happened>,
     pub(super) cursor: Cursor,
     /// Whether this poll reads data rails on which nothing of ours is in flight.
@@ -120,20 +121,21 @@ pub(super) struct Executor {
     /// A peer for which the provider has refused all packets for so long is lost.
     pub(super) refusals_bound: Duration,
     pub(super) deferred: Deferred,
-    /// The buffer of the last letter, reused: letters are sent while NCCL moves data, where nothing is allocated.
+    /// The encoded bytes of the last letter that was sent, for reuse: letters are sent while NCCL moves data, where nothing is allocated.
     pub(super) written: Vec<u8>,
     /// Buffers for received letters.
     pub(super) spare: Vec<Vec<u8>>,
 }
 
-/// A buffer of NCCL's, as the protocol names it.
+/// A checked buffer of NCCL's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes {
     pub(super) address: u64,
-    /// The address, or the offset in its region, that a peer's write targets.
+    /// What a peer's write targets: the address, or the offset in the region where the provider has no virtual addresses.
     pub(super) named: u64,
     pub(super) len: usize,
     pub(super) tag: i32,
+    /// The region's name: see [`name_of`].
     pub(super) region: u32,
     /// The buffer is in host memory.
     pub(super) host: bool,
@@ -252,6 +254,7 @@ impl Executor {
         self.queued.push_back(Event::Connection { slot, generation, event });
     }
 
+    /// Copies an inline message from parking into its receive.
     fn copy_parked(&self, copy: &Copy, account: &Account) {
         let Copy { target, len, from, .. } = copy;
         let len = usize::from(*len);
@@ -266,6 +269,7 @@ impl Executor {
         });
     }
 
+    /// Memory for an inbox on this rail. The error is None where libfabric reported none.
     fn lent(&mut self, channel: ChannelId, rail: u8) -> Result<LentInbox, Option<FabricError>> {
         let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail)));
         let nic = lane.ok_or(None)?.nic;

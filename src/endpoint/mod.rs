@@ -1,4 +1,4 @@
-//! The rails that one communicator uses on one device, behind one lock: wire version 2.
+//! The rails that one communicator uses on one device, behind one lock.
 //!
 //! ```text
 //!  calls ──▶ Endpoint ──▶ proto's loop (channels, connections) ──▶ Executor ──▶ NICs
@@ -81,6 +81,7 @@ use stall::StallWatch;
 /// The rails, the memory and the connections of one communicator on one device.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
+    /// Its place in `plugin::registry`'s table, which is part of each object id.
     number: u16,
     settings: Settings,
     device: DeviceFacts,
@@ -111,9 +112,9 @@ pub(crate) struct Endpoint {
     closing: InFlight,
     /// The last open request was reported while frames are due: NCCL may not call again, so the keeper has to send them.
     needs_keeper: bool,
-    /// The keys of a receive that is being posted.
+    /// The keys of the receives that are being posted. A field, so that `irecv` does not allocate.
     keys: Vec<u64>,
-    /// Message sizes of the group that `test` reported last.
+    /// Message sizes of the group that `test` reported last; `abi` copies them into NCCL's array.
     sizes: [usize; MAX_GROUP],
     /// When to check for stalled requests.
     watch: StallWatch,
@@ -210,8 +211,8 @@ impl Endpoint {
         Moment::from_nanos(fabric::monotonic_nanos())
     }
 
-    /// The time for a call that posts. While requests are open NCCL polls, so the time of the last poll is precise enough: it only dates
-    /// waits of a round trip and more. This saves a read of the clock.
+    /// The time for a call that posts. While requests are open NCCL polls, so the time of the last poll is precise enough: it is only
+    /// compared with waits of a round trip or more. This saves a read of the clock.
     #[inline]
     fn lately(&self) -> Moment {
         if self.outstanding == 0 { self.now() } else { self.executor.now }
@@ -303,7 +304,7 @@ impl Endpoint {
         self.device.label
     }
 
-    /// Fails the endpoint and all its channels for good.
+    /// Fails the endpoint and all its channels for good. The first error is kept.
     #[cold]
     fn fail_all(&mut self, error: Error) {
         self.failure.get_or_insert(error);

@@ -107,7 +107,7 @@ pub enum Cause {
     Malformed(Malformed),
     /// The peer acknowledged a packet that was never sent.
     NeverSent,
-    /// A frame behind END.
+    /// A frame came after the peer's END.
     AfterEnd,
     /// A frame that breaks a bound of its connection.
     Connection,
@@ -171,13 +171,14 @@ pub struct Channel {
     needs_another_rail: bool,
     /// Old inboxes per rail that a late write may still reach.
     quarantined: [u8; CONTROL_RAILS_MAX],
+    /// Old shadows, until their writes have ended.
     left: Vec<Left>,
     confirmed: letters::Confirmed,
     inquiry: Inquiry,
 }
 
 impl Channel {
-    /// None unless there are 1 to 4 control rails.
+    /// None unless there are 1 to 4 control rails, and `rail` is one of them.
     pub fn new(parameters: Parameters, now: Moment) -> Option<Self> {
         let Parameters { ring, rails, rail, first, .. } = parameters;
         if usize::from(rails) > CONTROL_RAILS_MAX || rail >= rails {

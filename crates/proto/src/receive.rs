@@ -109,10 +109,10 @@ pub struct ReceiveFlow {
     lazy_from: Moment,
     /// When the oldest line that DONE has not covered became complete.
     unreported_since: Moment,
-    /// Credit to return: cost and count of complete messages that came without an advert; and of those among them
-    /// before `done`.
+    /// Credit to return: cost and count of complete messages that came without an advert.
     unreported: u32,
     unreported_messages: u32,
+    /// The same of those before `done`, which the next DONE returns.
     passed: u32,
     passed_messages: u32,
     /// A bit per class of lengths: set if the last message into such a receive came inline.
@@ -135,8 +135,9 @@ pub struct ReceiveFlow {
     tagged: Option<Box<Posted>>,
     /// The completion queue entries of its receives were returned before the receives completed.
     released_entries: bool,
-    /// Parts that have arrived for this connection, per rail; and parts posted, by the sender's CLOSE.
+    /// Parts that have arrived for this connection, per rail.
     seen: Counts,
+    /// Parts that the sender has posted, by its CLOSE.
     sent: Option<Counts>,
     dropped: Dropped,
     lost: Lost,

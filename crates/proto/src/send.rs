@@ -74,12 +74,15 @@ pub struct SendFlow {
     /// Lines before this one are complete at the receiver, by its last DONE.
     peer_done: Line,
     group: Group,
-    /// Messages below this length are sent with immediates: those that fill their receives, and others.
+    /// Messages that fill their receives are sent with immediates if they are shorter than this.
     whole_end: u64,
+    /// Messages that do not fill their receives are, if they are shorter than this.
     short_end: u64,
-    /// A bit per free record; per record with parts to post; per record with a pending FIN.
+    /// A bit per free record.
     free: u64,
+    /// A bit per record with parts to post.
     posting: u64,
+    /// A bit per record with a pending FIN.
     fins: u64,
     /// A bit per place of a line whose message goes in parts, not inline.
     written: u64,

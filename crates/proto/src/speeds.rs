@@ -26,8 +26,9 @@ pub struct Speeds {
 struct Measure {
     /// Bytes per millisecond, smoothed; 0 if unknown.
     speed: u64,
-    /// The start of the sample: the completion of a part after which more were in flight; and bytes completed since.
+    /// The start of the sample: the completion of a part after which more were in flight.
     since: Option<Moment>,
+    /// Bytes completed since.
     bytes: u64,
     /// It was measured since the last check.
     fresh: bool,

@@ -94,14 +94,15 @@ const fn aligned_up(bytes: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loads {
     rails: u8,
-    /// The next rail in the round robin of messages of one part.
+    /// The next rail in the round robin of messages of one part. Of rails that are expected to finish at the same time, the
+    /// first from this one on is chosen.
     next: u8,
     /// A bit per rail that may get parts.
     open: u16,
     queued: [u64; MAX_DATA_RAILS],
     /// Relative to [`FULL_SPEED`](Self::FULL_SPEED); never 0.
     speeds: [u8; MAX_DATA_RAILS],
-    /// One rail is slower than the others.
+    /// A rail is slower than the fastest one.
     uneven: bool,
 }
 
@@ -172,8 +173,9 @@ impl Loads {
         rail
     }
 
-    /// The next message begins with another one of equal rails. Where completions prove no arrival, a rail seems to carry
-    /// nothing soon after its post, and the first one would else get the odd part of each message.
+    /// Called after each message of several parts: while a rail is slow, the next message begins with another one of the
+    /// equal rails. Where completions prove no arrival, all queues seem empty soon after a post, so the same rail would get
+    /// the odd part of each message.
     pub fn rotate(&mut self) {
         if self.uneven {
             self.next = if self.next + 1 < self.rails { self.next + 1 } else { 0 };

@@ -1,4 +1,5 @@
-//! Queries about the progress of the other end, for stall reports: sent and answer_left only when a wait is long.
+//! Queries about the progress of the other end, and the answers. They make a QUERY due although nothing may be lost: for
+//! stall reports, when a wait is long, and for the speeds of rails (`speeds/arrivals.rs`), which name no connection.
 
 use std::time::Duration;
 

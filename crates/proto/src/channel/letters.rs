@@ -1,4 +1,7 @@
 //! Letters: composes HELLO, QUERY, STATUS and TRIAL, and handles those of the peer.
+//!
+//! `now` is the time by the clock of [`Patience`](super::Patience), except for control rails that are lost: their
+//! pauses and trials go by the caller's clock.
 
 use std::time::Duration;
 
@@ -30,11 +33,11 @@ pub(super) struct Confirmed {
     queried: Counts,
     /// A bit per lost rail: confirmation on it is not awaited.
     ignored: u16,
-    /// For each rail: since when the peer's count has not moved although it is below ours, and how many answers said
-    /// so.
+    /// For each rail on which the peer's count is below ours: since when it has not moved, and how many answers in a row
+    /// have shown that.
     stalled: [Option<(Moment, u32)>; MAX_DATA_RAILS],
-    /// When the last answer came, and whether it came late: see [`RAIL_ANSWER_GAP`].
     answered_at: Moment,
+    /// The last answer came more than [`RAIL_ANSWER_GAP`] after the one before it.
     late: bool,
 }
 
@@ -74,8 +77,9 @@ impl Confirmed {
     }
 
     /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind in at least two
-    /// answers, for as long as `bound`. The first answer after a gap starts over: a stopped process receives nothing, and may
-    /// answer before it polls its data rails again.
+    /// answers, for as long as `bound`. The first answer after a gap starts the count of answers over, because the peer may
+    /// have been stopped, and may answer before it polls its data rails again. A peer whose answers all come after gaps is
+    /// idle and not stopped, so only the first of them does.
     fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
         let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.queried);
         let answered_at = std::mem::replace(&mut self.answered_at, now);
@@ -178,6 +182,7 @@ impl Channel {
 
     /// Whether the channel itself waits for the peer.
     fn waits(&self, counts: &PeerCounts) -> bool {
+        // The peer has to lend an inbox on another rail.
         let elsewhere = self.shadow.target().is_some_and(|target| self.is_lost(target.rail));
         self.shadow.unacknowledged() > 0
             || elsewhere
@@ -237,7 +242,7 @@ impl Channel {
             idle_ms: 0,
             about: None,
         });
-        // A lost rail may work again.
+        // If no rail lives, the inbox's is tried: it may work again.
         let rail = self.living_rail().or_else(|| self.rails.open(inbox.lease().rail))?;
         Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
     }
@@ -248,7 +253,8 @@ impl Channel {
         self.recovery.query_now();
     }
 
-    /// Sends the next QUERY soon: whether the peer is running decides about a rail.
+    /// Sends the next QUERY soon. A rail whose writes do not complete is lost only if the peer answers: writes to a stopped
+    /// peer do not complete either.
     pub(crate) fn query_soon(&mut self) {
         self.recovery.query_within(RAIL_QUERY);
     }
@@ -384,6 +390,7 @@ impl Channel {
     /// If the peer answers letters but the write of a packet does not complete, its rail is lost. The only living rail
     /// gets the full peer timeout.
     fn find_hanging(&mut self, now: Moment) {
+        // The packet before the oldest one stands for it: only the change matters.
         let hanging = self.shadow.is_writing().then(|| self.shadow.acknowledged());
         let hangs = self.recovery.hangs(hanging, now);
         let Some(target) = self.shadow.target().filter(|_| hanging.is_some()) else { return };

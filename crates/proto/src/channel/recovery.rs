@@ -55,7 +55,7 @@ pub struct Recovery {
     /// The first wait before QUERY; it follows from `switches`.
     first_wait: Duration,
     switched_at: Moment,
-    /// The oldest packet whose write has not completed, and the time of the first STATUS that found it so.
+    /// Identifies the oldest packet while its write does not complete; and the time of the first STATUS that found it so.
     hangs: Option<(PacketNumber, Moment)>,
     /// Retransmitted packets.
     resent: u32,
@@ -63,13 +63,15 @@ pub struct Recovery {
     answers: u8,
     /// Letters sent since the last packet or acknowledgement came.
     letters: u32,
-    /// How many rails the last QUERY passed over.
+    /// How many rails the last QUERY passed over: its answer shows that the one after these delivers.
     queried_past: u32,
-    /// Since when the current rail refuses letters; and since when all rails do.
+    /// Since when the current rail refuses letters.
     refused: Option<Moment>,
+    /// Since when no rail has accepted one.
     all_refused: Option<Moment>,
 }
 
+/// The state of our HELLO. `at`: when it was last sent; `wait`: after how long it is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Greeting {
     Due,
@@ -185,6 +187,7 @@ impl Recovery {
         self.resent
     }
 
+    /// Either side has a new inbox: the first wait before QUERY doubles.
     pub fn switched(&mut self) {
         self.switches = self.switches.saturating_add(1);
         self.first_wait = (QUERY_AFTER * (1 << self.switches.min(5))).min(QUERY_AFTER_MAX);
@@ -203,11 +206,12 @@ impl Recovery {
         self.hello == Greeting::Echoed
     }
 
+    /// The peer requests an echo of its epoch, which our next HELLO carries.
     pub fn echo_due(&mut self) {
         self.echo_pending = true;
     }
 
-    /// `rail`: the one that the QUERY came by.
+    /// A QUERY has come by `rail`; `asked` is the packet up to which the peer's writes have completed.
     pub fn status_due(&mut self, asked: PacketNumber, rail: u8) {
         self.status_pending = Some((asked, rail));
     }
@@ -222,20 +226,21 @@ impl Recovery {
         self.answers = self.answers.saturating_add(1);
     }
 
-    /// A STATUS has come, and the write of the oldest packet has not completed. Returns for how long STATUS have found
-    /// it so.
+    /// A STATUS has come. `oldest` identifies the oldest packet if its write has not completed. Returns for how long STATUS
+    /// have found it so.
     pub fn hangs(&mut self, oldest: Option<PacketNumber>, now: Moment) -> Duration {
         let same = self.hangs.filter(|(number, _)| Some(*number) == oldest);
         self.hangs = same.or_else(|| oldest.map(|number| (number, now)));
         self.hangs.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
 
-    /// The oldest unacknowledged packet is another one now.
+    /// A packet was acknowledged: answers are counted from 0 for the packet that is the oldest now.
     #[inline]
     pub fn acknowledged(&mut self) {
         self.answers = 0;
     }
 
+    /// Whether the oldest unacknowledged packet counts as lost.
     pub fn takes_for_lost(&self) -> bool {
         self.answers >= ANSWERS_UNTIL_LOST
     }

@@ -71,17 +71,22 @@ struct Record {
     state: State,
     pad: bool,
     posted_at: Moment,
-    /// Its inline messages, as a range of their count since the channel's first.
+    /// Its inline messages, as a range of numbers. The channel numbers them from 0, wrapping; `sent_gone` is the number of
+    /// the first in `sent`.
     inlines: u32,
     inlines_end: u32,
-    /// These were reported to their connections as sent.
+    /// They were reported to their connections: no retransmission is needed.
     reported: bool,
 }
 
+/// The packet to which frames are appended, at the head.
 #[derive(Clone, Copy, Debug)]
 struct Open {
+    /// Its length so far, with the header.
     bytes: u32,
+    /// The most that it may become.
     room: u32,
+    /// The number of its first inline message.
     inlines: u32,
 }
 
@@ -97,6 +102,7 @@ struct Place {
 #[derive(Debug)]
 pub struct Shadow {
     ring: Ring,
+    /// The inbox that is written into, and the memory of this shadow; none before the peer's first HELLO.
     target: Option<(Lease, MemoryId)>,
     /// Where the next packet starts, below the ring's length.
     head: u32,
@@ -171,7 +177,7 @@ impl Shadow {
         self.next.distance(self.acknowledged) - 1
     }
 
-    /// Whether a sealed packet waits to be posted.
+    /// Whether a sealed packet is not posted yet.
     pub fn is_backed_up(&self) -> bool {
         self.unposted != self.next
     }
@@ -338,6 +344,7 @@ impl Shadow {
     fn push<S: ShadowMemory>(&mut self, memory: &mut S, record: Record) {
         let Some((lease, _)) = self.target else { return };
         let Record { at, span, bytes, pad, .. } = record;
+        // The header of a pad says how long the rest of the lap is, though only the header is written.
         let bytes = if pad { span } else { bytes };
         let header = Header { number: self.next, bytes, acknowledged: self.consumed, pad };
         let (start, words) = (at as usize / 8, header.words());

@@ -3,11 +3,14 @@
 //!
 //! ```text
 //!  an error, a loss, the peer's DOWN ─▶ no part is posted on it; DOWN (so many were posted)
-//!     the peer's DOWN ─▶ as many have arrived ────────────────────────────────────────┬─▶ fenced: HELD, LISTED per connection,
-//!                     └▶ fewer, and no more come ─▶ other peers leave the rail, too,   │         FENCED
+//!     the peer's DOWN ─▶ as many have arrived ────────────────────────────────────────┬─▶ fenced: FENCED, and per
+//!                     └▶ fewer, and no more come ─▶ other peers leave the rail, too,   │   connection HELD, LISTED
 //!                                                   and it is closed ─────────────────┘
 //!     the peer's LISTED ─▶ what it lacks is posted again on other rails
 //! ```
+//!
+//! DOWN and FENCED are for the channel and are handled here. HELD and LISTED are frames of a connection: `receive/lost.rs`
+//! sends them, `send/lost.rs` handles them. `regain.rs` brings the rail back.
 //!
 //! A rail is *fenced* when nothing from the peer can arrive by it any more. The receiver reports what is missing only
 //! then, so no line is ever complete while an older write may still reach its memory.
@@ -40,11 +43,11 @@ pub(super) struct Outage {
     rail: u8,
     /// Our RAIL *down* has left.
     down_sent: bool,
-    /// What the peer has posted there, once its *down* has come. `plain`: writes without immediates are missing, which
-    /// no count covers.
+    /// What the peer has posted there, once its *down* has come.
     expects: Option<Expected>,
-    /// Nothing can arrive here by it any more; and RAIL *fenced* has left.
+    /// Nothing can arrive here by it any more.
     fenced: bool,
+    /// Our RAIL *fenced* has left.
     fence_sent: bool,
     /// The peer has said *fenced*: nothing can arrive there by it any more.
     peer_fenced: bool,
@@ -58,7 +61,9 @@ pub(super) struct Outage {
 
 #[derive(Clone, Copy, Debug)]
 struct Expected {
+    /// Parts with immediates.
     posted: u32,
+    /// Writes without immediates are missing, which no count covers.
     plain: bool,
 }
 
@@ -70,7 +75,9 @@ pub(super) enum Local {
     /// Its channels stop using it, and their writes in flight are awaited.
     Draining {
         since: Moment,
+        /// Since when `moved` has not changed.
         still_since: Moment,
+        /// A hash of the counts of all channels that use it: another value shows progress.
         moved: u32,
     },
     /// It was opened again at this time, by the caller's clock.
@@ -100,6 +107,8 @@ pub(super) struct Hanging {
     /// No write has completed on a rail between two checks. Then QUERY is sent, because only an answer shows that the
     /// peer is not stopped.
     waits: bool,
+    /// For each rail: how many writes had ended there at the last check that found progress, nothing in flight or a stopped
+    /// peer, and when that was.
     ended: Box<[(u32, Moment)]>,
 }
 
@@ -115,8 +124,8 @@ impl Hanging {
     }
 
     /// Checks for rails without a completion for `bound` plus the time that their queued bytes may take; for `last`
-    /// instead of `bound` if no other rail is better. Time in which the peer does not answer does not count, since it
-    /// may be stopped.
+    /// instead of `bound` if no other rail is better. `stopped`: the peer does not answer. Such time does not count, since
+    /// a stopped process completes nothing.
     #[cold]
     fn check(
         &mut self,
@@ -182,6 +191,7 @@ impl Peer {
         if now >= self.hanging.check_at {
             let stopped = self.channel.silence(now) >= RAIL_ANSWER_GAP;
             let last = (self.channel.peer_timeout() / 2).min(RAIL_LAST);
+            // A rail that may have to stay open is given up late: its loss may fail the channel.
             let bound = if self.channel.closes_rails() { last.min(RAIL_HANGS) } else { last };
             self.hanging.check(&self.account, stopped, now, (bound, last));
             self.account.speeds.check(&mut self.account.loads);
@@ -423,6 +433,7 @@ impl<C: Connection> Endpoint<C> {
         let outage = &mut peer.outages[at];
         let seen = peer.account.counts.seen.get(outage.rail);
         let flying = peer.account.rails.flying_on(outage.rail);
+        // All that the peer has posted there is here.
         let all = outage.expects.is_some_and(|all| !all.plain && all.posted == seen);
         // A peer says END only after we have confirmed all that it wrote, except on rails that it has reported as down.
         let none = ended && outage.expects.is_none();

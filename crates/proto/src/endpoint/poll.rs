@@ -10,7 +10,8 @@ use super::super::memory::{MemoryId, Payload};
 use super::table::Table;
 use super::{ChannelId, Endpoint, Event, Outcome, Peer, Perform};
 
-/// The time by the caller's clock, and by the clock of [`Patience`](crate::channel::Patience).
+/// The time by the caller's clock, for pauses and delays, and by the clock of [`Patience`](crate::channel::Patience), for
+/// timeouts of the peer.
 pub(super) type Now = (Moment, Moment);
 
 impl<C: Connection> Endpoint<C> {
@@ -279,7 +280,7 @@ impl<C: Connection> Endpoint<C> {
     }
 
     /// Advances the channel itself: its cell, its inboxes, its letters, its end. `left`: a packet was posted in this
-    /// poll.
+    /// poll, and carries the acknowledgement that the cell would.
     pub(super) fn settle<P: Perform<C>>(
         &mut self,
         perform: &mut P,

@@ -16,10 +16,13 @@ use crate::ids::Moment;
 pub(super) struct Arrivals {
     rails: Box<[Rail]>,
     query_at: Moment,
-    /// What was posted before the last query, whether that waits for its answer, and what the last answer had seen.
+    /// Parts that were posted before the last query.
     posted: Counts,
+    /// That query has no answer yet.
     queried: bool,
+    /// Parts that had arrived by the last answer.
     seen: Counts,
+    /// Answers to queries so far.
     answers: u32,
     /// Queries since a part was last posted or arrived.
     in_vain: u32,
@@ -41,7 +44,7 @@ impl Rail {
         let towards = |average: u64, now: u64| average - average / AVERAGED + now / AVERAGED;
         self.rate = towards(self.rate, u64::from(arrived).min(PARTS_MAX) * UNIT);
         self.busy = towards(self.busy, if busy { UNIT } else { 0 });
-        // What is hardly ever busy is not measured.
+        // Divided by a small fraction the rate is noise: such a rail is not measured.
         if self.busy >= UNIT / AVERAGED {
             self.speed = (self.rate * UNIT / self.busy).max(1);
         }
@@ -77,8 +80,8 @@ impl Arrivals {
         true
     }
 
-    /// The peer's answer: the parts that have arrived. Answers to queries of other purposes, which come in between, say
-    /// nothing about how busy rails are.
+    /// The peer's answer: the parts that have arrived. Only the first one after a query counts. Others, which are for stall
+    /// reports or lost packets, say nothing about how busy rails are.
     pub(super) fn answered(&mut self, seen: &Counts, loads: &mut Loads) {
         if !std::mem::take(&mut self.queried) {
             return;
@@ -121,8 +124,9 @@ impl Arrivals {
 
 /// How often the peer is queried while parts are sent.
 const QUERY_EVERY: Duration = Duration::from_millis(5);
-/// So many queries may bring nothing new: the slowest link carries a part in that time.
+/// After so many queries without news, 250 ms, no more are sent. The slowest link carries a part in that time.
 const IN_VAIN_MAX: u32 = 50;
+/// The weight of a new answer in an average is 1 / `AVERAGED`.
 const AVERAGED: u64 = 16;
 /// After so many answers speeds are used.
 const ANSWERS_FIRST: u32 = 8;
