@@ -347,6 +347,26 @@ mod tests {
     }
 
     #[test]
+    fn over_sockets_queries_end_when_nothing_arrives() {
+        let (mut speeds, mut loads) = (Speeds::by_arrivals(2), Loads::equal(2));
+        let mut posted = Counts::default();
+        let mut queries = |speeds: &mut Speeds, posted: &Counts, from: u64| {
+            let due = |ms: &u64| {
+                let due = speeds.query_due(posted, Moment::from_nanos((from + ms) * 1_000_000));
+                speeds.answered(&Counts::default(), &mut loads);
+                due
+            };
+            (0..10_000).filter(due).count()
+        };
+        assert_eq!(queries(&mut speeds, &posted, 0), 0, "nothing was posted");
+        posted.add(1);
+        let of_one = queries(&mut speeds, &posted, 10_000);
+        assert!((40..60).contains(&of_one), "{of_one} queries");
+        posted.add(1);
+        assert_eq!(queries(&mut speeds, &posted, 20_000), of_one, "another part was posted");
+    }
+
+    #[test]
     fn over_sockets_a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
         let mut network = Sockets::new(&[400, 400, 400, 400]);
         network.run(500, 4 << 20, 4);

@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(inquiry.idle_ms(), 7);
         inquiry.answer_left();
         inquiry.answer_later(None, Duration::ZERO);
-        assert!(inquiry.pending_answer().is_none(), "it is answer_left once");
+        assert!(inquiry.pending_answer().is_none(), "it leaves once");
     }
 }

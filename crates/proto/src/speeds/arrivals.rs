@@ -97,7 +97,7 @@ impl Arrivals {
         }
         self.answers = self.answers.saturating_add(1);
         if self.answers >= ANSWERS_FIRST {
-            self.share_out(loads);
+            self.set_speeds(loads);
         }
     }
 
@@ -111,7 +111,7 @@ impl Arrivals {
 
     /// Sets the speeds in `loads`, relative to the fastest rail. A rail that is not measured is gradually assumed to be
     /// as fast as the others, until it gets parts and is measured. Small differences are noise.
-    fn share_out(&mut self, loads: &mut Loads) {
+    fn set_speeds(&mut self, loads: &mut Loads) {
         let most = self.rails.iter().map(|rail| rail.speed).max().unwrap_or(0).max(1);
         for (number, rail) in (0..).zip(&mut self.rails) {
             if rail.busy < UNIT / AVERAGED && rail.speed > 0 {
