@@ -64,7 +64,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         name: "FI_TCP_MAX_RX_SIZE",
         value: "128",
         provider: "tcp",
-        doc: "Room in each of the 1,024 descriptors of an endpoint for a tagged message that comes before its receive, 16 KiB by default since libfabric 1.20: 17 MiB per endpoint, cleared at its first operation, and the plugin sends no tagged messages. Longer ones still arrive, in memory that is allocated for each.",
+        doc: "Room in each of the 1,024 descriptors of an endpoint for a tagged message that comes before its receive, 16 KiB by default since libfabric 1.20: 17 MiB per endpoint, cleared at its first operation, and the plugin sends tagged messages with SENDRECV alone. Longer ones still arrive, in memory that is allocated for each.",
     },
 ];
 
