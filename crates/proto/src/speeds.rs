@@ -158,6 +158,35 @@ const SPEED_SAMPLE: Duration = Duration::from_millis(1);
 mod tests {
     use super::*;
 
+    /// Rails in virtual time, by microseconds.
+    trait Carry {
+        fn now(&self) -> u64;
+        fn loads(&self) -> Loads;
+        fn post(&mut self, message: usize, parts: &[(u8, u64)]);
+        /// Carries one part, and returns its message.
+        fn step(&mut self) -> usize;
+
+        /// Sends `messages` messages of `bytes` bytes, `window` at a time. Returns bytes per microsecond.
+        fn run(&mut self, messages: usize, bytes: u64, window: usize) -> f64 {
+            let mut left = vec![0; messages];
+            let (mut first, mut next, from) = (0, 0, self.now());
+            while first < messages {
+                while next < messages && next < first + window {
+                    let loads = self.loads();
+                    let parts = crate::send::share_out(loads.rails().into(), bytes, loads);
+                    left[next] = parts.len();
+                    self.post(next, &parts);
+                    next += 1;
+                }
+                left[self.step()] -= 1;
+                while first < next && left[first] == 0 {
+                    first += 1;
+                }
+            }
+            (messages as u64 * bytes) as f64 / (self.now() - from) as f64
+        }
+    }
+
     /// Rails that carry one part after the other, each with its own speed in bytes per microsecond.
     struct Network {
         speeds: Speeds,
@@ -191,6 +220,16 @@ mod tests {
                 rails,
             }
         }
+    }
+
+    impl Carry for Network {
+        fn now(&self) -> u64 {
+            self.now
+        }
+
+        fn loads(&self) -> Loads {
+            self.loads
+        }
 
         fn post(&mut self, message: usize, parts: &[(u8, u64)]) {
             for (rail, len) in parts {
@@ -203,7 +242,7 @@ mod tests {
             }
         }
 
-        /// Completes the next part. Returns its message.
+        /// Completes the next part.
         fn step(&mut self) -> usize {
             let ends = |line: &Line| Some(line.since + line.parts.front()?.1 / line.speed);
             let next =
@@ -220,25 +259,6 @@ mod tests {
             self.speeds.ended(number, len, &mut self.loads, moment);
             (0..checks).for_each(|_| self.speeds.check(&mut self.loads));
             message
-        }
-
-        /// Sends `messages` messages of `bytes` bytes, `window` at a time. Returns bytes per microsecond.
-        fn run(&mut self, messages: usize, bytes: u64, window: usize) -> f64 {
-            let mut left = vec![0; messages];
-            let (mut first, mut next, from) = (0, 0, self.now);
-            while first < messages {
-                while next < messages && next < first + window {
-                    let parts = crate::send::share_out(self.rails.len(), bytes, self.loads);
-                    left[next] = parts.len();
-                    self.post(next, &parts);
-                    next += 1;
-                }
-                left[self.step()] -= 1;
-                while first < next && left[first] == 0 {
-                    first += 1;
-                }
-            }
-            (messages as u64 * bytes) as f64 / (self.now - from) as f64
         }
     }
 
@@ -272,6 +292,16 @@ mod tests {
                 answer_at: None,
             }
         }
+    }
+
+    impl Carry for Sockets {
+        fn now(&self) -> u64 {
+            self.now
+        }
+
+        fn loads(&self) -> Loads {
+            self.loads
+        }
 
         fn post(&mut self, message: usize, parts: &[(u8, u64)]) {
             for (rail, len) in parts {
@@ -286,7 +316,7 @@ mod tests {
             self.loads.rotate();
         }
 
-        /// The next arrival, after the queries and answers that come before it. Returns its message.
+        /// The next arrival, after the queries and answers that come before it.
         fn step(&mut self) -> usize {
             let (at, rail, _, message) = self.arrivals.pop_first().expect("something is under way");
             while self.now < at {
@@ -302,25 +332,6 @@ mod tests {
             }
             self.seen.add(crate::bits::low8(rail as u64));
             message
-        }
-
-        /// Sends `messages` messages of `bytes` bytes, `window` at a time. Returns bytes per microsecond.
-        fn run(&mut self, messages: usize, bytes: u64, window: usize) -> f64 {
-            let mut left = vec![0; messages];
-            let (mut first, mut next, from) = (0, 0, self.now);
-            while first < messages {
-                while next < messages && next < first + window {
-                    let parts = crate::send::share_out(self.links.len(), bytes, self.loads);
-                    left[next] = parts.len();
-                    self.post(next, &parts);
-                    next += 1;
-                }
-                left[self.step()] -= 1;
-                while first < next && left[first] == 0 {
-                    first += 1;
-                }
-            }
-            (messages as u64 * bytes) as f64 / (self.now - from) as f64
         }
     }
 
