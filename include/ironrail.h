@@ -477,34 +477,35 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// What NCCL finds when it looks for a v10 plugin.
+// The symbol that NCCL loads for version 10.
 extern const IronrailNetV10 ncclNetPlugin_v10;
 
-// What NCCL finds when it looks for a v11 plugin.
+// The symbol that NCCL loads for version 11.
 extern const IronrailNetV11 ncclNetPlugin_v11;
 
-// What NCCL finds when it looks for a v12 plugin.
+// The symbol that NCCL loads for version 12.
 extern const IronrailNetV12 ncclNetPlugin_v12;
 
-// What NCCL finds when it looks for a v6 plugin.
+// The symbol that NCCL loads for version 6.
 extern const IronrailNetV6 ncclNetPlugin_v6;
 
-// What NCCL finds when it looks for a v7 plugin.
+// The symbol that NCCL loads for version 7.
 extern const IronrailNetV7 ncclNetPlugin_v7;
 
-// What NCCL finds when it looks for a v8 plugin.
+// The symbol that NCCL loads for version 8.
 extern const IronrailNetV8 ncclNetPlugin_v8;
 
-// What NCCL finds when it looks for a v9 plugin.
+// The symbol that NCCL loads for version 9.
 extern const IronrailNetV9 ncclNetPlugin_v9;
 
-// Writes what Ironrail makes of its settings, and its devices once it has started, as JSON: as much as fits into
-// `bytes` bytes, a NUL among them. Returns the length of all of it without the NUL, as snprintf(3) does; 0 after a bug.
+// Writes the settings in effect, and the devices once the plugin has started, as JSON: as much as fits into `bytes` bytes, a NUL among
+// them. Returns the length of all of it without the NUL, as snprintf(3) does; 0 after a bug.
 //
 // # Safety
 //
 // `text` has room for `bytes` bytes.
-size_t ironrail_explain(char *text, size_t bytes);
+size_t ironrail_explain(char *text,
+                        size_t bytes);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Test::new(a_run_leaves_a_page_and_files_that_compare_and_merge),
         Test::new(a_side_that_is_slower_is_worse_and_the_code_says_so),
         Test::new(what_cannot_be_compared_is_said),
-        Test::new(a_browser_draws_the_page).needs(browser().map(drop)),
+        Test::new(a_browser_draws_the_page).wants(browser().map(drop)),
     ])
 }
 
