@@ -385,7 +385,6 @@ pub(super) fn channel(input: &[u8]) {
         failover: true,
         tries: true,
         closes: true,
-        by_arrivals: true,
         rail: 0,
         key: KEY,
         peer_timeout: Duration::from_millis(100),

@@ -205,7 +205,6 @@ mod tests {
             failover: false,
             tries: false,
             closes: false,
-            by_arrivals: false,
             rail: 0,
             key: 1,
             peer_timeout: Duration::from_secs(15),

@@ -41,7 +41,7 @@ impl Account {
             lazy_wait: LAZY_WAIT_MAX,
             entries_freed: 0,
             loads: Loads::equal(rails),
-            speeds: Speeds::by_completions(rails),
+            speeds: Speeds::new(rails),
             counts: PeerCounts::default(),
             rails: DataRails::default(),
             parking: Parking::new(),

@@ -63,8 +63,6 @@ pub struct Parameters {
     pub tries: bool,
     /// Whether a data rail with writes that never complete can be closed.
     pub closes: bool,
-    /// Whether the peer counts the parts that arrive, and completions prove no arrival: its counts show how fast rails are.
-    pub by_arrivals: bool,
     /// Keepalive timeout: how long a peer may be silent while this side waits for it.
     pub peer_timeout: Duration,
     /// The number of the first packet in both directions: 1, except in tests of the wrap.

@@ -85,11 +85,6 @@ impl DataRails {
         self.refused
     }
 
-    /// Parts with immediates that were posted so far, on each rail.
-    pub(crate) const fn posted_counts(&self) -> &Counts {
-        &self.posted
-    }
-
     pub(crate) fn posted_on(&self, rail: u8) -> u32 {
         self.posted.get(rail)
     }

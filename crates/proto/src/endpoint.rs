@@ -31,7 +31,6 @@ use super::channel::{Cause, Channel, Parameters, Patience, PeerReport};
 use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
-use super::speeds::Speeds;
 use outage::{Hanging, Histories, Local, Outage, Refusing};
 use table::{PendingList, Table};
 
@@ -144,9 +143,6 @@ impl<C: Connection> Endpoint<C> {
         let channel = Channel::new(parameters, self.patience.now())?;
         let mut account = Account::new(parameters.data_rails);
         account.rails.set_survives(parameters.failover);
-        if parameters.by_arrivals {
-            account.speeds = Speeds::by_arrivals(parameters.data_rails);
-        }
         let pending = PendingList::default();
         let refusals = VecDeque::new();
         self.peers.push(Peer {

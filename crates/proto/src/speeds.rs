@@ -1,66 +1,36 @@
 //! Measured speeds of a channel's data rails, relative to each other: from the parts that completed while more were in
-//! flight, or, where completions prove no arrival, from what the peer has received (`arrivals`).
+//! flight.
 //!
 //! An idle rail shows nothing about its speed, so only time counts in which the rail had parts in flight. A rail that
 //! gets too little to be measured is gradually assumed to be as fast as the others, until it gets parts and is
 //! measured.
 
-mod arrivals;
-
 use std::time::Duration;
 
-use super::counts::Counts;
 use super::ids::Moment;
 use super::split::Loads;
-use arrivals::Arrivals;
 
 /// The speeds of all rails. Empty if there is only one rail.
 #[derive(Debug)]
 pub struct Speeds {
-    /// Measured by completions; empty if they are measured by arrivals.
     rails: Box<[Measure]>,
-    arrivals: Option<Arrivals>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Measure {
     /// Bytes per millisecond, smoothed; 0 if unknown.
     speed: u64,
-    /// The start of the sample: the completion of a part after which more were in flight.
+    /// The start of the sample: the completion of a part after which more were in flight; and bytes completed since.
     since: Option<Moment>,
-    /// Bytes completed since.
     bytes: u64,
     /// It was measured since the last check.
     fresh: bool,
 }
 
 impl Speeds {
-    /// Of rails whose completions tell when parts have arrived.
-    pub fn by_completions(rails: u8) -> Self {
+    pub fn new(rails: u8) -> Self {
         let count = if rails > 1 { usize::from(rails) } else { 0 };
-        Self { rails: vec![Measure::default(); count].into(), arrivals: None }
-    }
-
-    /// Of rails whose completions do not, and whose parts the peer counts.
-    pub fn by_arrivals(rails: u8) -> Self {
-        let arrivals = (rails > 1).then(|| Arrivals::new(rails.into()));
-        Self { rails: Box::default(), arrivals }
-    }
-
-    /// Whether the peer is to be queried now, for [`answered`](Self::answered). `posted`: the parts posted so far.
-    #[inline]
-    pub fn query_due(&mut self, posted: &Counts, now: Moment) -> bool {
-        match &mut self.arrivals {
-            Some(arrivals) => arrivals.query_due(posted, now),
-            None => false,
-        }
-    }
-
-    /// The peer's answer: the parts that have arrived there.
-    pub fn answered(&mut self, seen: &Counts, loads: &mut Loads) {
-        if let Some(arrivals) = &mut self.arrivals {
-            arrivals.answered(seen, loads);
-        }
+        Self { rails: vec![Measure::default(); count].into() }
     }
 
     /// A part has completed; `loads` does not count it any more.
@@ -93,9 +63,6 @@ impl Speeds {
 
     /// Periodic check: raises the assumed speed of rails that were not measured since the last check.
     pub fn check(&mut self, loads: &mut Loads) {
-        if self.rails.is_empty() {
-            return;
-        }
         let most = self.most();
         for measure in &mut self.rails {
             if !measure.fresh && measure.speed > 0 {
@@ -108,9 +75,6 @@ impl Speeds {
 
     /// The rail has a new libfabric endpoint: its speed is unknown again.
     pub fn forget(&mut self, rail: u8, loads: &mut Loads) {
-        if let Some(arrivals) = &mut self.arrivals {
-            arrivals.forget(rail, loads);
-        }
         if let Some(measure) = self.rails.get_mut(usize::from(rail)) {
             *measure = Measure::default();
             self.compare(loads);
@@ -125,17 +89,12 @@ impl Speeds {
     fn compare(&self, loads: &mut Loads) {
         let most = self.most().max(1);
         for (rail, measure) in (0..).zip(&self.rails) {
-            loads.set_speed(rail, relative(measure.speed, most));
+            let share = measure.speed * u64::from(Loads::FULL_SPEED) / most;
+            let equal = measure.speed == 0 || share * 4 >= u64::from(Loads::FULL_SPEED) * 3;
+            let share = if equal { Loads::FULL_SPEED } else { crate::bits::low8(share).max(1) };
+            loads.set_speed(rail, share);
         }
     }
-}
-
-/// A rail's speed relative to the fastest one, as [`Loads`] has it. One that is unknown, or a little slower, is taken for as
-/// fast.
-fn relative(speed: u64, most: u64) -> u8 {
-    let share = speed * u64::from(Loads::FULL_SPEED) / most;
-    let equal = speed == 0 || share * 4 >= u64::from(Loads::FULL_SPEED) * 3;
-    if equal { Loads::FULL_SPEED } else { crate::bits::low8(share).max(1) }
 }
 
 impl Measure {
@@ -157,35 +116,6 @@ const SPEED_SAMPLE: Duration = Duration::from_millis(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Rails in virtual time, by microseconds.
-    trait Carry {
-        fn now(&self) -> u64;
-        fn loads(&self) -> Loads;
-        fn post(&mut self, message: usize, parts: &[(u8, u64)]);
-        /// Carries one part, and returns its message.
-        fn step(&mut self) -> usize;
-
-        /// Sends `messages` messages of `bytes` bytes, `window` at a time. Returns bytes per microsecond.
-        fn run(&mut self, messages: usize, bytes: u64, window: usize) -> f64 {
-            let mut left = vec![0; messages];
-            let (mut first, mut next, from) = (0, 0, self.now());
-            while first < messages {
-                while next < messages && next < first + window {
-                    let loads = self.loads();
-                    let parts = crate::send::share_out(loads.rails().into(), bytes, loads);
-                    left[next] = parts.len();
-                    self.post(next, &parts);
-                    next += 1;
-                }
-                left[self.step()] -= 1;
-                while first < next && left[first] == 0 {
-                    first += 1;
-                }
-            }
-            (messages as u64 * bytes) as f64 / (self.now() - from) as f64
-        }
-    }
 
     /// Rails that carry one part after the other, each with its own speed in bytes per microsecond.
     struct Network {
@@ -213,22 +143,7 @@ mod tests {
             };
             let count = crate::bits::low8(speeds.len() as u64);
             let rails = speeds.iter().map(line).collect();
-            Self {
-                speeds: Speeds::by_completions(count),
-                loads: Loads::equal(count),
-                now: 0,
-                rails,
-            }
-        }
-    }
-
-    impl Carry for Network {
-        fn now(&self) -> u64 {
-            self.now
-        }
-
-        fn loads(&self) -> Loads {
-            self.loads
+            Self { speeds: Speeds::new(count), loads: Loads::equal(count), now: 0, rails }
         }
 
         fn post(&mut self, message: usize, parts: &[(u8, u64)]) {
@@ -242,7 +157,7 @@ mod tests {
             }
         }
 
-        /// Completes the next part.
+        /// Completes the next part. Returns its message.
         fn step(&mut self) -> usize {
             let ends = |line: &Line| Some(line.since + line.parts.front()?.1 / line.speed);
             let next =
@@ -260,141 +175,25 @@ mod tests {
             (0..checks).for_each(|_| self.speeds.check(&mut self.loads));
             message
         }
-    }
 
-    /// Rails over sockets: a part completes when it is posted, and arrives when its link has carried it.
-    struct Sockets {
-        speeds: Speeds,
-        loads: Loads,
-        now: u64,
-        /// Bytes per microsecond of each link, and when it has carried all that was posted.
-        links: Vec<(u64, u64)>,
-        /// The arrivals to come: moment, rail, message.
-        arrivals: std::collections::BTreeSet<(u64, usize, usize, usize)>,
-        posted: Counts,
-        seen: Counts,
-        parts: usize,
-        answer_at: Option<u64>,
-    }
-
-    impl Sockets {
-        fn new(speeds: &[u64]) -> Self {
-            let count = crate::bits::low8(speeds.len() as u64);
-            Self {
-                speeds: Speeds::by_arrivals(count),
-                loads: Loads::equal(count),
-                now: 0,
-                links: speeds.iter().map(|speed| (*speed, 0)).collect(),
-                arrivals: std::collections::BTreeSet::new(),
-                posted: Counts::default(),
-                seen: Counts::default(),
-                parts: 0,
-                answer_at: None,
-            }
-        }
-    }
-
-    impl Carry for Sockets {
-        fn now(&self) -> u64 {
-            self.now
-        }
-
-        fn loads(&self) -> Loads {
-            self.loads
-        }
-
-        fn post(&mut self, message: usize, parts: &[(u8, u64)]) {
-            for (rail, len) in parts {
-                self.loads.posted(*rail, *len);
-                assert!(self.loads.ended(*rail, *len));
-                self.posted.add(*rail);
-                let (speed, idle_at) = &mut self.links[usize::from(*rail)];
-                *idle_at = self.now.max(*idle_at) + len / *speed;
-                self.parts += 1;
-                self.arrivals.insert((*idle_at, usize::from(*rail), self.parts, message));
-            }
-            self.loads.rotate();
-        }
-
-        /// The next arrival, after the queries and answers that come before it.
-        fn step(&mut self) -> usize {
-            let (at, rail, _, message) = self.arrivals.pop_first().expect("something is under way");
-            while self.now < at {
-                let now = Moment::from_nanos(1000 * self.now);
-                if self.answer_at.is_some_and(|answer_at| answer_at <= self.now) {
-                    self.answer_at = None;
-                    self.speeds.answered(&self.seen, &mut self.loads);
+        /// Sends `messages` messages of `bytes` bytes, `window` at a time. Returns bytes per microsecond.
+        fn run(&mut self, messages: usize, bytes: u64, window: usize) -> f64 {
+            let mut left = vec![0; messages];
+            let (mut first, mut next, from) = (0, 0, self.now);
+            while first < messages {
+                while next < messages && next < first + window {
+                    let parts = crate::send::share_out(self.rails.len(), bytes, self.loads);
+                    left[next] = parts.len();
+                    self.post(next, &parts);
+                    next += 1;
                 }
-                if self.speeds.query_due(&self.posted, now) {
-                    self.answer_at = Some(self.now + 200);
+                left[self.step()] -= 1;
+                while first < next && left[first] == 0 {
+                    first += 1;
                 }
-                self.now = at.min(self.now + 100);
             }
-            self.seen.add(crate::bits::low8(rail as u64));
-            message
+            (messages as u64 * bytes) as f64 / (self.now - from) as f64
         }
-    }
-
-    #[test]
-    fn over_sockets_rails_of_which_one_has_a_quarter_of_the_speed_carry_nearly_their_sum() {
-        for (bytes, window) in [(4 << 20, 1), (4 << 20, 2), (4 << 20, 8), (8 << 20, 8)] {
-            for speed in [40, 400] {
-                let mut network = Sockets::new(&[4 * speed, 4 * speed, 4 * speed, speed]);
-                network.run(2 * usize::try_from(speed).unwrap(), bytes, window);
-                let carried = network.run(4 * usize::try_from(speed).unwrap(), bytes, window);
-                let carried = carried / (13 * speed) as f64;
-                assert!(carried >= 0.95, "{bytes} bytes, {window} at a time, {speed}: {carried}");
-            }
-        }
-    }
-
-    #[test]
-    fn over_sockets_equal_rails_carry_nearly_equal_shares() {
-        for window in [1, 8] {
-            let mut network = Sockets::new(&[160, 168, 152, 164]);
-            let carried = network.run(2000, 4 << 20, window);
-            assert!(carried >= 4.0 * 152.0 * 0.97, "{window} at a time: {carried}");
-        }
-    }
-
-    #[test]
-    fn over_sockets_queries_end_when_nothing_arrives() {
-        let (mut speeds, mut loads) = (Speeds::by_arrivals(2), Loads::equal(2));
-        let mut posted = Counts::default();
-        let mut queries = |speeds: &mut Speeds, posted: &Counts, from: u64| {
-            let due = |ms: &u64| {
-                let due = speeds.query_due(posted, Moment::from_nanos((from + ms) * 1_000_000));
-                speeds.answered(&Counts::default(), &mut loads);
-                due
-            };
-            (0..10_000).filter(due).count()
-        };
-        assert_eq!(queries(&mut speeds, &posted, 0), 0, "nothing was posted");
-        posted.add(1);
-        let of_one = queries(&mut speeds, &posted, 10_000);
-        assert!((40..60).contains(&of_one), "{of_one} queries");
-        posted.add(1);
-        assert_eq!(queries(&mut speeds, &posted, 20_000), of_one, "another part was posted");
-    }
-
-    #[test]
-    fn over_sockets_a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
-        let mut network = Sockets::new(&[400, 400, 400, 400]);
-        network.run(500, 4 << 20, 4);
-        assert!(!network.loads.is_uneven());
-        network.links[2].0 = 100;
-        let from = network.now;
-        while !network.loads.is_uneven() && network.now < from + 100_000 {
-            network.run(1, 4 << 20, 1);
-        }
-        assert!(network.loads.is_uneven(), "not within {} us", network.now - from);
-        network.run(200, 4 << 20, 4);
-        network.links[2].0 = 400;
-        let from = network.now;
-        while network.loads.is_uneven() && network.now < from + 200_000 {
-            network.run(4, 4 << 20, 4);
-        }
-        assert!(!network.loads.is_uneven(), "not within {} us", network.now - from);
     }
 
     #[test]
@@ -459,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_slow_rail_without_parts_is_gradually_assumed_to_be_faster() {
-        let (mut speeds, mut loads) = (Speeds::by_completions(2), Loads::equal(2));
+        let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
         carry((&mut speeds, &mut loads), 0, 0, (8, 2));
         carry((&mut speeds, &mut loads), 1, 0, (8, 8));
         assert!(loads.is_uneven());
@@ -472,7 +271,7 @@ mod tests {
 
     #[test]
     fn an_idle_rail_is_not_taken_for_slow() {
-        let (mut speeds, mut loads) = (Speeds::by_completions(2), Loads::equal(2));
+        let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
         carry((&mut speeds, &mut loads), 0, 0, (8, 2));
         let mut now = 0;
         for _ in 0..8 {

@@ -94,15 +94,14 @@ const fn aligned_up(bytes: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loads {
     rails: u8,
-    /// The next rail in the round robin of messages of one part. Of rails that are expected to finish at the same time, the
-    /// first from this one on is chosen.
+    /// The next rail in the round robin of messages of one part.
     next: u8,
     /// A bit per rail that may get parts.
     open: u16,
     queued: [u64; MAX_DATA_RAILS],
     /// Relative to [`FULL_SPEED`](Self::FULL_SPEED); never 0.
     speeds: [u8; MAX_DATA_RAILS],
-    /// A rail is slower than the fastest one.
+    /// One rail is slower than the others.
     uneven: bool,
 }
 
@@ -165,21 +164,7 @@ impl Loads {
     /// The rail of a message of one part, of `len` bytes.
     #[inline]
     pub fn of_one_part(&mut self, len: u64) -> u8 {
-        if !self.uneven {
-            return self.in_cycle();
-        }
-        let rail = self.soonest(len, |_| true);
-        self.next = if rail + 1 < self.rails { rail + 1 } else { 0 };
-        rail
-    }
-
-    /// Called after each message of several parts: while a rail is slow, the next message begins with another one of the
-    /// equal rails. Where completions prove no arrival, all queues seem empty soon after a post, so the same rail would get
-    /// the odd part of each message.
-    pub fn rotate(&mut self) {
-        if self.uneven {
-            self.next = if self.next + 1 < self.rails { self.next + 1 } else { 0 };
-        }
+        if self.uneven { self.soonest(len, |_| true) } else { self.in_cycle() }
     }
 
     #[inline]
@@ -201,12 +186,11 @@ impl Loads {
         0
     }
 
-    /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first; of
-    /// equal ones the next of the cycle; rail 0 if none may.
+    /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first; the
+    /// lowest of equal ones; rail 0 if none may.
     pub fn soonest(&self, len: u64, may: impl Fn(usize) -> bool) -> u8 {
         let open = |rail: &usize| self.open >> *rail & 1 == 1;
-        let (rails, next) = (usize::from(self.rails), usize::from(self.next));
-        let mut rails = (next..rails).chain(0..next).filter(|rail| open(rail) && may(*rail));
+        let mut rails = (0..usize::from(self.rails)).filter(|rail| open(rail) && may(*rail));
         let first = rails.next().unwrap_or(0);
         let best =
             rails.fold(

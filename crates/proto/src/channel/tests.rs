@@ -380,7 +380,6 @@ fn channel(rails: u8) -> Channel {
         failover: false,
         tries: false,
         closes: false,
-        by_arrivals: false,
         rail: 0,
         key: 5,
         peer_timeout: Duration::from_secs(5),

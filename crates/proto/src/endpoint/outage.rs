@@ -196,9 +196,6 @@ impl Peer {
             self.hanging.check(&self.account, stopped, now, (bound, last));
             self.account.speeds.check(&mut self.account.loads);
         }
-        if self.account.speeds.query_due(self.account.rails.posted_counts(), now) {
-            self.channel.query_progress(None);
-        }
         self.account.rails.has_news() || self.hanging.rails != 0 || self.has_rested(real)
     }
 

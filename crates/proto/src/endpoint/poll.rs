@@ -140,7 +140,6 @@ impl<C: Connection> Endpoint<C> {
                 let survives = account.rails.survives() && account.loads.open_rails() > 1;
                 let lost =
                     channel.status_arrived(status, survives, now.1, |sent| left(table, sent));
-                account.speeds.answered(&status.counts.seen, &mut account.loads);
                 if hanging.waits() {
                     channel.query_soon();
                 }

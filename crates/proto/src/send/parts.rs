@@ -70,7 +70,6 @@ impl SendFlow {
             chosen[0] = loads.of_one_part(len).into();
         } else {
             share(chosen, split, len, *loads);
-            loads.rotate();
         }
     }
 

@@ -65,8 +65,6 @@ impl Agreement {
             failover: true,
             closes: false,
             tries: self.capabilities.immediate != ImmediateWidth::None,
-            by_arrivals: self.capabilities.immediate != ImmediateWidth::None
-                && !self.capabilities.proves_arrival,
             rail: low8((nth % u32::from(rails).max(1)).into()),
             key,
             peer_timeout,

@@ -88,7 +88,6 @@ impl World {
                 failover: false,
                 tries: false,
                 closes: true,
-                by_arrivals: true,
                 rail: (self.nodes[node].channels.len() % usize::from(setup.rails)) as u8,
                 key: self.wire.random.next() | 1,
                 peer_timeout: setup.peer_timeout,
