@@ -41,12 +41,8 @@ impl Pages {
         let page = page_bytes();
         let beyond = FabricError::new(Call::mmap, sys::FI_EINVAL);
         let len = len.max(1).checked_next_multiple_of(page).ok_or(beyond)?;
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new anonymous mapping touches nothing that exists.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         // After a fork, copy-on-write would give this process another page than the one that the NIC writes.
-        Self::mapped(base, len, libc::MADV_DONTFORK)
+        Self::anonymous(len, libc::MADV_DONTFORK)
     }
 
     /// One page that is cleared in a forked child.
@@ -55,12 +51,16 @@ impl Pages {
     ///
     /// What mmap(2) or madvise(2) returned: -FI_EINVAL on Linux before 4.14.
     pub(crate) fn wiped_on_fork() -> Result<Self, FabricError> {
+        Self::anonymous(page_bytes(), libc::MADV_WIPEONFORK)
+    }
+
+    /// Maps `len` bytes, whole pages, of no file.
+    fn anonymous(len: usize, fork_advice: i32) -> Result<Self, FabricError> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let len = page_bytes();
         // SAFETY: a new anonymous mapping touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        Self::mapped(base, len, libc::MADV_WIPEONFORK)
+        Self::mapped(base, len, fork_advice)
     }
 
     /// Maps a new file, `len` bytes of zeros in whole pages, for others to read as well: all of its blocks are allocated, so that no store
