@@ -1,9 +1,7 @@
 //! The traffic of real flows outside of the channel: buffers of applications, data rails, and messages of set-up.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use proto::bound::RAIL_SILENT;
 use proto::codec::Address;
 use proto::endpoint::Entrance;
 use proto::frame::{Offer, Open, Refused};
@@ -64,7 +62,6 @@ pub(crate) struct Flight {
     pub(crate) completed: bool,
     fate: Fate,
     held_until: u64,
-    posted_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,13 +149,6 @@ impl Flows {
     pub(crate) fn data_link(&self, node: usize, channel: ChannelId, rail: u8) -> u8 {
         let joined = &self.channels[node][channel.0 as usize];
         self.order[node][usize::from(joined.rails.data[usize::from(rail)].ours)]
-    }
-
-    /// Whether a part that a node has posted on a data rail is underway for so long that it counts as lost.
-    pub(crate) fn is_late(&self, node: usize, link: u8, now: u64) -> bool {
-        let of = |flight: &&Flight| flight.from.0 == node && flight.link == link;
-        let age = |flight: &Flight| Duration::from_nanos(now - flight.posted_at);
-        self.flights.iter().filter(of).any(|flight| age(flight) >= RAIL_SILENT)
     }
 
     /// The other end of a channel, once it exists.
@@ -331,13 +321,6 @@ impl Data for Flows {
         self.peers[node].ended(channel);
     }
 
-    fn gave_up(wire: &mut Wire<Self>, (node, channel): (usize, ChannelId), rail: u8) {
-        let link = wire.data.data_link(node, channel, rail);
-        if wire.data.is_late(node, link, wire.now) {
-            wire.data.lost.push((node, channel));
-        }
-    }
-
     fn rail_lost(
         wire: &mut Wire<Self>,
         (node, channel): (usize, ChannelId),
@@ -349,7 +332,6 @@ impl Data for Flows {
         let follows = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
         // A part that is late for long enough counts as lost.
         let late = wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0;
-        let late = late || wire.data.is_late(node, link, wire.now);
         let nothing = format!("a rail was lost without a fault: {cause:?}");
         wire.law(touched || follows || late, &nothing);
         let sound = wire.data.returns.is_sound((node, channel, rail));
@@ -567,7 +549,6 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         completed: false,
         fate,
         held_until,
-        posted_at: wire.now,
     });
     true
 }

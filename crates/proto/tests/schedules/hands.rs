@@ -66,9 +66,6 @@ pub(crate) trait Data: fmt::Debug + Sized {
     /// A data rail of a channel, by its number there, is lost.
     fn rail_lost(wire: &mut Wire<Self>, who: (usize, ChannelId), rail: u8, cause: Cause);
 
-    /// A channel has failed because parts on its last data rail did not arrive.
-    fn gave_up(_: &mut Wire<Self>, _who: (usize, ChannelId), _rail: u8) {}
-
     /// A node closes a data rail of its own.
     fn close_data(wire: &mut Wire<Self>, node: usize, local: u8) -> bool;
 
@@ -392,9 +389,6 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
             Outcome::Failed(_) => Fault::Failed,
         };
         self.wire.faults.fire(fault);
-        if let Outcome::Failed(Cause::DataLost { rail }) = outcome {
-            D::gave_up(self.wire, (self.node, channel), rail);
-        }
         self.wire.data.ended(self.node, channel);
     }
 }
