@@ -121,6 +121,10 @@ impl<T> Slots<T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
+    }
+
     /// Slot and generation of every value.
     pub(crate) fn keys(&self) -> Vec<(u16, u16)> {
         let numbered = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());

@@ -14,6 +14,8 @@ use crate::world::{End, World, provider};
 const BOUND: Duration = Duration::from_secs(300);
 /// How long connections may take, although several of their messages in a row are lost.
 const WAIT: Duration = Duration::from_secs(60);
+/// For so long `connect` repeats HELLOs that are rejected.
+const UNREACHABLE: Duration = Duration::from_secs(10);
 /// Two HELLOs in each direction at least. There may be more: letters are repeated after a time.
 const MESSAGES: u64 = 4;
 /// The delay of a second copy: it arrives when everything is closed.
@@ -76,6 +78,47 @@ fn survive(part: &Part, profile: &str) {
         world.fabric.is_clean();
     }
     assert!(fired.iter().all(|count| *count > 0), "lost and doubled: {fired:?}");
+}
+
+/// As where the first rail's link is down while NCCL makes a communicator.
+#[test]
+fn connections_are_made_though_the_first_hellos_are_rejected() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "tcp", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let mut links = [Link::new(&ends[1]), Link::new(&ends[0])];
+        let posts = world.fabric.number("counter.posts");
+        let rejected = 20;
+        let script: Vec<_> =
+            (1..=rejected).map(|post| format!("reject={}", posts + post)).collect();
+        world.fabric.fault(&script.join(" "));
+        within(WAIT, || {
+            let [there, back] = &mut links;
+            there.step(&ends[0], &ends[1]);
+            back.step(&ends[1], &ends[0]);
+            links.iter().all(Link::is_whole)
+        });
+        finish(&ends, vec![links]);
+        close_together(ends);
+        assert_eq!(number(world, "reject"), rejected);
+        world.fabric.is_clean();
+    });
+}
+
+/// `connect` fails in time, and names the reason, where no HELLO can be posted.
+#[test]
+fn connect_fails_where_every_hello_is_rejected() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "tcp", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let mut link = Link::new(&ends[1]);
+        let posts = world.fabric.number("counter.posts");
+        let script: Vec<_> = (1..=1000).map(|post| format!("reject={}", posts + post)).collect();
+        world.fabric.fault(&script.join(" "));
+        let began = Instant::now();
+        within(WAIT, || link.connect(&ends[0]).is_err());
+        assert!(began.elapsed() >= UNREACHABLE, "it is tried again before");
+    });
 }
 
 fn number(world: World, fault: &str) -> u64 {

@@ -10,9 +10,13 @@ use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_nonce};
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
 use super::super::counting::CommCounters;
-use crate::error::{Cause, Noun, Result, SetupError, Table};
+use crate::error::{Cause, Error, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
+
+/// After so long of rejected HELLOs the peer counts as unreachable. Longer than a link that flaps is down, short enough to wait for where a
+/// network is set up wrongly.
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// A connect that has not finished.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub(in crate::endpoint) struct PendingConnect {
     target: Handle,
     began: Moment,
     warned: bool,
+    /// Since when every HELLO to the peer was rejected, and the first error.
+    rejected: Option<(Moment, Error)>,
     /// The connection's slot, once there is a channel to the peer.
     slot: Option<Slot>,
 }
@@ -82,7 +88,8 @@ impl Endpoint {
         let mut target = Handle::decode(handle).map_err(SetupError::Handle)?;
         target.secret = job_secret(target.secret, &self.settings.job);
         let peer = self.executor.peers.meet(&target, &mut random_nonce);
-        let pending = PendingConnect { peer, target, began: now, warned: false, slot: None };
+        let (warned, rejected, slot) = (false, None, None);
+        let pending = PendingConnect { peer, target, began: now, warned, rejected, slot };
         let mut generation = 0;
         let slot = self.connects.insert_with(|_, current| {
             generation = current;
@@ -115,7 +122,10 @@ impl Endpoint {
                 Some(_) if self.executor.peers.agreement(peer).is_none() => {
                     Err(Cause::NoCommonRail.negotiating())
                 }
-                _ => self.send_hellos(now),
+                _ => {
+                    self.send_hellos(now);
+                    Ok(())
+                }
             };
         };
         if self.executor.peer(channel).is_some_and(|peer| peer.failure.is_some()) {
@@ -176,11 +186,31 @@ impl Endpoint {
         self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
     }
 
+    /// The provider has taken a HELLO to a peer, or rejected it. A link that is down may be back in a moment, so connect fails only if
+    /// HELLOs are rejected for [`UNREACHABLE_AFTER`].
+    pub(super) fn hello_posted(&mut self, peer: PeerId, error: Option<Error>, now: Moment) {
+        for pending in self.connects.iter_mut().filter(|pending| pending.peer == peer) {
+            match (error, pending.rejected) {
+                (None, _) => pending.rejected = None,
+                (Some(_), Some(_)) => {}
+                (Some(error), None) => {
+                    log::info!("connect: {error}; trying again for {UNREACHABLE_AFTER:?}");
+                    pending.rejected = Some((now, error));
+                }
+            }
+        }
+    }
+
     /// Logs once that connect is waiting, and returns an error past the bound.
     fn watch_connect(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
         let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());
         let Some(pending) = self.connects.get_mut(at.0, at.1) else { return Ok(()) };
+        if let Some((since, error)) = pending.rejected
+            && now.since(since) >= UNREACHABLE_AFTER
+        {
+            return Err(error);
+        }
         let waited = now.since(pending.began);
         if waited > bound {
             return Err(Cause::ConnectTimeout { device, seconds: waited.as_secs() }.into());

@@ -82,21 +82,26 @@ impl Endpoint {
     }
 
     /// Sends a HELLO to each peer of which only a handle is known, where one is due.
-    pub(in crate::endpoint) fn send_hellos(&mut self, now: Moment) -> Result<()> {
-        while let Some(greeting) = self.executor.peers.next_hello(now) {
-            let Greeting { peer, control, bytes, .. } = greeting;
-            let lane = self.lane(SETUP_RAIL, control.as_bytes())?;
-            let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
-            let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
-            let posted = letters.send(nic, lane.peer, &bytes, LetterSubject::Stranger);
-            nic.remove_peer(lane.peer);
-            match posted {
-                Ok(Post::Accepted) => self.executor.peers.greeted(peer, now),
-                Ok(Post::Again | Post::Full) => return Ok(()),
-                Err(error) => return Err(Cause::Unreachable(error).into()),
-            }
+    pub(in crate::endpoint) fn send_hellos(&mut self, now: Moment) {
+        while let Some(Greeting { peer, control, bytes, .. }) = self.executor.peers.next_hello(now)
+        {
+            let error = match self.send_hello(control.as_bytes(), &bytes) {
+                Ok(Post::Accepted) => None,
+                Ok(Post::Again | Post::Full) => return,
+                Err(error) => Some(error),
+            };
+            self.executor.peers.greeted(peer, now);
+            self.hello_posted(peer, error, now);
         }
-        Ok(())
+    }
+
+    fn send_hello(&mut self, to: &[u8], bytes: &[u8]) -> Result<Post> {
+        let lane = self.lane(SETUP_RAIL, to)?;
+        let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
+        let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
+        let posted = letters.send(nic, lane.peer, bytes, LetterSubject::Stranger);
+        nic.remove_peer(lane.peer);
+        posted.map_err(|error| Cause::Unreachable(error).into())
     }
 
     /// Inserts a peer's address for a rail of ours.
