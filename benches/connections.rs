@@ -270,7 +270,7 @@ fn many(file: &Path, count: usize) {
         ends.extend(sends.into_iter().zip(receives).map(pair));
     }
     net.close_listen(listener);
-    connect.told(count);
+    connect.print(count);
 
     // A message on each, all of them outstanding at once.
     let mut post = Step::new("irecv and isend");
@@ -281,13 +281,13 @@ fn many(file: &Path, count: usize) {
     while !unsent.is_empty() {
         unsent.retain(|index| !post.time(|| ends[*index][0].post(MESSAGE_BYTES)));
     }
-    post.told(count);
+    post.print(count);
     let mut test = Step::new("test");
     let mut open: Vec<(usize, usize)> = (0..count).flat_map(|end| [(end, 0), (end, 1)]).collect();
     while !open.is_empty() {
         open.retain(|(end, side)| !test.time(|| ends[*end][*side].test(MESSAGE_BYTES)));
     }
-    test.told(count);
+    test.print(count);
 
     let mut close = Step::new("close");
     let (sends, receives): (Vec<_>, Vec<_>) = ends.into_iter().map(<[_; 2]>::into).unzip();
@@ -297,10 +297,10 @@ fn many(file: &Path, count: usize) {
     for receive in receives {
         close.time(|| net.close_receive(receive.comm));
     }
-    close.told(count);
+    close.print(count);
     let mut finalize = Step::new("finalize");
     finalize.time(|| net.finalize());
-    finalize.told(1);
+    finalize.print(1);
 }
 
 /// What the calls of one kind took of the processor, together and at most: so it does not matter who else is busy.
@@ -326,7 +326,7 @@ impl Step {
         answer
     }
 
-    fn told(&self, connections: usize) {
+    fn print(&self, connections: usize) {
         let Self { name, calls, all, longest } = self;
         let kept = *all <= MANY_BOUND && (*longest <= CALL_BOUND || connections == 1);
         println!(
@@ -410,6 +410,6 @@ fn meet() {
 /// What this process alone keeps resident.
 fn resident_kib() -> f64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("the system tells it");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is told");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is there");
     line.trim().trim_end_matches("kB").trim().parse().expect("a number of KiB")
 }

@@ -314,6 +314,6 @@ fn milliseconds(time: Duration) -> f64 {
 /// What this process alone keeps resident.
 fn resident_kib() -> f64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("the system tells it");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is told");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is there");
     line.trim().trim_end_matches("kB").trim().parse().expect("a number of KiB")
 }

@@ -223,7 +223,7 @@ fn print_lines(profile: &Profile, plugin: &Path, count: usize) {
 /// The driver's counts, divided by its messages.
 fn per_message(calls: &str, count: usize) -> String {
     let sides = calls.trim().split("Calls").filter(|side| !side.trim().is_empty());
-    let told = sides.zip(["send", "receive"]).map(|(side, name)| {
+    let texts = sides.zip(["send", "receive"]).map(|(side, name)| {
         let numbers: Vec<f64> = side
             .split(|other: char| !other.is_ascii_digit())
             .filter_map(|word| word.parse().ok())
@@ -236,5 +236,5 @@ fn per_message(calls: &str, count: usize) -> String {
             _ => side.to_owned(),
         }
     });
-    told.collect::<Vec<_>>().join("; ")
+    texts.collect::<Vec<_>>().join("; ")
 }

@@ -23,7 +23,7 @@ DEALT = {"all_gather", "gather", "scatter", "reduce_scatter", "alltoall"}
 SIZES = [8 * 8**power for power in range(8)] + [64 << 20]
 # From this size on a group of two must not be behind; below it within the second figure.
 LARGE, SLACK = 32 << 10, 1.2
-# A run that takes longer hangs. At real-time priority nobody else has the CPUs meanwhile.
+# A run that takes longer hangs. At real-time priority nothing else has the CPUs meanwhile.
 LIMIT_S = 60
 
 

@@ -179,7 +179,7 @@ impl Endpoint {
     }
 
     /// Whether the request is done. It polls only if the request is not done at the first check: one poll often completes several requests,
-    /// and NCCL tests them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
+    /// and NCCL tests them one by one (docs/decisions/0003-no-poll-for-what-is-done.md).
     #[inline]
     pub(crate) fn test(&mut self, request: RawId) -> Result<Tested> {
         let id = request.any_request()?;

@@ -265,8 +265,8 @@ fn a_write_that_comes_after_the_close_is_no_message_of_the_next_connection() {
         }
         polls();
         assert!(world.fabric.number("open.operations") > 0, "{profile}: nothing hangs");
-        let told = received.map(|request| first.net.test(request).expect("test").is_some());
-        assert_eq!(told.iter().filter(|told| **told).count(), 1, "{profile}: one has come");
+        let done = received.map(|request| first.net.test(request).expect("test").is_some());
+        assert_eq!(done.iter().filter(|done| **done).count(), 1, "{profile}: one has come");
         first.close_comms();
         polls();
         let free = first.net.deregister(first.receive, first.to);

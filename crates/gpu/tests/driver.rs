@@ -228,8 +228,8 @@ plays! {
     a_child_has_no_driver in standin(), "": || {
         let memory = Devices::open().unwrap().allocate(1, 8).unwrap();
         assert!(Driver::get().is_ok());
-        let told = in_a_child(|| Driver::get().is_err_and(|why| *why == Unavailable::Forked));
-        assert!(told && Driver::get().is_ok());
+        let refused = in_a_child(|| Driver::get().is_err_and(|why| *why == Unavailable::Forked));
+        assert!(refused && Driver::get().is_ok());
         assert!(in_a_child(|| matches!(Devices::open(), Err(Unavailable::Forked))));
         assert!(memory.read(0, 8).is_ok());
     };

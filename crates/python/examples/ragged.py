@@ -22,7 +22,7 @@ with ironrail.init() as group:
     rows = range(rank * 1000 + 1)
     columns = {"sensor": [f"sensor {row % 7}" for row in rows], "value": [None if row % 10 == 3 else row / 2 for row in rows]}
     batch = pyarrow.record_batch(columns)
-    # Nobody says how long a batch is: an exchange takes messages of any length.
+    # No length of a batch is announced: an exchange takes messages of any length.
     exchange = group.exchange(others if rank == 0 else [], [0] if rank else [])
     if rank:
         exchange.insert(0, stream_of(batch))

@@ -146,8 +146,8 @@ fn input_ends() -> Arc<AtomicBool> {
 /// Where rank 0 listens for its first group.
 pub(crate) const COORDINATOR: &str = "IRONRAIL_GROUP_COORDINATOR";
 const PORTS: usize = 1000;
-/// How long a rank waits for the other.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a rank waits for the other: less than what a survivor has in `scripts/soak`.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {

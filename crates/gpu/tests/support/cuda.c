@@ -1,7 +1,7 @@
 // A CUDA driver without a GPU, for tests that put it before the real one: libcuda.so.1 by its name, with the calls that we, NCCL's
 // plugins and libfabric's providers make. Two devices; their memory is files without names.
 //
-// As with a GPU, an address of device memory is of no use to the CPU: whoever reads or writes there dies of it. Copies go through a
+// As with a GPU, an address of device memory is of no use to the CPU: a read or write there is a fault. Copies go through a
 // second mapping, and so does what stands for a NIC, which asks standin_view where that is. Calls want what the real ones want: cuInit,
 // and a current context for what allocates or copies. A freed address is given out again, and buffer ids never are.
 //
@@ -248,7 +248,7 @@ int cuCtxSynchronize(void) {
 }
 
 // Work is done before the call that asks for it returns, so a stream is a number and is always idle; but for one write of a test's,
-// which comes when somebody waits for its stream.
+// which runs when its stream is waited for.
 static struct {
   void *stream, *view;
   char bytes[64];
@@ -389,7 +389,7 @@ int cuMemFree_v2(address_t address) {
   struct allocation *found = around(address);
   code = found && found->at == address ? SUCCESS : INVALID_VALUE;
   if (!code) {
-    // Nothing takes its place, so that whoever still uses it is found out.
+    // Nothing takes its place, so that a later use is a fault.
     closed(found->view, found->len);
     close(found->file);
     found->len = 0;
@@ -453,10 +453,10 @@ int cuMemGetHandleForAddressRange(void *handle, address_t address, size_t len, i
   return SUCCESS;
 }
 
-// Every attribute of an address that is nobody's is 0.
+// Every attribute of an address in no allocation is 0.
 static int attribute(void *place, int name, address_t address) {
   pthread_mutex_lock(&lock);
-  struct allocation *found = around(address), nobody = {0}, seen = found ? *found : nobody;
+  struct allocation *found = around(address), none = {0}, seen = found ? *found : none;
   pthread_mutex_unlock(&lock);
   switch (name) {
     case 2:  // MEMORY_TYPE: device

@@ -1,4 +1,4 @@
-//! Work that a stream of the driver without a GPU does when somebody waits for it.
+//! Work that a stream of the driver without a GPU does when it is waited for.
 
 use std::ffi::{c_int, c_void};
 

@@ -203,7 +203,7 @@ unsafe extern "C" fn get_option(
     0
 }
 
-/// An option of efa's that can be read, and is a flag. Nobody sets the second to true.
+/// An option of efa's that can be read, and is a flag. Nothing sets the second to true.
 fn efa_flag(settings: &Settings, option: c_int) -> Option<bool> {
     match option {
         _ if settings.profile.protocol != sys::FI_PROTO_EFA => None,
