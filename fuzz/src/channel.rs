@@ -6,15 +6,15 @@ use std::time::Duration;
 use proto::channel::{Inbox, Parameters, Post, RailNews, WriteId};
 use proto::codec::Address;
 use proto::connection::{Connection, Submit, Urgency, Which};
-use proto::endpoint::{Entrance, LentInbox};
 use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
 use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::{Header, Ring, check};
+use proto::progress::{Entrance, LentInbox};
 use proto::setup::refuse;
 use proto::{
-    Account, Cause, ChannelId, Endpoint, Epoch, Event, Frame, MessageId, Moment, Name, Nonce,
-    Outcome, PacketNumber, Perform, Slot,
+    Account, Cause, ChannelId, Epoch, Event, Frame, MessageId, Moment, Name, Nonce, Outcome,
+    PacketNumber, Perform, ProgressLoop, Slot,
 };
 
 use super::Script;
@@ -375,7 +375,7 @@ const CONTROL_RAILS: u8 = 2;
 /// One end of a channel: its inbox, its letters and the ends of its writes come from the input.
 pub(super) fn channel(input: &[u8]) {
     let mut script = Script(input);
-    let mut endpoint: Endpoint<Listener> = Endpoint::new(3);
+    let mut endpoint: ProgressLoop<Listener> = ProgressLoop::new(3);
     let first = PacketNumber::new([1, u32::MAX - 5][script.small(2) as usize]);
     let parameters = Parameters {
         ring: ring(),

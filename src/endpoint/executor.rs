@@ -1,7 +1,7 @@
 //! Performs the actions of `proto`'s progress loop on NICs: posts, copies, control memory; and returns completions as events.
 //!
 //! ```text
-//!  proto::Endpoint ──post, act, send──▶ Executor ──▶ Nic
+//!  proto::ProgressLoop ──post, act, send──▶ Executor ──▶ Nic
 //!                         ◀───next_event────── Executor ◀── completions
 //!                                                └─────▶ Deferred: HELLOs, ends, flushes, for the endpoint, after the poll
 //! ```
@@ -17,11 +17,11 @@ use fabric::{
 use proto::Capabilities;
 use proto::channel::{Post, RailNews, WriteId, Written};
 use proto::codec::Address;
-use proto::endpoint::{Entrance, LentInbox};
 use proto::flow::{Action, Flow};
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{MemoryId, Payload, Shadows};
+use proto::progress::{Entrance, LentInbox};
 use proto::receive::{Copy, Place};
 use proto::sendrecv::Tag;
 use proto::setup::Peers;

@@ -90,7 +90,7 @@ pub(crate) struct Endpoint {
     /// The device's probe, while it runs on this endpoint.
     probe: Option<Probe>,
     ownership: Ownership,
-    core: proto::Endpoint<Flow>,
+    core: proto::ProgressLoop<Flow>,
     executor: Executor,
     comms: Comms,
     listeners: Slots<Listening>,
@@ -177,7 +177,7 @@ impl Endpoint {
             is_probed: false,
             probe: None,
             ownership: Ownership::default(),
-            core: proto::Endpoint::new(Slot::COUNT),
+            core: proto::ProgressLoop::new(Slot::COUNT),
             executor,
             comms: Comms::new(first),
             listeners: Slots::new(u16::MAX).beginning_at(first),

@@ -2,8 +2,8 @@
 
 use proto::Line;
 use proto::budget::Budget;
-use proto::endpoint::SubmitError;
 use proto::limits::MAX_GROUP;
+use proto::progress::SubmitError;
 use proto::{
     Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceivePoll, SendPoll, Slot, Source,
     Submit, Target,

@@ -4,7 +4,7 @@
 //!  calls ──▶ Flow (SendFlow, ReceiveFlow) ──frames──▶ Channel (Shadow) ──packets──▶ the peer's inbox
 //!                 ▲                                                                      │
 //!                 └──────────────frames── Channel (Inbox) ◀──────────────────────────────┘
-//!            Endpoint: the loop that drives them, over an implementation of Perform
+//!            ProgressLoop: drives them, over an implementation of Perform
 //!            setup::Peers: listeners, and the handshake of two endpoints
 //! ```
 //!
@@ -25,7 +25,6 @@ pub mod connection;
 pub mod counts;
 pub mod credit;
 pub mod data_rails;
-pub mod endpoint;
 pub mod fault;
 pub mod flow;
 pub mod frame;
@@ -38,6 +37,7 @@ pub mod memory;
 pub mod message;
 pub mod packet;
 pub mod parking;
+pub mod progress;
 pub mod rails;
 pub mod receive;
 mod rest;
@@ -55,7 +55,6 @@ pub use account::Account;
 pub use capabilities::{Capabilities, ImmediateWidth};
 pub use channel::{Cause, Channel};
 pub use connection::{Connection, Submit, Urgency, Which};
-pub use endpoint::{ChannelId, Endpoint, Event, Outcome, Perform, SubmitError};
 pub use fault::{Breach, Fault, Violation};
 pub use flow::{Action, Flow};
 pub use frame::{Frame, Malformed};
@@ -64,6 +63,7 @@ pub use immediate::Immediate;
 pub use line::Line;
 pub use memory::{InboxMemory, Payload, ShadowMemory};
 pub use message::{Cut, MessageId, Source};
+pub use progress::{ChannelId, Event, Outcome, Perform, ProgressLoop, SubmitError};
 pub use receive::{Posting, Receive, ReceiveFlow, ReceivePoll, Target};
 pub use send::{Outgoing, PartWrite, SendFlow, SendPoll};
 pub use terms::{InlineLimits, Terms};

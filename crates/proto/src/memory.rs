@@ -42,7 +42,7 @@ pub struct Payload {
     pub bytes: usize,
 }
 
-/// Identifies memory that [`Perform`](super::endpoint::Perform) has lent: an inbox with its cell, or a shadow with its
+/// Identifies memory that [`Perform`](super::progress::Perform) has lent: an inbox with its cell, or a shadow with its
 /// cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryId(pub u32);

@@ -15,18 +15,18 @@
 //!
 //! # The sequence
 //!
-//! An endpoint has one [`Endpoint<Flow>`](super::Endpoint), one [`Peers`] and one implementation of
+//! An endpoint has one [`ProgressLoop<Flow>`](super::ProgressLoop), one [`Peers`] and one implementation of
 //! [`Perform`](super::Perform), all used under one lock. A refused post needs no treatment in any step: what was not
 //! posted is sent again.
 //!
-//! **Each poll**, the keeper's too: [`Endpoint::progress`](super::Endpoint::progress), and
-//! [`Endpoint::entries_freed`](super::Endpoint::entries_freed) is returned to the budget. Before it, while
+//! **Each poll**, the keeper's too: [`ProgressLoop::progress`](super::ProgressLoop::progress), and
+//! [`ProgressLoop::entries_freed`](super::ProgressLoop::entries_freed) is returned to the budget. Before it, while
 //! [`Peers::next_hello`] has one, insert its control address and send it; if the provider accepts it,
 //! [`Peers::greeted`]. For each two-sided message that has arrived, [`Peers::heard`]:
 //!
 //! | [`Heard`] | do |
 //! |---|---|
-//! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`Endpoint::add_channel`](super::Endpoint::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. Of a control rail that is closed already, [`Event::RailClosed`](super::Event::RailClosed) comes first |
+//! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`ProgressLoop::add_channel`](super::ProgressLoop::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. Of a control rail that is closed already, [`Event::RailClosed`](super::Event::RailClosed) comes first |
 //! | `Letter { .. }` | the same [`Event::Letter`](super::Event::Letter) |
 //! | `Old { request, .. }` | post [`refuse_old`] to its address |
 //! | `Nothing` | count it; log `NoRail` |
@@ -42,8 +42,8 @@
 //! **connect**, called until it has an answer, polling each time:
 //! 1. first call: [`Handle::decode`], [`Peers::meet`];
 //! 2. once [`Peers::channel`] has the channel: if that has failed, an error; else
-//!    [`Endpoint::vacant`](super::Endpoint::vacant) names a slot, [`Peers::connecting`] makes the flow,
-//!    [`Endpoint::connect`](super::Endpoint::connect) puts it there. The loop sends OPEN, and repeats it after "busy";
+//!    [`ProgressLoop::vacant`](super::ProgressLoop::vacant) names a slot, [`Peers::connecting`] makes the flow,
+//!    [`ProgressLoop::connect`](super::ProgressLoop::connect) puts it there. The loop sends OPEN, and repeats it after "busy";
 //! 3. then [`Flow::answer`](super::Flow::answer): `Opened`: the flow is a sender now, and connect returns its comm;
 //!    `Refused` and `Failed` are errors; for a closed listener the answer stays `Pending`. After [`COMPLAINT`] one log
 //!    line names the peer that has not answered.
@@ -51,26 +51,26 @@
 //! A caller that gives up calls [`Flow::close`](super::Flow::close), and waits as with any close.
 //!
 //! **accept**, called until it has one, polling each time:
-//! 1. if [`Endpoint::vacant`](super::Endpoint::vacant) names a slot and [`Peers::accept`] has an OPEN:
-//!    [`Peers::accepting`] makes the flow, which sends OPENED, [`Endpoint::connect`](super::Endpoint::connect) puts it
-//!    into the slot. If either is impossible, [`Endpoint::refuse`](super::Endpoint::refuse) with [`refuse`] and the
+//! 1. if [`ProgressLoop::vacant`](super::ProgressLoop::vacant) names a slot and [`Peers::accept`] has an OPEN:
+//!    [`Peers::accepting`] makes the flow, which sends OPENED, [`ProgressLoop::connect`](super::ProgressLoop::connect) puts it
+//!    into the slot. If either is impossible, [`ProgressLoop::refuse`](super::ProgressLoop::refuse) with [`refuse`] and the
 //!    cause;
-//! 2. once [`Endpoint::has_left`](super::Endpoint::has_left), accept returns the comm. If its flow has a fault before,
+//! 2. once [`ProgressLoop::has_left`](super::ProgressLoop::has_left), accept returns the comm. If its flow has a fault before,
 //!    an error.
 //!
-//! **Data:** [`Endpoint::submit`](super::Endpoint::submit) and [`SendFlow::poll`](super::SendFlow::poll);
+//! **Data:** [`ProgressLoop::submit`](super::ProgressLoop::submit) and [`SendFlow::poll`](super::SendFlow::poll);
 //! [`ReceiveFlow::post`](super::ReceiveFlow::post), after [`Budget::take`](super::budget::Budget::take), and
-//! [`ReceiveFlow::poll`](super::ReceiveFlow::poll), through [`Endpoint::with`](super::Endpoint::with).
+//! [`ReceiveFlow::poll`](super::ReceiveFlow::poll), through [`ProgressLoop::with`](super::ProgressLoop::with).
 //!
-//! **closeListen:** [`Peers::close`], and [`Endpoint::refuse`](super::Endpoint::refuse) for each OPEN that it returns.
+//! **closeListen:** [`Peers::close`], and [`ProgressLoop::refuse`](super::ProgressLoop::refuse) for each OPEN that it returns.
 //!
 //! **Closing a comm:** [`Budget::forget`](super::budget::Budget::forget), also for a failed comm, since the budget is
 //! kept for a connection that waits; [`Flow::close`](super::Flow::close) through `with`; poll, bounded, until
-//! [`Flow::is_over`](super::Flow::is_over); then [`Endpoint::disconnect`](super::Endpoint::disconnect), and a
+//! [`Flow::is_over`](super::Flow::is_over); then [`ProgressLoop::disconnect`](super::ProgressLoop::disconnect), and a
 //! receiver's [`entries_held`](super::ReceiveFlow::entries_held) are returned to the budget. After the bound the slot
 //! stays taken, and the memory of its receives registered, until the endpoint closes.
 //!
-//! **Closing the endpoint:** close its comms and listeners; [`Endpoint::end`](super::Endpoint::end) for each channel;
+//! **Closing the endpoint:** close its comms and listeners; [`ProgressLoop::end`](super::ProgressLoop::end) for each channel;
 //! poll, bounded, until each has [`ended`](super::Perform::ended); then close the rails, data rails first. END from a
 //! peer ends the channel on this side, too; messages that have arrived by then can still be received. HELLOs of new
 //! peers are dropped meanwhile.

@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::super::bound::{HELLO_AGAIN, HELLO_AGAIN_MAX};
-use super::super::endpoint::ChannelId;
 use super::super::ids::{ListenerId, Moment};
 use super::super::letter::Letter;
+use super::super::progress::ChannelId;
 use super::agreement::Agreement;
 use super::handle::Handle;
 use super::hello::{Entries, Hello, Host, MAX_ENTRIES};

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::channel::Parameters;
-use super::super::endpoint::ChannelId;
 use super::super::flow::Flow;
 use super::super::frame::{Open, Refused};
 use super::super::ids::{ListenerId, Moment, Name};
 use super::super::letter::{Body, Letter};
+use super::super::progress::ChannelId;
 use super::super::receive::ReceiveFlow;
 use super::agreement::{Agreement, Offers};
 use super::connecting::Connecting;
@@ -138,7 +138,7 @@ impl<P: Prove> Peers<P> {
     }
 
     /// Closes a listener. Each OPEN that was queued is to be answered by
-    /// [`Endpoint::refuse`](super::super::Endpoint::refuse).
+    /// [`ProgressLoop::refuse`](super::super::ProgressLoop::refuse).
     pub fn close(&mut self, listener: ListenerId) -> impl Iterator<Item = (ChannelId, Refused)> {
         let listener = self.listeners.remove(&listener);
         let waiting = listener.map(|listener| listener.close(&mut self.closed));

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use proto::codec::Address;
-use proto::endpoint::Entrance;
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::Letter;
 use proto::packet::Ring;
+use proto::progress::Entrance;
 use proto::receive::Place;
 use proto::setup::{PeerId, Peers, Proof, Prove, Rails, Secret};
 use proto::{

@@ -5,11 +5,11 @@ use std::fmt;
 
 use proto::channel::{Post, RailNews, Written};
 use proto::codec::Address;
-use proto::endpoint::{Entrance, LentInbox};
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::Ring;
+use proto::progress::{Entrance, LentInbox};
 use proto::{Account, Cause, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
 
 use crate::faults::Fault;

@@ -12,7 +12,7 @@ use proto::rails::Rail;
 use proto::setup::{
     EndpointId, Handle, Heard, Host, Ignored, Offers, PeerId, Peers, Presence, Secret,
 };
-use proto::{ChannelId, Endpoint, Event, Flow, Moment, Name, Outcome, Slot};
+use proto::{ChannelId, Event, Flow, Moment, Name, Outcome, ProgressLoop, Slot};
 
 use crate::conversation::{Conversation, Side};
 use crate::data::{Death, Flows, Joined, Mixing, address, kill};
@@ -33,7 +33,7 @@ const SLOTS: usize = 2 * CONNECTIONS;
 
 #[derive(Debug)]
 pub(crate) struct Rank {
-    pub(crate) endpoint: Endpoint<Flow>,
+    pub(crate) endpoint: ProgressLoop<Flow>,
     pub(crate) budget: Budget,
     pub(crate) calling: bool,
     /// It ends all its channels.
@@ -151,7 +151,7 @@ impl World {
         // Receives on a failed channel keep their entries.
         let entries = if stays { 1 << 16 } else { CAPACITY_MIN };
         let rank = |random: &mut Random| Rank {
-            endpoint: Endpoint::new(slots),
+            endpoint: ProgressLoop::new(slots),
             budget: Budget::new(random.pick(&[entries, entries.max(4096)])),
             calling: true,
             ending: false,

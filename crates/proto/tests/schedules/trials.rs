@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use proto::codec::Address;
-use proto::endpoint::Entrance;
 use proto::frame::Offer;
+use proto::progress::Entrance;
 use proto::{ChannelId, Event};
 
 use crate::data::{Death, Flows};

@@ -7,7 +7,7 @@ use proto::bound::{POLL_GAP_MAX, QUARANTINE_MAX};
 use proto::channel::Parameters;
 use proto::letter::Status;
 use proto::{
-    Cause, Channel, ChannelId, Endpoint, Epoch, Moment, Outcome, PacketNumber, Slot, Urgency,
+    Cause, Channel, ChannelId, Epoch, Moment, Outcome, PacketNumber, ProgressLoop, Slot, Urgency,
 };
 
 use crate::faults::{Fault, Faults};
@@ -23,7 +23,7 @@ const SLOTS: usize = 24;
 
 #[derive(Debug)]
 struct Node {
-    endpoint: Endpoint<Talk>,
+    endpoint: ProgressLoop<Talk>,
     calling: bool,
     closing: bool,
     slots: Vec<Slot>,
@@ -51,7 +51,7 @@ impl World {
         let talks = Talks::new(setup.nodes, setup.parts_lost);
         let wire = Wire::new(setup.clone(), random, talks);
         let node = |_| Node {
-            endpoint: Endpoint::new(SLOTS),
+            endpoint: ProgressLoop::new(SLOTS),
             calling: true,
             closing: false,
             slots: Vec::new(),

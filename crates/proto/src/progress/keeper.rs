@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::bound::{KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS};
 use super::super::connection::Connection;
 use super::super::ids::Moment;
-use super::{Endpoint, Perform};
+use super::{Perform, ProgressLoop};
 
 #[derive(Debug)]
 pub struct Keeper {
@@ -43,7 +43,7 @@ impl Keeper {
     }
 }
 
-impl<C: Connection> Endpoint<C> {
+impl<C: Connection> ProgressLoop<C> {
     /// Whether something is unsent, unacknowledged or unanswered, so that the keeper must poll soon.
     pub fn has_pending(&self) -> bool {
         self.table.acting() > 0

@@ -31,7 +31,7 @@ use super::super::ids::{Moment, Name};
 use super::super::line::Line;
 use super::super::memory::MemoryId;
 use super::poll::Now;
-use super::{Endpoint, Peer, Perform};
+use super::{Peer, Perform, ProgressLoop};
 use crate::bits::{low8, low32};
 pub(super) use regain::Histories;
 use regain::Regain;
@@ -185,7 +185,7 @@ impl Outage {
 }
 
 impl Peer {
-    /// Whether data rails need [`Endpoint::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
+    /// Whether data rails need [`ProgressLoop::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
         if now >= self.hanging.check_at {
@@ -269,7 +269,7 @@ fn note(rail: u8, state: RailState, parts: u64) -> Frame {
     Frame::Rail(RailNote { to: Name::default(), line: Line::FIRST, rail, state, parts })
 }
 
-impl<C: Connection> Endpoint<C> {
+impl<C: Connection> ProgressLoop<C> {
     /// A data rail of a channel is lost. The channel continues if another one is open, and fails otherwise.
     #[cold]
     pub(super) fn rail_lost<P: Perform<C>>(

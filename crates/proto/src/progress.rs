@@ -110,7 +110,7 @@ pub enum SubmitError<E> {
 }
 
 #[derive(Debug)]
-pub struct Endpoint<C> {
+pub struct ProgressLoop<C> {
     peers: Vec<Peer>,
     table: Table<C>,
     patience: Patience,
@@ -123,7 +123,7 @@ pub struct Endpoint<C> {
     troubled: bool,
 }
 
-impl<C: Connection> Endpoint<C> {
+impl<C: Connection> ProgressLoop<C> {
     /// An endpoint with room for `slots` connections.
     pub fn new(slots: usize) -> Self {
         Self {

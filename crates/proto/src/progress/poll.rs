@@ -8,13 +8,13 @@ use super::super::ids::{Moment, Name};
 use super::super::letter::{About, Body, Letter};
 use super::super::memory::{MemoryId, Payload};
 use super::table::Table;
-use super::{ChannelId, Endpoint, Event, Outcome, Peer, Perform};
+use super::{ChannelId, Event, Outcome, Peer, Perform, ProgressLoop};
 
 /// The time by the caller's clock, for pauses and delays, and by the clock of [`Patience`](crate::channel::Patience), for
 /// timeouts of the peer.
 pub(super) type Now = (Moment, Moment);
 
-impl<C: Connection> Endpoint<C> {
+impl<C: Connection> ProgressLoop<C> {
     pub(super) fn happened<P: Perform<C>>(
         &mut self,
         perform: &mut P,

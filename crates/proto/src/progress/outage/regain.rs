@@ -14,16 +14,16 @@
 //! said *seen* starts no new round by itself, since the peer may be posting already. If it is not, the peer sends an
 //! OFFER of a newer round.
 
-use super::{Endpoint, Local, Now, Peer};
+use super::{Local, Now, Peer, ProgressLoop};
 use crate::account::Account;
 use crate::bound::{RAIL_TRIAL, RAIL_TRY_AGAIN};
 use crate::channel::{Cause, Channel};
 use crate::connection::Connection;
-use crate::endpoint::perform::{ChannelId, Entrance, Perform};
 use crate::frame::{Frame, Offer, RailNote, RailState};
 use crate::ids::{Moment, Name};
 use crate::line::Line;
 use crate::memory::MemoryId;
+use crate::progress::perform::{ChannelId, Entrance, Perform};
 use crate::rest::Rest;
 
 /// The progress of a lost rail's return.
@@ -70,7 +70,7 @@ struct Trying {
 
 /// Rails of one channel that were lost before, for back-off.
 #[derive(Debug)]
-pub(in crate::endpoint) struct Histories {
+pub(in crate::progress) struct Histories {
     /// Whether rails can be tried, which needs immediates.
     tries: bool,
     rails: Vec<History>,
@@ -86,7 +86,7 @@ struct History {
 }
 
 impl Histories {
-    pub(in crate::endpoint) fn new(tries: bool) -> Self {
+    pub(in crate::progress) fn new(tries: bool) -> Self {
         Self { tries, rails: Vec::new(), rested_at: None }
     }
 
@@ -203,7 +203,7 @@ impl Peer {
     }
 
     /// Our trial of a rail has completed or failed.
-    pub(in crate::endpoint) fn trial_ended(&mut self, rail: u8, well: bool, now: Moment) {
+    pub(in crate::progress) fn trial_ended(&mut self, rail: u8, well: bool, now: Moment) {
         self.stirred = true;
         let Some(outage) = self.outage(rail) else { return };
         outage.regain.flies = false;
@@ -240,10 +240,10 @@ impl Peer {
     }
 }
 
-impl<C: Connection> Endpoint<C> {
+impl<C: Connection> ProgressLoop<C> {
     /// Handles OFFER: the peer begins a round for a lost rail.
     #[cold]
-    pub(in crate::endpoint) fn offered(&mut self, index: usize, offer: &Offer, now: Now) {
+    pub(in crate::progress) fn offered(&mut self, index: usize, offer: &Offer, now: Now) {
         let peer = &mut self.peers[index];
         (peer.stirred, self.troubled) = (true, true);
         if !peer.channel.is_alive() {
@@ -265,7 +265,7 @@ impl<C: Connection> Endpoint<C> {
 
     /// A trial from the peer has arrived.
     #[cold]
-    pub(in crate::endpoint) fn trial_arrived(
+    pub(in crate::progress) fn trial_arrived(
         &mut self,
         channel: ChannelId,
         rail: u8,

@@ -5,9 +5,9 @@ use super::super::connection::{Connection, Submit, Urgency, Which};
 use super::super::frame::{Frame, Refused};
 use super::super::ids::{Moment, PacketNumber, Slot};
 use super::super::memory::MemoryId;
-use super::{ChannelId, Endpoint, Peer, Perform, SubmitError, Table};
+use super::{ChannelId, Peer, Perform, ProgressLoop, SubmitError, Table};
 
-impl<C: Connection> Endpoint<C> {
+impl<C: Connection> ProgressLoop<C> {
     /// An isend. An inline message leaves at once, with all pending frames to that peer, if the channel posted nothing
     /// since the last poll; otherwise the next poll sends it.
     #[inline]
