@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Starting a request records nothing. A check records which requests are open, and later checks see which of those still are. Time counts
-//! only while NCCL polls (or, for the keeper's check, while the keeper does): a process that was stopped has not waited.
+//! only while NCCL polls (or, for the keeper's check, while the keeper does): a process that was stopped has not waited. What waits for the
+//! peer's program has not waited while other messages of the communicator are completed: receives may be posted long before they are needed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,6 +41,9 @@ pub(super) struct StallWatch {
     /// The last check, and the time in which NCCL has polled until then.
     checked: Moment,
     polled: Duration,
+    /// Completed messages of all connections at the last check, and since when there are no more. The count wraps.
+    completed: u32,
+    quiet_since: Duration,
     /// The keeper's last check, and for how long it has seen no call of NCCL's.
     kept: Moment,
     uncalled: Duration,
@@ -80,6 +84,8 @@ impl StallWatch {
             due: Moment::default(),
             checked: Moment::default(),
             polled: Duration::ZERO,
+            completed: 0,
+            quiet_since: Duration::ZERO,
             kept: Moment::default(),
             uncalled: Duration::ZERO,
             uncalled_reported: false,
@@ -102,6 +108,14 @@ impl StallWatch {
         (self.checked, self.due) = (now, now.plus(every));
         (self.uncalled, self.uncalled_reported) = (Duration::ZERO, false);
         self.polled
+    }
+
+    /// For how long no message has been completed.
+    fn quiet(&mut self, completed: u32) -> Duration {
+        if completed != self.completed {
+            (self.completed, self.quiet_since) = (completed, self.polled);
+        }
+        self.polled.saturating_sub(self.quiet_since)
     }
 }
 
@@ -192,13 +206,19 @@ impl Endpoint {
                 longest = Some(waiter);
             }
         };
+        let state = |slot| self.core.connection(slot).map(|flow| flow.connection_state());
+        let completed = self.comms.iter().filter_map(|(slot, _)| state(slot));
+        let quiet = self.watch.quiet(completed.fold(0, |sum, state| sum.wrapping_add(state.done)));
         for (slot, comm) in self.comms.iter_mut() {
             if comm.is_closing {
                 continue;
             }
-            let waited = comm.waited(polled, bound / 2);
+            let mut waited = comm.waited(polled, bound / 2);
             if waited.is_zero() {
                 continue;
+            }
+            if state(slot).is_some_and(|state| state.waits_for.is_of_peers_program()) {
+                waited = waited.min(quiet);
             }
             if waited >= bound && !std::mem::replace(&mut comm.seen.counted, true) {
                 comm.tally.one(Counter::Stalls);

@@ -7,7 +7,7 @@ use crate::support::calls::{Object, warnings};
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::set;
 use crate::together::close_together;
-use crate::world::{End, World, provider};
+use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(120);
 /// Longer than any report takes on a busy machine.
@@ -213,6 +213,34 @@ fn healthy_traffic_with_pauses_is_no_report() {
             link.ends.iter().for_each(End::poll);
         }
         assert_eq!(reports(), [] as [&str; 0]);
+        link.close_all();
+    });
+}
+
+/// As of a library that keeps receives posted on connections that a program seldom uses.
+#[test]
+fn a_receive_posted_early_is_reported_only_when_no_other_message_ends() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 1);
+        let (send, receive) = connect(&link.ends[0], &link.ends[1]);
+        let from = link.net.register(send, link.out).expect("regMr");
+        let to = link.net.register(receive, link.into).expect("regMr");
+        let early = link.irecv(0, LONG, 0);
+        let start = Instant::now();
+        while start.elapsed() < 3 * REPORT {
+            let received = link.net.irecv(receive, link.into.address(), LONG, 0, to);
+            let received = received.expect("irecv").expect("the window has room");
+            link.poll();
+            let sent = link.net.isend(send, link.out.address(), LONG, 0, from);
+            link.finish(sent.expect("isend").expect("its receive is advertised"));
+            link.finish(received);
+            assert_eq!(link.net.test(early), Ok(None));
+        }
+        assert_eq!(reports(), [] as [&str; 0]);
+        let said = report(&link, || assert_eq!(link.net.test(early), Ok(None)));
+        says(&said, &["receiving from process", "the peer has sent nothing", NOT_OURS]);
+        link.net.close_send(send).expect("closeSend");
+        link.net.close_recv(receive).expect("closeRecv");
         link.close_all();
     });
 }

@@ -132,6 +132,11 @@ fn is_after(one: u32, other: u32) -> bool {
 }
 
 impl WaitsFor {
+    /// Whether the peer's program may end the wait whenever it comes to it.
+    pub fn is_of_peers_program(self) -> bool {
+        matches!(self, Self::Receive | Self::Credit | Self::Message)
+    }
+
     /// The encoding in a letter: a number; and the rail + 1, or 0.
     pub(crate) const fn code(self) -> (u8, u8) {
         match self {
