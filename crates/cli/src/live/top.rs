@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -9,6 +11,7 @@ use counters::Kind;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, execute, queue, terminal};
 use ironrail_group::error::GroupError;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::NONE;
 use super::pages::{self, Found, State};
@@ -71,24 +74,66 @@ impl Top {
 
     fn live(&self) -> Result<bool, GroupError> {
         let system = |error| GroupError::System { what: "drawing on the terminal", error };
+        let signal = Signal::watch().map_err(system)?;
+        self.frames_until_ended(&signal)?;
+        signal.take_effect().map_err(system)?;
+        Ok(true)
+    }
+
+    fn frames_until_ended(&self, signal: &Signal) -> Result<(), GroupError> {
+        let system = |error| GroupError::System { what: "drawing on the terminal", error };
         let screen = Screen::open().map_err(system)?;
         let mut look = Look::new();
         loop {
             let lines = look.frame(self)?;
             screen.draw(&lines).map_err(system)?;
-            if is_ended(self.interval).map_err(system)? {
-                return Ok(true);
+            if is_ended(self.interval, signal).map_err(system)? {
+                return Ok(());
             }
         }
     }
 }
 
-/// Waits for the next frame. True if the user quits.
-fn is_ended(interval: Duration) -> io::Result<bool> {
+/// A signal that ends the process, kept until the terminal is as it was.
+#[derive(Debug)]
+struct Signal(Arc<AtomicUsize>);
+
+impl Signal {
+    fn watch() -> io::Result<Self> {
+        let came = Arc::new(AtomicUsize::new(0));
+        for signal in ENDS {
+            let number = usize::try_from(signal).expect("signals are numbers above 0");
+            signal_hook::flag::register_usize(signal, Arc::clone(&came), number)?;
+        }
+        Ok(Self(came))
+    }
+
+    fn has_come(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Ends the process as the signal does that has come, if any, so that a shell sees what ended it.
+    fn take_effect(&self) -> io::Result<()> {
+        match i32::try_from(self.0.load(Ordering::Relaxed)) {
+            Ok(0) | Err(_) => Ok(()),
+            Ok(signal) => signal_hook::low_level::emulate_default_handler(signal),
+        }
+    }
+}
+
+const ENDS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+/// How long a signal waits at most: crossterm goes on with a wait that one has interrupted.
+const SIGNAL_WAITS: Duration = Duration::from_millis(100);
+
+/// Waits for the next frame. True if the user quits, by a key or a signal.
+fn is_ended(interval: Duration, signal: &Signal) -> io::Result<bool> {
     let until = Instant::now() + interval;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
-        if !event::poll(left)? {
-            break;
+        if signal.has_come() {
+            return Ok(true);
+        }
+        if !event::poll(left.min(SIGNAL_WAITS))? {
+            continue;
         }
         match event::read()? {
             Event::Key(key) if key.kind == KeyEventKind::Press => {
