@@ -172,9 +172,6 @@ const fn unit_bytes(ring: Ring) -> usize {
     ring.bytes() as usize + LINE_BYTES
 }
 
-/// The ring of SENDRECV: its packets are messages, short enough for the provider to send without a rendezvous.
-pub(super) const SENT_RING: Ring = Ring::new(16 << 10).expect("a power of two");
-
 const _: () = {
     assert!(
         (unit_bytes(Ring::LONG) / LINE_BYTES) % 2 == 1,

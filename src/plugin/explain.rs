@@ -42,6 +42,7 @@ fn device(known: &Known) -> Object {
         .text("name", &plan.name)
         .text("because", &plan.because)
         .text("libfabric", device.libfabric_version())
+        .text("protocol", plan.protocol.name())
         .number("speed_mbps", plan.speed_mbps())
         .text("gpu_memory", plan.gpu_memory.describe())
         .maybe("pci_path", properties.pci_path.map(|path| path.to_string_lossy()))

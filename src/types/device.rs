@@ -92,6 +92,16 @@ pub(crate) enum Protocol {
     Sendrecv,
 }
 
+impl Protocol {
+    /// As IRONRAIL_PROTOCOL has it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Rdma => "rdma",
+            Self::Sendrecv => "sendrecv",
+        }
+    }
+}
+
 /// How data moves between rails and GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuAccess {

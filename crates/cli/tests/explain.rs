@@ -113,6 +113,23 @@ fn info_shows_rails_what_was_probed_of_them_and_properties_for_nccl() {
     assert!(shown.contains("for NCCL: 20000 Mb/s, memory of host"), "{shown}");
 }
 
+/// Where the provider has no RMA, or IRONRAIL_PROTOCOL asks for messages.
+#[test]
+fn by_messages_a_size_and_the_device_are_explained_without_a_probe() {
+    let sendrecv = [("IRONRAIL_PROTOCOL", "sendrecv"), ("IRONRAIL_RAILS", "127.0.0.1")];
+    let (code, shown, errors) = ironrail("explain --size 1M", &sendrecv);
+    assert_eq!(code, 0, "{errors}");
+    assert!(shown.contains("whole, as a tagged message into its posted receive"), "{shown}");
+    let (code, json, _) = ironrail("explain --size 100 --json", &sendrecv);
+    let ways: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (code, &ways[0]["protocol"], &ways[0]["inline"]),
+        (0, &"sendrecv".into(), &true.into())
+    );
+    let shown = ironrail("info", &sendrecv).1;
+    assert!(shown.contains("sends tagged messages of up to"), "{shown}");
+}
+
 #[test]
 fn of_another_plugin_there_is_properties_for_nccl_and_no_settings() {
     let other = support::loopback(TEMPORARY);

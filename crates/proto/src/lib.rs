@@ -66,4 +66,4 @@ pub use message::{Cut, MessageId, Source};
 pub use progress::{ChannelId, Event, Outcome, Perform, ProgressLoop, SubmitError};
 pub use receive::{Posting, Receive, ReceiveFlow, ReceivePoll, Target};
 pub use send::{Outgoing, PartWrite, SendFlow, SendPoll};
-pub use terms::{InlineLimits, Terms};
+pub use terms::{COPIED_AT_MOST, InlineLimits, Terms};

@@ -10,8 +10,9 @@
 //! A packet that has landed in part, or that is of another lap, epoch or channel, does not validate: it counts as not
 //! there yet. Of a pad only the header is written and checked; its length is what remains of the lap.
 
-use crate::bits::{low32, mix};
+use crate::bits::{count32, low16, low32, mix};
 
+use super::frame::{INLINE_BYTES_MAX, INLINE_WORDS};
 use super::ids::{Nonce, PacketNumber};
 use super::memory::InboxMemory;
 
@@ -32,6 +33,8 @@ impl Ring {
     pub const LONG: Self = Self(64 << 10);
     /// For channels with adverts only.
     pub const SHORT: Self = Self(8 << 10);
+    /// For channels of SENDRECV: its packets are messages, short enough for the provider to send without a rendezvous.
+    pub const SENT: Self = Self(16 << 10);
 
     /// A power of two from 2 to 64 KiB. A quarter of it must have room for the longest frame without a payload.
     pub const fn new(bytes: u32) -> Option<Self> {
@@ -54,6 +57,12 @@ impl Ring {
     #[inline]
     pub const fn packet_bytes_max(self) -> u32 {
         self.0 / 4
+    }
+
+    /// The longest inline message that an empty packet has room for. A longer one could never leave.
+    pub fn longest_inline(self) -> u16 {
+        let room = self.packet_bytes_max() - HEADER_BYTES - count32(8 * INLINE_WORDS);
+        low16(u64::from(room).min(INLINE_BYTES_MAX as u64))
     }
 
     /// Unacknowledged bytes that make the reader write its cell.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use fabric::{Control, FabricError, Nic, Pages, Post, Region, Tags};
+use proto::packet::Ring;
 
-use super::super::memory::SENT_RING;
 use super::super::purpose::Purpose;
 
 /// Receives that are kept posted. Further packets wait in the provider; a channel has at most a ring of them in flight.
 const RECEIVES: u16 = 32;
 /// The longest packet.
-const PACKET_BYTES: usize = SENT_RING.packet_bytes_max() as usize;
+const PACKET_BYTES: usize = Ring::SENT.packet_bytes_max() as usize;
 
 #[derive(Debug)]
 pub(super) struct PacketBuffers {

@@ -14,7 +14,6 @@ use proto::setup::{Features, Host, Offers};
 use proto::{Capabilities, ChannelId};
 
 use super::Endpoint;
-use super::memory::SENT_RING;
 use super::nics::Port;
 use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{DeviceFacts, Settings};
@@ -57,7 +56,7 @@ pub(super) fn host_of(device: &DeviceFacts, settings: &Settings) -> Host {
 pub(super) fn ring_of(settings: &Settings, capabilities: &Capabilities) -> Ring {
     match settings.inline_bytes_max {
         0 => Ring::SHORT,
-        _ if capabilities.messages => SENT_RING,
+        _ if capabilities.messages => Ring::SENT,
         _ => Ring::LONG,
     }
 }

@@ -64,6 +64,9 @@ pub(super) struct Device {
     pub(super) name: String,
     pub(super) because: String,
     pub(super) libfabric: String,
+    /// rdma or sendrecv. Plugins that do not say have no sendrecv devices.
+    #[serde(default)]
+    pub(super) protocol: String,
     pub(super) speed_mbps: u64,
     pub(super) gpu_memory: String,
     pub(super) pci_path: Option<String>,
@@ -90,6 +93,19 @@ pub(super) struct Rail {
     pub(super) largest_write: String,
     pub(super) transmit_depth: u64,
     pub(super) in_order: bool,
+}
+
+impl Device {
+    /// Whether bytes are transferred by tagged messages (SENDRECV), not by one-sided writes.
+    pub(super) fn sends_messages(&self) -> bool {
+        self.protocol == "sendrecv"
+    }
+
+    /// The longest write or message of all rails.
+    pub(super) fn largest(&self) -> u64 {
+        let rails = self.rails.iter().filter_map(|rail| rail.largest_write.parse().ok());
+        rails.min().unwrap_or(u64::MAX)
+    }
 }
 
 /// What the first endpoint probed.

@@ -90,6 +90,10 @@ fn own(device: &Device) {
     }
     match &device.probed {
         Some(probed) => show_probed(probed),
+        None if device.sends_messages() => output::line(format_args!(
+            "    sends tagged messages of up to {} bytes (SENDRECV): there is nothing to probe",
+            device.largest()
+        )),
         None => output::line("    probed: nothing yet"),
     }
 }

@@ -1,8 +1,11 @@
 //! `ironrail explain --size`: what a message of some size would do here, by the plugin's own rules (the crate `proto`).
 
 use ironrail_group::error::GroupError;
+use proto::packet::Ring;
 use proto::split::Cutting;
-use proto::{Capabilities, Generation, ImmediateWidth, InlineLimits, Name, Slot, Terms};
+use proto::{
+    COPIED_AT_MOST, Capabilities, Generation, ImmediateWidth, InlineLimits, Name, Slot, Terms,
+};
 use serde_json::json;
 
 use super::explanation::{self, Device, Explanation};
@@ -12,7 +15,10 @@ use crate::output;
 struct Way {
     device: String,
     rails: u64,
-    /// Inline in a control message, from host memory.
+    /// The longest message of a device that sends messages (SENDRECV), where this one is longer.
+    too_long_for: Option<u64>,
+    messages: bool,
+    /// Inline in a control message, from host memory. By SENDRECV only before the receive is known.
     inline: bool,
     parts: u64,
     part_bytes: u64,
@@ -48,6 +54,9 @@ pub(super) fn explain(net: &str, size: u64, json: bool) -> Result<bool, GroupErr
 
 /// None: the device was not probed.
 fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
+    if device.sends_messages() {
+        return Some(messages(explanation, device, size));
+    }
     let probed = device.probed.as_ref()?;
     let agreed = Capabilities {
         immediate: match probed.immediate_bytes {
@@ -81,12 +90,31 @@ fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
     Some(Way {
         device: device.name.clone(),
         rails: rails as u64,
+        too_long_for: None,
+        messages: false,
         inline: inline_max > 0 && size <= inline_max,
         parts: split.parts,
         part_bytes: split.step.min(size),
         shared_by: if shared { (rails as u64).min(split.parts) } else { 1 },
         ends_by,
     })
+}
+
+/// By SENDRECV a message is one piece, whose end the receive's completion reports.
+fn messages(explanation: &Explanation, device: &Device, size: u64) -> Way {
+    let (largest, packet) = (device.largest(), Ring::SENT.longest_inline().into());
+    let inline_max = setting(explanation, "INLINE_MAX_SIZE").min(packet);
+    Way {
+        device: device.name.clone(),
+        rails: device.rails.len() as u64,
+        too_long_for: (size > largest).then_some(largest),
+        messages: true,
+        inline: inline_max > 0 && size <= inline_max,
+        parts: 1,
+        part_bytes: size,
+        shared_by: 1,
+        ends_by: Some("the completion of its receive"),
+    }
 }
 
 /// The value of a setting in its smallest unit; 0 if it is not set.
@@ -120,19 +148,36 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
 }
 
 fn show(way: &Way, size: u64) {
-    let Way { device, rails, inline, parts, part_bytes, shared_by, ends_by } = way;
+    let Way { device, rails, too_long_for, messages, inline, parts, part_bytes, .. } = way;
+    let Way { shared_by, ends_by, .. } = way;
     let counted = if *rails == 1 { "1 rail".to_owned() } else { format!("{rails} rails") };
     output::line(format_args!("a message of {size} bytes on device {device}, {counted}:"));
+    if let Some(largest) = too_long_for {
+        output::line(format_args!(
+            "    an error on both ends: this device sends a message in one piece (SENDRECV), of {largest} bytes at most, as NCCL is told"
+        ));
+        return;
+    }
     if *inline {
-        output::line(
-            "    from host memory to host memory inline: in a packet of the control channel, before its receive is known or after",
-        );
+        let when = match messages {
+            true => "before its receive is known",
+            false if size > COPIED_AT_MOST => {
+                "before its receive is known or after, unless receives are posted ahead of their messages"
+            }
+            false => "before its receive is known or after",
+        };
+        output::line(format_args!(
+            "    from host memory to host memory inline: in a packet of the control channel, {when}"
+        ));
     }
     let Some(ends_by) = ends_by else {
         output::line("    no connection: the sizes of messages could not be exchanged");
         return;
     };
     let how = match (parts, shared_by) {
+        _ if *messages => {
+            "whole, as a tagged message into its posted receive (SENDRECV)".to_owned()
+        }
         (1, _) if *rails > 1 => "whole, in one part, on the rails in turn".to_owned(),
         (1, _) => "whole, in one part".to_owned(),
         (parts, 1) => format!("in {parts} parts of {part_bytes} bytes, on one rail"),
@@ -140,7 +185,11 @@ fn show(way: &Way, size: u64) {
             "in {parts} parts of {part_bytes} bytes over {rails} rails, each on the rail that is expected to finish it first"
         ),
     };
-    let of = if *inline { "else, as from GPU memory, " } else { "" };
+    let of = match (inline, messages) {
+        (false, _) => "",
+        (true, false) => "else, as from GPU memory, ",
+        (true, true) => "else ",
+    };
     output::line(format_args!(
         "    {of}{how}; once the receive is known; the receiver learns of its end by {ends_by}"
     ));
@@ -151,6 +200,8 @@ fn to_json(way: &Way, size: u64) -> serde_json::Value {
         "size": size,
         "device": way.device,
         "rails": way.rails,
+        "protocol": if way.messages { "sendrecv" } else { "rdma" },
+        "too_long_for": way.too_long_for,
         "inline": way.inline,
         "parts": way.parts,
         "part_bytes": way.part_bytes,
@@ -207,6 +258,20 @@ mod tests {
         let forced = way(&forced, &device(1), 8).unwrap();
         assert!(!forced.inline);
         assert_eq!(forced.ends_by, Some("a FIN frame behind the last part"));
+    }
+
+    #[test]
+    fn by_messages_a_size_is_one_piece_however_long_or_too_long() {
+        let settings = explanation(&[("INLINE_MAX_SIZE", "4K"), ("STRIPE_MIN", "128K")]);
+        let mut device = Device { protocol: "sendrecv".to_owned(), probed: None, ..device(1) };
+        device.rails[0].largest_write = (1 << 30).to_string();
+        let of = |size| way(&settings, &device, size).unwrap();
+        // A packet has a header, and is at most a quarter of a ring of 16 KiB.
+        assert!(of(4048).inline && !of(4049).inline);
+        let long = of(1 << 30);
+        assert_eq!((long.parts, long.part_bytes, long.too_long_for), (1, 1 << 30, None));
+        assert_eq!(long.ends_by, Some("the completion of its receive"));
+        assert_eq!(of((1 << 30) + 1).too_long_for, Some(1 << 30));
     }
 
     #[test]

@@ -3,22 +3,21 @@
 use std::time::Duration;
 
 use super::super::channel::Parameters;
-use super::super::frame::{INLINE_BYTES_MAX, INLINE_WORDS};
 use super::super::ids::{Name, PacketNumber};
-use super::super::packet::{HEADER_BYTES, Ring};
+use super::super::packet::Ring;
 use super::super::terms::{InlineLimits, Terms};
 use super::hello::Hello;
 use super::opening::Features;
 use super::peers::Presence;
 use super::rails::{Rails, pair};
-use crate::bits::{count32, low8, low16};
+use crate::bits::low8;
 use crate::capabilities::{Capabilities, ImmediateWidth};
 
 /// An endpoint's offers for a channel. Both ends use the smaller of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offers {
     pub ring: Ring,
-    /// The longest inline message. At most [`INLINE_BYTES_MAX`].
+    /// The longest inline message. At most [`INLINE_BYTES_MAX`](super::super::frame::INLINE_BYTES_MAX).
     pub inline_bytes_max: u16,
     /// Messages of at least so many bytes are striped over the data rails.
     pub shared_from: u64,
@@ -49,7 +48,7 @@ impl Agreement {
             rails: pair(us.id, &us.rails, peer.from, &peer.rails)?,
             capabilities: us.capabilities.agree(&peer.capabilities),
             ring,
-            inline_bytes_max: inline.min(longest_inline(ring)),
+            inline_bytes_max: inline.min(ring.longest_inline()),
             shared_from: ours.shared_from.min(theirs.shared_from),
         })
     }
@@ -92,10 +91,4 @@ impl Agreement {
             InlineLimits { unadvertised: unadvertised.min(host), host },
         )
     }
-}
-
-/// The longest message that an empty packet of a ring has room for. A longer one could never leave.
-fn longest_inline(ring: Ring) -> u16 {
-    let room = ring.packet_bytes_max() - HEADER_BYTES - count32(8 * INLINE_WORDS);
-    low16(u64::from(room).min(INLINE_BYTES_MAX as u64))
 }
