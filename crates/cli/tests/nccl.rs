@@ -136,6 +136,7 @@ fn networks_run_side_by_side_and_the_results_are_kept() {
     let page = fs::read_to_string(results.join("nccl-all_reduce.md")).unwrap();
     assert!(page.contains("## Side by side") && page.contains("| 32768 |"), "{page}");
     assert!(page.contains("`IRONRAIL_RAILS`"), "{page}");
+    assert!(page.contains("\nUsing Libfabric "), "the libfabric that carried the data: {page}");
     fs::remove_dir_all(&results).unwrap();
 }
 
@@ -210,7 +211,24 @@ fn a_rank_that_never_joins_ends_the_run_in_time() {
 }
 
 #[test]
-fn without_nccl_or_a_driver_a_sentence_says_so() {
+fn without_a_driver_a_sentence_says_so_and_nothing_else() {
+    let mut stub = cuda::folder(TEMPORARY).as_os_str().to_owned();
+    stub.push(":/no-such-folder");
+    let stub = stub.to_str().unwrap();
+    let nothing = "no CUDA driver (libcuda.so.1: cannot open shared object file";
+    let toolkits = "cuInit answered 34 (a stub of the CUDA toolkit's";
+    for (folders, mode, why) in [("", "", nothing), (stub, "stub", toolkits)] {
+        let mut command = over_ironrail("all_reduce -b 8 -e 8 --no-socket");
+        command.env("LD_LIBRARY_PATH", folders).env("STANDIN_CUDA", mode);
+        let ended = ended(command);
+        assert_eq!(ended.code, 1, "{}", ended.lines);
+        assert!(ended.errors.contains(why), "{}", ended.errors);
+        assert!(!ended.errors.contains("NCCL's log"), "NCCL was not called: {}", ended.errors);
+    }
+}
+
+#[test]
+fn without_nccl_a_sentence_says_so() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     let nowhere = Path::new(TEMPORARY).join("there-is-no-such-folder");
     command.args(["nccl", "all_reduce", "-e", "8", "--no-socket", "--nccl"]).arg(&nowhere);

@@ -40,6 +40,21 @@ pub(super) fn prove(log: &str, wanted: Wanted<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// What a network says in the log of its version, its libraries and its devices: `NET/NAME : …`, each line once.
+pub(super) fn said(log: &str, network: &str) -> Vec<String> {
+    let start = format!("NET/{network} : ");
+    let mut lines: Vec<String> = Vec::new();
+    for (_, line) in log.lines().filter_map(|line| line.split_once(&start)) {
+        let line = line.trim().to_owned();
+        if lines.len() < SAID_MAX && !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+const SAID_MAX: usize = 16;
+
 /// NCCL's lines about plugins, and its warnings: what a user would search for.
 fn hints(log: &str) -> String {
     let words = ["NET/Plugin", "NCCL WARN", "Could not find", "Failed to initialize NET"];
@@ -67,6 +82,8 @@ mod tests {
 
     const GOOD: &str = "\
 host:12:34 [0] NCCL INFO NET/Plugin: Loaded net plugin Ironrail (v12)
+host:12:34 [0] NCCL INFO NET/Ironrail : Using Libfabric 1.17 from /lib/libfabric.so.1
+host:12:34 [0] NCCL INFO NET/Ironrail : Using Libfabric 1.17 from /lib/libfabric.so.1
 host:12:34 [0] NCCL INFO Using network Ironrail
 host:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Ironrail/0
 ";
@@ -102,6 +119,12 @@ host:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
         assert!(why.contains("connections go via P2P/CUMEM"), "{why}");
         let alone = Wanted { network: "Ironrail", peers: false };
         assert_eq!(prove(&log, alone), Ok(()));
+    }
+
+    #[test]
+    fn what_a_network_says_of_itself_is_kept_once() {
+        assert_eq!(said(GOOD, "Ironrail"), ["Using Libfabric 1.17 from /lib/libfabric.so.1"]);
+        assert!(said(SOCKET, "Ironrail").is_empty());
     }
 
     #[test]

@@ -136,6 +136,29 @@ mod tests {
     }
 
     #[test]
+    fn a_debian_package_is_unpacked() {
+        let scratch = scratch("deb");
+        let (tree, packages) = (scratch.join("tree"), scratch.join("packages"));
+        for folder in ["DEBIAN", "usr/lib/x86_64-linux-gnu"] {
+            fs::create_dir_all(tree.join(folder)).unwrap();
+        }
+        fs::create_dir_all(&packages).unwrap();
+        let control = "Package: libfabric1\nVersion: 1.17.0-3\nArchitecture: all\nMaintainer: nobody\nDescription: test\n";
+        fs::write(tree.join("DEBIAN/control"), control).unwrap();
+        fs::write(tree.join("usr/lib/x86_64-linux-gnu/libfabric.so.1.19.1"), "it").unwrap();
+        let package = packages.join("libfabric1.deb");
+        let made = Command::new("dpkg-deb").arg("-b").arg(&tree).arg(&package).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        for place in [&package, &packages] {
+            let unpacked = scratch.join("unpacked");
+            let found = find(place, &unpacked).unwrap();
+            assert_eq!(fs::read_to_string(found).unwrap(), "it", "{}", place.display());
+            fs::remove_dir_all(unpacked).unwrap();
+        }
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
     fn what_has_no_library_is_named() {
         let scratch = scratch("none");
         let why = find(&scratch, &scratch).unwrap_err().to_string();

@@ -228,6 +228,7 @@ impl Options {
             network: network.name.clone(),
             plugin: network.plugin.as_ref().map(|path| path.display().to_string()),
             ready: None,
+            said: Vec::new(),
             rows: Vec::new(),
             causes: Vec::new(),
         };
@@ -266,6 +267,13 @@ impl Options {
             let log = String::from_utf8_lossy(&log);
             if self.verbose {
                 log.lines().for_each(|line| log::info!("rank {rank}: {line}"));
+            }
+            // The rank failed before it called NCCL, and its cause says so.
+            if log.is_empty() && !run.causes.is_empty() {
+                continue;
+            }
+            if rank == 0 {
+                run.said = evidence::said(&log, &network.name);
             }
             let wanted = Wanted { network: &network.name, peers: self.ranks > 1 };
             if let Err(why) = evidence::prove(&log, wanted) {

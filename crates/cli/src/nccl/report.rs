@@ -83,6 +83,8 @@ pub(super) struct Run {
     /// The plugin's file; none for NCCL's own sockets.
     pub(super) plugin: Option<String>,
     pub(super) ready: Option<Ready>,
+    /// The network's own lines in the log of rank 0: versions, libraries, devices.
+    pub(super) said: Vec<String>,
     pub(super) rows: Vec<Row>,
     /// Why the run failed, the first cause first.
     pub(super) causes: Vec<String>,
@@ -257,6 +259,9 @@ pub(super) fn to_page(
         for cause in &run.causes {
             let _ = writeln!(page, "- failed: {cause}");
         }
+        if !run.said.is_empty() {
+            let _ = write!(page, "The log of rank 0:\n\n```\n{}\n```\n\n", run.said.join("\n"));
+        }
         let lines = run.rows.iter().map(table_line).collect::<Vec<_>>().join("\n");
         let _ = write!(page, "```\n{}\n{lines}\n```\n\n#wrong: {}\n", table_head(), run.wrong());
     }
@@ -300,6 +305,7 @@ mod tests {
             network: network.to_owned(),
             plugin,
             ready: None,
+            said: vec!["Using Libfabric 1.17".to_owned()],
             rows: vec![row],
             causes: Vec::new(),
         }
@@ -331,6 +337,7 @@ mod tests {
             Surroundings { cpu: "x".to_owned(), kernel: "y".to_owned(), settings: Vec::new() };
         let page = to_page(Test::AllReduce, 2, &surroundings, &runs);
         assert!(page.contains("| 1048576 | 100.0 | 150.0 | 1.50 |"), "{page}");
+        assert!(page.contains("\nUsing Libfabric 1.17\n"), "{page}");
         let value: serde_json::Value =
             serde_json::from_str(&to_json(Test::AllReduce, 2, &surroundings, &runs)).unwrap();
         assert_eq!(value["runs"][1]["rows"][0]["out_of_place"]["wrong"], 0);

@@ -167,6 +167,9 @@ fn ask(id: &[u8; 128], rank: usize) -> Result<Meeting, Failure> {
 /// The plugin, or none for Socket, as NCCL chooses: a plugin that cannot be loaded is a line in the log, and what NCCL_NET names must be
 /// there.
 fn choose() -> Result<Option<std::sync::Arc<Library>>, Failure> {
+    if ::log::set_logger(&PluginLines).is_ok() {
+        ::log::set_max_level(::log::LevelFilter::Info);
+    }
     let wanted = std::env::var("NCCL_NET").ok();
     let is_wanted =
         |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name));
@@ -187,6 +190,23 @@ fn choose() -> Result<Option<std::sync::Arc<Library>>, Failure> {
         return Ok(None);
     }
     Err(Failure::new(INVALID_USAGE, "Failed to initialize any NET plugin"))
+}
+
+/// The plugin's lines are in NCCL's log, too.
+struct PluginLines;
+
+impl ::log::Log for PluginLines {
+    fn enabled(&self, of: &::log::Metadata<'_>) -> bool {
+        of.target() == "plugin"
+    }
+
+    fn log(&self, line: &::log::Record<'_>) {
+        if self.enabled(line.metadata()) {
+            log(line.level().as_str(), &line.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
 }
 
 /// A line as NCCL writes it, into NCCL_DEBUG_FILE.
