@@ -20,20 +20,20 @@ use counters::{
     COUNTERS_AT, Counter, HEADER_WORDS, HISTOGRAM_AT, HOST_AT, Key, LAYOUT, MAGIC, ROW_WORDS, ROWS,
     VERSION_AT, bucket_of, head, page_words,
 };
-use fabric::{Lock, Pages, is_unlocked, user_id};
+use fabric::{Lock, Pages, Words, is_unlocked, user_id};
 
 /// One endpoint's counters for one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    pages: Arc<Pages>,
-    /// The index of its first word.
-    first: usize,
+    words: Words<ROW_WORDS>,
+    /// Its index in its page.
+    number: usize,
 }
 
 impl Row {
     #[inline]
     pub(crate) fn add(&self, counter: Counter, more: u64) {
-        self.pages.add_relaxed(self.first + COUNTERS_AT + counter.place(), more);
+        self.words.add_relaxed(COUNTERS_AT + counter.place(), more);
     }
 
     #[inline]
@@ -43,12 +43,8 @@ impl Row {
 
     pub(crate) fn latency(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.pages.add_relaxed(self.first + HISTOGRAM_AT + bucket_of(nanos), 1);
+        self.words.add_relaxed(HISTOGRAM_AT + bucket_of(nanos), 1);
         self.add(Counter::LatencyNanos, nanos);
-    }
-
-    fn words(&self) -> [u64; ROW_WORDS] {
-        self.pages.load_words(self.first)
     }
 }
 
@@ -159,11 +155,10 @@ impl Pool {
 
     fn release(&mut self, row: &Row) {
         for page in &mut self.pages {
-            if Arc::ptr_eq(&page.pages, &row.pages) {
-                let at = (row.first - HEADER_WORDS) / ROW_WORDS;
-                if let Some(Some(place)) = page.rows.get_mut(at) {
-                    place.in_use = false;
-                }
+            if row.words.are_of(&page.pages)
+                && let Some(Some(place)) = page.rows.get_mut(row.number)
+            {
+                place.in_use = false;
             }
         }
         let in_use = |place: &Option<RowState>| place.as_ref().is_some_and(|place| place.in_use);
@@ -217,13 +212,13 @@ impl Page {
             self.rows.push(None);
         }
         self.rows[at] = Some(RowState { key, in_use: true });
-        Row { pages: Arc::clone(&self.pages), first }
+        Row { words: Words::of(&self.pages, first), number: at }
     }
 
     fn rows(&self) -> impl Iterator<Item = counters::Row> {
-        let row = |at| Row { pages: Arc::clone(&self.pages), first: HEADER_WORDS + at * ROW_WORDS };
+        let row = |at| self.pages.load_words::<ROW_WORDS>(HEADER_WORDS + at * ROW_WORDS);
         let used = 0..self.rows.len();
-        used.filter_map(move |at| counters::Row::read(&row(at).words()))
+        used.filter_map(move |at| counters::Row::read(&row(at)))
     }
 }
 

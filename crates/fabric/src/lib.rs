@@ -78,7 +78,7 @@ pub use nic::{
     Write,
 };
 pub use options::{EndpointOption, OptionName, OptionValue};
-pub use pages::{Pages, is_unlocked, page_bytes, user_id};
+pub use pages::{Pages, Words, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
 pub use process::Process;
 pub use query::Query;

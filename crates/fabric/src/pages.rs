@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use libc::c_void;
@@ -157,17 +158,6 @@ impl Pages {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// Adds to a word that has no other writer. Readers see the old value or the new one.
-    ///
-    /// # Panics
-    ///
-    /// Beyond the pages.
-    #[inline]
-    pub fn add_relaxed(&self, word: usize, more: u64) {
-        let word = self.word(word);
-        word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-    }
-
     /// Copies `bytes` to `offset`, given in bytes.
     ///
     /// # Panics
@@ -306,6 +296,47 @@ impl Pages {
     }
 }
 
+/// `COUNT` words of pages, which it keeps mapped: their place is checked once, when this is made.
+#[derive(Clone, Debug)]
+pub struct Words<const COUNT: usize> {
+    place: NonNull<[AtomicU64; COUNT]>,
+    pages: Arc<Pages>,
+}
+
+// SAFETY: as for the pages.
+unsafe impl<const COUNT: usize> Send for Words<COUNT> {}
+// SAFETY: as above.
+unsafe impl<const COUNT: usize> Sync for Words<COUNT> {}
+
+impl<const COUNT: usize> Words<COUNT> {
+    /// Those from word `first` on.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    pub fn of(pages: &Arc<Pages>, first: usize) -> Self {
+        Self { place: NonNull::from(pages.places(first)), pages: Arc::clone(pages) }
+    }
+
+    /// Whether they are of these pages.
+    pub fn are_of(&self, pages: &Arc<Pages>) -> bool {
+        Arc::ptr_eq(&self.pages, pages)
+    }
+
+    /// Adds to a word that has no other writer. Readers see the old value or the new one.
+    ///
+    /// # Panics
+    ///
+    /// Beyond them.
+    #[inline]
+    pub fn add_relaxed(&self, word: usize, more: u64) {
+        // SAFETY: the pages stay mapped as long as `self`, and are only used atomically.
+        let words = unsafe { self.place.as_ref() };
+        let word = &words[word];
+        word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+}
+
 /// Out of line, so that callers do not spill registers for the message.
 #[cold]
 #[inline(never)]
@@ -366,6 +397,22 @@ mod tests {
         assert_eq!(pages.load(last + 1), 2);
         assert!(std::panic::catch_unwind(|| pages.load_words::<4>(last)).is_err());
         assert!(std::panic::catch_unwind(|| pages.store_words(usize::MAX, [0; 2])).is_err());
+    }
+
+    #[test]
+    fn words_of_pages_keep_them_mapped_and_end_where_they_end() {
+        let pages = Arc::new(Pages::map(1).unwrap());
+        let words = Words::<4>::of(&pages, 8);
+        assert!(words.are_of(&pages) && !words.are_of(&Arc::new(Pages::map(1).unwrap())));
+        words.add_relaxed(3, 5);
+        words.add_relaxed(3, u64::MAX);
+        assert_eq!(pages.load_words::<6>(7), [0, 0, 0, 0, 4, 0]);
+        drop(pages);
+        words.add_relaxed(0, 1);
+        assert!(std::panic::catch_unwind(|| words.add_relaxed(4, 1)).is_err());
+        let pages = Arc::new(Pages::map(1).unwrap());
+        let beyond = pages.words() - 3;
+        assert!(std::panic::catch_unwind(|| Words::<4>::of(&pages, beyond)).is_err());
     }
 
     #[test]
