@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::output;
 use runs::Series;
-use verdict::{Comparison, Verdict};
+use verdict::{Comparison, Verdict, percent};
 
 /// Compares files that `perf --json` has written: two sides, each of one or more runs with commas between.
 ///
@@ -121,11 +121,11 @@ fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool
     ));
     for (bytes, row) in rows {
         output::line(format_args!(
-            "{bytes:>12}  {:>10}  {:>6.1}%  {:>10}  {:>6.1}%  {:>7.3}  {}",
+            "{bytes:>12}  {:>10}  {:>7}  {:>10}  {:>7}  {:>7.3}  {}",
             plot::short(row.first),
-            row.spreads.0,
+            percent(row.spreads.0),
             plot::short(row.second),
-            row.spreads.1,
+            percent(row.spreads.1),
             row.ratio,
             row.verdict.words()
         ));

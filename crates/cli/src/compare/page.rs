@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::plot::{self, COLOURS, Line, short, size};
 use super::runs::{Row, Series};
-use super::verdict::{Comparison, median};
+use super::verdict::{Comparison, median, percent};
 
 /// The page of these sides.
 pub(super) fn of(sides: &[Series]) -> String {
@@ -74,12 +74,12 @@ impl Page {
             let of = |side: &Series| side.values(bytes, |row| row.bus_bandwidth);
             let Some(row) = Comparison::of(&of(first), &of(second), true) else { continue };
             self.add(format_args!(
-                "<tr><td>{}<td>{}<td>{:.1}%<td>{}<td>{:.1}%<td>{:.3}<td class=\"words\">{}</tr>",
+                "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.3}<td class=\"words\">{}</tr>",
                 size_of(bytes),
                 short(row.first),
-                row.spreads.0,
+                percent(row.spreads.0),
                 short(row.second),
-                row.spreads.1,
+                percent(row.spreads.1),
                 row.ratio,
                 row.verdict.words()
             ));

@@ -44,13 +44,15 @@ fn draw(
     let mut chart = ChartBuilder::on(&area)
         .margin(12)
         .x_label_area_size(44)
-        .y_label_area_size(76)
+        .y_label_area_size(92)
         .build_cartesian_2d((from.0..to.0).log_scale().base(2.0), (from.1..to.1).log_scale())?;
     chart
         .configure_mesh()
         .x_desc("bytes")
         .y_desc(unit)
         .x_labels(12)
+        .label_style(FONT)
+        .axis_desc_style(FONT)
         .light_line_style(RGBColor(240, 240, 240))
         .bold_line_style(RGBColor(220, 220, 220))
         .x_label_formatter(&|bytes| size(*bytes))
@@ -69,6 +71,7 @@ fn draw(
     }
     chart
         .configure_series_labels()
+        .label_font(FONT)
         .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.9))
         .border_style(RGBColor(200, 200, 200))
@@ -78,6 +81,8 @@ fn draw(
 }
 
 const SIZE: (u32, u32) = (960, 420);
+/// As large as the page's own text.
+const FONT: (&str, u32) = ("sans-serif", 16);
 /// Distinguishable with colour blindness (Okabe and Ito).
 pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),

@@ -34,8 +34,8 @@ pub(super) struct Comparison {
     /// Medians.
     pub(super) first: f64,
     pub(super) second: f64,
-    /// From the smallest to the largest value, in percent of the median.
-    pub(super) spreads: (f64, f64),
+    /// From the smallest to the largest value, in percent of the median. None of a single run.
+    pub(super) spreads: (Option<f64>, Option<f64>),
     /// The second side's median divided by the first's.
     pub(super) ratio: f64,
     pub(super) verdict: Verdict,
@@ -80,13 +80,21 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(if is_even { f64::midpoint(sorted[half - 1], high) } else { high })
 }
 
-fn spread(values: &[f64]) -> f64 {
+fn spread(values: &[f64]) -> Option<f64> {
+    if values.len() < 2 {
+        return None;
+    }
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     match median(values) {
-        Some(middle) if middle > 0.0 => 100.0 * (most - least) / middle,
-        _ => 0.0,
+        Some(middle) if middle > 0.0 => Some(100.0 * (most - least) / middle),
+        _ => Some(0.0),
     }
+}
+
+/// A spread as text.
+pub(super) fn percent(spread: Option<f64>) -> String {
+    spread.map_or_else(|| "-".to_owned(), |spread| format!("{spread:.1}%"))
 }
 
 /// The probability that equal sides lie at least this far apart, in either direction.
@@ -158,7 +166,7 @@ mod tests {
         assert_eq!(of(&[1.0], &[2.0]), Verdict::TooFew { more: 3 });
         let times = Comparison::of(&[1.0, 1.1, 0.9, 1.0], &[2.0, 2.1, 1.9, 2.2], false).unwrap();
         assert_eq!(times.verdict, Verdict::Worse, "of times, less is better");
-        assert!((times.ratio - 2.05).abs() < 1e-9 && times.spreads.0 > 19.0);
+        assert!((times.ratio - 2.05).abs() < 1e-9 && times.spreads.0 > Some(19.0));
         assert_eq!(Comparison::of(&[], &[1.0], true), None);
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use counters::Kind;
+use counters::{Direction, Kind};
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, execute, queue, terminal};
 use ironrail_group::error::GroupError;
@@ -62,10 +62,10 @@ impl Top {
     /// Frames as text. The first comes after an interval: rates need two samples.
     fn print(&self, frames: usize) -> Result<bool, GroupError> {
         let mut look = Look::new();
-        look.frame(self)?;
+        look.frame(self, Layout::WIDE)?;
         for _ in 0..frames {
             std::thread::sleep(self.interval);
-            for line in look.frame(self)? {
+            for line in look.frame(self, Layout::WIDE)? {
                 output::line(line);
             }
         }
@@ -85,8 +85,9 @@ impl Top {
         let screen = Screen::open().map_err(system)?;
         let mut look = Look::new();
         loop {
-            let lines = look.frame(self)?;
-            screen.draw(&lines).map_err(system)?;
+            let (columns, rows) = terminal::size().map_err(system)?;
+            let lines = look.frame(self, Layout::of(columns.into()))?;
+            screen.draw(&fitting(lines, rows.into()), columns.into()).map_err(system)?;
             if is_ended(self.interval, signal).map_err(system)? {
                 return Ok(());
             }
@@ -164,12 +165,11 @@ impl Screen {
         Ok(screen)
     }
 
-    fn draw(&self, lines: &[String]) -> io::Result<()> {
-        let (columns, rows) = terminal::size()?;
+    fn draw(&self, lines: &[String], columns: usize) -> io::Result<()> {
         let mut out = io::stdout().lock();
         queue!(out, cursor::MoveTo(0, 0))?;
-        for line in lines.iter().take(usize::from(rows).saturating_sub(1)) {
-            let cut: String = line.chars().take(usize::from(columns)).collect();
+        for line in lines {
+            let cut: String = line.chars().take(columns).collect();
             queue!(out, terminal::Clear(terminal::ClearType::CurrentLine))?;
             write!(out, "{cut}\r\n")?;
         }
@@ -196,7 +196,7 @@ impl Look {
         Self { before: Before::default(), at: Instant::now() }
     }
 
-    fn frame(&mut self, top: &Top) -> Result<Vec<String>, GroupError> {
+    fn frame(&mut self, top: &Top, layout: Layout) -> Result<Vec<String>, GroupError> {
         let found = pages::find(&top.folder, &top.processes)?;
         let elapsed = self.at.elapsed();
         self.at = Instant::now();
@@ -205,23 +205,79 @@ impl Look {
             _ => None,
         });
         let rates = self.before.rates(live, elapsed);
-        Ok(lines(&found, &rates))
+        Ok(lines(&found, &rates, layout))
     }
 }
 
-fn lines(found: &[Found], rates: &[Rate]) -> Vec<String> {
+/// As many lines as a screen has rows, less one for the cursor; the last one counts what is left out.
+fn fitting(mut lines: Vec<String>, rows: usize) -> Vec<String> {
+    let room = rows.saturating_sub(1).max(2);
+    if lines.len() > room {
+        let left = lines.len() + 1 - room;
+        lines.truncate(room - 1);
+        lines.push(format!(
+            "{left} lines more: a taller terminal shows them, or `ironrail top PROCESS`"
+        ));
+    }
+    lines
+}
+
+/// Which columns there are, and the width of the two with names.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    name: usize,
+    peer: usize,
+    /// With INLINE and WAITS/s.
+    is_wide: bool,
+}
+
+impl Layout {
+    const WIDE: Self = Self { name: NAME_MAX, peer: NAME_MAX, is_wide: true };
+
+    /// For a terminal of this width: the names shrink first, then columns go.
+    fn of(columns: usize) -> Self {
+        let names = columns.saturating_sub(FIGURES + INLINE_AND_WAITS);
+        if names >= 2 * NAME_GOOD {
+            let each = (names / 2).min(NAME_MAX);
+            return Self { name: each, peer: each, is_wide: true };
+        }
+        let names = columns.saturating_sub(FIGURES);
+        let name = (names / 2).clamp(NAME_MIN, NAME_MAX);
+        Self { name, peer: names.saturating_sub(name).clamp(NAME_MIN, NAME_MAX), is_wide: false }
+    }
+
+    fn line(self, cells: &[String; 11]) -> String {
+        let [process, name, way, peer, bytes, count, inline, waits, half, most, trouble] = cells;
+        let (name, peer) = (cut(name, self.name), cut(peer, self.peer));
+        let (wide, high) = (self.name, self.peer);
+        let more = if self.is_wide { format!("{inline:>6} {waits:>7} ") } else { String::new() };
+        format!(
+            "{process:>7} {name:<wide$} {way:<4} {peer:<high$} {bytes:>10} {count:>8} {more}{half:>7} {most:>7} {trouble:>7}"
+        )
+    }
+}
+
+/// The width of what is not a name, with the blanks between.
+const FIGURES: usize = 7 + 4 + 10 + 8 + 7 + 7 + 7 + 8;
+const INLINE_AND_WAITS: usize = 6 + 7 + 2;
+/// Widths of a name: all of most, enough of most, and the least.
+const NAME_MAX: usize = 24;
+const NAME_GOOD: usize = 14;
+const NAME_MIN: usize = 8;
+
+fn lines(found: &[Found], rates: &[Rate], layout: Layout) -> Vec<String> {
     let sum = |direction| {
         let of = |rate: &&Rate| rate.key.kind == Kind::Messages && rate.key.direction == direction;
-        rates.iter().filter(of).map(|rate| rate.bytes).sum::<f64>()
+        rates.iter().filter(of).fold(0.0, |sum, rate| sum + rate.bytes)
     };
     let processes = found.iter().filter(|found| matches!(found.state, State::Live(_))).count();
     let mut lines = vec![format!(
-        "ironrail top: {processes} processes, out {}, in {}",
-        bytes(sum(counters::Direction::Send)),
-        bytes(sum(counters::Direction::Receive))
+        "ironrail top: {processes} {}, out {}, in {}",
+        if processes == 1 { "process" } else { "processes" },
+        bytes(sum(Direction::Send)),
+        bytes(sum(Direction::Receive))
     )];
-    let head = format!(
-        "{:>8} {:<24} {:<7} {:<24} {:>11} {:>9} {:>7} {:>8} {:>8} {:>8} {:>7}",
+    let head = [
         "PROCESS",
         "DEVICE / RAIL",
         "WAY",
@@ -232,10 +288,10 @@ fn lines(found: &[Found], rates: &[Rate]) -> Vec<String> {
         "WAITS/s",
         "P50",
         "P99",
-        "TROUBLE"
-    );
-    lines.push(head);
-    lines.extend(rates.iter().map(line));
+        "TROUBLE",
+    ];
+    lines.push(layout.line(&head.map(str::to_owned)));
+    lines.extend(rates.iter().map(|rate| layout.line(&cells(rate))));
     if found.is_empty() {
         lines.push(NONE.to_owned());
     }
@@ -243,11 +299,15 @@ fn lines(found: &[Found], rates: &[Rate]) -> Vec<String> {
     lines
 }
 
-fn line(rate: &Rate) -> String {
+fn cells(rate: &Rate) -> [String; 11] {
     let Rate { process, key, count, inline_percent, waits, latency, trouble, .. } = rate;
     let name = match key.kind {
         Kind::Messages => format!("{} {}", key.device, key.name),
-        Kind::Rail => format!("  rail {} {}", key.rail, key.name),
+        Kind::Rail => format!("  {}: {}", key.rail, key.name),
+    };
+    let way = match key.direction {
+        Direction::Send => "send",
+        Direction::Receive => "recv",
     };
     let inline = inline_percent.map_or_else(String::new, |percent| format!("{percent:.0}%"));
     let (half, most) =
@@ -257,13 +317,19 @@ fn line(rate: &Rate) -> String {
         zero if zero == 0.0 && *count > 0.0 && key.kind == Kind::Rail => "?".to_owned(),
         moved => bytes(moved),
     };
-    format!(
-        "{process:>8} {:<24} {:<7} {:<24} {moved:>11} {count:>9.0} {inline:>7} {waits:>8.0} {half:>8} {most:>8} {:>7}",
-        cut(&name, 24),
-        key.direction.name(),
-        cut(&key.peer, 24),
-        if *trouble == 0 { String::new() } else { trouble.to_string() }
-    )
+    [
+        process.to_string(),
+        name,
+        way.to_owned(),
+        key.peer.clone(),
+        moved,
+        format!("{count:.0}"),
+        inline,
+        format!("{waits:.0}"),
+        half,
+        most,
+        if *trouble == 0 { String::new() } else { trouble.to_string() },
+    ]
 }
 
 fn cut(text: &str, most: usize) -> String {
@@ -287,5 +353,54 @@ fn time(time: Duration) -> String {
         micros if micros < 1000.0 => format!("{micros:.1}us"),
         micros if micros < 1e6 => format!("{:.1}ms", micros / 1e3),
         micros => format!("{:.1}s", micros / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_fits_its_terminal_and_keeps_rates_latencies_and_trouble() {
+        let rate = Rate {
+            process: 4_194_304,
+            key: counters::Key {
+                kind: Kind::Rail,
+                direction: Direction::Receive,
+                device: 0,
+                rail: 12,
+                peer: "a-long-name-of-a-host:4194304".to_owned(),
+                name: "cxi hsn0 and more than there is room for".to_owned(),
+            },
+            bytes: 999.9e9,
+            count: 12_345_678.0,
+            inline_percent: Some(100.0),
+            waits: 1_234_567.0,
+            latency: Some((Duration::from_micros(134_200), Duration::from_micros(268_400))),
+            trouble: 1_234_567,
+        };
+        for columns in [74, 80, 100, 120, 500] {
+            let lines = lines(&[], &[rate.clone()], Layout::of(columns));
+            for line in &lines[1..=2] {
+                assert!(line.chars().count() <= columns, "{columns}: {line}");
+            }
+            for word in ["999.9 GB/s", "134.2ms", "268.4ms", "1234567"] {
+                assert!(lines[2].contains(word), "{columns}: {word}: {}", lines[2]);
+            }
+            assert_eq!(lines[1].contains("INLINE"), columns >= 108, "{}", lines[1]);
+        }
+        assert_eq!(
+            lines(&[], &[], Layout::WIDE)[0],
+            "ironrail top: 0 processes, out 0.0 B/s, in 0.0 B/s"
+        );
+    }
+
+    #[test]
+    fn lines_that_do_not_fit_a_screen_are_counted() {
+        let lines = |count: usize| (0..count).map(|at| at.to_string()).collect::<Vec<_>>();
+        assert_eq!(fitting(lines(23), 24), lines(23));
+        let cut = fitting(lines(30), 24);
+        assert_eq!((cut.len(), &cut[21]), (23, &"21".to_owned()));
+        assert!(cut[22].starts_with("8 lines more"), "{}", cut[22]);
     }
 }
