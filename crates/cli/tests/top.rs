@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,6 +25,8 @@ struct Terminal {
     keys: File,
     own: File,
     written: Receiver<Vec<u8>>,
+    /// It ends with the first bytes after `written` is gone.
+    reader: JoinHandle<()>,
     text: String,
 }
 
@@ -40,7 +42,7 @@ impl Terminal {
         let keys = File::from(master);
         let mut reader = keys.try_clone().unwrap();
         let (send, written) = mpsc::channel();
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(len @ 1..) = reader.read(&mut bytes) {
                 if send.send(bytes[..len].to_vec()).is_err() {
@@ -48,7 +50,16 @@ impl Terminal {
                 }
             }
         });
-        Self { keys, own, written, text: String::new() }
+        Self { keys, own, written, reader, text: String::new() }
+    }
+
+    /// Closes it, as a window is closed.
+    fn close(self) {
+        let Self { keys, mut own, written, reader, .. } = self;
+        drop(written);
+        own.write_all(b"the end").unwrap();
+        reader.join().unwrap();
+        drop((keys, own));
     }
 
     fn modes(&self) -> Termios {
@@ -117,6 +128,16 @@ fn a_signal_that_ends_it_leaves_the_terminal_as_it_was() {
         assert_eq!(status.signal(), Some(signal.as_raw()), "a shell sees what ended it");
         is_as_it_was(&mut terminal, &before);
     }
+}
+
+/// As when a window is closed: every read of the terminal is an end of file.
+#[test]
+fn a_signal_ends_it_where_the_terminal_is_gone() {
+    let mut terminal = Terminal::open();
+    let top = terminal.top();
+    terminal.close();
+    kill_process(Pid::from_child(&top), Signal::HUP).unwrap();
+    assert_eq!(ended(top).signal(), Some(Signal::HUP.as_raw()));
 }
 
 #[test]

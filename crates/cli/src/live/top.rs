@@ -2,8 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,6 +11,7 @@ use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, execute, queue, terminal};
 use ironrail_group::error::GroupError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::NONE;
 use super::pages::{self, Found, State};
@@ -62,10 +62,10 @@ impl Top {
     /// Frames as text. The first comes after an interval: rates need two samples.
     fn print(&self, frames: usize) -> Result<bool, GroupError> {
         let mut look = Look::new();
-        look.frame(self, Layout::WIDE)?;
+        look.frame(self, usize::MAX)?;
         for _ in 0..frames {
-            std::thread::sleep(self.interval);
-            for line in look.frame(self, Layout::WIDE)? {
+            thread::sleep(self.interval);
+            for line in look.frame(self, usize::MAX)? {
                 output::line(line);
             }
         }
@@ -74,67 +74,42 @@ impl Top {
 
     fn live(&self) -> Result<bool, GroupError> {
         let system = |error| GroupError::System { what: "drawing on the terminal", error };
-        let signal = Signal::watch().map_err(system)?;
-        self.frames_until_ended(&signal)?;
-        signal.take_effect().map_err(system)?;
-        Ok(true)
-    }
-
-    fn frames_until_ended(&self, signal: &Signal) -> Result<(), GroupError> {
-        let system = |error| GroupError::System { what: "drawing on the terminal", error };
+        restore_on_signals().map_err(system)?;
         let screen = Screen::open().map_err(system)?;
         let mut look = Look::new();
         loop {
             let (columns, rows) = terminal::size().map_err(system)?;
-            let lines = look.frame(self, Layout::of(columns.into()))?;
+            let lines = look.frame(self, columns.into())?;
             screen.draw(&fitting(lines, rows.into()), columns.into()).map_err(system)?;
-            if is_ended(self.interval, signal).map_err(system)? {
-                return Ok(());
+            if is_ended(self.interval).map_err(system)? {
+                return Ok(true);
             }
         }
     }
 }
 
-/// A signal that ends the process, kept until the terminal is as it was.
-#[derive(Debug)]
-struct Signal(Arc<AtomicUsize>);
-
-impl Signal {
-    fn watch() -> io::Result<Self> {
-        let came = Arc::new(AtomicUsize::new(0));
-        for signal in ENDS {
-            let number = usize::try_from(signal).expect("signals are numbers above 0");
-            signal_hook::flag::register_usize(signal, Arc::clone(&came), number)?;
+/// Restores the terminal when a signal ends the process, then lets the signal end it, so that a shell sees what did. A thread does it:
+/// crossterm goes on with a wait that a signal has interrupted, and never returns from one on a terminal that is gone.
+fn restore_on_signals() -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            // Until the process has ended, so that no frame follows.
+            let _out = io::stdout().lock();
+            restore();
+            let _ended = signal_hook::low_level::emulate_default_handler(signal);
         }
-        Ok(Self(came))
-    }
-
-    fn has_come(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-
-    /// Ends the process as the signal does that has come, if any, so that a shell sees what ended it.
-    fn take_effect(&self) -> io::Result<()> {
-        match i32::try_from(self.0.load(Ordering::Relaxed)) {
-            Ok(0) | Err(_) => Ok(()),
-            Ok(signal) => signal_hook::low_level::emulate_default_handler(signal),
-        }
-    }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+    Ok(())
 }
 
-const ENDS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
-/// How long a signal waits at most: crossterm goes on with a wait that one has interrupted.
-const SIGNAL_WAITS: Duration = Duration::from_millis(100);
-
-/// Waits for the next frame. True if the user quits, by a key or a signal.
-fn is_ended(interval: Duration, signal: &Signal) -> io::Result<bool> {
+/// Waits for the next frame. True if the user quits.
+fn is_ended(interval: Duration) -> io::Result<bool> {
     let until = Instant::now() + interval;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
-        if signal.has_come() {
-            return Ok(true);
-        }
-        if !event::poll(left.min(SIGNAL_WAITS))? {
-            continue;
+        if !event::poll(left)? {
+            break;
         }
         match event::read()? {
             Event::Key(key) if key.kind == KeyEventKind::Press => {
@@ -180,9 +155,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let _shown = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
-        let _cooked = terminal::disable_raw_mode();
+        restore();
     }
+}
+
+fn restore() {
+    let _shown = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
+    let _cooked = terminal::disable_raw_mode();
 }
 
 /// The state from one frame to the next.
@@ -196,7 +175,7 @@ impl Look {
         Self { before: Before::default(), at: Instant::now() }
     }
 
-    fn frame(&mut self, top: &Top, layout: Layout) -> Result<Vec<String>, GroupError> {
+    fn frame(&mut self, top: &Top, columns: usize) -> Result<Vec<String>, GroupError> {
         let found = pages::find(&top.folder, &top.processes)?;
         let elapsed = self.at.elapsed();
         self.at = Instant::now();
@@ -205,7 +184,7 @@ impl Look {
             _ => None,
         });
         let rates = self.before.rates(live, elapsed);
-        Ok(lines(&found, &rates, layout))
+        Ok(lines(&found, &rates, columns))
     }
 }
 
@@ -232,18 +211,15 @@ struct Layout {
 }
 
 impl Layout {
-    const WIDE: Self = Self { name: NAME_MAX, peer: NAME_MAX, is_wide: true };
-
-    /// For a terminal of this width: the names shrink first, then columns go.
-    fn of(columns: usize) -> Self {
-        let names = columns.saturating_sub(FIGURES + INLINE_AND_WAITS);
-        if names >= 2 * NAME_GOOD {
-            let each = (names / 2).min(NAME_MAX);
-            return Self { name: each, peer: each, is_wide: true };
-        }
-        let names = columns.saturating_sub(FIGURES);
-        let name = (names / 2).clamp(NAME_MIN, NAME_MAX);
-        Self { name, peer: names.saturating_sub(name).clamp(NAME_MIN, NAME_MAX), is_wide: false }
+    /// For a terminal of this width, and names of these lengths: columns go where names would be cut too short.
+    fn of(columns: usize, (name, peer): (usize, usize)) -> Self {
+        let longest = |len: usize| len.clamp(NAME_MIN, NAME_MAX);
+        let (name, peer) = (longest(name), longest(peer));
+        let wide = columns.saturating_sub(FIGURES + INLINE_AND_WAITS);
+        let is_wide = wide >= (name + peer).min(2 * NAME_GOOD);
+        let room = if is_wide { wide } else { columns.saturating_sub(FIGURES) };
+        let name = name.min(room.saturating_sub(peer.min(room / 2))).max(NAME_MIN);
+        Self { name, peer: peer.min(room.saturating_sub(name)).max(NAME_MIN), is_wide }
     }
 
     fn line(self, cells: &[String; 11]) -> String {
@@ -260,12 +236,12 @@ impl Layout {
 /// The width of what is not a name, with the blanks between.
 const FIGURES: usize = 7 + 4 + 10 + 8 + 7 + 7 + 7 + 8;
 const INLINE_AND_WAITS: usize = 6 + 7 + 2;
-/// Widths of a name: all of most, enough of most, and the least.
+/// Widths of a name: the most, enough of it, and the least.
 const NAME_MAX: usize = 24;
 const NAME_GOOD: usize = 14;
 const NAME_MIN: usize = 8;
 
-fn lines(found: &[Found], rates: &[Rate], layout: Layout) -> Vec<String> {
+fn lines(found: &[Found], rates: &[Rate], columns: usize) -> Vec<String> {
     let sum = |direction| {
         let of = |rate: &&Rate| rate.key.kind == Kind::Messages && rate.key.direction == direction;
         rates.iter().filter(of).fold(0.0, |sum, rate| sum + rate.bytes)
@@ -290,8 +266,11 @@ fn lines(found: &[Found], rates: &[Rate], layout: Layout) -> Vec<String> {
         "P99",
         "TROUBLE",
     ];
-    lines.push(layout.line(&head.map(str::to_owned)));
-    lines.extend(rates.iter().map(|rate| layout.line(&cells(rate))));
+    let rows: Vec<_> =
+        [head.map(str::to_owned)].into_iter().chain(rates.iter().map(cells)).collect();
+    let longest = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let layout = Layout::of(columns, (longest(1), longest(3)));
+    lines.extend(rows.iter().map(|row| layout.line(row)));
     if found.is_empty() {
         lines.push(NONE.to_owned());
     }
@@ -379,8 +358,8 @@ mod tests {
             latency: Some((Duration::from_micros(134_200), Duration::from_micros(268_400))),
             trouble: 1_234_567,
         };
-        for columns in [74, 80, 100, 120, 500] {
-            let lines = lines(&[], &[rate.clone()], Layout::of(columns));
+        for columns in [75, 80, 100, 120, 500] {
+            let lines = lines(&[], std::slice::from_ref(&rate), columns);
             for line in &lines[1..=2] {
                 assert!(line.chars().count() <= columns, "{columns}: {line}");
             }
@@ -389,10 +368,7 @@ mod tests {
             }
             assert_eq!(lines[1].contains("INLINE"), columns >= 108, "{}", lines[1]);
         }
-        assert_eq!(
-            lines(&[], &[], Layout::WIDE)[0],
-            "ironrail top: 0 processes, out 0.0 B/s, in 0.0 B/s"
-        );
+        assert_eq!(lines(&[], &[], 80)[0], "ironrail top: 0 processes, out 0.0 B/s, in 0.0 B/s");
     }
 
     #[test]

@@ -63,7 +63,9 @@ pub(super) fn plugins(environment: &BTreeMap<String, String>) -> Vec<Copy> {
     let searched = folders.len();
     // Where a build or a package puts it: used in cures only, since the loader does not search there.
     folders.extend(
-        beside.iter().flat_map(|folder| [folder.join("plugin"), folder.join("../lib/ironrail")]),
+        beside
+            .iter()
+            .flat_map(|folder| [folder.join("plugin"), folder.with_file_name("lib/ironrail")]),
     );
     let mut found = Vec::new();
     for (place, folder) in folders.into_iter().enumerate() {
