@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ironrail_group::group::Group;
 use ironrail_group::objects::{Leaf, Schema};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 fn main() {
     support::ranks(&support::library(), 2, |group| {
@@ -35,7 +35,37 @@ fn main() {
         let tree: Vec<Leaf<f64>> = (0..1000).map(|_| vec![1.0].into()).collect();
         compare(&group, "1000 leaves of 8 B", &tree, 1000);
         compare(&group, "1000 encoded numbers", &vec![1.0; 1000], 1000);
+        let branch = || Branch {
+            first: 1.0,
+            pair: (2.0, 3.0),
+            twig: Twig { part: [4.0; 3], rest: [5.0; 4] },
+        };
+        compare(
+            &group,
+            "a tree of 1000 numbers",
+            &Tree { branches: (0..100).map(|_| branch()).collect() },
+            1000,
+        );
     });
+}
+
+/// Structures within each other, of 1000 numbers.
+#[derive(Serialize, Deserialize, Schema)]
+struct Tree {
+    branches: Vec<Branch>,
+}
+
+#[derive(Serialize, Deserialize, Schema)]
+struct Branch {
+    first: f64,
+    pair: (f64, f64),
+    twig: Twig,
+}
+
+#[derive(Serialize, Deserialize, Schema)]
+struct Twig {
+    part: [f64; 3],
+    rest: [f64; 4],
 }
 
 fn compare<O: Serialize + DeserializeOwned + Schema>(

@@ -7,30 +7,33 @@ use std::sync::Arc;
 
 use postcard_schema::Schema;
 use postcard_schema::schema::{DataModelType, NamedType, NamedValue};
-use serde::de::Error as _;
-use serde::ser::Error as _;
+use std::marker::PhantomData;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::ser::{Error as _, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::block::Block;
-use super::parts::{Few, MISSING, Owner, STRANGE, sending, taking};
+use super::few::{Few, WORD, WORDS};
+use super::parts::{MISSING, Owner, STRANGE, sending, taking};
 use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 
-/// An array of an object that a group sends. Beyond 64 KiB it is neither copied nor encoded; only a group's calls can send it.
+/// An array of an object that a group sends. Beyond 64 KiB it is neither copied nor encoded; only a group's calls can send one of more than
+/// 24 bytes, and formats of text contain none.
 ///
 /// Clones share the elements until one of them is changed, and so does a send in progress. Short arrays of a received object refer to the
-/// memory that it was received into, and keep that alive; up to 24 bytes are part of the leaf itself.
+/// memory that it was received into, and keep that alive; up to 24 bytes are part of the leaf itself, and of the encoding.
 #[derive(Clone)]
-pub struct Leaf<T>(Elements<T>);
+pub struct Leaf<T> {
+    /// None: there are so few elements that they are here.
+    elements: Option<Elements<T>>,
+    few: Few,
+}
 
 /// The elements of an array, and their owner.
 #[derive(Clone)]
 pub(super) enum Elements<T> {
     Own(Arc<Vec<T>>),
-    /// Too few to be worth memory of their own, which every clone and every drop would count.
-    Few {
-        count: u8,
-        bytes: Few,
-    },
     /// A part of a received object.
     Part {
         block: Arc<Block>,
@@ -42,11 +45,17 @@ pub(super) enum Elements<T> {
     ForeignMut(Arc<ForeignMut<T>>),
 }
 
+impl<T> Leaf<T> {
+    fn of(elements: Elements<T>) -> Self {
+        Self { elements: Some(elements), few: Few::default() }
+    }
+}
+
 impl<T: Element> Leaf<T> {
     /// The elements; copied if they are shared, or no memory of their own.
     pub fn into_vec(self) -> Vec<T> {
-        match self.0 {
-            Elements::Own(own) => Arc::unwrap_or_clone(own),
+        match self.elements {
+            Some(Elements::Own(own)) => Arc::unwrap_or_clone(own),
             _ => self.to_vec(),
         }
     }
@@ -56,33 +65,32 @@ impl<T: Element> Deref for Leaf<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.0.as_slice()
+        self.elements.as_ref().map_or_else(|| self.few.elements(), Elements::as_slice)
     }
 }
 
 impl<T: Element> DerefMut for Leaf<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        if !matches!(self.0, Elements::Own(_) | Elements::Few { .. }) {
-            self.0 = Elements::own(self.to_vec());
-        }
-        match &mut self.0 {
-            Elements::Own(own) => Arc::make_mut(own).as_mut_slice(),
-            Elements::Few { count, bytes } => bytes.elements_mut(usize::from(*count)),
-            _ => &mut [],
+        match &mut self.elements {
+            None => self.few.elements_mut(),
+            Some(elements) => elements.make_own(),
         }
     }
 }
 
 impl<T: Element> From<Vec<T>> for Leaf<T> {
     fn from(elements: Vec<T>) -> Self {
-        Self(Elements::few(&elements).unwrap_or_else(|| Elements::own(elements)))
+        match Few::new(&elements) {
+            Some(few) => Self { elements: None, few },
+            None => Self::of(Elements::own(elements)),
+        }
     }
 }
 
 impl<T: Element> From<Foreign<T>> for Leaf<T> {
     /// Its owner is dropped with the last clone and the last send.
     fn from(elements: Foreign<T>) -> Self {
-        Self(Elements::Foreign(Arc::new(elements)))
+        Self::of(Elements::Foreign(Arc::new(elements)))
     }
 }
 
@@ -90,7 +98,7 @@ impl<T: Element> From<ForeignMut<T>> for Leaf<T> {
     /// As of [`Foreign`]. [`Group::recv_obj_into`](crate::group::Group::recv_obj_into) receives a long array of exactly as many elements
     /// into it.
     fn from(elements: ForeignMut<T>) -> Self {
-        Self(Elements::ForeignMut(Arc::new(elements)))
+        Self::of(Elements::ForeignMut(Arc::new(elements)))
     }
 }
 
@@ -122,6 +130,9 @@ impl<T: Element> Schema for Leaf<T> {
 /// The schema of a leaf; its only field is the number of elements, named after their type.
 pub(super) const NAME: &str = "ironrail::Leaf";
 
+/// Encoded instead of a number of few elements, which would follow: the number of elements that are not in the encoding follows.
+pub(super) const BESIDE: u8 = u8::MAX;
+
 const fn name(element: DataType) -> &'static str {
     match element {
         DataType::I8 => "i8",
@@ -145,15 +156,20 @@ impl<T: Element> Elements<T> {
         Self::Own(Arc::new(elements))
     }
 
-    fn few(elements: &[T]) -> Option<Self> {
-        let bytes = Few::new(Place::reading(elements))?;
-        Some(Self::Few { count: u8::try_from(elements.len()).ok()?, bytes })
+    /// Elements that nothing else reads; copied if they are not.
+    fn make_own(&mut self) -> &mut [T] {
+        if !matches!(self, Self::Own(_)) {
+            *self = Self::own(self.as_slice().to_vec());
+        }
+        match self {
+            Self::Own(own) => Arc::make_mut(own).as_mut_slice(),
+            _ => &mut [],
+        }
     }
 
     pub(super) fn as_slice(&self) -> &[T] {
         match self {
             Self::Own(own) => own,
-            Self::Few { count, bytes } => bytes.elements(usize::from(*count)),
             Self::Part { block, start, count } => block.elements(*start, *count),
             Self::Foreign(foreign) => foreign,
             Self::ForeignMut(foreign) => foreign,
@@ -164,7 +180,6 @@ impl<T: Element> Elements<T> {
     pub(super) fn owner(&self) -> Owner {
         match self {
             Self::Own(own) => Arc::clone(own) as Owner,
-            Self::Few { .. } => Arc::new(()),
             Self::Part { block, .. } => Arc::clone(block) as Owner,
             Self::Foreign(foreign) => Arc::clone(foreign) as Owner,
             Self::ForeignMut(foreign) => Arc::clone(foreign) as Owner,
@@ -173,44 +188,108 @@ impl<T: Element> Elements<T> {
 }
 
 impl<T: Element> Serialize for Leaf<T> {
+    #[inline]
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let kept = sending(|outbox| {
+        if serializer.is_human_readable() {
+            return Err(S::Error::custom(STRANGE));
+        }
+        let Some(elements) = &self.elements else {
+            let words = self.few.words::<T>();
+            let mut parts = serializer.serialize_tuple(1 + words.len())?;
+            parts.serialize_element(&self.few.count)?;
+            words.iter().try_for_each(|word| parts.serialize_element(word))?;
+            return parts.end();
+        };
+        elements.send().ok_or_else(|| S::Error::custom(STRANGE))?;
+        let mut parts = serializer.serialize_tuple(2)?;
+        parts.serialize_element(&BESIDE)?;
+        parts.serialize_element(&(self.len() as u64))?;
+        parts.end()
+    }
+}
+
+impl<'de, T: Element> Deserialize<'de> for Leaf<T> {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_tuple(1 + WORDS, Parts(PhantomData))
+    }
+}
+
+struct Parts<T>(PhantomData<T>);
+
+impl<'de, T: Element> Visitor<'de> for Parts<T> {
+    type Value = Leaf<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    #[inline]
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Leaf<T>, A::Error> {
+        let missing = || A::Error::custom(MISSING);
+        let count: u8 = parts.next_element()?.ok_or_else(missing)?;
+        if count == BESIDE {
+            return beside(parts).map(Leaf::of);
+        }
+        let len = usize::from(count) * size_of::<T>();
+        let mut next = || parts.next_element::<f64>()?.ok_or_else(missing);
+        // No loop: the words stay in registers.
+        let mut words = [0.0; WORDS];
+        if len > 0 {
+            words[0] = next()?;
+        }
+        if len > WORD {
+            words[1] = next()?;
+        }
+        if len > 2 * WORD {
+            words[2] = next()?;
+        }
+        if len > 3 * WORD {
+            return Err(missing());
+        }
+        Ok(Leaf { elements: None, few: Few { words, count } })
+    }
+}
+
+/// Apart from the loop over short leaves.
+#[cold]
+#[inline(never)]
+fn beside<'de, T: Element, A: SeqAccess<'de>>(mut parts: A) -> Result<Elements<T>, A::Error> {
+    let missing = || A::Error::custom(MISSING);
+    let count: u64 = parts.next_element()?.ok_or_else(missing)?;
+    Elements::taken(count).ok_or_else(missing)
+}
+
+impl<T: Element> Elements<T> {
+    /// Adds them to the object that is being encoded; None, if no group encodes it.
+    #[cold]
+    #[inline(never)]
+    fn send(&self) -> Option<()> {
+        sending(|outbox| {
             if outbox.is_for_spares() {
-                match &self.0 {
-                    Elements::Own(own) => outbox.add_spare(T::TYPE, own),
-                    Elements::ForeignMut(foreign) => outbox.add_spare(T::TYPE, foreign),
+                match self {
+                    Self::Own(own) => outbox.add_spare(T::TYPE, own),
+                    Self::ForeignMut(foreign) => outbox.add_spare(T::TYPE, foreign),
                     _ => {}
                 }
                 return;
             }
             let kind = (T::TYPE, size_of::<T>());
-            match &self.0 {
-                Elements::Few { count, bytes } => {
-                    outbox.add_few(kind, bytes, usize::from(*count) * size_of::<T>());
-                }
-                elements => outbox.add(kind, Place::reading(self), || elements.owner()),
-            }
-        });
-        kept.ok_or_else(|| S::Error::custom(STRANGE))?;
-        (self.len() as u64).serialize(serializer)
+            outbox.add(kind, Place::reading(self.as_slice()), || self.owner());
+        })
     }
-}
 
-impl<'de, T: Element> Deserialize<'de> for Leaf<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let count = usize::try_from(u64::deserialize(deserializer)?).unwrap_or(usize::MAX);
-        let found = taking(|inbox| {
+    /// Takes as many out of the message that is being decoded.
+    fn taken(count: u64) -> Option<Self> {
+        let count = usize::try_from(count).ok()?;
+        taking(|inbox| {
             let bytes = count.checked_mul(size_of::<T>())?;
             let Some(start) = inbox.part(size_of::<T>(), bytes)? else {
                 let elements = inbox.long.pop_front()?.into_elements::<T>()?;
                 return (elements.as_slice().len() == count).then_some(elements);
             };
-            if let Some(few) = Few::of_block(&inbox.block, start, bytes) {
-                return Some(Elements::Few { count: u8::try_from(count).ok()?, bytes: few });
-            }
-            Some(Elements::Part { block: Arc::clone(&inbox.block), start, count })
-        });
-        found.map(Self).ok_or_else(|| D::Error::custom(MISSING))
+            Some(Self::Part { block: Arc::clone(&inbox.block), start, count })
+        })
     }
 }
 
@@ -219,8 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leaf_of_few_bytes_is_no_larger_than_others_and_changes_alone() {
-        assert_eq!(size_of::<Leaf<f64>>(), 32);
+    fn a_leaf_of_few_elements_changes_alone() {
         for len in 0..6_u8 {
             let elements: Vec<_> = (0..len).map(f64::from).collect();
             let mut leaf = Leaf::from(elements.clone());

@@ -12,6 +12,7 @@ mod batch;
 mod blob;
 mod block;
 mod calls;
+mod few;
 mod landing;
 mod leaf;
 mod numbers;

@@ -12,8 +12,9 @@ use serde::de::DeserializeOwned;
 
 use super::blob::BLOB;
 use super::block::Block;
+use super::few::WORD;
 use super::landing::Landing;
-use super::leaf::NAME;
+use super::leaf::{BESIDE, NAME};
 use super::parts::{Inbox, Outbox, collecting, dealing};
 use super::transfer::fingerprint;
 use crate::error::GroupError;
@@ -73,26 +74,42 @@ impl Walk<'_> {
         V: Serialize + DeserializeOwned,
         T: Element,
     {
-        let value = self.take::<V>()?;
-        if way == Way::Keys {
-            return self.put(&value);
-        }
-        let index = usize::from(crate::mesh::type_number(T::TYPE));
-        let (column, at) = (&mut self.columns.bytes[index], &mut self.columns.at[index]);
-        let mut number = [to(value)];
-        if way == Way::Out {
-            let end = column.len();
-            column.resize(end + size_of::<T>(), 0);
-            Place::reading(&number).copy_to(&mut column[end..]);
-            number = [T::from_small(0)];
-        } else {
-            let bytes = column.get(*at..*at + size_of::<T>());
-            let bytes = bytes.ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
-            Place::writing(&mut number).copy_from(Place::reading(bytes));
-            *at += size_of::<T>();
-        }
+        let mut number = [to(self.take::<V>()?)];
+        self.swap(T::TYPE, Place::writing(&mut number).elements_mut(), way)?;
         let [number] = number;
         self.put(&from(number))
+    }
+
+    /// The few elements of an array, or the number of those that are reduced separately.
+    fn leaf(&mut self, element: DataType, way: Way) -> Walked {
+        let count = self.copy::<u8>()?;
+        if count == BESIDE {
+            return self.copy::<u64>().map(drop);
+        }
+        let bytes = usize::from(count) * element.bytes();
+        let mut words =
+            (0..bytes.div_ceil(WORD)).map(|_| self.take::<f64>()).collect::<Result<Vec<_>, _>>()?;
+        self.swap(element, Place::writing(&mut words).part(0, bytes).elements_mut(), way)?;
+        words.iter().try_for_each(|word| self.put(word))
+    }
+
+    /// Moves the bytes of numbers to their column, or from there.
+    fn swap(&mut self, element: DataType, bytes: &mut [u8], way: Way) -> Walked {
+        let index = usize::from(crate::mesh::type_number(element));
+        let (column, at) = (&mut self.columns.bytes[index], &mut self.columns.at[index]);
+        match way {
+            Way::Out => {
+                column.extend_from_slice(bytes);
+                bytes.fill(0);
+            }
+            Way::Back => {
+                let found = column.get(*at..*at + bytes.len());
+                bytes.copy_from_slice(found.ok_or(postcard::Error::DeserializeUnexpectedEnd)?);
+                *at += bytes.len();
+            }
+            Way::Keys => {}
+        }
+        Ok(())
     }
 
     fn all(&mut self, types: &[&NamedType], way: Way) -> Walked {
@@ -135,8 +152,10 @@ impl Walk<'_> {
                     self.walk(val, way)
                 })
             }
-            // The number of its elements is shape; they are reduced separately.
-            D::Struct(_) if named.name == NAME => self.copy::<u64>().map(drop),
+            D::Struct([field]) if named.name == NAME => {
+                let element = field.name.parse().map_err(|_| postcard::Error::WontImplement)?;
+                self.leaf(element, way)
+            }
             D::Struct(fields) => fields.iter().try_for_each(|field| self.walk(field.ty, way)),
             D::Enum(variants) => {
                 let index = usize::try_from(self.copy::<u32>()?).unwrap_or(usize::MAX);

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::block::{ALIGN, Block};
 use super::landing::Landing;
-use crate::loader::{DataType, Element, Place};
+use crate::loader::{DataType, Place};
 
 /// Whether an array is copied into the packet, behind `before` bytes of others: a message of its own costs more than the copy, as long as
 /// the packet stays short.
@@ -59,20 +59,7 @@ impl Outbox {
         }
         self.inline.resize(start, 0);
         self.inline.extend_from_slice(place.elements());
-        self.note(element, start..start + place.len());
-    }
-
-    /// Adds an array of `len` bytes.
-    pub(super) fn add_few(&mut self, (element, align): (DataType, usize), few: &Few, len: usize) {
-        let start = self.inline.len().next_multiple_of(align);
-        self.inline.resize(start, 0);
-        // A copy of constant length, cut to the array's: no call.
-        self.inline.extend_from_slice(few.0.as_flattened());
-        self.inline.truncate(start + len);
-        self.note(element, start..start + len);
-    }
-
-    fn note(&mut self, element: DataType, added: Range<usize>) {
+        let added = start..start + place.len();
         match self.short.last_mut() {
             Some((last, bytes)) if (*last, bytes.end) == (element, added.start) => {
                 bytes.end = added.end;
@@ -89,47 +76,6 @@ impl Outbox {
         if let Some(spare) = &mut self.spare {
             spare.push(Spare { element, memory: Box::new(Arc::clone(memory)) });
         }
-    }
-}
-
-/// The bytes of an array that is so short that a leaf has them itself.
-#[derive(Clone, Copy)]
-#[repr(align(8))]
-pub(super) struct Few([[u8; 8]; FEW / 8]);
-
-/// As many as the other kinds of arrays take in a leaf.
-const FEW: usize = 24;
-
-impl Few {
-    /// None: there are more.
-    pub(super) fn new(place: Place) -> Option<Self> {
-        let mut few = Self([[0; 8]; FEW / 8]);
-        if place.len() > FEW {
-            return None;
-        }
-        Place::writing(few.0.as_flattened_mut()).copy_from(place);
-        Some(few)
-    }
-
-    /// `len` bytes of a block from `start` on, if they are so few.
-    pub(super) fn of_block(block: &Block, start: usize, len: usize) -> Option<Self> {
-        if len > FEW {
-            return None;
-        }
-        let rest = block.bytes().get(start..)?;
-        // Of constant length, as in `Outbox::add_few`; what follows the array is not read.
-        match rest.as_chunks().0 {
-            [one, two, three, ..] => Some(Self([*one, *two, *three])),
-            _ => Self::new(Place::reading(rest).part(0, len)),
-        }
-    }
-
-    pub(super) fn elements<T: Element>(&self, count: usize) -> &[T] {
-        Place::reading(self.0.as_flattened()).part(0, count * size_of::<T>()).elements()
-    }
-
-    pub(super) fn elements_mut<T: Element>(&mut self, count: usize) -> &mut [T] {
-        Place::writing(self.0.as_flattened_mut()).part(0, count * size_of::<T>()).elements_mut()
     }
 }
 
@@ -151,7 +97,7 @@ pub(super) struct Leaving {
 
 impl Leaving {
     #[cfg(test)]
-    pub(super) fn new<T: Element>(elements: &Arc<Vec<T>>) -> Self {
+    pub(super) fn new<T: crate::loader::Element>(elements: &Arc<Vec<T>>) -> Self {
         let (place, _owner) = (Place::reading(elements.as_slice()), Arc::clone(elements) as Owner);
         Self { element: T::TYPE, is_aligned: false, place, _owner }
     }
@@ -297,26 +243,5 @@ mod tests {
             let found = inbox.part(8, len).unwrap();
             assert_eq!(found, (!is_long).then_some(before), "{len} bytes behind {before}");
         }
-    }
-
-    #[test]
-    fn few_bytes_are_the_same_wherever_they_come_from() {
-        let bytes: Vec<u8> = (0..200).collect();
-        let block = Block::copy(&bytes).unwrap();
-        for len in 0..=FEW {
-            for start in [0, 8, 24, 104, bytes.len() - len] {
-                let part = &bytes[start..][..len];
-                let mut few = Few::of_block(&block, start, len).unwrap();
-                assert_eq!(few.elements::<u8>(len), part);
-                assert_eq!(Few::new(Place::reading(part)).unwrap().elements::<u8>(len), part);
-                few.elements_mut::<u8>(len).fill(7);
-                assert_eq!(few.elements::<u8>(len), vec![7; len]);
-                let mut outbox = Outbox { inline: vec![9; 5], ..Outbox::default() };
-                outbox.add_few((DataType::U8, 1), &few, len);
-                assert_eq!(outbox.inline, [vec![9; 5], vec![7; len]].concat());
-            }
-        }
-        assert!(Few::of_block(&block, 0, FEW + 1).is_none());
-        assert!(Few::new(Place::reading(&bytes[..=FEW])).is_none());
     }
 }
