@@ -77,11 +77,12 @@ forms!(f16_anywhere, super::widen_f16, super::narrow_f16);
 #[cfg(target_arch = "x86_64")]
 forms!(f16_here, super::f16c::widen, super::f16c::narrow, "avx2,f16c");
 
-/// Both forms for bf16, whose conversions are a few integer operations: the compiler vectorises the loop itself.
+/// Both forms for bf16, whose conversions are a few integer operations: the compiler vectorises the loop itself. Two elements are one word, of
+/// which each is a half already where an f32 has its upper one, so that no lane moves.
 macro_rules! loops {
     ($name:ident $(, $features:literal)?) => {
         mod $name {
-            use super::{narrow_bf16 as narrow, widen_bf16 as widen};
+            use super::{both, first};
 
             $(#[target_feature(enable = $features)])?
             pub(super) fn in_place(
@@ -89,8 +90,14 @@ macro_rules! loops {
                 into: &mut [u16],
                 terms: &[u16],
             ) {
+                let len = into.len().min(terms.len());
+                let (into, into_rest) = into[..len].as_chunks_mut::<2>();
+                let (terms, terms_rest) = terms[..len].as_chunks();
                 for (into, term) in into.iter_mut().zip(terms) {
-                    *into = narrow(f(widen(*into), widen(*term)));
+                    *into = both(&f, *into, *term);
+                }
+                for (into, term) in into_rest.iter_mut().zip(terms_rest) {
+                    *into = first(&f, *into, *term);
                 }
             }
 
@@ -101,8 +108,14 @@ macro_rules! loops {
                 a: &[u16],
                 b: &[u16],
             ) {
+                let len = out.len().min(a.len()).min(b.len());
+                let (out, out_rest) = out[..len].as_chunks_mut();
+                let ((a, a_rest), (b, b_rest)) = (a[..len].as_chunks(), b[..len].as_chunks());
                 for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-                    *out = narrow(f(widen(*a), widen(*b)));
+                    *out = both(&f, *a, *b);
+                }
+                for ((out, a), b) in out_rest.iter_mut().zip(a_rest).zip(b_rest) {
+                    *out = first(&f, *a, *b);
                 }
             }
         }
@@ -149,19 +162,33 @@ fn narrow_f16(wide: Wide) -> Bits {
     bits
 }
 
+/// Two elements of bf16, in the order of memory.
+type Pair = [u16; 2];
+
 #[inline]
-fn widen_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
+fn both(f: &impl Fn(f32, f32) -> f32, a: Pair, b: Pair) -> Pair {
+    let (a, b): (u32, u32) = (bytemuck::cast(a), bytemuck::cast(b));
+    let upper = rounded(f(f32::from_bits(a & UPPER), f32::from_bits(b & UPPER)));
+    let lower = rounded(f(f32::from_bits(a << 16), f32::from_bits(b << 16)));
+    bytemuck::cast(upper & UPPER | lower >> 16)
 }
 
-/// Without a branch, so that it is vectorised.
+/// One element.
 #[inline]
-fn narrow_bf16(value: f32) -> u16 {
+fn first(f: &impl Fn(f32, f32) -> f32, a: u16, b: u16) -> u16 {
+    let widen = |bits| f32::from_bits(u32::from(bits) << 16);
+    (rounded(f(widen(a), widen(b))) >> 16) as u16
+}
+
+/// The half of an f32 that is a bf16.
+const UPPER: u32 = 0xFFFF_0000;
+
+/// Bits whose upper half is the nearest bf16. Without a branch, so that it is vectorised.
+#[inline]
+fn rounded(value: f32) -> u32 {
     let bits = value.to_bits();
-    let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
     // A NaN with its payload in the lower half only would become an infinity.
-    let whole = if bits & 0x7FFF_FFFF > 0x7F80_0000 { bits >> 16 | 0x40 } else { nearest };
-    (whole & 0xFFFF) as u16
+    if value.is_nan() { bits | 0x40_0000 } else { bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) }
 }
 
 /// The last few elements, padded with zeros.
@@ -226,7 +253,7 @@ mod tests {
         for high in 0..=u16::MAX {
             for low in [0_u32, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF] {
                 let value = f32::from_bits(u32::from(high) << 16 | low);
-                let found = narrow_bf16(value);
+                let found = (rounded(value) >> 16) as u16;
                 assert_eq!(found, bf16::from_f32(value).to_bits(), "{:#x}", value.to_bits());
             }
         }
