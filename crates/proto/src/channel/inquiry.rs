@@ -1,5 +1,5 @@
 //! Queries about the progress of the other end, and the answers. They make a QUERY due although nothing may be lost: for
-//! stall reports, when a wait is long, and for the speeds of rails (`speeds/arrivals.rs`), which name no connection.
+//! stall reports, when a wait is long.
 
 use std::time::Duration;
 
