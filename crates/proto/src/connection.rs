@@ -144,6 +144,10 @@ pub trait Connection: fmt::Debug {
     /// become pending.
     fn rekey(&mut self, _rail: u8, _key: &mut dyn FnMut(u32) -> u64) {}
 
+    /// Our END is said: nothing that is written from now on may arrive, so parts that the peer lacks of a lost rail are
+    /// not posted again.
+    fn end_said(&mut self) {}
+
     /// The channel has failed, or the peer has said END: what is incomplete now cannot complete any more.
     fn ended(&mut self, failed: bool, now: Moment);
 

@@ -306,6 +306,12 @@ impl Connection for Flow {
         }
     }
 
+    fn end_said(&mut self) {
+        if let Self::Send(flow) = self {
+            flow.end_said();
+        }
+    }
+
     fn ended(&mut self, failed: bool, _: Moment) {
         match self {
             Self::Connecting(connecting) => connecting.ended(failed),

@@ -98,6 +98,8 @@ pub struct SendFlow {
     refused_for: WaitsFor,
     /// This side has closed, or the channel has failed: posted parts are not waited for any more.
     cut_off: bool,
+    /// The channel's END is said: nothing is posted any more.
+    end_said: bool,
     cut: Option<Cut>,
     ending: Ending,
     /// The answer to a WITHDRAW, until it leaves. Boxed, since few connections ever need it.
@@ -160,6 +162,7 @@ impl SendFlow {
             refused_caller: false,
             refused_for: WaitsFor::Nothing,
             cut_off: false,
+            end_said: false,
             cut: None,
             ending: Ending::default(),
             answer: None,

@@ -21,9 +21,10 @@ use closing::End;
 use pair::{Counters, Pair, Receiving, Sending};
 use program::{Item, Program, terms};
 use proto::capabilities::ImmediateWidth;
+use proto::frame::{RailNote, RailState};
 use proto::ids::Moment;
 use proto::split::Cutting;
-use proto::{Fault, InlineLimits, Terms};
+use proto::{Fault, Frame, InlineLimits, Line, Terms};
 use random::Random;
 
 /// Prints the seed if the test ends early.
@@ -384,6 +385,39 @@ fn a_write_that_fails_while_its_sender_closes_is_reported() {
         settle(&mut pair);
         assert!(matches!(pair.receiver.fault(), Some(Fault::PeerFailed { .. })));
         assert!(pair.sender.has_closed());
+    }
+}
+
+/// The receiver fenced the rail and reported what it lacks before our END came.
+#[test]
+fn a_part_that_a_lost_rail_lacks_is_not_posted_behind_end() {
+    for ends in [false, true] {
+        let terms = Terms { cutting: Cutting::new(2, 64 << 10, 1 << 30).unwrap(), ..terms() };
+        let mut pair = Pair::new(program(terms, 1, LONG), Random::new(1), 0);
+        pair.post();
+        settle(&mut pair);
+        send(&mut pair, 0);
+        let part = pair.sender.next_part(&pair.accounts[0]).unwrap();
+        while pair.sender.next_part(&pair.accounts[0]).is_some() {
+            pair.post_part();
+        }
+        while pair.sender.in_flight() > 0 {
+            pair.complete();
+        }
+        pair.sender.rail_left(part.rail);
+        assert!(pair.sender.is_quiet());
+        if ends {
+            pair.sender.end_said();
+        }
+        let (to, line, rail) = (terms.own, Line::FIRST, part.rail);
+        let listed = RailNote { to, line, rail, state: RailState::Listed, parts: 0 };
+        pair.sender.received(&Frame::Rail(listed), &mut pair.accounts[0]).unwrap();
+        assert_eq!(pair.sender.next_part(&pair.accounts[0]).is_some(), !ends);
+        if ends {
+            pair.sender.ended(false);
+            pair.poll();
+            assert_eq!(pair.sends[0].state, Sending::Failed);
+        }
     }
 }
 

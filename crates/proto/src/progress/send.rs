@@ -151,7 +151,7 @@ impl<C: Connection> ProgressLoop<C> {
             let said =
                 peer.pending.is_empty() && peer.refusals.is_empty() && !peer.has_rail_frames();
             if peer.channel.ending().is_pending() && said && may_end(table, peer) {
-                say_end(perform, peer, memory);
+                say_end(perform, table, peer, memory);
             }
             if !peer.channel.shadow().is_open() {
                 return left;
@@ -218,11 +218,24 @@ fn may_end<C: Connection>(table: &Table<C>, peer: &mut Peer) -> bool {
     table.is_quiet(peer.id) && peer.channel.confirms(&peer.account.counts)
 }
 
-fn say_end<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, memory: MemoryId) {
+fn say_end<C: Connection, P: Perform<C>>(
+    perform: &mut P,
+    table: &mut Table<C>,
+    peer: &mut Peer,
+    memory: MemoryId,
+) {
     let shadow = peer.channel.shadow_mut();
-    if shadow.append(perform.shadow(memory), &Frame::End) {
-        let packet = shadow.next();
-        peer.channel.ending_mut().said(packet);
+    if !shadow.append(perform.shadow(memory), &Frame::End) {
+        return;
+    }
+    let packet = shadow.next();
+    peer.channel.ending_mut().said(packet);
+    let mut at = 0;
+    while let Some(slot) = table.next_of(peer.id, at) {
+        at = slot.index() + 1;
+        if let Some(tenant) = table.tenant(slot) {
+            tenant.connection.end_said();
+        }
     }
 }
 

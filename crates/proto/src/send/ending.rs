@@ -134,7 +134,13 @@ impl SendFlow {
 
     /// Whether parts may still be posted.
     pub(super) const fn may_post(&self) -> bool {
-        matches!(self.ending, Ending::Open | Ending::PeerClosed)
+        matches!(self.ending, Ending::Open | Ending::PeerClosed) && !self.end_said
+    }
+
+    /// Our end of the channel has said END, which nothing of ours may follow.
+    #[cold]
+    pub fn end_said(&mut self) {
+        self.end_said = true;
     }
 
     /// Whether WITHDRAWN or CLOSE is pending and may leave.
