@@ -148,11 +148,12 @@ impl Endpoint {
             let flow = flow.receiver_mut()?;
             return_entries(budget, std::mem::take(&mut account.entries_freed));
             let cost = receives.iter().map(|receive| flow.entries(receive.len)).sum();
-            if flow.fault().is_none() && !budget.take(slot, cost) {
+            let fails = flow.takes_no_more().is_some();
+            if !fails && !budget.take(slot, cost) {
                 return Some(Ok(None));
             }
             let posted = flow.post(receives, how, account, now);
-            if !matches!(posted, Ok(Some(_))) && flow.fault().is_none() {
+            if !matches!(posted, Ok(Some(_))) && !fails {
                 return_entries(budget, cost);
             }
             Some(posted)

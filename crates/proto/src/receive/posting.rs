@@ -23,7 +23,7 @@ impl ReceiveFlow {
         account: &Account,
         now: Moment,
     ) -> Result<Option<Line>, Fault> {
-        if let Some(fault) = self.fault {
+        if let Some(fault) = self.takes_no_more() {
             return Err(fault);
         }
         self.check_post(receives)?;
@@ -54,10 +54,14 @@ impl ReceiveFlow {
         if receives.iter().any(|receive| receive.keys.len() != rails) {
             return Err(Fault::Misuse("a receive has one key for each data rail"));
         }
-        if self.sent.is_some() && self.parked.is_empty() {
-            return Err(Fault::Closed);
-        }
         Ok(())
+    }
+
+    /// Why [`post`](Self::post) fails, whatever is posted: the flow has failed, or the sender has closed. To be checked
+    /// before completion queue entries are taken: receives that were reported early may hold them for good by now.
+    pub fn takes_no_more(&self) -> Option<Fault> {
+        let closed = self.sent.is_some() && self.parked.is_empty();
+        self.fault.or_else(|| closed.then_some(Fault::Closed))
     }
 
     #[inline]
