@@ -70,6 +70,8 @@ pub const RAIL_HANGS: Duration = Duration::from_millis(500);
 pub const RAIL_LAST: Duration = Duration::from_secs(8);
 /// Answers further apart than this do not prove that the peer is running.
 pub const RAIL_ANSWER_GAP: Duration = Duration::from_millis(250);
+/// So soon after a gap between answers none of them proves a loss.
+pub const RAIL_RESUMES: Duration = Duration::from_millis(100);
 /// On a lost rail: after so long without an arrival, what the peer has posted counts as lost.
 pub const RAIL_STILL: Duration = Duration::from_millis(10);
 /// The same for our own writes, which then do not complete without closing the rail.

@@ -75,6 +75,12 @@ impl DataRails {
         self.failed | self.refused != 0
     }
 
+    /// Whether a write has failed on a rail that is not lost yet.
+    #[inline]
+    pub(crate) const fn has_failures(&self) -> bool {
+        self.failed != 0
+    }
+
     /// The rails on which a write has failed since the last call.
     pub(crate) fn take_failed(&mut self) -> u16 {
         std::mem::take(&mut self.failed)

@@ -55,7 +55,7 @@ pub struct Recovery {
     /// The first wait before QUERY; it follows from `switches`.
     first_wait: Duration,
     switched_at: Moment,
-    /// Identifies the oldest packet while its write does not complete; and the time of the first STATUS that found it so.
+    /// The oldest packet, while its write does not complete, and the time of the first STATUS that found it so.
     hangs: Option<(PacketNumber, Moment)>,
     /// Retransmitted packets.
     resent: u32,
@@ -163,6 +163,8 @@ impl Recovery {
     /// The peer has lent a new inbox: unacknowledged packets are retransmitted.
     pub fn adopted(&mut self, now: Moment) {
         (self.heard, self.queried, self.answers) = (now, now, 0);
+        // Packets are written anew, by another rail perhaps.
+        self.hangs = None;
         // Losses that are far apart are not caused by a late reader.
         if now.since(self.switched_at) >= SWITCHES_RESET_AFTER {
             self.switches = 0;
@@ -226,7 +228,7 @@ impl Recovery {
         self.answers = self.answers.saturating_add(1);
     }
 
-    /// A STATUS has come. `oldest` identifies the oldest packet if its write has not completed. Returns for how long STATUS
+    /// A STATUS has come. `oldest`: the oldest packet, if its write has not completed. Returns for how long STATUS
     /// have found it so.
     pub fn hangs(&mut self, oldest: Option<PacketNumber>, now: Moment) -> Duration {
         let same = self.hangs.filter(|(number, _)| Some(*number) == oldest);

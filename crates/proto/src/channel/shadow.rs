@@ -182,9 +182,10 @@ impl Shadow {
         self.unposted != self.next
     }
 
-    /// Whether the write of the oldest unacknowledged packet was refused, or has not completed.
-    pub fn is_writing(&self) -> bool {
-        self.records.front().is_some_and(|one| matches!(one.state, State::Sealed | State::Posted))
+    /// The oldest packet, if its write was refused or has not completed.
+    pub fn writing(&self) -> Option<PacketNumber> {
+        let writing = |one: &&Record| matches!(one.state, State::Sealed | State::Posted);
+        self.records.front().filter(writing).map(|_| self.first())
     }
 
     /// The last packet up to which all writes have completed.

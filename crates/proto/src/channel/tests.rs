@@ -582,22 +582,53 @@ fn a_query_names_its_rail() {
     assert_eq!(rails, [0, 0, 1, 1]);
 }
 
+/// Writes a packet that never completes.
+fn write_packet(channel: &mut Channel, memories: &mut Memories) {
+    assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
+    channel.seal(memories.shadow(MemoryId(0)));
+    let packet = channel.next_post().unwrap();
+    channel.posted(&packet, at(0));
+}
+
+/// The first of these answers with which a control rail is lost.
+fn lost_with(channel: &mut Channel, rail: u8, answers: &[u64]) -> Option<u64> {
+    answers.iter().copied().find(|ms| {
+        assert_eq!(channel.status_arrived(&answer(), true, at(*ms), |_| {}), None);
+        channel.is_lost(rail)
+    })
+}
+
+#[test]
+fn the_first_answers_of_a_peer_that_was_stopped_lose_no_control_rail() {
+    let (mut channel, mut memories) = greeted(2);
+    write_packet(&mut channel, &mut memories);
+    let answers = [1, 100, 3000, 3001, 3099, 3100];
+    assert_eq!(lost_with(&mut channel, 0, &answers), Some(3100));
+}
+
+#[test]
+fn a_control_rail_that_takes_the_packets_of_a_hanging_one_has_as_much_time() {
+    let (mut channel, mut memories) = greeted(3);
+    write_packet(&mut channel, &mut memories);
+    assert_eq!(lost_with(&mut channel, 0, &[1, 101, 201, 301, 401, 501]), Some(501));
+    let lease = Lease { rail: 1, ..lease(2) };
+    let hello = Hello { lease, key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false };
+    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(1), (at(510), at(510)), |_| {}), None);
+    let packet = channel.next_post().unwrap();
+    assert_eq!(packet.rail, 1);
+    channel.posted(&packet, at(510));
+    let answers = [511, 611, 711, 811, 911, 1010, 1011];
+    assert_eq!(lost_with(&mut channel, 1, &answers), Some(1011));
+}
+
 /// The peer answers, but the write of a packet to it does not complete.
 #[test]
 fn a_control_rail_on_which_a_write_hangs_is_lost_and_the_only_one_after_the_peer_timeout() {
     for (rails, rail, lost_after) in [(2, 0, 500), (2, 1, 500), (1, 0, 5000)] {
         let (mut channel, mut memories) = greeted_by(rails, rail);
-        assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
-        channel.seal(memories.shadow(MemoryId(0)));
-        let packet = channel.next_post().unwrap();
-        channel.posted(&packet, at(0));
-        let status = answer();
-        for ms in (1..=lost_after).step_by(100) {
-            assert_eq!(channel.status_arrived(&status, true, at(ms), |_| {}), None);
-            assert!(!channel.is_lost(rail), "after {ms} ms");
-        }
-        assert_eq!(channel.status_arrived(&status, true, at(lost_after + 1), |_| {}), None);
-        assert!(channel.is_lost(rail));
+        write_packet(&mut channel, &mut memories);
+        let answers: Vec<u64> = (1..=lost_after + 1).step_by(100).collect();
+        assert_eq!(lost_with(&mut channel, rail, &answers), Some(lost_after + 1));
         let failing = (rails == 1).then_some(Cause::NoRail);
         assert_eq!(channel.is_failing(), failing);
     }
@@ -624,13 +655,14 @@ fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_without_progre
     assert_eq!(ask(&mut channel, &counts, 600), Some(0));
     channel.ignore_counts_of(0);
     assert_eq!(ask(&mut channel, &counts, 700), None, "it was written 100 ms ago");
+    assert_eq!(ask(&mut channel, &counts, 900), None);
     assert_eq!(ask(&mut channel, &counts, 1099), None);
     assert_eq!(ask(&mut channel, &counts, 1100), Some(1));
 }
 
-/// The peer was stopped, and its first answer comes before it has polled its data rails.
+/// The peer was stopped. It answers all QUERYs that came meanwhile before it polls its data rails.
 #[test]
-fn the_first_answer_of_a_peer_that_was_stopped_loses_no_parts() {
+fn the_first_answers_of_a_peer_that_was_stopped_lose_no_parts() {
     let lost_at = |answers: &[u64]| {
         let (mut channel, _) = greeted(1);
         let mut counts = PeerCounts::default();
@@ -643,6 +675,6 @@ fn the_first_answer_of_a_peer_that_was_stopped_loses_no_parts() {
             channel.status_arrived(&status, true, at(*ms), |_| {}).is_some()
         })
     };
-    assert_eq!(lost_at(&[5, 10, 3000, 3050]), Some(3050));
+    assert_eq!(lost_at(&[5, 10, 3000, 3001, 3002, 3099, 3100]), Some(3100));
     assert_eq!(lost_at(&[5, 10, 1000, 2000]), Some(2000), "a keeper answers once a second");
 }

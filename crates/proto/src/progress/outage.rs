@@ -188,7 +188,8 @@ impl Peer {
     /// Whether data rails need [`ProgressLoop::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
-        if now >= self.hanging.check_at {
+        // A failed write has ended, too. Its rail is lost first, so that it does not pass for the better one.
+        if now >= self.hanging.check_at && !self.account.rails.has_failures() {
             let stopped = self.channel.silence(now) >= RAIL_ANSWER_GAP;
             let last = (self.channel.peer_timeout() / 2).min(RAIL_LAST);
             // A rail that may have to stay open is given up late: its loss may fail the channel.

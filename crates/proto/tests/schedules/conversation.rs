@@ -216,6 +216,14 @@ impl Conversation {
         }
     }
 
+    /// Whether the application has requests that have not ended.
+    pub(crate) fn has_requests(&self, side: usize) -> bool {
+        match side {
+            0 => self.sends.iter().any(|send| matches!(send, Sending::Under(_))),
+            _ => self.receives.contains(&Receiving::Posted),
+        }
+    }
+
     /// Nothing is sent or received any more.
     pub(crate) fn fail_rest(&mut self, side: usize) {
         if side == 0 {
@@ -296,6 +304,9 @@ impl Conversation {
         let (Flow::Receive(flow), Side::Open(name)) = (flow, self.sides[1]) else { return };
         let Some((start, count)) = self.groups.get(self.next_group).copied() else { return };
         let group = start..start + count;
+        if flow.takes_no_more().is_some() {
+            return self.fail_rest(1);
+        }
         let cost = group.clone().map(|at| flow.entries(self.items[at].room)).sum();
         if !budget.take(name.slot, cost) {
             faults.fire(Fault::PastBudget);

@@ -1,7 +1,9 @@
 //! The traffic of real flows outside of the channel: buffers of applications, data rails, and messages of set-up.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use proto::bound::{RAIL_CHECK, RAIL_HANGS};
 use proto::codec::Address;
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::Letter;
@@ -62,6 +64,7 @@ pub(crate) struct Flight {
     pub(crate) completed: bool,
     fate: Fate,
     held_until: u64,
+    posted_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +211,18 @@ impl Flows {
         self.returns.disturb(link);
     }
 
+    /// How long the oldest write of an end of a channel has been in flight on a data rail.
+    fn stood(&self, (node, channel): (usize, ChannelId), link: u8, now: u64) -> Duration {
+        let of = |flight: &&Flight| {
+            let (from, name) = flight.from;
+            let there = self.slots[from][name.slot.index()];
+            (from, flight.link) == (node, link) && there.is_some_and(|(id, _)| id == channel)
+        };
+        let flying = self.flights.iter().filter(of).filter(|flight| !flight.completed);
+        let ages = flying.map(|flight| now - flight.posted_at);
+        Duration::from_nanos(ages.max().unwrap_or(0))
+    }
+
     /// Whether a part of this message is in flight, landed or not.
     pub(crate) fn flies(&self, message: u32, counts: impl Fn(&Flight) -> bool) -> bool {
         self.flights.iter().any(|flight| flight.write.source.region == message && counts(flight))
@@ -317,6 +332,10 @@ impl Data for Flows {
         self.peers[node].open_arrived(channel, open)
     }
 
+    fn far(wire: &Wire<Self>, (node, channel): (usize, ChannelId)) -> Option<(usize, ChannelId)> {
+        wire.data.far(node, channel)
+    }
+
     fn ended(&mut self, node: usize, channel: ChannelId) {
         self.peers[node].ended(channel);
     }
@@ -331,7 +350,13 @@ impl Data for Flows {
         let touched = wire.data.disturbed >> link & 1 == 1;
         let follows = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
         // A part that is late for long enough counts as lost.
-        let late = wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0;
+        let late = match cause {
+            // The check before the part was posted began the time.
+            Cause::DataHangs { .. } => {
+                wire.data.stood((node, channel), link, wire.now) >= RAIL_HANGS - RAIL_CHECK
+            }
+            _ => wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0,
+        };
         let nothing = format!("a rail was lost without a fault: {cause:?}");
         wire.law(touched || follows || late, &nothing);
         let sound = wire.data.returns.is_sound((node, channel, rail));
@@ -549,6 +574,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         completed: false,
         fate,
         held_until,
+        posted_at: wire.now,
     });
     true
 }

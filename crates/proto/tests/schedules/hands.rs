@@ -61,6 +61,9 @@ pub(crate) trait Data: fmt::Debug + Sized {
 
     fn open_requested(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused>;
 
+    /// The other end of a channel, once it exists.
+    fn far(wire: &Wire<Self>, end: (usize, ChannelId)) -> Option<(usize, ChannelId)>;
+
     fn ended(&mut self, node: usize, channel: ChannelId);
 
     /// A data rail of a channel, by its number there, is lost.
@@ -174,6 +177,8 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         if self.is_closed(link) {
             return false;
         }
+        let now = self.wire.now;
+        self.wire.control.tried((self.node, channel), link, post.write, now);
         if self.wire.refuses(Fault::RefusedPost) {
             return false;
         }
@@ -284,7 +289,12 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     }
 
     fn next_event(&mut self) -> Option<Event<EventOf<D>>> {
-        self.me().events.pop_front()
+        let event = self.me().events.pop_front();
+        if let Some(Event::Wrote { channel, write, .. }) = event {
+            let now = self.wire.now;
+            self.wire.control.reported((self.node, channel), write, now);
+        }
+        event
     }
 
     fn lend_inbox(&mut self, channel: ChannelId, rail: u8) -> Option<LentInbox> {
@@ -342,6 +352,7 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
             (news.lost | news.returned) & !known == 0,
             "news of a control rail that does not exist",
         );
+        self.wire.control_news((self.node, channel), news);
         if news.returned != 0 {
             self.wire.faults.fire(Fault::ControlRailReturned);
         }
@@ -384,6 +395,9 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let before = self.me().outcomes[channel.0 as usize].replace(outcome);
         self.wire.law(before.is_none(), "a channel ended twice");
+        if outcome == Outcome::Failed(Cause::NoRail) {
+            self.wire.no_rail((self.node, channel));
+        }
         let fault = match outcome {
             Outcome::Over => Fault::EndBothWays,
             Outcome::Failed(_) => Fault::Failed,

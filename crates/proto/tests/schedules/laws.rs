@@ -69,7 +69,10 @@ impl World {
         let Some(far) = self.wire.data.far(node, id) else { return Ok(()) };
         let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
         let dead = self.wire.died;
-        let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
+        let ends = [(node, id), far];
+        let parts = ends.iter().any(|end| self.wire.data.lost.contains(end));
+        let stood = ends.iter().any(|end| self.wire.control.stood_on_all(*end));
+        let control = dead || stood || self.wire.packets_lost >= QUARANTINE_MAX;
         if let Some(Outcome::Failed(cause)) = self.outcome((node, id)) {
             let allowed = match cause {
                 Cause::DataLost { .. }
@@ -77,10 +80,10 @@ impl World {
                 | Cause::DataFailed { .. }
                 | Cause::DataHangs { .. }
                 | Cause::DataRefused { .. } => parts || self.lacks_rails((node, id)),
-                Cause::NoRail => dead || self.wire.packets_lost >= QUARANTINE_MAX,
+                Cause::NoRail => control,
                 Cause::Silent | Cause::Refused | Cause::Peer => {
                     let rails = self.lacks_rails((node, id));
-                    silent || dead || parts || rails || self.wire.packets_lost >= QUARANTINE_MAX
+                    silent || control || parts || rails
                 }
                 _ => false,
             };
@@ -147,11 +150,7 @@ impl World {
             if self.silent == Some(one.nodes[side]) {
                 continue;
             }
-            let hangs = match side {
-                0 => one.sends.iter().any(|send| matches!(send, Sending::Under(_))),
-                _ => one.receives.contains(&Receiving::Posted),
-            };
-            if hangs {
+            if one.has_requests(side) {
                 return Err(format!("a request of conversation {number} never ended"));
             }
         }

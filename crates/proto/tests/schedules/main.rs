@@ -9,6 +9,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of a world are small")]
 
 mod calls;
+mod control;
 mod conversation;
 mod data;
 mod faults;
@@ -125,7 +126,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 12] = [
+const MENDED: [(Schedule, u64, &str); 18] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -138,6 +139,16 @@ const MENDED: [(Schedule, u64, &str); 12] = [
     (ranks::run, 45_891, "a part that was to be posted again kept its message waiting past END"),
     (ranks::run, 128_536, "a write failed while its sender closed"),
     (ranks::run, 7_005_719, "END waited for what a receiver lacks that had closed"),
+    (
+        ranks::run,
+        70_016_393,
+        "a rail whose write had just failed passed for better than a hanging one",
+    ),
+    (ranks::run, 80_148_542, "one of several answers after a gap took parts for lost"),
+    (ranks::run, 80_015_301, "a packet hung as long as an acknowledged one before it"),
+    (ranks::run, 80_147_178, "a packet hung as long on its second control rail as on the first"),
+    (ranks::run, 80_060_327, "receives waited for entries that a closed sender's receives held"),
+    (ranks::run, 80_265_617, "each end found another control rail hanging"),
 ];
 
 #[test]

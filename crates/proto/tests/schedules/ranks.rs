@@ -587,7 +587,9 @@ impl World {
                 let failed = self.wire.data.failed.contains(&one.number);
                 // A peer that makes no more calls never closes.
                 let alone = !self.ranks[one.nodes[1 - side]].calling;
-                failed && side == 1 || alone || self.has_ended(node, name)
+                // Its requests are tested once more, behind the end.
+                let ended = self.has_ended(node, name) && !one.has_requests(side);
+                failed && side == 1 || alone || ended
             }
             Side::Waiting => {
                 let met = self.meeting[one.number];

@@ -113,6 +113,10 @@ impl Data for Talks {
         None
     }
 
+    fn far(wire: &Wire<Self>, (node, channel): (usize, ChannelId)) -> Option<(usize, ChannelId)> {
+        Some(wire.nodes[node].peers[channel.0 as usize])
+    }
+
     fn ended(&mut self, _: usize, _: ChannelId) {}
 
     fn rail_lost(wire: &mut Wire<Self>, _: (usize, ChannelId), _: u8, _: Cause) {

@@ -8,6 +8,7 @@ use proto::memory::{InboxMemory, ShadowMemory};
 use proto::packet::START_BYTES;
 use proto::{ChannelId, Event, Outcome};
 
+use crate::control::ControlRails;
 use crate::faults::{Fault, Faults};
 use crate::hands::{Data, EventOf};
 use crate::random::Random;
@@ -128,6 +129,7 @@ pub(crate) struct Wire<D: Data> {
     pub(crate) dead: [bool; 4],
     /// Whether one ever was.
     pub(crate) died: bool,
+    pub(crate) control: ControlRails,
     losses: usize,
     pub(crate) packets_lost: usize,
     pub(crate) now: u64,
@@ -157,6 +159,7 @@ impl<D: Data> Wire<D> {
             mail: Vec::new(),
             dead: [false; 4],
             died: false,
+            control: ControlRails::default(),
             packets_lost: 0,
             now: 0,
             fair: false,

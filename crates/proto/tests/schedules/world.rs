@@ -491,15 +491,15 @@ impl World {
         let others = self.wire.nodes[far.0].outcomes[far.1.0 as usize];
         let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
         let dead = self.wire.died;
-        let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
+        let ends = [(node, id), far];
+        let parts = ends.iter().any(|end| self.wire.data.lost.contains(end));
+        let stood = ends.iter().any(|end| self.wire.control.stood_on_all(*end));
+        let control = dead || stood || self.wire.packets_lost >= QUARANTINE_MAX;
         if let Some(Outcome::Failed(cause)) = outcome {
             let allowed = match cause {
-                Cause::NoRail => dead || self.wire.packets_lost >= QUARANTINE_MAX,
-                Cause::Silent => {
-                    silent || dead || parts || self.wire.packets_lost >= QUARANTINE_MAX
-                }
+                Cause::NoRail => control,
+                Cause::Silent | Cause::Peer => silent || control || parts,
                 Cause::DataLost { .. } => parts,
-                Cause::Peer => silent || dead || parts || self.wire.packets_lost >= QUARANTINE_MAX,
                 _ => false,
             };
             if !allowed {
