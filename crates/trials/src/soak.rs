@@ -121,7 +121,7 @@ impl Sum {
             self.longest_pause_ms =
                 self.longest_pause_ms.max(record.longest_pause_ms(&(*first..last + 1)));
         }
-        // Until then libfabric and malloc take what bursts of new endpoints need, and keep it.
+        // Until then libfabric takes what bursts of new endpoints need, and keeps it.
         let warm = memory.len() / 2;
         if let (Some(from), Some(to)) = (memory.get(warm), memory.last()) {
             let grown = (0..2).map(|rank| to[rank] - from[rank]).max().unwrap_or_default();
