@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+
+use fabric::Lock;
 
 /// The number of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,7 @@ struct Table {
     known: BTreeMap<&'static str, u16>,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table { texts: Vec::new(), known: BTreeMap::new() });
+static TABLE: Lock<Table> = Lock::new(Table { texts: Vec::new(), known: BTreeMap::new() });
 
 impl Label {
     /// The label of names that did not fit.
@@ -26,12 +27,12 @@ impl Label {
     /// The label of a name. Names are stored as long as the process lives.
     #[cold]
     pub(crate) fn of(text: &str) -> Self {
-        let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = TABLE.lock();
         table.label(text)
     }
 
     pub(crate) fn text(self) -> &'static str {
-        let table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = TABLE.lock();
         table.texts.get(usize::from(self.0)).copied().unwrap_or("(a name that was not kept)")
     }
 }

@@ -10,10 +10,10 @@
 //! only while NCCL polls (or, for the keeper's check, while the keeper does): a process that was stopped has not waited. What waits for the
 //! peer's program has not waited while other messages of the communicator are completed: receives may be posted long before they are needed.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use counters::Counter;
+use fabric::Lock;
 use proto::channel::PeerReport;
 use proto::connection::Connection as _;
 use proto::stall::{self, ConnectionState, Late, There};
@@ -385,8 +385,8 @@ impl Endpoint {
 
 /// Whether the last report is long enough ago.
 fn may_report() -> bool {
-    static LAST_REPORT: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut last = LAST_REPORT.lock().unwrap_or_else(PoisonError::into_inner);
+    static LAST_REPORT: Lock<Option<Instant>> = Lock::new(None);
+    let mut last = LAST_REPORT.lock();
     let may = last.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
     if may {
         *last = Some(Instant::now());

@@ -5,8 +5,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+
+use fabric::Lock;
 
 use super::device::host_name;
 use super::json::{Object, array};
@@ -31,7 +32,7 @@ struct Trigger {
     changed: Option<SystemTime>,
 }
 
-static TRIGGER: Mutex<Option<Trigger>> = Mutex::new(None);
+static TRIGGER: Lock<Option<Trigger>> = Lock::new(None);
 
 /// Sets the trigger file. One that exists already triggers nothing.
 pub(super) fn watch(path: Option<&Path>) {
@@ -40,12 +41,12 @@ pub(super) fn watch(path: Option<&Path>) {
         checked: Instant::now(),
         changed: changed(path),
     });
-    *TRIGGER.lock().unwrap_or_else(PoisonError::into_inner) = trigger;
+    *TRIGGER.lock() = trigger;
 }
 
 /// Checks the file if that is due. Returns the time until the next check; None: the setting is unset.
 pub(super) fn check(endpoints: &[u16]) -> Option<Duration> {
-    let mut trigger = TRIGGER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut trigger = TRIGGER.lock();
     let trigger = trigger.as_mut()?;
     if trigger.checked.elapsed() >= EVERY {
         trigger.checked = Instant::now();

@@ -6,10 +6,12 @@
 //! thread that holds it polls the endpoint itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use fabric::Lock;
 
 use super::registry;
 
@@ -33,15 +35,14 @@ struct Keeper {
     is_woken: bool,
 }
 
-static KEEPER: Mutex<Keeper> =
-    Mutex::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0, is_woken: false });
-static WAKE_UP: Condvar = Condvar::new();
+static KEEPER: Lock<Keeper> =
+    Lock::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0, is_woken: false });
 /// When the keeper wakes next, in nanoseconds of [`clock`]; the maximum while there is none.
 static WAKES: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
-    let mut keeper = lock();
+    let mut keeper = KEEPER.lock();
     keeper.endpoints.push(number);
     if keeper.thread.is_none() {
         let generation = keeper.generation;
@@ -64,7 +65,7 @@ pub(super) fn forget(number: u16) {
 
 /// Removes an endpoint. Returns the thread if it is to end, to be joined without the lock.
 fn remove(number: u16) -> Option<JoinHandle<()>> {
-    let mut keeper = lock();
+    let mut keeper = KEEPER.lock();
     if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
         keeper.endpoints.swap_remove(at);
     }
@@ -74,7 +75,9 @@ fn remove(number: u16) -> Option<JoinHandle<()>> {
     keeper.generation += 1;
     let thread = keeper.thread.take();
     drop(keeper);
-    WAKE_UP.notify_all();
+    if let Some(thread) = &thread {
+        thread.thread().unpark();
+    }
     thread
 }
 
@@ -89,14 +92,17 @@ pub(super) fn wake() {
 
 #[cold]
 fn notify() {
-    lock().is_woken = true;
-    WAKE_UP.notify_all();
+    let mut keeper = KEEPER.lock();
+    keeper.is_woken = true;
+    if let Some(thread) = &keeper.thread {
+        thread.thread().unpark();
+    }
 }
 
 fn run(generation: u64) {
     // Reused, and preallocated: this runs between NCCL's calls, where nothing is allocated.
     let mut endpoints = Vec::with_capacity(ROOM);
-    let mut keeper = lock();
+    let mut keeper = KEEPER.lock();
     while keeper.generation == generation {
         endpoints.clone_from(&keeper.endpoints);
         keeper.is_woken = false;
@@ -104,11 +110,13 @@ fn run(generation: u64) {
         let wait = endpoints.iter().map(|number| poll(*number)).min().unwrap_or(LONGEST);
         let wait = super::dump::check(&endpoints).map_or(wait, |dump| wait.min(dump));
         let wait = wait.clamp(SHORTEST, LONGEST);
-        keeper = lock();
+        keeper = KEEPER.lock();
         WAKES.store(clock().saturating_add(nanos(wait)), Ordering::Relaxed);
         if !keeper.is_woken && keeper.generation == generation {
-            let waited = WAKE_UP.wait_timeout(keeper, wait);
-            keeper = waited.unwrap_or_else(PoisonError::into_inner).0;
+            drop(keeper);
+            // Returns at once if it was unparked since.
+            thread::park_timeout(wait);
+            keeper = KEEPER.lock();
         }
     }
     // Another thread may have started for endpoints that opened since.
@@ -129,10 +137,6 @@ fn poll(number: u16) -> Duration {
     .unwrap_or(LONGEST)
 }
 
-fn lock() -> MutexGuard<'static, Keeper> {
-    KEEPER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Nanoseconds since the first call.
 fn clock() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
@@ -146,7 +150,6 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::thread;
 
     use super::*;
 
@@ -164,7 +167,7 @@ mod tests {
             let _sent = sender.send(());
         });
         assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps what another one keeps");
-        assert!(lock().thread.is_some(), "the second endpoint has a keeper of its own");
+        assert!(KEEPER.lock().thread.is_some(), "the second endpoint has a keeper of its own");
         forget(2);
     }
 }

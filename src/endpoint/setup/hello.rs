@@ -1,9 +1,8 @@
 //! HELLO: exchanges identities and addresses with a peer, pairs rails, and makes the channel.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
-use fabric::Post;
+use fabric::{Lock, Post};
 use proto::codec::Address;
 use proto::rails::Rail;
 use proto::setup::{Greeting, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
@@ -198,7 +197,7 @@ impl Endpoint {
 
 /// Whether these differences were not logged yet. Past the bound further ones are left out: there is enough to correct.
 fn is_deferred(difference: &[String]) -> bool {
-    static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    static REPORTED: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
+    let mut reported = REPORTED.lock();
     reported.len() < DIFFERENCES_MAX && reported.insert(difference.join("; "))
 }
