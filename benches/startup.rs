@@ -1,5 +1,5 @@
 //! Measures what a process pays once: `listen`, the first connection and the first message, in time and in resident memory,
-//! for the plugin and for bare libfabric in turns.
+//! for the plugin and for bare libfabric, alternating.
 //!
 //! Two processes each time. The clock of the plugin's runs before `listen`, when `init` is over; that of bare libfabric
 //! before fi_fabric(3), when fi_getinfo(3) is over. It stops when 8 bytes have arrived, and their sender knows it. Bare
@@ -118,16 +118,16 @@ fn measure(runs: usize, check: bool) -> ExitCode {
                 continue;
             }
         };
-        let turns: Vec<[[Report; 2]; 2]> =
+        let rounds: Vec<[[Report; 2]; 2]> =
             (0..runs).map(|_| ["plugin", "raw"].map(|side| pair(&plugin, side, index))).collect();
         let median = |of: &dyn Fn(&[[Report; 2]; 2]) -> f64| {
-            let mut values: Vec<f64> = turns.iter().map(of).collect();
+            let mut values: Vec<f64> = rounds.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
         };
         let worse = |sides: &[Report; 2], of: fn(&Report) -> f64| of(&sides[0]).max(of(&sides[1]));
         let of_each = |of: fn(&Report) -> f64| {
-            [0, 1].map(|who| median(&|turn: &[[Report; 2]; 2]| worse(&turn[who], of)))
+            [0, 1].map(|who| median(&|round: &[[Report; 2]; 2]| worse(&round[who], of)))
         };
         let [ms, raw_ms] = of_each(|side| side.first_ms);
         let [mib, raw_mib] = of_each(|side| side.first_mib);

@@ -57,7 +57,7 @@ pub(super) fn hello(input: &[u8]) {
     speaks_old(&bytes);
     let mut peers = Peers::new(presence(), Never);
     let heard = peers.heard(&bytes, &mut || 1);
-    assert!(matches!(heard, Heard::Nothing(_) | Heard::Old { .. }), "nobody is known");
+    assert!(matches!(heard, Heard::Nothing(_) | Heard::Old { .. }), "no peer is known");
     if let Ok(hello) = Hello::decode(&bytes) {
         let us = EndpointId([1; 16]);
         assert!(!hello.is_proven(&us, Some(1), |_, _| None, &Never), "nothing proves it");

@@ -18,7 +18,7 @@ pub struct DataRails {
     ended: Counts,
     /// Writes in flight on each rail; and writes without immediates that are in flight or have failed.
     flying: [u32; MAX_DATA_RAILS],
-    plain: [u32; MAX_DATA_RAILS],
+    uncounted: [u32; MAX_DATA_RAILS],
 }
 
 impl DataRails {
@@ -39,7 +39,7 @@ impl DataRails {
         if immediate {
             self.posted.add(rail);
         } else {
-            self.plain[at] += 1;
+            self.uncounted[at] += 1;
         }
     }
 
@@ -54,8 +54,8 @@ impl DataRails {
         if immediate || !well {
             return true;
         }
-        let Some(plain) = self.plain[at].checked_sub(1) else { return false };
-        self.plain[at] = plain;
+        let Some(uncounted) = self.uncounted[at].checked_sub(1) else { return false };
+        self.uncounted[at] = uncounted;
         true
     }
 
@@ -104,7 +104,7 @@ impl DataRails {
     #[cold]
     pub(crate) fn returned(&mut self, rail: u8) {
         let at = usize::from(rail) % MAX_DATA_RAILS;
-        self.plain[at] = 0;
+        self.uncounted[at] = 0;
         self.failed &= !(1 << at);
         self.refused &= !(1 << at);
     }
@@ -115,7 +115,7 @@ impl DataRails {
     }
 
     /// Whether writes without immediates on a rail are in flight or have failed.
-    pub(crate) fn lacks_plain(&self, rail: u8) -> bool {
-        self.plain[usize::from(rail) % MAX_DATA_RAILS] > 0
+    pub(crate) fn lacks_uncounted(&self, rail: u8) -> bool {
+        self.uncounted[usize::from(rail) % MAX_DATA_RAILS] > 0
     }
 }

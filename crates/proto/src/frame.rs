@@ -192,14 +192,14 @@ pub struct RailNote {
     pub rail: u8,
     pub state: RailState,
     /// [`Down`](RailState::Down): how many parts with immediates the sender has posted there, in 32 bits, and
-    /// [`PLAIN_LOST`](Self::PLAIN_LOST). [`Held`](RailState::Held): a bit per part that has arrived.
+    /// [`UNCOUNTED_LOST`](Self::UNCOUNTED_LOST). [`Held`](RailState::Held): a bit per part that has arrived.
     /// [`Seen`](RailState::Seen): the round. [`Key`](RailState::Key): the key. Otherwise 0.
     pub parts: u64,
 }
 
 impl RailNote {
     /// Writes without immediates were posted on the rail that have not completed: no count shows whether they arrive.
-    pub const PLAIN_LOST: u64 = 1 << 32;
+    pub const UNCOUNTED_LOST: u64 = 1 << 32;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ def test_a_rank_that_does_not_come_is_named(ranks):
                 assert error.peers == (1,), error
                 assert isinstance(error, TimeoutError)
             else:
-                raise AssertionError("nobody was there")
+                raise AssertionError("there was no other rank")
             done.touch()
         else:
             end = time.monotonic() + 50

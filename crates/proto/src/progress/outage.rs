@@ -64,7 +64,7 @@ struct Expected {
     /// Parts with immediates.
     posted: u32,
     /// Writes without immediates are missing, which no count covers.
-    plain: bool,
+    uncounted: bool,
 }
 
 /// The state of a data rail of this endpoint, which several channels may use.
@@ -253,8 +253,9 @@ impl Peer {
             let rail = outage.rail;
             outage.regain.say((*id, rail), perform, channel, memory);
             if !outage.down_sent {
-                let plain = if account.rails.lacks_plain(rail) { RailNote::PLAIN_LOST } else { 0 };
-                let parts = u64::from(account.rails.posted_on(rail)) | plain;
+                let uncounted =
+                    if account.rails.lacks_uncounted(rail) { RailNote::UNCOUNTED_LOST } else { 0 };
+                let parts = u64::from(account.rails.posted_on(rail)) | uncounted;
                 let frame = note(rail, RailState::Down, parts);
                 outage.down_sent = channel.shadow_mut().append(perform.shadow(memory), &frame);
             }
@@ -337,8 +338,8 @@ impl<C: Connection> ProgressLoop<C> {
         }
         let heard = peer.outage(note.rail).is_some_and(|outage| match note.state {
             RailState::Down if outage.expects.is_none() => {
-                let plain = note.parts & RailNote::PLAIN_LOST != 0;
-                outage.expects = Some(Expected { posted: low32(note.parts), plain });
+                let uncounted = note.parts & RailNote::UNCOUNTED_LOST != 0;
+                outage.expects = Some(Expected { posted: low32(note.parts), uncounted });
                 true
             }
             RailState::Fenced => !std::mem::replace(&mut outage.peer_fenced, true),
@@ -432,7 +433,7 @@ impl<C: Connection> ProgressLoop<C> {
         let seen = peer.account.counts.seen.get(outage.rail);
         let flying = peer.account.rails.flying_on(outage.rail);
         // All that the peer has posted there is here.
-        let all = outage.expects.is_some_and(|all| !all.plain && all.posted == seen);
+        let all = outage.expects.is_some_and(|all| !all.uncounted && all.posted == seen);
         // A peer says END only after we have confirmed all that it wrote, except on rails that it has reported as down.
         let none = ended && outage.expects.is_none();
         if !outage.fenced && (closed || all || none) {
