@@ -6,12 +6,10 @@
 //! thread that holds it polls the endpoint itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use fabric::Lock;
 
 use super::registry;
 
@@ -35,14 +33,16 @@ struct Keeper {
     is_woken: bool,
 }
 
-static KEEPER: Lock<Keeper> =
-    Lock::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0, is_woken: false });
+/// Locked by the standard library's Mutex: fabric's lock allocates once for each thread that has to wait for one.
+static KEEPER: Mutex<Keeper> =
+    Mutex::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0, is_woken: false });
+static WAKE_UP: Condvar = Condvar::new();
 /// When the keeper wakes next, in nanoseconds of [`clock`]; the maximum while there is none.
 static WAKES: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
-    let mut keeper = KEEPER.lock();
+    let mut keeper = lock();
     keeper.endpoints.push(number);
     if keeper.thread.is_none() {
         let generation = keeper.generation;
@@ -65,7 +65,7 @@ pub(super) fn forget(number: u16) {
 
 /// Removes an endpoint. Returns the thread if it is to end, to be joined without the lock.
 fn remove(number: u16) -> Option<JoinHandle<()>> {
-    let mut keeper = KEEPER.lock();
+    let mut keeper = lock();
     if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
         keeper.endpoints.swap_remove(at);
     }
@@ -75,9 +75,7 @@ fn remove(number: u16) -> Option<JoinHandle<()>> {
     keeper.generation += 1;
     let thread = keeper.thread.take();
     drop(keeper);
-    if let Some(thread) = &thread {
-        thread.thread().unpark();
-    }
+    WAKE_UP.notify_all();
     thread
 }
 
@@ -92,17 +90,14 @@ pub(super) fn wake() {
 
 #[cold]
 fn notify() {
-    let mut keeper = KEEPER.lock();
-    keeper.is_woken = true;
-    if let Some(thread) = &keeper.thread {
-        thread.thread().unpark();
-    }
+    lock().is_woken = true;
+    WAKE_UP.notify_all();
 }
 
 fn run(generation: u64) {
     // Reused, and preallocated: this runs between NCCL's calls, where nothing is allocated.
     let mut endpoints = Vec::with_capacity(ROOM);
-    let mut keeper = KEEPER.lock();
+    let mut keeper = lock();
     while keeper.generation == generation {
         endpoints.clone_from(&keeper.endpoints);
         keeper.is_woken = false;
@@ -110,13 +105,11 @@ fn run(generation: u64) {
         let wait = endpoints.iter().map(|number| poll(*number)).min().unwrap_or(LONGEST);
         let wait = super::dump::check(&endpoints).map_or(wait, |dump| wait.min(dump));
         let wait = wait.clamp(SHORTEST, LONGEST);
-        keeper = KEEPER.lock();
+        keeper = lock();
         WAKES.store(clock().saturating_add(nanos(wait)), Ordering::Relaxed);
         if !keeper.is_woken && keeper.generation == generation {
-            drop(keeper);
-            // Returns at once if it was unparked since.
-            thread::park_timeout(wait);
-            keeper = KEEPER.lock();
+            let waited = WAKE_UP.wait_timeout(keeper, wait);
+            keeper = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
     // Another thread may have started for endpoints that opened since.
@@ -137,6 +130,10 @@ fn poll(number: u16) -> Duration {
     .unwrap_or(LONGEST)
 }
 
+fn lock() -> MutexGuard<'static, Keeper> {
+    KEEPER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Nanoseconds since the first call.
 fn clock() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
@@ -150,6 +147,7 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::thread;
 
     use super::*;
 
@@ -167,7 +165,7 @@ mod tests {
             let _sent = sender.send(());
         });
         assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps what another one keeps");
-        assert!(KEEPER.lock().thread.is_some(), "the second endpoint has a keeper of its own");
+        assert!(lock().thread.is_some(), "the second endpoint has a keeper of its own");
         forget(2);
     }
 }
