@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn few_elements_are_what_they_were_whatever_their_size() {
-        let bytes: Vec<u8> = (0..100).map(|byte| byte * 37 % 251).collect();
+        let bytes: Vec<u8> = (0..100_u8).map(|byte| byte.wrapping_mul(37)).collect();
         for len in 0..=WORDS * WORD {
             let mut few = Few::new(&bytes[..len]).unwrap();
             assert_eq!(
