@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  proto::ProgressLoop ──post, act, send──▶ Executor ──▶ Nic
-//!                         ◀───next_event────── Executor ◀── completions
-//!                                                └─────▶ Deferred: HELLOs, ends, flushes, for the endpoint, after the poll
+//!                      ◀───next_event────── Executor ◀── completions
+//!                                               └─────▶ Deferred: HELLOs, ends, flushes, for the endpoint, after the poll
 //! ```
 
 use std::collections::VecDeque;

@@ -230,13 +230,7 @@ fn say_end<C: Connection, P: Perform<C>>(
     }
     let packet = shadow.next();
     peer.channel.ending_mut().said(packet);
-    let mut at = 0;
-    while let Some(slot) = table.next_of(peer.id, at) {
-        at = slot.index() + 1;
-        if let Some(tenant) = table.tenant(slot) {
-            tenant.connection.end_said();
-        }
-    }
+    table.connections_of_mut(peer.id).for_each(C::end_said);
 }
 
 /// Posts sealed packets until one is refused. True if one was posted.

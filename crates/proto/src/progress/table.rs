@@ -178,9 +178,23 @@ impl<C: Connection> Table<C> {
 
     /// Whether no connection of a channel has a write in flight or pending.
     pub(super) fn is_quiet(&self, channel: ChannelId) -> bool {
+        self.connections_of(channel).all(C::is_quiet)
+    }
+
+    pub(super) fn connections_of(&self, channel: ChannelId) -> impl Iterator<Item = &C> {
         let tenants = self.entries.iter().filter_map(|entry| entry.tenant.as_ref());
-        let mut of = tenants.filter(|tenant| tenant.channel == channel);
-        of.all(|tenant| tenant.connection.is_quiet())
+        let of = tenants.filter(move |tenant| tenant.channel == channel);
+        of.map(|tenant| &tenant.connection)
+    }
+
+    /// For calls that change neither a connection's pending frames nor what it waits for: others need [`touch`](Self::touch).
+    pub(super) fn connections_of_mut(
+        &mut self,
+        channel: ChannelId,
+    ) -> impl Iterator<Item = &mut C> {
+        let tenants = self.entries.iter_mut().filter_map(|entry| entry.tenant.as_mut());
+        let of = tenants.filter(move |tenant| tenant.channel == channel);
+        of.map(|tenant| &mut tenant.connection)
     }
 
     /// To be called after each call of a connection: updates whether it has pending frames and whether it waits.

@@ -452,15 +452,8 @@ impl<C: Connection> ProgressLoop<C> {
         }
     }
 
-    fn any_connection(&mut self, index: usize, mut has: impl FnMut(&C) -> bool) -> bool {
-        let (id, mut from) = (self.peers[index].id, 0);
-        while let Some(slot) = self.table.next_of(id, from) {
-            from = slot.index() + 1;
-            if self.table.get(slot).is_some_and(&mut has) {
-                return true;
-            }
-        }
-        false
+    fn any_connection(&self, index: usize, has: impl FnMut(&C) -> bool) -> bool {
+        self.table.connections_of(self.peers[index].id).any(has)
     }
 }
 
