@@ -7,9 +7,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use fabric::{Lock, monotonic_nanos};
 
 use super::registry;
 
@@ -22,6 +23,8 @@ const BUSY: Duration = Duration::from_millis(50);
 const ROOM: usize = 64;
 /// If the keeper would wake later than this, it is woken for an endpoint with frames due.
 const SOON: Duration = Duration::from_millis(15);
+/// In place of a time: the keeper does not sleep, or there is none.
+const AWAKE: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Keeper {
@@ -29,29 +32,28 @@ struct Keeper {
     thread: Option<JoinHandle<()>>,
     /// Incremented when the thread is to end, so that it does end even if another endpoint opens before that.
     generation: u64,
-    /// It was woken early.
-    is_woken: bool,
 }
 
-/// Locked by the standard library's Mutex: fabric's lock allocates once for each thread that has to wait for one.
-static KEEPER: Mutex<Keeper> =
-    Mutex::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0, is_woken: false });
-static WAKE_UP: Condvar = Condvar::new();
-/// When the keeper wakes next, in nanoseconds of [`clock`]; the maximum while there is none.
-static WAKES: AtomicU64 = AtomicU64::new(u64::MAX);
+/// The thread holds its lock only before it polls, never while it polls or sleeps.
+static KEEPER: Lock<Keeper> =
+    Lock::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0 });
+/// When the keeper's sleep ends, by [`monotonic_nanos`], or [`AWAKE`]. Stored before the keeper sleeps: frames that fall due after its poll
+/// unpark it, which ends a sleep that has not begun.
+static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(AWAKE);
 
 /// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
-    let mut keeper = lock();
+    let mut keeper = KEEPER.lock();
     keeper.endpoints.push(number);
-    if keeper.thread.is_none() {
-        let generation = keeper.generation;
-        match fabric::background::spawn("ironrail-keeper", move || run(generation)) {
-            Ok(thread) => keeper.thread = Some(thread),
-            Err(error) => log::warn!(
-                "the keeper thread cannot be started ({error}): while NCCL makes no calls, peers may take this rank for dead"
-            ),
-        }
+    if let Some(thread) = &keeper.thread {
+        return thread.thread().unpark();
+    }
+    let generation = keeper.generation;
+    match fabric::background::spawn("ironrail-keeper", move || run(generation)) {
+        Ok(thread) => keeper.thread = Some(thread),
+        Err(error) => log::warn!(
+            "the keeper thread cannot be started ({error}): while NCCL makes no calls, peers may take this rank for dead"
+        ),
     }
 }
 
@@ -65,7 +67,7 @@ pub(super) fn forget(number: u16) {
 
 /// Removes an endpoint. Returns the thread if it is to end, to be joined without the lock.
 fn remove(number: u16) -> Option<JoinHandle<()>> {
-    let mut keeper = lock();
+    let mut keeper = KEEPER.lock();
     if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
         keeper.endpoints.swap_remove(at);
     }
@@ -73,49 +75,47 @@ fn remove(number: u16) -> Option<JoinHandle<()>> {
         return None;
     }
     keeper.generation += 1;
-    let thread = keeper.thread.take();
-    drop(keeper);
-    WAKE_UP.notify_all();
-    thread
+    let thread = keeper.thread.take()?;
+    thread.thread().unpark();
+    Some(thread)
 }
 
 /// An endpoint has frames due, and NCCL may not call again: the keeper polls it soon.
 #[inline]
 pub(super) fn wake() {
-    let soon = clock().saturating_add(nanos(SOON));
-    if WAKES.load(Ordering::Relaxed) > soon {
-        notify();
+    if SLEEPS_UNTIL.load(Ordering::Relaxed) > monotonic_nanos() + nanos(SOON) {
+        unpark();
     }
 }
 
 #[cold]
-fn notify() {
-    lock().is_woken = true;
-    WAKE_UP.notify_all();
+fn unpark() {
+    // Not waited for, since waiting allocates. The holder is the thread itself, which polls next, or a caller of `watch` or `remove`.
+    if let Some(keeper) = KEEPER.try_lock()
+        && let Some(thread) = &keeper.thread
+    {
+        thread.thread().unpark();
+    }
 }
 
 fn run(generation: u64) {
     // Reused, and preallocated: this runs between NCCL's calls, where nothing is allocated.
     let mut endpoints = Vec::with_capacity(ROOM);
-    let mut keeper = lock();
-    while keeper.generation == generation {
-        endpoints.clone_from(&keeper.endpoints);
-        keeper.is_woken = false;
-        drop(keeper);
+    while copy_endpoints(generation, &mut endpoints) {
         let wait = endpoints.iter().map(|number| poll(*number)).min().unwrap_or(LONGEST);
         let wait = super::dump::check(&endpoints).map_or(wait, |dump| wait.min(dump));
         let wait = wait.clamp(SHORTEST, LONGEST);
-        keeper = lock();
-        WAKES.store(clock().saturating_add(nanos(wait)), Ordering::Relaxed);
-        if !keeper.is_woken && keeper.generation == generation {
-            let waited = WAKE_UP.wait_timeout(keeper, wait);
-            keeper = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        SLEEPS_UNTIL.store(monotonic_nanos() + nanos(wait), Ordering::Relaxed);
+        std::thread::park_timeout(wait);
+        SLEEPS_UNTIL.store(AWAKE, Ordering::Relaxed);
     }
-    // Another thread may have started for endpoints that opened since.
-    if keeper.thread.is_none() {
-        WAKES.store(u64::MAX, Ordering::Relaxed);
-    }
+}
+
+/// Copies the endpoints to poll. False: the keeper of this generation is to end.
+fn copy_endpoints(generation: u64, endpoints: &mut Vec<u16>) -> bool {
+    let keeper = KEEPER.lock();
+    endpoints.clone_from(&keeper.endpoints);
+    keeper.generation == generation
 }
 
 /// Polls an endpoint, if that is due. Returns the time until the next poll.
@@ -128,16 +128,6 @@ fn poll(number: u16) -> Duration {
         None
     })
     .unwrap_or(LONGEST)
-}
-
-fn lock() -> MutexGuard<'static, Keeper> {
-    KEEPER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Nanoseconds since the first call.
-fn clock() -> u64 {
-    static BEGAN: OnceLock<Instant> = OnceLock::new();
-    nanos(BEGAN.get_or_init(Instant::now).elapsed())
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -165,7 +155,7 @@ mod tests {
             let _sent = sender.send(());
         });
         assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps what another one keeps");
-        assert!(lock().thread.is_some(), "the second endpoint has a keeper of its own");
+        assert!(KEEPER.lock().thread.is_some(), "the second endpoint has a keeper of its own");
         forget(2);
     }
 }

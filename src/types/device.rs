@@ -1,9 +1,8 @@
 //! What an endpoint needs to know about its device.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use fabric::Version;
+use fabric::{Lock, Version};
 use proto::Capabilities;
 
 use crate::label::Label;
@@ -33,52 +32,52 @@ pub(crate) struct DeviceFacts {
 }
 
 /// The result of the device's probe, and which endpoint runs it.
-#[derive(Debug, Default)]
-pub(crate) struct Probed {
-    capabilities: OnceLock<Capabilities>,
-    /// The number of the endpoint that runs the probe, plus one; 0 while none does.
-    prober: AtomicU32,
+#[derive(Debug)]
+pub(crate) struct Probed(Lock<Probing>);
+
+#[derive(Clone, Copy, Debug)]
+struct Probing {
+    capabilities: Option<Capabilities>,
+    /// The number of the endpoint that runs the probe.
+    prober: Option<u16>,
+}
+
+impl Default for Probed {
+    fn default() -> Self {
+        Self(Lock::new(Probing { capabilities: None, prober: None }))
+    }
 }
 
 impl Probed {
     /// The probe's result, which all endpoints of the device use. None: it is not finished.
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
-        self.capabilities.get().copied()
+        self.0.lock().capabilities
     }
 
     /// The endpoint that runs the probe.
     pub(crate) fn prober(&self) -> Option<u16> {
-        let number = self.prober.load(Ordering::Acquire).checked_sub(1)?;
-        u16::try_from(number).ok()
+        self.0.lock().prober
     }
 
     /// Makes endpoint `number` run the probe. False: another one does, or the result is there.
     pub(crate) fn take_probe(&self, number: u16) -> bool {
-        let taken = u32::from(number) + 1;
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        if self.prober.compare_exchange(0, taken, success, failure).is_err() {
-            return false;
+        let mut probing = self.0.lock();
+        let is_free = probing.prober.is_none() && probing.capabilities.is_none();
+        if is_free {
+            probing.prober = Some(number);
         }
-        // Another probe may have finished since the caller checked.
-        let is_over = self.capabilities.get().is_some();
-        if is_over {
-            self.leave_probe(number);
-        }
-        !is_over
+        is_free
     }
 
-    /// Stores the result of endpoint `number`'s probe.
+    /// Stores the result of endpoint `number`'s probe. The first result stays.
     pub(crate) fn learned(&self, number: u16, found: Capabilities) {
-        self.capabilities.get_or_init(|| found);
+        self.0.lock().capabilities.get_or_insert(found);
         self.leave_probe(number);
     }
 
     /// Endpoint `number` no longer runs the probe.
     pub(crate) fn leave_probe(&self, number: u16) {
-        let taken = u32::from(number) + 1;
-        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        // No effect unless this endpoint runs it.
-        _ = self.prober.compare_exchange(taken, 0, success, failure);
+        self.0.lock().prober.take_if(|prober| *prober == number);
     }
 }
 
