@@ -70,8 +70,6 @@ pub const RAIL_HANGS: Duration = Duration::from_millis(500);
 pub const RAIL_LAST: Duration = Duration::from_secs(8);
 /// Answers further apart than this do not prove that the peer is running.
 pub const RAIL_ANSWER_GAP: Duration = Duration::from_millis(250);
-/// So soon after a gap between answers none of them proves a loss.
-pub const RAIL_RESUMES: Duration = Duration::from_millis(100);
 /// On a lost rail: after so long without an arrival, what the peer has posted counts as lost.
 pub const RAIL_STILL: Duration = Duration::from_millis(10);
 /// The same for our own writes, which then do not complete without closing the rail.
@@ -91,8 +89,7 @@ pub const RAIL_REST_MAX: Duration = Duration::from_secs(60);
 /// A rail that is lost again so soon after its return flaps. After so many flaps its pauses double.
 pub const RAIL_FLAP: Duration = Duration::from_secs(60);
 pub const RAIL_FLAPS: u32 = 3;
-/// Timeout of a trial of a rail; and how long its libfabric endpoint is kept, if no channel uses it, before another one
-/// is opened.
+/// Timeout of a trial of a rail.
 pub const RAIL_TRIAL: Duration = Duration::from_secs(1);
 /// Pause between a failed trial and the next one.
 pub const RAIL_TRY_AGAIN: Duration = Duration::from_millis(50);

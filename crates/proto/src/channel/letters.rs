@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::super::bound::{
-    CONTROL_HANGS, QUERY_AFTER, RAIL_ANSWER_GAP, RAIL_LAST, RAIL_QUERY, RAIL_RESUMES, RAIL_SILENT,
+    CONTROL_HANGS, QUERY_AFTER, RAIL_ANSWER_GAP, RAIL_LAST, RAIL_QUERY, RAIL_SILENT,
     REFUSED_FOR_GOOD,
 };
 use super::super::counts::{Counts, PeerCounts};
@@ -36,10 +36,10 @@ pub(super) struct Confirmed {
     /// For each rail on which the peer's count is below ours: since when it has not moved.
     stalled: [Option<Moment>; MAX_DATA_RAILS],
     answered_at: Moment,
-    /// When answers came again after a gap.
-    resumed_at: Moment,
     /// The last answer came more than [`RAIL_ANSWER_GAP`] after the one before it.
     late: bool,
+    /// It was the first such answer after others.
+    resumes: bool,
 }
 
 impl Confirmed {
@@ -77,37 +77,29 @@ impl Confirmed {
         self.ignored >> rail & 1 == 0 && behind > 0
     }
 
-    /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind for as long as `bound`. The
-    /// answers within [`RAIL_RESUMES`] of a gap show no loss, because the peer may have been stopped: it answers every QUERY
-    /// that came meanwhile, perhaps before it polls its data rails again. A peer whose answers all come after gaps is idle
-    /// and not stopped, so only the first gap counts.
+    /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind for as long as `bound`. That
+    /// time begins anew after a gap between answers, because the peer may have been stopped: it answers every QUERY that
+    /// came meanwhile, perhaps before it polls its data rails again. A peer whose answers all come after gaps is idle and
+    /// not stopped, so only the first gap counts.
     fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
         let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.queried);
         let answered_at = std::mem::replace(&mut self.answered_at, now);
         let late = now.since(answered_at) > RAIL_ANSWER_GAP;
-        if !std::mem::replace(&mut self.late, late) && late {
-            self.resumed_at = now;
-        }
-        let resumes = self.resumes(now);
+        self.resumes = !std::mem::replace(&mut self.late, late) && late;
         let mut lost = None;
         for rail in 0..low8(MAX_DATA_RAILS as u64) {
             let lacks = self.lacks(rail, &asked);
             let stalled = &mut self.stalled[usize::from(rail)];
             *stalled = match *stalled {
                 _ if !lacks => None,
-                Some(since) if before.get(rail) == seen.get(rail) => Some(since),
+                Some(since) if before.get(rail) == seen.get(rail) && !self.resumes => Some(since),
                 _ => Some(now),
             };
-            if !resumes && stalled.is_some_and(|since| now.since(since) >= bound) {
+            if stalled.is_some_and(|since| now.since(since) >= bound) {
                 lost = lost.or(Some(rail));
             }
         }
         lost
-    }
-
-    /// Whether there was a gap between answers just now.
-    fn resumes(&self, now: Moment) -> bool {
-        now.since(self.resumed_at) < RAIL_RESUMES
     }
 
     fn is_stalled(&self) -> bool {
@@ -396,14 +388,14 @@ impl Channel {
     /// gets the full peer timeout.
     fn find_hanging(&mut self, now: Moment) {
         let hanging = self.shadow.writing();
-        let hangs = self.recovery.hangs(hanging, now);
+        let hangs = self.recovery.hangs(hanging, self.confirmed.resumes, now);
         let Some(target) = self.shadow.target().filter(|_| hanging.is_some()) else { return };
         let rail = target.rail;
         let bound = match self.is_only_living_rail(rail) {
             true => self.parameters.peer_timeout,
             false => CONTROL_HANGS,
         };
-        if hangs >= bound && !self.is_lost(rail) && !self.confirmed.resumes(now) {
+        if hangs >= bound && !self.is_lost(rail) {
             self.rail_lost(rail);
         } else {
             self.recovery.query_within(RAIL_QUERY);

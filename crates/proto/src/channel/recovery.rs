@@ -228,10 +228,10 @@ impl Recovery {
         self.answers = self.answers.saturating_add(1);
     }
 
-    /// A STATUS has come. `oldest`: the oldest packet, if its write has not completed. Returns for how long STATUS
-    /// have found it so.
-    pub fn hangs(&mut self, oldest: Option<PacketNumber>, now: Moment) -> Duration {
-        let same = self.hangs.filter(|(number, _)| Some(*number) == oldest);
+    /// A STATUS has come; `resumes`: after a gap, so that the time begins anew. `oldest`: the oldest packet, if its write
+    /// has not completed. Returns for how long STATUS have found it so.
+    pub fn hangs(&mut self, oldest: Option<PacketNumber>, resumes: bool, now: Moment) -> Duration {
+        let same = self.hangs.filter(|(number, _)| Some(*number) == oldest && !resumes);
         self.hangs = same.or_else(|| oldest.map(|number| (number, now)));
         self.hangs.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }

@@ -80,10 +80,8 @@ pub(super) enum Local {
         /// A hash of the counts of all channels that use it: another value shows progress.
         moved: u32,
     },
-    /// It was opened again at this time, by the caller's clock.
-    Reopened {
-        since: Moment,
-    },
+    /// It was opened again, and no round has failed with this libfabric endpoint.
+    Reopened,
     /// It is closed. Its last completions are taken in the next poll.
     Closing,
     Closed,

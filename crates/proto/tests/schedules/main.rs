@@ -126,7 +126,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 18] = [
+const MENDED: [(Schedule, u64, &str); 22] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -149,6 +149,10 @@ const MENDED: [(Schedule, u64, &str); 18] = [
     (ranks::run, 80_147_178, "a packet hung as long on its second control rail as on the first"),
     (ranks::run, 80_060_327, "receives waited for entries that a closed sender's receives held"),
     (ranks::run, 80_265_617, "each end found another control rail hanging"),
+    (ranks::run, 80_642_640, "a part was posted again behind END"),
+    (ranks::run, 80_483_348, "each new endpoint of a rail was closed before its trial"),
+    (ranks::run, 80_593_525, "the silence of a peer that was stopped counted against its parts"),
+    (ranks::run, 80_593_341, "END left between a failed write and the failure of its channel"),
 ];
 
 #[test]

@@ -321,6 +321,10 @@ impl<C: Connection> ProgressLoop<C> {
                 }
                 if !trying.seen && now.1.since(trying.since) >= RAIL_TRIAL {
                     peer.rest(at, now.0);
+                    let local = self.local_of(index, rail);
+                    if let Some(local @ Local::Reopened) = self.locals.get_mut(local) {
+                        *local = Local::Open;
+                    }
                 }
             }
         }
@@ -353,14 +357,14 @@ impl<C: Connection> ProgressLoop<C> {
                 None => return self.peers[index].rest(at, now.0),
             },
             // A round with this libfabric endpoint has failed.
-            Local::Open | Local::Reopened { .. } if has_failed && self.may_renew(local, now) => {
+            Local::Open if has_failed && self.may_renew(local) => {
                 if perform.close_rail(crate::bits::low8(local as u64)) {
                     self.locals[local] = Local::Closing;
                     self.stop_trials(local, now.0);
                     return;
                 }
             }
-            Local::Open | Local::Reopened { .. } => {}
+            Local::Open | Local::Reopened => {}
         }
         let peer = &mut self.peers[index];
         peer.outages[at].regain.begin(now.1);
@@ -380,12 +384,7 @@ impl<C: Connection> ProgressLoop<C> {
     }
 
     /// Whether no channel uses one of our rails, so that its libfabric endpoint may be replaced.
-    fn may_renew(&self, local: usize, now: Now) -> bool {
-        if let Local::Reopened { since } = self.locals[local]
-            && now.0.since(since) < RAIL_TRIAL
-        {
-            return false;
-        }
+    fn may_renew(&self, local: usize) -> bool {
         self.users_of(local).all(|(index, rail)| {
             let peer = &self.peers[index];
             let outage = peer.outages.iter().find(|outage| outage.rail == rail);
@@ -397,7 +396,7 @@ impl<C: Connection> ProgressLoop<C> {
     /// One of our rails has a new libfabric endpoint. If memory keys belong to endpoints, peers get the new ones before
     /// the OFFER.
     fn reopened<P: Perform<C>>(&mut self, perform: &mut P, local: usize, new_keys: bool, now: Now) {
-        self.locals[local] = Local::Reopened { since: now.0 };
+        self.locals[local] = Local::Reopened;
         if !new_keys {
             return;
         }
