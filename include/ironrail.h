@@ -473,6 +473,31 @@ typedef struct {
     IronrailMakeVDeviceV9 makeVDevice;
 } IronrailNetV9;
 
+// The data of a `ncclProfileNetPlugin` event whose id is `PLUGIN`: one message, from the isend or irecv that accepted
+// it until test reports its end. Valid for the length of the profiler's call. At the start `failed` and `rails` are
+// 0; the update at the stop has all fields.
+typedef struct {
+    // `SEND` or `RECEIVE`.
+    uint8_t kind;
+    // 1: the request ended in an error.
+    uint8_t failed;
+    // The data rails that its parts were given to (a send) or that carried them (a receive), one bit each. 0: it went
+    // inside of a packet.
+    uint16_t rails;
+    // The device's number in this process.
+    uint32_t device;
+    // The communicator's rails on that device, and the connection there: together they name a comm of this process.
+    uint32_t endpoint;
+    uint32_t connection;
+    // The length of a send. Of a receive: at the start the room, at the stop what has arrived (0 if its completion was
+    // optional and left out). 0 at the stop if it failed.
+    uint64_t bytes;
+} IronrailNetEventV1;
+// The plugin's id: its type ("IR") in the high 16 of 32 bits, the version of the data in the low ones.
+#define IronrailNetEventV1_PLUGIN 1230110721
+#define IronrailNetEventV1_SEND 1
+#define IronrailNetEventV1_RECEIVE 2
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus

@@ -6,6 +6,7 @@ use std::sync::Once;
 
 use net_abi::ResultCode;
 
+use super::profiler;
 use crate::error::{Error, Kind, Result, SetupError};
 use crate::fault;
 use crate::object_id::RawId;
@@ -69,6 +70,7 @@ pub(super) fn guard_locked(
     match catch_unwind(AssertUnwindSafe(call_body)) {
         Ok(Ok(())) => ResultCode::SUCCESS,
         Ok(Err(error)) => {
+            profiler::ended(&mut endpoint);
             // Logging may block, so the lock is released first.
             drop(endpoint);
             failed(call, &error)

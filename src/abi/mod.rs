@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! v6 … v12 (tables, changed calls) ──▶ entry (newest form of each call) ──▶ plugin
-//!                                      guard, place, argument, object, logger
+//!                                      guard, place, argument, object, logger, profiler
 //! ```
 //!
 //! Invariants enforced here: no panic and no error type crosses into NCCL; every out-parameter is written on every path, before anything
@@ -18,6 +18,7 @@ mod guard;
 mod logger;
 mod object;
 mod place;
+mod profiler;
 mod published;
 mod table;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use net_abi::{CommConfig, DevHandle, Logger, NetV10, Profiler, ResultCode};
 use super::argument::GROUP_MAX;
 use super::entry::{self, connection};
 use super::guard::{guard, guard_setup};
+use super::profiler;
 use super::table::net_table;
 
 /// The symbol that NCCL loads for version 10.
@@ -19,7 +20,8 @@ pub static ncclNetPlugin_v10: NetV10 = net_table!(NetV10 {
     v9: [get_properties, make_v_device],
 } without [get_device_mr, irecv_consumed]);
 
-pub(super) unsafe extern "C" fn init(logger: Logger, _profiler: Profiler) -> ResultCode {
+pub(super) unsafe extern "C" fn init(logger: Logger, profiler: Profiler) -> ResultCode {
+    profiler::install(profiler);
     entry::start(logger)
 }
 

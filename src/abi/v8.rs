@@ -2,6 +2,7 @@
 //! truncation.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
 use net_abi::{NetV8, PropertiesV8, PropertiesV12, ResultCode};
 
@@ -46,7 +47,7 @@ pub(super) unsafe extern "C" fn isend(
     request: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own place, or null.
-    unsafe { transfer::send(comm, data, size, tag, region, request) }
+    unsafe { transfer::send(comm, data, size, tag, region, ptr::null_mut(), request) }
 }
 
 pub(super) unsafe extern "C" fn irecv(
@@ -60,7 +61,7 @@ pub(super) unsafe extern "C" fn irecv(
 ) -> ResultCode {
     let lists = Lists { data, sizes, tags, regions };
     // SAFETY: NCCL's place for the request, or null, and its lists, one entry per receive.
-    unsafe { transfer::receive(comm, count, FORM, lists, request) }
+    unsafe { transfer::receive(comm, count, FORM, lists, ptr::null_mut(), request) }
 }
 
 pub(super) unsafe extern "C" fn get_properties(

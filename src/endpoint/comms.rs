@@ -7,6 +7,7 @@ use proto::{Line, limits};
 
 use super::counting::CommCounters;
 use super::flush::Flushing;
+use super::profiling::Events;
 use super::stall::WaitTracker;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind};
@@ -41,6 +42,8 @@ pub(super) struct Comm {
     pub(super) flushing: Flushing,
     pub(super) tally: CommCounters,
     pub(super) seen: WaitTracker,
+    /// Events of NCCL's profiler for open requests.
+    pub(super) events: Events,
     /// Open requests, one bit each, and the line in the id of each.
     open: u64,
     lines: [u16; REQUESTS],
@@ -60,6 +63,7 @@ impl Comm {
             flushing: Flushing::default(),
             tally,
             seen: WaitTracker::default(),
+            events: Events::default(),
             open: 0,
             lines: [0; REQUESTS],
             serial: 0,
@@ -215,6 +219,12 @@ pub(super) fn side_of(id: ObjectId) -> Side {
     let receives =
         [ObjectKind::Receiver, ObjectKind::ReceiveRequest, ObjectKind::OptionalReceiveRequest];
     if receives.iter().any(|kind| id.is(*kind)) { Side::Receive } else { Side::Send }
+}
+
+/// The message of a send request, by the line in its id.
+#[inline]
+pub(super) fn message_of(line: u16) -> MessageId {
+    MessageId::new((line & 63) as u8)
 }
 
 /// The full number of a receive's line: a request's id has the low half, and `near` is at most a window away.

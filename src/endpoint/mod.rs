@@ -30,6 +30,7 @@ pub(crate) mod ownership;
 mod peers;
 mod probe;
 mod probing;
+mod profiling;
 mod purpose;
 mod region;
 mod register;
@@ -56,7 +57,7 @@ use proto::{Flow, Moment, Slot};
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::object_id::ObjectKind;
-use crate::types::{DeviceFacts, Settings};
+use crate::types::{DeviceFacts, MessageFacts, Settings};
 use authentication::Mac;
 use cache::RegionCache;
 use comms::Comms;
@@ -116,6 +117,8 @@ pub(crate) struct Endpoint {
     keys: Vec<u64>,
     /// Message sizes of the group that `test` reported last; `abi` copies them into NCCL's array.
     sizes: [usize; MAX_GROUP],
+    /// Events of NCCL's profiler that end with the request that `test` reported last; `abi` ends them.
+    ended_events: Vec<(usize, MessageFacts)>,
     /// When to check for stalled requests.
     watch: StallWatch,
     failure: Option<Error>,
@@ -194,6 +197,7 @@ impl Endpoint {
             needs_keeper: false,
             keys: Vec::new(),
             sizes: [0; MAX_GROUP],
+            ended_events: Vec::new(),
             watch: StallWatch::new(settings.stall_report),
             failure: None,
             broken: false,

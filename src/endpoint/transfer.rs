@@ -10,9 +10,9 @@ use proto::{
 };
 
 use super::Endpoint;
-use super::comms::{Side, line_near};
+use super::comms::{Side, line_near, message_of};
 use super::executor::{Bytes, LANDING};
-use crate::error::{Cause, Noun, Result};
+use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
 
@@ -216,7 +216,7 @@ impl Endpoint {
 
     #[inline]
     fn check_send(&mut self, slot: Slot, line: u16) -> Result<Tested> {
-        let message = MessageId::new((line & 63) as u8);
+        let message = message_of(line);
         let flow = self.core.connection_mut(slot).and_then(Flow::sender_mut);
         let Some(flow) = flow else { return Err(Cause::Stale(Noun::Request).into()) };
         match flow.poll(message) {
@@ -227,7 +227,7 @@ impl Endpoint {
                 }
                 Ok(Tested::Done(len))
             }
-            SendPoll::Failed(fault) => Err(self.failed(slot, fault)),
+            SendPoll::Failed(fault) => Err(self.request_failed(slot, line, fault)),
         }
     }
 
@@ -238,7 +238,7 @@ impl Endpoint {
         let first = line_near(flow.next(), line);
         let count = match flow.poll(first) {
             ReceivePoll::Done { count } => count,
-            ReceivePoll::Failed(fault) => return Err(self.failed(slot, fault)),
+            ReceivePoll::Failed(fault) => return Err(self.request_failed(slot, line, fault)),
             ReceivePoll::Pending => {
                 let optional = request.is(ObjectKind::OptionalReceiveRequest);
                 if !optional || !flow.poll_early(first) {
@@ -288,6 +288,9 @@ impl Endpoint {
         if let Some(comm) = self.comms.at_mut(slot) {
             comm.tally.ended(line, (messages, bytes), self.executor.now);
             comm.ended(line);
+            if comm.events.are_kept() {
+                self.end_events(slot, line, Some(tested));
+            }
         }
         self.outstanding -= 1;
         if self.outstanding == 0 {
@@ -299,7 +302,13 @@ impl Endpoint {
     }
 
     #[cold]
-    fn refused(&mut self, slot: Slot, error: SubmitError<proto::Fault>) -> crate::error::Error {
+    fn request_failed(&mut self, slot: Slot, line: u16, fault: proto::Fault) -> Error {
+        self.end_events(slot, line, None);
+        self.failed(slot, fault)
+    }
+
+    #[cold]
+    fn refused(&mut self, slot: Slot, error: SubmitError<proto::Fault>) -> Error {
         match error {
             SubmitError::Connection(fault) => self.failed(slot, fault),
             SubmitError::Ended => self.failed(slot, proto::Fault::Ended),

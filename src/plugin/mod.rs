@@ -36,7 +36,7 @@ use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::fault;
 use crate::object_id::{ObjectId, RawId};
 use crate::types::counts;
-use crate::types::{Buffer, HANDLE_BYTES, Tested, UserMemory};
+use crate::types::{Buffer, HANDLE_BYTES, MessageFacts, Tested, UserMemory};
 
 pub(crate) use config::{Config, PREFIX};
 use devices::DeviceTable;
@@ -295,6 +295,29 @@ impl Locked {
     /// The sizes of the messages of the group that `test` reported last.
     pub(crate) fn sizes(&self, count: usize) -> &[usize] {
         self.0.as_deref().map_or(&[], |endpoint| endpoint.sizes(count))
+    }
+
+    /// A message that was just accepted; see [`Endpoint::begun`](crate::endpoint::Endpoint::begun).
+    #[inline]
+    pub(crate) fn begun(&self, request: RawId, bytes: u64) -> Option<MessageFacts> {
+        Some(self.0.as_deref()?.begun(request, bytes))
+    }
+
+    /// The profiler has an event for message `index` of this request.
+    pub(crate) fn keep_event(&mut self, request: RawId, index: u16, handle: usize) {
+        if let Some(endpoint) = self.0.as_deref_mut() {
+            endpoint.keep_event(request, index, handle);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_ended_events(&self) -> bool {
+        self.0.as_deref().is_some_and(Endpoint::has_ended_events)
+    }
+
+    /// One event of the request that `test` reported last.
+    pub(crate) fn next_ended_event(&mut self) -> Option<(usize, MessageFacts)> {
+        self.0.as_deref_mut()?.next_ended_event()
     }
 
     /// A panic occurred under the lock.

@@ -26,6 +26,19 @@ pub(crate) struct Buffer {
     pub(crate) region: RawId,
 }
 
+/// A message, as NCCL's profiler is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageFacts {
+    pub(crate) is_send: bool,
+    pub(crate) failed: bool,
+    /// The data rails that carried it, one bit each.
+    pub(crate) rails: u16,
+    pub(crate) device: u16,
+    pub(crate) endpoint: u16,
+    pub(crate) connection: u16,
+    pub(crate) bytes: u64,
+}
+
 /// The result of `test`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tested {

@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use ironrail_group::loader::Library;
 use ironrail_group::loader::calls::{Calls, Lists};
 use net_abi::{
-    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, PropertiesV12,
-    ResultCode, VProps8,
+    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, Profiler,
+    PropertiesV12, ResultCode, VProps8,
 };
 
 /// What `listen` writes and `connect` is given.
@@ -89,27 +89,41 @@ impl Net {
         Self { table: calls(file, 12), v8: calls(file, 8), v10: calls(file, 10) }
     }
 
+    /// The same with the table of another version for the newest one's calls.
+    pub(crate) fn open_version(file: &Path, version: u32) -> Self {
+        Self { table: calls(file, version), ..Self::open(file) }
+    }
+
     pub(crate) fn init(self) -> Answer<Object> {
-        let mut context = STALE;
-        call!(self.table, init(&raw mut context, 7, ptr::null_mut(), logger()))?;
-        Ok(object(context).expect("a context"))
+        self.init_profiled(None)
+    }
+
+    /// The context is null in versions without contexts.
+    pub(crate) fn init_profiled(self, profiler: Profiler) -> Answer<Object> {
+        let mut context = match self.table.has_contexts() {
+            true => STALE,
+            false => ptr::null_mut(),
+        };
+        call!(self.table, init(&raw mut context, 7, ptr::null_mut(), logger(), profiler))?;
+        assert_ne!(context, STALE, "init writes its place");
+        Ok(Object(context.addr()))
     }
 
     /// A communicator with a traffic class.
     pub(crate) fn init_in_class(self, traffic_class: c_int) -> Answer<Object> {
         let (mut context, mut config) = (STALE, CommConfig { traffic_class });
-        call!(self.table, init(&raw mut context, 7, &raw mut config, logger()))?;
+        call!(self.table, init(&raw mut context, 7, &raw mut config, logger(), None))?;
         Ok(object(context).expect("a context"))
     }
 
     /// The `init` of v8, which has no contexts.
     pub(crate) fn init_v8(self) -> Answer<()> {
-        call!(self.v8, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
+        call!(self.v8, init(ptr::null_mut(), 0, ptr::null_mut(), logger(), None))
     }
 
     /// The `init` of v10, which has no contexts either.
     pub(crate) fn init_v10(self) -> Answer<()> {
-        call!(self.v10, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
+        call!(self.v10, init(ptr::null_mut(), 0, ptr::null_mut(), logger(), None))
     }
 
     /// As `make_device`, by the table with four places.
@@ -283,10 +297,21 @@ impl Net {
         tag: c_int,
         region: Object,
     ) -> Answer<Option<Object>> {
+        self.isend_profiled(comm, (address, len, tag, region), 0)
+    }
+
+    /// The same with a parent for the profiler's event.
+    pub(crate) fn isend_profiled(
+        self,
+        comm: Object,
+        (address, len, tag, region): (usize, usize, c_int, Object),
+        parent: usize,
+    ) -> Answer<Option<Object>> {
         let (mut request, data) = (STALE, ptr::without_provenance_mut(address));
+        let parent = ptr::without_provenance_mut(parent);
         call_of_version!(
             self.table,
-            isend(pointer(comm), data, len, tag, pointer(region), &raw mut request)
+            isend(pointer(comm), data, len, tag, pointer(region), parent, &raw mut request)
         )?;
         Ok(object(request))
     }
@@ -385,6 +410,16 @@ impl Net {
         comm: Object,
         receives: &[(usize, usize, c_int, Object)],
     ) -> Answer<Option<Object>> {
+        self.irecv_profiled(comm, receives, &[])
+    }
+
+    /// The same with a parent for the profiler's event of each, or without the array.
+    pub(crate) fn irecv_profiled(
+        self,
+        comm: Object,
+        receives: &[(usize, usize, c_int, Object)],
+        parents: &[usize],
+    ) -> Answer<Option<Object>> {
         let mut request = STALE;
         let mut data: Vec<*mut c_void> =
             receives.iter().map(|(address, ..)| ptr::without_provenance_mut(*address)).collect();
@@ -392,7 +427,13 @@ impl Net {
         let mut tags: Vec<c_int> = receives.iter().map(|(_, _, tag, _)| *tag).collect();
         let mut regions: Vec<_> = receives.iter().map(|(.., region)| pointer(*region)).collect();
         let count = c_int::try_from(receives.len()).expect("few");
-        let lists = lists(&mut data, &mut sizes, &mut tags, &mut regions);
+        let mut lists = lists(&mut data, &mut sizes, &mut tags, &mut regions);
+        let mut parents: Vec<_> =
+            parents.iter().map(|parent| ptr::without_provenance_mut(*parent)).collect();
+        if !parents.is_empty() {
+            assert_eq!(parents.len(), receives.len());
+            lists.parents = parents.as_mut_ptr();
+        }
         call_of_version!(self.table, irecv(pointer(comm), count, &lists, &raw mut request))?;
         Ok(object(request))
     }

@@ -58,7 +58,7 @@ impl Net {
         let calls = Box::leak(Box::new(library)).calls();
         let (mut context, mut config) = (ptr::null_mut(), CommConfig { traffic_class: UNDEFINED });
         // SAFETY: both places live through the call.
-        let code = unsafe { calls.init(&raw mut context, 1, &raw mut config, logger()) };
+        let code = unsafe { calls.init(&raw mut context, 1, &raw mut config, logger(), None) };
         check("init", code);
         Self { calls, context }
     }
@@ -126,7 +126,15 @@ impl Net {
         // SAFETY: an open send comm, bytes of its region, and a place that lives through the call.
         check("isend", unsafe {
             let Comm { raw, address, region } = *comm;
-            fits(self.calls.isend(raw, address, bytes, tag, region, &raw mut request))
+            fits(self.calls.isend(
+                raw,
+                address,
+                bytes,
+                tag,
+                region,
+                ptr::null_mut(),
+                &raw mut request,
+            ))
         });
         (!request.is_null()).then_some(Request(request))
     }

@@ -5,11 +5,13 @@
 //! checks or converts. The layouts are asserted at compile time against the sizes and offsets of NCCL's own headers.
 
 mod calls;
+mod profiler;
 mod properties;
 mod tables;
 mod types;
 
 pub use calls::*;
+pub use profiler::{NetEventV1, PROFILER_START, PROFILER_UPDATE_AND_STOP};
 pub use properties::{
     PropertiesV6, PropertiesV7, PropertiesV8, PropertiesV9, PropertiesV10, PropertiesV11,
     PropertiesV12, VProps4, VProps8,

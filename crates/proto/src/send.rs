@@ -415,6 +415,18 @@ impl SendFlow {
         }
     }
 
+    /// The data rails of a message that was not reported yet, one bit each; 0 if it goes inline.
+    pub fn rails(&self, message: MessageId) -> u16 {
+        let at = message.index() % RECORDS;
+        let record = &self.records[at];
+        match record.state {
+            State::Free | State::Inline | State::Left => 0,
+            State::Writing(_) | State::FinPending | State::Landed { .. } => {
+                self.rails_of(at, record.len)
+            }
+        }
+    }
+
     /// All memory of the flow.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()

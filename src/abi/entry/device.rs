@@ -10,7 +10,7 @@ use net_abi::{
 
 use crate::abi::guard::{guard, report_panics};
 use crate::abi::place::place;
-use crate::abi::{argument, logger, object};
+use crate::abi::{argument, logger, object, profiler};
 use crate::error::{Cause, List, Noun, Result};
 use crate::plugin::{self, DeviceProperties};
 
@@ -20,9 +20,10 @@ pub(in crate::abi) unsafe extern "C" fn init(
     _communicator: u64,
     config: *mut CommConfig,
     logger: Logger,
-    _profiler: Profiler,
+    profiler: Profiler,
 ) -> ResultCode {
     listen_to_nccl(logger);
+    profiler::install(profiler);
     guard("init", || {
         // SAFETY: NCCL's configuration of the communicator, or null.
         let class = unsafe { argument::traffic_class(config) };

@@ -12,6 +12,7 @@ use crate::abi::argument::{Bytes, GROUP_MAX, Group, Lists};
 use crate::abi::guard::guard_locked;
 use crate::abi::object;
 use crate::abi::place::{is_marked, optional_place, place};
+use crate::abi::profiler;
 use crate::error::Noun;
 use crate::plugin;
 use crate::types::{Buffer, Posting, Tested};
@@ -22,16 +23,16 @@ pub(in crate::abi) unsafe extern "C" fn isend(
     size: usize,
     tag: c_int,
     region: *mut c_void,
-    _profiler_parent: *mut c_void,
+    profiler_parent: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own place, or null.
-    unsafe { send(comm, data, size, tag, region, request) }
+    unsafe { send(comm, data, size, tag, region, profiler_parent, request) }
 }
 
 /// # Safety
 ///
-/// `request` is null or a place for a request.
+/// `request` is null or a place for a request; `profiler_parent` is null or what NCCL's profiler callback takes.
 #[inline(always)]
 pub(in crate::abi) unsafe fn send(
     comm: *mut c_void,
@@ -39,6 +40,7 @@ pub(in crate::abi) unsafe fn send(
     size: impl Bytes,
     tag: c_int,
     region: *mut c_void,
+    profiler_parent: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
     let comm = object::raw(comm);
@@ -47,7 +49,10 @@ pub(in crate::abi) unsafe fn send(
         let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         let (address, len) = (data.addr() as u64, size.bytes()?);
         let outgoing = Buffer { address, len, tag, region: object::raw(region) };
-        *request = object::returned(endpoint.isend(comm, outgoing)?);
+        let sent = endpoint.isend(comm, outgoing)?;
+        *request = object::returned(sent);
+        // SAFETY: the caller vouches for it.
+        unsafe { profiler::send_begun(endpoint, sent, len, profiler_parent) };
         Ok(())
     })
 }
@@ -59,16 +64,17 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     sizes: *mut usize,
     tags: *mut c_int,
     regions: *mut *mut c_void,
-    _profiler_parents: *mut *mut c_void,
+    profiler_parents: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
     // NCCL marks only single receives.
     // SAFETY: NCCL's place for the request, which it has initialised, or null.
     let may_end_early = count == 1 && unsafe { is_marked(request) };
     let lists = Lists { data, sizes, tags, regions };
+    let parents = profiler_parents;
     let form = Form { most: GROUP_MAX, cut: false, may_end_early };
     // SAFETY: NCCL's place for the request, or null, and its lists, one entry per receive.
-    unsafe { receive(comm, count, form, lists, request) }
+    unsafe { receive(comm, count, form, lists, parents, request) }
 }
 
 /// How receives behave, by the table's version and NCCL's mark in the request.
@@ -84,13 +90,15 @@ pub(in crate::abi) struct Form {
 
 /// # Safety
 ///
-/// `request` is null or a place for a request, which may hold anything; the lists are null or have `count` entries.
+/// `request` is null or a place for a request, which may hold anything; the lists are null or have `count` entries, and so
+/// has `parents`, each of them null or what NCCL's profiler callback takes.
 #[inline(always)]
 pub(in crate::abi) unsafe fn receive<B: Bytes>(
     comm: *mut c_void,
     count: c_int,
     form: Form,
     lists: Lists<B>,
+    parents: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
     let comm = object::raw(comm);
@@ -108,6 +116,8 @@ pub(in crate::abi) unsafe fn receive<B: Bytes>(
             }
         };
         *request = object::returned(posted);
+        // SAFETY: as above.
+        unsafe { profiler::receives_begun(endpoint, posted, count, lists.sizes, parents) };
         Ok(())
     })
 }
@@ -154,6 +164,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
             (Tested::Done(_) | Tested::Group(_), None) => {}
         }
         *done = 1;
+        profiler::ended(endpoint);
         Ok(())
     })
 }

@@ -5,7 +5,6 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
-use std::ptr;
 
 use net_abi::{
     AcceptV6, AcceptV7, Close, CommConfig, ConnectV6, ConnectV7, ConnectV10, ConnectV11, DeregMr,
@@ -13,7 +12,8 @@ use net_abi::{
     GetPropertiesV9, GetPropertiesV11, GetPropertiesV12, Iflush, InitV6, InitV10, InitV11, IrecvV6,
     IrecvV9, IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, Logger, MAX_GROUP,
     MakeVDeviceV9, MakeVDeviceV12, NetAttr, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12,
-    PropertiesV12, RegMrDmaBuf, RegMrV6, RegMrV8, ResultCode, SetNetAttr, Test, VProps4, VProps8,
+    Profiler, PropertiesV12, RegMrDmaBuf, RegMrV6, RegMrV8, ResultCode, SetNetAttr, Test, VProps4,
+    VProps8,
 };
 
 use super::properties::text;
@@ -148,14 +148,17 @@ impl Calls {
         communicator: u64,
         config: *mut CommConfig,
         logger: Logger,
+        profiler: Profiler,
     ) -> ResultCode {
         match self.init {
             // SAFETY: passed on; the same for all calls below.
             Init::V6(init) => unsafe { there(init)(logger) },
             // SAFETY: as above.
-            Init::V10(init) => unsafe { there(init)(logger, None) },
+            Init::V10(init) => unsafe { there(init)(logger, profiler) },
             // SAFETY: as above.
-            Init::V11(init) => unsafe { there(init)(context, communicator, config, logger, None) },
+            Init::V11(init) => unsafe {
+                there(init)(context, communicator, config, logger, profiler)
+            },
         }
     }
 
@@ -306,6 +309,7 @@ impl Calls {
     ///
     /// See above.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as many as NCCL passes")]
     pub unsafe fn isend(
         &self,
         comm: *mut c_void,
@@ -313,6 +317,7 @@ impl Calls {
         len: usize,
         tag: c_int,
         region: *mut c_void,
+        parent: *mut c_void,
         request: *mut *mut c_void,
     ) -> Result<ResultCode, TooLong> {
         Ok(match self.isend {
@@ -324,7 +329,7 @@ impl Calls {
             Isend::V9(isend) => unsafe { there(isend)(comm, data, len, tag, region, request) },
             // SAFETY: as above.
             Isend::V10(isend) => unsafe {
-                there(isend)(comm, data, len, tag, region, ptr::null_mut(), request)
+                there(isend)(comm, data, len, tag, region, parent, request)
             },
         })
     }

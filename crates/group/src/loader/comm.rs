@@ -79,8 +79,17 @@ impl SendComm {
         let comm = self.0.raw.as_ptr();
         let region = region.raw;
         // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done.
-        let code =
-            unsafe { self.0.net.calls().isend(comm, data, len, tag, region, &raw mut request) };
+        let code = unsafe {
+            self.0.net.calls().isend(
+                comm,
+                data,
+                len,
+                tag,
+                region,
+                ptr::null_mut(),
+                &raw mut request,
+            )
+        };
         // Without a request, nothing is claimed.
         check("isend", code.inspect_err(|_| buffer.memory().release(claim))?)?;
         if request == stale {

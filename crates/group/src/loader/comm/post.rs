@@ -41,8 +41,17 @@ impl SendComm {
         let (comm, data) = (self.0.raw.as_ptr(), place.pointer().cast());
         let (len, region) = (place.len(), region.raw);
         // SAFETY: the comm is open, and the bytes are registered on it and alive by the law of `place`.
-        let code =
-            unsafe { self.0.net.calls().isend(comm, data, len, tag, region, &raw mut request) };
+        let code = unsafe {
+            self.0.net.calls().isend(
+                comm,
+                data,
+                len,
+                tag,
+                region,
+                ptr::null_mut(),
+                &raw mut request,
+            )
+        };
         check("isend", code?)?;
         if request == stale {
             let why = "isend succeeded without writing its request";

@@ -213,7 +213,8 @@ impl SendComm {
         let (comm, region) = (self.0.raw.as_ptr(), region.raw);
         let calls = self.0.life.calls()?;
         // SAFETY: the comm is open, and the memory is never freed.
-        let code = unsafe { calls.isend(comm, data, len, tag, region, &raw mut request) };
+        let code =
+            unsafe { calls.isend(comm, data, len, tag, region, ptr::null_mut(), &raw mut request) };
         check("isend", code?)?;
         self.0.request("isend", before, request, false)
     }

@@ -73,7 +73,7 @@ impl Net {
             ResultCode::SUCCESS
         } else {
             // SAFETY: both places live through the call.
-            unsafe { calls.init(&raw mut context, communicator, &raw mut config, logger) }
+            unsafe { calls.init(&raw mut context, communicator, &raw mut config, logger, None) }
         };
         check("init", code)?;
         *initialised = true;
