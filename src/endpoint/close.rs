@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use fabric::{Posts, Traffic};
-use proto::{ChannelId, Flow};
+use proto::{ChannelId, Flow, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
@@ -38,7 +38,7 @@ impl Endpoint {
         let (slot, comm) = self.comms.open(id, side, noun)?;
         comm.is_closing = true;
         self.outstanding -= comm.requests();
-        self.closing.begin(1);
+        self.closing.push(slot);
         self.ownership.remove(id);
         if self.broken {
             return Ok(());
@@ -55,17 +55,11 @@ impl Endpoint {
     /// Frees the slots of connections that have ended.
     #[cold]
     pub(super) fn release_closed(&mut self) {
-        let over = |slot| self.core.connection(slot).is_none_or(Flow::is_over);
-        let closed = self.comms.iter().filter(|(slot, comm)| comm.is_closing && over(*slot));
-        let closed: Vec<_> = closed.map(|(slot, _)| slot).collect();
-        for slot in closed {
-            let Some(flow) = self.core.disconnect(slot) else { continue };
+        let over = |slot: &mut Slot| self.core.connection(*slot).is_none_or(Flow::is_over);
+        let ended: Vec<_> = self.closing.extract_if(.., over).collect();
+        for slot in ended {
             self.comms.remove(slot);
-            if !self.closing.end(1) {
-                log::error!(
-                    "more comms have ended than were closed, a bug in Ironrail; please report it"
-                );
-            }
+            let Some(flow) = self.core.disconnect(slot) else { continue };
             if let Some(flow) = flow.receiver() {
                 self.incidents.add_receives(&flow.dropped());
                 return_entries(&mut self.budget, flow.entries_held());

@@ -66,13 +66,13 @@ impl Endpoint {
         }
         self.ownership.remove(id);
         self.executor.regions.hide(id.slot());
-        self.deregistering.push(Deregistering { id, until, failure: None });
         for _ in 0..LAST_POLLS {
             if !self.is_touched(id) {
-                break;
+                return self.close_region(id);
             }
             self.progress();
         }
+        self.deregistering.push(Deregistering { id, until, failure: None });
         self.give_up_region(id, Give::Receives);
         self.poll_deregister(id)
     }

@@ -20,7 +20,7 @@ impl Endpoint {
         if self.core.keeper_due()? <= now {
             self.executor.begin(now, true);
             self.core.keep(&mut self.executor, now);
-            if self.executor.has_deferred() || !self.closing.is_none() {
+            if self.executor.has_deferred() || !self.closing.is_empty() {
                 self.handle_deferred();
             }
             // Letters are answered now: the next poll may be a second away.

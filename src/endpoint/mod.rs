@@ -66,7 +66,6 @@ use events::Cursor;
 use executor::{Deferred, Executor};
 use flush::Flush;
 use identity::KnownProcesses;
-use in_flight::InFlight;
 use incidents::Incidents;
 use memory::ControlMemory;
 use nics::Port;
@@ -109,8 +108,8 @@ pub(crate) struct Endpoint {
     patience: Duration,
     /// Requests whose end has not been reported to NCCL.
     outstanding: u32,
-    /// Comms that NCCL has closed and whose connections have not ended.
-    closing: InFlight,
+    /// The slots of comms that NCCL has closed and whose connections have not ended.
+    closing: Vec<Slot>,
     /// The last open request was reported while frames are due: NCCL may not call again, so the keeper has to send them.
     needs_keeper: bool,
     /// The keys of the receives that are being posted. A field, so that `irecv` does not allocate.
@@ -193,7 +192,7 @@ impl Endpoint {
             cache: RegionCache::default(),
             deregistering: Vec::new(),
             outstanding: 0,
-            closing: InFlight::default(),
+            closing: Vec::new(),
             needs_keeper: false,
             keys: Vec::new(),
             sizes: [0; MAX_GROUP],
@@ -241,7 +240,7 @@ impl Endpoint {
     fn poll_at(&mut self, now: Moment) {
         self.executor.begin(now, self.core.awaits_parts() || !self.is_probed);
         self.core.progress(&mut self.executor, now);
-        if self.executor.has_deferred() || !self.closing.is_none() {
+        if self.executor.has_deferred() || !self.closing.is_empty() {
             self.handle_deferred();
         }
     }

@@ -181,7 +181,7 @@ impl Endpoint {
         let mut comm = Comm::new(side, channel, CommCounters::default());
         comm.is_closing = true;
         self.comms.put(slot, comm);
-        self.closing.begin(1);
+        self.closing.push(slot);
         let now = self.now();
         self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
     }
