@@ -33,8 +33,8 @@ use behaviour::{Behaviour, Shape};
 /// failed, 1 when something did, 2 when the command line is wrong.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Conform {
-    /// The plugin: a file, or a word as in NCCL_NET_PLUGIN
-    #[arg(long, value_name = "PLUGIN", required_unless_present_any = ["list", "markdown"])]
+    /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
+    #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
     /// The table to use: 6 to 12, or all that the plugin has [default: its newest]
     #[arg(long, value_name = "N|all")]
@@ -125,8 +125,8 @@ impl Conform {
         if self.threads { 1 } else { behaviour.shape.processes() }
     }
 
-    fn plugin(&self) -> &str {
-        self.net.as_deref().unwrap_or_default()
+    fn plugin(&self) -> String {
+        self.net.clone().unwrap_or_else(crate::plugin::ours)
     }
 
     fn limit(&self, behaviour: &Behaviour) -> Duration {
@@ -136,5 +136,25 @@ impl Conform {
         };
         let idle = if behaviour.idles { self.idle } else { 0 };
         Duration::from_secs(self.timeout.unwrap_or(own) + idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        conform: Conform,
+    }
+
+    #[test]
+    fn the_plugin_is_ours_where_none_is_named() {
+        let of = |words: &[&str]| Line::try_parse_from(words).expect("a command line").conform;
+        assert_eq!(of(&["conform"]).plugin(), crate::plugin::ours());
+        assert_eq!(of(&["conform", "--net", "mine"]).plugin(), "mine");
     }
 }

@@ -176,7 +176,8 @@ const HEAD: &str = "\
 Tests any NCCL net plugin for the behaviours that NCCL relies on, without a GPU and without NCCL:
 
 ```
-ironrail conform --net ./libnccl-net-mine.so            # its newest table
+ironrail conform                                        # Ironrail's, next to this command: its newest table
+ironrail conform --net ./libnccl-net-mine.so            # another one's
 ironrail conform --net mine --abi all                   # every table it has, found as NCCL_NET_PLUGIN=mine would be
 ironrail conform --net mine --only request-null-when-not-now,group-tags-above-16-bits
 ironrail conform --list                                 # what there is

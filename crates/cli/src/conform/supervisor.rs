@@ -107,7 +107,7 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
     let path = std::env::current_exe()
         .map_err(|error| GroupError::System { what: "finding this executable", error })?;
     let mut command = Command::new(path);
-    command.args(["conform", "--net", options.plugin(), "--worker", id]);
+    command.args(["conform", "--net", &options.plugin(), "--worker", id]);
     command.args(["--abi", &table.to_string(), "--role", &role.to_string()]);
     command.args(["--death", &options.death.to_string(), "--idle", &options.idle.to_string()]);
     if options.large {

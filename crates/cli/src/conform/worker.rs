@@ -70,7 +70,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     let id = options.worker.worker.as_deref().unwrap_or_default();
     if id == CONTENTS {
         // An unresolved symbol fails one behaviour, with the reason.
-        let library = Library::look(options.plugin())?;
+        let library = Library::look(&options.plugin())?;
         let (name, path) = (library.name().to_owned(), library.path().to_owned());
         say(ANSWER, &Contents { name, path, tables: library.versions() });
         return Ok(true);
@@ -157,7 +157,7 @@ fn hold(
     limit: Duration,
 ) -> Outcome {
     let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(NEWEST);
-    let mut case = Case::new(options.plugin().to_owned(), version, role, other, limit)?;
+    let mut case = Case::new(options.plugin(), version, role, other, limit)?;
     case.is_large = options.large;
     case.death_limit = Duration::from_secs(options.death);
     case.idle = Duration::from_secs(options.idle);
