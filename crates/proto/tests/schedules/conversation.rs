@@ -94,6 +94,8 @@ pub(crate) struct Conversation {
     /// A side closes after so many of its calls.
     pub(crate) closes_after: [Option<usize>; 2],
     pub(crate) withdraws_after: Option<usize>,
+    /// Messages from this one on are not sent yet.
+    pub(crate) until: usize,
     /// Connect gives up after so many calls.
     pub(crate) gives_up_after: Option<usize>,
     pub(crate) calls: [usize; 2],
@@ -144,12 +146,7 @@ impl Conversation {
             disturbed = true;
         }
         let first = buffers.len();
-        buffers.extend(items.iter().map(|item| Buffer {
-            node: nodes[1],
-            bytes: vec![0; item.room as usize],
-            writes: vec![0; item.room as usize],
-            closed: false,
-        }));
+        buffers.extend(items.iter().map(|item| Buffer::new(nodes[1], item.room)));
         let at = |random: &mut Random, chance| {
             (harsh && random.percent(chance)).then(|| random.below(150))
         };
@@ -175,10 +172,31 @@ impl Conversation {
             disturbed,
             closes_after,
             withdraws_after,
+            until: usize::MAX,
             gives_up_after,
             calls: [0; 2],
             asked_as: None,
         }
+    }
+
+    /// Messages of one length, received one by one in GPU memory, so that none is sent inline.
+    pub(crate) fn steady(
+        number: usize,
+        nodes: [usize; 2],
+        (messages, len): (usize, u64),
+        buffers: &mut Vec<Buffer>,
+    ) -> Self {
+        let mut random = Random::new(0);
+        let mut one = Self::new(number, nodes, false, &mut random, &mut Vec::new());
+        let features = Features { groups: false, fin_only: false };
+        (one.features, one.inline, one.source_host) = ([features; 2], 0, false);
+        (one.cut, one.optional, one.first) = (false, false, buffers.len());
+        one.items = vec![Item { tag: 0, room: len, len, host: false }; messages];
+        one.groups = (0..messages).map(|at| (at, 1)).collect();
+        one.sends = vec![Sending::Waiting; messages];
+        one.receives = vec![Receiving::Waiting; messages];
+        buffers.extend(one.items.iter().map(|item| Buffer::new(nodes[1], item.room)));
+        one
     }
 
     fn grouped(&self) -> bool {
@@ -192,7 +210,8 @@ impl Conversation {
     /// The next message to send, and its index.
     pub(crate) fn next_send(&self, random: &mut Random) -> Option<(usize, Outgoing)> {
         let waits = |at: &usize| self.sends[*at] == Sending::Waiting;
-        let waiting: Vec<usize> = (0..self.sends.len()).filter(waits).collect();
+        let ready = 0..self.sends.len().min(self.until);
+        let waiting: Vec<usize> = ready.filter(waits).collect();
         let mut index = *waiting.first()?;
         if self.grouped() {
             let tag = self.items[random.pick(&waiting)].tag;

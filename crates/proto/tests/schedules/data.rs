@@ -47,6 +47,13 @@ pub(crate) struct Buffer {
     pub(crate) closed: bool,
 }
 
+impl Buffer {
+    pub(crate) fn new(node: usize, room: u64) -> Self {
+        let room = room as usize;
+        Self { node, bytes: vec![0; room], writes: vec![0; room], closed: false }
+    }
+}
+
 /// A part on a data rail.
 #[derive(Debug)]
 pub(crate) struct Flight {
@@ -130,6 +137,8 @@ pub(crate) struct Flows {
     /// Channels on which a part was lost, and conversations in which a write failed.
     pub(crate) lost: Vec<(usize, ChannelId)>,
     pub(crate) failed: Vec<usize>,
+    /// Rails that were lost: the node, its channel and the channel's number of the rail.
+    pub(crate) losses: Vec<(usize, ChannelId, u8)>,
 }
 
 /// The bytes of a message, whose number is in its source.
@@ -346,6 +355,7 @@ impl Data for Flows {
         rail: u8,
         cause: Cause,
     ) {
+        wire.data.losses.push((node, channel, rail));
         let link = wire.data.data_link(node, channel, rail);
         let touched = wire.data.disturbed >> link & 1 == 1;
         let follows = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });

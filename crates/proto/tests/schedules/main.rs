@@ -14,6 +14,7 @@ mod conversation;
 mod data;
 mod faults;
 mod hands;
+mod job;
 mod laws;
 mod random;
 mod ranks;

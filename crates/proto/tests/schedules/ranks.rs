@@ -129,7 +129,47 @@ impl World {
         let to_fail = usize::from(harsh && random.percent(8));
         let lasting = to_fail + setup.parts_lost + setup.deaths + setup.losses / 4;
         let stays = lasting > 0 || setup.silent.is_some() || !setup.closes;
-        let slots = if stays { SLOTS } else { FEW_SLOTS };
+        // Receives on a failed channel keep their entries.
+        let room = if stays { (SLOTS, 1 << 16) } else { (FEW_SLOTS, CAPACITY_MIN) };
+        let mut world = Self::of((setup, harsh), random, (peers, order), to_fail, room);
+        for _ in 0..1 + world.wire.random.below(CONNECTIONS) {
+            world.plan();
+        }
+        world
+    }
+
+    /// A world of endpoints with that many rails, in which nothing fails by chance and nothing is planned.
+    pub(crate) fn job(mut random: Random, nodes: usize, links: usize, slots: usize) -> Self {
+        let mut setup = Setup::without_faults(&mut random);
+        (setup.nodes, setup.rails, setup.calm) = (nodes, links.min(2) as u8, false);
+        (setup.closes, setup.failover, setup.early) = (false, true, 0);
+        let order = vec![(0..links as u8).collect::<Vec<u8>>(); nodes];
+        let peers = (0..nodes)
+            .map(|node| {
+                let presence = presence(node, &order[node], setup.rails, &mut random, false);
+                let capabilities = Capabilities {
+                    true_lengths: true,
+                    proves_arrival: false,
+                    largest_write: 1 << 30,
+                    ..presence.capabilities
+                };
+                let offers = Offers { inline_bytes_max: 0, shared_from: 512, ..presence.offers };
+                Peers::new(Presence { capabilities, offers, ..presence }, Mixing)
+            })
+            .collect();
+        let room = (slots, 1 << 16);
+        let mut world = Self::of((setup, false), random, (peers, order), 0, room);
+        world.wire.fair = true;
+        world
+    }
+
+    fn of(
+        (setup, harsh): (Setup, bool),
+        mut random: Random,
+        (peers, order): (Vec<Peers<Mixing>>, Vec<Vec<u8>>),
+        to_fail: usize,
+        (slots, entries): (usize, u32),
+    ) -> Self {
         let flows = Flows {
             peers,
             order,
@@ -147,9 +187,8 @@ impl World {
             posted: BTreeSet::new(),
             lost: Vec::new(),
             failed: Vec::new(),
+            losses: Vec::new(),
         };
-        // Receives on a failed channel keep their entries.
-        let entries = if stays { 1 << 16 } else { CAPACITY_MIN };
         let rank = |random: &mut Random| Rank {
             endpoint: ProgressLoop::new(slots),
             budget: Budget::new(random.pick(&[entries, entries.max(4096)])),
@@ -160,7 +199,7 @@ impl World {
         };
         let ranks = (0..setup.nodes).map(|_| rank(&mut random)).collect();
         let wire = Wire::new(setup, random, flows);
-        let mut world = Self {
+        Self {
             wire,
             ranks,
             listening: Vec::new(),
@@ -169,16 +208,12 @@ impl World {
             meeting: Vec::new(),
             silent: None,
             harsh,
-        };
-        for _ in 0..1 + world.wire.random.below(CONNECTIONS) {
-            world.plan();
         }
-        world
     }
 
     /// Plans one more connection, to a new listener or one of another connection.
     fn plan(&mut self) {
-        let Wire { random, setup, data, .. } = &mut self.wire;
+        let Wire { random, setup, .. } = &mut self.wire;
         let rival = self.harsh && !self.listening.is_empty() && random.percent(15);
         let listener =
             if rival { random.below(self.listening.len()) } else { self.listening.len() };
@@ -190,18 +225,11 @@ impl World {
             to = (to + 1) % setup.nodes;
         }
         if !rival {
-            let secret = Secret([random.next() as u8; 16]);
-            let control = Bounded::new(address(to, 0, true).as_bytes()).unwrap();
-            let handle = data.peers[to].listen(secret, control, 1).unwrap();
-            let closes = self.harsh && random.percent(10);
-            self.listening.push(Listening {
-                node: to,
-                handle,
-                accepts: 1,
-                open: true,
-                closes_after: closes.then(|| random.below(60)),
-                calls: 0,
-            });
+            self.listen(to);
+        }
+        let Wire { random, data, .. } = &mut self.wire;
+        if !rival && self.harsh && random.percent(10) {
+            self.listening[listener].closes_after = Some(random.below(60));
         }
         if rival && random.percent(50) {
             self.listening[listener].accepts += 1;
@@ -209,6 +237,29 @@ impl World {
         let number = self.conversations.len();
         let conversation =
             Conversation::new(number, [from, to], self.harsh, random, &mut data.buffers);
+        self.converse(conversation, listener);
+    }
+
+    /// A new listener, which accepts one connection.
+    fn listen(&mut self, node: usize) {
+        let Wire { random, data, .. } = &mut self.wire;
+        let secret = Secret([random.next() as u8; 16]);
+        let control = Bounded::new(address(node, 0, true).as_bytes()).unwrap();
+        let handle = data.peers[node].listen(secret, control, 1).unwrap();
+        let (accepts, open, closes_after, calls) = (1, true, None, 0);
+        self.listening.push(Listening { node, handle, accepts, open, closes_after, calls });
+    }
+
+    /// Plans a connection with messages of one length.
+    pub(crate) fn connect_for(&mut self, nodes: [usize; 2], messages: (usize, u64)) {
+        self.listen(nodes[1]);
+        let number = self.conversations.len();
+        let buffers = &mut self.wire.data.buffers;
+        let conversation = Conversation::steady(number, nodes, messages, buffers);
+        self.converse(conversation, self.listening.len() - 1);
+    }
+
+    fn converse(&mut self, conversation: Conversation, listener: usize) {
         self.conversations.push(conversation);
         self.listeners.push(listener);
         self.meeting.push(None);
@@ -293,25 +344,30 @@ impl World {
         }
         self.wire.fair = true;
         for round in 0..FAIR_ROUNDS {
-            self.wire.now += 1_000_000 * (1 + round as u64 / 200);
-            for node in 0..self.ranks.len() {
-                for _ in 0..8 {
-                    self.call(node);
-                }
-            }
-            self.keepers();
-            if round > 60 {
-                for node in 0..self.ranks.len() {
-                    self.close_rails(node, 100);
-                }
-            }
-            self.wire.advance(4);
-            self.check()?;
+            self.fair_round(1_000_000 * (1 + round as u64 / 200), round > 60)?;
             if self.at_rest() {
                 return self.final_laws();
             }
         }
         Err("no rest".to_owned())
+    }
+
+    /// So many nanoseconds pass, in which each node calls and the wire moves.
+    pub(crate) fn fair_round(&mut self, nanos: u64, closes_rails: bool) -> Result<(), String> {
+        self.wire.now += nanos;
+        for node in 0..self.ranks.len() {
+            for _ in 0..8 {
+                self.call(node);
+            }
+        }
+        self.keepers();
+        if closes_rails {
+            for node in 0..self.ranks.len() {
+                self.close_rails(node, 100);
+            }
+        }
+        self.wire.advance(4);
+        self.check()
     }
 
     /// Nothing moves, as if a process were stopped, for less than the peer timeout.

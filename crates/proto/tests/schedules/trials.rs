@@ -91,13 +91,20 @@ impl Returns {
     }
 }
 
-/// A data rail between two nodes works again. Hanging writes keep hanging.
+/// A data rail between two nodes works again. Its trials that hang fail, as their connection does; other writes that hang
+/// end only when their endpoint closes.
 pub(crate) fn revive(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u8) {
     let pair = (one.min(other), one.max(other), link);
     let before = wire.data.dead.len();
     wire.data.dead.retain(|(one, other, link, _)| (*one, *other, *link) != pair);
     if wire.data.dead.len() < before {
         wire.faults.fire(Fault::DataRailRevived);
+        for trial in &mut wire.data.returns.trials {
+            let ends = (trial.from.0.min(trial.to.0), trial.from.0.max(trial.to.0), trial.link);
+            if ends == pair {
+                trial.end = trial.end.or(Some(false));
+            }
+        }
     }
 }
 

@@ -1,0 +1,175 @@
+//! Jobs in virtual time, where nothing fails but what a test makes fail: how far the loss of a link spreads, and what rails
+//! carry that fail again and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::ChannelId;
+
+use crate::conversation::{Receiving, Side};
+use crate::data::{Death, kill};
+use crate::faults::Fault;
+use crate::random::Random;
+use crate::ranks::World;
+use crate::trials::revive;
+
+/// Long enough for a part on each of four rails.
+const MESSAGE: u64 = 1000;
+/// More rounds than anything takes here.
+const ROUNDS_MAX: usize = 5000;
+const MILLISECOND: u64 = 1_000_000;
+
+/// A job, and how its connections get on.
+struct Job {
+    world: World,
+    /// Virtual time of a round, in nanoseconds.
+    round: u64,
+    /// By conversation: messages received, when the last one was, and the longest time between two.
+    paces: Vec<(usize, u64, u64)>,
+}
+
+impl Job {
+    /// Connections by sender and receiver, with so many messages each.
+    fn new(
+        (seed, round): (u64, u64),
+        (nodes, links): (usize, usize),
+        pairs: &[(usize, usize)],
+        messages: usize,
+    ) -> Self {
+        let mut world = World::job(Random::new(seed), nodes, links, 2 * pairs.len());
+        for (from, to) in pairs {
+            world.connect_for([*from, *to], (messages, MESSAGE));
+        }
+        let mut job = Self { world, round, paces: vec![(0, 0, 0); pairs.len()] };
+        job.run_until(Self::is_open);
+        job
+    }
+
+    fn is_open(&self) -> bool {
+        let open = |side: &Side| matches!(side, Side::Open(_));
+        self.world.conversations.iter().all(|one| one.sides.iter().all(open))
+    }
+
+    fn run(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.world.fair_round(self.round, false).unwrap();
+            let now = self.world.wire.now;
+            for (one, pace) in self.world.conversations.iter().zip(&mut self.paces) {
+                let (received, since, longest) = pace;
+                let receives = &one.receives;
+                let done = receives.iter().filter(|one| **one == Receiving::Done).count();
+                if done > *received || done == receives.len() {
+                    (*received, *since) = (done, now);
+                }
+                *longest = (*longest).max(now - *since);
+            }
+        }
+    }
+
+    fn run_until(&mut self, is_over: impl Fn(&Self) -> bool) {
+        for _ in 0..ROUNDS_MAX {
+            if is_over(self) {
+                return;
+            }
+            self.run(1);
+        }
+        panic!("no end: {}", self.world.why());
+    }
+
+    /// Runs until all messages have arrived and all rails are back, and checks what must hold then.
+    fn finish(&mut self) {
+        self.run_until(|job| job.world.at_rest() && job.returned() == job.lost());
+        let laws = self.world.final_laws();
+        assert_eq!(laws, Ok(()), "{}", self.world.why());
+        let received = |one: &Receiving| *one == Receiving::Done;
+        assert!(self.world.conversations.iter().all(|one| one.receives.iter().all(received)));
+        let mut outcomes = self.world.wire.nodes.iter().flat_map(|node| &node.outcomes);
+        assert!(outcomes.all(Option::is_none), "a channel has ended");
+    }
+
+    /// How many rails channels have lost.
+    fn lost(&self) -> usize {
+        self.world.wire.data.losses.len()
+    }
+
+    fn returned(&self) -> usize {
+        let returned = self.world.wire.faults.0.get(&Fault::RailReturned);
+        returned.map_or(0, |count| *count as usize)
+    }
+}
+
+/// What the loss of links costs.
+struct Spread {
+    /// By sender and receiver: the longest time between two messages, in milliseconds.
+    delays: BTreeMap<(usize, usize), u64>,
+    /// The ranks at the ends of the channels that have lost a rail.
+    lost: BTreeSet<(usize, usize)>,
+}
+
+/// Sixteen ranks, each of which sends to the next one and to the fifth after it, lose link 0 between these pairs of ranks
+/// for a second. Checks that no message is lost and each rail comes back.
+fn without_links(death: Death, links: &[(usize, usize)]) -> Spread {
+    let to = |from: usize| [(from, (from + 1) % 16), (from, (from + 5) % 16)];
+    let pairs: Vec<(usize, usize)> = (0..16).flat_map(to).collect();
+    let mut job = Job::new((1, 2 * MILLISECOND), (16, 2), &pairs, 1000);
+    job.run(50);
+    job.paces.iter_mut().for_each(|pace| pace.2 = 0);
+    links.iter().for_each(|link| kill(&mut job.world.wire, *link, 0, death));
+    job.run(500);
+    links.iter().for_each(|link| revive(&mut job.world.wire, *link, 0));
+    job.finish();
+    let delays = job.paces.iter().map(|(_, _, longest)| longest / MILLISECOND);
+    let data = &job.world.wire.data;
+    let far = |node: usize, id: ChannelId| data.channels[node][id.0 as usize].far;
+    let lost = data.losses.iter().map(|(node, channel, _)| (*node, far(*node, *channel)));
+    Spread { delays: pairs.into_iter().zip(delays).collect(), lost: lost.collect() }
+}
+
+/// What only a close can fence is closed. The other ranks' channels to these two lose that rail in order, and no time.
+#[test]
+fn a_link_that_fails_between_two_of_sixteen_ranks_delays_only_what_these_send_each_other() {
+    for death in [Death::Loud, Death::Silent, Death::Refusing] {
+        let Spread { delays, lost } = without_links(death, &[(0, 1)]);
+        for (pair, delay) in delays {
+            assert!(delay < if pair == (0, 1) { 700 } else { 50 }, "{pair:?}: {delay} ms");
+        }
+        assert!(lost.iter().all(|(one, other)| *one < 2 || *other < 2), "{lost:?}");
+        assert_eq!(lost.len() > 2, death != Death::Refusing, "nothing was closed: {lost:?}");
+    }
+}
+
+/// Its peers close their endpoints of that rail where parts of it are missing, and their other channels lose it in order.
+#[test]
+fn a_nic_that_fails_at_one_of_sixteen_ranks_delays_only_what_this_one_sends_and_receives() {
+    let links: Vec<(usize, usize)> = (1..16).map(|other| (0, other)).collect();
+    for death in [Death::Loud, Death::Silent] {
+        for ((from, to), delay) in without_links(death, &links).delays {
+            assert!(
+                delay < if from == 0 || to == 0 { 1000 } else { 50 },
+                "{from} to {to}: {delay} ms"
+            );
+        }
+    }
+}
+
+/// Messages go both ways while one of four links fails, in each way, and works again.
+#[test]
+fn a_thousand_flaps_lose_and_change_no_byte() {
+    for seed in 0..10 {
+        let mut job = Job::new((seed, 10 * MILLISECOND), (2, 4), &[(0, 1), (1, 0)], 1200);
+        for flap in 0..100 {
+            job.world.conversations.iter_mut().for_each(|one| one.until = 12 * (flap + 1));
+            job.run(2);
+            let random = &mut job.world.wire.random;
+            let link = random.below(4) as u8;
+            let death = random.pick(&[Death::Loud, Death::Silent, Death::Refusing]);
+            kill(&mut job.world.wire, (0, 1), link, death);
+            job.run_until(|job| job.lost() == 2 * (flap + 1));
+            revive(&mut job.world.wire, (0, 1), link);
+            let arrived = |(received, _, _): &(usize, u64, u64)| *received == 12 * (flap + 1);
+            job.run_until(|job| job.returned() == 2 * (flap + 1) && job.paces.iter().all(arrived));
+            // A rail that is lost again within a minute pauses longer.
+            job.world.wire.now += 61_000 * MILLISECOND;
+        }
+        job.finish();
+    }
+}
