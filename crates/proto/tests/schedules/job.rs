@@ -151,6 +151,20 @@ fn a_nic_that_fails_at_one_of_sixteen_ranks_delays_only_what_this_one_sends_and_
     }
 }
 
+/// Both applications make no calls any more. While nothing is under way their keepers poll once a second.
+#[test]
+fn a_rail_comes_back_between_endpoints_that_only_their_keepers_poll() {
+    let mut job = Job::new((1, 10 * MILLISECOND), (2, 2), &[(0, 1), (1, 0)], 100);
+    job.run(2);
+    kill(&mut job.world.wire, (0, 1), 0, Death::Silent);
+    job.run_until(|job| job.lost() == 2 && job.world.at_rest());
+    job.world.ranks.iter_mut().for_each(|rank| rank.calling = false);
+    job.run(1000);
+    assert_eq!(job.returned(), 0);
+    revive(&mut job.world.wire, (0, 1), 0);
+    job.finish();
+}
+
 /// Messages go both ways while one of four links fails, in each way, and works again.
 #[test]
 fn a_thousand_flaps_lose_and_change_no_byte() {
