@@ -293,15 +293,20 @@ impl<C: Connection> ProgressLoop<C> {
         self.each_connection(index, now.0, |connection| connection.rail_left(rail));
     }
 
-    /// For a new channel: our rails that are closed count as lost from the start.
+    /// For a new channel: our rails that are closed, or will be, count as lost from the start.
     pub(super) fn lose_closed_rails(&mut self, index: usize, now: Moment) {
         for rail in 0..self.peers[index].account.loads.rails() {
             let local = self.local_of(index, rail);
-            let closed = matches!(self.locals.get(local), Some(Local::Closing | Local::Closed));
+            // The peer may write to one that is drained until it hears of the loss.
+            let fenced = match self.locals.get(local) {
+                Some(Local::Closing | Local::Closed) => true,
+                Some(Local::Draining { .. }) => false,
+                _ => continue,
+            };
             let peer = &mut self.peers[index];
-            if closed && peer.account.survives(rail) {
+            if peer.account.survives(rail) {
                 let regain = peer.histories.lost(rail, Moment::default());
-                peer.leave_rail(Outage { fenced: true, ..Outage::new(rail, now, regain) });
+                peer.leave_rail(Outage { fenced, ..Outage::new(rail, now, regain) });
                 self.troubled = true;
             }
         }
