@@ -90,10 +90,7 @@ pub(super) fn wake() {
 
 #[cold]
 fn unpark() {
-    // Not waited for, since waiting allocates. The holder is the thread itself, which polls next, or a caller of `watch` or `remove`.
-    if let Some(keeper) = KEEPER.try_lock()
-        && let Some(thread) = &keeper.thread
-    {
+    if let Some(thread) = &KEEPER.lock().thread {
         thread.thread().unpark();
     }
 }
