@@ -86,27 +86,30 @@ impl Meeting {
         }
     }
 
-    /// Adds a listener to the entries of HELLOs, which name the newest ones.
+    /// Adds a listener to the entries of HELLOs, which name the newest of each role. Those of one role take no place of the other's: the
+    /// peer can always verify a listener of its own, but one of ours only while it keeps the handle's secret.
     fn vouch(&mut self, listener: ListenerId, role: Role, secret: Secret) {
-        let same = |voucher: &Voucher| (voucher.listener, voucher.role) == (listener, role);
-        if self.vouchers.iter().any(same) {
+        let of_role = |voucher: &Voucher| voucher.role == role;
+        let known = self.vouchers.iter().filter(|voucher| of_role(voucher));
+        if known.clone().any(|voucher| voucher.listener == listener) {
             return;
         }
-        if self.vouchers.len() == MAX_ENTRIES {
-            self.vouchers.pop_front();
+        if known.count() == MAX_ENTRIES / 2
+            && let Some(oldest) = self.vouchers.iter().position(of_role)
+        {
+            self.vouchers.remove(oldest);
         }
         self.vouchers.push_back(Voucher { listener, role, secret });
     }
 
-    /// The secret in the handle of this listener of the peer, if `connect` got one.
-    fn given_secret(&self, listener: ListenerId) -> Option<Secret> {
-        let given =
-            |voucher: &&Voucher| (voucher.listener, voucher.role) == (listener, Role::Connects);
-        self.vouchers.iter().find(given).map(|voucher| voucher.secret)
+    /// The secret of a listener of the peer's (our role: connects), or of ours (listens), that HELLOs name.
+    fn vouched(&self, listener: ListenerId, ours: Role) -> Option<Secret> {
+        let same = |voucher: &&Voucher| (voucher.listener, voucher.role) == (listener, ours);
+        self.vouchers.iter().find(same).map(|voucher| voucher.secret)
     }
 
-    /// Whether a HELLO is proven to be from this peer. `secret_of` returns secrets of our own listeners. The first
-    /// proven HELLO fixes the peer's nonce.
+    /// Whether a HELLO is proven to be from this peer. `secret_of` returns secrets of our own listeners; one that it has forgotten
+    /// counts still if this peer has named it before. The first proven HELLO fixes the peer's nonce.
     pub(super) fn proves(
         &self,
         hello: &Hello,
@@ -116,8 +119,8 @@ impl Meeting {
     ) -> bool {
         let known = self.met.as_ref().is_none_or(|met| met.nonce == hello.nonce);
         let secret = |listener, role| match role {
-            Role::Connects => secret_of(listener),
-            Role::Listens => self.given_secret(listener),
+            Role::Connects => secret_of(listener).or_else(|| self.vouched(listener, Role::Listens)),
+            Role::Listens => self.vouched(listener, Role::Connects),
         };
         known && hello.is_proven(us, Some(self.nonce), secret, prove)
     }

@@ -65,6 +65,11 @@ impl End {
         self.peers.next_hello(NOW).expect("a HELLO is due").bytes
     }
 
+    fn meet_and_greet(&mut self, handle: &Handle) -> Vec<u8> {
+        self.meet(handle);
+        self.greets()
+    }
+
     /// Makes the channel, and returns the HELLO that lends its first inbox.
     fn joins(&mut self, peer: PeerId, channel: u32, key: u64) -> Vec<u8> {
         self.peers.join(peer, ChannelId(channel));
@@ -129,6 +134,47 @@ fn hellos_that_cross_make_one_channel() {
         let expected = Heard::Letter { channel: ChannelId(0), letter, proven: true };
         assert_eq!(end.hears(&bytes), expected);
     }
+}
+
+/// NCCL opens its channels at once: connects to every listener are pending on both sides before a HELLO arrives.
+#[test]
+fn hellos_that_cross_are_proven_however_many_connects_are_pending() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let to_one: Vec<_> = (0..64).map(|_| one.listen()).collect();
+    let to_other: Vec<_> = (0..64).map(|_| other.listen()).collect();
+    let there = to_other.iter().map(|handle| one.meet(handle)).last().unwrap();
+    let here = to_one.iter().map(|handle| other.meet(handle)).last().unwrap();
+    let (a, b) = (one.greets(), other.greets());
+    assert_eq!(one.hears(&b), Heard::Meets { peer: there, letter: None });
+    assert_eq!(other.hears(&a), Heard::Meets { peer: here, letter: None });
+    let (a, b) = (one.joins(there, 0, 0), other.joins(here, 0, 0));
+    for (end, bytes) in [(&mut one, b), (&mut other, a)] {
+        let letter = lending(0);
+        let expected = Heard::Letter { channel: ChannelId(0), letter, proven: true };
+        assert_eq!(end.hears(&bytes), expected);
+    }
+}
+
+/// Its control rail may be lost hours later, and its HELLO has to be proven then.
+#[test]
+fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let handle = other.listen();
+    let there = one.meet(&handle);
+    let greeting = one.greets();
+    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    let answer = other.joins(here, 5, 0);
+    one.hears(&answer);
+    let _closed = other.peers.close(handle.listener).count();
+    for _ in 0..2000 {
+        let another = other.listen();
+        let _closed = other.peers.close(another.listener).count();
+    }
+    let later = one.joins(there, 6, 0);
+    let expected = Heard::Letter { channel: ChannelId(5), letter: lending(0), proven: true };
+    assert_eq!(other.hears(&later), expected);
+    let stranger = End::new(3).meet_and_greet(&handle);
+    assert_eq!(other.hears(&stranger), Heard::Nothing(Ignored::Unproven));
 }
 
 #[test]
