@@ -10,7 +10,7 @@ use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
 use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::{Header, Ring, check};
-use proto::progress::{Entrance, LentInbox};
+use proto::progress::{LentInbox, TrialTarget};
 use proto::setup::refuse;
 use proto::{
     Account, Cause, ChannelId, Epoch, Event, Frame, MessageId, Moment, Name, Nonce, Outcome,
@@ -335,9 +335,9 @@ impl Perform<Listener> for Hands {
         (local != 1).then_some(local > 1)
     }
 
-    fn entrance(&mut self, local: u8) -> Option<Entrance> {
+    fn trial_target(&mut self, local: u8) -> Option<TrialTarget> {
         let address = Address::new(&[local; 28])?;
-        Some(Entrance { address, target: 0, key: 0 })
+        Some(TrialTarget { address, target: 0, key: 0 })
     }
 
     fn key_of(&mut self, _: u8, _: u32) -> u64 {

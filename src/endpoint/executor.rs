@@ -21,7 +21,7 @@ use proto::flow::{Action, Flow};
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{MemoryId, Payload, Shadows};
-use proto::progress::{Entrance, LentInbox};
+use proto::progress::{LentInbox, TrialTarget};
 use proto::receive::{Copy, Place};
 use proto::sendrecv::Tag;
 use proto::setup::Peers;
@@ -585,12 +585,12 @@ impl Perform<Flow> for Executor {
         Some(new_keys)
     }
 
-    fn entrance(&mut self, local: u8) -> Option<Entrance> {
+    fn trial_target(&mut self, local: u8) -> Option<TrialTarget> {
         let nic = usize::from(local);
         let port = self.nics.get(nic).filter(|port| !port.is_closed)?;
         let address = Address::new(port.nic.data_name())?;
         let target = self.landing.target(self.landing.address());
-        Some(Entrance { address, target, key: self.landing.key(nic) })
+        Some(TrialTarget { address, target, key: self.landing.key(nic) })
     }
 
     fn key_of(&mut self, local: u8, region: u32) -> u64 {

@@ -168,7 +168,7 @@ impl Builder {
                 matrix.devices(place.rank(), &names.map_err(|error: GroupError| error)?)?
             }
         };
-        let own = Greeting { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
+        let own = RankFacts { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
         let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
         let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
         Ok((net, device, by_peer, Here::of(&texts, place.rank())?))
@@ -179,14 +179,14 @@ impl Builder {
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The first message between ranks, as lines.
-struct Greeting<'a> {
+struct RankFacts<'a> {
     hub: bool,
     host: String,
     cpus: String,
     tuning: &'a Tuning,
 }
 
-impl Greeting<'_> {
+impl RankFacts<'_> {
     fn to_text(&self) -> String {
         let Self { hub, host, cpus, tuning } = self;
         format!("{VERSION}\n{}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
@@ -202,7 +202,7 @@ struct Here {
 
 impl Here {
     fn of(texts: &[impl AsRef<str>], rank: usize) -> Result<Self, GroupError> {
-        let mut greetings = Vec::new();
+        let mut all_facts = Vec::new();
         for (other, text) in texts.iter().enumerate() {
             let fields: Vec<_> = text.as_ref().splitn(5, '\n').collect();
             let [VERSION, hub, host, cpus, tuning] = fields[..] else {
@@ -211,13 +211,13 @@ impl Here {
                     "rank {other} says {theirs:?}, rank {rank} {VERSION:?}: two versions of this library"
                 )));
             };
-            greetings.push((hub == "1", host, cpus, tuning));
+            all_facts.push((hub == "1", host, cpus, tuning));
         }
-        let own = greetings.get(rank).map_or("", |greeting| greeting.1);
-        let near: Vec<_> = greetings.iter().filter(|greeting| greeting.1 == own).collect();
-        let masks = near.iter().map(|greeting| greeting.2);
-        let tuning = greetings.first().map_or("", |greeting| greeting.3).parse()?;
-        let hub = greetings.iter().position(|greeting| greeting.0);
+        let own = all_facts.get(rank).map_or("", |facts| facts.1);
+        let near: Vec<_> = all_facts.iter().filter(|facts| facts.1 == own).collect();
+        let masks = near.iter().map(|facts| facts.2);
+        let tuning = all_facts.first().map_or("", |facts| facts.3).parse()?;
+        let hub = all_facts.iter().position(|facts| facts.0);
         Ok(Self { tuning, crowd: (near.len(), union(masks)), hub })
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use acknowledgement::Acknowledgement;
 pub use control_rails::RailNews;
 pub use ending::Ending;
-pub use epoch::Left;
+pub use epoch::OldShadow;
 pub use inbox::{Arrived, Inbox};
 pub use inquiry::PeerReport;
 pub use recovery::{DueLetter, Patience, Recovery};
@@ -170,7 +170,7 @@ pub struct Channel {
     /// Old inboxes per rail that a late write may still reach.
     quarantined: [u8; CONTROL_RAILS_MAX],
     /// Old shadows, until their writes have ended.
-    left: Vec<Left>,
+    old_shadows: Vec<OldShadow>,
     confirmed: letters::Confirmed,
     inquiry: Inquiry,
 }
@@ -196,7 +196,7 @@ impl Channel {
             needs_inbox: true,
             needs_another_rail: false,
             quarantined: [0; CONTROL_RAILS_MAX],
-            left: Vec::with_capacity(SHADOWS_MAX),
+            old_shadows: Vec::with_capacity(SHADOWS_MAX),
             confirmed: letters::Confirmed::default(),
             inquiry: Inquiry::default(),
         })
@@ -204,7 +204,9 @@ impl Channel {
 
     /// Memory that the channel uses besides its inbox and its shadow.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.shadow.memory_bytes() + self.left.capacity() * size_of::<Left>()
+        size_of::<Self>()
+            + self.shadow.memory_bytes()
+            + self.old_shadows.capacity() * size_of::<OldShadow>()
     }
 
     pub fn is_alive(&self) -> bool {
@@ -347,7 +349,7 @@ impl Channel {
             }
             None
         } else {
-            self.left_wrote(write.epoch)
+            self.old_shadow_wrote(write.epoch)
         };
         if !well {
             self.rail_lost(rail);

@@ -20,7 +20,7 @@ mod send;
 mod table;
 
 pub use keeper::Keeper;
-pub use perform::{ChannelId, Entrance, Event, LentInbox, Outcome, Perform};
+pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform, TrialTarget};
 
 use std::collections::VecDeque;
 use std::time::Duration;

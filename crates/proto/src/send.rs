@@ -189,14 +189,14 @@ impl SendFlow {
     pub fn inline_left(&mut self, message: MessageId) {
         let record = &mut self.records[message.index() % RECORDS];
         if record.state == State::Inline {
-            record.state = State::Left;
+            record.state = State::Sent;
         }
     }
 
     #[inline]
     fn is_done(&self, record: &Record) -> bool {
         match record.state {
-            State::Left | State::Landed { fin: true } => true,
+            State::Sent | State::Landed { fin: true } => true,
             State::Landed { fin: false } => {
                 !self.terms.needs_done() || self.peer_done.is_after(record.line)
             }
@@ -420,7 +420,7 @@ impl SendFlow {
         let at = message.index() % RECORDS;
         let record = &self.records[at];
         match record.state {
-            State::Free | State::Inline | State::Left => 0,
+            State::Free | State::Inline | State::Sent => 0,
             State::Writing(_) | State::FinPending | State::Landed { .. } => {
                 self.rails_of(at, record.len)
             }

@@ -22,7 +22,7 @@
 //! **Each poll**, the keeper's too: [`ProgressLoop::progress`](super::ProgressLoop::progress), and
 //! [`ProgressLoop::entries_freed`](super::ProgressLoop::entries_freed) is returned to the budget. Before it, while
 //! [`Peers::next_hello`] has one, insert its control address and send it; if the provider accepts it,
-//! [`Peers::greeted`]. For each two-sided message that has arrived, [`Peers::heard`]:
+//! [`Peers::hello_posted`]. For each two-sided message that has arrived, [`Peers::heard`]:
 //!
 //! | [`Heard`] | do |
 //! |---|---|
@@ -45,8 +45,7 @@
 //!    [`ProgressLoop::vacant`](super::ProgressLoop::vacant) names a slot, [`Peers::connecting`] makes the flow,
 //!    [`ProgressLoop::connect`](super::ProgressLoop::connect) puts it there. The loop sends OPEN, and repeats it after "busy";
 //! 3. then [`Flow::answer`](super::Flow::answer): `Opened`: the flow is a sender now, and connect returns its comm;
-//!    `Refused` and `Failed` are errors; for a closed listener the answer stays `Pending`. After [`COMPLAINT`] one log
-//!    line names the peer that has not answered.
+//!    `Refused` and `Failed` are errors; for a closed listener the answer stays `Pending`.
 //!
 //! A caller that gives up calls [`Flow::close`](super::Flow::close), and waits as with any close.
 //!
@@ -94,8 +93,8 @@ pub use handle::{HANDLE_ADDRESS_BYTES, Handle, HandleError, SCRATCH_BYTES};
 pub use hello::{Entries, Entry, Hello, Host, MAX_CHANNEL_BYTES, MAX_ENTRIES, MAX_HELLO_BYTES};
 pub use listener::{ClosedListeners, Listener, QUEUE, QueuedOpen, REMEMBERED, refuse};
 pub use message::Message;
-pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, COMPLAINT, Features, Opening, Outcome, Step, opened};
-pub use peers::{Greeting, Heard, Ignored, PeerId, Peers, Presence};
+pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, Features, Opening, Outcome, Step, opened};
+pub use peers::{FirstHello, Heard, Ignored, PeerId, Peers, Presence};
 pub use proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, open_words, verify};
 pub use rails::{Pair, Rails, pair};
 pub use version::{OLDEST_VERSION, OldRequest, VERSION, Versions, refuse_old, speaks_old};

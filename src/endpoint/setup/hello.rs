@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fabric::{Lock, Post};
 use proto::codec::Address;
 use proto::rails::Rail;
-use proto::setup::{Greeting, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
+use proto::setup::{FirstHello, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
 use proto::{Event, Moment};
 
 use super::super::Endpoint;
@@ -82,14 +82,15 @@ impl Endpoint {
 
     /// Sends a HELLO to each peer of which only a handle is known, where one is due.
     pub(in crate::endpoint) fn send_hellos(&mut self, now: Moment) {
-        while let Some(Greeting { peer, control, bytes, .. }) = self.executor.peers.next_hello(now)
+        while let Some(FirstHello { peer, control, bytes, .. }) =
+            self.executor.peers.next_hello(now)
         {
             let error = match self.send_hello(control.as_bytes(), &bytes) {
                 Ok(Post::Accepted) => None,
                 Ok(Post::Again | Post::Full) => return,
                 Err(error) => Some(error),
             };
-            self.executor.peers.greeted(peer, now);
+            self.executor.peers.hello_posted(peer, now);
             self.hello_posted(peer, error, now);
         }
     }

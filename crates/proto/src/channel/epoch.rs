@@ -11,7 +11,7 @@ use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
 
 /// An old shadow with writes that have not completed.
 #[derive(Clone, Copy, Debug)]
-pub struct Left {
+pub struct OldShadow {
     epoch: Epoch,
     rail: u8,
     memory: MemoryId,
@@ -75,7 +75,7 @@ impl Channel {
         self.state == State::Alive
             && rail
             && hello.lease.epoch > known
-            && self.left.len() < SHADOWS_MAX
+            && self.old_shadows.len() < SHADOWS_MAX
     }
 
     /// Continues in the inbox that `hello` lends, from this shadow. Returns the memory that is free now.
@@ -109,19 +109,19 @@ impl Channel {
         if writes == 0 {
             return Some(memory);
         }
-        self.left.push(Left { epoch: to.epoch, rail: to.rail, memory, writes });
+        self.old_shadows.push(OldShadow { epoch: to.epoch, rail: to.rail, memory, writes });
         None
     }
 
     /// A write from an old shadow has completed. Returns the shadow if that was the last one.
-    pub(super) fn left_wrote(&mut self, epoch: Epoch) -> Option<MemoryId> {
-        let index = self.left.iter().position(|left| left.epoch == epoch)?;
-        let left = &mut self.left[index];
-        left.writes -= 1;
-        if left.writes > 0 {
+    pub(super) fn old_shadow_wrote(&mut self, epoch: Epoch) -> Option<MemoryId> {
+        let index = self.old_shadows.iter().position(|old| old.epoch == epoch)?;
+        let old = &mut self.old_shadows[index];
+        old.writes -= 1;
+        if old.writes > 0 {
             return None;
         }
-        Some(self.left.swap_remove(index).memory)
+        Some(self.old_shadows.swap_remove(index).memory)
     }
 
     /// The libfabric endpoint of this rail is closed, so no write on it, ours or theirs, touches memory any more. Calls
@@ -136,8 +136,8 @@ impl Channel {
             self.shadow.writes_ended();
             self.acknowledgement.cell_written();
         }
-        while let Some(index) = self.left.iter().position(|left| left.rail == rail) {
-            free(self.left.swap_remove(index).memory);
+        while let Some(index) = self.old_shadows.iter().position(|old| old.rail == rail) {
+            free(self.old_shadows.swap_remove(index).memory);
         }
     }
 

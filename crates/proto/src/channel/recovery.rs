@@ -40,7 +40,7 @@ impl Patience {
 
 #[derive(Debug)]
 pub struct Recovery {
-    hello: Greeting,
+    hello: HelloState,
     /// The peer's HELLO requests an echo of its epoch.
     echo_pending: bool,
     /// The QUERY to answer: the packet number that it named as completed, and the rail that it came by.
@@ -73,9 +73,9 @@ pub struct Recovery {
 
 /// The state of our HELLO. `at`: when it was last sent; `wait`: after how long it is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Greeting {
+enum HelloState {
     Due,
-    Said { at: Moment, wait: Duration },
+    Sent { at: Moment, wait: Duration },
     Echoed,
 }
 
@@ -94,7 +94,7 @@ pub enum DueLetter {
 impl Recovery {
     pub fn new(now: Moment) -> Self {
         Self {
-            hello: Greeting::Due,
+            hello: HelloState::Due,
             echo_pending: false,
             status_pending: None,
             heard: now,
@@ -157,7 +157,7 @@ impl Recovery {
 
     /// A new inbox is lent.
     pub fn lent(&mut self) {
-        self.hello = Greeting::Due;
+        self.hello = HelloState::Due;
     }
 
     /// The peer has lent a new inbox: unacknowledged packets are retransmitted.
@@ -197,15 +197,15 @@ impl Recovery {
 
     /// The peer does not know our newest inbox: sends HELLO again.
     pub fn say_hello_again(&mut self) {
-        self.hello = Greeting::Due;
+        self.hello = HelloState::Due;
     }
 
     pub fn echoed(&mut self) {
-        self.hello = Greeting::Echoed;
+        self.hello = HelloState::Echoed;
     }
 
     pub fn is_echoed(&self) -> bool {
-        self.hello == Greeting::Echoed
+        self.hello == HelloState::Echoed
     }
 
     /// The peer requests an echo of its epoch, which our next HELLO carries.
@@ -250,9 +250,9 @@ impl Recovery {
     /// The letter that is due. `waits`: something is unacknowledged, or a connection waits for the peer.
     pub fn due(&self, knows_peer: bool, waits: bool, now: Moment) -> Option<DueLetter> {
         let again = match self.hello {
-            Greeting::Due => true,
-            Greeting::Said { at, wait } => now.since(at) >= wait,
-            Greeting::Echoed => false,
+            HelloState::Due => true,
+            HelloState::Sent { at, wait } => now.since(at) >= wait,
+            HelloState::Echoed => false,
         };
         if again || self.echo_pending {
             return Some(DueLetter::Hello);
@@ -298,11 +298,11 @@ impl Recovery {
             DueLetter::Hello => {
                 self.echo_pending = false;
                 let wait = match self.hello {
-                    Greeting::Echoed => return,
-                    Greeting::Due => HELLO_AGAIN,
-                    Greeting::Said { wait, .. } => (wait * 2).min(HELLO_AGAIN_MAX),
+                    HelloState::Echoed => return,
+                    HelloState::Due => HELLO_AGAIN,
+                    HelloState::Sent { wait, .. } => (wait * 2).min(HELLO_AGAIN_MAX),
                 };
-                self.hello = Greeting::Said { at: now, wait };
+                self.hello = HelloState::Sent { at: now, wait };
             }
             DueLetter::Status { .. } => {}
             DueLetter::Query => {

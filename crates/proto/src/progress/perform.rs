@@ -49,7 +49,7 @@ pub enum Event<E> {
 
 /// The address of one of our data rails, and the target of a trial on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entrance {
+pub struct TrialTarget {
     pub address: Address,
     /// A few bytes that are never read: their address, as peers use it, and their key.
     pub target: u64,
@@ -128,7 +128,7 @@ pub trait Perform<C: Connection>: Shadows {
     fn open_rail(&mut self, local: u8) -> Option<bool>;
 
     /// The current address of one of our data rails.
-    fn entrance(&mut self, local: u8) -> Option<Entrance>;
+    fn trial_target(&mut self, local: u8) -> Option<TrialTarget>;
 
     /// The key of a region on one of our data rails, after [`open_rail`](Self::open_rail); 0 for a region without one.
     fn key_of(&mut self, local: u8, region: u32) -> u64;

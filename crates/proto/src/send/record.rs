@@ -1,7 +1,7 @@
 //! The sender's record of a message until it is done: its source, its line, and the progress of its parts.
 //!
 //! ```text
-//!  Free ─┬─▶ Inline ── its packet needs no help any more ─────────────▶ Left ──────┐
+//!  Free ─┬─▶ Inline ── its packet needs no help any more ─────────────▶ Sent ──────┐
 //!        └─▶ Writing ─┬─ the last part has completed ─────────────────▶ Landed ────┼─ poll ─▶ Free
 //!                     └─ the last part was delivered ─▶ FinPending ─ FIN ─▶ Landed ───┘
 //! ```
@@ -26,7 +26,7 @@ pub(super) struct Record {
 pub(super) enum State {
     Free,
     Inline,
-    Left,
+    Sent,
     Writing(Writing),
     FinPending,
     Landed { fin: bool },

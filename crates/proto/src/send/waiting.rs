@@ -37,7 +37,7 @@ impl SendFlow {
     fn record_waits_for(&self, at: usize) -> WaitsFor {
         let record = &self.records[at];
         match record.state {
-            State::Free | State::Left => WaitsFor::Nothing,
+            State::Free | State::Sent => WaitsFor::Nothing,
             State::Inline | State::FinPending => WaitsFor::Room,
             State::Writing(writing) => {
                 let part = low8(u64::from(writing.completed.trailing_ones()));

@@ -1,9 +1,9 @@
 //! The handshake with one peer of an endpoint, and the contents of each HELLO to it.
 //!
 //! ```text
-//!  connect ──▶ Greeting: HELLO without a letter, repeated ──┐        (until the channel is made: each may find no memory)
-//!                                                           ├─ a proven HELLO ──▶ Met ── a channel is made ──▶ joined
-//!              (nothing known) ─────────────────────────────┘                     its letters travel in HELLOs
+//!  connect ──▶ HELLO without a letter, repeated ──┐        (until the channel is made: each may find no memory)
+//!                                                 ├─ a proven HELLO ──▶ Met ── a channel is made ──▶ joined
+//!              (nothing known) ───────────────────┘                     its letters travel in HELLOs
 //! ```
 //!
 //! A peer that was met is kept as long as the endpoint lives, also after its channel has ended, so that a late HELLO
@@ -43,9 +43,9 @@ struct Voucher {
 
 /// The HELLOs to a peer of which only a handle is known.
 #[derive(Clone, Debug)]
-struct Greeting {
+struct FirstHellos {
     handle: Handle,
-    said: Option<Moment>,
+    posted: Option<Moment>,
     wait: Duration,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Meeting {
     nonce: u64,
     pub(super) key: u64,
     vouchers: VecDeque<Voucher>,
-    greeting: Option<Greeting>,
+    hellos: Option<FirstHellos>,
     met: Option<Met>,
     pub(super) channel: Option<ChannelId>,
 }
@@ -73,16 +73,16 @@ pub(super) struct Meeting {
 impl Meeting {
     pub(super) fn new(peer: EndpointId, half: Half, nonce: u64, key: u64) -> Self {
         let vouchers = VecDeque::with_capacity(MAX_ENTRIES);
-        let (greeting, met, channel) = (None, None, None);
-        Self { peer, half, nonce: nonce.max(1), key, vouchers, greeting, met, channel }
+        let (hellos, met, channel) = (None, None, None);
+        Self { peer, half, nonce: nonce.max(1), key, vouchers, hellos, met, channel }
     }
 
     /// `connect` got a handle of this peer.
     pub(super) fn given(&mut self, handle: &Handle) {
         self.vouch(handle.listener, Role::Connects, handle.secret);
-        if self.channel.is_none() && self.greeting.is_none() {
-            let greeting = Greeting { handle: *handle, said: None, wait: HELLO_AGAIN };
-            self.greeting = Some(greeting);
+        if self.channel.is_none() && self.hellos.is_none() {
+            let hellos = FirstHellos { handle: *handle, posted: None, wait: HELLO_AGAIN };
+            self.hellos = Some(hellos);
         }
     }
 
@@ -152,7 +152,7 @@ impl Meeting {
     /// The peer's channel is made. It sends HELLOs from now on.
     pub(super) fn join(&mut self, channel: ChannelId) {
         self.channel = Some(channel);
-        self.greeting = None;
+        self.hellos = None;
     }
 
     pub(super) fn met(&self) -> Option<&Met> {
@@ -178,17 +178,17 @@ impl Meeting {
 
     /// The control address of the handle, and its format, if a HELLO is due to it now.
     pub(super) fn is_due(&self, now: Moment) -> Option<(Bounded<48>, u32)> {
-        let greeting = self.greeting.as_ref()?;
-        let due = greeting.said.is_none_or(|said| now.since(said) >= greeting.wait);
-        due.then_some((greeting.handle.control, greeting.handle.address_format))
+        let hellos = self.hellos.as_ref()?;
+        let due = hellos.posted.is_none_or(|posted| now.since(posted) >= hellos.wait);
+        due.then_some((hellos.handle.control, hellos.handle.address_format))
     }
 
     /// The HELLO was posted.
-    pub(super) fn said(&mut self, now: Moment) {
-        if let Some(greeting) = &mut self.greeting
-            && greeting.said.replace(now).is_some()
+    pub(super) fn hello_posted(&mut self, now: Moment) {
+        if let Some(hellos) = &mut self.hellos
+            && hellos.posted.replace(now).is_some()
         {
-            greeting.wait = (2 * greeting.wait).min(HELLO_AGAIN_MAX);
+            hellos.wait = (2 * hellos.wait).min(HELLO_AGAIN_MAX);
         }
     }
 

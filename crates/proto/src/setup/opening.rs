@@ -19,8 +19,6 @@ use crate::limits::MAX_GROUP;
 /// Back-off after "busy": initial value and maximum. It doubles each time.
 pub const BUSY_WAIT: Duration = Duration::from_millis(1);
 pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(100);
-/// After so long without an answer a log line names the peer.
-pub const COMPLAINT: Duration = Duration::from_secs(30);
 
 /// How a side can send or receive on a connection, in addition to its endpoint's capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,19 +99,16 @@ pub struct Opening {
     features: Features,
     state: State,
     busy_wait: Duration,
-    began: Option<Moment>,
-    complained: bool,
 }
 
 impl Opening {
     pub fn new(from: Name, listener: ListenerId, secret: Secret, features: Features) -> Self {
         let (state, busy_wait) = (State::ToOpen, BUSY_WAIT);
-        Self { from, listener, secret, features, state, busy_wait, began: None, complained: false }
+        Self { from, listener, secret, features, state, busy_wait }
     }
 
     /// The next step. `met`: both nonces of the channel are known.
     pub fn step(&mut self, met: bool, now: Moment) -> Step {
-        self.began.get_or_insert(now);
         match self.state {
             State::Waiting { until } if now >= until => self.state = State::ToOpen,
             State::Opened(opened) => {
@@ -192,15 +187,6 @@ impl Opening {
             why => State::Refused(why),
         };
         true
-    }
-
-    /// Whether to log now that no answer came: true once.
-    pub fn complains(&mut self, now: Moment) -> bool {
-        let waits = !matches!(self.state, State::Opened(_) | State::Refused(_) | State::Over);
-        let long = self.began.is_some_and(|began| now.since(began) >= COMPLAINT);
-        let complains = waits && long && !self.complained;
-        self.complained |= complains;
-        complains
     }
 
     /// Our name for this connection, which the peer's frames carry.
@@ -334,16 +320,5 @@ mod tests {
         let open = opening().open(NONCES, &Mixing);
         assert_eq!(opened(&open, name(9), single, 0).group_max, 1);
         assert_eq!(opened(&open, name(9), groups, 0).group_max, 8);
-    }
-
-    #[test]
-    fn a_connect_without_an_answer_is_logged_once_after_half_a_minute() {
-        let mut opening = asked();
-        assert!(!opening.complains(at(29_999)));
-        assert!(opening.complains(at(30_000)));
-        assert!(!opening.complains(at(90_000)));
-        let mut answered = asked();
-        assert!(answered.opened(&answer(&answered)));
-        assert!(!answered.complains(at(90_000)));
     }
 }

@@ -47,7 +47,7 @@ pub struct Presence {
 
 /// A HELLO to send to a peer that is not met yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Greeting {
+pub struct FirstHello {
     pub peer: PeerId,
     /// The control address in the peer's handle, and its format.
     pub control: Bounded<HANDLE_ADDRESS_BYTES>,
@@ -176,21 +176,21 @@ impl<P: Prove> Peers<P> {
         self.meetings.iter().find(|meeting| meeting.channel == Some(channel))
     }
 
-    /// A HELLO that is due to a peer that is not met. It is returned again until [`greeted`](Self::greeted).
-    pub fn next_hello(&self, now: Moment) -> Option<Greeting> {
+    /// A HELLO that is due to a peer that is not met. It is returned again until [`hello_posted`](Self::hello_posted).
+    pub fn next_hello(&self, now: Moment) -> Option<FirstHello> {
         let due = |(index, meeting): (usize, &Meeting)| {
             let (control, address_format) = meeting.is_due(now)?;
             let hello = meeting.hello(&self.us, None, &self.prove);
             let bytes = hello.encode().ok()?;
-            Some(Greeting { peer: PeerId(count32(index)), control, address_format, bytes })
+            Some(FirstHello { peer: PeerId(count32(index)), control, address_format, bytes })
         };
         self.meetings.iter().enumerate().find_map(due)
     }
 
     /// The HELLO of [`next_hello`](Self::next_hello) was posted.
-    pub fn greeted(&mut self, peer: PeerId, now: Moment) {
+    pub fn hello_posted(&mut self, peer: PeerId, now: Moment) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
-            meeting.said(now);
+            meeting.hello_posted(now);
         }
     }
 

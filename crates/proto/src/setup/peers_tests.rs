@@ -61,13 +61,13 @@ impl End {
     }
 
     /// The HELLO that is due.
-    fn greets(&mut self) -> Vec<u8> {
+    fn first_hello(&mut self) -> Vec<u8> {
         self.peers.next_hello(NOW).expect("a HELLO is due").bytes
     }
 
-    fn meet_and_greet(&mut self, handle: &Handle) -> Vec<u8> {
+    fn meet_and_send(&mut self, handle: &Handle) -> Vec<u8> {
         self.meet(handle);
-        self.greets()
+        self.first_hello()
     }
 
     /// Makes the channel, and returns the HELLO that lends its first inbox.
@@ -99,11 +99,11 @@ fn a_handle_and_two_hellos_make_a_channel_on_both_sides() {
     let handle = other.listen();
     let there = one.meet(&handle);
     assert_eq!(one.meet(&handle), there, "requested again");
-    let greeting = one.greets();
-    let Heard::Meets { peer: here, letter: None } = other.hears(&greeting) else { panic!() };
-    assert_eq!(other.hears(&greeting), Heard::Meets { peer: here, letter: None }, "until it joins");
+    let hello = one.first_hello();
+    let Heard::Meets { peer: here, letter: None } = other.hears(&hello) else { panic!() };
+    assert_eq!(other.hears(&hello), Heard::Meets { peer: here, letter: None }, "until it joins");
     let answer = other.joins(here, 5, 0);
-    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Known));
+    assert_eq!(other.hears(&hello), Heard::Nothing(Ignored::Known));
     let heard = one.hears(&answer);
     assert_eq!(heard, Heard::Meets { peer: there, letter: Some(lending(0)) });
     assert!(
@@ -125,7 +125,7 @@ fn hellos_that_cross_make_one_channel() {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let (to_one, to_other) = (one.listen(), other.listen());
     let (there, here) = (one.meet(&to_other), other.meet(&to_one));
-    let (a, b) = (one.greets(), other.greets());
+    let (a, b) = (one.first_hello(), other.first_hello());
     assert_eq!(one.hears(&b), Heard::Meets { peer: there, letter: None });
     assert_eq!(other.hears(&a), Heard::Meets { peer: here, letter: None });
     let (a, b) = (one.joins(there, 0, 0), other.joins(here, 0, 0));
@@ -144,7 +144,7 @@ fn hellos_that_cross_are_proven_however_many_connects_are_pending() {
     let to_other: Vec<_> = (0..64).map(|_| other.listen()).collect();
     let there = to_other.iter().map(|handle| one.meet(handle)).last().unwrap();
     let here = to_one.iter().map(|handle| other.meet(handle)).last().unwrap();
-    let (a, b) = (one.greets(), other.greets());
+    let (a, b) = (one.first_hello(), other.first_hello());
     assert_eq!(one.hears(&b), Heard::Meets { peer: there, letter: None });
     assert_eq!(other.hears(&a), Heard::Meets { peer: here, letter: None });
     let (a, b) = (one.joins(there, 0, 0), other.joins(here, 0, 0));
@@ -161,8 +161,8 @@ fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let handle = other.listen();
     let there = one.meet(&handle);
-    let greeting = one.greets();
-    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    let hello = one.first_hello();
+    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
     let answer = other.joins(here, 5, 0);
     one.hears(&answer);
     let _closed = other.peers.close(handle.listener).count();
@@ -173,7 +173,7 @@ fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
     let later = one.joins(there, 6, 0);
     let expected = Heard::Letter { channel: ChannelId(5), letter: lending(0), proven: true };
     assert_eq!(other.hears(&later), expected);
-    let stranger = End::new(3).meet_and_greet(&handle);
+    let stranger = End::new(3).meet_and_send(&handle);
     assert_eq!(other.hears(&stranger), Heard::Nothing(Ignored::Unproven));
 }
 
@@ -182,8 +182,8 @@ fn an_endpoint_that_meets_itself_is_two_peers() {
     let mut end = End::new(1);
     let handle = end.listen();
     let first = end.meet(&handle);
-    let greeting = end.greets();
-    let Heard::Meets { peer: second, letter: None } = end.hears(&greeting) else { panic!() };
+    let hello = end.first_hello();
+    let Heard::Meets { peer: second, letter: None } = end.hears(&hello) else { panic!() };
     assert_ne!(first, second);
     let answer = end.joins(second, 1, 0);
     let heard = end.hears(&answer);
@@ -202,11 +202,11 @@ fn a_hello_is_repeated_with_back_off_until_the_peer_is_met() {
     let mut said = Vec::new();
     for millis in 0..3000 {
         let now = Moment::from_nanos(millis * 1_000_000);
-        if let Some(greeting) = end.peers.next_hello(now) {
-            assert_eq!(greeting.control.as_bytes(), [9; 16]);
+        if let Some(hello) = end.peers.next_hello(now) {
+            assert_eq!(hello.control.as_bytes(), [9; 16]);
             // A refused post is due again at once.
             assert!(end.peers.next_hello(now).is_some());
-            end.peers.greeted(greeting.peer, now);
+            end.peers.hello_posted(hello.peer, now);
             said.push(millis);
         }
     }
@@ -223,8 +223,8 @@ fn a_peer_without_a_secret_of_ours_makes_no_channel_and_is_not_remembered() {
     for wrong in [forged, unknown, elsewhere] {
         let mut one = End::new(1);
         one.meet(&wrong);
-        let greeting = one.greets();
-        assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Unproven));
+        let hello = one.first_hello();
+        assert_eq!(other.hears(&hello), Heard::Nothing(Ignored::Unproven));
         assert!(other.peers.meetings.is_empty());
     }
     assert!(matches!(other.hears(&[1; 99]), Heard::Nothing(Ignored::Bytes(_))));
@@ -235,13 +235,13 @@ fn a_peer_is_held_to_its_first_nonce_and_lends_nothing_before_it_knows_ours() {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let handle = other.listen();
     one.meet(&handle);
-    let greeting = one.greets();
-    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    let hello = one.first_hello();
+    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
     other.joins(here, 5, 0);
     let mut again = End { seed: 555, ..End::new(1) };
     again.meet(&handle);
-    let greeting = again.greets();
-    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Unproven), "another nonce");
+    let hello = again.first_hello();
+    assert_eq!(other.hears(&hello), Heard::Nothing(Ignored::Unproven), "another nonce");
     // The right nonce, and an inbox, although the peer has never seen our nonce.
     let meeting = &one.peers.meetings[0];
     let bold = meeting.hello(&one.peers.us, Some(&lending(0)), &Mixing).encode().unwrap();
@@ -253,13 +253,13 @@ fn a_late_hello_makes_no_second_channel_after_the_first_has_ended() {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let handle = other.listen();
     one.meet(&handle);
-    let greeting = one.greets();
-    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    let hello = one.first_hello();
+    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
     other.joins(here, 5, 0);
     other.peers.ended(ChannelId(5));
-    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Known));
+    assert_eq!(other.hears(&hello), Heard::Nothing(Ignored::Known));
     assert_eq!(other.peers.close(handle.listener).count(), 0);
-    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Known));
+    assert_eq!(other.hears(&hello), Heard::Nothing(Ignored::Known));
 }
 
 #[test]
@@ -268,8 +268,8 @@ fn ends_without_a_common_rail_do_not_meet() {
     one.peers.us = presence(1, "g");
     let handle = other.listen();
     one.meet(&handle);
-    let greeting = one.greets();
-    assert!(matches!(other.hears(&greeting), Heard::Nothing(Ignored::NoRail(_))));
+    let hello = one.first_hello();
+    assert!(matches!(other.hears(&hello), Heard::Nothing(Ignored::NoRail(_))));
 }
 
 /// Two ends whose channel is made: 6 at the one, 5 at the other.
@@ -277,8 +277,8 @@ fn met() -> (End, End, Handle, PeerId) {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let handle = other.listen();
     let there = one.meet(&handle);
-    let greeting = one.greets();
-    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    let hello = one.first_hello();
+    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
     let answer = other.joins(here, 5, 0);
     one.hears(&answer);
     one.joins(there, 6, 0);

@@ -8,7 +8,7 @@ use proto::codec::Address;
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::Letter;
 use proto::packet::Ring;
-use proto::progress::Entrance;
+use proto::progress::TrialTarget;
 use proto::receive::Place;
 use proto::setup::{PeerId, Peers, Proof, Prove, Rails, Secret};
 use proto::{
@@ -426,8 +426,8 @@ impl Data for Flows {
         trials::open(wire, node, local)
     }
 
-    fn entrance(wire: &mut Wire<Self>, node: usize, local: u8) -> Option<Entrance> {
-        Some(trials::entrance(wire, node, local))
+    fn trial_target(wire: &mut Wire<Self>, node: usize, local: u8) -> Option<TrialTarget> {
+        Some(trials::trial_target(wire, node, local))
     }
 
     fn key_of(wire: &mut Wire<Self>, node: usize, local: u8, region: u32) -> u64 {

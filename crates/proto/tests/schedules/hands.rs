@@ -9,7 +9,7 @@ use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::Ring;
-use proto::progress::{Entrance, LentInbox};
+use proto::progress::{LentInbox, TrialTarget};
 use proto::{Account, Cause, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
 
 use crate::faults::Fault;
@@ -78,7 +78,7 @@ pub(crate) trait Data: fmt::Debug + Sized {
     }
 
     /// The address of a node's data rail.
-    fn entrance(_: &mut Wire<Self>, _node: usize, _local: u8) -> Option<Entrance> {
+    fn trial_target(_: &mut Wire<Self>, _node: usize, _local: u8) -> Option<TrialTarget> {
         None
     }
 
@@ -372,8 +372,8 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         D::open_data(self.wire, self.node, local)
     }
 
-    fn entrance(&mut self, local: u8) -> Option<Entrance> {
-        D::entrance(self.wire, self.node, local)
+    fn trial_target(&mut self, local: u8) -> Option<TrialTarget> {
+        D::trial_target(self.wire, self.node, local)
     }
 
     fn key_of(&mut self, local: u8, region: u32) -> u64 {

@@ -404,17 +404,17 @@ impl World {
     /// Two-sided messages out and in, as the plugin handles them before each poll.
     fn mail(&mut self, node: usize) {
         let now = self.moment();
-        while let Some(greeting) = self.wire.data.peers[node].next_hello(now) {
+        while let Some(hello) = self.wire.data.peers[node].next_hello(now) {
             if self.wire.refuses(Fault::RefusedLetter) {
                 break;
             }
-            self.wire.data.peers[node].greeted(greeting.peer, now);
+            self.wire.data.peers[node].hello_posted(hello.peer, now);
             self.wire.faults.fire(Fault::HelloSaid);
-            let bytes = greeting.control.as_bytes();
+            let bytes = hello.control.as_bytes();
             let (to, link) = (usize::from(bytes[0]), bytes[1]);
             let held_until = self.wire.holds(Fault::LateLetter);
             if !self.wire.loses(Fault::LostLetter) {
-                let content = Content::Bytes { to, bytes: greeting.bytes };
+                let content = Content::Bytes { to, bytes: hello.bytes };
                 self.wire.mail.push(Mail { node, channel: None, link, content, held_until });
             }
         }

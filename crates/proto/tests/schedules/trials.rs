@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proto::codec::Address;
 use proto::frame::Offer;
-use proto::progress::Entrance;
+use proto::progress::TrialTarget;
 use proto::{ChannelId, Event};
 
 use crate::data::{Death, Flows};
@@ -121,13 +121,13 @@ pub(crate) fn open(wire: &mut Wire<Flows>, node: usize, local: u8) -> Option<boo
     Some(wire.data.returns.new_keys)
 }
 
-pub(crate) fn entrance(wire: &mut Wire<Flows>, node: usize, local: u8) -> Entrance {
+pub(crate) fn trial_target(wire: &mut Wire<Flows>, node: usize, local: u8) -> TrialTarget {
     let link = wire.data.order[node][usize::from(local)];
     let closed = wire.data.is_closed(node, link);
     wire.law(!closed, "a closed data rail is offered");
     let incarnation = wire.data.returns.incarnation(node, link);
     let address = Address::new(&[node as u8, link, incarnation]).unwrap();
-    Entrance { address, target: u64::MAX, key: incarnation.into() }
+    TrialTarget { address, target: u64::MAX, key: incarnation.into() }
 }
 
 pub(crate) fn reach(

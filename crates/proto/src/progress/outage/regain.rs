@@ -23,7 +23,7 @@ use crate::frame::{Frame, Offer, RailNote, RailState};
 use crate::ids::{Moment, Name};
 use crate::line::Line;
 use crate::memory::MemoryId;
-use crate::progress::perform::{ChannelId, Entrance, Perform};
+use crate::progress::perform::{ChannelId, Perform, TrialTarget};
 use crate::rest::Rest;
 
 /// The progress of a lost rail's return.
@@ -149,9 +149,9 @@ impl Regain {
     ) {
         let Stage::Trying(trying) = &mut self.stage else { return };
         if !trying.offered
-            && let Some(entrance) = perform.entrance(channel.local_rail(rail))
+            && let Some(trial) = perform.trial_target(channel.local_rail(rail))
         {
-            let Entrance { address, target, key } = entrance;
+            let TrialTarget { address, target, key } = trial;
             let round = self.round;
             let channel_number = crate::bits::low16(id.0.into());
             let frame =
