@@ -66,13 +66,16 @@ impl Endpoint {
         }
         self.ownership.remove(id);
         self.executor.regions.hide(id.slot());
+        if !self.is_posted(id) && self.naming(id).is_empty() {
+            return self.close_region(id);
+        }
+        self.deregistering.push(Deregistering { id, until, failure: None });
         for _ in 0..LAST_POLLS {
             if !self.is_touched(id) {
-                return self.close_region(id);
+                break;
             }
             self.progress();
         }
-        self.deregistering.push(Deregistering { id, until, failure: None });
         self.give_up_region(id, Give::Receives);
         self.poll_deregister(id)
     }
@@ -109,23 +112,45 @@ impl Endpoint {
 
     /// Whether an operation of ours or of a peer may touch the memory.
     fn is_touched(&self, id: ObjectId) -> bool {
+        self.is_posted(id) || !self.touching(id).is_empty()
+    }
+
+    /// Whether an operation of ours that was posted may touch the memory.
+    fn is_posted(&self, id: ObjectId) -> bool {
         let Some(region) = self.region_of(id) else { return false };
         // Another handle keeps the same registration open.
         let shared = self.cache.is_shared(region);
-        let posted = !shared && region.is_used(&self.executor.nics);
-        posted || self.reads_from(region) || !self.touching(id).is_empty()
+        !shared && region.is_used(&self.executor.nics) || self.reads_from(region)
     }
 
-    /// The connections whose messages use this id's memory.
+    /// The connections whose messages touch this id's memory.
     fn touching(&self, id: ObjectId) -> Vec<Slot> {
+        self.connections(
+            |flow, region| match flow {
+                Flow::Send(flow) => flow.feeds_from(region),
+                Flow::Receive(flow) => flow.exposes(region),
+                Flow::Connecting(_) => false,
+            },
+            id,
+        )
+    }
+
+    /// The connections that have messages in this id's memory, also receives that no advert has lent yet.
+    fn naming(&self, id: ObjectId) -> Vec<Slot> {
+        self.connections(
+            |flow, region| match flow {
+                Flow::Send(flow) => flow.feeds_from(region),
+                Flow::Receive(flow) => flow.fills(region),
+                Flow::Connecting(_) => false,
+            },
+            id,
+        )
+    }
+
+    fn connections(&self, has: impl Fn(&Flow, u32) -> bool, id: ObjectId) -> Vec<Slot> {
         let name = name_of(id.slot(), id.generation());
-        let touches = |flow: &Flow| match (flow.sender(), flow.receiver()) {
-            (Some(flow), _) => flow.feeds_from(name),
-            (_, Some(flow)) => flow.exposes(name),
-            _ => false,
-        };
         let all = self.comms.iter().map(|(slot, _)| slot);
-        all.filter(|slot| self.core.connection(*slot).is_some_and(touches)).collect()
+        all.filter(|slot| self.core.connection(*slot).is_some_and(|flow| has(flow, name))).collect()
     }
 
     /// Cancels the tagged receives that are posted for peers that have ended. Receives for other peers stay posted: a message that found no
@@ -156,21 +181,19 @@ impl Endpoint {
 
     /// Whether only connections to peers that have ended, as far as this side can see, may touch the memory, and no operation of ours.
     fn only_ended_peers_touch(&self, id: ObjectId) -> bool {
-        let Some(region) = self.region_of(id) else { return true };
-        let used = !self.cache.is_shared(region) && region.is_used(&self.executor.nics);
         let now = self.now();
         let is_dead = |slot: &Slot| {
             let (channel, _) = self.executor.connections[slot.index()];
             self.executor.peer(channel).is_none_or(|peer| peer.is_gone(now))
         };
-        !used && !self.reads_from(region) && self.touching(id).iter().all(is_dead)
+        !self.is_posted(id) && self.touching(id).iter().all(is_dead)
     }
 
     /// Withdraws the receives into this memory, or gives up the sends from it that are not posted yet.
     fn give_up_region(&mut self, id: ObjectId, what: Give) {
         let name = name_of(id.slot(), id.generation());
         let now = self.now();
-        for slot in self.touching(id) {
+        for slot in self.naming(id) {
             self.core.with(&mut self.executor, slot, now, |flow, _| match (what, flow) {
                 (Give::Receives, Flow::Receive(flow)) => flow.withdraw(),
                 (Give::Sends, Flow::Send(flow)) => flow.give_up_region(name),

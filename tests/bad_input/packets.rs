@@ -148,11 +148,29 @@ fn a_peer_that_wipes_the_inbox_that_it_was_lent_frees_no_memory_that_adverts_len
         let (peer, comm) = Door::open(net, context).connected();
         let memory = Memory::new(net, comm);
         let posted = net.irecv(comm, memory.slot(0), 8192, 0, memory.region).expect("irecv");
-        assert!(posted.is_some(), "the window has room");
+        let request = posted.expect("the window has room");
+        // The poll sends the advert.
+        assert!(net.test(request).expect("it is posted").is_none());
         peer.wipe();
         let error =
             net.deregister(comm, memory.region).expect_err("the peer may still write there");
         assert!(error.said.iter().any(|line| line.contains("stay registered")), "{error:?}");
+        net.close_recv(comm).expect("close");
+        net.finalize(context).expect("finalize");
+    });
+}
+
+/// Adverts leave with a later poll: one of memory that was deregistered before must not.
+fn a_receive_that_no_advert_lends_yet_ends_with_its_memory() {
+    play(ONE_RAIL, BOUND, |part| {
+        let (net, context) = open(part);
+        let (_peer, comm) = Door::open(net, context).connected();
+        let memory = Memory::new(net, comm);
+        let posted = net.irecv(comm, memory.slot(0), 8192, 0, memory.region).expect("irecv");
+        let request = posted.expect("the window has room");
+        net.deregister(comm, memory.region).expect("nobody knows of the memory");
+        let failed = net.test(request).expect_err("its memory is gone");
+        assert!(failed.said.iter().any(|line| line.contains("deregistered")), "{failed:?}");
         net.close_recv(comm).expect("close");
         net.finalize(context).expect("finalize");
     });
@@ -163,6 +181,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(forged_packets_fail_their_connection_with_the_cause_or_are_dropped)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
         Test::new(a_peer_that_wipes_the_inbox_that_it_was_lent_frees_no_memory_that_adverts_lend)
+            .needs(not_over("shm", "shm dies of a peer that was never there")),
+        Test::new(a_receive_that_no_advert_lends_yet_ends_with_its_memory)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
     ]
 }

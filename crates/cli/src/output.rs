@@ -31,7 +31,8 @@ pub(crate) fn text(text: impl fmt::Display) {
     let _ = write!(out(), "{text}");
 }
 
-/// Writes one sentence to standard error.
+/// Writes one sentence to standard error, by one write, since ranks share the terminal.
 pub(crate) fn print_error(what: impl fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "ironrail: {what}");
+    let line = format!("ironrail: {what}\n");
+    let _ = io::stderr().write_all(line.as_bytes());
 }

@@ -288,8 +288,7 @@ fn behaviours_are_chosen_by_id() {
 
 #[test]
 fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
-    for wrong in ["", "--net x --abi 5", "--net x --abi old", "--net x --only nothing", "--nothing"]
-    {
+    for wrong in ["--net x --abi 5", "--net x --abi old", "--net x --only nothing", "--nothing"] {
         let (code, _, errors) = ended(conform(wrong));
         assert_eq!(code, 2, "{wrong}: {errors}");
         assert!(!errors.is_empty());

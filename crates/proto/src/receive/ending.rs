@@ -133,14 +133,16 @@ impl ReceiveFlow {
         self.unreachable || self.sent.is_some_and(all)
     }
 
-    /// Whether this region may still be written to: by the sender, or by a copy out of parking.
-    pub fn exposes(&self, region: u32) -> bool {
+    /// Whether an incomplete receive is posted into this region, advertised or not.
+    pub fn fills(&self, region: u32) -> bool {
         let all = 0..self.next.distance(self.oldest());
         let mut slots = all.map(|ahead| self.slot(self.oldest().plus(ahead)));
-        if !slots.any(|slot| slot.is_open() && slot.target.region == region) {
-            return false;
-        }
-        self.copies > 0 || self.exposed() > 0
+        slots.any(|slot| slot.is_open() && slot.target.region == region)
+    }
+
+    /// Whether this region may still be written to: by the sender, or by a copy out of parking.
+    pub fn exposes(&self, region: u32) -> bool {
+        self.fills(region) && (self.copies > 0 || self.exposed() > 0)
     }
 
     /// How many lines the sender may still write to. Until it is 0, their memory must stay registered.
