@@ -162,7 +162,7 @@ impl RawId {
         }
     }
 
-    /// `family` has kind and endpoint.
+    /// `family` is the bits of the kind and of the endpoint.
     pub(crate) const fn of(family: u64, generation: u16, slot: u16) -> Self {
         Self(family | (generation as u64) << 32 | (slot as u64) << 16)
     }

@@ -99,7 +99,7 @@ impl Endpoint {
         self.return_channel_entries(channel);
     }
 
-    /// Returns the completion queue credits of a failed channel's receives, so that others need not wait until NCCL closes its comms.
+    /// Returns the completion queue entries of a failed channel's receives to the budget: other receives need not wait until NCCL closes.
     #[cold]
     fn return_channel_entries(&mut self, channel: ChannelId) {
         let Self { comms, core, budget, .. } = self;

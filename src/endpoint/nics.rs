@@ -1,5 +1,5 @@
-//! The NICs of one endpoint: each has a data rail, the first four also a control rail, each rail with its own completion queue
-//! (docs/decisions/0007-a-queue-for-control.md).
+//! The NICs of one endpoint: each has a data rail, the first ones (`MAX_CONTROL_RAILS` at most) also a control rail, each rail with its own
+//! completion queue (docs/decisions/0007-a-queue-for-control.md).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use fabric::{FabricError, PeerAddress};
 
 use super::letter_buffers::LetterBuffers;
 
-/// Operations in flight on one NIC at most. Past that posts are refused, and `isend` returns NULL.
+/// Operations in flight on one NIC at most. Past that posts are refused, and repeated by later polls.
 pub(crate) const OPERATIONS: u16 = 1024;
 
 /// Tagged receives of connections that may be posted in addition, with SENDRECV. Further ones wait.

@@ -27,7 +27,7 @@ pub(crate) fn explain() -> String {
 
 const FORMAT: &str = "ironrail-explain/1";
 
-/// The user's NCCL_PROTO, before the start.
+/// The user's NCCL_PROTO, as it was before the plugin set it.
 fn protocols(plugin: &'static Plugin) -> Option<&'static str> {
     plugin.settings.protocols()
 }

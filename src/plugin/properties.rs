@@ -87,7 +87,7 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         regions_are_global: plan.regions_are_global(),
         max_point_to_point_bytes: match plan.protocol {
             Protocol::Rdma => BYTES_MAX,
-            // A message is not split.
+            // A message is one tagged send on one rail.
             Protocol::Sendrecv => plan.rails.iter().map(largest).min().unwrap_or(BYTES_MAX),
         },
         max_collective_bytes: BYTES_MAX,
@@ -97,7 +97,7 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
     }
 }
 
-/// The longest message of a rail.
+/// The longest message that one operation of a rail can carry.
 fn largest(rail: &RailPlan) -> usize {
     usize::try_from(rail.info.max_message()).unwrap_or(usize::MAX).min(BYTES_MAX)
 }

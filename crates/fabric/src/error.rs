@@ -55,7 +55,7 @@ pub enum Reason {
     TableFull,
     /// Operations in flight use the region. libfabric was not called.
     InUse,
-    /// The probe's write to the own endpoint failed.
+    /// The probe's write to its own endpoint failed.
     SelfWrite,
 }
 
@@ -69,10 +69,10 @@ impl FabricError {
     /// Operations in flight use the region.
     pub const IN_USE: Self =
         Self { call: Call::fi_close, code: -sys::FI_EBUSY, reason: Reason::InUse };
-    /// A write to itself has failed.
+    /// The probe's write to its own endpoint has failed.
     pub const SELF_WRITE_FAILED: Self =
         Self { call: Call::fi_write, code: -sys::FI_EIO, reason: Reason::SelfWrite };
-    /// A write to itself has not completed.
+    /// The probe's write to its own endpoint has not completed.
     pub const SELF_WRITE_SILENT: Self =
         Self { call: Call::fi_write, code: -sys::FI_ETIMEDOUT, reason: Reason::SelfWrite };
 

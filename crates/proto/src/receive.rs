@@ -101,7 +101,7 @@ pub struct ReceiveFlow {
     flush_to: Line,
     /// Adverts of lines before this one are not lazy.
     prompt_to: Line,
-    /// Of lines before this one without an advert, the sender learns only by DONE.
+    /// Lines before this one may have no advert: the sender learns of these only by DONE.
     omitted_to: Line,
     /// The newest line that a message without an advert has filled.
     newest_unadvertised: Line,
@@ -112,12 +112,12 @@ pub struct ReceiveFlow {
     /// Credit to return: cost and count of complete messages that came without an advert.
     unreported: u32,
     unreported_messages: u32,
-    /// The same of those before `done`, which the next DONE returns.
+    /// The part of it for lines before `done`, which the next DONE returns.
     passed: u32,
     passed_messages: u32,
     /// A bit per class of lengths: set if the last message into such a receive came inline.
     inline_classes: u64,
-    /// The size of the newest message, and how many bytes keep the rails busy for as long as an advert takes.
+    /// The size of the newest message, and how many bytes keep the rails busy while an advert travels.
     recent: u64,
     busy_bytes: u64,
     parked: ParkedList,
@@ -195,7 +195,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// Sets how many bytes keep the rails busy for longer than an advert takes: beyond it, more adverts are collected
+    /// Sets how many bytes keep the rails busy while an advert travels: with more outstanding, more adverts are collected
     /// for one packet.
     pub fn set_busy_bytes(&mut self, bytes: u64) {
         self.busy_bytes = bytes;
@@ -369,7 +369,8 @@ impl ReceiveFlow {
         self.open_lines() > 0
     }
 
-    /// The first message without an advert that was truncated to its receive. Others are known to the sender.
+    /// The first message without an advert that was truncated to its receive. With an advert the sender truncates, and
+    /// reports it.
     #[inline]
     pub const fn cut(&self) -> Option<Cut> {
         self.cut

@@ -66,7 +66,7 @@ macro_rules! hold {
 }
 pub(super) use hold;
 
-/// The surroundings of a behaviour.
+/// What a behaviour runs with: the plugin, its role, the other process, limits.
 #[derive(Debug)]
 pub(super) struct Case {
     plugin: String,
@@ -231,7 +231,7 @@ impl Case {
         Ok(())
     }
 
-    /// Calls `step` on both sides until both have had enough: on a busy machine one may need more steps, and neither may make a step alone.
+    /// Calls `step` equally often on both sides until both have had enough: on a busy machine one side may need more steps than the other.
     pub(super) fn together(
         &self,
         mut step: impl FnMut() -> Outcome,
@@ -361,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// The steps that both sides made, when each has had enough after its given number.
+    /// How many steps each side makes if side n has had enough after `enough[n]` of them.
     fn steps(enough: [usize; 2]) -> [usize; 2] {
         let (one, other) = UnixStream::pair().expect("sockets");
         let side = |role: usize, end: UnixStream| {

@@ -4,8 +4,8 @@ use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, Sen
 
 use super::case::{Case, Outcome, Stop};
 
-/// The comms that a process sends and receives on: between two processes one end of each of two connections, in one process both ends of
-/// one.
+/// The comms that a process sends and receives on. Two processes have two connections, and each of them has one end of each; one process
+/// has one connection, and both its ends.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) send: SendComm,

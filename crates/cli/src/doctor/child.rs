@@ -54,7 +54,7 @@ pub(super) enum Said {
 /// The prefix of each line, since a plugin may print too.
 pub(super) const MARK: &str = "ironrail-doctor: ";
 
-/// Carries out the parent's request. Failures are reported, and are no error of this process.
+/// Carries out the parent's request. A failure is a result to report; the process itself still succeeds.
 pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
     match probe {
         Probe::Plugin => report(plugin(name, wait, true)),
@@ -149,7 +149,7 @@ fn file_of(name: &str) -> Option<PathBuf> {
         return fs::canonicalize(name).ok();
     }
     let is_it = |path: &PathBuf| path.file_name().is_some_and(|file| file == name);
-    // A file without a table is closed again.
+    // A file without a table was closed again, and is not mapped any more.
     mapped().into_iter().find(is_it).or_else(|| paths::find(name))
 }
 

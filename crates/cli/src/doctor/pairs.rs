@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-/// Until all are open or have failed, or nothing has happened for `wait`.
+/// Polls connect and accept until all are open or have failed, or nothing has happened for `wait`.
 fn connect(net: &std::sync::Arc<Net>, device: usize, peers: &mut [Peer], wait: Duration) {
     let mut deadline = Instant::now() + wait;
     let mut before = 0;

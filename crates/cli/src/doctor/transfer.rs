@@ -7,7 +7,7 @@ use ironrail_group::loader::{Buffer, DataType};
 
 use super::machine::Transfer;
 
-/// Sizes in bytes: inline, eager, one part, several parts.
+/// Sizes in bytes: inline (eager) messages, messages of one part and of several parts.
 const SIZES: [usize; 8] = [1, 8, 64, 1000, 4096, 65_536, 300_001, 1 << 20];
 /// Guard bytes behind each message, which must not change.
 const GUARD_BYTES: usize = 64;

@@ -18,7 +18,7 @@ struct Way {
     /// The longest message of a device that sends messages (SENDRECV), where this one is longer.
     too_long_for: Option<u64>,
     messages: bool,
-    /// Inline in a control message, from host memory. By SENDRECV only before the receive is known.
+    /// Inline in a packet, from host memory. With SENDRECV only until the advert is known.
     inline: bool,
     parts: u64,
     part_bytes: u64,
@@ -100,7 +100,7 @@ fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
     })
 }
 
-/// By SENDRECV a message is one piece, whose end the receive's completion reports.
+/// With SENDRECV a message is not split, and the completion of its receive reports the end.
 fn messages(explanation: &Explanation, device: &Device, size: u64) -> Way {
     let (largest, packet) = (device.largest(), Ring::SENT.longest_inline().into());
     let inline_max = setting(explanation, "INLINE_MAX_SIZE").min(packet);
@@ -210,7 +210,7 @@ fn to_json(way: &Way, size: u64) -> serde_json::Value {
     })
 }
 
-/// The room of a packet, which bounds the setting.
+/// The most that a packet carries inline, whatever the setting.
 const LONGEST_INLINE: u64 = 4096;
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ pub(super) struct Found {
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// Of a running process.
+    /// The page of a running process.
     Live(Page),
-    /// Of a process that ended without removing it.
+    /// The page of a process that ended without removing it.
     Stale(Page),
     Unreadable(String),
 }
@@ -109,9 +109,9 @@ fn is_gone(page: &Page) -> bool {
     started != Some(page.started)
 }
 
-/// The most bytes behind a page's rows: its length is rounded up to pages of the system.
+/// The most bytes behind the rows: the file's length is rounded up to the system's page size.
 const MORE: usize = 64 << 10;
-/// O_NOFOLLOW, O_CLOEXEC, O_NONBLOCK.
+/// The standard library adds O_CLOEXEC.
 const NO_LINK_NO_WAIT: i32 =
     (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()).cast_signed();
 

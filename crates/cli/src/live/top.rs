@@ -88,13 +88,13 @@ impl Top {
     }
 }
 
-/// Restores the terminal when a signal ends the process, then lets the signal end it, so that a shell sees what did. A thread does it:
-/// crossterm goes on with a wait that a signal has interrupted, and never returns from one on a terminal that is gone.
+/// Restores the terminal when a signal comes, then ends the process by that signal, so that a shell sees it. In a thread of its own, since
+/// crossterm continues a wait that a signal has interrupted, and never returns if the terminal is gone.
 fn restore_on_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
-            // Until the process has ended, so that no frame follows.
+            // Held until the process has ended, so that no frame follows.
             let _out = io::stdout().lock();
             restore();
             let _ended = signal_hook::low_level::emulate_default_handler(signal);
@@ -188,7 +188,7 @@ impl Look {
     }
 }
 
-/// As many lines as a screen has rows, less one for the cursor; the last one counts what is left out.
+/// The lines that fit a screen of `rows`, one of which is left to the cursor; the last line counts those left out.
 fn fitting(mut lines: Vec<String>, rows: usize) -> Vec<String> {
     let room = rows.saturating_sub(1).max(2);
     if lines.len() > room {
@@ -206,12 +206,12 @@ fn fitting(mut lines: Vec<String>, rows: usize) -> Vec<String> {
 struct Layout {
     name: usize,
     peer: usize,
-    /// With INLINE and WAITS/s.
+    /// Has the columns INLINE and WAITS/s.
     is_wide: bool,
 }
 
 impl Layout {
-    /// For a terminal of this width, and names of these lengths: columns go where names would be cut too short.
+    /// For a terminal of this width, and names of these lengths. INLINE and WAITS/s are left out where names would be cut too short.
     fn of(columns: usize, (name, peer): (usize, usize)) -> Self {
         let longest = |len: usize| len.clamp(NAME_MIN, NAME_MAX);
         let (name, peer) = (longest(name), longest(peer));
@@ -233,10 +233,10 @@ impl Layout {
     }
 }
 
-/// The width of what is not a name, with the blanks between.
+/// The width of the columns that are always there and are no names, and of the blanks between all of them.
 const FIGURES: usize = 7 + 4 + 10 + 8 + 7 + 7 + 7 + 8;
 const INLINE_AND_WAITS: usize = 6 + 7 + 2;
-/// Widths of a name: the most, enough of it, and the least.
+/// Widths of a name: the largest, what it must have before INLINE and WAITS/s get room, and the smallest.
 const NAME_MAX: usize = 24;
 const NAME_GOOD: usize = 14;
 const NAME_MIN: usize = 8;

@@ -90,7 +90,7 @@ fn unpack(package: &Path, scratch: &Path) -> Result<PathBuf, GroupError> {
 }
 
 const NAME: &str = "libfabric.so.1";
-/// The most nested folders.
+/// How deep folders are searched.
 const DEPTH_MAX: usize = 8;
 
 #[cfg(test)]

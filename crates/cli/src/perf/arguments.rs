@@ -452,7 +452,7 @@ impl Options {
         self.last.max(self.first)
     }
 
-    /// Fewer for long sizes, unless a number was given.
+    /// How many iterations; without -n fewer for long messages.
     pub(super) fn iterations(&self, benchmark: &Benchmark, bytes: usize) -> usize {
         self.iterations.unwrap_or_else(|| match benchmark {
             Benchmark::PingPong(_) | Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
@@ -598,9 +598,9 @@ impl Options {
 
 const ITERATIONS: usize = 20;
 const WARMUPS: usize = 5;
-/// One warm-up per this many iterations.
+/// Point-to-point benchmarks: one warm-up for so many iterations.
 const WARMUP_SHARE: usize = 10;
-/// Point-to-point messages are short: this many, as long as they are no more than this many bytes in all.
+/// Point-to-point benchmarks: so many iterations, and fewer where all messages together would have more bytes than this.
 const ITERATIONS_ALONE: usize = 1000;
 const ALONE_BYTES: usize = 1 << 30;
 /// NCCL_MAX_NET_SIZE.
@@ -609,7 +609,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// What a command line asks for.
 pub(super) enum Task<'a> {
     Run(Benchmark, &'a Options),
-    /// Two of them, alternating.
+    /// The plugin and bare libfabric, alternating.
     Versus(&'a Versus, &'a Options),
     /// Every algorithm, alternating.
     Tune(&'a Tune, &'a Options),

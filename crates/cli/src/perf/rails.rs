@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use super::writes::{Counter, Ledger, Posts};
 
-/// The variable with the plugin's file.
+/// The variable that names the plugin's file.
 pub(super) const VARIABLE: &str = "IRONRAIL_STATS_FILE";
-/// The variable with the file of the virtual fabric's report.
+/// The variable that names the file of the virtual fabric's report.
 pub(super) const FABRIC_VARIABLE: &str = "VFABRIC_REPORT";
-/// The variable with the directory, which ranks remove when their launcher is gone.
+/// The variable that names the directory, which ranks remove when their launcher is gone.
 pub(super) const FOLDER: &str = "IRON_PERF_FILES";
 
-/// Removes the directory: in a rank whose launcher is gone, or that cannot report its end to it.
+/// Removes the directory. For a rank whose launcher is gone, or cannot be told that the rank ends.
 pub(super) fn abandon() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let _ = fs::remove_dir_all(folder);

@@ -49,7 +49,7 @@ pub(super) fn run(tune: &Tune, options: &Options) -> Result<bool, GroupError> {
     Ok(true)
 }
 
-/// The numbers of ranks to measure: a row holds for that many ranks and more.
+/// The numbers of ranks to measure: a row of the table is for that many ranks and more.
 fn groups(most: usize) -> Vec<usize> {
     let doubled = (2..).map(|power: u32| 1_usize << power).take_while(|ranks| *ranks < most);
     let mut all: Vec<_> = [2, 3].into_iter().filter(|ranks| *ranks < most).chain(doubled).collect();
@@ -183,7 +183,7 @@ fn json(all: &[Measured], table: &Tuning) -> serde_json::Value {
     })
 }
 
-/// Runs of one algorithm differ by this factor.
+/// Runs of one algorithm differ by up to this factor.
 const MARGIN: f64 = 1.05;
 
 #[cfg(test)]

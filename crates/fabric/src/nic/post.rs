@@ -191,7 +191,7 @@ impl Nic {
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_inject;
         let (endpoint, address) = self.inject_target(CALL, &self.control, local.len(), peer)?;
-        // SAFETY: as in `inject_control`.
+        // SAFETY: as in `inject`.
         let code =
             unsafe { sys::fi_inject(endpoint.as_ptr(), local.buffer(), local.len(), address) };
         self.control.posts.injected_sends += u64::from(code == 0);

@@ -331,16 +331,16 @@ impl HostBytes<'_> {
     /// Copies as many of them as `bytes` has room for.
     pub fn copy_to(&self, bytes: &mut [u8]) {
         let len = self.len.min(bytes.len());
-        // SAFETY: memory of the host's, of which the region holds a share, promised to be readable; peers may write it meanwhile,
-        // and it is only used atomically.
+        // SAFETY: host memory, to which the region holds a reference; its creator promised that it is readable. Peers may write it
+        // meanwhile, so it is only accessed atomically.
         unsafe { copy_out(self.buffer().cast(), &mut bytes[..len]) };
     }
 
     /// Copies all of them into `pages`, from `offset` on, in bytes. False, and nothing happens, if they do not fit.
     pub fn copy_to_pages(&self, pages: &Pages, offset: usize) -> bool {
         let Some(place) = pages.place_of(offset, self.len) else { return false };
-        // SAFETY: memory of the host's, of which the region holds a share, promised to be readable, and pages of ours with so many
-        // bytes; others may write both meanwhile, and they are only used atomically.
+        // SAFETY: host memory as in `copy_to`, and pages of ours with room for `len` bytes. Peers may write both meanwhile, so they are
+        // only accessed atomically.
         unsafe { copy_across(self.buffer().cast(), place.as_ptr(), self.len) };
         true
     }
@@ -349,7 +349,7 @@ impl HostBytes<'_> {
     /// there are fewer.
     pub fn fill_from_pages(&self, pages: &Pages, offset: usize) -> bool {
         let Some(place) = pages.place_of(offset, self.len) else { return false };
-        // SAFETY: as in `copy_to_pages`; the region's memory is promised to be writable, and to be written by peers.
+        // SAFETY: as in `copy_to_pages`; the creator of the memory promised that it is writable, since peers write it.
         unsafe { copy_across(place.as_ptr(), self.buffer().cast(), self.len) };
         true
     }
@@ -359,7 +359,7 @@ impl HostBytes<'_> {
         let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
         if fits {
             let place = self.buffer().cast::<u8>().wrapping_add(offset);
-            // SAFETY: as in `fill`; so many bytes are left behind those before.
+            // SAFETY: as in `fill_from_pages`; there are so many bytes from `offset` on.
             unsafe { copy_in(place, bytes) };
         }
         fits

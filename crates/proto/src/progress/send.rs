@@ -213,7 +213,8 @@ fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, 
 }
 
 /// Whether END may be said: nothing of ours may arrive after it. So no write may be in flight, and the peer must have
-/// confirmed all parts. A write that has just failed may fail the channel, which must not end well at the peer then.
+/// confirmed all parts. A write that has just failed may fail the channel, and the peer must not take that for a regular
+/// end.
 fn may_end<C: Connection>(table: &Table<C>, peer: &mut Peer) -> bool {
     !peer.account.rails.has_failures()
         && table.is_quiet(peer.id)

@@ -5,8 +5,8 @@
 //!  Open ── close ──▶ (WITHDRAW) CLOSE ─▶ Closed ── the peer's CLOSE, and all its parts are here ─▶ over
 //! ```
 //!
-//! What is begun is waited for, not cut off: not on every provider does a completion at the sender prove arrival. After
-//! the sender's CLOSE, its counts of posted parts per rail show what may still come.
+//! The receiver waits for messages that were begun: on some providers a completion at the sender does not prove arrival.
+//! After the sender's CLOSE, its counts of posted parts per rail show what may still come.
 
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;

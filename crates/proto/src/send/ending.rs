@@ -50,7 +50,7 @@ impl SendFlow {
         }
     }
 
-    /// Those of these lines that were begun: a message has taken the line, and is being written.
+    /// Which of these lines were begun: a message has taken the line, and is written in parts.
     fn begun(&self, lines: &Lines) -> u128 {
         let begun = |line: Line| {
             let refused =

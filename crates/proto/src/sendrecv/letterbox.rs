@@ -26,7 +26,7 @@ impl Letterbox {
         u64::from(memory.0) << PLACE_BITS
     }
 
-    /// A unit is not read any more.
+    /// Takes a unit back: packets for it are dropped from now on.
     pub fn retire(&mut self, memory: MemoryId) {
         if let Some(lent) = self.lent.get_mut(memory.0 as usize) {
             *lent = false;

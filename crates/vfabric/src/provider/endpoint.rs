@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
-    // SAFETY: this table is of endpoints only.
+    // SAFETY: only endpoints have this table.
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
@@ -103,7 +103,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
 }
 
 unsafe extern "C" fn bind(fid: *mut sys::fid, object: *mut sys::fid, flags: u64) -> c_int {
-    // SAFETY: this table is of endpoints only.
+    // SAFETY: only endpoints have this table.
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
@@ -134,7 +134,7 @@ unsafe extern "C" fn bind(fid: *mut sys::fid, object: *mut sys::fid, flags: u64)
 }
 
 unsafe extern "C" fn control(fid: *mut sys::fid, command: c_int, _argument: *mut c_void) -> c_int {
-    // SAFETY: this table is of endpoints only.
+    // SAFETY: only endpoints have this table.
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
@@ -146,7 +146,7 @@ unsafe extern "C" fn control(fid: *mut sys::fid, command: c_int, _argument: *mut
 }
 
 unsafe extern "C" fn name(fid: *mut sys::fid, address: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: this table is of endpoints only.
+    // SAFETY: only endpoints have this table.
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
@@ -159,7 +159,7 @@ unsafe extern "C" fn name(fid: *mut sys::fid, address: *mut c_void, len: *mut us
 }
 
 unsafe extern "C" fn cancel(fid: *mut sys::fid, context: *mut c_void) -> isize {
-    // SAFETY: this table is of endpoints only.
+    // SAFETY: only endpoints have this table.
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -(sys::FI_EINVAL as isize);
     };
@@ -203,7 +203,7 @@ unsafe extern "C" fn get_option(
     0
 }
 
-/// An option of efa's that can be read, and is a flag. Nothing sets the second to true.
+/// The value of one of efa's readable flags. FI_OPT_SHARED_MEMORY_PERMITTED is not stored: the plugin only sets it to false.
 fn efa_flag(settings: &Settings, option: c_int) -> Option<bool> {
     match option {
         _ if settings.profile.protocol != sys::FI_PROTO_EFA => None,
@@ -225,7 +225,7 @@ unsafe extern "C" fn set_option(
     len: usize,
 ) -> c_int {
     match option {
-        // SAFETY: this table is of endpoints only, and the user's value is as long as it says.
+        // SAFETY: only endpoints have this table, and the user's value is as long as it says.
         sys::FI_OPT_CUDA_API_PERMITTED => unsafe { permit_cuda(fid, value, len) },
         sys::FI_OPT_SHARED_MEMORY_PERMITTED
             if engine().settings.shared_memory == SharedMemory::Refused =>
@@ -251,16 +251,16 @@ unsafe extern "C" fn set_option(
 ///
 /// # Safety
 ///
-/// `fid` is an endpoint's, and `value` good for `len` bytes.
+/// `fid` is an endpoint's, and `value` valid for reads of `len` bytes.
 unsafe fn permit_cuda(fid: *mut sys::fid, value: *const c_void, len: usize) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches for it.
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
     if len != size_of::<bool>() {
         return -sys::FI_EINVAL;
     }
-    // SAFETY: the caller's; any byte is read as a flag.
+    // SAFETY: the caller vouches for `len` bytes, which is one; it is read as a `u8`, for which every value is valid.
     let permitted = unsafe { value.cast::<u8>().read() } != 0;
     answer(engine().permit_cuda(endpoint.id, permitted))
 }

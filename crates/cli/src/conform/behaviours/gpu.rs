@@ -357,7 +357,7 @@ fn address_used_again(case: &mut Case) -> Outcome {
             carry(case, &link, (&host_out, (host, 0)), (&into, (buffer, 4096)), 50_000)?;
             carry(case, &link, (&out, (buffer, 200_000)), (&host_into, (host, 100_000)), 50_000)?;
             held.extend([into, out]);
-            // Every second one is deregistered after its memory was freed, when the address is in use again.
+            // Regions of even rounds are deregistered one round later: their memory was freed, and its address may be in use again.
             if round % 2 == 1 {
                 for region in held.drain(..) {
                     region.deregister()?;

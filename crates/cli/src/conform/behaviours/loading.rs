@@ -270,7 +270,7 @@ fn finalize_after_abandoned_connect(case: &mut Case) -> Outcome {
         let net = Net::init(&library, COMMUNICATOR)?;
         let (listener, mut handle) = net.listen(0)?;
         for _ in 0..tries {
-            // It may complete without an accept, and then stays open.
+            // connect may complete without an accept; its comm then stays open.
             let _ = net.connect(0, &mut handle, false)?;
         }
         drop(listener);
@@ -312,8 +312,8 @@ fn finalize_after_aborted_connect(case: &mut Case) -> Outcome {
     whole(case, &few(), Manner::LIKE_NCCL)
 }
 
-/// As NCCL does when its last communicator ends and a new one starts: the library is closed and opened again. A leak in each cycle shows in
-/// every part of the cycles; what an allocator keeps for later shows once.
+/// The library is closed and opened again, as by NCCL when its last communicator ends and a new one starts. Memory is sampled several
+/// times: a leak in each cycle shows between all samples, what an allocator keeps for later shows once.
 fn memory_is_flat(case: &mut Case) -> Outcome {
     let memory = arena(8192)?;
     let mut samples = Vec::new();
@@ -350,9 +350,9 @@ fn memory_is_flat(case: &mut Case) -> Outcome {
     Ok(())
 }
 
-/// Until pools have their final sizes, and the allocator its arenas.
+/// Cycles before the first sample: then pools have their final sizes, and the allocator its arenas.
 const FLAT_WARM: usize = 51;
-/// A leak shows in each of these parts; an arena of a provider's thread, of a MiB and more, shows in one or two.
+/// Samples after the first: a leak shows in each of them, an arena of a provider's thread (1 MiB or more) in one or two.
 const FLAT_PARTS: usize = 3;
 const FLAT_PART: usize = 83;
 /// Above the allocator's own fluctuations, and below the size of any object of a communicator.

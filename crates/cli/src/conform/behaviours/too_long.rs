@@ -158,11 +158,11 @@ struct Ends {
 
 impl Ends {
     fn are_over(&self) -> bool {
-        // If the receiver refused the message, the sender may learn of it with its next one only.
+        // If the receiver refused the message, the sender may learn of it only with its next message.
         self.received != End::Open && (self.sent != End::Open || self.received == End::Erred)
     }
 
-    /// Allowed: an error at both ends, or a truncated message with a warning that is done at both.
+    /// Allowed: an error at both ends, or a truncated message that is done at both ends, with a warning.
     fn judge(&self, bytes: usize, room: usize, warned: bool) -> Outcome {
         let what = format!("{bytes} bytes are sent into {room}");
         let size = match (self.received, self.sent) {
@@ -196,7 +196,7 @@ impl Ends {
 }
 
 const GUARD: u8 = 0xee;
-/// Both ends are polled all the time.
+/// Enough for both ends to learn of a failure: both are polled all the time.
 const HEARD_BY_BOTH: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn an_error_at_one_end_alone_is_not_enough() {
         assert!(judged(End::Erred, End::Erred, false));
-        // Such a pair of results is judged by the sends after it.
+        // `later_sends_err` decides in this case.
         assert!(judged(End::Done(100), End::Erred, false));
         assert!(!judged(End::Erred, End::Open, true));
         assert!(!judged(End::Erred, End::Done(60), true));

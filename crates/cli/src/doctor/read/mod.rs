@@ -17,7 +17,7 @@ pub(super) use environment::{settings_of_files, variables};
 pub(super) struct Place {
     /// The parent of `/sys`, `/proc` and `/dev`: `/` except in tests.
     pub(super) root: PathBuf,
-    /// In place of NCCL_NET_PLUGIN.
+    /// The plugin to use in place of NCCL_NET_PLUGIN.
     pub(super) net: Option<String>,
     /// How long a plugin may take for each step.
     pub(super) wait: Duration,
@@ -66,7 +66,7 @@ fn libfabric_name(machine: &Machine) -> String {
     machine.value("IRONRAIL_LIBFABRIC").unwrap_or("libfabric.so.1").to_owned()
 }
 
-/// The versions of libfabrics that the loader does not take.
+/// The other copies of libfabric on this machine, which the loader does not choose.
 fn others(machine: &Machine, wait: Duration) -> Vec<Libfabric> {
     let taken = machine.libfabric.as_ref().and_then(|libfabric| libfabric.path.clone());
     let taken = taken.and_then(|path| path.canonicalize().ok());

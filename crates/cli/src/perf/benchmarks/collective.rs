@@ -161,7 +161,7 @@ impl Workload for Collectives {
         check::poison(&mut self.output)?;
         let mut start = 0;
         if self.options.in_place {
-            // The offset of the rank's input in the output, or the other way round.
+            // Where this rank's input begins in the output; for reduce_scatter, `start`: where its output begins.
             let at = if self.what == Collective::AllGather { rank * self.give * width } else { 0 };
             check::fill_for(&mut self.output, elements, at, self.give, rank, iteration)?;
             if self.what == Collective::ReduceScatter {

@@ -12,7 +12,7 @@ pub(super) struct Rounds {
     halo: Halo1d<u8>,
     rank: usize,
     width: usize,
-    /// The next borders for the left and for the right.
+    /// The borders to send next, to the left and to the right neighbour.
     borders: (Vec<u8>, Vec<u8>),
 }
 
@@ -64,7 +64,7 @@ impl Workload for Rounds {
 pub(super) struct FixedRounds {
     group: Group,
     width: usize,
-    /// Of a border, in bytes.
+    /// The size of a border in bytes.
     bytes: usize,
     /// Made at the first round of a size, by all ranks alike.
     halo: Option<FixedHalo1d<u8>>,
@@ -120,7 +120,7 @@ impl Workload for FixedRounds {
     }
 }
 
-/// How many bytes of a border that came are missing, or are not what this rank sent to this side.
+/// How many bytes of a received border are missing, or differ from what `rank` sent from its `side`.
 fn wrong(border: &[u8], len: usize, (rank, side): (usize, Side), iteration: usize) -> u64 {
     let missing = len.abs_diff(border.len());
     let right = |place: usize| sample(rank, side, place, iteration);

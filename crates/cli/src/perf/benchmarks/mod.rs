@@ -114,7 +114,7 @@ trait Exchange {
 
 /// An exchange with its connections.
 struct Neighbours<E> {
-    exchange: E, // Its regions go before the comms.
+    exchange: E, // Dropped first: its regions are of these comms.
     communicator: Communicator,
 }
 

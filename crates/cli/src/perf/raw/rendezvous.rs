@@ -20,7 +20,7 @@ use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
-/// Two endpoints, their source and target memory, and the one peer. Rank 0 sends, or begins.
+/// Two endpoints, their source and target memory, and the one peer. Rank 0 sends; in the ping-pong it sends first.
 pub(super) struct Pair {
     nic: Nic,
     data: Writer,
@@ -58,7 +58,7 @@ struct Mouth {
 
 /// Writes outstanding: more than the targets that are announced.
 const WRITES: usize = 64;
-/// Announcements in flight, and receives for them: as many as targets that can be announced.
+/// Announcements in flight, and receives for them: one for each target that can be announced.
 const LETTERS: usize = 32;
 /// Writes, announcements in flight and receives.
 const OPERATIONS: u16 = 128;
@@ -96,7 +96,7 @@ impl Pair {
         let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
         let map = |bytes| {
             let pages = Pages::map(bytes).map_err(broken)?;
-            pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
+            pages.fill(0, pages.len(), 1); // Touches every page before the clock starts.
             Ok::<_, GroupError>(Arc::new(pages))
         };
         let mut register = || nic.register(map(bytes)?.into()).map_err(broken);
@@ -175,7 +175,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Writes and waits for the answer, or the other way round; targets are announced in the way the plugin posts receives.
+    /// The ping-pong: writes and waits for the answer, or the reverse. Targets are announced when `pingpong` would post receives.
     fn rally(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
         let ahead = self.raw.ahead();
@@ -186,7 +186,7 @@ impl Pair {
                 self.arrival()?;
                 self.announce_up_to(&mut asked, (number + 1 + ahead).min(messages))?;
             }
-            // The last one has a completion, so that it does not stay in a queue that is no longer polled.
+            // The last write has a completion to wait for: an injected one could stay in a provider that is no longer polled.
             let inject = inject && number + 1 < messages;
             self.patience.reset();
             loop {
@@ -247,7 +247,7 @@ impl Pair {
     fn put(&mut self, number: usize, inject: bool) -> Result<bool, GroupError> {
         let Some(remote) = self.announced.front().copied() else { return Ok(false) };
         let Writer { source, peer, .. } = &self.data;
-        // Back and forth, messages are sent from one buffer, as the plugin's are.
+        // In the ping-pong all messages are sent from one buffer, as with the plugin.
         let place = if self.raw.latency { 0 } else { number % self.slots.count };
         let local = source.local(place * self.slots.send_stride, self.bytes).ok_or_else(beyond)?;
         let immediate = number as u64 & u64::from(u32::MAX);
