@@ -14,7 +14,7 @@ use crate::limits::{MAX_ADDRESS_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES};
 
 /// First bytes of every connection message: `IRRL`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"IRRL");
-/// The version of this protocol. Peers of another version refuse each other.
+/// The newest version that this side speaks. Peers that have no version in common refuse each other.
 pub const VERSION: u16 = 2;
 /// The bytes before the first field.
 pub const ENVELOPE_BYTES: usize = 16;

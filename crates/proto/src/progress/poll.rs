@@ -265,7 +265,16 @@ impl<C: Connection> ProgressLoop<C> {
                 peer.channel.ending_mut().begin();
                 self.report_end(index, now.0);
             }
-            _ => {}
+            // For a connection: handled by its flow.
+            Frame::Opened(_)
+            | Frame::Refused(_)
+            | Frame::Advert(_)
+            | Frame::Inline(_)
+            | Frame::Done { .. }
+            | Frame::Fin(_)
+            | Frame::Withdraw(_)
+            | Frame::Withdrawn(_)
+            | Frame::Close(_) => {}
         }
     }
 

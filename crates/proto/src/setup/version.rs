@@ -1,10 +1,10 @@
 //! The versions of the protocol that this side speaks, and the refusal of a peer that speaks an older one.
 
+pub use crate::codec::VERSION;
 use crate::codec::{self, HandshakeError, Reader, Writer};
 use crate::limits::MAX_TEXT_BYTES;
 
-/// The newest version that this side speaks.
-pub const VERSION: u16 = 2;
+/// The oldest version that this side speaks.
 pub const OLDEST_VERSION: u16 = 2;
 
 /// The versions that a side speaks.
