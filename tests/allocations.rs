@@ -187,6 +187,14 @@ fn fill_window(ends: &mut Ends<'_>, bytes: usize) {
     }
 }
 
+fn counted_rounds(
+    plugin: &Path,
+    ends: &mut Ends<'_>,
+    scenario: fn(&mut Ends<'_>),
+) -> counting::Allocations {
+    counting::count(&name(plugin), || (0..ROUNDS).for_each(|_| scenario(ends)))
+}
+
 /// Runs `scenario` over a connection of the process to itself, and counts once that is warm.
 fn nothing_in(test: &str, settings: &[(&str, &str)], scenario: fn(&mut Ends<'_>)) {
     counted(test, settings, |plugin| {
@@ -194,9 +202,14 @@ fn nothing_in(test: &str, settings: &[(&str, &str)], scenario: fn(&mut Ends<'_>)
         let [out, into] = [Memory::new(LONG), Memory::new(LONG)];
         let mut ends = traffic::to_itself(&net, &out, &into);
         (0..ROUNDS).for_each(|_| scenario(&mut ends));
-        let found = counting::count(&name(plugin), || {
-            (0..ROUNDS).for_each(|_| scenario(&mut ends));
-        });
+        let mut found = counted_rounds(plugin, &mut ends, scenario);
+        // A thread's first wait for a lock, here for the keeper's poll: parking_lot makes room for it in its table, once per thread.
+        for _ in 0..2 {
+            if found.count == 0 || !found.place(plugin).contains("parking_lot_core") {
+                break;
+            }
+            found = counted_rounds(plugin, &mut ends, scenario);
+        }
         assert_eq!(found.count, 0, "allocations, the first at\n{}", found.place(plugin));
         let [send, receive] = ends.map(|end| end.comm);
         net.close_send(send);

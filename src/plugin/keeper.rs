@@ -90,7 +90,10 @@ pub(super) fn wake() {
 
 #[cold]
 fn unpark() {
-    if let Some(thread) = &KEEPER.lock().thread {
+    // Not waited for, since waiting allocates. The holder is the thread itself, which polls next, or a caller of `watch` or `remove`.
+    if let Some(keeper) = KEEPER.try_lock()
+        && let Some(thread) = &keeper.thread
+    {
         thread.thread().unpark();
     }
 }

@@ -1,42 +1,70 @@
-//! The lock of all shared state: the standard library's Mutex without poison; with `--cfg races`, pthread's.
+//! The lock of all shared state: parking_lot's, which is fair in the end, unlike the standard library's: a thread that polls in a loop, as
+//! NCCL's do, hands it over about every half millisecond. With `--cfg races`, pthread's. It uses parking_lot's RwLock, without readers,
+//! since its try_lock is one compare-and-swap, where that of its Mutex is a load and a loop.
 //!
-//! valgrind's tools understand pthread's locks and not the standard library's, which are futexes. scripts/races builds with `--cfg races` to
-//! check the same program with pthread's.
+//! valgrind's tools understand pthread's locks and not these, which are futexes. scripts/races builds with `--cfg races` to check the same
+//! program with pthread's.
 
 #[cfg(not(races))]
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use parking_lot::{
+    RawRwLock,
+    lock_api::{Mutex, MutexGuard, RawMutex, RawRwLock as _},
+};
 
 /// A value that one thread at a time may use. A panic under the lock does not poison it: the value itself records whether it is broken.
-/// Waiting for it allocates nothing.
 #[cfg(not(races))]
 #[derive(Debug)]
-pub struct Lock<T>(Mutex<T>);
+pub struct Lock<T>(Mutex<ExclusiveLock, T>);
 
 /// Access to the value; unlocks when dropped.
 #[cfg(not(races))]
-pub type Guard<'a, T> = MutexGuard<'a, T>;
+pub type Guard<'a, T> = MutexGuard<'a, ExclusiveLock, T>;
+
+/// An RwLock that is only ever locked exclusively.
+#[cfg(not(races))]
+#[expect(missing_debug_implementations, reason = "it is inside of a `Lock`, which has one")]
+pub struct ExclusiveLock(RawRwLock);
+
+// SAFETY: a writer of a lock with readers is alone.
+#[cfg(not(races))]
+unsafe impl RawMutex for ExclusiveLock {
+    const INIT: Self = Self(RawRwLock::INIT);
+    type GuardMarker = <RawRwLock as parking_lot::lock_api::RawRwLock>::GuardMarker;
+
+    #[inline(always)]
+    fn lock(&self) {
+        self.0.lock_exclusive();
+    }
+
+    #[inline(always)]
+    fn try_lock(&self) -> bool {
+        self.0.try_lock_exclusive()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock(&self) {
+        // SAFETY: the caller has locked it.
+        unsafe { self.0.unlock_exclusive() };
+    }
+}
 
 #[cfg(not(races))]
 impl<T> Lock<T> {
     /// An unlocked lock.
     pub const fn new(value: T) -> Self {
-        Self(Mutex::new(value))
+        Self(Mutex::from_raw(ExclusiveLock::INIT, value))
     }
 
     /// Waits for the lock.
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Locks, unless another thread holds the lock.
-    #[inline]
+    #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.0.try_lock()
     }
 }
 
