@@ -72,20 +72,6 @@ impl Pairing {
         let control = pair(sender, receiver, MAX_CONTROL_RAILS, |rail| rail.control.is_some());
         (!data.is_empty() && !control.is_empty()).then_some(Self { data, control })
     }
-
-    /// Whether this pairing is possible with these rails: both rails of each pair exist, and are of one fabric.
-    pub fn fits(&self, sender: &[Rail], receiver: &[Rail]) -> bool {
-        let fits = |pair: &RailPair, control: bool| {
-            let rails =
-                sender.get(usize::from(pair.sender)).zip(receiver.get(usize::from(pair.receiver)));
-            rails.is_some_and(|(ours, theirs)| {
-                let reachable = !control || ours.control.is_some() && theirs.control.is_some();
-                ours.fabric == theirs.fabric && reachable
-            })
-        };
-        self.data.iter().all(|pair| fits(pair, false))
-            && self.control.iter().all(|pair| fits(pair, true))
-    }
 }
 
 fn pair(
@@ -102,4 +88,24 @@ fn pair(
     })
     .take(max)
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_without_a_data_and_a_control_rail_in_common_are_no_pair() {
+        let address = Address::new(&[1; 16]);
+        let rail = |fabric: &str, control| Rail {
+            fabric: Name::cut(fabric),
+            nic: 0,
+            data: address.unwrap(),
+            control,
+        };
+        let (with, without) = (rail("a", address), rail("a", None));
+        assert!(Pairing::of(&[with], &[with]).is_some());
+        assert!(Pairing::of(&[with], &[without]).is_none());
+        assert!(Pairing::of(&[with], &[rail("b", address)]).is_none());
+    }
 }
