@@ -13,8 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::Flow;
-use proto::Slot;
+use proto::{Flow, ReceiveFlow, Slot};
 
 use super::Endpoint;
 use super::comms::{Comm, Side};
@@ -125,32 +124,24 @@ impl Endpoint {
 
     /// The connections whose messages touch this id's memory.
     fn touching(&self, id: ObjectId) -> Vec<Slot> {
-        self.connections(
-            |flow, region| match flow {
-                Flow::Send(flow) => flow.feeds_from(region),
-                Flow::Receive(flow) => flow.exposes(region),
-                Flow::Connecting(_) => false,
-            },
-            id,
-        )
+        self.connections(id, ReceiveFlow::exposes)
     }
 
     /// The connections that have messages in this id's memory, also receives that no advert has lent yet.
     fn naming(&self, id: ObjectId) -> Vec<Slot> {
-        self.connections(
-            |flow, region| match flow {
-                Flow::Send(flow) => flow.feeds_from(region),
-                Flow::Receive(flow) => flow.fills(region),
-                Flow::Connecting(_) => false,
-            },
-            id,
-        )
+        self.connections(id, ReceiveFlow::fills)
     }
 
-    fn connections(&self, has: impl Fn(&Flow, u32) -> bool, id: ObjectId) -> Vec<Slot> {
+    /// The connections that send from this id's memory, and those whose `receives` are in it.
+    fn connections(&self, id: ObjectId, receives: fn(&ReceiveFlow, u32) -> bool) -> Vec<Slot> {
         let name = name_of(id.slot(), id.generation());
+        let has = |flow: &Flow| match flow {
+            Flow::Send(flow) => flow.feeds_from(name),
+            Flow::Receive(flow) => receives(flow, name),
+            Flow::Connecting(_) => false,
+        };
         let all = self.comms.iter().map(|(slot, _)| slot);
-        all.filter(|slot| self.core.connection(*slot).is_some_and(|flow| has(flow, name))).collect()
+        all.filter(|slot| self.core.connection(*slot).is_some_and(has)).collect()
     }
 
     /// Cancels the tagged receives that are posted for peers that have ended. Receives for other peers stay posted: a message that found no

@@ -120,28 +120,11 @@ fn a_handle_and_two_hellos_make_a_channel_on_both_sides() {
     assert_eq!(one.peers.peer(ChannelId(6)), Some(there));
 }
 
-#[test]
-fn hellos_that_cross_make_one_channel() {
+/// Each side has connects to so many listeners of the other before a HELLO arrives.
+fn hellos_that_cross(connects: usize) {
     let (mut one, mut other) = (End::new(1), End::new(2));
-    let (to_one, to_other) = (one.listen(), other.listen());
-    let (there, here) = (one.meet(&to_other), other.meet(&to_one));
-    let (a, b) = (one.first_hello(), other.first_hello());
-    assert_eq!(one.hears(&b), Heard::Meets { peer: there, letter: None });
-    assert_eq!(other.hears(&a), Heard::Meets { peer: here, letter: None });
-    let (a, b) = (one.joins(there, 0, 0), other.joins(here, 0, 0));
-    for (end, bytes) in [(&mut one, b), (&mut other, a)] {
-        let letter = lending(0);
-        let expected = Heard::Letter { channel: ChannelId(0), letter, proven: true };
-        assert_eq!(end.hears(&bytes), expected);
-    }
-}
-
-/// NCCL opens its channels at once: connects to every listener are pending on both sides before a HELLO arrives.
-#[test]
-fn hellos_that_cross_are_proven_however_many_connects_are_pending() {
-    let (mut one, mut other) = (End::new(1), End::new(2));
-    let to_one: Vec<_> = (0..64).map(|_| one.listen()).collect();
-    let to_other: Vec<_> = (0..64).map(|_| other.listen()).collect();
+    let to_one: Vec<_> = (0..connects).map(|_| one.listen()).collect();
+    let to_other: Vec<_> = (0..connects).map(|_| other.listen()).collect();
     let there = to_other.iter().map(|handle| one.meet(handle)).last().unwrap();
     let here = to_one.iter().map(|handle| other.meet(handle)).last().unwrap();
     let (a, b) = (one.first_hello(), other.first_hello());
@@ -153,6 +136,17 @@ fn hellos_that_cross_are_proven_however_many_connects_are_pending() {
         let expected = Heard::Letter { channel: ChannelId(0), letter, proven: true };
         assert_eq!(end.hears(&bytes), expected);
     }
+}
+
+#[test]
+fn hellos_that_cross_make_one_channel() {
+    hellos_that_cross(1);
+}
+
+/// NCCL opens its channels at once.
+#[test]
+fn hellos_that_cross_are_proven_however_many_connects_are_pending() {
+    hellos_that_cross(64);
 }
 
 /// Its control rail may be lost hours later, and its HELLO has to be proven then.
