@@ -17,9 +17,9 @@ use crate::error::{Noun, Result};
 use crate::fault;
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// The bound of an endpoint's drain after one peer has let a wait time out: an abort takes less than two seconds in all, most of which
-/// `deregMr` uses.
-const IMPATIENT_WAIT: Duration = Duration::from_millis(250);
+/// The bound of an endpoint's drain, and then of its cancelled receives, after one peer has let a wait time out: an abort takes less than
+/// two seconds in all, most of which `deregMr` uses.
+const IMPATIENT_WAIT: Duration = Duration::from_millis(150);
 /// How long cancelled receives are waited for.
 const CANCEL_WAIT: Duration = Duration::from_millis(50);
 /// Final polls for local completions. A number of polls, since on a busy machine a time limit alone may pass without any.

@@ -122,7 +122,9 @@ pub(crate) fn close_context(context: ObjectId) -> Result<()> {
     started()?;
     let left = registry::close_context(context)?;
     // Registrations on shared endpoints: their memory may be freed when this returns. All are deregistered, even after an error.
-    left.into_iter().map(|region| deregister(region, region)).fold(Ok(()), Result::and)
+    let gone = left.into_iter().map(|region| deregister(region, region)).fold(Ok(()), Result::and);
+    registry::remove_context(context);
+    gone
 }
 
 pub(crate) fn devices() -> Result<usize> {

@@ -48,6 +48,12 @@ enum Key {
     Thread(ThreadId, Option<TrafficClass>),
 }
 
+impl Key {
+    fn of(context: ObjectId) -> Self {
+        Self::Context { slot: context.slot(), generation: context.generation() }
+    }
+}
+
 #[derive(Debug)]
 struct Registry {
     /// By owner, and by the device's number in the process.
@@ -91,37 +97,49 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(ObjectId, boo
     Ok((ObjectId::new(ObjectKind::Context, 0, generation, slot, 0), is_first))
 }
 
-/// Removes the context, and closes the endpoints that no other owns. Returns its registrations on shared endpoints, which the caller
-/// deregisters.
+/// Ends a context's id, and closes what its communicator has open on endpoints that it shares. Returns its registrations there, which the
+/// caller deregisters before it calls [`remove_context`].
 pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
-    let owned: Vec<_> = {
+    let shared: Vec<_> = {
         let mut registry = registry();
         let registry = registry.get_or_insert_with(Registry::new);
         let key = registry.key(Owner::Context(context))?;
         registry.contexts.remove(context.slot(), context.generation());
-        let owned: Vec<_> = registry.endpoints.extract_if(|(owner, _), _| *owner == key).collect();
+        let owned = registry.endpoints.iter().filter(|((owner, _), _)| *owner == key);
         owned
-            .into_iter()
-            .map(|(_, assignment)| (assignment, registry.owners(assignment.number) > 0))
+            .map(|(_, assignment)| *assignment)
+            .filter(|assignment| registry.owners(assignment.number) > 1)
             .collect()
     };
     let mut regions = Vec::new();
+    for Assignment { number, communicator, .. } in shared {
+        let close =
+            |endpoint: &mut Endpoint| Result::<_>::Ok(endpoint.close_communicator(communicator));
+        // One that was not opened, or that has panicked, has nothing to deregister.
+        let left = under(&mut entry(number), Noun::Endpoint, close);
+        regions.extend(left.unwrap_or_default());
+    }
+    Ok(regions)
+}
+
+/// Removes what a closed context owned, and closes the endpoints that no other owns. Only now: had it been removed before its regions, the
+/// last of two that finalize at the same time would close the endpoint while the other waits for its regions there.
+pub(super) fn remove_context(context: ObjectId) {
+    let key = Key::of(context);
+    let unowned: Vec<_> = {
+        let mut registry = registry();
+        let Some(registry) = registry.as_mut() else { return };
+        let owned: Vec<_> = registry.endpoints.extract_if(|(owner, _), _| *owner == key).collect();
+        let numbers = owned.into_iter().map(|(_, assignment)| assignment.number);
+        numbers.filter(|number| registry.owners(*number) == 0).collect()
+    };
     // Outside the registry's lock: closing drains, and others must not wait for that.
-    for (Assignment { number, communicator, .. }, is_shared) in owned {
-        if is_shared {
-            let close = |endpoint: &mut Endpoint| {
-                Result::<_>::Ok(endpoint.close_communicator(communicator))
-            };
-            let left = under(&mut entry(number), Noun::Endpoint, close);
-            regions.extend(left.unwrap_or_default());
-            continue;
-        }
+    for number in unowned {
         let endpoint = entry(number).take();
         if let Some(endpoint) = endpoint {
             end(endpoint);
         }
     }
-    Ok(regions)
 }
 
 /// Closes an endpoint. With the last one, those that were kept for others are released.
@@ -394,11 +412,7 @@ impl Registry {
                 let (slot, generation) = (id.slot(), id.generation());
                 let open =
                     id.is(ObjectKind::Context) && self.contexts.get(slot, generation).is_some();
-                if open {
-                    Ok(Key::Context { slot, generation })
-                } else {
-                    Err(Cause::Stale(Noun::Context).into())
-                }
+                if open { Ok(Key::of(id)) } else { Err(Cause::Stale(Noun::Context).into()) }
             }
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::link::{Link, POLLS};
 use crate::support::calls::{Buffer, Object, warnings};
 use crate::support::stage::{Part, play, play_each};
+use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 use crate::{Fabric, support};
 
@@ -169,6 +170,28 @@ fn a_connection_between_two_that_share_moves_data_over_several_rails() {
         let link = Link::open(world, ends);
         link.warm();
         link.close_all();
+    });
+}
+
+/// Both have memory registered there: the last one must not close the endpoint while the other deregisters.
+#[test]
+fn two_that_share_an_endpoint_finalize_at_the_same_time() {
+    play(&[provider()], BOUND, |part| {
+        let world = world(part, "cxi", 1);
+        for _ in 0..20 {
+            let link = Link::open(world, world.nets.map(End::open));
+            assert_eq!(open_endpoints(world), EACH as u64);
+            link.warm();
+            // The lock is released after each: many, so that the other end's finalize meets one.
+            for _ in 0..64 {
+                link.net.register(link.send, link.out).expect("regMr");
+                link.net.register(link.receive, link.into).expect("regMr");
+            }
+            link.close_comms();
+            close_together(link.ends);
+            assert_eq!(open_endpoints(world), 0);
+            world.fabric.is_clean();
+        }
     });
 }
 
