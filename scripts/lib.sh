@@ -43,7 +43,7 @@ is_debian_12() (
 need_rust() {
     local tool
     for tool in cargo rustc "$@"; do
-        command -v "$tool" >/dev/null || die "$tool is missing: install Rust 1.88 or newer (https://rustup.rs) with the components rustfmt and clippy."
+        command -v "$tool" >/dev/null || die "$tool is missing: install Rust 1.89 or newer (https://rustup.rs) with the components rustfmt and clippy."
     done
 }
 

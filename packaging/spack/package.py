@@ -13,7 +13,7 @@ class Ironrail(Package):
     version("main", branch="main")
 
     depends_on("c", type="build")
-    depends_on("rust@1.88:", type="build")
+    depends_on("rust@1.89:", type="build")
     # Loaded at run time: any from 1.17 on serves the same build.
     depends_on("libfabric@1.17:", type="run")
 
