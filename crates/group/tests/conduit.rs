@@ -6,6 +6,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
@@ -109,7 +110,13 @@ fn t_c1_reductions_of_objects_reduce_every_number() {
             };
             assert_eq!(group.all_reduce_obj(&of(r), Op::Sum).unwrap(), expected);
             let root = group.reduce_obj(&of(r), Op::Sum, 1).unwrap();
-            assert_eq!(root, (r == 1).then_some(expected));
+            assert_eq!(root, (r == 1).then_some(expected.clone()));
+            let begun = group.iall_reduce_obj(&of(r), Op::Sum).unwrap();
+            assert_eq!(begun.wait().unwrap(), Some(expected.clone()));
+            let begun = group.ireduce_obj(&of(r), Op::Sum, 1).unwrap();
+            assert_eq!(begun.wait().unwrap(), (r == 1).then_some(expected));
+            let mean = group.iall_reduce_obj(&(n * r, vec![(n * r) as f32]), Op::Avg).unwrap();
+            assert_eq!(mean.wait().unwrap(), Some((r_sum, vec![r_sum as f32])));
             // The same memory receives the result of a typed reduction.
             let mut data = [r * 10; 2];
             let before = data.as_ptr();
@@ -119,6 +126,8 @@ fn t_c1_reductions_of_objects_reduce_every_number() {
             assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
             let shape = vec![1_u32; 2 + group.rank() % 2];
             let refused = group.all_reduce_obj(&shape, Op::Sum);
+            assert!(matches!(refused, Err(GroupError::Mismatch { rank: 1, .. })), "{refused:?}");
+            let refused = group.iall_reduce_obj(&shape, Op::Sum).unwrap().wait();
             assert!(matches!(refused, Err(GroupError::Mismatch { rank: 1, .. })), "{refused:?}");
             let other = Kind::Other;
             assert_eq!(group.all_reduce_obj(&other, Op::Sum).unwrap(), other);
@@ -148,6 +157,47 @@ fn short_arrays_are_reduced_each_by_itself_though_they_travel_together() {
         let other: Vec<Leaf<u64>> = count.map(|count| vec![own; count].into()).into();
         let refused = group.all_reduce_obj(&other, Op::Sum);
         assert!(matches!(refused, Err(GroupError::Mismatch { .. })), "{refused:?}");
+    });
+}
+
+/// Several are begun before any is waited for, each rank waits in another order, and messages and blocking collectives go between them.
+#[test]
+fn collectives_of_objects_that_are_in_progress_together_keep_apart() {
+    ranks(&library(), 3, |group| {
+        let own = group.rank();
+        let of = |rank: usize, round: usize| vec![(rank * 100 + round) as u64; 1 + round * 9000];
+        let all = |round| (0..3).map(|rank| of(rank, round)).collect::<Vec<_>>();
+        let to_root = group.igather_obj(&of(own, 0), 2).unwrap();
+        let mut to_all = group.iall_gather_obj(&of(own, 1)).unwrap();
+        let from_root = group.ibroadcast_obj((own == 1).then(|| of(1, 2)), 1).unwrap();
+        let mut sum = group.iall_reduce_obj(&Leaf::from(of(own, 3)), Op::Sum).unwrap();
+        let peer = (own + 1) % 3;
+        let (came, _) = group.sendrecv_obj::<_, u64>(&(own as u64), peer, Any, 4).unwrap();
+        assert_eq!(came, (own as u64 + 2) % 3);
+        let mut total = [own as u64];
+        group.all_reduce(&mut total, Op::Sum).unwrap();
+        assert_eq!(total, [3]);
+        if own == 0 {
+            while !to_all.test().unwrap() {}
+            assert!(sum.wait_timeout(Duration::from_secs(30)).unwrap());
+        }
+        let sum = sum.wait().unwrap().unwrap();
+        assert_eq!(*sum, vec![309_u64; 27_001]);
+        assert_eq!(to_all.wait().unwrap(), Some(all(1)));
+        assert_eq!(from_root.wait().unwrap(), of(1, 2));
+        assert_eq!(to_root.wait().unwrap(), (own == 2).then(|| all(0)));
+        // Ranks of another type refuse the answer; the group goes on.
+        let refused = if own == 1 {
+            group.iall_reduce_obj(&1_u32, Op::Sum).unwrap().wait().map(drop)
+        } else {
+            group.iall_reduce_obj(&1_u64, Op::Sum).unwrap().wait().map(drop)
+        };
+        let expected = match own {
+            2 => matches!(refused, Err(GroupError::Mismatch { rank: 1, .. })),
+            _ => matches!(refused, Err(GroupError::SchemaMismatch { .. })),
+        };
+        assert!(expected, "{refused:?}");
+        assert_eq!(group.all_gather_obj(&(own as u64)).unwrap(), [0, 1, 2]);
     });
 }
 
@@ -460,4 +510,35 @@ fn arrays_with_strides_go_packed_and_others_from_where_they_are() {
         }
         group.barrier().unwrap();
     });
+}
+
+/// T-C1's input with strides: `{10, 20}` of every rank, eight bytes apart.
+#[cfg(feature = "ndarray")]
+#[test]
+fn t_c1_views_with_strides_are_reduced_and_broadcast_in_place() {
+    use ndarray::{Array2, array, s};
+    for n in 2..=4_u8 {
+        ranks(&library(), usize::from(n), move |group| {
+            let mut whole = array![[10, 1], [20, 2]];
+            let before = whole.as_ptr();
+            group.all_reduce_array(&mut whole.slice_mut(s![.., 0]), Op::Sum).unwrap();
+            let n = i32::from(n);
+            assert_eq!((&whole, whole.as_ptr()), (&array![[10 * n, 1], [20 * n, 2]], before));
+            // One rank's columns are another's rows.
+            let own = i32::try_from(group.rank()).unwrap();
+            let mut square = Array2::from_elem((2, 3), own);
+            let mut turned = square.clone().reversed_axes();
+            let root = usize::try_from(n).unwrap() - 1;
+            let view = if own == 0 { square.view_mut() } else { turned.view_mut().reversed_axes() };
+            let mut view = view;
+            group.reduce_array(&mut view.slice_mut(s![.., ..;2]), Op::Max, root).unwrap();
+            assert!(view.iter().all(|value| *value == own));
+            if own + 1 == n {
+                view.fill(7);
+                view[[0, 1]] = 8;
+            }
+            group.broadcast_array(&mut view, root).unwrap();
+            assert_eq!(view, array![[7, 8, 7], [7, 7, 7]]);
+        });
+    }
 }

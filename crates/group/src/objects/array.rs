@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Leaf;
 use crate::error::GroupError;
 use crate::group::Group;
-use crate::loader::Element;
+use crate::loader::{Element, Op};
 use crate::messages::{From, Received, Tag};
 
 /// An array of any shape within an object.
@@ -68,16 +68,64 @@ impl Group {
         from: impl Into<From>,
         tag: impl Into<Tag>,
     ) -> Result<Received, GroupError> {
-        let room = view.len();
-        if let Some(elements) = view.as_slice_mut() {
-            let received = self.recv(elements, from, tag)?;
-            return whole(received, room);
-        }
-        let mut packed = vec![T::from_small(0); room];
-        let received = whole(self.recv(&mut packed, from, tag)?, room)?;
-        view.iter_mut().zip(packed).for_each(|(element, came)| *element = came);
-        Ok(received)
+        let (room, from, tag) = (view.len(), from.into(), tag.into());
+        packed(view, |elements| whole(self.recv(elements, from, tag)?, room))
     }
+
+    /// Reduces a view's elements with all ranks' in place, as [`Group::all_reduce`] would. Views may have different strides.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn all_reduce_array<T: Element, D: Dimension>(
+        &self,
+        view: &mut ArrayViewMut<'_, T, D>,
+        op: Op,
+    ) -> Result<(), GroupError> {
+        packed(view, |elements| self.all_reduce(elements, op))
+    }
+
+    /// The same, on the root only; other ranks' elements stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::reduce_in_place`].
+    pub fn reduce_array<T: Element, D: Dimension>(
+        &self,
+        view: &mut ArrayViewMut<'_, T, D>,
+        op: Op,
+        root: usize,
+    ) -> Result<(), GroupError> {
+        packed(view, |elements| self.reduce_in_place(elements, op, root))
+    }
+
+    /// Copies the root's elements into every rank's view.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::broadcast`].
+    pub fn broadcast_array<T: Element, D: Dimension>(
+        &self,
+        view: &mut ArrayViewMut<'_, T, D>,
+        root: usize,
+    ) -> Result<(), GroupError> {
+        packed(view, |elements| self.broadcast(elements, root))
+    }
+}
+
+/// Runs a call with a view's elements in row-major order: in place where they are contiguous, else with a copy, which is written back
+/// unless the call fails.
+fn packed<T: Element, D: Dimension, R>(
+    view: &mut ArrayViewMut<'_, T, D>,
+    call: impl FnOnce(&mut [T]) -> Result<R, GroupError>,
+) -> Result<R, GroupError> {
+    if let Some(elements) = view.as_slice_mut() {
+        return call(elements);
+    }
+    let mut packed: Vec<T> = view.iter().copied().collect();
+    let done = call(&mut packed)?;
+    view.iter_mut().zip(packed).for_each(|(element, new)| *element = new);
+    Ok(done)
 }
 
 fn whole(received: Received, room: usize) -> Result<Received, GroupError> {

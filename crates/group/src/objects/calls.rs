@@ -118,101 +118,31 @@ impl Group {
         received
     }
 
-    /// Gathers every rank's object on the root, by rank; other ranks get nothing. Objects may differ in shape, not in type.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::recv_obj`]. All ranks call it, as all collectives.
-    pub fn gather_obj<O: Serialize + DeserializeOwned + Schema>(
-        &self,
-        object: &O,
-        root: usize,
-    ) -> Result<Option<Vec<O>>, GroupError> {
-        let route = self.object_route();
-        self.rank_of(root)?;
-        let sending = Outbound::begin(self, object, root, route)?;
-        let gathered =
-            if self.rank() == root { Some(self.collect(route)) } else { None }.transpose();
-        self.drive(sending)?;
-        gathered
-    }
-
-    /// Gathers every rank's object on every rank.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::gather_obj`].
-    pub fn all_gather_obj<O: Serialize + DeserializeOwned + Schema>(
-        &self,
-        object: &O,
-    ) -> Result<Vec<O>, GroupError> {
-        let route = self.object_route();
-        let sends: Result<Vec<_>, _> =
-            (0..self.size()).map(|to| Outbound::begin(self, object, to, route)).collect();
-        let gathered = self.collect(route);
-        sends?.into_iter().try_for_each(|sending| self.drive(sending))?;
-        gathered
-    }
-
-    /// Copies the root's object to every rank; other ranks' is not read.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::gather_obj`]; [`GroupError::InvalidArgument`] where the root has none.
-    pub fn broadcast_obj<O: Serialize + DeserializeOwned + Schema>(
-        &self,
-        object: Option<O>,
-        root: usize,
-    ) -> Result<O, GroupError> {
-        let route = self.object_route();
-        self.rank_of(root)?;
-        if self.rank() != root {
-            return self.drive_in(Inbound::new(self, route.space, Some(root), None)?);
-        }
-        let object = object.ok_or_else(|| {
-            GroupError::InvalidArgument("the root of a broadcast gives the object".to_owned())
-        })?;
-        let others = (0..self.size()).filter(|to| *to != root);
-        let sends: Result<Vec<_>, _> =
-            others.map(|to| Outbound::begin(self, &object, to, route)).collect();
-        sends?.into_iter().try_for_each(|sending| self.drive(sending))?;
-        Ok(object)
-    }
-
     /// The number of the next collective of objects, the same on every rank.
-    fn object_route(&self) -> Route {
+    pub(super) fn object_route(&self) -> Route {
         let number = self.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Route { space: Space::object_collective(number), tag: 0 }
-    }
-
-    fn collect<O: DeserializeOwned + Schema>(&self, route: Route) -> Result<Vec<O>, GroupError> {
-        let receives: Result<Vec<_>, _> = (0..self.size())
-            .map(|rank| Inbound::new(self, route.space, Some(rank), None))
-            .collect();
-        // The first error is returned after all have been received, so that no message is left behind.
-        let mut first = Ok(Vec::new());
-        for inbound in receives? {
-            let came = self.drive_in(inbound);
-            first = first.and_then(|mut objects| {
-                came.map(|object| {
-                    objects.push(object);
-                    objects
-                })
-            });
-        }
-        first
     }
 
     fn drive(&self, mut outbound: Outbound) -> Result<(), GroupError> {
         self.until(None, |state| outbound.advance(state))
     }
 
-    fn drive_in<O: DeserializeOwned + Schema>(
+    /// Tests until `limit` has passed.
+    pub(super) fn test_until(
         &self,
-        mut inbound: Inbound<O>,
-    ) -> Result<O, GroupError> {
-        self.until(None, |state| inbound.advance(state))?;
-        inbound.take().map(|(object, _)| object).ok_or_else(taken)
+        limit: Duration,
+        mut test: impl FnMut() -> Result<bool, GroupError>,
+    ) -> Result<bool, GroupError> {
+        let deadline = Instant::now() + limit;
+        let pace = self.shared.lock().mesh.pace();
+        while !test()? {
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            rest(pace, Duration::ZERO);
+        }
+        Ok(true)
     }
 
     /// Makes progress until `ready`.
@@ -241,7 +171,7 @@ impl Group {
     }
 }
 
-fn taken() -> GroupError {
+pub(super) fn taken() -> GroupError {
     GroupError::Usage("this object was received before".to_owned())
 }
 
@@ -263,6 +193,16 @@ impl SendingObject {
         let mut state = self.group.shared.lock();
         state.mesh.poll(None)?;
         self.outbound.advance(&mut state)
+    }
+
+    /// Waits at most `limit`. Returns whether it has been sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send_obj`].
+    pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
+        let group = self.group.clone();
+        group.test_until(limit, || self.test())
     }
 
     /// Waits until it has been sent.
@@ -313,14 +253,12 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
     ///
     /// As [`Group::recv_obj`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-        let deadline = Instant::now() + limit;
-        let pace = self.group.shared.lock().mesh.pace();
-        while !self.test()? {
-            if Instant::now() >= deadline {
-                return Ok(false);
-            }
-            rest(pace, Duration::ZERO);
-        }
-        Ok(true)
+        let group = self.group.clone();
+        group.test_until(limit, || self.test())
+    }
+
+    /// Takes it back if no message has come to it; whether it did. Then it ends with an error.
+    pub fn take_back(&mut self) -> bool {
+        self.inbound.take_back()
     }
 }

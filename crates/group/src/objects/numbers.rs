@@ -3,7 +3,11 @@
 //! A type's schema is followed through its encoding. Everything but numbers, such as lengths and variants, is the object's shape, which
 //! must be the same on all ranks.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
 
 use postcard_schema::Schema;
 use postcard_schema::schema::{DataModelType, DataModelVariant, NamedType};
@@ -12,10 +16,11 @@ use serde::de::DeserializeOwned;
 
 use super::blob::BLOB;
 use super::block::Block;
+use super::collective::other_shape;
 use super::few::WORD;
 use super::landing::Landing;
 use super::leaf::{BESIDE, NAME};
-use super::parts::{Inbox, Outbox, collecting, dealing};
+use super::parts::{Inbox, collecting, dealing};
 use super::transfer::fingerprint;
 use crate::error::GroupError;
 use crate::group::Group;
@@ -238,49 +243,29 @@ impl Group {
         op: Op,
         root: Option<usize>,
     ) -> Result<O, GroupError> {
-        let refused =
-            |why: String| GroupError::InvalidArgument(format!("{}: {why}", O::SCHEMA.name));
-        if let Some(part) = obstacle(O::SCHEMA) {
-            return Err(refused(format!("{part} cannot be reduced")));
+        check_type::<O>()?;
+        let mut numbers = Numbers::of(object)?;
+        self.agree(fingerprint::<O>(), numbers.shape())?;
+        for (element, bytes) in numbers.short() {
+            with_element!(element, T => {
+                let mut elements = read::<T>(bytes);
+                self.reduce_here(&mut elements, op, root)?;
+                Place::reading(&elements).copy_to(bytes);
+            });
         }
-        let (encoded, outbox) = collecting(|| postcard::to_stdvec(object));
-        let encoded = encoded.map_err(|error| refused(error.to_string()))?;
-        let mut columns = Columns::default();
-        let failed = |error: postcard::Error| refused(error.to_string());
-        let shape = walked::<O>(&encoded, &mut columns, Way::Out).map_err(failed)?;
-        self.agree::<O>(&shape, &outbox)?;
-        for (element, column) in DataType::ALL.into_iter().zip(&mut columns.bytes) {
-            self.reduce_bytes(element, column, op, root)?;
-        }
-        let mut inline = outbox.inline;
-        for (element, bytes) in outbox.short {
-            self.reduce_bytes(element, &mut inline[bytes], op, root)?;
-        }
-        let mut long = std::collections::VecDeque::new();
-        for leaf in outbox.long {
-            let mut landing = Landing::copy(leaf.element, leaf.place)?;
-            with_element!(leaf.element, T => {
+        for landing in &mut numbers.long {
+            with_element!(landing.element(), T => {
                 if let Some(elements) = landing.elements::<T>() {
                     self.reduce_here(elements, op, root)?;
                 }
             });
-            long.push_back(landing);
         }
-        let bytes = walked::<O>(&encoded, &mut columns, Way::Back).map_err(failed)?;
-        let block = std::sync::Arc::new(Block::copy(&inline)?);
-        let inbox = Inbox { block, inline: inline.len(), at: 0, long };
-        let (decoded, _) = dealing(inbox, || postcard::from_bytes(&bytes));
-        decoded.map_err(|error| refused(error.to_string()))
+        numbers.build()
     }
 
     /// Checks that all ranks reduce the same type in the same shape.
-    fn agree<O: Schema>(&self, shape: &[u8], outbox: &Outbox) -> Result<(), GroupError> {
-        let mut hasher = DefaultHasher::new();
-        shape.hash(&mut hasher);
-        for leaf in &outbox.long {
-            (crate::mesh::type_number(leaf.element), leaf.place.len()).hash(&mut hasher);
-        }
-        let own = [fingerprint::<O>(), hasher.finish()];
+    fn agree(&self, fingerprint: u64, shape: u64) -> Result<(), GroupError> {
+        let own = [fingerprint, shape];
         let mut all = vec![0_u64; 2 * self.size()];
         self.all_gather(&own, &mut all)?;
         let first = &all[..2];
@@ -291,31 +276,10 @@ impl Group {
                 return Err(GroupError::SchemaMismatch { rank, expected, got });
             }
             if theirs[1] != first[1] {
-                let why = format!("rank {rank} reduces an object of another shape than rank 0");
-                return Err(GroupError::Mismatch { rank, why });
+                return Err(other_shape(rank));
             }
         }
         Ok(())
-    }
-
-    /// Reduces elements given as bytes.
-    fn reduce_bytes(
-        &self,
-        element: DataType,
-        bytes: &mut [u8],
-        op: Op,
-        root: Option<usize>,
-    ) -> Result<(), GroupError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        with_element!(element, T => {
-            let mut elements = vec![T::from_small(0); bytes.len() / size_of::<T>()];
-            Place::writing(&mut elements).copy_from(Place::reading(bytes));
-            self.reduce_here(&mut elements, op, root)?;
-            Place::reading(&elements).copy_to(bytes);
-            Ok(())
-        })
     }
 
     fn reduce_here<T: Element>(
@@ -329,6 +293,127 @@ impl Group {
             Some(root) => self.reduce_in_place(elements, op, root),
         }
     }
+}
+
+/// An object, apart: its encoding, and its numbers where they can be reduced.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    encoded: Vec<u8>,
+    shape: u64,
+    columns: Columns,
+    /// The bytes of short arrays, and which of them are of one type.
+    inline: Vec<u8>,
+    runs: Vec<(DataType, Range<usize>)>,
+    /// Copies of long arrays.
+    long: VecDeque<Landing>,
+}
+
+impl Numbers {
+    /// The numbers of an object whose type [`check_type`] lets through.
+    pub(super) fn of<O: Serialize + Schema>(object: &O) -> Result<Self, GroupError> {
+        let (encoded, outbox) = collecting(|| postcard::to_stdvec(object));
+        let encoded = encoded.map_err(|error| refused::<O>(&error))?;
+        let mut columns = Columns::default();
+        let rest =
+            walked::<O>(&encoded, &mut columns, Way::Out).map_err(|error| refused::<O>(&error))?;
+        let mut hasher = DefaultHasher::new();
+        rest.hash(&mut hasher);
+        let mut long = VecDeque::new();
+        for leaf in outbox.long {
+            (crate::mesh::type_number(leaf.element), leaf.place.len()).hash(&mut hasher);
+            long.push_back(Landing::copy(leaf.element, leaf.place)?);
+        }
+        let (shape, inline, runs) = (hasher.finish(), outbox.inline, outbox.short);
+        Ok(Self { encoded, shape, columns, inline, runs, long })
+    }
+
+    /// The same for objects of one type whose numbers go together.
+    pub(super) fn shape(&self) -> u64 {
+        self.shape
+    }
+
+    /// All numbers but those of long arrays, by type; none is empty.
+    fn short(&mut self) -> Vec<(DataType, &mut [u8])> {
+        let Self { columns, inline, runs, .. } = self;
+        let columns = columns.bytes.iter_mut().map(Vec::as_mut_slice);
+        let mut short: Vec<_> = DataType::ALL.into_iter().zip(columns).collect();
+        let (mut rest, mut at) = (inline.as_mut_slice(), 0);
+        for (element, range) in &*runs {
+            let (_, from) = rest.split_at_mut(range.start - at);
+            let (run, behind) = from.split_at_mut(range.len());
+            short.push((*element, run));
+            (rest, at) = (behind, range.end);
+        }
+        short.retain(|(_, bytes)| !bytes.is_empty());
+        short
+    }
+
+    /// Reduces with those of an object of the same shape. [`Op::Avg`] adds; [`Numbers::divide`] completes it.
+    pub(super) fn reduce(&mut self, mut terms: Self, op: Op) {
+        for ((element, into), (_, terms)) in self.short().into_iter().zip(terms.short()) {
+            with_element!(element, T => {
+                let mut elements = read::<T>(into);
+                T::reduce(op, &mut elements, &read(terms));
+                Place::reading(&elements).copy_to(into);
+            });
+        }
+        for (into, terms) in self.long.iter_mut().zip(&mut terms.long) {
+            with_element!(into.element(), T => {
+                if let (Some(into), Some(terms)) = (into.elements::<T>(), terms.elements()) {
+                    T::reduce(op, into, terms);
+                }
+            });
+        }
+    }
+
+    /// Divides the sums of an average.
+    pub(super) fn divide(&mut self, op: Op, ranks: usize) {
+        if op != Op::Avg {
+            return;
+        }
+        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+        for (element, into) in self.short() {
+            with_element!(element, T => {
+                let mut elements = read::<T>(into);
+                T::divide(&mut elements, ranks);
+                Place::reading(&elements).copy_to(into);
+            });
+        }
+        for into in &mut self.long {
+            with_element!(into.element(), T => {
+                if let Some(into) = into.elements::<T>() {
+                    T::divide(into, ranks);
+                }
+            });
+        }
+    }
+
+    /// An object with these numbers.
+    pub(super) fn build<O: DeserializeOwned + Schema>(mut self) -> Result<O, GroupError> {
+        let bytes = walked::<O>(&self.encoded, &mut self.columns, Way::Back)
+            .map_err(|error| refused::<O>(&error))?;
+        let block = Arc::new(Block::copy(&self.inline)?);
+        let inbox = Inbox { block, inline: self.inline.len(), at: 0, long: self.long };
+        let (decoded, _) = dealing(inbox, || postcard::from_bytes(&bytes));
+        decoded.map_err(|error| refused::<O>(&error))
+    }
+}
+
+/// Refuses types of which not all can be reduced; so do all ranks alike.
+pub(super) fn check_type<O: Schema>() -> Result<(), GroupError> {
+    obstacle(O::SCHEMA)
+        .map_or(Ok(()), |part| Err(refused::<O>(&format!("{part} cannot be reduced"))))
+}
+
+fn refused<O: Schema>(why: &dyn fmt::Display) -> GroupError {
+    GroupError::InvalidArgument(format!("{}: {why}", O::SCHEMA.name))
+}
+
+/// Elements given as bytes.
+fn read<T: Element>(bytes: &[u8]) -> Vec<T> {
+    let mut elements = vec![T::from_small(0); bytes.len() / size_of::<T>()];
+    Place::writing(&mut elements).copy_from(Place::reading(bytes));
+    elements
 }
 
 fn walked<O: Schema>(

@@ -218,6 +218,15 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
     }
 
+    /// Takes it back if no packet was found yet; whether it did.
+    pub(super) fn take_back(&mut self) -> bool {
+        let is_looking = matches!(self.stage, Stage::Looking);
+        if is_looking {
+            self.stage = Stage::Over;
+        }
+        is_looking
+    }
+
     /// The received object.
     pub(super) fn take(&mut self) -> Option<(O, Origin)> {
         match std::mem::replace(&mut self.stage, Stage::Over) {

@@ -1,0 +1,475 @@
+//! Collectives of objects: blocking, or begun and waited for later.
+//!
+//! Each takes a number when it begins, the same on every rank, so that several may be in progress.
+
+use std::time::Duration;
+
+use postcard_schema::Schema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::calls::taken;
+use super::numbers::{Numbers, check_type};
+use super::transfer::{Inbound, Outbound, Route};
+use crate::error::GroupError;
+use crate::group::{Group, State};
+use crate::loader::Op;
+
+/// Makes progress once, or until the end; whether that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drive {
+    Once,
+    ToEnd,
+}
+
+impl Group {
+    /// Gathers every rank's object on the root, by rank; other ranks get nothing. Objects may differ in shape, not in type.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv_obj`]. All ranks call it, as all collectives.
+    pub fn gather_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        root: usize,
+    ) -> Result<Option<Vec<O>>, GroupError> {
+        self.igather_obj(object, root)?.wait()
+    }
+
+    /// Begins a gather. The object may be changed at once. All ranks begin their collectives of objects in the same order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::isend_obj`].
+    pub fn igather_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        root: usize,
+    ) -> Result<GatheringObjects<O>, GroupError> {
+        let route = self.object_route();
+        self.rank_of(root)?;
+        let mut gathering = GatheringObjects::new(self);
+        if self.rank() == root {
+            gathering.receives_all(route)?;
+        }
+        gathering.sends_to(object, [root], route)?;
+        Ok(gathering)
+    }
+
+    /// Gathers every rank's object on every rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::gather_obj`].
+    pub fn all_gather_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+    ) -> Result<Vec<O>, GroupError> {
+        self.iall_gather_obj(object)?.wait()?.ok_or_else(taken)
+    }
+
+    /// Begins a gather on every rank, as [`Group::igather_obj`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::isend_obj`].
+    pub fn iall_gather_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+    ) -> Result<GatheringObjects<O>, GroupError> {
+        let route = self.object_route();
+        let mut gathering = GatheringObjects::new(self);
+        gathering.receives_all(route)?;
+        gathering.sends_to(object, 0..self.size(), route)?;
+        Ok(gathering)
+    }
+
+    /// Copies the root's object to every rank; other ranks' is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::gather_obj`]; [`GroupError::InvalidArgument`] where the root has none.
+    pub fn broadcast_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: Option<O>,
+        root: usize,
+    ) -> Result<O, GroupError> {
+        self.ibroadcast_obj(object, root)?.wait()
+    }
+
+    /// Begins a broadcast. All ranks begin their collectives of objects in the same order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::isend_obj`]; [`GroupError::InvalidArgument`] where the root has no object.
+    pub fn ibroadcast_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: Option<O>,
+        root: usize,
+    ) -> Result<BroadcastingObject<O>, GroupError> {
+        let route = self.object_route();
+        self.rank_of(root)?;
+        BroadcastingObject::new(self, object, root, route)
+    }
+
+    /// Begins a reduction of every number of an object, as [`Group::all_reduce_obj`] does it. Rank 0 gathers the objects, reduces them
+    /// in the order of ranks, and copies the result to all: where it need not overlap with other work, [`Group::all_reduce_obj`] is
+    /// faster. All ranks begin their collectives of objects in the same order.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] as there, at once; its other errors come when it is tested or waited for.
+    pub fn iall_reduce_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        op: Op,
+    ) -> Result<ReducingObject<O>, GroupError> {
+        check_type::<O>()?;
+        let gathering = self.igather_obj(object, 0)?;
+        let answer = Some(self.object_route());
+        let (group, stage) = (self.clone(), Stage::Gathering(gathering));
+        Ok(ReducingObject { group, op, answer, failed: None, stage })
+    }
+
+    /// The same, to the root only, which alone gets the errors about types and shapes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::iall_reduce_obj`].
+    pub fn ireduce_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        op: Op,
+        root: usize,
+    ) -> Result<ReducingObject<O>, GroupError> {
+        check_type::<O>()?;
+        let stage = Stage::Gathering(self.igather_obj(object, root)?);
+        Ok(ReducingObject { group: self.clone(), op, answer: None, failed: None, stage })
+    }
+
+    fn drive_by(
+        &self,
+        drive: Drive,
+        mut ready: impl FnMut(&mut State) -> Result<bool, GroupError>,
+    ) -> Result<bool, GroupError> {
+        if drive == Drive::ToEnd {
+            return self.until(None, ready).map(|()| true);
+        }
+        let mut state = self.shared.lock();
+        state.mesh.poll(None)?;
+        ready(&mut state)
+    }
+}
+
+/// `test` and `wait_timeout`, by `drive`.
+macro_rules! tests {
+    () => {
+        /// Whether it has ended here; makes progress. Then `wait` returns at once.
+        ///
+        /// # Errors
+        ///
+        /// As [`Group::recv_obj`], and of the collective.
+        pub fn test(&mut self) -> Result<bool, GroupError> {
+            self.drive(Drive::Once)
+        }
+
+        /// Waits at most `limit`. Returns whether it has ended here.
+        ///
+        /// # Errors
+        ///
+        /// As `test`.
+        pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
+            let group = self.group.clone();
+            group.test_until(limit, || self.test())
+        }
+    };
+}
+
+/// Sends of which each has ended or not. None is dropped before all have: one that is dropped unfinished takes the lock.
+#[derive(Debug, Default)]
+struct Sends(Vec<(Outbound, bool)>);
+
+impl Sends {
+    fn begin<O: Serialize + Schema>(
+        group: &Group,
+        object: &O,
+        to: impl IntoIterator<Item = usize>,
+        route: Route,
+    ) -> Result<Self, GroupError> {
+        let begin = |to| Ok((Outbound::begin(group, object, to, route)?, false));
+        to.into_iter().map(begin).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether all have ended; the first error goes to `failed`.
+    fn advance(&mut self, state: &mut State, failed: &mut Option<GroupError>) -> bool {
+        for (sending, over) in &mut self.0 {
+            *over = *over || ended(sending.advance(state), failed);
+        }
+        self.0.iter().all(|(_, over)| *over)
+    }
+}
+
+/// Whether an operation has ended; an error is the end of it.
+fn ended(advanced: Result<bool, GroupError>, failed: &mut Option<GroupError>) -> bool {
+    advanced.unwrap_or_else(|error| {
+        failed.get_or_insert(error);
+        true
+    })
+}
+
+/// A gather of objects in progress. Dropped, it still sends this rank's.
+#[derive(Debug)]
+#[must_use = "it makes progress when tested or waited for"]
+pub struct GatheringObjects<O> {
+    group: Group,
+    sends: Sends,
+    /// By rank, where this one gathers.
+    receives: Option<Vec<(Inbound<O>, bool)>>,
+    /// The first error is returned after all have been received, so that no message is left behind.
+    failed: Option<GroupError>,
+}
+
+impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
+    fn new(group: &Group) -> Self {
+        Self { group: group.clone(), sends: Sends::default(), receives: None, failed: None }
+    }
+
+    fn receives_all(&mut self, route: Route) -> Result<(), GroupError> {
+        let receive = |rank| Ok((Inbound::new(&self.group, route.space, Some(rank), None)?, false));
+        let receives: Result<_, GroupError> = (0..self.group.size()).map(receive).collect();
+        self.receives = Some(receives?);
+        Ok(())
+    }
+
+    fn sends_to(
+        &mut self,
+        object: &O,
+        ranks: impl IntoIterator<Item = usize>,
+        route: Route,
+    ) -> Result<(), GroupError> {
+        self.sends = Sends::begin(&self.group, object, ranks, route)?;
+        Ok(())
+    }
+
+    fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
+        let Self { group, sends, receives, failed } = self;
+        let over = group.drive_by(drive, |state| {
+            let mut all = true;
+            for (inbound, over) in receives.iter_mut().flatten() {
+                *over = *over || ended(inbound.advance(state), failed);
+                all &= *over;
+            }
+            Ok(sends.advance(state, failed) && all)
+        })?;
+        match self.failed.take() {
+            Some(error) if over => Err(error),
+            failed => {
+                self.failed = failed;
+                Ok(over)
+            }
+        }
+    }
+
+    tests!();
+
+    /// Waits for the objects, by rank; None on a rank that gathers none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv_obj`].
+    pub fn wait(mut self) -> Result<Option<Vec<O>>, GroupError> {
+        self.drive(Drive::ToEnd)?;
+        self.take()
+    }
+
+    fn take(&mut self) -> Result<Option<Vec<O>>, GroupError> {
+        let object = |(mut inbound, _): (Inbound<O>, bool)| Ok(inbound.take().ok_or_else(taken)?.0);
+        let all = self.receives.take().map(|receives| receives.into_iter().map(object).collect());
+        all.transpose()
+    }
+}
+
+/// A broadcast of an object in progress. Dropped on the root, it still sends.
+#[derive(Debug)]
+#[must_use = "it makes progress when tested or waited for"]
+pub struct BroadcastingObject<O> {
+    group: Group,
+    sends: Sends,
+    /// On the root.
+    own: Option<O>,
+    /// On other ranks.
+    receive: Option<Inbound<O>>,
+}
+
+impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
+    fn new(
+        group: &Group,
+        object: Option<O>,
+        root: usize,
+        route: Route,
+    ) -> Result<Self, GroupError> {
+        let mut begun =
+            Self { group: group.clone(), sends: Sends::default(), own: None, receive: None };
+        if group.rank() != root {
+            begun.receive = Some(Inbound::new(group, route.space, Some(root), None)?);
+            return Ok(begun);
+        }
+        let own = object.ok_or_else(|| {
+            GroupError::InvalidArgument("the root of a broadcast gives the object".to_owned())
+        })?;
+        let others = (0..group.size()).filter(|to| *to != root);
+        begun.sends = Sends::begin(group, &own, others, route)?;
+        begun.own = Some(own);
+        Ok(begun)
+    }
+
+    fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
+        let Self { group, sends, receive, .. } = self;
+        let mut failed = None;
+        let over = group.drive_by(drive, |state| {
+            let received = match receive {
+                Some(inbound) => inbound.advance(state)?,
+                None => true,
+            };
+            Ok(sends.advance(state, &mut failed) && received)
+        })?;
+        failed.map_or(Ok(over), Err)
+    }
+
+    tests!();
+
+    /// Waits for the object.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv_obj`].
+    pub fn wait(mut self) -> Result<O, GroupError> {
+        self.drive(Drive::ToEnd)?;
+        let received = self.receive.as_mut().and_then(Inbound::take).map(|(object, _)| object);
+        received.or(self.own).ok_or_else(taken)
+    }
+}
+
+/// A reduction of objects in progress. Dropped, it leaves other ranks without a result.
+#[derive(Debug)]
+#[must_use = "it makes progress when tested or waited for"]
+pub struct ReducingObject<O> {
+    group: Group,
+    op: Op,
+    /// Where the result goes to all ranks, from rank 0.
+    answer: Option<Route>,
+    /// Why rank 0 has no result, which it returns when the others know.
+    failed: Option<GroupError>,
+    stage: Stage<O>,
+}
+
+/// The result that rank 0 sends, or the rank whose object does not go with its own.
+type Answer<O> = (Option<O>, u64);
+
+#[derive(Debug)]
+enum Stage<O> {
+    Gathering(GatheringObjects<O>),
+    Answering(Box<BroadcastingObject<Answer<O>>>),
+    Done(Option<O>),
+    /// An error was returned.
+    Over,
+}
+
+impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
+    fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
+        loop {
+            match &mut self.stage {
+                Stage::Gathering(gathering) => {
+                    let over = gathering.drive(drive);
+                    if let Ok(false) = over {
+                        return Ok(false);
+                    }
+                    let gathered = over.and_then(|_| gathering.take());
+                    self.stage = Stage::Over;
+                    self.stage = self.reduced(gathered)?;
+                }
+                Stage::Answering(answering) => {
+                    if !answering.drive(drive)? {
+                        return Ok(false);
+                    }
+                    let Stage::Answering(answering) =
+                        std::mem::replace(&mut self.stage, Stage::Over)
+                    else {
+                        return Err(taken());
+                    };
+                    let (result, culprit) = answering.wait()?;
+                    if let Some(error) = self.failed.take() {
+                        return Err(error);
+                    }
+                    let rank = usize::try_from(culprit).unwrap_or_default();
+                    let result = result.ok_or_else(|| other_shape(rank))?;
+                    self.stage = Stage::Done(Some(result));
+                }
+                Stage::Done(_) => return Ok(true),
+                Stage::Over => return Err(taken()),
+            }
+        }
+    }
+
+    /// What follows the gather.
+    fn reduced(
+        &mut self,
+        gathered: Result<Option<Vec<O>>, GroupError>,
+    ) -> Result<Stage<O>, GroupError> {
+        let result = gathered.and_then(|all| all.map(|all| self.fold(&all)).transpose());
+        let Some(route) = self.answer else { return result.map(Stage::Done) };
+        // Others wait for the answer, also where there is no result.
+        let answer = match result {
+            Ok(None) => None,
+            Ok(result) => Some((result, 0)),
+            Err(error) => {
+                let culprit = match &error {
+                    GroupError::SchemaMismatch { rank, .. } | GroupError::Mismatch { rank, .. } => {
+                        *rank as u64
+                    }
+                    _ => 0,
+                };
+                self.failed = Some(error);
+                Some((None, culprit))
+            }
+        };
+        let answering = BroadcastingObject::new(&self.group, answer, 0, route)?;
+        Ok(Stage::Answering(Box::new(answering)))
+    }
+
+    fn fold(&self, all: &[O]) -> Result<O, GroupError> {
+        let mut ranks = all.iter().enumerate();
+        let Some((_, first)) = ranks.next() else { return Err(taken()) };
+        let mut whole = Numbers::of(first)?;
+        for (rank, object) in ranks {
+            let numbers = Numbers::of(object)?;
+            if numbers.shape() != whole.shape() {
+                return Err(other_shape(rank));
+            }
+            whole.reduce(numbers, self.op);
+        }
+        whole.divide(self.op, all.len());
+        whole.build()
+    }
+
+    tests!();
+
+    /// Waits for the result; None on a rank that is not the root.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::all_reduce_obj`].
+    pub fn wait(mut self) -> Result<Option<O>, GroupError> {
+        self.drive(Drive::ToEnd)?;
+        match self.stage {
+            Stage::Done(result) => Ok(result),
+            _ => Err(taken()),
+        }
+    }
+}
+
+/// The error of a rank whose object has not the shape of rank 0's.
+pub(super) fn other_shape(rank: usize) -> GroupError {
+    let why = format!("rank {rank} reduces an object of another shape than rank 0");
+    GroupError::Mismatch { rank, why }
+}
