@@ -27,6 +27,8 @@ def step(group, heat, new):
     new[1:-1, 1:-1] = (heat[:-2, 1:-1] + heat[2:, 1:-1] + heat[1:-1, :-2] + heat[1:-1, 2:]) / 4
 
 
+if len(sys.argv) < 2:
+    sys.exit("usage: ironrail run -n 4 -- python heat.py PICTURE.ppm [NET]")
 with ironrail.init(net=sys.argv[2] if len(sys.argv) > 2 else None) as group:
     rows = SIDE // group.size
     # The upper edge of the plate is hot; its other edges, and the plate itself, are cold.

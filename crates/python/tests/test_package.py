@@ -94,6 +94,11 @@ def test_the_heat_of_four_ranks_is_that_of_one_and_a_picture(net, tmp_path):
     assert len(set(pictures[0])) > 50, "it shows a gradient"
 
 
+def test_the_heat_without_a_file_for_its_picture_says_how_it_is_used(tmp_path):
+    ended = subprocess.run([sys.executable, EXAMPLES / "heat.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stderr.startswith("usage: ") and ended.stderr.count("\n") == 1, ended.stderr
+
+
 COMMAND = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/ironrail"
 
 
