@@ -13,8 +13,9 @@ use crate::errors::{invalid, poisoned, raise};
 use crate::fixed_halo::FixedHalo1d;
 use crate::halo::{Exchange, Halo1d};
 use crate::memory::{Array, Memory};
+use crate::object_batch::ObjectBatch;
 use crate::objects::{self, Offer, Pickled};
-use crate::request::{Coming, Orphans, Received, Request};
+use crate::request::{Coming, Orphans, Pending, Received, Request};
 
 /// A rank's membership in a group: messages between two ranks, and collectives of all.
 ///
@@ -39,7 +40,7 @@ impl Group {
     }
 
     /// Runs a call without the interpreter.
-    fn run<R: Send>(
+    pub(crate) fn run<R: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&Inner) -> Result<R, GroupError> + Send,
@@ -54,6 +55,16 @@ impl Group {
             ended
         })
         .map_err(raise)
+    }
+
+    /// Begins an operation of objects.
+    fn begin<P: Pending + 'static>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Inner) -> Result<P, GroupError> + Send,
+    ) -> PyResult<Request> {
+        let pending = self.run(py, |group| Ok(Box::new(call(group)?) as Box<dyn Pending>))?;
+        Ok(Request::new(pending, &self.orphans))
     }
 
     fn leave(&self, py: Python<'_>) {
@@ -447,6 +458,40 @@ impl Group {
         self.run(py, move |group| group.send_obj(&pickled, to, tag))
     }
 
+    /// Begins to send a picklable object. Its arrays must be left alone until the request has ended. Only of groups with allow_pickle.
+    #[pyo3(signature = (object, to, tag=0))]
+    fn isend_obj(
+        &self,
+        py: Python<'_>,
+        object: &Bound<'_, PyAny>,
+        to: usize,
+        tag: u32,
+    ) -> PyResult<Request> {
+        self.pickles()?;
+        let pickled = objects::dump(object)?;
+        self.begin(py, move |group| group.isend_obj(&pickled, to, tag))
+    }
+
+    /// Begins to receive an object, which the request's wait gives. Of several, the first one that is tested or waited for takes the first
+    /// message. Only of groups with allow_pickle.
+    #[pyo3(signature = (source=None, tag=None))]
+    fn irecv_obj(
+        &self,
+        py: Python<'_>,
+        source: Option<usize>,
+        tag: Option<u32>,
+    ) -> PyResult<Request> {
+        self.pickles()?;
+        let (source, tag) = (any_source(source), any_tag(tag));
+        self.begin(py, move |group| group.irecv_obj::<Pickled>(source, tag))
+    }
+
+    /// A queue of sends and receives of objects that run together. Only of groups with allow_pickle.
+    fn object_batch(this: Py<Self>) -> PyResult<ObjectBatch> {
+        this.get().pickles()?;
+        Ok(ObjectBatch::new(this))
+    }
+
     /// Receives an object that send_obj has sent. Only of groups with allow_pickle: a process that can send to this rank can run code in it.
     #[pyo3(signature = (source=None, tag=None))]
     fn recv_obj<'py>(
@@ -542,13 +587,73 @@ impl Group {
         let gathered = self.run(py, move |group| group.all_gather_obj(&pickled))?;
         gathered.into_iter().map(|one| objects::load(py, one)).collect()
     }
+
+    /// Begins a broadcast_obj; the request's wait gives the object, on the root too a copy of it. All ranks begin their collectives of objects in the
+    /// same order. Only of groups with allow_pickle.
+    #[pyo3(signature = (object=None, root=0))]
+    fn ibroadcast_obj(
+        &self,
+        py: Python<'_>,
+        object: Option<Bound<'_, PyAny>>,
+        root: usize,
+    ) -> PyResult<Request> {
+        self.pickles()?;
+        let own = object.filter(|_| self.rank == root);
+        let pickled = own.as_ref().map(objects::dump).transpose()?;
+        self.begin(py, move |group| group.ibroadcast_obj(pickled, root))
+    }
+
+    /// Begins a gather_obj; the request's wait gives the list. The object's arrays must be left alone until the request has ended. All ranks
+    /// begin their collectives of objects in the same order. Only of groups with allow_pickle.
+    #[pyo3(signature = (object, root=0))]
+    fn igather_obj(
+        &self,
+        py: Python<'_>,
+        object: &Bound<'_, PyAny>,
+        root: usize,
+    ) -> PyResult<Request> {
+        self.pickles()?;
+        let pickled = objects::dump(object)?;
+        self.begin(py, move |group| group.igather_obj(&pickled, root))
+    }
+
+    /// Begins an all_gather_obj, as igather_obj. Only of groups with allow_pickle.
+    fn iall_gather_obj(&self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Request> {
+        self.pickles()?;
+        let pickled = objects::dump(object)?;
+        self.begin(py, move |group| group.iall_gather_obj(&pickled))
+    }
+
+    /// A new object, in which every number is reduced with the same number of all ranks' objects: dicts, lists and tuples of integers (of 64 bits), floats,
+    /// and arrays, within each other. None, booleans, keys and lengths must be the same everywhere. Nothing is pickled.
+    #[pyo3(signature = (object, op="sum"))]
+    fn all_reduce_obj<'py>(
+        this: &Bound<'py, Self>,
+        object: &Bound<'py, PyAny>,
+        op: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let reductions = this.py().import("ironrail._objects")?;
+        reductions.call_method1("all_reduce", (this, object, op))
+    }
+
+    /// As all_reduce_obj, on the root only; None on other ranks.
+    #[pyo3(signature = (object, op="sum", root=0))]
+    fn reduce_obj<'py>(
+        this: &Bound<'py, Self>,
+        object: &Bound<'py, PyAny>,
+        op: &str,
+        root: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let reductions = this.py().import("ironrail._objects")?;
+        reductions.call_method1("reduce", (this, object, op, root))
+    }
 }
 
-fn any_source(rank: Option<usize>) -> Source {
+pub(crate) fn any_source(rank: Option<usize>) -> Source {
     rank.map_or_else(|| Any.into(), Into::into)
 }
 
-fn any_tag(tag: Option<u32>) -> Tag {
+pub(crate) fn any_tag(tag: Option<u32>) -> Tag {
     tag.map_or_else(|| Any.into(), Into::into)
 }
 

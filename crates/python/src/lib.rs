@@ -13,6 +13,7 @@ mod halo;
 mod init;
 #[expect(unsafe_code, reason = "Python's memory, and DLPack's structures of C")]
 mod memory;
+mod object_batch;
 mod objects;
 mod request;
 
@@ -24,6 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<request::Request>()?;
+    module.add_class::<object_batch::ObjectBatch>()?;
     module.add_class::<request::Received>()?;
     module.add_class::<request::Coming>()?;
     module.add_class::<halo::Exchange>()?;

@@ -10,9 +10,14 @@ use std::time::Duration;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Element, Foreign, ForeignMut};
 use ironrail_group::messages;
+use ironrail_group::objects::{
+    BroadcastingObject, GatheringObjects, ReceivingObject, SendingObject,
+};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use crate::errors::{invalid, poisoned, raise};
+use crate::objects::{self, Pickled};
 
 /// What a receive got: `source`, the rank that sent it; `tag`; and `count`, elements from the start of the array on. The rest of the array
 /// is as it was.
@@ -61,11 +66,35 @@ impl From<messages::Coming> for Coming {
     }
 }
 
+/// What an operation has given at its end.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Nothing,
+    Received(messages::Received),
+    Object(Box<Pickled>),
+    Objects(Vec<Pickled>),
+}
+
+impl Outcome {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(match self {
+            Self::Nothing => py.None(),
+            Self::Received(received) => Py::new(py, Received::from(received))?.into_any(),
+            Self::Object(pickled) => objects::load(py, *pickled)?.unbind(),
+            Self::Objects(all) => {
+                let all: PyResult<Vec<_>> =
+                    all.into_iter().map(|one| objects::load(py, one)).collect();
+                PyList::new(py, all?)?.into_any().unbind()
+            }
+        })
+    }
+}
+
 /// An operation of whatever element type.
 pub(crate) trait Pending: Send {
     fn test(&mut self) -> Result<bool, GroupError>;
     fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError>;
-    fn wait(self: Box<Self>) -> Result<Option<messages::Received>, GroupError>;
+    fn wait(self: Box<Self>) -> Result<Outcome, GroupError>;
     /// Whether it was taken back, and has ended.
     fn take_back(&mut self) -> bool;
 }
@@ -79,8 +108,8 @@ impl<T: Element> Pending for messages::Sending<T, Foreign<T>> {
         self.wait_timeout(limit)
     }
 
-    fn wait(self: Box<Self>) -> Result<Option<messages::Received>, GroupError> {
-        (*self).wait().map(|_| None)
+    fn wait(self: Box<Self>) -> Result<Outcome, GroupError> {
+        (*self).wait().map(|_| Outcome::Nothing)
     }
 
     fn take_back(&mut self) -> bool {
@@ -97,13 +126,43 @@ impl<T: Element> Pending for messages::Receiving<T, ForeignMut<T>> {
         self.wait_timeout(limit)
     }
 
-    fn wait(self: Box<Self>) -> Result<Option<messages::Received>, GroupError> {
-        (*self).wait().map(|(_, received)| Some(received))
+    fn wait(self: Box<Self>) -> Result<Outcome, GroupError> {
+        (*self).wait().map(|(_, received)| Outcome::Received(received))
     }
 
     fn take_back(&mut self) -> bool {
         self.take_back()
     }
+}
+
+/// Operations of objects: what each has given, and whether it can be taken back.
+macro_rules! of_objects {
+    ($($operation:ty: $outcome:expr, $take_back:expr;)*) => {$(
+        impl Pending for $operation {
+            fn test(&mut self) -> Result<bool, GroupError> {
+                self.test()
+            }
+
+            fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError> {
+                self.wait_timeout(limit)
+            }
+
+            fn wait(self: Box<Self>) -> Result<Outcome, GroupError> {
+                (*self).wait().map($outcome)
+            }
+
+            fn take_back(&mut self) -> bool {
+                $take_back(self)
+            }
+        }
+    )*};
+}
+
+of_objects! {
+    SendingObject: |()| Outcome::Nothing, |_: &mut Self| false;
+    ReceivingObject<Pickled>: |(object, _)| Outcome::Object(Box::new(object)), Self::take_back;
+    BroadcastingObject<Pickled>: |object| Outcome::Object(Box::new(object)), |_: &mut Self| false;
+    GatheringObjects<Pickled>: |all| all.map_or(Outcome::Nothing, Outcome::Objects), |_: &mut Self| false;
 }
 
 /// Operations whose requests were dropped before their end.
@@ -146,10 +205,10 @@ impl Orphans {
     }
 }
 
-/// A send or a receive that goes on. Its array's memory is exported until it has ended: leave it alone until then.
+/// An operation that goes on. Its array's memory is exported until it has ended: leave it alone until then.
 ///
 /// A receive that is dropped before a message has come to it is taken back. Any other goes on, and the group keeps its memory.
-#[pyclass(frozen, weakref, module = "ironrail")]
+#[pyclass(frozen, weakref, generic, module = "ironrail")]
 pub(crate) struct Request {
     state: Mutex<State>,
     orphans: Arc<Orphans>,
@@ -159,7 +218,9 @@ enum State {
     Running(Box<dyn Pending>),
     /// A thread is in a call of it.
     Busy,
-    Ended(Option<messages::Received>),
+    Ended(Outcome),
+    /// What `wait` returns from now on.
+    Given(Py<PyAny>),
     Failed(String),
 }
 
@@ -191,18 +252,26 @@ impl Request {
                 let error = invalid(format!("this request has failed: {why}"));
                 (State::Failed(why), Some(error))
             }
-            ended @ State::Ended(_) => (ended, None),
+            ended @ (State::Ended(_) | State::Given(_)) => (ended, None),
         };
-        let ended = matches!(next, State::Ended(_));
+        let ended = matches!(next, State::Ended(_) | State::Given(_));
         *self.state.lock().map_err(poisoned)? = next;
         failed.map_or(Ok(ended), Err)
     }
 
-    fn received(&self) -> PyResult<Option<Received>> {
-        match &*self.state.lock().map_err(poisoned)? {
-            State::Ended(received) => Ok(received.map(Received::from)),
-            _ => Ok(None),
-        }
+    /// What an operation that has ended gives. Unpickling may run any code, so the lock is free meanwhile.
+    fn given(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let taken = std::mem::replace(&mut *self.state.lock().map_err(poisoned)?, State::Busy);
+        let (next, given) = match taken {
+            State::Ended(outcome) => match outcome.into_python(py) {
+                Ok(given) => (State::Given(given.clone_ref(py)), Ok(given)),
+                Err(error) => (State::Failed(error.to_string()), Err(error)),
+            },
+            State::Given(given) => (State::Given(given.clone_ref(py)), Ok(given)),
+            other => (other, Err(invalid("another thread is in a call of this request"))),
+        };
+        *self.state.lock().map_err(poisoned)? = next;
+        given
     }
 }
 
@@ -216,10 +285,10 @@ impl Request {
         })
     }
 
-    /// Waits for the end: of a send None, of a receive what was received. With a timeout in seconds it raises Timeout where that has passed,
-    /// and the operation goes on.
+    /// Waits for the end: of a send it gives None, of a receive what was received, of operations of objects the object or the list of them. With a
+    /// timeout in seconds it raises Timeout where that has passed, and the operation goes on.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Received>> {
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         let limit = timeout.map(seconds).transpose()?;
         let ended = self.step(py, |mut pending| match limit {
             Some(limit) if !pending.wait_for(limit)? => Ok(State::Running(pending)),
@@ -230,7 +299,7 @@ impl Request {
             let awaited = "a request, which goes on".to_owned();
             return Err(raise(GroupError::Timeout { peers: Vec::new(), awaited, limit }));
         }
-        self.received()
+        self.given(py)
     }
 
     /// Takes a receive back that no message has come to. Whether it was taken back, and wait then returns None; a send, or what has ended,
@@ -240,7 +309,11 @@ impl Request {
             return Ok(false);
         }
         self.step(py, |mut pending| {
-            if pending.take_back() { Ok(State::Ended(None)) } else { Ok(State::Running(pending)) }
+            if pending.take_back() {
+                Ok(State::Ended(Outcome::Nothing))
+            } else {
+                Ok(State::Running(pending))
+            }
         })
     }
 }

@@ -92,3 +92,82 @@ def test_collectives_of_objects(ranks):
             assert "pickle" in str(error)
         group.barrier()
     """, options="allow_pickle=True")  # fmt: skip
+
+
+def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_before_any_is_waited_for(ranks):
+    ranks(3, """
+        def of(rank):
+            return {"rank": rank, "data": np.full(10 + rank * 20_000, rank)}
+
+        def same(got, rank):
+            return got["rank"] == rank and (got["data"] == of(rank)["data"]).all()
+
+        own, right, left = of(rank), (rank + 1) % 3, (rank - 1) % 3
+        gathered, everyone = group.igather_obj(own, root=2), group.iall_gather_obj(own)
+        broadcast = group.ibroadcast_obj(own if rank == 1 else None, root=1)
+        early, coming = group.irecv_obj(left, 9), group.irecv_obj(left, 3)
+        assert not early.test()
+        sending = group.isend_obj(own, right, 3)
+        got = coming.wait(30)
+        assert same(got, left) and coming.wait() is got and coming.test()
+        assert sending.wait() is None
+        # Taken back, it takes no message.
+        assert early.cancel() and early.wait() is None
+        group.send_obj("nine", right, 9)
+        assert group.recv_obj(left, 9) == "nine"
+        assert same(broadcast.wait(), 1)
+        assert all(same(one, other) for other, one in enumerate(everyone.wait()))
+        found = gathered.wait()
+        assert (found is None) == (rank != 2) and (found is None or all(same(one, other) for other, one in enumerate(found)))
+        # A send whose request is dropped still arrives.
+        group.isend_obj(of(2), right, 5)
+        gc.collect()
+        assert same(group.recv_obj(left, 5), 2)
+        batch = group.object_batch()
+        for peer in range(3):
+            batch.recv(peer, 7)
+        for peer in reversed(range(3)):
+            batch.send({"to": peer, **own}, peer, 7)
+        got = batch.execute()
+        assert all(same(one, peer) and one["to"] == rank for peer, one in enumerate(got)) and len(got) == 3
+        assert batch.execute() == []
+        group.barrier()
+    """, options="allow_pickle=True")  # fmt: skip
+
+
+def test_every_number_of_an_object_is_reduced_and_another_shape_is_refused_everywhere(ranks):
+    ranks(3, """
+        import array, collections
+        Point = collections.namedtuple("Point", "x y")
+
+        def of(rank):
+            pairs = [("loss", 0.5 * rank), ("steps", [rank, 2 * rank, True, None])]
+            whole = {
+                "grad": np.full((2, 3), rank, "float32"), "turned": np.arange(6).reshape(2, 3).T + rank,
+                "point": Point(rank, 1.0), "scalar": np.float16(rank), "raw": array.array("i", [rank, 1]), "zero": np.array(rank),
+            }
+            return dict(pairs + list(whole.items()) if rank % 2 else list(whole.items()) + pairs)
+
+        own = of(rank)
+        got = group.all_reduce_obj(own)
+        assert list(got) == list(own) and got["loss"] == 1.5 and got["steps"] == [3, 6, True, None]
+        assert (got["grad"] == 3).all() and got["grad"].dtype == "float32" and (own["grad"] == rank).all()
+        assert (got["turned"] == 3 * np.arange(6).reshape(2, 3).T + 3).all()
+        assert got["point"] == Point(3, 3.0) and type(got["point"]) is Point
+        assert got["scalar"] == 3 and type(got["scalar"]) is np.float16 and got["raw"].tolist() == [3, 3] and got["zero"] == 3
+        assert group.all_reduce_obj((2 * rank, 1.5 * rank), "avg") == (2, 1.5)
+        assert group.reduce_obj([rank], "max", root=1) == ([2] if rank == 1 else None)
+        try:
+            group.all_reduce_obj([1] * (1 + rank))
+            raise SystemExit("another length was taken")
+        except ironrail.Mismatch as error:
+            assert error.rank == 1 and "shape" in str(error)
+        try:
+            group.all_reduce_obj({"name": "text" if rank == 1 else 1})
+            raise SystemExit("a string was taken")
+        except ironrail.InvalidArgument as error:
+            assert rank == 1 and "object['name'] is a str" in str(error)
+        except ironrail.Mismatch as error:
+            assert rank != 1 and error.rank == 1
+        group.barrier()
+    """)  # fmt: skip

@@ -56,7 +56,7 @@ def test_the_stubs_have_what_the_package_has_and_all_of_it_is_documented():
     assert set(ironrail.__all__) == {name for name in stubs if not name.startswith("_")}
     for name in ironrail.__all__:
         assert getattr(ironrail, name).__doc__, name
-    for name in "Group", "Request", "Received", "Coming", "Exchange", "Halo1d", "FixedHalo1d":
+    for name in "Group", "Request", "ObjectBatch", "Received", "Coming", "Exchange", "Halo1d", "FixedHalo1d":
         owner = getattr(ironrail, name)
         members = {member for member in vars(owner) if not member.startswith("_")}
         assert members == {member for member in stubs[name] if not member.startswith("_")}, name

@@ -13,11 +13,11 @@ import weakref
 
 from . import _native
 from ._errors import Aborted, Cancelled, Error, InvalidArgument, Mismatch, OtherType, PeerLost, Timeout, TooLong
-from ._native import Coming, Exchange, FixedHalo1d, Group, Halo1d, Memory, Received, Request
+from ._native import Coming, Exchange, FixedHalo1d, Group, Halo1d, Memory, ObjectBatch, Received, Request
 
 __all__ = [
-    "Aborted", "Cancelled", "Coming", "Error", "Exchange", "FixedHalo1d", "Group", "Halo1d", "InvalidArgument", "Memory", "Mismatch", "OtherType",
-    "PeerLost", "Received", "Request", "Timeout", "TooLong", "init", "path",
+    "Aborted", "Cancelled", "Coming", "Error", "Exchange", "FixedHalo1d", "Group", "Halo1d", "InvalidArgument", "Memory", "Mismatch", "ObjectBatch",
+    "OtherType", "PeerLost", "Received", "Request", "Timeout", "TooLong", "init", "path",
 ]  # fmt: skip
 
 _groups = weakref.WeakSet()

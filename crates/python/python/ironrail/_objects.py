@@ -1,0 +1,124 @@
+"""Reductions of objects: every number of an object with the same number of all ranks' objects."""
+
+import array
+import copy
+import hashlib
+import sys
+
+from ._errors import InvalidArgument, Mismatch
+
+
+class _Parts:
+    """An object, apart: its shape, and its numbers where they can be reduced."""
+
+    def __init__(self, whole):
+        # Integers are 64 bits, as NumPy's default is.
+        self.integers, self.floats, self.arrays = array.array("q"), array.array("d"), []
+        self.shape = self._split(whole, "object")
+
+    def _split(self, part, path):
+        kind = type(part)
+        if part is None or kind is bool:
+            return repr(part)
+        if isinstance(part, dict):
+            # Ranks may have made them in other orders.
+            return [f"dict of {len(part)}", *((repr(key), self._split(part[key], f"{path}[{key!r}]")) for key in _in_order(part))]
+        if isinstance(part, (list, tuple)):
+            return [f"{kind.__name__} of {len(part)}", *(self._split(item, f"{path}[{at}]") for at, item in enumerate(part))]
+        if kind is int:
+            try:
+                self.integers.append(part)
+            except OverflowError:
+                raise InvalidArgument(f"{path} is {part}, which does not fit 64 bits") from None
+            return "int"
+        if kind is float:
+            self.floats.append(part)
+            return "float"
+        mine = _copied(part)
+        if mine is None:
+            raise InvalidArgument(f"{path} is a {kind.__name__}, which cannot be reduced")
+        self.arrays.append(mine)
+        shape = getattr(mine, "shape", None)
+        return f"{kind.__name__} of {getattr(mine, 'dtype', None) or mine.typecode}, {len(mine) if shape is None else tuple(shape)}"
+
+    def built(self, part):
+        """The object, with the numbers that are here now."""
+        return _Build(self).build(part)
+
+
+class _Build:
+    def __init__(self, parts):
+        self.integers, self.floats, self.arrays = iter(parts.integers), iter(parts.floats), iter(parts.arrays)
+
+    def build(self, part):
+        kind = type(part)
+        if part is None or kind is bool:
+            return part
+        if isinstance(part, dict):
+            made = {key: self.build(part[key]) for key in _in_order(part)}
+            return {key: made[key] for key in part}
+        if isinstance(part, (list, tuple)):
+            items = [self.build(item) for item in part]
+            return kind(*items) if hasattr(part, "_fields") else kind(items)
+        if kind is int:
+            return next(self.integers)
+        if kind is float:
+            return next(self.floats)
+        made = next(self.arrays)
+        return made[0] if _is_scalar(part) else made
+
+
+def _in_order(keys):
+    return sorted(keys, key=repr)
+
+
+def _copied(part):
+    """A contiguous copy of an array; of a scalar of NumPy's, an array of one element. None of anything else."""
+    if isinstance(part, array.array):
+        return copy.copy(part)
+    if _is_scalar(part):
+        return part.reshape(1).copy()
+    numpy = sys.modules.get("numpy")
+    if numpy and isinstance(part, numpy.ndarray):
+        return part.copy(order="C")
+    # Tensors of PyTorch's, and of those that took over its names.
+    return part.clone().contiguous() if hasattr(part, "__dlpack__") and hasattr(part, "clone") else None
+
+
+def _is_scalar(part):
+    # Without NumPy there are none of its scalars.
+    numpy = sys.modules.get("numpy")
+    return bool(numpy) and isinstance(part, numpy.generic)
+
+
+def _agreed(group, whole):
+    """The parts, or the same refusal on all ranks."""
+    try:
+        parts, failed = _Parts(whole), None
+        digest = hashlib.blake2b(repr(parts.shape).encode(), digest_size=8).digest()
+    except InvalidArgument as error:
+        parts, failed, digest = None, error, bytes(8)
+    everyone = bytearray(8 * group.size)
+    group.all_gather(digest, everyone)
+    if failed:
+        raise failed
+    for rank in range(group.size):
+        if everyone[8 * rank : 8 * rank + 8] != everyone[:8]:
+            error = Mismatch(f"rank {rank} reduces an object of another shape than rank 0")
+            error.rank = rank
+            raise error
+    return parts
+
+
+def all_reduce(group, whole, op):
+    parts = _agreed(group, whole)
+    for numbers in (parts.integers, parts.floats, *parts.arrays):
+        group.all_reduce(numbers, op)
+    return parts.built(whole)
+
+
+def reduce(group, whole, op, root):
+    parts = _agreed(group, whole)
+    for numbers in (parts.integers, parts.floats, *parts.arrays):
+        group.reduce(numbers, op, root)
+    return parts.built(whole) if group.rank == root else None

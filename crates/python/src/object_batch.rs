@@ -1,0 +1,67 @@
+//! Sends and receives of objects that run together.
+
+use std::sync::Mutex;
+
+use ironrail_group::objects;
+use pyo3::prelude::*;
+
+use crate::errors::poisoned;
+use crate::group::{Group, any_source, any_tag};
+use crate::objects::{Pickled, dump, load};
+
+/// A queue of sends and receives of objects that run together: no order of them can wait for itself, and a rank may send to itself.
+#[pyclass(frozen, module = "ironrail")]
+#[derive(Debug)]
+pub(crate) struct ObjectBatch {
+    group: Py<Group>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    sends: Vec<(Pickled, usize, u32)>,
+    receives: Vec<(Option<usize>, Option<u32>)>,
+}
+
+impl ObjectBatch {
+    pub(crate) fn new(group: Py<Group>) -> Self {
+        Self { group, queue: Mutex::default() }
+    }
+}
+
+#[pymethods]
+impl ObjectBatch {
+    /// Adds a send. The object's arrays must be left alone until execute returns.
+    #[pyo3(signature = (object, to, tag=0))]
+    fn send(&self, object: &Bound<'_, PyAny>, to: usize, tag: u32) -> PyResult<()> {
+        let pickled = dump(object)?;
+        self.queue.lock().map_err(poisoned)?.sends.push((pickled, to, tag));
+        Ok(())
+    }
+
+    /// Adds a receive. None for `source` or `tag` is any.
+    #[pyo3(signature = (source=None, tag=None))]
+    fn recv(&self, source: Option<usize>, tag: Option<u32>) -> PyResult<()> {
+        self.queue.lock().map_err(poisoned)?.receives.push((source, tag));
+        Ok(())
+    }
+
+    /// Runs all that was added, and empties the queue: the received objects, in the order of the receives. Of receives that match the same
+    /// message, the one added first takes it. An error is raised after all have ended.
+    fn execute<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let Queue { sends, receives } = std::mem::take(&mut *self.queue.lock().map_err(poisoned)?);
+        let received = self.group.get().run(py, move |group| {
+            let mut received: Vec<_> = receives.iter().map(|_| None).collect();
+            let mut batch = objects::ObjectBatch::new();
+            for ((source, tag), into) in receives.into_iter().zip(&mut received) {
+                batch.recv::<Pickled>(into, any_source(source), any_tag(tag));
+            }
+            for (pickled, to, tag) in &sends {
+                batch.send(pickled, *to, *tag);
+            }
+            batch.execute(group)?;
+            Ok(received)
+        })?;
+        received.into_iter().flatten().map(|(pickled, _)| load(py, pickled)).collect()
+    }
+}
