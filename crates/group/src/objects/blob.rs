@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Blob {
                 Some(start) => (Arc::clone(&inbox.block), start),
                 None => (Arc::new(inbox.long.pop_front()?.into_block()?), 0),
             };
-            let blob = Self(Elements::Part { block, start, count });
+            let blob = Self(Elements::part(block, start, count));
             (blob.len() == count).then_some(blob)
         });
         found.ok_or_else(|| D::Error::custom(MISSING))

@@ -119,7 +119,7 @@ impl Landing {
             Memory::Own(elements) => elements.downcast().ok().map(|own| Elements::own(*own)),
             Memory::Foreign(elements) => {
                 let foreign = elements.downcast::<ForeignMut<T>>().ok()?;
-                Some(Elements::ForeignMut(Arc::new(*foreign)))
+                Some(Elements::foreign_mut(*foreign))
             }
             Memory::Block(_) => None,
         }

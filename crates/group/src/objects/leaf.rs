@@ -1,6 +1,7 @@
 //! An array within an object. It is not part of the encoding: the elements of a long one are sent from memory to memory beside the message;
 //! short ones come together before it.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use serde::ser::{Error as _, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::block::Block;
-use super::few::{Few, WORD, WORDS};
+use super::few::{self, WORD, WORDS};
 use super::parts::{MISSING, Owner, STRANGE, sending, taking};
 use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 
@@ -24,39 +25,83 @@ use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 /// Clones share the elements until one of them is changed, and so does a send in progress. Short arrays of a received object refer to the
 /// memory that it was received into, and keep that alive; up to 24 bytes are part of the leaf itself, and of the encoding.
 #[derive(Clone)]
-pub struct Leaf<T> {
-    /// None: there are so few elements that they are here.
-    elements: Option<Elements<T>>,
-    few: Few,
-}
+pub struct Leaf<T>(Elements<T>);
 
 /// The elements of an array, and their owner.
+///
+/// A tree's leaves are decoded one by one, and moved into place. Memory that is written in pieces cannot be read back as a whole before it has
+/// reached the cache, so all of this stays in registers: it is no enum, and see [`Shared`].
 #[derive(Clone)]
-pub(super) enum Elements<T> {
-    Own(Arc<Vec<T>>),
-    /// A part of a received object.
-    Part {
-        block: Arc<Block>,
-        start: usize,
-        count: usize,
-    },
-    /// Of another owner than this library.
-    Foreign(Arc<Foreign<T>>),
-    ForeignMut(Arc<ForeignMut<T>>),
+pub(super) struct Elements<T> {
+    /// None: there are so few that they are in `words`.
+    memory: Shared<T>,
+    /// Of few, or in a block.
+    count: usize,
+    /// Where they begin in a block.
+    start: usize,
+    words: [f64; WORDS],
 }
 
-impl<T> Leaf<T> {
-    fn of(elements: Elements<T>) -> Self {
-        Self { elements: Some(elements), few: Few::default() }
+/// A share of memory, or none.
+///
+/// A `Vec` that an element is moved into drops the element where it cannot grow. If that took more than these few instructions they would be
+/// called, with the element's address, and so each element would pass through memory.
+#[derive(Clone)]
+struct Shared<T>(Option<Arc<dyn Memory<T>>>);
+
+impl<T> Drop for Shared<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(memory) = self.0.take() {
+            let_go(memory);
+        }
+    }
+}
+
+#[inline(never)]
+fn let_go<T>(memory: Arc<dyn Memory<T>>) {
+    drop(memory);
+}
+
+/// Where elements are: a `Vec`, a received object's block, or memory of another owner than this library.
+trait Memory<T>: Any + Send + Sync {
+    /// All elements, or of a block `count` from byte `start` on.
+    fn elements(&self, start: usize, count: usize) -> &[T];
+}
+
+impl<T: Element> Memory<T> for Vec<T> {
+    fn elements(&self, _: usize, _: usize) -> &[T] {
+        self
+    }
+}
+
+impl<T: Element> Memory<T> for Block {
+    fn elements(&self, start: usize, count: usize) -> &[T] {
+        self.elements(start, count)
+    }
+}
+
+impl<T: Element> Memory<T> for Foreign<T> {
+    fn elements(&self, _: usize, _: usize) -> &[T] {
+        self
+    }
+}
+
+impl<T: Element> Memory<T> for ForeignMut<T> {
+    fn elements(&self, _: usize, _: usize) -> &[T] {
+        self
     }
 }
 
 impl<T: Element> Leaf<T> {
     /// The elements; copied if they are shared, or no memory of their own.
     pub fn into_vec(self) -> Vec<T> {
-        match self.elements {
-            Some(Elements::Own(own)) => Arc::unwrap_or_clone(own),
-            _ => self.to_vec(),
+        match self.0.is::<Vec<T>>() {
+            Some(own) => {
+                drop(self);
+                Arc::unwrap_or_clone(own)
+            }
+            None => self.to_vec(),
         }
     }
 }
@@ -65,24 +110,21 @@ impl<T: Element> Deref for Leaf<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.elements.as_ref().map_or_else(|| self.few.elements(), Elements::as_slice)
+        self.0.as_slice()
     }
 }
 
 impl<T: Element> DerefMut for Leaf<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        match &mut self.elements {
-            None => self.few.elements_mut(),
-            Some(elements) => elements.make_own(),
-        }
+        self.0.make_own()
     }
 }
 
 impl<T: Element> From<Vec<T>> for Leaf<T> {
     fn from(elements: Vec<T>) -> Self {
-        match Few::new(&elements) {
-            Some(few) => Self { elements: None, few },
-            None => Self::of(Elements::own(elements)),
+        match few::packed(&elements) {
+            Some(words) => Self(Elements::few(words, elements.len())),
+            None => Self(Elements::own(elements)),
         }
     }
 }
@@ -90,7 +132,7 @@ impl<T: Element> From<Vec<T>> for Leaf<T> {
 impl<T: Element> From<Foreign<T>> for Leaf<T> {
     /// Its owner is dropped with the last clone and the last send.
     fn from(elements: Foreign<T>) -> Self {
-        Self::of(Elements::Foreign(Arc::new(elements)))
+        Self(Elements::of(Arc::new(elements)))
     }
 }
 
@@ -98,7 +140,7 @@ impl<T: Element> From<ForeignMut<T>> for Leaf<T> {
     /// As of [`Foreign`]. [`Group::recv_obj_into`](crate::group::Group::recv_obj_into) receives a long array of exactly as many elements
     /// into it.
     fn from(elements: ForeignMut<T>) -> Self {
-        Self::of(Elements::ForeignMut(Arc::new(elements)))
+        Self(Elements::foreign_mut(elements))
     }
 }
 
@@ -152,38 +194,60 @@ const fn name(element: DataType) -> &'static str {
 }
 
 impl<T: Element> Elements<T> {
-    pub(super) fn own(elements: Vec<T>) -> Self {
-        Self::Own(Arc::new(elements))
+    fn of(memory: Arc<dyn Memory<T>>) -> Self {
+        Self { memory: Shared(Some(memory)), count: 0, start: 0, words: [0.0; WORDS] }
     }
 
-    /// Elements that nothing else reads; copied if they are not.
+    fn few(words: [f64; WORDS], count: usize) -> Self {
+        Self { memory: Shared(None), count, start: 0, words }
+    }
+
+    pub(super) fn own(elements: Vec<T>) -> Self {
+        Self::of(Arc::new(elements))
+    }
+
+    pub(super) fn foreign_mut(elements: ForeignMut<T>) -> Self {
+        Self::of(Arc::new(elements))
+    }
+
+    /// `count` elements of a received object, from a byte on.
+    pub(super) fn part(block: Arc<Block>, start: usize, count: usize) -> Self {
+        Self { start, count, ..Self::of(block) }
+    }
+
+    /// A share of the memory, if it is of this kind.
+    fn is<M: Memory<T>>(&self) -> Option<Arc<M>> {
+        let memory = Arc::clone(self.memory.0.as_ref()?) as Owner;
+        memory.downcast().ok()
+    }
+
+    /// Elements that nothing else reads; copied if others may.
     fn make_own(&mut self) -> &mut [T] {
-        if !matches!(self, Self::Own(_)) {
+        if self.memory.0.is_none() {
+            return few::elements_mut(&mut self.words, self.count);
+        }
+        if self.own_mut().is_none() {
             *self = Self::own(self.as_slice().to_vec());
         }
-        match self {
-            Self::Own(own) => Arc::make_mut(own).as_mut_slice(),
-            _ => &mut [],
-        }
+        self.own_mut().map_or(&mut [], Vec::as_mut_slice)
+    }
+
+    /// A `Vec` without another owner.
+    fn own_mut(&mut self) -> Option<&mut Vec<T>> {
+        let memory: &mut dyn Any = Arc::get_mut(self.memory.0.as_mut()?)?;
+        memory.downcast_mut()
     }
 
     pub(super) fn as_slice(&self) -> &[T] {
-        match self {
-            Self::Own(own) => own,
-            Self::Part { block, start, count } => block.elements(*start, *count),
-            Self::Foreign(foreign) => foreign,
-            Self::ForeignMut(foreign) => foreign,
+        match &self.memory.0 {
+            None => few::elements(&self.words, self.count),
+            Some(memory) => memory.elements(self.start, self.count),
         }
     }
 
-    /// A share that keeps them alive and unchanged.
+    /// A share that keeps them alive and unchanged. Few are part of the encoding, so that nothing is left to keep.
     pub(super) fn owner(&self) -> Owner {
-        match self {
-            Self::Own(own) => Arc::clone(own) as Owner,
-            Self::Part { block, .. } => Arc::clone(block) as Owner,
-            Self::Foreign(foreign) => Arc::clone(foreign) as Owner,
-            Self::ForeignMut(foreign) => Arc::clone(foreign) as Owner,
-        }
+        self.memory.0.clone().map_or_else(|| Arc::new(()) as Owner, |memory| memory as Owner)
     }
 }
 
@@ -193,14 +257,15 @@ impl<T: Element> Serialize for Leaf<T> {
         if serializer.is_human_readable() {
             return Err(S::Error::custom(STRANGE));
         }
-        let Some(elements) = &self.elements else {
-            let words = self.few.words::<T>();
+        if self.0.memory.0.is_none() {
+            let words = few::used::<T>(&self.0.words, self.0.count);
             let mut parts = serializer.serialize_tuple(1 + words.len())?;
-            parts.serialize_element(&self.few.count)?;
+            // No more than a few words have.
+            parts.serialize_element(&self.0.count.to_le_bytes()[0])?;
             words.iter().try_for_each(|word| parts.serialize_element(word))?;
             return parts.end();
-        };
-        elements.send().ok_or_else(|| S::Error::custom(STRANGE))?;
+        }
+        self.0.send().ok_or_else(|| S::Error::custom(STRANGE))?;
         let mut parts = serializer.serialize_tuple(2)?;
         parts.serialize_element(&BESIDE)?;
         parts.serialize_element(&(self.len() as u64))?;
@@ -229,7 +294,7 @@ impl<'de, T: Element> Visitor<'de> for Parts<T> {
         let missing = || A::Error::custom(MISSING);
         let count: u8 = parts.next_element()?.ok_or_else(missing)?;
         if count == BESIDE {
-            return beside(parts).map(Leaf::of);
+            return beside(parts).map(Leaf);
         }
         let len = usize::from(count) * size_of::<T>();
         let mut next = || parts.next_element::<f64>()?.ok_or_else(missing);
@@ -247,7 +312,7 @@ impl<'de, T: Element> Visitor<'de> for Parts<T> {
         if len > 3 * WORD {
             return Err(missing());
         }
-        Ok(Leaf { elements: None, few: Few { words, count } })
+        Ok(Leaf(Elements::few(words, usize::from(count))))
     }
 }
 
@@ -267,10 +332,10 @@ impl<T: Element> Elements<T> {
     fn send(&self) -> Option<()> {
         sending(|outbox| {
             if outbox.is_for_spares() {
-                match self {
-                    Self::Own(own) => outbox.add_spare(T::TYPE, own),
-                    Self::ForeignMut(foreign) => outbox.add_spare(T::TYPE, foreign),
-                    _ => {}
+                if let Some(own) = self.is::<Vec<T>>() {
+                    outbox.add_spare(T::TYPE, own);
+                } else if let Some(foreign) = self.is::<ForeignMut<T>>() {
+                    outbox.add_spare(T::TYPE, foreign);
                 }
                 return;
             }
@@ -288,7 +353,7 @@ impl<T: Element> Elements<T> {
                 let elements = inbox.long.pop_front()?.into_elements::<T>()?;
                 return (elements.as_slice().len() == count).then_some(elements);
             };
-            Some(Self::Part { block: Arc::clone(&inbox.block), start, count })
+            Some(Self::part(Arc::clone(&inbox.block), start, count))
         })
     }
 }

@@ -71,10 +71,10 @@ impl Outbox {
     pub(super) fn add_spare<M: Send + Sync + 'static>(
         &mut self,
         element: DataType,
-        memory: &Arc<M>,
+        memory: Arc<M>,
     ) {
         if let Some(spare) = &mut self.spare {
-            spare.push(Spare { element, memory: Box::new(Arc::clone(memory)) });
+            spare.push(Spare { element, memory: Box::new(memory) });
         }
     }
 }
