@@ -47,7 +47,7 @@ fn pass(version: u32, rails: &str) {
         ("infiniccl", "t_", 10),
         ("mlx", "t_", 12),
         ("rapidsmpf", "t_", 14),
-        ("conduit", "t_", 9),
+        ("conduit", "t_", 10),
         ("fixed_halo", "", 12),
     ];
     for (target, filter, cases) in targets {
