@@ -9,14 +9,15 @@ use super::ids::{Moment, Name};
 use super::message::MessageId;
 use super::stall::ConnectionState;
 
-/// How urgent a connection's pending frames are. The last two make a packet leave; when a packet leaves, all pending
-/// frames join it.
+/// How urgent a connection's pending frames are. The last two make a packet leave. A packet that leaves for these, or that
+/// lazy frames join, takes all pending frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Urgency {
     #[default]
     Nothing,
-    /// Frames that may wait until then for a packet that leaves anyway.
-    Lazy { until: Moment },
+    /// Frames that may wait until then. `joins`: a packet that leaves before takes them. Otherwise they are probably not
+    /// needed, or not yet.
+    Lazy { until: Moment, joins: bool },
     /// Frames that the next progress call sends.
     Urgent,
     /// Frames that must be posted before the endpoint's last request is reported as done: the peer waits for them, and

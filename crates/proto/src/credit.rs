@@ -29,12 +29,34 @@ pub const fn fits(cost: u32, messages: usize, connection: u32, channel: u32) -> 
         && channel + cost <= CHANNEL_BYTES
 }
 
-/// Whether a DONE that returns so much credit is urgent: from half of any bound on.
+/// How much of the credit is used, by the bound of which most is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Used {
+    Little,
+    /// A DONE joins any packet. It is not worth a frame in each packet before.
+    Eighth,
+    /// A DONE is urgent.
+    Half,
+}
+
+/// How much is used, if a DONE would return so much.
 #[inline]
-pub const fn is_half_used(messages: u32, connection: u32, channel: u32) -> bool {
-    2 * messages >= count32(CONNECTION_MESSAGES)
-        || 2 * connection >= CONNECTION_BYTES
-        || 2 * channel >= CHANNEL_BYTES
+pub const fn used(messages: u32, connection: u32, channel: u32) -> Used {
+    if !reaches(8, messages, connection, channel) {
+        Used::Little
+    } else if !reaches(2, messages, connection, channel) {
+        Used::Eighth
+    } else {
+        Used::Half
+    }
+}
+
+/// Whether it is one part in `share` of any bound.
+#[inline]
+const fn reaches(share: u32, messages: u32, connection: u32, channel: u32) -> bool {
+    share * messages >= count32(CONNECTION_MESSAGES)
+        || share * connection >= CONNECTION_BYTES
+        || share * channel >= CHANNEL_BYTES
 }
 
 const _: () = {
@@ -56,7 +78,7 @@ mod tests {
                     for len in [0, 8, 512, 4096] {
                         let waits = !fits(cost(len), messages, connection, channel);
                         let count = u32::try_from(messages).unwrap();
-                        assert!(!waits || is_half_used(count, connection, channel));
+                        assert!(!waits || used(count, connection, channel) == Used::Half);
                     }
                 }
             }
@@ -69,8 +91,17 @@ mod tests {
         assert!(!fits(cost(0), 64, 0, 0));
         assert!(!fits(cost(1), 0, CONNECTION_BYTES - 64, 0));
         assert!(!fits(cost(1), 0, 0, CHANNEL_BYTES - 64));
-        assert!(is_half_used(32, 0, 0) && !is_half_used(31, 0, 0));
-        assert!(is_half_used(0, 8192, 0) && !is_half_used(0, 8191, 0));
-        assert!(is_half_used(0, 0, 32768) && !is_half_used(0, 0, 32767));
+    }
+    #[test]
+    fn the_bound_of_which_most_is_used_counts() {
+        for bounds in [[64, 0, 0], [0, CONNECTION_BYTES, 0], [0, 0, CHANNEL_BYTES]] {
+            let at = |share: u32, less: u32| {
+                let [messages, connection, channel] =
+                    bounds.map(|bound: u32| (bound / share).saturating_sub(less));
+                used(messages, connection, channel)
+            };
+            assert_eq!((at(2, 0), at(2, 1)), (Used::Half, Used::Eighth));
+            assert_eq!((at(8, 0), at(8, 1)), (Used::Eighth, Used::Little));
+        }
     }
 }

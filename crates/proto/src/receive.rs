@@ -399,15 +399,16 @@ impl ReceiveFlow {
     }
 }
 
-/// The more urgent of the two; of two lazy ones the earlier.
+/// The more urgent of the two; of two lazy ones the earlier time.
 #[inline]
 fn more_urgent(one: Urgency, other: Urgency) -> Urgency {
     match (one, other) {
         (Urgency::Waited, _) | (_, Urgency::Waited) => Urgency::Waited,
         (Urgency::Urgent, _) | (_, Urgency::Urgent) => Urgency::Urgent,
-        (Urgency::Lazy { until: one }, Urgency::Lazy { until: other }) => {
-            Urgency::Lazy { until: one.min(other) }
-        }
+        (
+            Urgency::Lazy { until: one, joins },
+            Urgency::Lazy { until: other, joins: also_joins },
+        ) => Urgency::Lazy { until: one.min(other), joins: joins || also_joins },
         (lazy @ Urgency::Lazy { .. }, Urgency::Nothing) | (Urgency::Nothing, lazy) => lazy,
     }
 }

@@ -21,6 +21,7 @@ use closing::End;
 use pair::{Counters, Pair, Receiving, Sending};
 use program::{Item, Program, terms};
 use proto::capabilities::ImmediateWidth;
+use proto::credit::CONNECTION_MESSAGES;
 use proto::frame::{RailNote, RailState};
 use proto::ids::Moment;
 use proto::split::Cutting;
@@ -326,7 +327,7 @@ fn a_lazy_advert_leaves_after_its_wait_and_not_before() {
     pair.post();
     let until = pair.now.plus(Duration::from_micros(100));
     let urgency = |pair: &Pair, now: Moment| pair.receiver.urgency(&pair.accounts[1], now);
-    assert_eq!(urgency(&pair, pair.now), proto::Urgency::Lazy { until });
+    assert_eq!(urgency(&pair, pair.now), proto::Urgency::Lazy { until, joins: false });
     pair.now = pair.now.plus(Duration::from_nanos(99_999));
     settle(&mut pair);
     assert_eq!(pair.counts.advert_frames, sent);
@@ -334,6 +335,19 @@ fn a_lazy_advert_leaves_after_its_wait_and_not_before() {
     assert_eq!(urgency(&pair, until), proto::Urgency::Urgent);
     settle(&mut pair);
     assert_eq!(pair.counts.advert_frames, sent + 1);
+}
+
+#[test]
+fn a_done_joins_packets_once_it_returns_an_eighth_of_the_credit() {
+    let mut pair = Pair::new(program(terms(), 10, SHORT), Random::new(1), 0);
+    // The first message has its advert, and so takes no credit.
+    bounce(&mut pair, 0..1, 1);
+    for round in 1..10 {
+        bounce(&mut pair, round..round + 1, 1);
+        let urgency = pair.receiver.urgency(&pair.accounts[1], pair.now);
+        let lazy = |joins| matches!(urgency, proto::Urgency::Lazy { joins: is, .. } if is == joins);
+        assert!(lazy(8 * round >= CONNECTION_MESSAGES), "after {round}: {urgency:?}");
+    }
 }
 
 #[test]

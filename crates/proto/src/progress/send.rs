@@ -8,8 +8,8 @@ use super::super::memory::MemoryId;
 use super::{ChannelId, Peer, Perform, ProgressLoop, SubmitError, Table};
 
 impl<C: Connection> ProgressLoop<C> {
-    /// An isend. An inline message leaves at once, with all pending frames to that peer, if the channel posted nothing
-    /// since the last poll; otherwise the next poll sends it.
+    /// An isend. An inline message leaves at once, with the frames to that peer that join it, if the channel posted
+    /// nothing since the last poll; otherwise the next poll sends it.
     #[inline]
     pub fn submit<P: Perform<C>>(
         &mut self,
@@ -49,10 +49,11 @@ impl<C: Connection> ProgressLoop<C> {
             .append_inline(perform.shadow(memory), &frame, Sent { from, message: id })
             .expect("the connection was given the room that there is");
         perform.copy_out(memory, payload, message);
-        self.table.touch(slot, &mut peer.pending, &peer.account, now);
         if !peer.posted {
             self.compose(perform, index, memory, now);
         }
+        let peer = &mut self.peers[index];
+        self.table.touch(slot, &mut peer.pending, &peer.account, now);
         Ok(Submit::Inline { message: id, frame })
     }
 
@@ -142,7 +143,8 @@ impl<C: Connection> ProgressLoop<C> {
         loop {
             say_refusals(perform, peer, memory);
             peer.say_rails(perform, memory);
-            if !peer.pending.is_empty() {
+            // END follows the last pending frame, so all of them leave first.
+            if peer.pending.joins(now) || peer.channel.ending().is_pending() {
                 for which in [Which::Adverts, Which::Others] {
                     collect(perform, table, peer, memory, which, now);
                 }
@@ -158,7 +160,7 @@ impl<C: Connection> ProgressLoop<C> {
             }
             peer.channel.seal(perform.shadow(memory));
             left |= post(perform, peer, now);
-            let more = !peer.pending.is_empty()
+            let more = peer.pending.joins(now)
                 || !peer.refusals.is_empty()
                 || peer.has_rail_frames()
                 || peer.channel.ending().is_pending();

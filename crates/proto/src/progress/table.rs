@@ -36,6 +36,8 @@ pub(super) struct PendingList {
     /// The peer waits for a frame, which must be posted before the last request is reported.
     pub(super) waited: bool,
     until: Option<Moment>,
+    /// A packet that leaves before then takes the frames.
+    joins: bool,
     /// How many connections wait for the peer.
     pub(super) waiting: u32,
 }
@@ -55,11 +57,18 @@ impl PendingList {
         self.urgent || self.until.is_some_and(|until| until <= now)
     }
 
+    /// Whether a packet that leaves now takes the pending frames.
+    #[inline]
+    pub(super) fn joins(&self, now: Moment) -> bool {
+        self.joins || self.is_due(now)
+    }
+
     fn add(&mut self, urgency: Urgency) {
         match urgency {
             Urgency::Nothing => {}
-            Urgency::Lazy { until } => {
+            Urgency::Lazy { until, joins } => {
                 self.until = Some(self.until.map_or(until, |before| before.min(until)));
+                self.joins |= joins;
             }
             Urgency::Urgent => self.urgent = true,
             Urgency::Waited => (self.urgent, self.waited) = (true, true),
@@ -237,7 +246,8 @@ impl<C: Connection> Table<C> {
     /// Checks all listed connections again, and removes those without pending frames.
     pub(super) fn refresh(&mut self, pending: &mut PendingList, account: &Account, now: Moment) {
         let mut at = pending.first.take();
-        (pending.urgent, pending.waited, pending.until) = (false, false, None);
+        (pending.urgent, pending.waited) = (false, false);
+        (pending.until, pending.joins) = (None, false);
         while let Some(slot) = at {
             let entry = &mut self.entries[slot.index()];
             at = entry.next.take();

@@ -5,8 +5,9 @@
 //! inline, they are lazy: they wait for some round trips, and are not needed if another inline message comes first. A
 //! flush that has begun sends all pending adverts, since half a group cannot be used.
 //!
-//! DONE is sent if it returns credit, if sends wait for it, or if a receive without an advert was filled. It covers
-//! only lines that the sender knows: adverts of complete lines leave before it.
+//! DONE is sent if it returns credit, if sends wait for it, or if a receive without an advert was filled. A sender that has
+//! used little of its credit needs none yet, so then no packet takes a DONE alone. It covers only lines that the sender
+//! knows: adverts of complete lines leave before it.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::ReceiveFlow;
 use super::ending::Ending;
 use crate::account::Account;
 use crate::connection::Urgency;
-use crate::credit;
+use crate::credit::{self, Used};
 use crate::fault::Fault;
 use crate::frame::{self, Frame, Keys};
 use crate::ids::Moment;
@@ -26,7 +27,7 @@ use crate::window::{WINDOW, place};
 const BUSY_FACTOR: u32 = 3;
 /// A DONE that a send waits for is delayed so long, to cover lines that complete meanwhile.
 pub(super) const DONE_WAIT: Duration = Duration::from_micros(20);
-/// No deadline: joins any packet that leaves.
+/// No deadline.
 const NO_TIME: Moment = Moment::from_nanos(u64::MAX);
 
 impl ReceiveFlow {
@@ -47,9 +48,9 @@ impl ReceiveFlow {
         }
         if self.prompt_to.is_after(self.advertised) {
             let due = self.is_due(unsent, self.open_lines());
-            return if due { Urgency::Urgent } else { Urgency::Lazy { until: NO_TIME } };
+            return if due { Urgency::Urgent } else { lazy(NO_TIME, true) };
         }
-        at(self.lazy_from.plus(account.lazy_wait), now)
+        at(self.lazy_from.plus(account.lazy_wait), false, now)
     }
 
     /// Whether `unsent` adverts are due, when the sender has `left` others that are incomplete.
@@ -91,28 +92,33 @@ impl ReceiveFlow {
         if self.reported == self.done || !self.done_matters() {
             return Urgency::Nothing;
         }
-        if self.is_blocked() || self.credit_is_short(account) {
+        let used = self.credit_used(account);
+        if self.is_blocked() || used == Used::Half {
             return Urgency::Urgent;
         }
         if !self.terms.needs_done() {
-            return Urgency::Lazy { until: NO_TIME };
+            // The sender uses adverts only once it knows of the lines before them.
+            let explains = self.omitted_to.is_after(self.reported)
+                && self.advertised.is_after(self.omitted_to);
+            return lazy(NO_TIME, explains || used == Used::Eighth);
         }
         // No receive is left, so NCCL may stop polling.
         if self.done == self.next {
             return Urgency::Waited;
         }
-        at(self.unreported_since.plus(DONE_WAIT), now)
+        at(self.unreported_since.plus(DONE_WAIT), true, now)
     }
 
-    /// Whether the sender has used half of its credit, and a DONE would return some of it.
-    fn credit_is_short(&self, account: &Account) -> bool {
-        let messages = self.unreported_messages + crate::bits::count32(self.parked.len());
-        self.passed > 0
-            && credit::is_half_used(
-                messages,
-                self.unreported + self.parked.cost(),
-                account.unreported + account.parking.cost(),
-            )
+    /// How much of its credit the sender has used, if a DONE would return some of it.
+    fn credit_used(&self, account: &Account) -> Used {
+        if self.passed == 0 {
+            return Used::Little;
+        }
+        credit::used(
+            self.unreported_messages + crate::bits::count32(self.parked.len()),
+            self.unreported + self.parked.cost(),
+            account.unreported + account.parking.cost(),
+        )
     }
 
     /// The next advert, if it is due and fits.
@@ -162,7 +168,7 @@ impl ReceiveFlow {
         let early = match self.advert_urgency(account, now) {
             Urgency::Urgent | Urgency::Waited => false,
             // A packet is leaving anyway. It takes lazy adverts, except those that are probably never needed.
-            Urgency::Lazy { until } => until != NO_TIME && !self.must_say(account),
+            Urgency::Lazy { joins, .. } => !joins && !self.must_say(account),
             Urgency::Nothing => true,
         };
         if early {
@@ -175,7 +181,7 @@ impl ReceiveFlow {
     /// Whether DONE is urgent but blocked until adverts of complete lines have left.
     fn must_say(&self, account: &Account) -> bool {
         self.done.is_after(self.sayable())
-            && (self.credit_is_short(account) || self.terms.needs_done())
+            && (self.credit_used(account) == Used::Half || self.terms.needs_done())
     }
 
     /// Whether the sender needs a DONE before the advert of a receive that was too short, to match its messages.
@@ -203,8 +209,13 @@ impl ReceiveFlow {
 
 /// Urgent from `due` on, lazy before.
 #[inline]
-fn at(due: Moment, now: Moment) -> Urgency {
-    if now >= due { Urgency::Urgent } else { Urgency::Lazy { until: due } }
+fn at(due: Moment, joins: bool, now: Moment) -> Urgency {
+    if now >= due { Urgency::Urgent } else { lazy(due, joins) }
+}
+
+#[inline]
+fn lazy(until: Moment, joins: bool) -> Urgency {
+    Urgency::Lazy { until, joins }
 }
 
 const _: () = assert!(MAX_DATA_RAILS <= 16, "an advert has a key for each rail");

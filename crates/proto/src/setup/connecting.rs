@@ -86,7 +86,7 @@ impl Connecting {
         match self.opening.due() {
             None => Urgency::Nothing,
             Some(due) if due <= now => Urgency::Waited,
-            Some(until) => Urgency::Lazy { until },
+            Some(until) => Urgency::Lazy { until, joins: false },
         }
     }
 

@@ -299,7 +299,7 @@ impl Pair {
         let urgency = self.receiver.urgency(&self.accounts[1], self.now);
         let leaves = match urgency {
             Urgency::Nothing => return,
-            Urgency::Lazy { until } => {
+            Urgency::Lazy { until, .. } => {
                 assert!(until > self.now);
                 self.random.one_in(6)
             }

@@ -196,9 +196,10 @@ impl Connection for Talk {
         self.planned.iter().fold(Urgency::Nothing, |sum, planned| match (sum, planned.urgency) {
             (Urgency::Waited, _) | (_, Urgency::Waited) => Urgency::Waited,
             (Urgency::Urgent, _) | (_, Urgency::Urgent) => Urgency::Urgent,
-            (Urgency::Lazy { until: one }, Urgency::Lazy { until: other }) => {
-                Urgency::Lazy { until: one.min(other) }
-            }
+            (
+                Urgency::Lazy { until: one, joins },
+                Urgency::Lazy { until: other, joins: also_joins },
+            ) => Urgency::Lazy { until: one.min(other), joins: joins || also_joins },
             (sum, Urgency::Nothing) => sum,
             (_, urgency) => urgency,
         })

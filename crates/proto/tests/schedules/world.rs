@@ -373,7 +373,7 @@ impl World {
             let kind = wire.random.below(KINDS);
             let wait = Duration::from_micros(wire.random.between(0, 3000));
             let urgency = match wire.random.below(3) {
-                0 => Urgency::Lazy { until: now.plus(wait) },
+                0 => Urgency::Lazy { until: now.plus(wait), joins: wire.random.percent(50) },
                 1 => Urgency::Urgent,
                 _ => Urgency::Waited,
             };

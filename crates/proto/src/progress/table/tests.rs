@@ -136,13 +136,14 @@ fn a_slot_that_is_still_in_a_list_is_not_reused() {
 
 #[test]
 fn the_list_is_due_when_its_most_urgent_connection_is() {
-    let later = Urgency::Lazy { until: NOW.plus(Duration::from_micros(5)) };
-    let latest = Urgency::Lazy { until: NOW.plus(Duration::from_micros(9)) };
-    for (urgency, due, due_later, waited) in [
-        (vec![Urgency::Nothing], false, false, false),
-        (vec![latest, later], false, true, false),
-        (vec![later, Urgency::Nothing, Urgency::Urgent], true, true, false),
-        (vec![Urgency::Waited, later], true, true, true),
+    let later = Urgency::Lazy { until: NOW.plus(Duration::from_micros(5)), joins: false };
+    let latest = Urgency::Lazy { until: NOW.plus(Duration::from_micros(9)), joins: true };
+    for (urgency, joins, due, due_later, waited) in [
+        (vec![Urgency::Nothing], false, false, false, false),
+        (vec![later, later], false, false, true, false),
+        (vec![latest, later], true, false, true, false),
+        (vec![later, Urgency::Nothing, Urgency::Urgent], true, true, true, false),
+        (vec![Urgency::Waited, later], true, true, true, true),
     ] {
         let mut table = table(&urgency);
         let (mut pending, account) = (PendingList::default(), Account::new(1));
@@ -153,11 +154,13 @@ fn the_list_is_due_when_its_most_urgent_connection_is() {
             let listed: Vec<usize> =
                 (0..urgency.len()).filter(|index| urgency[*index] != Urgency::Nothing).collect();
             assert_eq!(slots(&table, &pending), listed, "each is listed once");
-            assert_eq!(pending.is_due(NOW), due);
+            assert_eq!((pending.joins(NOW), pending.is_due(NOW)), (joins, due));
+            assert_eq!(pending.joins(NOW.plus(Duration::from_micros(5))), joins || due_later);
             assert_eq!(pending.is_due(NOW.plus(Duration::from_micros(5))), due_later);
             assert_eq!((pending.waited, pending.waiting as usize), (waited, urgency.len()));
             table.refresh(&mut pending, &account, NOW);
-            assert_eq!((pending.is_due(NOW), slots(&table, &pending)), (due, listed));
+            assert_eq!((pending.joins(NOW), pending.is_due(NOW)), (joins, due));
+            assert_eq!(slots(&table, &pending), listed);
         }
         for index in 0..urgency.len() {
             let slot = Slot::new(index).unwrap();
@@ -166,7 +169,7 @@ fn the_list_is_due_when_its_most_urgent_connection_is() {
             table.touch(slot, &mut pending, &account, NOW);
         }
         table.refresh(&mut pending, &account, NOW);
-        assert!(pending.is_empty() && !pending.is_due(Moment::from_nanos(u64::MAX)));
+        assert!(pending.is_empty() && !pending.joins(Moment::from_nanos(u64::MAX)));
         assert_eq!(pending.waiting, 0);
     }
 }
