@@ -326,6 +326,10 @@ pub(crate) enum Cause {
     Broke(&'static str),
     /// The channel to the peer has failed.
     Channel(ChannelCause),
+    /// Parts whose writes completed have not arrived, and their message was reported as sent.
+    PartsLost {
+        rail: u8,
+    },
     PeerFailed {
         line: u32,
     },
@@ -456,6 +460,7 @@ impl Cause {
             | Self::Transport { .. }
             | Self::Broke(_)
             | Self::Channel(_)
+            | Self::PartsLost { .. }
             | Self::PeerFailed { .. }
             | Self::Refused(Refusal::Proof | Refusal::Closed | Refusal::Busy) => Kind::Remote,
         }
@@ -498,6 +503,7 @@ impl From<Fault> for Cause {
             // The channel has the cause of its end, which takes precedence where it is known.
             Fault::Closed | Fault::Ended => Self::ConnectionClosed,
             Fault::Transport { code } => Self::Transport { code },
+            Fault::PartsLost { rail } => Self::PartsLost { rail },
             Fault::PeerFailed { line } => Self::PeerFailed { line: line.number() },
             Fault::Misuse(what) => Self::Misuse(what),
         }
@@ -584,6 +590,7 @@ mod tests {
             Fault::Withdrawn,
             Fault::Closed,
             Fault::Transport { code: 7 },
+            Fault::PartsLost { rail: 1 },
             Fault::PeerFailed { line },
             Fault::Misuse("a receive has one key for each data rail"),
         ];

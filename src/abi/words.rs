@@ -236,6 +236,10 @@ impl Display for Cause {
             Self::Transport { code } => write!(f, "the transport failed (code {code})"),
             Self::Broke(what) => f.write_str(what),
             Self::Channel(cause) => channel(f, cause),
+            Self::PartsLost { rail } => write!(
+                f,
+                "parts that the provider reported as written on data rail {rail} have not arrived, and cannot be written again"
+            ),
             Self::PeerFailed { line } => {
                 write!(f, "the peer could not deliver message {line}")
             }

@@ -153,6 +153,34 @@ fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
     });
 }
 
+/// The provider's protocol promises that completed writes have arrived, so a send is reported before the loss is known. The other rail
+/// carries what comes later; what was lost cannot be written again.
+#[test]
+fn a_part_whose_send_was_reported_is_an_error_on_both_ends_though_its_rail_is_survived() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STRIPE_MIN", "128");
+        let link = Link::between_ends(part, "cxi", 2, "immediates=1");
+        (0..2).for_each(|_| link.warm());
+        settle(&link);
+        let received = link.irecv(0, LONG, 0);
+        settle(&link);
+        vanish_next(&link);
+        let sent = poll_for("isend", || link.isend(0, LONG, 0));
+        poll_for("the send", || link.net.test(sent).expect("its writes have completed"));
+        assert_eq!(fired(&link, "vanish"), 1);
+        let failure = poll_for("an error of the receive", || {
+            link.ends.iter().for_each(End::poll);
+            let tested = link.net.test(received);
+            assert!(!matches!(tested, Ok(Some(_))), "a part of it is missing");
+            tested.err()
+        });
+        assert!(failure.said[0].contains("could not deliver"), "{failure:?}");
+        let failure = poll_for("an error of the next send", || refused_send(&link));
+        assert!(failure.said[0].contains("reported as written on data rail"), "{failure:?}");
+        link.close_failed();
+    });
+}
+
 /// NCCL does not poll a rank after its last request is done: the keeper detects the loss, and informs the peer.
 #[test]
 fn a_part_of_a_silent_sender_that_is_lost_in_silence_is_an_error_at_its_receiver() {

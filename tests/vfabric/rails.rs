@@ -139,9 +139,9 @@ fn an_operation_that_fails_costs_no_message_whichever_it_is() {
 #[test]
 fn a_part_that_is_lost_in_silence_comes_by_another_rail() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
-        // Where immediates are refused, a write's own completion says that it was delivered.
-        let world =
-            world_with(part, profile, 2, if profile == "cxi" { "immediates=1" } else { "" });
+        // Where immediates are refused, a write's own completion says that it was delivered, as each does by cxi's protocol of version 1.
+        let more = if profile == "cxi" { "immediates=1 protocol=24.0" } else { "" };
+        let world = world_with(part, profile, 2, more);
         let (mut vanished, all) = (0, operations(world));
         for position in positions(all) {
             let link = open(world);

@@ -22,6 +22,8 @@ pub enum Fault {
     Ended,
     /// A write failed; the code is the caller's.
     Transport { code: i32 },
+    /// Parts whose writes completed on this rail have not arrived, and their message was reported as sent.
+    PartsLost { rail: u8 },
     /// The peer could not deliver a message that it had begun.
     PeerFailed { line: Line },
     /// A call that is not allowed: a bug of the plugin or a wrong argument.
@@ -77,6 +79,10 @@ impl fmt::Display for Fault {
             Self::Closed => f.write_str("the peer has closed the connection"),
             Self::Ended => f.write_str("the channel to the peer has ended"),
             Self::Transport { code } => write!(f, "the transport failed (code {code})"),
+            Self::PartsLost { rail } => write!(
+                f,
+                "parts that the provider reported as written on data rail {rail} have not arrived, and cannot be written again"
+            ),
             Self::PeerFailed { line } => {
                 write!(f, "the peer could not deliver message {}", line.number())
             }

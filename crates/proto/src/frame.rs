@@ -193,6 +193,7 @@ pub struct RailNote {
     pub state: RailState,
     /// [`Down`](RailState::Down): how many parts with immediates the sender has posted there, in 32 bits, and
     /// [`UNCOUNTED_LOST`](Self::UNCOUNTED_LOST). [`Held`](RailState::Held): a bit per part that has arrived.
+    /// [`Listed`](RailState::Listed): how many parts of the connection have arrived by the rail, in 32 bits.
     /// [`Seen`](RailState::Seen): the round. [`Key`](RailState::Key): the key. Otherwise 0.
     pub parts: u64,
 }

@@ -25,7 +25,7 @@ use proto::credit::CONNECTION_MESSAGES;
 use proto::frame::{RailNote, RailState};
 use proto::ids::Moment;
 use proto::split::Cutting;
-use proto::{Fault, Frame, InlineLimits, Line, Terms};
+use proto::{Fault, Frame, InlineLimits, Line, PartWrite, SendPoll, Terms};
 use random::Random;
 
 /// Prints the seed if the test ends early.
@@ -432,6 +432,34 @@ fn a_part_that_a_lost_rail_lacks_is_not_posted_behind_end() {
             pair.poll();
             assert_eq!(pair.sends[0].state, Sending::Failed);
         }
+    }
+}
+
+/// Completions prove arrival, says the provider, so a send is reported with them.
+#[test]
+fn a_part_that_is_missing_although_its_send_was_reported_fails_both_ends() {
+    for arrived in [0, 1] {
+        let cutting = Cutting::new(2, 64 << 10, 1 << 30).unwrap();
+        let terms = Terms { cutting, proves_arrival: true, ..terms() };
+        let mut pair = Pair::new(program(terms, 1, LONG), Random::new(1), 0);
+        pair.post();
+        settle(&mut pair);
+        send(&mut pair, 0);
+        let part = pair.sender.next_part(&pair.accounts[0]).unwrap();
+        while let Some(PartWrite { message, part, .. }) = pair.sender.next_part(&pair.accounts[0]) {
+            pair.post_part();
+            pair.sender.written(message, part, &mut pair.accounts[0], Moment::default());
+        }
+        assert_eq!(pair.sender.poll(part.message), SendPoll::Done { len: LONG.len });
+        pair.sender.rail_left(part.rail);
+        let (to, line, rail) = (terms.own, Line::FIRST, part.rail);
+        let listed = RailNote { to, line, rail, state: RailState::Listed, parts: arrived };
+        pair.sender.received(&Frame::Rail(listed), &mut pair.accounts[0]).unwrap();
+        let expected = (arrived == 0).then_some(Fault::PartsLost { rail });
+        assert_eq!(pair.sender.fault(), expected, "{arrived} of one part have arrived");
+        settle(&mut pair);
+        let told = matches!(pair.receiver.fault(), Some(Fault::PeerFailed { .. }));
+        assert_eq!(told, arrived == 0, "{arrived} of one part have arrived");
     }
 }
 

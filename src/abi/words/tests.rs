@@ -314,6 +314,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             Kind::Remote,
             "receiving from rank 3, process 7 on here: the peer sent a frame of the other direction",
         ),
+        sending(
+            Cause::PartsLost { rail: 1 },
+            Kind::Remote,
+            "sending to rank 3, process 7 on here: parts that the provider reported as written on data rail 1 have not arrived, and cannot be written again",
+        ),
         receiving(
             Cause::PeerFailed { line: 4 },
             Kind::Remote,

@@ -108,7 +108,10 @@ impl ReceiveFlow {
         let mut found = lines.filter_map(|line| Some((line, self.parts_of(line)?)));
         let note = match found.next() {
             Some((line, parts)) => RailNote { to, line, rail, state: RailState::Held, parts },
-            None => RailNote { to, line: self.done, rail, state: RailState::Listed, parts: 0 },
+            None => {
+                let parts = self.seen.get(rail).into();
+                RailNote { to, line: self.done, rail, state: RailState::Listed, parts }
+            }
         };
         let frame = Frame::Rail(note);
         if frame.words() > words {

@@ -8,10 +8,13 @@
 //!
 //! A message keeps its record until it is done, so a part can be posted again also after its write has completed.
 
+use super::ending::Ending;
 use super::record::{Path, Record, State, Writing};
-use super::{SendFlow, bit_of};
+use super::{Refused, SendFlow, bit_of};
 use crate::account::Account;
-use crate::bits::low8;
+use crate::bits::{low8, low32};
+use crate::counts::Counts;
+use crate::fault::Fault;
 use crate::frame::RailNote;
 use crate::limits::MAX_PARTS;
 use crate::line::Line;
@@ -23,6 +26,10 @@ use crate::window::{RECORDS, WINDOW, place};
 pub(super) struct Lost {
     /// A bit per rail that the receiver has fenced, whose parts are not sorted out yet.
     fenced: u16,
+    /// Parts with immediates posted on each rail when it was lost; and of these, by the receiver's report, those that
+    /// have not arrived.
+    posted: Counts,
+    missing: Counts,
     /// Lines before this one are complete at the receiver.
     complete: Line,
     /// By place of a line: the line, and the parts of it that the receiver has.
@@ -38,6 +45,8 @@ impl Lost {
     fn new(complete: Line) -> Box<Self> {
         Box::new(Self {
             fenced: 0,
+            posted: Counts::default(),
+            missing: Counts::default(),
             complete,
             held: [(Line::FIRST, 0); WINDOW as usize],
             unkeyed: 0,
@@ -158,6 +167,10 @@ impl SendFlow {
     /// A rail is lost: its count restarts at 0, since the receiver settles earlier parts at the fence.
     #[cold]
     pub fn rail_left(&mut self, rail: u8) {
+        let posted = self.parts.get(rail);
+        if posted != 0 || self.lost.is_some() {
+            self.lost_mut().posted.set(rail, posted);
+        }
         self.parts.set(rail, 0);
         if self.has_peer_closed() {
             self.lost_mut().unkeyed |= 1 << (rail % 16);
@@ -217,6 +230,9 @@ impl SendFlow {
     pub(super) fn listed(&mut self, note: &RailNote) {
         let lost = self.lost_mut();
         lost.fenced |= 1 << (note.rail % 16);
+        // A connection made after the loss has posted nothing there, and may not know of it.
+        let missing = lost.posted.get(note.rail).wrapping_sub(low32(note.parts));
+        lost.missing.set(note.rail, missing);
         lost.complete_to(note.line);
         self.post_again();
     }
@@ -232,9 +248,8 @@ impl SendFlow {
             if let Some(lost) = &mut self.lost {
                 lost.fenced &= !(1 << rail);
             }
-            for at in 0..RECORDS {
-                self.sort_out(at, rail);
-            }
+            let again = (0..RECORDS).map(|at| self.sort_out(at, rail)).sum();
+            self.check_missing(rail, again);
         }
     }
 
@@ -250,12 +265,28 @@ impl SendFlow {
         on.fold(0, |set, part| set | 1 << part)
     }
 
-    /// For a fenced rail: marks each part of a message on it as arrived, or as to be posted again.
-    fn sort_out(&mut self, at: usize, rail: u8) {
-        let record = self.records[at];
-        let Some(writing) = self.written_so_far(&record) else { return };
-        let on_rail = self.on_rail(at, writing.posted, rail);
+    /// Fails where more parts of a rail are missing than those that are posted again: their message was reported as
+    /// sent when the provider said that they had arrived.
+    fn check_missing(&mut self, rail: u8, again: u32) {
         let Some(lost) = &mut self.lost else { return };
+        let (missing, line) = (lost.missing.get(rail), lost.complete);
+        lost.missing.set(rail, 0);
+        if missing <= again || missing > u32::MAX / 2 || self.fault.is_some() {
+            return;
+        }
+        self.stick(Fault::PartsLost { rail });
+        if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
+            self.refused.get_or_insert(Refused { line, len: 0, begun: true, pending: true });
+        }
+    }
+
+    /// For a fenced rail: marks each part of a message on it as arrived, or as to be posted again. Returns how many of
+    /// the latter have immediates.
+    fn sort_out(&mut self, at: usize, rail: u8) -> u32 {
+        let record = self.records[at];
+        let Some(writing) = self.written_so_far(&record) else { return 0 };
+        let on_rail = self.on_rail(at, writing.posted, rail);
+        let Some(lost) = &mut self.lost else { return 0 };
         let arrived = match writing.path {
             Path::Immediate { .. } => lost.has(record.line),
             // Writes on the FIN path complete on delivery.
@@ -271,11 +302,13 @@ impl SendFlow {
                 self.posting |= bit_of(MessageId(low8(at as u64)));
             }
         } else if writing.is_complete() {
-            return self.round_ended(at, writing);
+            self.round_ended(at, writing);
+            return 0;
         } else if matches!(record.state, State::Landed { .. }) {
-            return;
+            return 0;
         }
         self.records[at].state = State::Writing(writing);
+        if writing.is_fin() { 0 } else { missing.count_ones() }
     }
 
     /// The state of a message whose parts may be missing: until the receiver has completed it, also after its writes
