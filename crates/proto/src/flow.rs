@@ -279,8 +279,10 @@ impl Connection for Flow {
     }
 
     fn rail_left(&mut self, rail: u8) {
-        if let Self::Send(flow) = self {
-            flow.rail_left(rail);
+        match self {
+            Self::Connecting(_) => {}
+            Self::Send(flow) => flow.rail_left(rail),
+            Self::Receive(flow) => flow.rail_left(rail),
         }
     }
 

@@ -105,15 +105,26 @@ pub(super) struct Hanging {
     /// No write has completed on a rail between two checks. Then QUERY is sent, because only an answer shows that the
     /// peer is not stopped.
     waits: bool,
-    /// For each rail: how many writes had ended there at the last check that found progress, nothing in flight or a stopped
-    /// peer, and when that was.
-    ended: Box<[(u32, Moment)]>,
+    /// The peer did not answer at the last check.
+    stopped: bool,
+    still: Box<[Still]>,
+}
+
+/// Since when a rail has no completion.
+#[derive(Clone, Copy, Debug, Default)]
+struct Still {
+    /// How many writes had ended there at the last check that found progress or nothing in flight.
+    ended: u32,
+    /// That check, or a later one that found the peer stopped.
+    since: Moment,
+    /// How often the peer has stopped and answered again.
+    stops: u32,
 }
 
 impl Hanging {
     pub(super) fn new(rails: u8) -> Self {
-        let ended = vec![(0, Moment::default()); rails.into()].into();
-        Self { check_at: Moment::default(), rails: 0, waits: false, ended }
+        let still = vec![Still::default(); rails.into()].into();
+        Self { check_at: Moment::default(), rails: 0, waits: false, stopped: false, still }
     }
 
     /// Whether a rail had no completion between the last two checks.
@@ -123,7 +134,8 @@ impl Hanging {
 
     /// Checks for rails without a completion for `bound` plus the time that their queued bytes may take; for `last`
     /// instead of `bound` if no other rail is better. `stopped`: the peer does not answer. Such time does not count, since
-    /// a stopped process completes nothing.
+    /// a stopped process completes nothing. Where it stops again and again each answer counts as one check: a peer that only
+    /// its keeper polls answers once a second.
     #[cold]
     fn check(
         &mut self,
@@ -137,18 +149,25 @@ impl Hanging {
         let is_still = |rail: u8, ended: u32| {
             loads.is_open(rail) && rails.flying_on(rail) > 0 && rails.ended_on(rail) == ended
         };
-        let still = (0..).zip(&self.ended).map(|(rail, (ended, _))| is_still(rail, *ended));
+        let still = (0..).zip(&self.still).map(|(rail, still)| is_still(rail, still.ended));
         let still = still.filter(|still| *still).count();
         self.waits = still > 0;
         let others = rails.survives() && still < loads.open_rails() as usize;
         let bound = if others { bound } else { last };
-        for (rail, (ended, since)) in (0..).zip(&mut self.ended) {
-            if stopped || !is_still(rail, *ended) {
-                (*ended, *since) = (rails.ended_on(rail), now);
+        let answers_again = self.stopped && !stopped;
+        self.stopped = stopped;
+        for (rail, still) in (0..).zip(&mut self.still) {
+            if !is_still(rail, still.ended) {
+                *still = Still { ended: rails.ended_on(rail), since: now, stops: 0 };
+                continue;
+            }
+            still.stops += u32::from(answers_again);
+            if stopped {
+                still.since = now;
                 continue;
             }
             let slow = Duration::from_micros(loads.queued(rail) / SLOWEST);
-            if now.since(*since) >= bound + slow {
+            if now.since(still.since) + RAIL_CHECK * still.stops.saturating_sub(1) >= bound + slow {
                 self.rails |= 1 << rail;
             }
         }
@@ -591,6 +610,17 @@ mod tests {
         assert_eq!(hanging.rails, 0, "while it was stopped nothing could end");
         hanging.check(&account, false, at(65), bound);
         assert_eq!(hanging.rails, 0b10);
+        let mut hanging = Hanging::new(2);
+        hanging.check(&account, true, at(60), bound);
+        for stops in 1..=51 {
+            assert_eq!(
+                hanging.rails, 0,
+                "after {stops} answers of a peer that only its keeper polls"
+            );
+            hanging.check(&account, true, at(60 + stops), bound);
+            hanging.check(&account, false, at(60 + stops), bound);
+        }
+        assert_eq!(hanging.rails, 0b10, "50 answers show that it runs");
         let mut hanging = Hanging::new(2);
         hanging.check(&account, true, at(60), bound);
         assert!(account.rails.ended(1, true, true));

@@ -11,6 +11,8 @@ use crate::window::place;
 /// Lost rails, one bit each, and how far they are reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lost {
+    /// Rails that are not fenced: a write without an immediate may still arrive by them, whatever the counts say.
+    pub(super) open: u16,
     /// Fenced rails.
     pub(super) fenced: u16,
     /// Rails of them that are not fully reported to the sender.
@@ -24,10 +26,17 @@ pub(super) struct Lost {
 }
 
 impl ReceiveFlow {
+    /// The rail is lost, and not fenced yet.
+    #[cold]
+    pub fn rail_left(&mut self, rail: u8) {
+        self.lost.open |= 1 << (rail % 16);
+    }
+
     /// The rail is fenced: begins to report to the sender what has arrived.
     #[cold]
     pub fn rail_fenced(&mut self, rail: u8) {
         let bit = 1 << (rail % 16);
+        self.lost.open &= !bit;
         self.lost.fenced |= bit;
         if self.sent.is_none() {
             self.lost.unreported |= bit;

@@ -86,18 +86,20 @@ impl Meeting {
         }
     }
 
-    /// Adds a listener to the entries of HELLOs, which name the newest of each role. Those of one role take no place of the other's: the
-    /// peer can always verify a listener of its own, but one of ours only while it keeps the handle's secret.
+    /// Adds a listener to the entries of HELLOs, which name the oldest and the newest of each role. The oldest, because both ends keep
+    /// it: of the newest the other end may know none, since it learns of them by HELLOs only. Those of one role take no place of the
+    /// other's: the peer can always verify a listener of its own, but one of ours only while it keeps the handle's secret.
     fn vouch(&mut self, listener: ListenerId, role: Role, secret: Secret) {
         let of_role = |voucher: &Voucher| voucher.role == role;
         let known = self.vouchers.iter().filter(|voucher| of_role(voucher));
         if known.clone().any(|voucher| voucher.listener == listener) {
             return;
         }
-        if known.count() == MAX_ENTRIES / 2
-            && let Some(oldest) = self.vouchers.iter().position(of_role)
-        {
-            self.vouchers.remove(oldest);
+        if known.count() == MAX_ENTRIES / 2 {
+            let places = (0..).zip(&self.vouchers).filter(|(_, voucher)| of_role(voucher));
+            if let Some((second, _)) = places.take(2).last() {
+                self.vouchers.remove(second);
+            }
         }
         self.vouchers.push_back(Voucher { listener, role, secret });
     }

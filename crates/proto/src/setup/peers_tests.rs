@@ -171,6 +171,26 @@ fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
     assert_eq!(other.hears(&stranger), Heard::Nothing(Ignored::Unproven));
 }
 
+/// The peer learns of listeners by HELLOs only, and may have heard none since.
+#[test]
+fn a_hello_that_names_the_first_listener_alone_is_proven_after_many_later_connects() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let handle = other.listen();
+    let there = one.meet(&handle);
+    let hello = one.first_hello();
+    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
+    let answer = other.joins(here, 5, 0);
+    one.hears(&answer);
+    one.joins(there, 6, 0);
+    for _ in 0..100 {
+        let another = other.listen();
+        assert_eq!(one.meet(&another), there);
+    }
+    let later = other.joins(here, 5, 0);
+    let expected = Heard::Letter { channel: ChannelId(6), letter: lending(0), proven: true };
+    assert_eq!(one.hears(&later), expected);
+}
+
 #[test]
 fn an_endpoint_that_meets_itself_is_two_peers() {
     let mut end = End::new(1);

@@ -406,6 +406,23 @@ fn a_closed_sender_with_parts_in_flight_keeps_the_slot_in_quarantine() {
     assert_eq!(flow.poll(Line::new(0)), ReceivePoll::Done { count: 1 });
 }
 
+/// A write without an immediate has failed there, and may land all the same: no count shows it.
+#[test]
+fn a_closed_sender_with_a_lost_rail_keeps_the_memory_in_quarantine_until_the_rail_is_fenced() {
+    let (mut flow, mut account) = receiver(terms(), 2, 2);
+    flow.rail_left(0);
+    let parts = Keys::new(&[0]).unwrap();
+    let closes = Frame::Close(Close { to: name(9, 2), lines: Line::new(1), parts });
+    flow.received(&closes, &mut account, NOW).unwrap();
+    flow.close(&mut account);
+    while flow.next_frame(Which::Others, 9, &mut account, NOW).is_some() {}
+    assert!(!flow.is_over());
+    assert_eq!(flow.exposed(), 2);
+    flow.rail_fenced(0);
+    assert!(flow.is_over());
+    assert_eq!(flow.exposed(), 0);
+}
+
 #[test]
 fn parked_messages_outlive_the_close_of_their_sender() {
     for terms in [terms(), grouped()] {

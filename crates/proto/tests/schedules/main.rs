@@ -127,7 +127,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 23] = [
+const MENDED: [(Schedule, u64, &str); 26] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -155,6 +155,13 @@ const MENDED: [(Schedule, u64, &str); 23] = [
     (ranks::run, 80_593_525, "the silence of a peer that was stopped counted against its parts"),
     (ranks::run, 80_593_341, "END left between a failed write and the failure of its channel"),
     (ranks::run, 81_078_171, "a new channel used a rail that was drained, and then closed"),
+    (ranks::run, 90_049_241, "a HELLO named listeners that its peer had forgotten"),
+    (
+        ranks::run,
+        90_063_405,
+        "CLOSE freed memory that a failed write without an immediate could still reach",
+    ),
+    (ranks::run, 90_067_144, "a write hung for ever while only its keeper polled the peer"),
 ];
 
 #[test]
