@@ -92,6 +92,7 @@ mod tests {
         assert!(!fits(cost(1), 0, CONNECTION_BYTES - 64, 0));
         assert!(!fits(cost(1), 0, 0, CHANNEL_BYTES - 64));
     }
+
     #[test]
     fn the_bound_of_which_most_is_used_counts() {
         for bounds in [[64, 0, 0], [0, CONNECTION_BYTES, 0], [0, 0, CHANNEL_BYTES]] {
