@@ -25,7 +25,10 @@ def run(m, count):
     with ThreadPoolExecutor(AT_ONCE) as pool:
         rows = [(f"nothing_is_left_of_what_was_aborted_over_{name}", each) for name in ("cxi", "efa", "tcp", "the_adversary", "gpus", "net")]
         begun = [pool.submit(over, *row) for row in rows]
-        begun.append(pool.submit(over, "nothing_is_left_of_what_died_over_net", deaths, CYCLES_PATIENCE_MS="1500"))
+        # One arena: malloc keeps an arena of each thread that net has ended, and which threads get one varies from run to run.
+        begun.append(
+            pool.submit(over, "nothing_is_left_of_what_died_over_net", deaths, CYCLES_PATIENCE_MS="1500", MALLOC_ARENA_MAX="1")
+        )
         said = [line for row in begun for line in row.result()]
     total = sum(int(line.split()[1]) for line in said)
     # Again: longer than may be at first, on a machine that had others to serve.

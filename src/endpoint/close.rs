@@ -136,9 +136,9 @@ impl Endpoint {
             && self.executor.nics.iter().all(|port| port.in_flight() == 0)
     }
 
-    /// Whether a wait for a peer has timed out.
-    fn is_impatient(&self) -> bool {
-        self.patience < self.settings.close_timeout
+    /// Whether a wait for a peer has timed out lately.
+    fn is_impatient(&mut self) -> bool {
+        self.patience.is_shortened(Instant::now())
     }
 
     /// Whether other endpoints of this process may have its memory mapped: then it is released with the last of them.

@@ -11,7 +11,7 @@
 //! whose operations fail has ended: it begins no more writes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proto::{Flow, ReceiveFlow, Slot};
 
@@ -25,10 +25,6 @@ use crate::object_id::{ObjectId, ObjectKind};
 
 /// Polls for completions that are already there, before receives are withdrawn.
 const LAST_POLLS: u32 = 64;
-/// The shortest wait for a peer, after others have timed out.
-const LEAST_WAIT: Duration = Duration::from_millis(10);
-/// The divisor of the next wait after one that timed out: many silent peers cost little more than one.
-const PATIENCE_SHRINKS: u32 = 6;
 
 /// A registration under deregMr that an operation may still touch. NCCL can no longer name it in messages.
 #[derive(Debug)]
@@ -52,7 +48,8 @@ impl Endpoint {
     /// Deregisters an id. True: the memory is free. False: repeat [`Endpoint::poll_deregister`]. An error: the memory is still registered,
     /// and NCCL may deregister the id again.
     pub(crate) fn deregister(&mut self, id: ObjectId) -> Result<bool> {
-        let until = Instant::now() + self.patience;
+        let now = Instant::now();
+        let until = now + self.patience.wait(now);
         if let Some(deregistering) =
             self.deregistering.iter_mut().find(|deregistering| deregistering.id == id)
         {
@@ -95,7 +92,7 @@ impl Endpoint {
         }
         // Sends were left until now: the peer's receive waits for them.
         self.give_up_region(id, Give::Sends);
-        self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
+        self.patience.timed_out(now);
         self.cancel_receives_of_ended_peers(id);
         if !self.is_touched(id) || self.only_ended_peers_touch(id) {
             self.deregistering.swap_remove(at);

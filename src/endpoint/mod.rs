@@ -27,6 +27,7 @@ mod letter_buffers;
 mod memory;
 mod nics;
 pub(crate) mod ownership;
+mod patience;
 mod peers;
 mod probe;
 mod probing;
@@ -44,7 +45,6 @@ mod transfer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
 
 use fabric::Pages;
 use proto::Capabilities;
@@ -71,6 +71,7 @@ use memory::ControlMemory;
 use nics::Port;
 pub(crate) use nics::{OPERATIONS, Opened, RECEIVES, Reopen};
 use ownership::Ownership;
+use patience::Patience;
 use probe::Probe;
 use region::UserRegion;
 use sendrecv::Sendrecv;
@@ -104,8 +105,7 @@ pub(crate) struct Endpoint {
     cache: RegionCache,
     /// Registrations under deregMr that an operation may still touch.
     deregistering: Vec<Deregistering>,
-    /// How long deregMr and close wait for peers that do not answer. It shrinks with each wait that passes in vain.
-    patience: Duration,
+    patience: Patience,
     /// Requests whose end has not been reported to NCCL.
     outstanding: u32,
     /// The slots of comms that NCCL has closed and whose connections have not ended.
@@ -175,7 +175,7 @@ impl Endpoint {
         };
         let mut endpoint = Self {
             number,
-            patience: settings.close_timeout,
+            patience: Patience::new(settings.close_timeout),
             is_probed: false,
             probe: None,
             ownership: Ownership::default(),

@@ -1,0 +1,76 @@
+//! How long deregMr and close wait for peers that do not answer.
+//!
+//! An abort gives back many buffers, and the user sees the sum of the waits. So each wait that times out makes the next ones shorter
+//! (docs/decisions/0008-memory-a-silent-peer-may-touch.md).
+
+use std::time::{Duration, Instant};
+
+/// The shortest wait for a peer, after others have timed out.
+const LEAST_WAIT: Duration = Duration::from_millis(10);
+/// The divisor of the next wait after one that timed out: many silent peers cost little more than one.
+const SHRINKS: u32 = 10;
+/// So long after the last wait that timed out the abort is over, and peers of other communicators get the whole time again.
+const RECOVERS: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Patience {
+    whole: Duration,
+    wait: Duration,
+    /// When a wait last timed out.
+    timed_out: Option<Instant>,
+}
+
+impl Patience {
+    pub(super) fn new(whole: Duration) -> Self {
+        Self { whole, wait: whole, timed_out: None }
+    }
+
+    /// How long to wait for a peer from now on.
+    pub(super) fn wait(&mut self, now: Instant) -> Duration {
+        if self.timed_out.is_some_and(|last| now.saturating_duration_since(last) >= RECOVERS) {
+            *self = Self::new(self.whole);
+        }
+        self.wait
+    }
+
+    pub(super) fn timed_out(&mut self, now: Instant) {
+        self.wait = (self.wait / SHRINKS).max(LEAST_WAIT);
+        self.timed_out = Some(now);
+    }
+
+    /// Whether a wait has timed out lately.
+    pub(super) fn is_shortened(&mut self, now: Instant) -> bool {
+        self.wait(now) < self.whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: Duration = Duration::from_millis(1500);
+
+    #[test]
+    fn waits_that_time_out_take_together_little_more_than_the_first() {
+        let mut patience = Patience::new(WHOLE);
+        let mut now = Instant::now();
+        let start = now;
+        for _ in 0..8 {
+            now += patience.wait(now);
+            patience.timed_out(now);
+        }
+        let took = now - start;
+        assert!(took > WHOLE && took < WHOLE + Duration::from_millis(250), "{took:?}");
+        assert!(patience.is_shortened(now));
+    }
+
+    #[test]
+    fn the_next_abort_gets_the_whole_time_again() {
+        let mut patience = Patience::new(WHOLE);
+        let now = Instant::now();
+        patience.timed_out(now);
+        assert!(patience.is_shortened(now + RECOVERS / 2));
+        assert_eq!(patience.wait(now + RECOVERS), WHOLE);
+        assert!(!patience.is_shortened(now + RECOVERS));
+    }
+}
