@@ -15,6 +15,7 @@ use crate::halo::{Exchange, Halo1d};
 use crate::memory::{Array, Memory};
 use crate::object_batch::ObjectBatch;
 use crate::objects::{self, Offer, Pickled};
+use crate::reductions::Own;
 use crate::request::{Coming, Orphans, Pending, Received, Request};
 
 /// A rank's membership in a group: messages between two ranks, and collectives of all.
@@ -646,6 +647,35 @@ impl Group {
     ) -> PyResult<Bound<'py, PyAny>> {
         let reductions = this.py().import("ironrail._objects")?;
         reductions.call_method1("reduce", (this, object, op, root))
+    }
+
+    /// Begins an all_reduce_obj; the request's wait gives the new object. Rank 0 reduces all objects when it tests or waits. The object's dicts, lists and
+    /// tuples must be left alone until the request has ended; numbers and arrays may be changed at once. What cannot be reduced is InvalidArgument of test or wait.
+    /// All ranks begin their collectives of objects in the same order.
+    #[pyo3(signature = (object, op="sum"))]
+    fn iall_reduce_obj(
+        &self,
+        py: Python<'_>,
+        object: &Bound<'_, PyAny>,
+        op: &str,
+    ) -> PyResult<Request> {
+        let op = operation(op)?;
+        let own = Own::of(object, op)?;
+        self.begin(py, move |group| own.begin(|numbers| group.iall_reduce_obj(numbers, op)))
+    }
+
+    /// Begins a reduce_obj, as iall_reduce_obj; the request's wait gives None on other ranks. Only the root is told where shapes differ.
+    #[pyo3(signature = (object, op="sum", root=0))]
+    fn ireduce_obj(
+        &self,
+        py: Python<'_>,
+        object: &Bound<'_, PyAny>,
+        op: &str,
+        root: usize,
+    ) -> PyResult<Request> {
+        let op = operation(op)?;
+        let own = Own::of(object, op)?;
+        self.begin(py, move |group| own.begin(|numbers| group.ireduce_obj(numbers, op, root)))
     }
 }
 

@@ -15,6 +15,7 @@ mod init;
 mod memory;
 mod object_batch;
 mod objects;
+mod reductions;
 mod request;
 
 use pyo3::prelude::*;

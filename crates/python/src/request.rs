@@ -18,6 +18,7 @@ use pyo3::types::PyList;
 
 use crate::errors::{invalid, poisoned, raise};
 use crate::objects::{self, Pickled};
+use crate::reductions;
 
 /// What a receive got: `source`, the rank that sent it; `tag`; and `count`, elements from the start of the array on. The rest of the array
 /// is as it was.
@@ -73,6 +74,7 @@ pub(crate) enum Outcome {
     Received(messages::Received),
     Object(Box<Pickled>),
     Objects(Vec<Pickled>),
+    Reduced(reductions::Reduced),
 }
 
 impl Outcome {
@@ -86,6 +88,7 @@ impl Outcome {
                     all.into_iter().map(|one| objects::load(py, one)).collect();
                 PyList::new(py, all?)?.into_any().unbind()
             }
+            Self::Reduced(reduced) => reduced.into_python(py)?,
         })
     }
 }

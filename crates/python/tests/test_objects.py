@@ -171,3 +171,58 @@ def test_every_number_of_an_object_is_reduced_and_another_shape_is_refused_every
             assert rank != 1 and error.rank == 1
         group.barrier()
     """)  # fmt: skip
+
+
+def test_reductions_of_objects_are_begun_together_and_a_refusal_is_told_when_they_are_waited_for(ranks):
+    ranks(3, """
+        import array
+
+        def of(rank):
+            return {
+                "loss": 0.5 * rank, "steps": [rank, (2 * rank, None)], "zero": np.array(rank), "scalar": np.float16(rank),
+                "long": np.full((300, 200), rank, "float32"), "turned": np.arange(6).reshape(2, 3).T + rank, "raw": array.array("i", [rank, 1]),
+            }
+
+        own = of(rank)
+        whole, least, at_root = group.iall_reduce_obj(own), group.iall_reduce_obj([rank - 5], "min"), group.ireduce_obj((rank,), "avg", root=2)
+        # Its numbers were read.
+        own["long"][:], own["raw"][0] = -1, -1
+        assert at_root.wait() == ((1,) if rank == 2 else None)
+        assert least.wait(30) == [-5] and least.test() and least.wait() is least.wait()
+        got = whole.wait()
+        assert list(got) == list(own) and got["loss"] == 1.5 and got["steps"] == [3, (6, None)] and got["zero"] == 3
+        assert got["scalar"] == 3 and type(got["scalar"]) is np.float16 and got["raw"].tolist() == [3, 3]
+        assert (got["long"] == 3).all() and got["long"].dtype == "float32" and (got["turned"] == 3 * np.arange(6).reshape(2, 3).T + 3).all()
+        assert got["long"].shape == (300, 200) and not whole.cancel()
+        refused, after = group.iall_reduce_obj({"name": "text" if rank == 1 else 1}), group.iall_reduce_obj(1)
+        try:
+            refused.wait()
+            raise SystemExit("a string was taken")
+        except ironrail.InvalidArgument as error:
+            assert rank == 1 and "object['name'] is a str" in str(error)
+        except ironrail.Mismatch as error:
+            assert rank != 1 and error.rank == 1
+        assert after.wait() == 3
+        for wrong in [1] * (1 + rank), {"key": 1} if rank == 1 else {"other": 1}:
+            try:
+                group.iall_reduce_obj(wrong).wait()
+                raise SystemExit("another shape was taken")
+            except ironrail.Mismatch as error:
+                assert error.rank == 1 and "shape" in str(error)
+        truth = np.array([rank == 1])
+        assert group.iall_reduce_obj(truth, "max").wait().tolist() == [True]
+        for wrong in truth, np.zeros(1, "complex128"), "text":
+            refused = group.ireduce_obj(wrong, root=1)
+            try:
+                while not refused.test():
+                    time.sleep(0)
+                raise SystemExit(f"{wrong!r} was taken")
+            except ironrail.InvalidArgument as error:
+                assert "bool" in str(error) or "object" in str(error)
+        try:
+            group.ireduce_obj(1, root=3)
+            raise SystemExit("a rank too many was taken")
+        except ironrail.InvalidArgument:
+            pass
+        group.barrier()
+    """)  # fmt: skip

@@ -7,6 +7,8 @@ import sys
 
 from ._errors import InvalidArgument, Mismatch
 
+_DIGEST = 8
+
 
 class _Parts:
     """An object, apart: its shape, and its numbers where they can be reduced."""
@@ -40,6 +42,13 @@ class _Parts:
         self.arrays.append(mine)
         shape = getattr(mine, "shape", None)
         return f"{kind.__name__} of {getattr(mine, 'dtype', None) or mine.typecode}, {len(mine) if shape is None else tuple(shape)}"
+
+    def digest(self):
+        """The same for objects of one shape."""
+        return hashlib.blake2b(repr(self.shape).encode(), digest_size=_DIGEST).digest()
+
+    def numbers(self):
+        return self.integers, self.floats, *self.arrays
 
     def built(self, part):
         """The object, with the numbers that are here now."""
@@ -95,15 +104,15 @@ def _agreed(group, whole):
     """The parts, or the same refusal on all ranks."""
     try:
         parts, failed = _Parts(whole), None
-        digest = hashlib.blake2b(repr(parts.shape).encode(), digest_size=8).digest()
+        digest = parts.digest()
     except InvalidArgument as error:
-        parts, failed, digest = None, error, bytes(8)
-    everyone = bytearray(8 * group.size)
+        parts, failed, digest = None, error, bytes(_DIGEST)
+    everyone = bytearray(_DIGEST * group.size)
     group.all_gather(digest, everyone)
     if failed:
         raise failed
     for rank in range(group.size):
-        if everyone[8 * rank : 8 * rank + 8] != everyone[:8]:
+        if everyone[_DIGEST * rank : _DIGEST * (rank + 1)] != everyone[:_DIGEST]:
             error = Mismatch(f"rank {rank} reduces an object of another shape than rank 0")
             error.rank = rank
             raise error
@@ -112,13 +121,24 @@ def _agreed(group, whole):
 
 def all_reduce(group, whole, op):
     parts = _agreed(group, whole)
-    for numbers in (parts.integers, parts.floats, *parts.arrays):
+    for numbers in parts.numbers():
         group.all_reduce(numbers, op)
     return parts.built(whole)
 
 
 def reduce(group, whole, op, root):
     parts = _agreed(group, whole)
-    for numbers in (parts.integers, parts.floats, *parts.arrays):
+    for numbers in parts.numbers():
         group.reduce(numbers, op, root)
     return parts.built(whole) if group.rank == root else None
+
+
+class Begun:
+    """This rank's object in a reduction that was begun, which reads `numbers` and writes the results there before it builds the object."""
+
+    def __init__(self, whole):
+        self._whole, self._parts = whole, _Parts(whole)
+        self.digest, self.numbers = int.from_bytes(self._parts.digest(), "little"), self._parts.numbers()
+
+    def built(self):
+        return self._parts.built(self._whole)

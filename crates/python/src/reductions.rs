@@ -1,0 +1,168 @@
+//! Reductions of objects that go on when their call has returned.
+//!
+//! `_objects.py` takes an object apart and builds the new one; in between its numbers are an object of the group library.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::{Complex64, DataType, Op, bf16, f16};
+use ironrail_group::objects::{Leaf, ReducingObject};
+use postcard_schema::Schema;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use serde::{Deserialize, Serialize};
+
+use crate::errors::raise;
+use crate::memory::Array;
+use crate::request::{Outcome, Pending};
+
+/// An object's numbers, below the digest of its shape: a key is not reduced, but must be the same on all ranks. Empty where an object cannot be
+/// reduced, which no other rank's is then.
+type Numbers = BTreeMap<u64, Vec<Column>>;
+
+macro_rules! columns {
+    ($($name:ident $type:ty),*) => {
+        /// Numbers of one type.
+        #[derive(Debug, Serialize, Deserialize, Schema)]
+        pub(crate) enum Column {
+            $($name(Leaf<$type>),)*
+        }
+
+        impl Column {
+            fn of(array: Array) -> Self {
+                match array.element() {
+                    $(DataType::$name => Self::$name(array.into_foreign().into()),)*
+                }
+            }
+
+            /// Whether the array has the same type and length; it has the numbers then.
+            fn copy_to(&self, array: &mut Array) -> bool {
+                match self {
+                    $(Self::$name(numbers) => {
+                        let fits = array.element() == DataType::$name && array.count() == numbers.len();
+                        if fits {
+                            array.elements_mut().copy_from_slice(numbers);
+                        }
+                        fits
+                    })*
+                }
+            }
+        }
+    };
+}
+
+columns! {
+    I8 i8, U8 u8, I16 i16, U16 u16, I32 i32, U32 u32, I64 i64, U64 u64, F16 f16, BF16 bf16, F32 f32, F64 f64, C64 Complex64
+}
+
+/// This rank's object before its reduction begins.
+pub(crate) struct Own {
+    numbers: Numbers,
+    begun: Result<Py<PyAny>, String>,
+}
+
+impl Own {
+    /// One that cannot be reduced takes part as well: other ranks wait for it.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, op: Op) -> PyResult<Self> {
+        let py = object.py();
+        let made = py.import("ironrail._objects")?.call_method1("Begun", (object,));
+        let apart = made.and_then(|begun| {
+            let columns = arrays(&begun)?.into_iter().map(|array| {
+                array.reduces_by(op)?;
+                Ok(Column::of(array))
+            });
+            let columns = columns.collect::<PyResult<_>>()?;
+            let numbers = Numbers::from([(begun.getattr("digest")?.extract()?, columns)]);
+            Ok(Self { numbers, begun: Ok(begun.unbind()) })
+        });
+        let refusal = py.import("ironrail._errors")?.getattr("InvalidArgument")?;
+        match apart {
+            Err(error) if error.matches(py, refusal)? => {
+                let why = error.value(py).to_string();
+                Ok(Self { numbers: Numbers::new(), begun: Err(why) })
+            }
+            apart => apart,
+        }
+    }
+
+    pub(crate) fn begin(
+        self,
+        begin: impl FnOnce(&Numbers) -> Result<ReducingObject<Numbers>, GroupError>,
+    ) -> Result<Reducing, GroupError> {
+        Ok(Reducing { reducing: begin(&self.numbers)?, begun: self.begun })
+    }
+}
+
+fn arrays(begun: &Bound<'_, PyAny>) -> PyResult<Vec<Array>> {
+    let numbers = begun.getattr("numbers")?.cast_into::<PyTuple>()?;
+    numbers.iter().map(|numbers| Array::writing(&numbers, "object")).collect()
+}
+
+/// A reduction of an object in progress.
+pub(crate) struct Reducing {
+    reducing: ReducingObject<Numbers>,
+    /// What builds the new object, or why this rank's cannot be reduced.
+    begun: Result<Py<PyAny>, String>,
+}
+
+impl Reducing {
+    fn refused<R>(why: &str) -> Result<R, GroupError> {
+        Err(GroupError::InvalidArgument(why.to_owned()))
+    }
+
+    /// Where this rank's object cannot be reduced, that is why shapes differ.
+    fn explained<R>(&self, ended: Result<R, GroupError>) -> Result<R, GroupError> {
+        match (&self.begun, ended) {
+            (Err(why), Err(GroupError::Mismatch { .. })) => Self::refused(why),
+            (_, ended) => ended,
+        }
+    }
+}
+
+impl Pending for Reducing {
+    fn test(&mut self) -> Result<bool, GroupError> {
+        let ended = self.reducing.test();
+        self.explained(ended)
+    }
+
+    fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError> {
+        let ended = self.reducing.wait_timeout(limit);
+        self.explained(ended)
+    }
+
+    fn wait(self: Box<Self>) -> Result<Outcome, GroupError> {
+        let Self { reducing, begun } = *self;
+        match (reducing.wait(), begun) {
+            (Ok(_) | Err(GroupError::Mismatch { .. }), Err(why)) => Self::refused(&why),
+            (Ok(None), _) => Ok(Outcome::Nothing),
+            (Ok(Some(numbers)), Ok(begun)) => Ok(Outcome::Reduced(Reduced { numbers, begun })),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    fn take_back(&mut self) -> bool {
+        false
+    }
+}
+
+/// The numbers of the new object.
+#[derive(Debug)]
+pub(crate) struct Reduced {
+    numbers: Numbers,
+    begun: Py<PyAny>,
+}
+
+impl Reduced {
+    pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let begun = self.begun.bind(py);
+        let mut columns = self.numbers.values().flatten();
+        for mut array in arrays(begun)? {
+            if !columns.next().is_some_and(|column| column.copy_to(&mut array)) {
+                let why = "rank 0 sent an object of another shape".to_owned();
+                return Err(raise(GroupError::Mismatch { rank: 0, why }));
+            }
+        }
+        Ok(begun.call_method0("built")?.unbind())
+    }
+}
