@@ -32,8 +32,6 @@ pub const QUERY_AFTER_MAX: Duration = Duration::from_secs(1);
 pub const SWITCHES_RESET_AFTER: Duration = Duration::from_secs(10);
 /// A packet counts as lost when so many STATUS in a row leave it unconsumed although its write has completed.
 pub const ANSWERS_UNTIL_LOST: u8 = 2;
-/// Letters without an effect on one control rail before letters go by the next one.
-pub const LETTERS_PER_RAIL: u32 = 2;
 /// The peer answers, but the write of a packet does not complete: after this time its control rail counts as lost, if
 /// another one lives.
 pub const CONTROL_HANGS: Duration = Duration::from_millis(500);

@@ -19,6 +19,7 @@ mod inquiry;
 mod letters;
 mod recovery;
 mod round_trip;
+mod route;
 mod shadow;
 
 use std::time::Duration;
@@ -408,7 +409,9 @@ impl Channel {
         }
         let Some(inbox) = &self.inbox else { return };
         let acknowledged = inbox.cell(memory);
-        self.acknowledged(acknowledged, patience, left);
+        if self.acknowledged(acknowledged, patience, left).is_some() {
+            self.recovery.progressed();
+        }
     }
 
     pub fn round_trip(&self) -> &RoundTrip {
@@ -427,7 +430,6 @@ impl Channel {
             Ok(news) => {
                 if news.is_some() {
                     self.recovery.heard(patience);
-                    self.recovery.progressed();
                     self.recovery.acknowledged();
                 }
                 news

@@ -7,7 +7,7 @@ use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
 use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
-use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
+use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Parameters, Sent, State};
 
 /// An old shadow with writes that have not completed.
 #[derive(Clone, Copy, Debug)]
@@ -173,10 +173,11 @@ impl Channel {
         self.living_rails().next()
     }
 
-    /// The living rail `passed` places after that one, wrapping around.
-    pub(super) fn living_rail_past(&self, passed: u32) -> Option<u8> {
-        let count = self.living_rails().count();
-        self.living_rails().nth(passed as usize % count.max(1))
+    /// The rail of the next letter.
+    pub(super) fn letter_rail(&self) -> Option<u8> {
+        let Parameters { rail, rails, .. } = self.parameters;
+        let inbox = self.inbox.as_ref().map_or(rail, |inbox| inbox.lease().rail);
+        self.recovery.route().rail(inbox, rails, |rail| !self.is_lost(rail))
     }
 
     /// Whether no other control rail lives.

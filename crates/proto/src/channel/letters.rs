@@ -144,7 +144,7 @@ impl Channel {
         };
         let rail = match queried_by {
             Some(rail) => rail,
-            None => self.living_rail_past(self.recovery.rails_passed())?,
+            None => self.letter_rail()?,
         };
         let body = match what {
             DueLetter::Hello => Body::Hello(Hello {
@@ -203,13 +203,13 @@ impl Channel {
     }
 
     /// The provider refused the letter (-FI_EAGAIN).
-    pub fn letter_refused(&mut self, now: Moment) {
-        self.recovery.refused(now);
+    pub fn letter_refused(&mut self, due: &Due, now: Moment) {
+        self.recovery.refused(due.rail, now);
     }
 
     /// The letter was posted.
     pub fn letter_posted(&mut self, due: &Due, now: Moment) {
-        self.recovery.said(due.what, now);
+        self.recovery.said(due.what, due.rail, now);
         match due.what {
             DueLetter::Status { .. } => {
                 self.acknowledgement.acknowledged();
@@ -359,14 +359,14 @@ impl Channel {
         let last = (self.parameters.peer_timeout / 2).min(RAIL_LAST);
         let bound = if survives { last.min(RAIL_SILENT) } else { last };
         let lost = self.confirmed.answered(seen, now, bound);
+        // Valid for any epoch: packet numbers continue across inboxes.
+        self.acknowledged(status.consumed, now, left);
         self.recovery.answered();
         if self.confirmed.is_stalled() {
             // Otherwise the decisive answer may come up to a second after the bound.
             self.recovery.query_within(RAIL_QUERY);
         }
         self.inquiry.answer_arrived(status, now);
-        // Valid for any epoch: packet numbers continue across inboxes.
-        self.acknowledged(status.consumed, now, left);
         let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);
         let unconsumed = is_after(status.asked, status.consumed);
         if current && unconsumed && status.consumed == self.shadow.acknowledged() {

@@ -11,10 +11,11 @@
 use std::time::Duration;
 
 use super::super::bound::{
-    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, LETTERS_PER_RAIL,
-    POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX, SWITCHES_RESET_AFTER,
+    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, POLL_GAP_MAX, QUERY_AFTER,
+    QUERY_AFTER_MAX, SWITCHES_RESET_AFTER,
 };
 use super::super::ids::{Moment, PacketNumber};
+use super::route::Route;
 
 /// A clock for timeouts of peers. It hardly advances while nothing polls, so a process that was stopped does not find
 /// that its peers have timed out.
@@ -61,10 +62,10 @@ pub struct Recovery {
     resent: u32,
     /// STATUS in a row that left a completed packet unconsumed.
     answers: u8,
-    /// Letters sent since the last packet or acknowledgement came.
-    letters: u32,
-    /// How many rails the last QUERY passed over: its answer shows that the one after these delivers.
-    queried_past: u32,
+    route: Route,
+    /// The rails of the last HELLO and of the last QUERY: an answer shows that its rail delivers.
+    hello_by: u8,
+    queried_by: u8,
     /// Since when the current rail refuses letters.
     refused: Option<Moment>,
     /// Since when no rail has accepted one.
@@ -106,34 +107,34 @@ impl Recovery {
             hangs: None,
             resent: 0,
             answers: 0,
-            letters: 0,
-            queried_past: 0,
+            route: Route::default(),
+            hello_by: 0,
+            queried_by: 0,
             refused: None,
             all_refused: None,
         }
     }
 
-    /// A packet or an acknowledgement came, so packets get through.
+    /// A packet or an acknowledgement came into the own inbox, so its rail delivers.
     #[inline]
     pub fn progressed(&mut self) {
-        self.letters = 0;
+        self.route = Route::Inbox;
         self.query_after = self.first_wait;
     }
 
-    /// A QUERY was answered: its rail delivers letters, so the next letters go by it too.
+    /// A QUERY was answered: its rail delivers, so the next letters go by it too.
     pub fn answered(&mut self) {
-        self.letters = self.queried_past.saturating_mul(LETTERS_PER_RAIL);
+        self.route = Route::By(self.queried_by);
+    }
+
+    /// By which control rail letters go.
+    pub(super) fn route(&self) -> Route {
+        self.route
     }
 
     /// Something may be lost: the next QUERY leaves within `wait`.
     pub fn query_within(&mut self, wait: Duration) {
         self.query_after = self.query_after.min(wait);
-    }
-
-    /// How many rails to pass over for the next letter. After two letters without effect the next rail is tried,
-    /// because a rail may be lost without an error.
-    pub fn rails_passed(&self) -> u32 {
-        self.letters / LETTERS_PER_RAIL
     }
 
     /// Something came from the peer: an acknowledgement, a packet or a letter.
@@ -147,7 +148,6 @@ impl Recovery {
     pub fn content(&mut self, now: Moment) {
         (self.heard, self.queried) = (now, now);
         self.query_after = self.first_wait;
-        self.letters = 0;
     }
 
     /// How long the peer has been silent while this side waited for it.
@@ -201,6 +201,9 @@ impl Recovery {
     }
 
     pub fn echoed(&mut self) {
+        if !self.is_echoed() {
+            self.route = Route::By(self.hello_by);
+        }
         self.hello = HelloState::Echoed;
     }
 
@@ -240,6 +243,7 @@ impl Recovery {
     #[inline]
     pub fn acknowledged(&mut self) {
         self.answers = 0;
+        self.query_after = self.first_wait;
     }
 
     /// Whether the oldest unacknowledged packet counts as lost.
@@ -268,15 +272,14 @@ impl Recovery {
         (waits && quiet).then_some(DueLetter::Query)
     }
 
-    /// The provider refused the letter. A provider that connects first refuses letters for minutes when the link is
-    /// dead, so the next rail is tried after a while.
-    pub fn refused(&mut self, now: Moment) {
+    /// The provider refused the letter on this rail. A provider that connects first refuses letters for minutes when the
+    /// link is dead, so the next rail is tried after a while.
+    pub fn refused(&mut self, rail: u8, now: Moment) {
         self.all_refused.get_or_insert(now);
         let since = *self.refused.get_or_insert(now);
         if now.since(since) >= LETTER_REFUSED {
             self.refused = None;
-            let passed = self.rails_passed().saturating_add(1);
-            self.letters = passed.saturating_mul(LETTERS_PER_RAIL);
+            self.route = Route::After(rail);
         }
     }
 
@@ -285,15 +288,9 @@ impl Recovery {
         self.all_refused.map_or(Duration::ZERO, |since| now.since(since.max(self.heard)))
     }
 
-    /// The letter was posted.
-    pub fn said(&mut self, letter: DueLetter, now: Moment) {
+    /// The letter was posted on this rail. The next one goes by another rail, unless an answer shows that this one delivers.
+    pub fn said(&mut self, letter: DueLetter, rail: u8, now: Moment) {
         (self.refused, self.all_refused) = (None, None);
-        if let DueLetter::Status { .. } = letter {
-            self.status_pending = None;
-            return;
-        }
-        let passed = self.rails_passed();
-        self.letters = self.letters.saturating_add(1);
         match letter {
             DueLetter::Hello => {
                 self.echo_pending = false;
@@ -303,11 +300,12 @@ impl Recovery {
                     HelloState::Sent { wait, .. } => (wait * 2).min(HELLO_AGAIN_MAX),
                 };
                 self.hello = HelloState::Sent { at: now, wait };
+                (self.hello_by, self.route) = (rail, Route::After(rail));
             }
-            DueLetter::Status { .. } => {}
+            DueLetter::Status { .. } => self.status_pending = None,
             DueLetter::Query => {
                 self.queried = now;
-                self.queried_past = passed;
+                (self.queried_by, self.route) = (rail, Route::After(rail));
                 self.query_after = (self.query_after * 2).clamp(QUERY_AFTER, QUERY_AFTER_MAX);
             }
         }
@@ -341,7 +339,7 @@ mod tests {
         for now in 0..4000 {
             if let Some(DueLetter::Hello) = recovery.due(false, true, ms(now)) {
                 said.push(now);
-                recovery.said(DueLetter::Hello, ms(now));
+                recovery.said(DueLetter::Hello, 0, ms(now));
             }
         }
         assert_eq!(said, [0, 20, 60, 140, 300, 620, 1260, 2260, 3260]);
@@ -349,7 +347,7 @@ mod tests {
         assert_eq!(recovery.due(false, true, ms(9000)), None);
         recovery.echo_due();
         assert_eq!(recovery.due(false, true, ms(9000)), Some(DueLetter::Hello));
-        recovery.said(DueLetter::Hello, ms(9000));
+        recovery.said(DueLetter::Hello, 0, ms(9000));
         assert_eq!(recovery.due(false, true, ms(9000)), None);
     }
 
@@ -361,7 +359,7 @@ mod tests {
         for now in 0..3000 {
             if recovery.due(true, true, ms(now)).is_some() {
                 asked.push(now);
-                recovery.said(DueLetter::Query, ms(now));
+                recovery.said(DueLetter::Query, 0, ms(now));
             }
         }
         assert_eq!(asked, [20, 60, 140, 300, 620, 1260, 2260]);
@@ -376,7 +374,7 @@ mod tests {
         recovery.echoed();
         for now in [20, 60, 140, 300] {
             assert_eq!(recovery.due(true, true, ms(now)), Some(DueLetter::Query));
-            recovery.said(DueLetter::Query, ms(now));
+            recovery.said(DueLetter::Query, 0, ms(now));
         }
         recovery.heard(ms(310));
         recovery.progressed();
@@ -385,21 +383,31 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_by_which_queries_are_answered_is_kept() {
+    fn letters_stay_on_a_rail_only_where_answers_or_packets_show_that_it_delivers() {
+        let answer = DueLetter::Status { asked: PacketNumber::new(0), rail: 0 };
         let mut recovery = Recovery::new(ms(0));
+        recovery.said(DueLetter::Hello, 0, ms(0));
+        assert_eq!(recovery.route(), Route::After(0));
         recovery.echoed();
-        let mut rails = Vec::new();
-        for question in 0..8 {
-            rails.push(recovery.rails_passed());
-            recovery.said(DueLetter::Query, ms(question));
-            // The first two are lost.
-            if question >= 2 {
-                recovery.answered();
-            }
-            let answer = DueLetter::Status { asked: PacketNumber::new(0), rail: 0 };
-            recovery.said(answer, ms(question));
-        }
-        assert_eq!(rails, [0, 0, 1, 1, 1, 1, 1, 1], "answers of ours do not count");
+        assert_eq!(recovery.route(), Route::By(0));
+        recovery.said(DueLetter::Query, 0, ms(20));
+        recovery.said(DueLetter::Query, 1, ms(60));
+        recovery.said(answer, 3, ms(61));
+        assert_eq!(recovery.route(), Route::After(1), "answers of ours do not count");
+        recovery.answered();
+        assert_eq!(recovery.route(), Route::By(1));
+        recovery.acknowledged();
+        recovery.content(ms(70));
+        assert_eq!(
+            recovery.route(),
+            Route::By(1),
+            "no packet has shown that the inbox's rail delivers"
+        );
+        recovery.progressed();
+        assert_eq!(recovery.route(), Route::Inbox);
+        recovery.echo_due();
+        recovery.said(DueLetter::Hello, 2, ms(80));
+        assert_eq!(recovery.route(), Route::Inbox, "an echo is not answered");
     }
 
     #[test]
@@ -407,7 +415,7 @@ mod tests {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
         for _ in 0..6 {
-            recovery.said(DueLetter::Query, ms(0));
+            recovery.said(DueLetter::Query, 0, ms(0));
         }
         assert_eq!(recovery.due(true, true, ms(639)), None, "the interval has grown");
         recovery.query_within(Duration::from_millis(100));
@@ -419,16 +427,18 @@ mod tests {
     fn a_rail_that_takes_no_letters_is_passed_over() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
-        for (now, passed) in [(20, 0), (100, 0), (119, 0), (120, 1), (121, 1), (219, 1), (221, 2)] {
-            recovery.refused(ms(now));
-            assert_eq!(recovery.rails_passed(), passed, "after {now} ms");
+        let before = recovery.route();
+        for now in [20, 100, 119] {
+            recovery.refused(0, ms(now));
+            assert_eq!(recovery.route(), before, "after {now} ms");
         }
-        recovery.refused(ms(300));
-        recovery.said(DueLetter::Query, ms(310));
-        recovery.refused(ms(400));
-        assert_eq!(recovery.rails_passed(), 2, "one was taken meanwhile");
-        recovery.progressed();
-        assert_eq!(recovery.rails_passed(), 0);
+        recovery.refused(0, ms(120));
+        assert_eq!(recovery.route(), Route::After(0));
+        recovery.refused(1, ms(121));
+        recovery.said(DueLetter::Query, 1, ms(200));
+        recovery.answered();
+        recovery.refused(1, ms(230));
+        assert_eq!(recovery.route(), Route::By(1), "one was taken meanwhile");
     }
 
     #[test]
@@ -437,12 +447,12 @@ mod tests {
         let refused_for = |recovery: &Recovery, now| recovery.refused_for(ms(now)).as_millis();
         assert_eq!(refused_for(&recovery, 90), 0, "none was");
         for now in (100..700).step_by(50) {
-            recovery.refused(ms(now));
+            recovery.refused(0, ms(now));
         }
         assert_eq!(refused_for(&recovery, 700), 600);
         recovery.heard(ms(720));
         assert_eq!(refused_for(&recovery, 750), 30);
-        recovery.said(DueLetter::Query, ms(760));
+        recovery.said(DueLetter::Query, 0, ms(760));
         assert_eq!(refused_for(&recovery, 790), 0);
     }
 

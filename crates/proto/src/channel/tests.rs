@@ -579,7 +579,25 @@ fn a_query_names_its_rail() {
         channel.letter_posted(&due, at(ms));
         rails.push(due.rail);
     }
-    assert_eq!(rails, [0, 0, 1, 1]);
+    assert_eq!(rails, [0, 1, 0, 1]);
+}
+
+/// The peer's packets do not arrive, and the own inbox's rail delivers nothing.
+#[test]
+fn letters_stay_on_the_rail_by_which_a_status_came_also_where_it_acknowledges_packets() {
+    let (mut channel, mut memories) = greeted(4);
+    write_packet(&mut channel, &mut memories);
+    let counts = PeerCounts::default();
+    let query_at = |channel: &mut Channel, ms| {
+        let due = channel.next_letter(&counts, true, at(ms)).unwrap();
+        channel.letter_posted(&due, at(ms));
+        due.rail
+    };
+    assert_eq!([50, 150].map(|ms| query_at(&mut channel, ms)), [0, 1]);
+    let status = crate::letter::Status { consumed: FIRST, ..answer() };
+    assert_eq!(channel.status_arrived(&status, true, at(151), |_| {}), None);
+    assert_eq!(channel.shadow().acknowledged(), FIRST);
+    assert_eq!(query_at(&mut channel, 300), 1);
 }
 
 /// Writes a packet that never completes.

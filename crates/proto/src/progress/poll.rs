@@ -320,7 +320,7 @@ impl<C: Connection> ProgressLoop<C> {
         if perform.send(peer.id, due.rail, &due.letter) {
             peer.channel.letter_posted(&due, now.1);
         } else {
-            peer.channel.letter_refused(now.1);
+            peer.channel.letter_refused(&due, now.1);
         }
     }
 
