@@ -257,14 +257,23 @@ impl<T: Element> Serialize for Leaf<T> {
         if serializer.is_human_readable() {
             return Err(S::Error::custom(STRANGE));
         }
-        if self.0.memory.0.is_none() {
-            let words = few::used::<T>(&self.0.words, self.0.count);
-            let mut parts = serializer.serialize_tuple(1 + words.len())?;
-            // No more than a few words have.
-            parts.serialize_element(&self.0.count.to_le_bytes()[0])?;
-            words.iter().try_for_each(|word| parts.serialize_element(word))?;
-            return parts.end();
+        if self.0.memory.0.is_some() {
+            return self.serialize_beside(serializer);
         }
+        let words = few::used::<T>(&self.0.words, self.0.count);
+        let mut parts = serializer.serialize_tuple(1 + words.len())?;
+        // No more than a few words have.
+        parts.serialize_element(&self.0.count.to_le_bytes()[0])?;
+        words.iter().try_for_each(|word| parts.serialize_element(word))?;
+        parts.end()
+    }
+}
+
+impl<T: Element> Leaf<T> {
+    /// Apart, so that the encoding of short leaves is inlined where they are many.
+    #[cold]
+    #[inline(never)]
+    fn serialize_beside<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.send().ok_or_else(|| S::Error::custom(STRANGE))?;
         let mut parts = serializer.serialize_tuple(2)?;
         parts.serialize_element(&BESIDE)?;

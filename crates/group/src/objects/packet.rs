@@ -42,15 +42,21 @@ const TRAILER: usize = WORDS * 8;
 const SCHEMA_BYTES_MAX: usize = 4 << 10;
 
 /// Appends the other parts to the short leaves.
-pub(super) fn seal(outbox: &mut Outbox, body: &[u8], schema: &str, serial: u64) -> Vec<u8> {
+pub(super) fn seal(outbox: &mut Outbox, body: Vec<u8>, schema: &str, serial: u64) -> Vec<u8> {
     let mut end = schema.len().min(SCHEMA_BYTES_MAX);
     while !schema.is_char_boundary(end) {
         end -= 1;
     }
     let mut bytes = std::mem::take(&mut outbox.inline);
     let lens = [bytes.len(), body.len(), outbox.long.len(), end].map(|len| len as u64);
-    bytes.reserve(body.len() + outbox.long.len() * ENTRY + end + TRAILER);
-    bytes.extend_from_slice(body);
+    let behind = outbox.long.len() * ENTRY + end + TRAILER;
+    if bytes.is_empty() {
+        bytes = body;
+        bytes.reserve(behind);
+    } else {
+        bytes.reserve(body.len() + behind);
+        bytes.extend_from_slice(&body);
+    }
     for Leaving { element, is_aligned, place, .. } in &outbox.long {
         bytes.push(type_number(*element) | if *is_aligned { ALIGNED } else { 0 });
         bytes.extend_from_slice(&((place.len() / element.bytes()) as u64).to_le_bytes());
@@ -101,7 +107,7 @@ mod tests {
         let long = vec![Leaving::new(&Arc::new(vec![7.0_f64; 5]))];
         let mut outbox = Outbox::default();
         (outbox.inline, outbox.long) = (vec![4, 5], long);
-        seal(&mut outbox, &[1, 2, 3], "struct A", 9)
+        seal(&mut outbox, vec![1, 2, 3], "struct A", 9)
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub(super) struct Outbound {
 
 type Kept = Box<dyn std::any::Any + Send>;
 
+/// The bytes that an encoding has room for before it is moved.
+const ENCODED: usize = 4 << 10;
+
 impl Outbound {
     pub(super) fn begin<O: Serialize + Schema>(
         group: &Group,
@@ -81,7 +84,8 @@ impl Outbound {
         route: Route,
     ) -> Result<Self, GroupError> {
         let peer = group.rank_of(to)?;
-        let (encoded, mut outbox) = collecting(|| postcard::to_stdvec(object));
+        let room = Vec::with_capacity(ENCODED);
+        let (encoded, mut outbox) = collecting(|| postcard::to_extend(object, room));
         let body =
             encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
         let note = fingerprint::<O>();
@@ -92,7 +96,7 @@ impl Outbound {
         let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
         let schema =
             if state.schemas.sent.insert((peer, note)) { text::<O>() } else { String::new() };
-        let bytes = packet::seal(&mut outbox, &body, &schema, serial);
+        let bytes = packet::seal(&mut outbox, body, &schema, serial);
         let name = Name { scope: group.scope, tag: route.tag, space: route.space, note };
         let op = state.mesh.send(peer, name, DataType::U8, Place::reading(&bytes))?;
         outbound.flights.push_back((op, Box::new(bytes)));
