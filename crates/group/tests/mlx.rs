@@ -457,6 +457,47 @@ fn an_abort_ends_every_rank_and_names_its_caller() {
 }
 
 #[test]
+fn parts_of_collectives_around_the_lengths_of_slots_arrive_whole_and_in_order() {
+    ranks(&library(), 3, |group| {
+        let (rank, size) = (group.rank(), group.size());
+        let of = |rank: usize, len: usize| -> Vec<u32> {
+            (0..len).map(|i| u32::try_from(i * 31 + rank * 7).unwrap()).collect()
+        };
+        let slot = (32 << 10) / size_of::<u32>();
+        let around = [slot - 1, slot, slot + 1, 2 * slot - 1, 2 * slot, 2 * slot + 1];
+        for len in around.into_iter().chain([1]).chain(around.into_iter().rev()) {
+            let all: Vec<u32> = (0..size).flat_map(|rank| of(rank, len)).collect();
+            let mut gathered = vec![0; size * len];
+            group.all_gather(&of(rank, len), &mut gathered).unwrap();
+            assert!(gathered == all, "{len}");
+            let mut own = vec![0; len];
+            group.scatter(Some(&all[..]).filter(|_| rank == 1), &mut own, 1).unwrap();
+            assert!(own == of(rank, len), "{len}");
+            let mut exchanged = vec![0; size * len];
+            group.all_to_all(&of(rank, len).repeat(size), &mut exchanged).unwrap();
+            assert!(exchanged == all, "{len}");
+            // More than a sender has slots for, before the receiver takes any.
+            for root in 0..size {
+                let output = Some(&mut gathered[..]).filter(|_| rank == root);
+                group.gather(&of(rank, len), output, root).unwrap();
+            }
+            assert!(gathered == all, "{len}");
+        }
+    });
+}
+
+#[test]
+fn a_part_that_begins_like_a_longer_one_is_a_mismatch() {
+    ranks(&library(), 2, |group| {
+        let mut data = vec![1_u8; if group.rank() == 0 { 32 << 10 } else { 64 << 10 }];
+        let ended = group.broadcast(&mut data, 0);
+        if group.rank() == 1 {
+            assert!(matches!(ended, Err(GroupError::Mismatch { rank: 0, .. })), "{ended:?}");
+        }
+    });
+}
+
+#[test]
 fn ranks_that_call_different_collectives_get_an_error_instead_of_hanging() {
     let said = ranks_within(&library(), 2, Duration::from_secs(10), |group| {
         group.barrier().unwrap();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::error::GroupError;
 use crate::loader::Place;
-use crate::mesh::{Mesh, SMALL};
+use crate::mesh::{Mesh, SLOTTED};
 
 /// The lists of collectives, kept between calls so that they allocate nothing.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct Session<'a> {
 pub(super) struct Due {
     from: usize,
     place: Place,
-    /// Its number on the data lane; None if it comes through a slot.
+    /// Its number on the data lane; None if it comes through slots.
     number: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
 
     /// Announces where the next part of a rank goes.
     pub(super) fn expect(&mut self, from: usize, place: Place) -> Result<Due, GroupError> {
-        let number = if place.len() > SMALL {
+        let number = if place.len() > SLOTTED {
             Some(self.mesh.expect_part(self.members[from], place)?)
         } else {
             None

@@ -37,8 +37,8 @@ use crate::bootstrap::{Bootstrap, News, Remote};
 use crate::error::GroupError;
 use crate::loader::{self, Buffer, DataType, Net, Place};
 
-pub(crate) use slots::SMALL;
 use slots::SMALL_OBJECT;
+pub(crate) use slots::{SLOTTED, SMALL};
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -495,17 +495,20 @@ impl Mesh {
         place: Place,
     ) -> Result<u64, GroupError> {
         self.reach(to)?;
-        if place.len() > SMALL {
+        if place.len() > SLOTTED {
             return self.with(to, |peer, shared| peer.send_data(place, shared));
         }
-        let len = place.len() as u64;
-        let (space, note) = (Space::MESSAGES, 0);
-        let header = Header { kind: Kind::Part, element: 0, scope, tag: number, len, space, note };
-        self.with(to, |peer, shared| peer.send(Letter { header, body: place, op: None }, shared))?;
+        // The length of the whole part is in each message, so that a rank with another one notices at the first.
+        let (space, note) = (Space::MESSAGES, place.len() as u64);
+        for body in in_slots(place) {
+            let (kind, len) = (Kind::Part, body.len() as u64);
+            let header = Header { kind, element: 0, scope, tag: number, len, space, note };
+            self.with(to, |peer, shared| peer.send(Letter { header, body, op: None }, shared))?;
+        }
         Ok(0)
     }
 
-    /// Announces where a part longer than [`SMALL`] goes; returns its number.
+    /// Announces where a part longer than [`SLOTTED`] goes; returns its number.
     pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
         self.reach(from)?;
         self.with(from, |peer, shared| peer.receive_data(place, shared))
@@ -527,22 +530,34 @@ impl Mesh {
     pub(crate) fn take_part(
         &mut self,
         from: usize,
-        (scope, number): (u32, u32),
+        name: (u32, u32),
         place: Place,
     ) -> Result<(), GroupError> {
         self.with(from, |peer, shared| peer.open(peer::Way::Small, shared))?;
+        let len = place.len() as u64;
+        in_slots(place).try_for_each(|place| self.take_slot(from, name, len, place))
+    }
+
+    /// Takes one message of a part of `len` bytes.
+    fn take_slot(
+        &mut self,
+        from: usize,
+        (scope, number): (u32, u32),
+        len: u64,
+        place: Place,
+    ) -> Result<(), GroupError> {
         let mut found = None;
         self.until(Some(from), |mesh| {
             found = mesh.peer(from).and_then(|peer| peer.held());
             found.is_some()
         })?;
         let Some(arrival) = found else { return self.check() };
-        let Header { scope: theirs, tag, len, .. } = arrival.header;
-        if (theirs, tag) != (scope, number) || len != place.len() as u64 {
+        let Header { scope: theirs, tag, note: sent, .. } = arrival.header;
+        let fits = arrival.body.len() == place.len();
+        if (theirs, tag, sent) != (scope, number, len) || !fits {
             let why = format!(
-                "rank {from} is in collective {tag} of group {theirs} with a part of {len} bytes, this rank in {number} of group \
-                 {scope} and waits for {}",
-                place.len()
+                "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, this rank in {number} of group \
+                 {scope} and waits for {len}"
             );
             let error = GroupError::Mismatch { rank: from, why: why.clone() };
             let _ = self.place.accuse(self.rank, &why);
@@ -724,3 +739,9 @@ const SETTLE: Duration = Duration::from_millis(500);
 const LINGER: Duration = Duration::from_millis(500);
 /// The least scratch memory, so that small collectives rarely make it grow.
 const SCRATCH_MIN: usize = 256 << 10;
+
+/// What goes in each slot of a part; an empty part takes one, too.
+fn in_slots(part: Place) -> impl Iterator<Item = Place> {
+    let slots = part.len().div_ceil(SMALL).max(1);
+    (0..slots).map(move |slot| part.part(slot * SMALL, SMALL))
+}
