@@ -47,6 +47,8 @@ pub(super) struct Writing {
     pub(super) path: Path,
     /// A part has failed: its bit counts as completed, but the message never completes.
     pub(super) failed: bool,
+    /// Its writes complete on delivery.
+    pub(super) delivered: bool,
 }
 
 /// How the receiver learns that a message has arrived.
@@ -78,10 +80,10 @@ impl Record {
 impl Writing {
     /// The state of a message that begins.
     #[inline]
-    pub(super) fn new(split: Split, path: Path) -> Self {
+    pub(super) fn new(split: Split, path: Path, delivered: bool) -> Self {
         let step = crate::bits::low32(split.step / PART_ALIGN);
         let parts = parts_of(split.parts, 0);
-        Self { completed: 0, step, round: 0, parts, posted: 0, path, failed: false }
+        Self { completed: 0, step, round: 0, parts, posted: 0, path, failed: false, delivered }
     }
 
     /// Offset and length of a part of this round.
@@ -104,8 +106,7 @@ impl Writing {
         if parts == 0 {
             return None;
         }
-        let (completed, step, path) = (0, self.step, self.path);
-        Some(Self { completed, step, round, parts, posted: 0, path, failed: false })
+        Some(Self { completed: 0, round, parts, posted: 0, failed: false, ..*self })
     }
 
     /// Whether a part is the last of its message.

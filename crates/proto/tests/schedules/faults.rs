@@ -45,6 +45,8 @@ pub(crate) enum Fault {
     Parked,
     PartWritten,
     FinPath,
+    /// A part with an immediate whose write completes on delivery only.
+    ConfirmedPart,
     FailedPart,
     LatePart,
     TornPart,
@@ -129,7 +131,7 @@ pub(crate) const TALKS: [Fault; 37] = [
 ];
 
 /// Faults of schedules with real flows.
-pub(crate) const FLOWS: [Fault; 75] = [
+pub(crate) const FLOWS: [Fault; 76] = [
     Fault::TornLanding,
     Fault::LateLanding,
     Fault::LandedInQuarantine,
@@ -165,6 +167,7 @@ pub(crate) const FLOWS: [Fault; 75] = [
     Fault::Parked,
     Fault::PartWritten,
     Fault::FinPath,
+    Fault::ConfirmedPart,
     Fault::FailedPart,
     Fault::LatePart,
     Fault::TornPart,
