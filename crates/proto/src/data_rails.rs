@@ -9,7 +9,7 @@ use crate::limits::MAX_DATA_RAILS;
 pub struct DataRails {
     /// A lost rail is survived if another one is open: its parts go by those.
     survives: bool,
-    /// A bit per rail on which a write has failed since the loop last checked; and per rail that refused its last post.
+    /// A bit per rail on which a write has failed since the loop last checked; and per rail that has refused its last post since then.
     failed: u16,
     refused: u16,
     /// Parts with immediates that were posted on each rail.
@@ -86,9 +86,14 @@ impl DataRails {
         std::mem::take(&mut self.failed)
     }
 
-    /// The rails that refused their last post.
-    pub(crate) const fn refuses(&self) -> u16 {
-        self.refused
+    /// The rails that have refused their last post since the last call.
+    pub(crate) fn take_refused(&mut self) -> u16 {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// How many writes a rail has accepted, wrapping.
+    pub(crate) fn accepted_on(&self, rail: u8) -> u32 {
+        self.ended_on(rail).wrapping_add(self.flying_on(rail))
     }
 
     pub(crate) fn posted_on(&self, rail: u8) -> u32 {

@@ -55,7 +55,8 @@ struct Peer {
     /// Data rails that are lost.
     outages: Vec<Outage>,
     histories: Histories,
-    refusing: Refusing,
+    /// By data rail.
+    refusing: Box<[Refusing]>,
     hanging: Hanging,
 }
 
@@ -158,7 +159,7 @@ impl<C: Connection> ProgressLoop<C> {
             end_reported: false,
             outages: Vec::new(),
             histories: Histories::new(parameters.tries),
-            refusing: Refusing::default(),
+            refusing: vec![Refusing::default(); parameters.data_rails.into()].into(),
             hanging: Hanging::new(parameters.data_rails),
         });
         self.lose_closed_rails(id.0 as usize, self.patience.now());

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use super::super::account::Account;
 use super::super::bound::{
-    RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_HANGS,
-    RAIL_LAST, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK,
+    POLL_GAP_MAX, RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL,
+    RAIL_HANGS, RAIL_LAST, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK,
 };
 use super::super::channel::Cause;
 use super::super::connection::Connection;
@@ -89,11 +89,26 @@ pub(super) enum Local {
     Stuck,
 }
 
-/// A rail that refuses the posts of a channel.
+/// Since when a rail has accepted no write of a channel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Refusing {
-    rail: Option<u8>,
     since: Moment,
+    /// The last refusal, and how many writes the rail had accepted then.
+    last: Moment,
+    accepted: u32,
+}
+
+impl Refusing {
+    /// The rail has refused a part. Returns for how long it has refused all of them. Each poll tries the part again, so after a
+    /// gap it is another part: the one before was given up.
+    fn refused(&mut self, accepted: u32, now: Moment) -> Duration {
+        let since = match self.accepted == accepted && now.since(self.last) <= REFUSAL_GAP {
+            true => self.since,
+            false => now,
+        };
+        *self = Self { since, last: now, accepted };
+        now.since(since)
+    }
 }
 
 /// Detects hanging rails: the time of the last completion on each rail that has writes in flight.
@@ -419,19 +434,17 @@ impl<C: Connection> ProgressLoop<C> {
 
     /// A rail that refuses all posts for too long is lost.
     fn tend_refusals<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
-        let peer = &mut self.peers[index];
-        let account = &peer.account;
-        let refuses = |rail: &u8| account.loads.is_open(*rail);
-        let rail = rails_of(account.rails.refuses()).find(refuses);
-        if rail.is_none() || rail != peer.refusing.rail {
-            peer.refusing = Refusing { rail, since: now.1 };
-            return;
-        }
-        let refused = now.1.since(peer.refusing.since);
-        // The last rail gets the full peer timeout.
-        let lost = rail.filter(|rail| match peer.account.survives(*rail) {
-            true => refused >= RAIL_REFUSES,
-            false => refused >= peer.channel.peer_timeout(),
+        let Peer { account, refusing, channel, .. } = &mut self.peers[index];
+        let mut refused = rails_of(account.rails.take_refused());
+        let lost = refused.find(|rail| {
+            let Some(refusing) = refusing.get_mut(usize::from(*rail)) else { return false };
+            // The last rail gets the full peer timeout.
+            let bound = match account.survives(*rail) {
+                true => RAIL_REFUSES,
+                false => channel.peer_timeout(),
+            };
+            let time = refusing.refused(account.rails.accepted_on(*rail), now.1);
+            account.loads.is_open(*rail) && time >= bound
         });
         if let Some(rail) = lost {
             self.rail_lost(perform, (index, rail), Cause::DataRefused { rail }, now);
@@ -588,6 +601,8 @@ impl Peer {
 
 /// Bytes per microsecond. A slower rail may be taken for a hanging one.
 const SLOWEST: u64 = 8;
+/// The longest time between two polls that counts, twice.
+const REFUSAL_GAP: Duration = POLL_GAP_MAX.saturating_mul(2);
 
 fn rails_of(set: u16) -> impl Iterator<Item = u8> {
     (0..16).filter(move |rail| set >> rail & 1 == 1)
@@ -596,6 +611,25 @@ fn rails_of(set: u16) -> impl Iterator<Item = u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refused_at(refusing: &mut Refusing, accepted: u32, ms: u64) -> u128 {
+        refusing.refused(accepted, Moment::from_nanos(ms * 1_000_000)).as_millis()
+    }
+
+    #[test]
+    fn a_rail_refuses_from_the_first_refusal_since_it_accepted_a_write() {
+        let mut refusing = Refusing::default();
+        let times = [(7, 1000), (7, 1050), (7, 1100), (8, 1150), (8, 1200), (8, 1249)];
+        let found = times.map(|(accepted, ms)| refused_at(&mut refusing, accepted, ms));
+        assert_eq!(found, [0, 50, 100, 0, 50, 99]);
+    }
+
+    #[test]
+    fn a_part_that_was_refused_and_given_up_does_not_count_when_another_is_refused() {
+        let mut refusing = Refusing::default();
+        let found = [1000, 1050, 5000, 5050].map(|ms| refused_at(&mut refusing, 7, ms));
+        assert_eq!(found, [0, 50, 0, 50]);
+    }
 
     #[test]
     fn a_rail_hangs_when_nothing_ends_there_while_the_peer_runs() {
