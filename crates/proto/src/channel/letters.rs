@@ -221,6 +221,8 @@ impl Channel {
                     self.confirmed.queried = query.counts.completed;
                 }
             }
+            // It says what was consumed, too. A peer whose END was among that is over, and queries nothing any more.
+            DueLetter::Hello if self.ending.has_peer_said() => self.acknowledgement.acknowledged(),
             DueLetter::Hello => {}
         }
     }

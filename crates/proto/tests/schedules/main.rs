@@ -127,7 +127,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 27] = [
+const MENDED: [(Schedule, u64, &str); 28] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -162,6 +162,11 @@ const MENDED: [(Schedule, u64, &str); 27] = [
         "CLOSE freed memory that a failed write without an immediate could still reach",
     ),
     (ranks::run, 90_067_144, "a write hung for ever while only its keeper polled the peer"),
+    (
+        world::run,
+        130_034_991,
+        "a HELLO acknowledged the peer's END, which its sender did not count",
+    ),
     (ranks::run, 130_010_708, "a part that was refused and given up lost its rail later"),
 ];
 
