@@ -204,19 +204,8 @@ impl Executor {
     /// Posts a part. None: the provider refused it for now.
     #[inline]
     fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
-        let &PartWrite {
-            message,
-            part,
-            rail,
-            line,
-            source,
-            target,
-            key,
-            len,
-            immediate,
-            delivered,
-            moved,
-        } = write;
+        let &PartWrite { message, part, rail, line, source, target, key, len, immediate, moved } =
+            write;
         let (channel, generation) = *self.connections.get(slot.index())?;
         let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
         let Some(region) = named(&self.regions, &self.landing, source.region) else {
@@ -233,7 +222,7 @@ impl Executor {
             nic.send_tagged(local, lane.peer, tag.bits(), token)
         } else {
             let remote = RemoteBytes { address: target, key: RemoteKey::from_wire(key) };
-            let delivery = if delivered { Delivery::Complete } else { Delivery::Default };
+            let delivery = if immediate.is_some() { Delivery::Default } else { Delivery::Complete };
             let write = Write { local, remote, peer: lane.peer, delivery };
             nic.write(&write, immediate.map(proto::Immediate::bits), token)
         };

@@ -113,7 +113,7 @@ fn the_first_cause_of_a_failure_stays() {
         let sent = link.send();
         let failed = (0..POLLS).find_map(|_| link.net.test(sent).err()).expect("it was not posted");
         assert_eq!(failed.said.len(), 1);
-        assert!(failed.said[0].contains("fi_writemsg"), "{failed:?}");
+        assert!(failed.said[0].contains("fi_writedata"), "{failed:?}");
         link.net.close_recv(link.receive).expect("closeRecv");
         (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         assert_eq!(world.fabric.number("counter.faults.fail"), 1, "the first part has failed, too");

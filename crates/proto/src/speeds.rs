@@ -33,7 +33,7 @@ impl Speeds {
         Self { rails: vec![Measure::default(); count].into() }
     }
 
-    /// A part has completed, by which its bytes are known to have arrived; `loads` does not count it any more.
+    /// A part has completed; `loads` does not count it any more.
     #[inline]
     pub fn ended(&mut self, rail: u8, len: u64, loads: &mut Loads, now: Moment) {
         if !self.rails.is_empty() {
@@ -42,7 +42,7 @@ impl Speeds {
     }
 
     fn measure(&mut self, rail: u8, len: u64, loads: &mut Loads, now: Moment) {
-        let more = loads.is_measured(rail);
+        let more = loads.queued(rail) > 0;
         let Some(measure) = self.rails.get_mut(usize::from(rail)) else { return };
         let Some(since) = measure.since else {
             measure.since = more.then_some(now);
@@ -149,7 +149,6 @@ mod tests {
         fn post(&mut self, message: usize, parts: &[(u8, u64)]) {
             for (rail, len) in parts {
                 self.loads.posted(*rail, *len);
-                self.loads.measured_posted(*rail);
                 let line = &mut self.rails[usize::from(*rail)];
                 if line.parts.is_empty() {
                     line.since = self.now;
@@ -170,7 +169,7 @@ mod tests {
             let (message, len) = line.parts.pop_front().unwrap();
             (line.since, line.carried) = (now, line.carried + len);
             let number = crate::bits::low8(rail as u64);
-            assert!(self.loads.ended(number, len) && self.loads.measured_ended(number));
+            assert!(self.loads.ended(number, len));
             let moment = Moment::from_nanos(1000 * now);
             self.speeds.ended(number, len, &mut self.loads, moment);
             (0..checks).for_each(|_| self.speeds.check(&mut self.loads));
@@ -248,12 +247,9 @@ mod tests {
         from: u64,
         (parts, each): (u64, u64),
     ) -> u64 {
-        for _ in 0..parts {
-            loads.posted(rail, 1 << 20);
-            loads.measured_posted(rail);
-        }
+        (0..parts).for_each(|_| loads.posted(rail, 1 << 20));
         for part in 1..=parts {
-            assert!(loads.ended(rail, 1 << 20) && loads.measured_ended(rail));
+            assert!(loads.ended(rail, 1 << 20));
             let now = Moment::from_nanos((from + part * each) * 1_000_000);
             speeds.ended(rail, 1 << 20, loads, now);
         }

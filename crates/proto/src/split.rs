@@ -99,8 +99,6 @@ pub struct Loads {
     /// A bit per rail that may get parts.
     open: u16,
     queued: [u64; MAX_DATA_RAILS],
-    /// Parts in flight whose completions show the speed of their rail.
-    measured: [u32; MAX_DATA_RAILS],
     /// Relative to [`FULL_SPEED`](Self::FULL_SPEED); never 0.
     speeds: [u8; MAX_DATA_RAILS],
     /// One rail is slower than the others.
@@ -117,8 +115,7 @@ impl Loads {
         };
         let open = u16::MAX >> (16 - rails as u32);
         let speeds = [Self::FULL_SPEED; MAX_DATA_RAILS];
-        let (queued, measured) = ([0; MAX_DATA_RAILS], [0; MAX_DATA_RAILS]);
-        Self { rails, next: 0, open, queued, measured, speeds, uneven: false }
+        Self { rails, next: 0, open, queued: [0; MAX_DATA_RAILS], speeds, uneven: false }
     }
 
     /// The speed of the fastest rail.
@@ -228,28 +225,6 @@ impl Loads {
             None => return false,
         }
         true
-    }
-
-    /// A part is posted whose completion will show the speed of its rail.
-    #[inline]
-    pub fn measured_posted(&mut self, rail: u8) {
-        self.measured[usize::from(rail) % MAX_DATA_RAILS] += 1;
-    }
-
-    /// Such a part has completed or failed. False if there is none, which is a bug of the caller.
-    #[inline]
-    #[must_use]
-    pub fn measured_ended(&mut self, rail: u8) -> bool {
-        let measured = &mut self.measured[usize::from(rail) % MAX_DATA_RAILS];
-        let rest = measured.checked_sub(1);
-        *measured = rest.unwrap_or(*measured);
-        rest.is_some()
-    }
-
-    /// Whether such parts are in flight.
-    #[inline]
-    pub fn is_measured(&self, rail: u8) -> bool {
-        self.measured[usize::from(rail) % MAX_DATA_RAILS] > 0
     }
 
     /// The bytes queued on a rail.

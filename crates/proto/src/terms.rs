@@ -3,7 +3,6 @@
 use crate::capabilities::{Capabilities, ImmediateWidth};
 
 use super::ids::Name;
-use super::line::Line;
 use super::split::Cutting;
 
 /// The longest inline messages.
@@ -19,13 +18,6 @@ pub struct InlineLimits {
 /// copied into its packet, checked at both ends and copied out. Above this length that costs more than a write, and
 /// saves time only if the message would have to wait for its advert (docs/benchmarks.md).
 pub const COPIED_AT_MOST: u64 = 2048;
-
-/// Messages complete on delivery from so many times the length on from which they are striped.
-const CONFIRMED_STRIPES: u64 = 2;
-/// So many messages in a row do so, of so many. In a row, because a rail's speed is measured while several of its parts are in
-/// flight.
-const CONFIRMED_OF_CYCLE: u32 = 4;
-const CONFIRMED_CYCLE: u32 = 16;
 
 impl InlineLimits {
     /// Whether a message fits a limit; 0 admits none, not even an empty one.
@@ -93,23 +85,6 @@ impl Terms {
         self.cutting.rails > 1 && !self.proves_arrival
     }
 
-    /// Whether the parts of a message complete on delivery although they carry immediates. Where completions prove nothing by
-    /// themselves this shows which rail is slow, and bytes that are lost with a connection are an error of their write. It
-    /// costs an acknowledgement of the peer for each part, so only long messages do so: four of each sixteen, and all
-    /// while a rail is slow (`uneven`).
-    #[inline]
-    pub(crate) const fn confirms(&self, line: Line, len: u64, uneven: bool) -> bool {
-        self.takes_confirmation()
-            && len >= self.cutting.shared_from.saturating_mul(CONFIRMED_STRIPES)
-            && (uneven || line.number() % CONFIRMED_CYCLE < CONFIRMED_OF_CYCLE)
-    }
-
-    /// Whether completions may come long before the bytes arrive, but for those on delivery.
-    #[inline]
-    pub(crate) const fn takes_confirmation(&self) -> bool {
-        self.needs_done() && self.delivery
-    }
-
     /// Whether a message of this length that fills its receive is sent with immediates; otherwise a FIN ends it.
     pub const fn takes_immediates(&self, len: u64) -> bool {
         len < self.immediates_end(true)
@@ -129,41 +104,5 @@ impl Terms {
             ImmediateWidth::Four if self.true_lengths => held,
             ImmediateWidth::Four => 0,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::{Generation, Slot};
-
-    #[test]
-    fn only_long_messages_over_several_rails_complete_on_delivery_where_completions_prove_nothing()
-    {
-        let name = Name { slot: Slot::new(1).unwrap(), generation: Generation::default() };
-        let limits = InlineLimits::default();
-        let confirms = |rails, proves_arrival, delivery_complete, len| {
-            let agreed = Capabilities {
-                immediate: ImmediateWidth::Eight,
-                true_lengths: true,
-                self_read: true,
-                delivery_complete,
-                proves_arrival,
-                messages: false,
-                virtual_addresses: true,
-                rma_inject_bytes: 0,
-                largest_write: 1 << 30,
-            };
-            let terms = Terms::settle(name, name, &agreed, rails, 128 << 10, false, false, limits);
-            let terms = terms.unwrap();
-            [false, true].map(|uneven| {
-                (0..32).filter(|line| terms.confirms(Line::new(*line), len, uneven)).count()
-            })
-        };
-        assert_eq!(confirms(2, false, true, 256 << 10), [8, 32]);
-        assert_eq!(confirms(2, false, true, (256 << 10) - 1), [0, 0], "it is short");
-        assert_eq!(confirms(1, false, true, 256 << 10), [0, 0], "one rail");
-        assert_eq!(confirms(2, true, true, 256 << 10), [0, 0], "completions prove arrival anyway");
-        assert_eq!(confirms(2, false, false, 256 << 10), [0, 0], "the provider cannot");
     }
 }

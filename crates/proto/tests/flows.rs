@@ -212,34 +212,6 @@ fn settle(pair: &mut Pair) {
     }
 }
 
-/// Eight messages of two parts over two rails, one of which is ten times slower. Whether it is found to be slow.
-fn finds_a_slow_rail(shared_from: u64) -> bool {
-    let cutting = Cutting::new(2, shared_from, 64 << 10).unwrap();
-    let mut pair = Pair::new(program(Terms { cutting, ..terms() }, 8, LONG), Random::new(1), 0);
-    (0..8).for_each(|_| pair.post());
-    settle(&mut pair);
-    (0..8).for_each(|index| send(&mut pair, index));
-    let mut writes = [Vec::new(), Vec::new()];
-    while let Some(write) = pair.sender.next_part(&pair.accounts[0]) {
-        assert_eq!(write.delivered, LONG.len >= 2 * shared_from && write.line.number() < 4);
-        pair.post_part();
-        writes[usize::from(write.rail)].push((write.message, write.part));
-    }
-    for (writes, each) in writes.into_iter().zip([2, 20]) {
-        for ((message, part), nth) in writes.into_iter().zip(1..) {
-            let now = Moment::from_nanos(nth * each * 1_000_000);
-            pair.sender.written(message, part, &mut pair.accounts[0], now);
-        }
-    }
-    pair.accounts[0].loads.is_uneven()
-}
-
-#[test]
-fn only_completions_on_delivery_show_the_speed_of_a_rail_where_others_come_early() {
-    assert!(finds_a_slow_rail(32 << 10));
-    assert!(!finds_a_slow_rail(64 << 10));
-}
-
 #[test]
 fn a_ping_that_is_received_inline_needs_neither_advert_nor_done() {
     for grouped in [false, true] {

@@ -319,7 +319,7 @@ impl SendFlow {
             State::Landed { fin: false } if !self.is_done(record) => {
                 let split = self.terms.cutting.split(record.len);
                 let whole = self.adverts.get(record.line).len == record.len;
-                let mut writing = Writing::new(split, Path::Immediate { whole }, false);
+                let mut writing = Writing::new(split, Path::Immediate { whole });
                 writing.posted = writing.parts;
                 writing.completed = u64::MAX >> (MAX_PARTS - u32::from(writing.parts));
                 Some(writing)

@@ -29,10 +29,8 @@ pub struct PartWrite {
     pub target: u64,
     pub key: u64,
     pub len: u64,
-    /// None on the FIN path.
+    /// None on the FIN path: a write that completes on delivery.
     pub immediate: Option<Immediate>,
-    /// The write completes on delivery (FI_DELIVERY_COMPLETE).
-    pub delivered: bool,
     /// It was assigned to another rail, which is lost.
     pub moved: bool,
 }
@@ -42,8 +40,6 @@ pub(super) struct Carried {
     pub(super) rail: u8,
     pub(super) len: u64,
     pub(super) immediate: bool,
-    /// Its completion shows the speed of its rail.
-    pub(super) measured: bool,
 }
 
 /// Words per record that hold the rails of its parts, four bits each, with `rails` rails: none for one rail. If a
@@ -141,7 +137,6 @@ impl SendFlow {
             key: self.adverts.key(line, rail),
             len,
             immediate,
-            delivered: writing.delivered,
             moved: closed || again.is_some(),
         })
     }
@@ -153,9 +148,6 @@ impl SendFlow {
         let again = self.lost.is_some() && self.posted_again(at, write.part);
         let State::Writing(writing) = &mut self.records[at].state else { return };
         writing.posted += u8::from(!again);
-        if writing.delivered || !self.terms.takes_confirmation() {
-            account.loads.measured_posted(write.rail);
-        }
         if writing.is_posted() && (self.lost.is_none() || self.next_again(at).is_none()) {
             self.posting &= !bit_of(write.message);
         }
@@ -171,11 +163,11 @@ impl SendFlow {
     #[inline]
     pub fn written(&mut self, message: MessageId, part: u8, account: &mut Account, now: Moment) {
         let at = message.index() % RECORDS;
-        let ended = self.part_ended(at, part, true, account);
-        let Some(Carried { rail, len, immediate, measured }) = ended else { return };
-        if measured {
-            account.speeds.ended(rail, len, &mut account.loads, now);
-        }
+        let Some(Carried { rail, len, immediate }) = self.part_ended(at, part, true, account)
+        else {
+            return;
+        };
+        account.speeds.ended(rail, len, &mut account.loads, now);
         if immediate {
             account.counts.completed.add(rail);
         }
@@ -252,16 +244,13 @@ impl SendFlow {
         }
         let (_, len) = writing.part(part, record.len);
         let (rail, immediate) = (self.rail(at, part), !writing.is_fin());
-        let measured = writing.delivered || !self.terms.takes_confirmation();
-        let carried = account.loads.ended(rail, len)
-            && (!measured || account.loads.measured_ended(rail))
-            && account.rails.ended(rail, immediate, well);
+        let carried = account.loads.ended(rail, len) && account.rails.ended(rail, immediate, well);
         let Some(in_flight) = self.in_flight.checked_sub(1).filter(|_| carried) else {
             self.stick(Fault::Misuse("a part has completed that was not in flight"));
             return None;
         };
         self.in_flight = in_flight;
-        Some(Carried { rail, len, immediate, measured })
+        Some(Carried { rail, len, immediate })
     }
 
     /// The rails of a message's parts, one bit each.

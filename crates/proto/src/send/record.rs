@@ -47,8 +47,6 @@ pub(super) struct Writing {
     pub(super) path: Path,
     /// A part has failed: its bit counts as completed, but the message never completes.
     pub(super) failed: bool,
-    /// Its writes complete on delivery.
-    pub(super) delivered: bool,
 }
 
 /// How the receiver learns that a message has arrived.
@@ -80,10 +78,10 @@ impl Record {
 impl Writing {
     /// The state of a message that begins.
     #[inline]
-    pub(super) fn new(split: Split, path: Path, delivered: bool) -> Self {
+    pub(super) fn new(split: Split, path: Path) -> Self {
         let step = crate::bits::low32(split.step / PART_ALIGN);
         let parts = parts_of(split.parts, 0);
-        Self { completed: 0, step, round: 0, parts, posted: 0, path, failed: false, delivered }
+        Self { completed: 0, step, round: 0, parts, posted: 0, path, failed: false }
     }
 
     /// Offset and length of a part of this round.
@@ -106,7 +104,8 @@ impl Writing {
         if parts == 0 {
             return None;
         }
-        Some(Self { completed: 0, round, parts, posted: 0, failed: false, ..*self })
+        let (completed, step, path) = (0, self.step, self.path);
+        Some(Self { completed, step, round, parts, posted: 0, path, failed: false })
     }
 
     /// Whether a part is the last of its message.

@@ -79,9 +79,7 @@ impl SendFlow {
         self.written |= bit(line);
         self.take_line(line, account);
         let split = self.terms.cutting.split(len);
-        let delivered =
-            path == Path::Fin || self.terms.confirms(line, len, account.loads.is_uneven());
-        let state = State::Writing(Writing::new(split, path, delivered));
+        let state = State::Writing(Writing::new(split, path));
         let message = self.record(message.source, line, len, state);
         self.assign_rails(message, split, len, &mut account.loads);
         self.posting |= bit_of(message);

@@ -487,8 +487,9 @@ impl Pair {
     /// A random part completes at the sender.
     pub(crate) fn complete(&mut self) {
         let proves = self.program.terms.proves_arrival;
-        let may =
-            |part: &Flying| !part.completed && (part.landed || !proves && !part.write.delivered);
+        let may = |part: &Flying| {
+            !part.completed && (part.landed || !proves && part.write.immediate.is_some())
+        };
         let open: Vec<usize> = (0..self.wire.len()).filter(|at| may(&self.wire[*at])).collect();
         if open.is_empty() {
             return;

@@ -529,11 +529,9 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     }
     if write.immediate.is_none() {
         wire.faults.fire(Fault::FinPath);
-    } else if write.delivered {
-        wire.faults.fire(Fault::ConfirmedPart);
     }
     let joined = &wire.data.channels[node][channel.0 as usize];
-    let proves = joined.proves_arrival || write.delivered;
+    let proves = joined.proves_arrival || write.immediate.is_none();
     let survives = wire.setup.failover && joined.rails.data.len() > 1;
     let mut fate = Fate::Lands;
     if let Some(death) = death {

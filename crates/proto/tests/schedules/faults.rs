@@ -45,8 +45,6 @@ pub(crate) enum Fault {
     Parked,
     PartWritten,
     FinPath,
-    /// A part with an immediate whose write completes on delivery only.
-    ConfirmedPart,
     FailedPart,
     LatePart,
     TornPart,
@@ -131,7 +129,7 @@ pub(crate) const TALKS: [Fault; 37] = [
 ];
 
 /// Faults of schedules with real flows.
-pub(crate) const FLOWS: [Fault; 76] = [
+pub(crate) const FLOWS: [Fault; 75] = [
     Fault::TornLanding,
     Fault::LateLanding,
     Fault::LandedInQuarantine,
@@ -167,7 +165,6 @@ pub(crate) const FLOWS: [Fault; 76] = [
     Fault::Parked,
     Fault::PartWritten,
     Fault::FinPath,
-    Fault::ConfirmedPart,
     Fault::FailedPart,
     Fault::LatePart,
     Fault::TornPart,
