@@ -143,6 +143,7 @@ pub(super) fn gather(
     input: Place,
     output: Option<Place>,
 ) -> Result<(), GroupError> {
+    session.has_root();
     let Some(output) = output else {
         session.send(root, input)?;
         return session.flush();
@@ -167,6 +168,7 @@ pub(super) fn scatter(
     input: Option<Place>,
     output: Place,
 ) -> Result<(), GroupError> {
+    session.has_root();
     let Some(input) = input else { return session.receive(root, output) };
     let block = |rank: usize| input.part(rank * output.len(), output.len());
     for peer in session.others() {

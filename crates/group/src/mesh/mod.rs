@@ -487,15 +487,16 @@ impl Mesh {
 
     // Parts of collectives.
 
-    /// Sends a part of collective `number`. Its memory is free after [`Mesh::flush`].
+    /// Sends a part of collective `number`, through slots up to `slotted` bytes. Its memory is free after [`Mesh::flush`].
     pub(crate) fn send_part(
         &mut self,
         to: usize,
         (scope, number): (u32, u32),
         place: Place,
+        slotted: usize,
     ) -> Result<u64, GroupError> {
         self.reach(to)?;
-        if place.len() > SLOTTED {
+        if place.len() > slotted {
             return self.with(to, |peer, shared| peer.send_data(place, shared));
         }
         // The length of the whole part is in each message, so that a rank with another one notices at the first.
@@ -508,7 +509,7 @@ impl Mesh {
         Ok(0)
     }
 
-    /// Announces where a part longer than [`SLOTTED`] goes; returns its number.
+    /// Announces where a part goes that is too long for slots; returns its number.
     pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
         self.reach(from)?;
         self.with(from, |peer, shared| peer.receive_data(place, shared))
