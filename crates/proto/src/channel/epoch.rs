@@ -7,7 +7,7 @@ use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
 use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
-use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Parameters, Sent, State};
+use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
 
 /// An old shadow with writes that have not completed.
 #[derive(Clone, Copy, Debug)]
@@ -175,9 +175,8 @@ impl Channel {
 
     /// The rail of the next letter.
     pub(super) fn letter_rail(&self) -> Option<u8> {
-        let Parameters { rail, rails, .. } = self.parameters;
-        let inbox = self.inbox.as_ref().map_or(rail, |inbox| inbox.lease().rail);
-        self.recovery.route().rail(inbox, rails, |rail| !self.is_lost(rail))
+        let lives = |rail| !self.is_lost(rail);
+        self.recovery.route().rail(self.inbox_rail(), self.parameters.rails, lives)
     }
 
     /// Whether no other control rail lives.
@@ -185,12 +184,14 @@ impl Channel {
         self.living_rails().all(|living| living == rail)
     }
 
+    /// The rail of the present inbox, or of the first one.
+    fn inbox_rail(&self) -> u8 {
+        self.inbox.as_ref().map_or(self.parameters.rail, |inbox| inbox.lease().rail)
+    }
+
     /// All living rails, starting with the present inbox's.
     fn living_rails(&self) -> impl Iterator<Item = u8> {
-        let first = match &self.inbox {
-            Some(inbox) => inbox.lease().rail,
-            None => self.parameters.rail,
-        };
+        let first = self.inbox_rail();
         let rails = self.parameters.rails;
         let all = (0..rails).map(move |step| (first + step) % rails);
         all.filter(|rail| !self.is_lost(*rail))

@@ -152,13 +152,7 @@ fn hellos_that_cross_are_proven_however_many_connects_are_pending() {
 /// Its control rail may be lost hours later, and its HELLO has to be proven then.
 #[test]
 fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
-    let (mut one, mut other) = (End::new(1), End::new(2));
-    let handle = other.listen();
-    let there = one.meet(&handle);
-    let hello = one.first_hello();
-    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
-    let answer = other.joins(here, 5, 0);
-    one.hears(&answer);
+    let Met { mut one, mut other, handle, there, .. } = Met::new();
     let _closed = other.peers.close(handle.listener).count();
     for _ in 0..2000 {
         let another = other.listen();
@@ -174,13 +168,7 @@ fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
 /// The peer learns of listeners by HELLOs only, and may have heard none since.
 #[test]
 fn a_hello_that_names_the_first_listener_alone_is_proven_after_many_later_connects() {
-    let (mut one, mut other) = (End::new(1), End::new(2));
-    let handle = other.listen();
-    let there = one.meet(&handle);
-    let hello = one.first_hello();
-    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
-    let answer = other.joins(here, 5, 0);
-    one.hears(&answer);
+    let Met { mut one, mut other, there, here, .. } = Met::new();
     one.joins(there, 6, 0);
     for _ in 0..100 {
         let another = other.listen();
@@ -286,15 +274,32 @@ fn ends_without_a_common_rail_do_not_meet() {
     assert!(matches!(other.hears(&hello), Heard::Nothing(Ignored::NoRail(_))));
 }
 
+/// Two ends of which one has connected to the other, which has answered; the channel is 5 there.
+struct Met {
+    one: End,
+    other: End,
+    handle: Handle,
+    /// What each calls the other.
+    there: PeerId,
+    here: PeerId,
+}
+
+impl Met {
+    fn new() -> Self {
+        let (mut one, mut other) = (End::new(1), End::new(2));
+        let handle = other.listen();
+        let there = one.meet(&handle);
+        let hello = one.first_hello();
+        let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
+        let answer = other.joins(here, 5, 0);
+        one.hears(&answer);
+        Self { one, other, handle, there, here }
+    }
+}
+
 /// Two ends whose channel is made: 6 at the one, 5 at the other.
 fn met() -> (End, End, Handle, PeerId) {
-    let (mut one, mut other) = (End::new(1), End::new(2));
-    let handle = other.listen();
-    let there = one.meet(&handle);
-    let hello = one.first_hello();
-    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
-    let answer = other.joins(here, 5, 0);
-    one.hears(&answer);
+    let Met { mut one, other, handle, there, .. } = Met::new();
     one.joins(there, 6, 0);
     (one, other, handle, there)
 }
