@@ -356,6 +356,8 @@ impl<C: Connection> ProgressLoop<C> {
         now: Now,
     ) {
         if note.state == RailState::Down {
+            // The peer may have returned the rail, posted there, and lost it again since this side's last poll.
+            self.return_if_regained(perform, (index, note.rail), now);
             self.rail_lost(perform, (index, note.rail), Cause::RailDown { rail: note.rail }, now);
         }
         let peer = &mut self.peers[index];
@@ -366,12 +368,8 @@ impl<C: Connection> ProgressLoop<C> {
         }
         if note.state == RailState::Seen {
             peer.heard(note.rail, note.parts);
-            let at = peer.outages.iter().position(|outage| outage.rail == note.rail);
             // At once, since the peer may post from now on, and lose the rail again.
-            if let Some(at) = at.filter(|at| peer.is_regained(*at)) {
-                self.return_rail(perform, (index, at), now);
-            }
-            return;
+            return self.return_if_regained(perform, (index, note.rail), now);
         }
         let heard = peer.outage(note.rail).is_some_and(|outage| match note.state {
             RailState::Down if outage.expects.is_none() => {

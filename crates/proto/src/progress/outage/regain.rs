@@ -296,12 +296,16 @@ impl<C: Connection> ProgressLoop<C> {
         let peer = &mut self.peers[index];
         let outage = &peer.outages[at];
         let (id, rail) = (peer.id, outage.rail);
-        if !outage.is_settled() || peer.account.rails.flying_on(rail) > 0 || !peer.tries() {
+        if !outage.is_settled() || peer.account.rails.flying_on(rail) > 0 {
             return false;
         }
+        // Also on a channel that is ending: the peer may be posting there already.
         if peer.is_regained(at) {
             self.return_rail(perform, (index, at), now);
             return true;
+        }
+        if !peer.tries() {
+            return false;
         }
         let regain = &mut peer.outages[at].regain;
         match &mut regain.stage {
@@ -408,8 +412,22 @@ impl<C: Connection> ProgressLoop<C> {
         }
     }
 
+    /// Returns a lost rail if both ends have said *seen*.
+    pub(super) fn return_if_regained<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        (index, rail): (usize, u8),
+        now: Now,
+    ) {
+        let Some(peer) = self.peers.get(index) else { return };
+        let at = peer.outages.iter().position(|outage| outage.rail == rail);
+        if let Some(at) = at.filter(|at| peer.is_regained(*at)) {
+            self.return_rail(perform, (index, at), now);
+        }
+    }
+
     /// Trials have arrived at both ends: parts go by the rail again.
-    pub(super) fn return_rail<P: Perform<C>>(
+    fn return_rail<P: Perform<C>>(
         &mut self,
         perform: &mut P,
         (index, at): (usize, usize),
