@@ -128,6 +128,8 @@ pub(crate) struct Flows {
     pub(crate) dead: Vec<(usize, usize, u8, Death)>,
     /// Data rails that a fault has hit, or that were lost.
     pub(crate) disturbed: u16,
+    /// Data rails on which a part landed after [`Setup::last_rail_bound`](crate::setup::Setup::last_rail_bound).
+    pub(crate) overdue: u16,
     /// By node: data rails that are closed.
     pub(crate) closed: Vec<u16>,
     /// Rails that return: their current endpoints, which peers know them, and trials.
@@ -228,8 +230,13 @@ impl Flows {
             (from, flight.link) == (node, link) && there.is_some_and(|(id, _)| id == channel)
         };
         let flying = self.flights.iter().filter(of).filter(|flight| !flight.completed);
-        let ages = flying.map(|flight| now - flight.posted_at);
-        Duration::from_nanos(ages.max().unwrap_or(0))
+        flying.map(|flight| flight.age(now)).max().unwrap_or_default()
+    }
+
+    /// Whether parts of a rail were in flight for so long that even the only rail of a channel is given up.
+    pub(crate) fn was_overdue(&self, link: u8, now: u64, bound: Duration) -> bool {
+        let late = |flight: &Flight| flight.link == link && flight.age(now) >= bound;
+        self.overdue >> link & 1 == 1 || self.flights.iter().any(late)
     }
 
     /// Whether a part of this message is in flight, landed or not.
@@ -239,6 +246,10 @@ impl Flows {
 }
 
 impl Flight {
+    fn age(&self, now: u64) -> Duration {
+        Duration::from_nanos(now - self.posted_at)
+    }
+
     pub(crate) fn has_landed(&self) -> bool {
         self.left.is_empty() && self.arrived
     }
@@ -692,6 +703,9 @@ fn land(wire: &mut Wire<Flows>, index: usize, pick: usize) {
         return;
     }
     flight.arrived = true;
+    if flight.age(wire.now) >= wire.setup.last_rail_bound() {
+        wire.data.overdue |= 1 << flight.link;
+    }
     let Some(immediate) = flight.write.immediate else { return };
     let (to, link, len) = (flight.to, flight.link, flight.write.len);
     let connection = immediate.connection();

@@ -6,6 +6,7 @@ use proto::{Cause, ChannelId, Outcome};
 use crate::conversation::{Conversation, Receiving, Sending, Side};
 use crate::faults::Fault;
 use crate::ranks::World;
+use crate::wire::Wire;
 
 impl World {
     pub(crate) fn at_rest(&self) -> bool {
@@ -114,13 +115,15 @@ impl World {
         Ok(())
     }
 
-    /// Whether a channel may fail for lack of data rails: each had a fault, or one that had a fault has no substitute.
+    /// Whether a channel may fail for lack of data rails: each had a fault, or one that had a fault has no substitute. A
+    /// part that is overdue is a fault.
     fn lacks_rails(&self, (node, id): (usize, ChannelId)) -> bool {
         let joined = &self.wire.data.channels[node][id.0 as usize];
         let rails = 0..joined.rails.data.len() as u8;
         let touched = |rail: u8| {
             let link = self.wire.data.data_link(node, id, rail);
-            self.wire.data.disturbed >> link & 1 == 1
+            let Wire { data, setup, now, .. } = &self.wire;
+            data.disturbed >> link & 1 == 1 || data.was_overdue(link, *now, setup.last_rail_bound())
         };
         let touched: Vec<bool> = rails.map(touched).collect();
         let all = touched.iter().all(|touched| *touched);

@@ -187,6 +187,7 @@ impl World {
             posted: BTreeSet::new(),
             lost: Vec::new(),
             failed: Vec::new(),
+            overdue: 0,
             losses: Vec::new(),
         };
         let rank = |random: &mut Random| Rank {
