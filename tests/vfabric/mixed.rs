@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::calls::{Buffer, Net, Object};
 use crate::support::say;
@@ -210,8 +210,8 @@ struct Workload {
     comms: Vec<Comm>,
     random: Random,
     books: Books,
-    /// Random steps since a message made progress.
-    idle: u32,
+    /// The last call that moved something.
+    moved: Instant,
 }
 
 /// One connection, with both its ends.
@@ -252,15 +252,18 @@ impl Workload {
         let ends = nets.map(End::open);
         let comms = (0..COMMS_MAX).map(|index| Comm::open(ends, arena, index, fabric, &mut random));
         let comms = comms.collect();
-        Self { fabric, ends, comms, random, books: Books::default(), idle: 0 }
+        Self { fabric, ends, comms, random, books: Books::default(), moved: Instant::now() }
     }
 
     fn run(&mut self) {
         while let Some(comm) = self.pick() {
             let choice = self.random.up_to(6);
             let moved = self.comms[comm].step(choice, &mut self.books);
-            self.idle = if moved { 0 } else { self.idle + 1 };
-            assert!(self.idle < IDLE_MAX, "nothing moves: {}", self.comms[comm].state());
+            if moved {
+                self.moved = Instant::now();
+            }
+            let idle = self.moved.elapsed();
+            assert!(idle < IDLE_MAX, "nothing moves: {}", self.comms[comm].state());
             if self.random.up_to(40) == 0 {
                 self.comms[comm].register_again();
             }
@@ -549,6 +552,7 @@ const SLOT: usize = 64 << 10;
 const SLOTS: usize = 8;
 const SIDE_BYTES: usize = SLOT * SLOTS;
 const POISON: u8 = 0xee;
-/// Calls in a row without progress: more is a hang.
-const IDLE_MAX: u32 = 100_000;
+/// Without progress for longer, it hangs. An end whose messages are all done makes no calls: its keeper posts what was refused, and
+/// polls every 10 ms until it has arrived.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 const SETTLE_POLLS: u32 = 1000;
