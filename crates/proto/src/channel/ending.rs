@@ -6,7 +6,7 @@ use super::super::ids::PacketNumber;
 pub struct Ending {
     ours: Ours,
     theirs: bool,
-    /// The peer has said END, and no control rail to it is left.
+    /// The peer has said END, and no control rail to it is left, or its end of the channel is gone.
     gone: bool,
     /// END waits only for the peer to confirm all parts, and a QUERY for that was sent.
     queried: bool,

@@ -237,7 +237,8 @@ impl Channel {
             asked: inbox.consumed(),
             counts: *counts,
             waits: false,
-            failed: self.state != State::Over,
+            // If this side ended because the peer was out of reach, the peer never gets its END.
+            failed: self.state != State::Over || !self.is_settled(),
             idle_ms: 0,
             about: None,
         });
@@ -354,7 +355,11 @@ impl Channel {
         left: impl FnMut(Sent),
     ) -> Option<u8> {
         if status.failed {
-            self.fail(Cause::Peer);
+            // After its END nothing more comes from the peer, so this is no failure.
+            match self.ending.has_peer_said() {
+                true => self.ending.lose_peer(),
+                false => self.fail(Cause::Peer),
+            }
             return None;
         }
         let seen = &status.counts.seen;
