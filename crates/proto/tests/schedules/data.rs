@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use proto::bound::{RAIL_CHECK, RAIL_HANGS};
+use proto::bound::{RAIL_CHECK, RAIL_HANGS, RAIL_SILENT};
 use proto::codec::Address;
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::Letter;
@@ -128,8 +128,8 @@ pub(crate) struct Flows {
     pub(crate) dead: Vec<(usize, usize, u8, Death)>,
     /// Data rails that a fault has hit, or that were lost.
     pub(crate) disturbed: u16,
-    /// Data rails on which a part landed after [`Setup::last_rail_bound`](crate::setup::Setup::last_rail_bound).
-    pub(crate) overdue: u16,
+    /// By data rail: the longest time from the post of a part to its landing.
+    pub(crate) slowest: [Duration; 16],
     /// By node: data rails that are closed.
     pub(crate) closed: Vec<u16>,
     /// Rails that return: their current endpoints, which peers know them, and trials.
@@ -233,10 +233,10 @@ impl Flows {
         flying.map(|flight| flight.age(now)).max().unwrap_or_default()
     }
 
-    /// Whether parts of a rail were in flight for so long that even the only rail of a channel is given up.
+    /// Whether a part of a rail was in flight for so long that it may be taken for lost.
     pub(crate) fn was_overdue(&self, link: u8, now: u64, bound: Duration) -> bool {
         let late = |flight: &Flight| flight.link == link && flight.age(now) >= bound;
-        self.overdue >> link & 1 == 1 || self.flights.iter().any(late)
+        self.slowest[usize::from(link)] >= bound || self.flights.iter().any(late)
     }
 
     /// Whether a part of this message is in flight, landed or not.
@@ -376,6 +376,7 @@ impl Data for Flows {
             Cause::DataHangs { .. } => {
                 wire.data.stood((node, channel), link, wire.now) >= RAIL_HANGS - RAIL_CHECK
             }
+            Cause::DataLost { .. } if wire.data.was_overdue(link, wire.now, RAIL_SILENT) => true,
             _ => wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0,
         };
         let nothing = format!("a rail was lost without a fault: {cause:?}");
@@ -703,9 +704,8 @@ fn land(wire: &mut Wire<Flows>, index: usize, pick: usize) {
         return;
     }
     flight.arrived = true;
-    if flight.age(wire.now) >= wire.setup.last_rail_bound() {
-        wire.data.overdue |= 1 << flight.link;
-    }
+    let slowest = &mut wire.data.slowest[usize::from(flight.link)];
+    *slowest = flight.age(wire.now).max(*slowest);
     let Some(immediate) = flight.write.immediate else { return };
     let (to, link, len) = (flight.to, flight.link, flight.write.len);
     let connection = immediate.connection();

@@ -1,6 +1,7 @@
 //! Simulated ranks with the real flows: set-up, messages and close, from handles to END, and the laws.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use proto::budget::{Budget, CAPACITY_MIN};
 use proto::capabilities::{Capabilities, ImmediateWidth};
@@ -187,7 +188,7 @@ impl World {
             posted: BTreeSet::new(),
             lost: Vec::new(),
             failed: Vec::new(),
-            overdue: 0,
+            slowest: [Duration::ZERO; 16],
             losses: Vec::new(),
         };
         let rank = |random: &mut Random| Rank {
