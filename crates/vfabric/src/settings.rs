@@ -38,7 +38,7 @@ settings! {
     "double", "0 to 1000", "0", "So many of a thousand two-sided messages arrive twice.";
     "faults", "a script", "", "Faults by post and by operation; see below.";
     "immediates", "0, 1 or variable", "the profile's",
-        "Whether writes with immediates work; without, they answer -FI_ENOSYS, whatever `cq_data_size` says. By the variable: if the process had FI_CXI_ENABLE_WRITEDATA=1 when libfabric loaded the provider, as on cxi.";
+        "Whether writes with immediates work; else they answer -FI_ENOSYS, whatever `cq_data_size` says. Variable: as below.";
     "regions", "endpoint, prov_key, allocated, virt_addr, local, hmem, or none", "the profile's",
         "What registration asks of the user: FI_MR_* bits, with commas between.";
     "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
@@ -48,9 +48,9 @@ settings! {
     "reorder", "polls", "the profile's", "How far completions and bytes may overtake each other.";
     "hold", "0 or 1", "the profile's", "Whether landed bytes may stay unseen for a while, torn at cache lines.";
     "linger", "0 to 1000", "1000",
-        "Profile tcp: so many of a thousand operations wait for another poll of the sender's after they were reported complete; the rest leave at once.";
+        "Profile tcp: so many of a thousand operations that were reported complete wait for another poll of the sender's; the rest leave at once.";
     "clock", "polls or virtual", "polls",
-        "The unit of time. Polls: every poll is one. Virtual: nanoseconds, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
+        "The unit of time. Polls: each is one. Virtual: ns, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
     "bandwidth", "Mb/s, one or one per NIC", "200000", "Of each NIC, in virtual time.";
     "latency", "ns, one or one per NIC", "1500", "Of each NIC, in virtual time.";
     "speed", "Mb/s, one or one per NIC", "200000", "The link speed in fi_info.nic.";
@@ -58,13 +58,13 @@ settings! {
     "numa", "nodes, one or one per NIC", "0", "Without `pci`: the PCI domain that each NIC's address has.";
     "tolerate", "rules", "", "Broken rules that are counted apart and fail no test; names as in reports.";
     "hmem", "0, 1 or calls, one or one per NIC", "0",
-        "Whether device memory (FI_HMEM) is offered. Calls: it is, and by CUDA's calls alone, so that FI_OPT_CUDA_API_PERMITTED cannot be turned off.";
+        "Device memory (FI_HMEM). Calls: by CUDA's calls alone, so that FI_OPT_CUDA_API_PERMITTED cannot be turned off.";
     "classes", "any, labels or none", "the profile's",
-        "Which traffic classes (FI_TC_*) endpoints open in: labels alone, as on cxi, or none; others are refused with -FI_EINVAL.";
+        "Which traffic classes (FI_TC_*) endpoints open in: labels alone, as on cxi, or none; others get -FI_EINVAL.";
     "emulated", "0, 1 or unreadable", "0",
-        "Profile efa: whether FI_OPT_EFA_EMULATED_WRITE says that writes are made of messages. Unreadable: fi_getopt answers -FI_ENOPROTOOPT.";
+        "Profile efa: whether FI_OPT_EFA_EMULATED_WRITE says that writes are made of messages. Unreadable: fi_getopt gives -FI_ENOPROTOOPT.";
     "shared_memory", "set, read, stuck or refused", "set",
-        "Profile efa: what becomes of FI_OPT_SHARED_MEMORY_PERMITTED. Set: it is taken, and cannot be read, as on efa. Read: it can be read, too. Stuck: it is taken, and reads true. Refused: -FI_EOPNOTSUPP.";
+        "Profile efa: what becomes of FI_OPT_SHARED_MEMORY_PERMITTED, as below.";
     "protocol", "a number, or two with a point between", "the profile's",
         "`ep_attr.protocol`, and behind the point `protocol_version`.";
     "report", "a path", "", "Where the report is written when the last domain closes, and at exit; %p in it is the process's number.";
