@@ -69,8 +69,8 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         with_gpu_memory: true,
         doc: Doc {
             name: "FI_OPT_CUDA_API_PERMITTED = false",
-            why: "The provider's progress runs in NCCL's threads, for one of which kernels wait: a call of CUDA's that waits for a kernel there never ends.",
-            refused: "The provider can access GPU memory only by such calls. This is tried at the start: the device then has host memory only for NCCL, and the log says why.",
+            why: "No CUDA calls in NCCL's threads. ¹",
+            refused: "Host memory only. ¹",
         },
     },
     ProviderOption {
@@ -81,8 +81,8 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         with_gpu_memory: false,
         doc: Doc {
             name: "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = true",
-            why: "NCCL's LL and LL128 poll flags inside the received bytes, and EFA's packets overtake each other without this option.",
-            refused: "The device cannot. It is tried at the start: NCCL_PROTO is set to Simple where it is unset.",
+            why: "LL and LL128 need it. ²",
+            refused: "NCCL uses Simple. ²",
         },
     },
     ProviderOption {
@@ -97,8 +97,8 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         with_gpu_memory: false,
         doc: Doc {
             name: "FI_OPT_SHARED_MEMORY_PERMITTED = false",
-            why: "Peers on one host then go through the device like all others: what the probe has found out of it, and what its completions prove, holds for them too.",
-            refused: "libfabric is older than 1.21, and peers on one host may go through shared memory. Then completions do not count as proof of arrival (below).",
+            why: "Peers on one host use the device, too. ³",
+            refused: "Completions prove no arrival. ³",
         },
     },
 ];
@@ -122,7 +122,7 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_USE_DEVICE_RDMA",
-        why: "True wherever the device has it, since the requested API is 1.18 or newer; set to true it would contradict a user's FI_EFA_USE_DEVICE_RDMA=0 and fail.",
+        why: "True wherever the device has it, as the requested API is 1.18 or newer; setting it contradicts a user's FI_EFA_USE_DEVICE_RDMA=0 and fails.",
     },
     LeftAlone {
         provider: "efa",
@@ -132,17 +132,17 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_HOMOGENEOUS_PEERS",
-        why: "Skips a handshake, and then the target of a write must have inserted the writer's address before: rails insert peers only as these connect.",
+        why: "Skips a handshake; then the target of a write must have inserted the writer's address before: rails insert peers only as these connect.",
     },
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV",
-        why: "True by default, which is what writes with immediates need here: no receives are posted for them. FI_RX_CQ_DATA is not offered, so that the provider requires none.",
+        why: "True by default, as writes with immediates need: no receives are posted for them, nor required, as FI_RX_CQ_DATA is not offered.",
     },
     LeftAlone {
         provider: "cxi",
         name: "FI_CXI_RX_MATCH_MODE",
-        why: "A variable of the whole process, which may hold MPI as well. Only set-up sends messages here, a few per peer; jobs of thousands of peers that see flow control need `hybrid`.",
+        why: "Of the whole process, which may hold MPI, too. Only set-up sends messages, a few per peer; thousands of peers with flow control need `hybrid`.",
     },
     LeftAlone {
         provider: "cxi",
@@ -157,12 +157,12 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "FI_OFI_RXM_MSG_RX_SIZE, FI_OFI_RXM_MSG_TX_SIZE",
-        why: "The queues stay as the NIC has them; they are cut over tcp only, where each costs memory (docs/configuration.md).",
+        why: "The queues stay the NIC's; they are cut over tcp only, where each costs memory (docs/configuration.md).",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "RDMAV_FORK_SAFE, RDMAV_HUGEPAGES_SAFE",
-        why: "rdma-core's own: with Linux 5.13 and rdma-core 38 or newer a fork copies pinned pages, and nothing is to be set; before, the first costs a call for each registration, and the site decides.",
+        why: "rdma-core's own. From Linux 5.13 and rdma-core 38 on none is needed; before, the site decides. ¹",
     },
 ];
 
@@ -386,6 +386,17 @@ Before an endpoint is enabled. *Tolerated*: where libfabric or the provider does
 ";
 
     const PAGE_ALONE: &str = "
+¹ The provider's progress runs in NCCL's threads, for one of which kernels wait: a call of CUDA's that waits for a kernel there never ends. A provider
+that refuses the option can access GPU memory only by such calls. This is tried at the start: the device then has host memory only for NCCL, and the log
+says why.
+
+² NCCL's LL and LL128 poll flags inside the received bytes, and EFA's packets overtake each other without this option. A device that refuses it cannot
+write in order. This is tried at the start: NCCL_PROTO is set to Simple where it is unset.
+
+³ Peers on one host then go through the device like all others: what the probe has found out of it, and what its completions prove, holds for them too. A
+refusal means that libfabric is older than 1.21, and peers on one host may go through shared memory. Then completions do not count as proof of arrival
+(below).
+
 ## What is not set, and why
 
 | provider | what | why |
@@ -393,6 +404,8 @@ Before an endpoint is enabled. *Tolerated*: where libfabric or the provider does
 ";
 
     const PAGE_ARRIVAL: &str = "
+¹ From Linux 5.13 and rdma-core 38 on a fork copies pinned pages. Before, RDMAV_FORK_SAFE costs a call for each registration.
+
 ## What a completion proves
 
 Where the completion of a write proves that its bytes are at the peer, a send over several rails is reported with it, and a receive of optional completion early
