@@ -75,9 +75,9 @@ macro_rules! settings {
 settings! {
     /// The libfabric to load: a file, or a name for the dynamic loader. Unset: `libfabric.so.1`.
     libfabric: Option<PathBuf> = "LIBFABRIC", ValueKind::Path, "", shared false;
-    /// The provider, by libfabric's name for it: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. Unset: the best one found.
+    /// The provider, by libfabric's name: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. Unset: the best.
     provider: Option<String> = "PROVIDER", ValueKind::Text, "", shared true;
-    /// How messages are transferred. `rdma`: by one-sided writes. `sendrecv`: by tagged messages, on one rail per device. `auto`: by writes where a provider has them (FI_RMA).
+    /// `rdma`: one-sided writes. `sendrecv`: tagged messages, one rail per device. `auto`: writes where there is FI_RMA.
     protocol: Option<Protocol> = "PROTOCOL", ValueKind::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
     /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface (`eth0,eth1`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which are used when there is nothing else.
     rails: Vec<String> = "RAILS", ValueKind::List, "", shared false;
@@ -87,9 +87,9 @@ settings! {
     max_control_rails: usize = "MAX_CONTROL_RAILS", ValueKind::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// Never use immediates: a FIN frame ends each message instead.
     force_fin: bool = "FORCE_FIN", ValueKind::Switch, "0", shared true;
-    /// Whether connections survive the loss of a data rail: its messages go by the others. `0`: the first failure of a data rail is an error on both ends.
+    /// Whether connections survive the loss of a data rail: its messages go by the others. `0`: its first failure is an error on both ends.
     failover: bool = "FAILOVER", ValueKind::Switch, "1", shared true;
-    /// The most bytes in one write. Smaller ones cut messages into more parts; for tests.
+    /// The most bytes in a write. Smaller ones cut messages into more parts; for tests.
     largest_write: u64 = "LARGEST_WRITE", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Means("what the provider allows") }, "0", shared true;
     /// A message of at least this many bytes is striped over the rails; shorter ones are sent whole, round robin.
     stripe_bytes_min: usize = "STRIPE_MIN", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Refused }, "128K", shared true;
@@ -111,9 +111,9 @@ settings! {
     dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", ValueKind::Path, "", shared false;
     /// Entries of each completion queue.
     cq_entries: usize = "CQ_ENTRIES", ValueKind::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
-    /// Messages up to this length are sent inline (eager): inside packets of the control channel, before their receive is known. 4096 is the maximum; larger values mean 4096.
+    /// Longest inline (eager) message: in control packets, before its receive is known. Capped at 4096.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", ValueKind::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
-    /// Whether each process publishes its counters in a page of shared memory (`/dev/shm`, its owner's alone), which `ironrail top` and `ironrail stats` read.
+    /// Whether each process publishes its counters in a page of shared memory (`/dev/shm`, its owner's alone), for `ironrail top` and `stats`.
     stats_page: bool = "STATS_PAGE", ValueKind::Switch, "1", shared false;
     /// Where each process writes its counters as its endpoints close: JSON. `%p` stands for the process id, `%h` for the host name.
     stats_file: Option<PathBuf> = "STATS_FILE", ValueKind::Path, "", shared false;

@@ -28,13 +28,13 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         name: "FI_CXI_ENABLE_WRITEDATA",
         value: "1",
         provider: "cxi",
-        doc: "Without it cxi refuses writes with immediates; the ones older than libfabric 2.5.0 do so in any case, and a FIN frame then ends each message.",
+        doc: "Without it cxi refuses writes with immediates, as those before libfabric 2.5.0 do in any case; a FIN frame then ends each message.",
     },
     ProviderVariable {
         name: "FI_EFA_FORK_SAFE",
         value: "1",
         provider: "efa",
-        doc: "Frameworks fork for their data loaders. With a kernel or an rdma-core that does not copy pinned pages at a fork the provider aborts the process there, unless this variable makes its memory safe for it; with newer ones (Linux 5.13, rdma-core 38) this changes nothing.",
+        doc: "Data loaders fork. If that copies no pinned pages (before Linux 5.13, rdma-core 38), the provider aborts unless this makes its memory safe.",
     },
     ProviderVariable {
         name: "FI_OFI_RXM_MSG_RX_SIZE",
@@ -52,7 +52,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         name: "FI_NET_STAGING_SBUF_SIZE",
         value: "0",
         provider: "net",
-        doc: "Otherwise bytes that do not fit into a full socket are copied into a buffer of the provider's and reported as sent: they wait there for the next poll, which may never come after a rank's last message.",
+        doc: "Else bytes beyond a full socket wait in the provider's buffer, reported sent, for a poll that may not come after a rank's last message.",
     },
     ProviderVariable {
         name: "FI_TCP_STAGING_SBUF_SIZE",
