@@ -2,7 +2,7 @@
 //! arrived, and send the rest by other rails.
 //!
 //! ```text
-//!  an error, a loss, the peer's DOWN ─▶ no part is posted on it; DOWN (so many were posted)
+//!  failed, refused, hanging or missing writes, or the peer's DOWN ─▶ no part is posted on it; DOWN (so many were posted)
 //!     the peer's DOWN ─▶ as many have arrived ────────────────────────────────────────┬─▶ fenced: FENCED, and per
 //!                     └▶ fewer, and no more come ─▶ other peers leave the rail, too,   │   connection HELD, LISTED
 //!                                                   and it is closed ─────────────────┘
@@ -99,8 +99,8 @@ pub(super) struct Refusing {
 }
 
 impl Refusing {
-    /// The rail has refused a part. Returns for how long it has refused all of them. Each poll tries the part again, so after a
-    /// gap it is another part: the one before was given up.
+    /// Called at each refusal. Returns for how long the rail has refused everything. A refused part is tried again in each
+    /// poll; a longer gap means that it was dropped, and the time starts anew.
     fn refused(&mut self, accepted: u32, now: Moment) -> Duration {
         let since = match self.accepted == accepted && now.since(self.last) <= REFUSAL_GAP {
             true => self.since,
@@ -147,10 +147,10 @@ impl Hanging {
         self.waits
     }
 
-    /// Checks for rails without a completion for `bound` plus the time that their queued bytes may take; for `last`
-    /// instead of `bound` if no other rail is better. `stopped`: the peer does not answer. Such time does not count, since
-    /// a stopped process completes nothing. Where it stops again and again each answer counts as one check: a peer that only
-    /// its keeper polls answers once a second.
+    /// Checks for rails without a completion for `bound` plus the time that their queued bytes may take. `last` replaces
+    /// `bound` if no other rail can take over: none is open, or none of them completes its writes. `stopped`: the peer does
+    /// not answer. Such time is not counted, since a stopped process completes nothing. If it stops and answers alternately,
+    /// as a peer polled by its keeper alone does, each answer but the first counts as one [`RAIL_CHECK`].
     #[cold]
     fn check(
         &mut self,
@@ -211,7 +211,7 @@ impl Outage {
     }
 
     /// Whether both ends have fenced the rail and said so.
-    fn is_settled(&self) -> bool {
+    fn is_fenced_on_both_ends(&self) -> bool {
         self.fenced && self.peer_fenced && !self.has_frames()
     }
 }
@@ -220,7 +220,8 @@ impl Peer {
     /// Whether data rails need [`ProgressLoop::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
-        // A failed write has ended, too. Its rail is lost first, so that it does not pass for the better one.
+        // Not while a failed write is unhandled: it counts as ended, so its rail would pass for a better one. That rail is
+        // lost first.
         if now >= self.hanging.check_at && !self.account.rails.has_failures() {
             let stopped = self.channel.silence(now) >= RAIL_ANSWER_GAP;
             let last = (self.channel.peer_timeout() / 2).min(RAIL_LAST);
@@ -229,7 +230,7 @@ impl Peer {
             self.hanging.check(&self.account, stopped, now, (bound, last));
             self.account.speeds.check(&mut self.account.loads);
         }
-        self.account.rails.has_news() || self.hanging.rails != 0 || self.has_rested(real)
+        self.account.rails.has_news() || self.hanging.rails != 0 || self.is_retry_due(real)
     }
 
     pub(super) fn has_rail_frames(&self) -> bool {
@@ -256,10 +257,9 @@ impl Peer {
     pub(super) fn has_outage(&self) -> bool {
         let flies = |outage: &Outage| self.account.rails.flying_on(outage.rail) > 0;
         self.channel.is_alive()
-            && self
-                .outages
-                .iter()
-                .any(|outage| !outage.is_settled() || flies(outage) || outage.regain.is_trying())
+            && self.outages.iter().any(|outage| {
+                !outage.is_fenced_on_both_ends() || flies(outage) || outage.regain.is_trying()
+            })
     }
 
     /// Stops using a lost rail: no part is posted there any more, and its counts are ignored.
@@ -400,7 +400,7 @@ impl<C: Connection> ProgressLoop<C> {
             }
             self.tend_refusals(perform, index, now);
         }
-        // This poll has taken their last completions.
+        // The last completions of rails that were closed in the poll before are taken by now.
         for local in &mut self.locals {
             if matches!(local, Local::Closing) {
                 *local = Local::Closed;
@@ -418,7 +418,7 @@ impl<C: Connection> ProgressLoop<C> {
                 let returned = self.tend_return(perform, (index, at), now);
                 at += usize::from(!returned);
             }
-            self.peers[index].count_rests();
+            self.peers[index].find_next_attempt();
             self.report_end(index, now.0);
         }
         for local in 0..self.locals.len() {
@@ -465,7 +465,7 @@ impl<C: Connection> ProgressLoop<C> {
         let outage = &mut peer.outages[at];
         let seen = peer.account.counts.seen.get(outage.rail);
         let flying = peer.account.rails.flying_on(outage.rail);
-        // All that the peer has posted there is here.
+        // Everything that the peer has posted on the rail has arrived.
         let all = outage.expects.is_some_and(|all| !all.uncounted && all.posted == seen);
         // A peer says END only after we have confirmed all that it wrote, except on rails that it has reported as down.
         let none = ended && outage.expects.is_none();
@@ -599,7 +599,7 @@ impl Peer {
 
 /// Bytes per microsecond. A slower rail may be taken for a hanging one.
 const SLOWEST: u64 = 8;
-/// The longest time between two polls that counts, twice.
+/// Twice the longest gap between two polls that counts.
 const REFUSAL_GAP: Duration = POLL_GAP_MAX.saturating_mul(2);
 
 fn rails_of(set: u16) -> impl Iterator<Item = u8> {

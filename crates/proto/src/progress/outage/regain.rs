@@ -6,7 +6,7 @@
 //!     OFFER (round, address) ──▶          ◀── OFFER (round, address)
 //!     trial ═══ by the rail ═══▶          ◀══ trial ═══
 //!     RAIL seen (round) ───────▶          ◀── RAIL seen (round)
-//!  Trying ── ours is seen, and theirs was said to be ──▶ open
+//!  Trying ── both ends have said *seen* ──▶ open
 //!         └─ no trial within a second ─▶ Resting; the next round opens another endpoint, if no channel uses this one
 //! ```
 //!
@@ -56,13 +56,15 @@ struct Trying {
     since: Moment,
     /// Our OFFER has left.
     offered: bool,
-    /// We can write to the peer's address; and our trial is posted. A failed trial is posted again, not before
-    /// `again_at`.
+    /// We can write to the peer's address.
     reached: bool,
+    /// Our trial is posted.
     posted: bool,
+    /// A failed trial is not posted again before this time.
     again_at: Moment,
-    /// The peer's trial has come; and *seen* has left.
+    /// The peer's trial has come.
     seen: bool,
+    /// Our *seen* has left.
     seen_sent: bool,
     /// The peer has said *seen* for our trial.
     heard: bool,
@@ -74,8 +76,8 @@ pub(in crate::progress) struct Histories {
     /// Whether rails can be tried, which needs immediates.
     tries: bool,
     rails: Vec<History>,
-    /// When the first pause ends, by the caller's clock.
-    rested_at: Option<Moment>,
+    /// When the first pause ends and a rail is tried again, by the caller's clock.
+    retry_at: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +89,7 @@ struct History {
 
 impl Histories {
     pub(in crate::progress) fn new(tries: bool) -> Self {
-        Self { tries, rails: Vec::new(), rested_at: None }
+        Self { tries, rails: Vec::new(), retry_at: None }
     }
 
     fn of(&mut self, rail: u8) -> &mut History {
@@ -173,8 +175,8 @@ const fn is_newer(round: u8, than: u8) -> bool {
 
 impl Peer {
     /// Whether the pause of a lost rail is over.
-    pub(super) fn has_rested(&self, now: Moment) -> bool {
-        self.histories.rested_at.is_some_and(|at| now >= at)
+    pub(super) fn is_retry_due(&self, now: Moment) -> bool {
+        self.histories.retry_at.is_some_and(|at| now >= at)
     }
 
     fn tries(&self) -> bool {
@@ -230,13 +232,13 @@ impl Peer {
     }
 
     /// Finds when the next pause ends.
-    pub(super) fn count_rests(&mut self) {
+    pub(super) fn find_next_attempt(&mut self) {
         let tries = self.tries();
         let resting = self.outages.iter().filter_map(|outage| match outage.regain.stage {
-            Stage::Resting { until } if tries && outage.is_settled() => Some(until),
+            Stage::Resting { until } if tries && outage.is_fenced_on_both_ends() => Some(until),
             _ => None,
         });
-        self.histories.rested_at = resting.min();
+        self.histories.retry_at = resting.min();
     }
 }
 
@@ -296,7 +298,7 @@ impl<C: Connection> ProgressLoop<C> {
         let peer = &mut self.peers[index];
         let outage = &peer.outages[at];
         let (id, rail) = (peer.id, outage.rail);
-        if !outage.is_settled() || peer.account.rails.flying_on(rail) > 0 {
+        if !outage.is_fenced_on_both_ends() || peer.account.rails.flying_on(rail) > 0 {
             return false;
         }
         // Also on a channel that is ending: the peer may be posting there already.
@@ -342,7 +344,8 @@ impl<C: Connection> ProgressLoop<C> {
         (index, at): (usize, usize),
         now: Now,
     ) {
-        // Pending RAIL *held* frames leave first: parts that are posted again must not be taken for new ones.
+        // Pending RAIL frames of connections leave before OFFER. *held* and *listed* name what has arrived when they are made:
+        // after the rail's return they would mix parts that were counted before the loss with those posted since.
         if self.any_connection(index, |connection| connection.has_rail_notes()) {
             return;
         }
@@ -393,7 +396,8 @@ impl<C: Connection> ProgressLoop<C> {
             let peer = &self.peers[index];
             let outage = peer.outages.iter().find(|outage| outage.rail == rail);
             let idle = peer.account.rails.flying_on(rail) == 0;
-            outage.is_some_and(|one| one.is_settled() && !one.regain.is_committed()) && idle
+            outage.is_some_and(|one| one.is_fenced_on_both_ends() && !one.regain.is_committed())
+                && idle
         })
     }
 
