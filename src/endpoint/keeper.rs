@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Endpoint;
 
 impl Endpoint {
-    /// Whether, since the last call, the last open request was reported while frames are due.
+    /// Whether the last open request, or an accepted connection, was reported with frames pending, since this was last asked.
     #[inline]
     pub(crate) fn needs_keeper(&mut self) -> bool {
         std::mem::take(&mut self.needs_keeper)
@@ -23,11 +23,11 @@ impl Endpoint {
             if self.executor.has_deferred() || !self.closing.is_empty() {
                 self.handle_deferred();
             }
-            // Letters are answered now: the next poll may be a second away.
+            // `handle_deferred` queues received letters as events; a second poll answers them, since the next may be a second away.
             if !self.executor.queued.is_empty() {
-                self.core.keep_on(true);
+                self.core.set_keeping(true);
                 self.poll_at(now);
-                self.core.keep_on(false);
+                self.core.set_keeping(false);
             }
         }
         self.check_for_calls(now);

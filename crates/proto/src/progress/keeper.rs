@@ -81,9 +81,9 @@ impl<C: Connection> ProgressLoop<C> {
             return false;
         }
         let before = self.news();
-        self.keep_on(true);
+        self.set_keeping(true);
         self.progress(perform, now);
-        self.keep_on(false);
+        self.set_keeping(false);
         let found = self.news() != before;
         let longer = (self.keeper.idle * 2).min(KEEPER_IDLE_MAX);
         self.keeper.idle = if found { KEEPER_IDLE } else { longer };
@@ -96,7 +96,7 @@ impl<C: Connection> ProgressLoop<C> {
     }
 
     /// Sets whether the following polls are the keeper's or the caller's.
-    pub fn keep_on(&mut self, is_keeping: bool) {
+    pub fn set_keeping(&mut self, is_keeping: bool) {
         self.keeper.is_keeping = is_keeping;
     }
 
