@@ -3,8 +3,8 @@
 //! Invariants:
 //! - memory that an operation may access stays valid: the operation table refers to its region, the region table to the memory, until the
 //!   completion, or until the endpoint has closed;
-//! - a region that is bound to an endpoint closes before it, and no region closes while an operation may access it; where both are
-//!   impossible, the NIC leaks with its memory;
+//! - a region that is bound to an endpoint closes before it, and no region closes while an operation may access it; if neither
+//!   order is possible, the NIC leaks with its memory;
 //! - one user at a time: whatever calls libfabric takes `&mut`.
 //!
 //! ```compile_fail,E0308
@@ -121,9 +121,9 @@ pub struct NicOptions<'a> {
 pub struct Nic {
     data: Rail,
     control: Rail,
-    regions: Regions, // Closed after the endpoints where they belong to the domain: see `shut`.
+    regions: Regions, // Closed after the endpoints where they belong to the domain: see `close_all`.
     peers: Peers,
-    operations: Operations, // Behind the endpoints, which write to its contexts.
+    operations: Operations, // Dropped after the endpoints, which write to its contexts.
     domain: Domain,
     keys: Keys,
     number: u32,
@@ -215,8 +215,8 @@ impl Nic {
         Self::open_in_class(library, info, options, None)
     }
 
-    /// The same, with a traffic class for the control rail, FI_TC_* (fi_endpoint(3)), in place of the info's. If it is refused the control
-    /// rail opens without, and [`Self::refused_class`] has the reason.
+    /// As [`Self::open`], with this class, FI_TC_* (fi_endpoint(3)), for the control rail instead of the one in `info`. If it is refused the
+    /// control rail opens without, and [`Self::refused_class`] has the reason.
     ///
     /// # Errors
     ///
@@ -322,7 +322,8 @@ impl Nic {
         Ok(Region::new(&names, memory, self.number, slot, dropped))
     }
 
-    /// The region's current key for peers; 0 while its rail is fenced and the region is bound to it, or if it is another NIC's.
+    /// The region's current key for peers; 0 while its rail is fenced and the region is bound to it, or if the region belongs to
+    /// another NIC.
     pub fn key_of<K: RailKind>(&self, region: &Region<K>) -> RemoteKey<K> {
         let its = region.nic() == self.number;
         RemoteKey::from_wire(if its { self.regions.key(region.slot()) } else { 0 })
@@ -657,8 +658,8 @@ impl Nic {
     }
 
     /// Closes everything, once, in the order that the registration mode requires. Regions of a domain can outlive the endpoints, which then
-    /// close first: that ends their operations, and late writes of peers meet a closed endpoint. Meeting a closed region, they would break
-    /// the rail that they arrive on. A region that is bound to an endpoint has to close before it (FI_MR_ENDPOINT, fi_mr(3)), and neither
+    /// close first: that ends their operations, and late writes of peers meet a closed endpoint. If they met a closed region
+    /// instead, the provider would break the connection. A region that is bound to an endpoint has to close before it (FI_MR_ENDPOINT, fi_mr(3)), and neither
     /// can while an operation of ours is in flight.
     fn close_all(&mut self) -> Result<(), Leaked> {
         if std::mem::replace(&mut self.is_shut, true) {
