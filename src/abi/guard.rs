@@ -20,7 +20,7 @@ pub(super) fn guard(call: &'static str, body: impl FnOnce() -> Result<()>) -> Re
     guarded(call, body).unwrap_or(ResultCode::INTERNAL_ERROR)
 }
 
-/// The same for a call about one comm, which fails for good if the call panics.
+/// As [`guard`], for a call about one comm, which fails for good if the call panics.
 pub(super) fn guard_comm(
     call: &'static str,
     comm: RawId,
@@ -32,7 +32,7 @@ pub(super) fn guard_comm(
     })
 }
 
-/// The same for a call that begins a connection.
+/// As [`guard`], for a call that begins a connection.
 pub(super) fn guard_setup(
     call: &'static str,
     body: impl FnOnce() -> Result<(), SetupError>,
@@ -40,7 +40,7 @@ pub(super) fn guard_setup(
     guarded(call, body).unwrap_or(ResultCode::INTERNAL_ERROR)
 }
 
-/// None: a panic, which the hook has logged with its place.
+/// None: a panic, which the hook has logged with its file and line.
 fn guarded<E: Failure>(
     call: &'static str,
     body: impl FnOnce() -> Result<(), E>,
@@ -55,8 +55,8 @@ fn guarded<E: Failure>(
     }
 }
 
-/// The same for a call that holds its endpoint's lock throughout: after a panic the endpoint's state may be inconsistent, so it fails for
-/// good.
+/// As [`guard`], for a call that holds its endpoint's lock throughout: after a panic the endpoint's state may be inconsistent, so it fails
+/// for good.
 #[inline(always)]
 pub(super) fn guard_locked(
     call: &'static str,
@@ -128,7 +128,7 @@ fn code(kind: Kind) -> ResultCode {
     }
 }
 
-/// Sends panics to NCCL's log instead of the standard error. Only the hook knows the place of a panic, and only it runs for panics on our
+/// Sends panics to NCCL's log instead of the standard error. Only the hook knows a panic's file and line, and only it runs for panics on our
 /// own threads. It replaces no other library's hook: the plugin has a Rust runtime of its own linked in.
 pub(super) fn report_panics() {
     static ONCE: Once = Once::new();
