@@ -240,7 +240,7 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
 
 /// A locked endpoint.
 #[derive(Debug)]
-pub(crate) struct Locked(registry::Locked);
+pub(crate) struct Locked(registry::LockedEntry);
 
 /// Locks the endpoint that an id names.
 #[inline(always)]

@@ -1,8 +1,8 @@
 //! The endpoints of the process: which communicator owns which, and the table that ids index.
 //!
 //! An entry of the table is never freed. Its lock is the only lock of the data path, held for the length of one call: NCCL's service
-//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before it, and only to find, open or close an
-//! endpoint.
+//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before it, and only
+//! to find an endpoint, to reserve a place for one, or to take one out: opening and draining happen outside of it.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +36,7 @@ const TRIES: u32 = 1000;
 
 type Entry = Lock<Option<Box<Endpoint>>>;
 /// An endpoint's entry, locked.
-pub(super) type Locked = Guard<'static, Option<Box<Endpoint>>>;
+pub(super) type LockedEntry = Guard<'static, Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -122,8 +122,8 @@ pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
     Ok(regions)
 }
 
-/// Removes what a closed context owned, and closes the endpoints that no other owns. Only now: had it been removed before its regions, the
-/// last of two that finalize at the same time would close the endpoint while the other waits for its regions there.
+/// Removes what a closed context owned, and closes the endpoints that no other owns. Called after the regions are deregistered: otherwise
+/// the last of two that finalize at the same time would close the endpoint while the other waits for its regions there.
 pub(super) fn remove_context(context: ObjectId) {
     let key = Key::of(context);
     let unowned: Vec<_> = {
@@ -186,7 +186,7 @@ pub(super) fn with_owned<R, E: From<Error>>(
             if locked.is_some() {
                 break (locked, communicator);
             }
-            // Another thread of the communicator failed to open it, and is about to share one or to report that.
+            // Another thread of the communicator failed to open it, and will either share another endpoint or remove the assignment.
             drop(locked);
             std::thread::yield_now();
             continue;
@@ -207,11 +207,11 @@ pub(super) fn with_owned<R, E: From<Error>>(
 
 /// Opens an endpoint for `key` in its entry, or shares another if resources are lacking.
 fn open_in(
-    entry: Locked,
+    entry: LockedEntry,
     key: (Key, usize),
     assignment: Assignment,
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
-) -> Result<(Locked, Communicator)> {
+) -> Result<(LockedEntry, Communicator)> {
     CLOSING.lock().open += 1;
     let opened = open_or_share(entry, key, assignment, &open).or_else(|error| {
         error.cause.lacks_resources().ok_or(error)?;
@@ -230,11 +230,11 @@ fn open_in(
 
 /// Returns the entry, and whether it is the one that was passed.
 fn open_or_share(
-    mut entry: Locked,
+    mut entry: LockedEntry,
     key: (Key, usize),
     assignment: Assignment,
     open: &impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
-) -> Result<(Locked, bool)> {
+) -> Result<(LockedEntry, bool)> {
     let error = match open(assignment.number, assignment.class) {
         Ok(mut endpoint) => {
             endpoint.set_first_communicator(assignment.communicator);
@@ -262,7 +262,7 @@ fn warn_of_sharing(device: Label, fault: FabricError) {
 }
 
 /// The entry of the least loaded endpoint of the device, for `key` to share.
-fn share(key: (Key, usize), assignment: Assignment) -> Option<Locked> {
+fn share(key: (Key, usize), assignment: Assignment) -> Option<LockedEntry> {
     let mut passed_over = Vec::new();
     loop {
         let number = {
@@ -309,7 +309,7 @@ pub(super) fn push_probe(number: u16) {
 
 /// Locks the entry that an id names, without checking whether the id is current.
 #[inline(always)]
-pub(super) fn lock(name: RawId) -> Locked {
+pub(super) fn lock(name: RawId) -> LockedEntry {
     let entry = &TABLE[name.endpoint() % ENTRIES];
     // It is mostly free, and trying is one atomic operation.
     entry.try_lock().unwrap_or_else(|| wait_for(entry))
@@ -317,7 +317,7 @@ pub(super) fn lock(name: RawId) -> Locked {
 
 #[cold]
 #[inline(never)]
-fn wait_for(entry: &'static Entry) -> Locked {
+fn wait_for(entry: &'static Entry) -> LockedEntry {
     // Mostly the keeper holds it, for microseconds. Sleeping would take longer, and a thread's first sleep allocates.
     for _ in 0..TRIES {
         std::thread::yield_now();
@@ -329,7 +329,7 @@ fn wait_for(entry: &'static Entry) -> Locked {
 }
 
 /// Locks an endpoint's entry, unless another thread holds it.
-pub(super) fn try_lock(number: u16) -> Option<Locked> {
+pub(super) fn try_lock(number: u16) -> Option<LockedEntry> {
     TABLE[usize::from(number) % ENTRIES].try_lock()
 }
 
@@ -351,7 +351,7 @@ pub(super) fn with_any<R>(
 
 /// Catches panics under the lock, and marks the endpoint.
 fn under<R, E: From<Error>>(
-    locked: &mut Locked,
+    locked: &mut LockedEntry,
     what: Noun,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
@@ -392,7 +392,7 @@ pub(super) fn close_if_unused(id: ObjectId) {
 }
 
 #[inline(always)]
-fn entry(number: u16) -> Locked {
+fn entry(number: u16) -> LockedEntry {
     TABLE[usize::from(number) % ENTRIES].lock()
 }
 
