@@ -57,7 +57,7 @@ pub(super) struct Deferred {
     /// Two-sided messages: letters, or garbage.
     pub(super) letters: Vec<Vec<u8>>,
     pub(super) ended: Vec<(ChannelId, Outcome)>,
-    /// Channels that have failed, because a tagged receive of theirs did: its message would be waited for for ever.
+    /// Channels to fail, because a tagged receive ended with an error: its message could never arrive.
     pub(super) lost: Vec<ChannelId>,
     pub(super) flushes: Vec<(u16, bool)>,
     /// Flushes whose read was in flight on a data rail that was closed.
@@ -118,7 +118,7 @@ pub(super) struct Executor {
     pub(super) skipped: u32,
     /// The time of the current poll.
     pub(super) now: Moment,
-    /// A peer for which the provider has refused all packets for so long is lost.
+    /// How long the provider may refuse every packet to a peer until the control rail to it is lost.
     pub(super) refusals_bound: Duration,
     pub(super) deferred: Deferred,
     /// The encoded bytes of the last letter that was sent, for reuse: letters are sent while NCCL moves data, where nothing is allocated.
@@ -351,7 +351,7 @@ impl Perform<Flow> for Executor {
         let (Some(lane), Some(bytes)) = (lane, bytes) else { return false };
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
         let Some(letters) = letters else { return false };
-        // A trial is sent on a rail that is lost already: its failure is no news of the peer.
+        // A trial is sent on a rail that is lost already: its failure says nothing about the peer.
         let trial = matches!(letter.body, Body::Trial(_));
         let about =
             if trial { LetterSubject::Stranger } else { LetterSubject::Channel { channel, rail } };
@@ -475,7 +475,7 @@ impl Perform<Flow> for Executor {
         taken.inspect_err(|error| log::error!("no memory for a shadow: {error}; trying again")).ok()
     }
 
-    /// Its memory is not reused: only closing the rail stops writes that a peer has begun, and the endpoint's close does that.
+    /// A peer's write may still land there until its rail closes, so the memory is not used again before the endpoint closes.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
         log::debug!("inbox {} on control rail {rail} is retired", memory.0);
         if let Some(sendrecv) = &mut self.sendrecv {
@@ -540,7 +540,7 @@ impl Perform<Flow> for Executor {
         if nic >= self.nics.len() {
             return false;
         }
-        // Arrivals and completions before the close count.
+        // What has arrived or completed before the close is still counted.
         for _ in 0..LAST_BATCHES {
             if self.nics[nic].nic.poll_data().is_empty() {
                 break;
@@ -764,7 +764,7 @@ pub(super) const fn low_byte(number: u32) -> u8 {
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "channels are counted below that")]
+#[expect(clippy::cast_possible_truncation, reason = "`CHANNELS_MAX` bounds them")]
 const fn low_half(number: u32) -> u16 {
     number as u16
 }

@@ -1,4 +1,4 @@
-//! isend, irecv and test. Each has one path; rare cases are calls out of it.
+//! isend, irecv and test. Each has one path; rare cases are in functions of their own.
 
 use proto::Line;
 use proto::budget::Budget;
@@ -245,7 +245,7 @@ impl Endpoint {
                     return Ok(Tested::Pending);
                 }
                 self.incidents.early_receives += 1;
-                // The size is not known yet, and NCCL does not read it: it needs sizes for flushes, and no flushed receive is optional.
+                // The size is not known yet. NCCL reads sizes for flushes only, and a flushed receive is never optional.
                 return Ok(Tested::Done(0));
             }
         };
@@ -275,7 +275,8 @@ impl Endpoint {
         &self.sizes[..count.min(MAX_GROUP)]
     }
 
-    /// A request's end is reported to NCCL. Before the last open one is reported, urgent frames leave: NCCL may not call again.
+    /// A request's end is reported to NCCL. Before the last open one is reported, frames that the peer waits for, and unsent packets,
+    /// leave: NCCL may not call again.
     #[inline]
     fn reported(&mut self, slot: Slot, line: u16, tested: Tested) {
         let (messages, bytes) = match tested {
