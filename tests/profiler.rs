@@ -1,4 +1,4 @@
-//! Events for NCCL's profiler: one per message, from its acceptance to the report of its end, and none where nobody asks.
+//! Events for NCCL's profiler: one per message, from its acceptance to the report of its end, and none if no profiler asks.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use net_abi::{NetEventV1, PROFILER_START, PROFILER_UPDATE_AND_STOP};
 use support::calls::{Net, Object};
 use support::link::{Link, SLOT, wait};
-use support::profiler::{self, Told, told};
+use support::profiler::{self, Recorded, recorded};
 use support::stage::{play, play_each};
 
 /// How long a play may take on a busy machine.
@@ -34,8 +34,8 @@ fn every_message_has_one_event_from_its_acceptance_to_its_end() {
                 transfer(net, &link, len, (SENDS + number, RECEIVES + number));
             }
         }
-        let told = told();
-        let pairs = pairs(&told);
+        let recorded = recorded();
+        let pairs = pairs(&recorded);
         assert_eq!(pairs.len(), 2 * rounds * LENGTHS.len(), "one event per message and side");
         for (start, stop) in pairs {
             assert_eq!((start.data.failed, start.data.rails), (0, 0));
@@ -51,12 +51,12 @@ fn every_message_has_one_event_from_its_acceptance_to_its_end() {
             let rails = if len > 4096 { 1..4 } else { 0..1 };
             assert!(rails.contains(&stop.data.rails), "{len} bytes: {stop:?}");
         }
-        let stops = told.iter().filter(|told| told.kind == PROFILER_UPDATE_AND_STOP);
+        let stops = recorded.iter().filter(|recorded| recorded.kind == PROFILER_UPDATE_AND_STOP);
         let rails = stops.fold(0, |rails, stop| rails | stop.data.rails);
         assert_eq!(rails, 3, "long messages use both rails");
-        let names: HashSet<_> = told
+        let names: HashSet<_> = recorded
             .iter()
-            .map(|told| (told.data.kind, told.data.endpoint, told.data.connection))
+            .map(|recorded| (recorded.data.kind, recorded.data.endpoint, recorded.data.connection))
             .collect();
         assert_eq!(names.len(), 2, "two comms");
         link.close();
@@ -95,8 +95,8 @@ fn a_group_has_an_event_for_each_receive_that_has_a_parent() {
             sizes.is_some()
         });
         assert_eq!(sizes.expect("done"), lens);
-        let told = told();
-        let found = pairs(&told);
+        let recorded = recorded();
+        let found = pairs(&recorded);
         let mut found: Vec<_> =
             found.iter().map(|(start, stop)| (start.parent, stop.data.bytes)).collect();
         found.sort_unstable();
@@ -119,7 +119,7 @@ fn nothing_is_called_without_a_callback_or_without_a_parent() {
         // NCCL's bootstrap passes no parents.
         let second = net.init_profiled(profiler::profiler()).expect("init");
         link.works();
-        assert_eq!(told(), []);
+        assert_eq!(recorded(), []);
         link.close();
         net.finalize(second).expect("finalize");
         net.finalize(context).expect("finalize");
@@ -137,7 +137,7 @@ fn tables_before_v10_call_nothing() {
         for len in LENGTHS {
             transfer(net, &link, len, (SENDS, RECEIVES));
         }
-        assert_eq!(told(), []);
+        assert_eq!(recorded(), []);
         link.close();
         newest.finalize(context).expect("finalize");
     });
@@ -156,9 +156,12 @@ fn a_profiler_that_fails_or_has_no_room_changes_no_transfer() {
         for len in LENGTHS {
             transfer(net, &link, len, (SENDS, RECEIVES));
         }
-        let told = told();
-        assert_eq!(told.len(), 2 * LENGTHS.len());
-        assert!(told.iter().all(|told| told.kind == PROFILER_START), "nothing ends: {told:?}");
+        let recorded = recorded();
+        assert_eq!(recorded.len(), 2 * LENGTHS.len());
+        assert!(
+            recorded.iter().all(|recorded| recorded.kind == PROFILER_START),
+            "nothing ends: {recorded:?}"
+        );
         link.close();
         net.finalize(context).expect("finalize");
     });
@@ -186,8 +189,8 @@ fn a_request_that_fails_ends_its_event_as_failed() {
         }
         wait("the receive's failure", || net.test(receive).is_err());
         assert!(net.test(receive).is_err(), "and again, without another event");
-        let told = told();
-        let pairs = pairs(&told);
+        let recorded = recorded();
+        let pairs = pairs(&recorded);
         assert!(pairs.iter().all(|(_, stop)| stop.data.failed == 1), "{pairs:?}");
         assert!(pairs.iter().any(|(start, _)| start.parent == RECEIVES), "{pairs:?}");
         link.close();
@@ -205,9 +208,9 @@ fn a_comm_that_closes_calls_nothing_for_its_open_requests() {
         accepted(|| net.irecv_profiled(link.receive, &[into], &[RECEIVES]).expect("irecv"));
         link.close();
         net.finalize(context).expect("finalize");
-        let told = told();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!((told[0].kind, told[0].parent), (PROFILER_START, RECEIVES));
+        let recorded = recorded();
+        assert_eq!(recorded.len(), 1, "{recorded:?}");
+        assert_eq!((recorded[0].kind, recorded[0].parent), (PROFILER_START, RECEIVES));
     });
 }
 
@@ -238,16 +241,18 @@ fn accepted(mut call: impl FnMut() -> Option<Object>) -> Object {
 }
 
 /// Each start with its stop: every event has exactly one of both, and all are the plugin's.
-fn pairs(told: &[Told]) -> Vec<(&Told, &Told)> {
-    let (starts, stops): (Vec<&Told>, Vec<&Told>) =
-        told.iter().partition(|told| told.kind == PROFILER_START);
-    assert_eq!(starts.len(), stops.len(), "{told:#?}");
-    let stop_of = |start: &Told| {
+fn pairs(recorded: &[Recorded]) -> Vec<(&Recorded, &Recorded)> {
+    let (starts, stops): (Vec<&Recorded>, Vec<&Recorded>) =
+        recorded.iter().partition(|recorded| recorded.kind == PROFILER_START);
+    assert_eq!(starts.len(), stops.len(), "{recorded:#?}");
+    let stop_of = |start: &Recorded| {
         let mut found = stops.iter().filter(|stop| stop.event == start.event);
         let stop = *found.next().unwrap_or_else(|| panic!("{start:?} has no stop"));
         assert_eq!((found.next(), stop.kind, stop.parent), (None, PROFILER_UPDATE_AND_STOP, 0));
         assert_eq!((start.plugin, stop.plugin), (NetEventV1::PLUGIN, NetEventV1::PLUGIN));
-        let name = |told: &Told| (told.data.kind, told.data.endpoint, told.data.connection);
+        let name = |recorded: &Recorded| {
+            (recorded.data.kind, recorded.data.endpoint, recorded.data.connection)
+        };
         assert_eq!(name(start), name(stop));
         stop
     };

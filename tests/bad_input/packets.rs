@@ -168,7 +168,7 @@ fn a_receive_that_no_advert_lends_yet_ends_with_its_memory() {
         let memory = Memory::new(net, comm);
         let posted = net.irecv(comm, memory.slot(0), 8192, 0, memory.region).expect("irecv");
         let request = posted.expect("the window has room");
-        net.deregister(comm, memory.region).expect("nobody knows of the memory");
+        net.deregister(comm, memory.region).expect("no peer knows of the memory");
         let failed = net.test(request).expect_err("its memory is gone");
         assert!(failed.said.iter().any(|line| line.contains("deregistered")), "{failed:?}");
         net.close_recv(comm).expect("close");

@@ -1,4 +1,4 @@
-//! A profiler callback as NCCL passes it, which keeps what it is told.
+//! A profiler callback as NCCL passes it, which records its calls.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,7 +9,7 @@ use net_abi::{NetEventV1, Profiler, ResultCode};
 
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Recorded {
     pub(crate) kind: c_int,
     /// The handle that a start returned, or that was passed otherwise.
     pub(crate) event: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Told {
     pub(crate) data: NetEventV1,
 }
 
-static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+static RECORDED: Mutex<Vec<Recorded>> = Mutex::new(Vec::new());
 static FAILS: AtomicBool = AtomicBool::new(false);
 static IS_FULL: AtomicBool = AtomicBool::new(false);
 
@@ -37,8 +37,8 @@ pub(crate) fn be_full() {
 }
 
 /// All calls so far.
-pub(crate) fn told() -> Vec<Told> {
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner).clone()
+pub(crate) fn recorded() -> Vec<Recorded> {
+    RECORDED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 unsafe extern "C" fn callback(
@@ -48,7 +48,7 @@ unsafe extern "C" fn callback(
     plugin: i64,
     data: *mut c_void,
 ) -> ResultCode {
-    let mut all = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the plugin passes the place of a handle.
     let place = unsafe { &mut *event };
     if kind == net_abi::PROFILER_START {
@@ -59,7 +59,7 @@ unsafe extern "C" fn callback(
     }
     // SAFETY: what the plugin's id says.
     let data = unsafe { data.cast::<NetEventV1>().read() };
-    all.push(Told { kind, event: place.addr(), parent: parent.addr(), plugin, data });
+    all.push(Recorded { kind, event: place.addr(), parent: parent.addr(), plugin, data });
     match FAILS.load(Ordering::Relaxed) {
         true => ResultCode::INTERNAL_ERROR,
         false => ResultCode::SUCCESS,

@@ -458,8 +458,8 @@ fn a_part_that_is_missing_although_its_send_was_reported_fails_both_ends() {
         let expected = (arrived == 0).then_some(Fault::PartsLost { rail });
         assert_eq!(pair.sender.fault(), expected, "{arrived} of one part have arrived");
         settle(&mut pair);
-        let told = matches!(pair.receiver.fault(), Some(Fault::PeerFailed { .. }));
-        assert_eq!(told, arrived == 0, "{arrived} of one part have arrived");
+        let reported = matches!(pair.receiver.fault(), Some(Fault::PeerFailed { .. }));
+        assert_eq!(reported, arrived == 0, "{arrived} of one part have arrived");
     }
 }
 
