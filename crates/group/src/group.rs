@@ -321,7 +321,7 @@ impl Wakers {
             *since = None;
             return false;
         }
-        if moved || since.get_or_insert_with(Instant::now).elapsed() >= LOOK {
+        if moved || since.get_or_insert_with(Instant::now).elapsed() >= WAKE_EVERY {
             drop(guard);
             self.wake();
         }
@@ -344,7 +344,7 @@ impl Wakers {
 }
 
 /// The longest sleep of a future.
-const LOOK: Duration = Duration::from_millis(5);
+const WAKE_EVERY: Duration = Duration::from_millis(5);
 
 impl Drop for Mover {
     fn drop(&mut self) {

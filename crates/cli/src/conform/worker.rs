@@ -46,7 +46,7 @@ pub(super) enum Verdict {
 /// What a worker reports at its end. Only the end of its process closes the plugin's objects, so the other process sees a failure later
 /// than this report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Said {
+pub(super) struct TimedVerdict {
     pub(super) verdict: Verdict,
     /// Nanoseconds since 1970, to order the reports of two processes.
     pub(super) at: u64,
@@ -70,7 +70,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     let id = options.worker.worker.as_deref().unwrap_or_default();
     if id == CONTENTS {
         // An unresolved symbol fails one behaviour, with the reason.
-        let library = Library::look(&options.plugin())?;
+        let library = Library::open_lazily(&options.plugin())?;
         let (name, path) = (library.name().to_owned(), library.path().to_owned());
         say(ANSWER, &Contents { name, path, tables: library.versions() });
         return Ok(true);
@@ -99,7 +99,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
 
 fn say_verdict(verdict: Verdict) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    say(VERDICT, &Said { verdict, at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) });
+    say(VERDICT, &TimedVerdict { verdict, at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) });
 }
 
 fn verdict(held: Outcome) -> Verdict {

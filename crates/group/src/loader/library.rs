@@ -24,8 +24,8 @@ impl Library {
         Self::open_by(name, version, libc::RTLD_NOW)
     }
 
-    /// The same with lazy binding, to inspect a file that NCCL cannot open.
-    pub fn look(name: &str) -> Result<Arc<Self>, GroupError> {
+    /// As [`Self::open`] with the newest table, and with lazy binding: to inspect a file that NCCL cannot open.
+    pub fn open_lazily(name: &str) -> Result<Arc<Self>, GroupError> {
         Self::open_by(name, None, libc::RTLD_LAZY)
     }
 

@@ -164,7 +164,7 @@ pub(super) struct Inbound<O> {
 #[derive(Debug)]
 enum Stage<O> {
     /// No packet was found yet.
-    Looking,
+    Probing,
     /// Its packet is being received.
     Packet {
         op: OpId,
@@ -206,7 +206,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         tag: Option<u32>,
     ) -> Result<Self, GroupError> {
         let source = source.map(|rank| group.rank_of(rank)).transpose()?;
-        let (limit, spare, stage) = (LIMIT, VecDeque::new(), Stage::Looking);
+        let (limit, spare, stage) = (LIMIT, VecDeque::new(), Stage::Probing);
         Ok(Self { group: group.clone(), space, source, tag, limit, spare, stage })
     }
 
@@ -224,11 +224,11 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
 
     /// Takes it back if no packet was found yet; whether it did.
     pub(super) fn take_back(&mut self) -> bool {
-        let is_looking = matches!(self.stage, Stage::Looking);
-        if is_looking {
+        let is_probing = matches!(self.stage, Stage::Probing);
+        if is_probing {
             self.stage = Stage::Over;
         }
-        is_looking
+        is_probing
     }
 
     /// The received object.
@@ -265,7 +265,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                 Stage::Over => {
                     return Err(GroupError::Usage("this object was received before".to_owned()));
                 }
-                Stage::Looking => {
+                Stage::Probing => {
                     if !self.has_arrived(state)? {
                         return Ok(false);
                     }
