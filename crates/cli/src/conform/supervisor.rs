@@ -19,7 +19,7 @@ use super::behaviour::{Behaviour, NEWEST, OLDEST, Shape};
 use super::behaviours::{GROUPS_EXPECTED_SINCE, NO_GROUPS};
 use super::case::STAGE;
 use super::report::{Held, Report, Results};
-use super::worker::{ANSWER, CONTENTS, Contents, Said, VERDICT, Verdict};
+use super::worker::{ANSWER, CONTENTS, Contents, TimedVerdict, VERDICT, Verdict};
 
 /// Runs the chosen behaviours. Returns whether all passed.
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
@@ -232,15 +232,15 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
         match verdict {
             // It was killed or stopped on purpose; what it reported before counts.
             Fate::Lost(..) | Fate::Hung(..) if victim => {}
-            Fate::Said(Said { verdict: Verdict::Pass, .. }) => {}
-            Fate::Said(Said { verdict: Verdict::Left, at }) => {
+            Fate::Ended(TimedVerdict { verdict: Verdict::Pass, .. }) => {}
+            Fate::Ended(TimedVerdict { verdict: Verdict::Left, at }) => {
                 verdicts.push((2, Reverse(at), named("the other process has left".to_owned())));
             }
-            Fate::Said(Said { verdict: Verdict::Skip(why), at }) => {
+            Fate::Ended(TimedVerdict { verdict: Verdict::Skip(why), at }) => {
                 verdicts.push((1, Reverse(at), why));
             }
             Fate::Hung(why) => verdicts.push((3, Reverse(0), named(why))),
-            Fate::Said(Said { verdict: Verdict::Fail(why), at }) => {
+            Fate::Ended(TimedVerdict { verdict: Verdict::Fail(why), at }) => {
                 verdicts.push((4, Reverse(at), named(why)));
             }
             Fate::Lost(why) => verdicts.push((5, Reverse(0), named(why))),
@@ -264,13 +264,13 @@ struct Worker {
 #[derive(Debug, Default)]
 struct Words {
     stage: String,
-    said: Option<Said>,
+    verdict: Option<TimedVerdict>,
     /// The first line of standard error that is not a log line: the message of a runtime that dies.
     complaint: Option<String>,
 }
 
 enum Fate {
-    Said(Said),
+    Ended(TimedVerdict),
     /// Died, or ended without a verdict.
     Lost(String),
     Hung(String),
@@ -288,8 +288,8 @@ impl Worker {
                 let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(stage) = line.strip_prefix(STAGE) {
                     stage.clone_into(&mut words.stage);
-                } else if let Some(said) = line.strip_prefix(VERDICT) {
-                    words.said = serde_json::from_str(said).ok();
+                } else if let Some(verdict) = line.strip_prefix(VERDICT) {
+                    words.verdict = serde_json::from_str(verdict).ok();
                 }
             }
         });
@@ -319,8 +319,8 @@ impl Worker {
     fn has_failed(&self, victim: bool) -> bool {
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         let ended_badly = self.status.is_some_and(|status| !status.success());
-        let failed = |said: &Said| matches!(said.verdict, Verdict::Fail(_));
-        (ended_badly && !victim) || words.said.as_ref().is_some_and(failed)
+        let failed = |ended: &TimedVerdict| matches!(ended.verdict, Verdict::Fail(_));
+        (ended_badly && !victim) || words.verdict.as_ref().is_some_and(failed)
     }
 
     /// Ends the process if it still runs.
@@ -337,7 +337,7 @@ impl Worker {
             let begun = Instant::now();
             while !reader.is_finished() {
                 let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-                let bound = if well && words.said.is_none() { BUSY } else { LAST_WORDS };
+                let bound = if well && words.verdict.is_none() { BUSY } else { LAST_WORDS };
                 drop(words);
                 if begun.elapsed() >= bound {
                     break;
@@ -348,9 +348,9 @@ impl Worker {
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         let stage = if words.stage.is_empty() { "start" } else { &words.stage };
         if hung {
-            return match &words.said {
-                Some(said @ Said { verdict: Verdict::Fail(_) | Verdict::Skip(_), .. }) => {
-                    Fate::Said(said.clone())
+            return match &words.verdict {
+                Some(ended @ TimedVerdict { verdict: Verdict::Fail(_) | Verdict::Skip(_), .. }) => {
+                    Fate::Ended(ended.clone())
                 }
                 _ => Fate::Hung(format!(
                     "no end within {} s, the last stage: {stage}",
@@ -358,8 +358,8 @@ impl Worker {
                 )),
             };
         }
-        match (self.status.and_then(fate), &words.said) {
-            (None, Some(said)) => Fate::Said(said.clone()),
+        match (self.status.and_then(fate), &words.verdict) {
+            (None, Some(ended)) => Fate::Ended(ended.clone()),
             (None, None) => Fate::Lost(format!("ended without a verdict, the last stage: {stage}")),
             (Some(fate), _) => {
                 let said = words.complaint.iter().map(|line| format!("; it said: {line}"));

@@ -106,7 +106,11 @@ fn hostname() -> Option<String> {
 }
 
 /// Describes all ranks, and lets each pair exchange messages.
-pub(super) fn look(ranks: &Ranks, own: &[String], wait: Duration) -> Result<Group, GroupError> {
+pub(super) fn describe_all(
+    ranks: &Ranks,
+    own: &[String],
+    wait: Duration,
+) -> Result<Group, GroupError> {
     let places = ranks.places()?;
     let describe: Vec<_> =
         own.iter().cloned().chain(["--describe".to_owned(), "-".to_owned()]).collect();

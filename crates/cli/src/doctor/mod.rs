@@ -96,7 +96,7 @@ impl Doctor {
             return Ok(true);
         }
         let group = if self.ranks.is_asked() {
-            group::look(&self.ranks, &self.of_one(), wait)?
+            group::describe_all(&self.ranks, &self.of_one(), wait)?
         } else if self.machine.is_empty() {
             let place = Place { root: self.root.clone(), net: self.net.clone(), wait };
             Group { ranks: vec![read::machine(&place)], pairs: Vec::new() }

@@ -154,7 +154,7 @@ fn show(way: &Way, size: u64) {
     output::line(format_args!("a message of {size} bytes on device {device}, {counted}:"));
     if let Some(largest) = too_long_for {
         output::line(format_args!(
-            "    an error on both ends: this device sends a message in one piece (SENDRECV), of {largest} bytes at most, as NCCL is told"
+            "    an error on both ends: this device sends a message in one piece (SENDRECV), of {largest} bytes at most, as maxP2pBytes reports"
         ));
         return;
     }

@@ -59,10 +59,10 @@ pub(super) fn find(folder: &Path, processes: &[u32]) -> Result<Vec<Found>, Group
         }
     }
     paths.sort();
-    Ok(paths.into_iter().map(|path| Found { state: look(&path), path }).collect())
+    Ok(paths.into_iter().map(|path| Found { state: inspect(&path), path }).collect())
 }
 
-fn look(path: &Path) -> State {
+fn inspect(path: &Path) -> State {
     let mut options = File::options();
     // Neither follows a link nor blocks on a pipe without a writer.
     options.read(true).custom_flags(NO_LINK_NO_WAIT);

@@ -61,11 +61,11 @@ impl Top {
 
     /// Frames as text. The first comes after an interval: rates need two samples.
     fn print(&self, frames: usize) -> Result<bool, GroupError> {
-        let mut look = Look::new();
-        look.frame(self, usize::MAX)?;
+        let mut display = Display::new();
+        display.frame(self, usize::MAX)?;
         for _ in 0..frames {
             thread::sleep(self.interval);
-            for line in look.frame(self, usize::MAX)? {
+            for line in display.frame(self, usize::MAX)? {
                 output::line(line);
             }
         }
@@ -76,10 +76,10 @@ impl Top {
         let system = |error| GroupError::System { what: "drawing on the terminal", error };
         restore_on_signals().map_err(system)?;
         let screen = Screen::open().map_err(system)?;
-        let mut look = Look::new();
+        let mut display = Display::new();
         loop {
             let (columns, rows) = terminal::size().map_err(system)?;
-            let lines = look.frame(self, columns.into())?;
+            let lines = display.frame(self, columns.into())?;
             screen.draw(&fitting(lines, rows.into()), columns.into()).map_err(system)?;
             if is_ended(self.interval).map_err(system)? {
                 return Ok(true);
@@ -165,12 +165,12 @@ fn restore() {
 }
 
 /// The state from one frame to the next.
-struct Look {
+struct Display {
     before: Before,
     at: Instant,
 }
 
-impl Look {
+impl Display {
     fn new() -> Self {
         Self { before: Before::default(), at: Instant::now() }
     }

@@ -20,7 +20,7 @@ pub(super) const FABRIC_VARIABLE: &str = "VFABRIC_REPORT";
 /// The variable that names the directory, which ranks remove when their launcher is gone.
 pub(super) const FOLDER: &str = "IRON_PERF_FILES";
 
-/// Removes the directory. For a rank whose launcher is gone, or cannot be told that the rank ends.
+/// Removes the directory. For a rank whose launcher is gone, or does not learn that the rank ends.
 pub(super) fn abandon() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let _ = fs::remove_dir_all(folder);

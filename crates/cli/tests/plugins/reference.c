@@ -93,7 +93,7 @@ struct comm {
   struct listener *listener;
   unsigned age, regions, acknowledged, owes;
   int tag, tagged, thread, partial, stops_reading;
-  uint64_t called, looked;
+  uint64_t called, polled;
 };
 
 struct region {
@@ -789,9 +789,9 @@ static void receive(struct comm *comm) {
     ssize_t said = send(comm->fd, words, comm->owes < 256 ? comm->owes : 256, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (said > 0) comm->owes -= (unsigned)said;
   }
-  if (is("stalls") && comm->partial && now_ms() - comm->looked > 15)
+  if (is("stalls") && comm->partial && now_ms() - comm->polled > 15)
     comm->failed = fail(REMOTE_ERROR, "reference: a message has stalled");
-  comm->looked = now_ms();
+  comm->polled = now_ms();
   receive_now(comm);
   comm->partial = comm->body != NULL;
 }

@@ -282,13 +282,13 @@ fn test_seldom_is_enough(case: &mut Case) -> Outcome {
     let large = [Message::of(3 << 20)];
     let mut out = Outgoing::new(&links[0].send, case.role(), &large, Manner::LIKE_NCCL)?;
     let mut into = Incoming::new(&links[0].receive, case.source(), &large, Manner::LIKE_NCCL)?;
-    let mut looked = Instant::now();
+    let mut tested = Instant::now();
     case.stage("test seldom");
     // Both sides continue on the other connection until both have finished with this one.
     let mut over = false;
     while !over {
-        if looked.elapsed() > Duration::from_millis(20) {
-            looked = Instant::now();
+        if tested.elapsed() > Duration::from_millis(20) {
+            tested = Instant::now();
             for flow in [&mut out as &mut dyn Flow, &mut into] {
                 if !flow.is_finished() {
                     flow.step()?;
