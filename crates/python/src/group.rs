@@ -664,7 +664,7 @@ impl Group {
         self.begin(py, move |group| own.begin(|numbers| group.iall_reduce_obj(numbers, op)))
     }
 
-    /// Begins a reduce_obj, as iall_reduce_obj; the request's wait gives None on other ranks. Only the root is told where shapes differ.
+    /// Begins a reduce_obj, as iall_reduce_obj; the request's wait gives None on other ranks. Only the root learns where shapes differ.
     #[pyo3(signature = (object, op="sum", root=0))]
     fn ireduce_obj(
         &self,

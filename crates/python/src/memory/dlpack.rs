@@ -60,7 +60,7 @@ struct ManagedVersioned {
 pub(super) struct Tensor(Form);
 
 enum Form {
-    Plain(NonNull<Managed>),
+    Unversioned(NonNull<Managed>),
     Versioned(NonNull<ManagedVersioned>),
 }
 
@@ -90,7 +90,7 @@ impl Tensor {
             return Ok(tensor);
         }
         match take(&capsule, c"dltensor", c"used_dltensor") {
-            Some(found) => Ok(Self(Form::Plain(found.cast()))),
+            Some(found) => Ok(Self(Form::Unversioned(found.cast()))),
             None => {
                 Err(invalid(format!("{name} gives a DLPack capsule that is not one, or was used")))
             }
@@ -100,7 +100,7 @@ impl Tensor {
     fn described(&self) -> &Described {
         match &self.0 {
             // SAFETY: the capsule's name said that it is this structure, and its deleter was not called yet.
-            Form::Plain(managed) => unsafe { &managed.as_ref().tensor },
+            Form::Unversioned(managed) => unsafe { &managed.as_ref().tensor },
             // SAFETY: as above.
             Form::Versioned(managed) => unsafe { &managed.as_ref().tensor },
         }
@@ -108,7 +108,7 @@ impl Tensor {
 
     fn major(&self) -> u32 {
         match &self.0 {
-            Form::Plain(_) => 0,
+            Form::Unversioned(_) => 0,
             // SAFETY: as in `described`; the version stands first in all versions.
             Form::Versioned(managed) => unsafe { managed.as_ref().version[0] },
         }
@@ -117,7 +117,7 @@ impl Tensor {
     /// Version 0 does not say.
     pub(super) fn is_read_only(&self) -> bool {
         match &self.0 {
-            Form::Plain(_) => false,
+            Form::Unversioned(_) => false,
             // SAFETY: as in `described`.
             Form::Versioned(managed) => unsafe { managed.as_ref().flags & READ_ONLY != 0 },
         }
@@ -184,7 +184,7 @@ impl Drop for Tensor {
     fn drop(&mut self) {
         // A deleter may touch Python's objects. Where the interpreter is gone, so are they.
         Python::try_attach(|_| match self.0 {
-            Form::Plain(managed) => {
+            Form::Unversioned(managed) => {
                 // SAFETY: as in `described`.
                 if let Some(deleter) = unsafe { managed.as_ref() }.deleter {
                     // SAFETY: called once, for what the capsule gave us to delete.
