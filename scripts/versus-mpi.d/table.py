@@ -160,9 +160,9 @@ def table(options, ranks):
     rows = []
     for collective in options.collectives:
         for sizes in classes(ranks, collective, options.sizes):
-            for turn in range(options.rounds):
+            for round_number in range(options.rounds):
                 for place in range(len(contenders)):
-                    who = contenders[(place + turn) % len(contenders)]
+                    who = contenders[(place + round_number) % len(contenders)]
                     who.run(ranks, collective, iterations(sizes[0]), sizes)
             for size in sizes:
                 ours, *theirs = (who.median(collective, size) for who in contenders)

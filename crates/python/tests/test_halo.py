@@ -3,9 +3,9 @@
 
 def test_borders_of_any_length_go_round_after_round_in_a_row_and_in_a_ring(ranks):
     ranks(4, """
-        def border(sender, turn, side):
-            length = (sender * 7 + turn * 1013) % 5000
-            return None if turn % 5 == sender else np.full(length, 100 * sender + 10 * side + turn % 7, "float32")
+        def border(sender, number, side):
+            length = (sender * 7 + number * 1013) % 5000
+            return None if number % 5 == sender else np.full(length, 100 * sender + 10 * side + number % 7, "float32")
 
         def same(got, wanted):
             if wanted is None:
@@ -13,13 +13,13 @@ def test_borders_of_any_length_go_round_after_round_in_a_row_and_in_a_ring(ranks
             return (np.frombuffer(got, "float32") == wanted).all() and len(got) == 4 * len(wanted)
 
         row, ring = group.halo("float32"), group.halo("float32", ring=True)
-        for turn in range(40):
-            left, right = row.round(border(rank, turn, 0), border(rank, turn, 1))
-            assert same(left, border(rank - 1, turn, 1) if rank > 0 else None), turn
-            assert same(right, border(rank + 1, turn, 0) if rank < 3 else None), turn
-            left, right = ring.round(border(rank, turn, 2), border(rank, turn, 3))
-            assert same(left, border((rank - 1) % 4, turn, 3)), turn
-            assert same(right, border((rank + 1) % 4, turn, 2)), turn
+        for number in range(40):
+            left, right = row.round(border(rank, number, 0), border(rank, number, 1))
+            assert same(left, border(rank - 1, number, 1) if rank > 0 else None), number
+            assert same(right, border(rank + 1, number, 0) if rank < 3 else None), number
+            left, right = ring.round(border(rank, number, 2), border(rank, number, 3))
+            assert same(left, border((rank - 1) % 4, number, 3)), number
+            assert same(right, border((rank + 1) % 4, number, 2)), number
         try:
             row.round(np.zeros(3))
         except ironrail.InvalidArgument as error:
@@ -30,26 +30,26 @@ def test_borders_of_any_length_go_round_after_round_in_a_row_and_in_a_ring(ranks
 
 def test_borders_of_fixed_lengths_go_into_rows_of_a_grid(ranks):
     ranks(3, """
-        def row(sender, turn, side):
-            return np.arange(500, dtype="float32") + 1000 * sender + 100 * side + turn
+        def row(sender, number, side):
+            return np.arange(500, dtype="float32") + 1000 * sender + 100 * side + number
 
         halo = group.fixed_halo(500, 500, "float32")
         ring = group.fixed_halo(500, 500, dtype="float32", ring=True)
         assert halo.neighbours == ((None, 1), (0, 2), (1, None))[rank]
         assert ring.neighbours == group.halo(ring=True).neighbours == ((rank - 1) % 3, (rank + 1) % 3)
         grid = np.zeros((4, 500), "float32")
-        for turn in range(30):
+        for number in range(30):
             grid[:] = -1
-            grid[1], grid[2] = row(rank, turn, 0), row(rank, turn, 1)
+            grid[1], grid[2] = row(rank, number, 0), row(rank, number, 1)
             halo.round(grid[1], grid[2], grid[0], grid[3])
-            assert (grid[0] == (row(rank - 1, turn, 1) if rank > 0 else -1)).all(), turn
-            assert (grid[3] == (row(rank + 1, turn, 0) if rank < 2 else -1)).all(), turn
-            ring.begin(row(rank, turn, 2), row(rank, turn, 3))
-            if turn % 7 == rank:
+            assert (grid[0] == (row(rank - 1, number, 1) if rank > 0 else -1)).all(), number
+            assert (grid[3] == (row(rank + 1, number, 0) if rank < 2 else -1)).all(), number
+            ring.begin(row(rank, number, 2), row(rank, number, 3))
+            if number % 7 == rank:
                 # It goes on, and what came by it is not wanted.
                 continue
             ring.end(grid[0], grid[3])
-            assert (grid[0] == row((rank - 1) % 3, turn, 3)).all() and (grid[3] == row((rank + 1) % 3, turn, 2)).all()
+            assert (grid[0] == row((rank - 1) % 3, number, 3)).all() and (grid[3] == row((rank + 1) % 3, number, 2)).all()
         group.barrier()
     """)  # fmt: skip
 

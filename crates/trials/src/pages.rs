@@ -35,6 +35,6 @@ pub(crate) fn sums(process: u32, rails: usize) -> Option<Sums> {
 fn page(process: u32) -> Option<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let name =
-        |turn| PathBuf::from(counters::FOLDER).join(counters::file_name(user, process, turn));
+        |serial| PathBuf::from(counters::FOLDER).join(counters::file_name(user, process, serial));
     (0..4).map(name).find(|path| path.exists())
 }

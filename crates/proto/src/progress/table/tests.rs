@@ -98,12 +98,12 @@ fn a_frame_for_an_earlier_generation_finds_no_connection() {
     let mut table = table(&[Urgency::Nothing]);
     let mut pending = PendingList::default();
     let slot = Slot::new(0).unwrap();
-    for turn in 0..Generation::COUNT {
+    for round in 0..Generation::COUNT {
         let name = table.name(slot);
-        assert_eq!(name.generation.get(), turn);
+        assert_eq!(name.generation.get(), round);
         assert!(table.named(name).is_some());
         for other in 1..Generation::COUNT {
-            let generation = Generation::new(turn + other);
+            let generation = Generation::new(round + other);
             assert!(table.named(Name { slot, generation }).is_none());
         }
         assert!(table.take(slot, &mut pending).is_some());
