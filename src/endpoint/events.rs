@@ -120,8 +120,8 @@ impl Executor {
                     Some(Event::Connection { slot, generation, event })
                 }
                 Purpose::Receive { slot, generation, line } => {
-                    let seat = self.connections.get(slot.index());
-                    if let Some(peer) = seat.and_then(|(channel, _)| self.peer(*channel)) {
+                    let connection = self.connections.get(slot.index());
+                    if let Some(peer) = connection.and_then(|(channel, _)| self.peer(*channel)) {
                         peer.receives.part(0, len as u64);
                     }
                     let event = flow::Event::Received { line, len: len as u64 };

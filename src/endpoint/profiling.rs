@@ -1,6 +1,6 @@
-//! Events of NCCL's profiler for open requests, and what the profiler is told of their messages.
+//! Events of NCCL's profiler for open requests, and what is reported to the profiler about their messages.
 //!
-//! The callback itself is `abi`'s. It returns a handle where somebody profiles; without one nothing here is made or run.
+//! The callback itself is `abi`'s. It returns a handle while a profiler runs; without one nothing here is made or run.
 
 use proto::limits::MAX_GROUP;
 use proto::{Flow, Slot};

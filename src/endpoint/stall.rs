@@ -247,8 +247,8 @@ impl Endpoint {
         others: usize,
     ) -> Stall {
         let Waiter { waiting, slot, channel, waited } = *waiter;
-        let seat = slot.or_else(|| self.connecting(waiter));
-        let flow = seat.and_then(|slot| self.core.connection(slot));
+        let flow_slot = slot.or_else(|| self.connecting(waiter));
+        let flow = flow_slot.and_then(|slot| self.core.connection(slot));
         let met = ConnectionState {
             waits_for: stall::WaitsFor::Accept,
             open: true,

@@ -26,7 +26,7 @@ pub(crate) struct Buffer {
     pub(crate) region: RawId,
 }
 
-/// A message, as NCCL's profiler is told of it.
+/// A message, as it is reported to NCCL's profiler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageFacts {
     pub(crate) is_send: bool,

@@ -114,7 +114,7 @@ mod tests {
         assert!(ours.contains(r#""FI_CXI_ENABLE_WRITEDATA","value":"1","source":"Ironrail""#));
         let theirs = explained(&[("FI_CXI_ENABLE_WRITEDATA", "0")]);
         assert!(theirs.contains(r#""FI_CXI_ENABLE_WRITEDATA","value":"0","source":"environment""#));
-        let nobodys = explained(&[("IRONRAIL_PROVIDER", "shm")]);
-        assert!(nobodys.contains(r#""FI_CXI_ENABLE_WRITEDATA","value":null,"source":"default""#));
+        let unset = explained(&[("IRONRAIL_PROVIDER", "shm")]);
+        assert!(unset.contains(r#""FI_CXI_ENABLE_WRITEDATA","value":null,"source":"default""#));
     }
 }
