@@ -144,7 +144,7 @@ fn pair(plugin: &Path, count: usize) -> [Report; 2] {
         let mut handles = vec![0; wave * size_of::<Handle>()];
         receive_out.read_exact(&mut handles).expect("the receiving side listens");
         send_in.write_all(&handles).expect("the sending side lives");
-        // Both have finished the wave before the next begins, or memory is looked at.
+        // Both have finished the wave before the next begins, or memory is measured.
         rendezvous(&mut [(&mut send_in, &mut send_out), (&mut receive_in, &mut receive_out)]);
     }
     rendezvous(&mut [(&mut send_in, &mut send_out), (&mut receive_in, &mut receive_out)]);

@@ -1,4 +1,4 @@
-//! Which edges of the code an input has taken: the compiler counts them (sancov's inline counters), we look.
+//! Which edges of the code an input has taken: the compiler counts them (sancov's inline counters), and we read the counters.
 
 use std::sync::Mutex;
 
