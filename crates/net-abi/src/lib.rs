@@ -72,3 +72,6 @@ pub const SYMBOLS: [(u32, &CStr); 7] = [
     (7, c"ncclNetPlugin_v7"),
     (6, c"ncclNetPlugin_v6"),
 ];
+/// The newest version, and the oldest that NCCL takes (its src/plugin/net.cc).
+pub const NEWEST: u32 = SYMBOLS[0].0;
+pub const OLDEST: u32 = SYMBOLS[SYMBOLS.len() - 1].0;

@@ -1,5 +1,7 @@
 //! The definition of a behaviour.
 
+use ironrail_group::loader::{NEWEST, OLDEST};
+
 use super::case::{Case, Outcome};
 
 /// One behaviour that NCCL relies on.
@@ -86,7 +88,5 @@ impl Behaviour {
     }
 }
 
-pub(super) const OLDEST: u32 = 6;
-pub(super) const NEWEST: u32 = 12;
 /// Many times what a correct plugin needs on a loaded machine.
 const SECONDS: u64 = 20;

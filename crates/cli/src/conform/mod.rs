@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ironrail_group::error::GroupError;
+use ironrail_group::loader::{NEWEST, OLDEST};
 
 use behaviour::{Behaviour, Shape};
 
@@ -36,8 +37,11 @@ pub(crate) struct Conform {
     /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
-    /// The table to use: 6 to 12, or all that the plugin has [default: its newest]
-    #[arg(long, value_name = "N|all")]
+    #[arg(
+        long,
+        value_name = "N|all",
+        help = format!("The table to use: {OLDEST} to {NEWEST}, or all that the plugin has [default: its newest]")
+    )]
     abi: Option<String>,
     /// Only these behaviours
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ironrail_group::error::GroupError;
+use ironrail_group::loader::{NEWEST, OLDEST};
 use serde_json::{Value, json};
 
-use super::behaviour::{Behaviour, NEWEST, OLDEST, Shape};
+use super::behaviour::{Behaviour, Shape};
 use super::table::CHAPTERS;
 use super::worker::Contents;
 use crate::output;

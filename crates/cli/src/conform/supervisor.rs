@@ -13,9 +13,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ironrail_group::error::GroupError;
+use ironrail_group::loader::{NEWEST, OLDEST};
 
 use super::Conform;
-use super::behaviour::{Behaviour, NEWEST, OLDEST, Shape};
+use super::behaviour::{Behaviour, Shape};
 use super::behaviours::{GROUPS_EXPECTED_SINCE, NO_GROUPS};
 use super::case::STAGE;
 use super::report::{Held, Report, Results};
@@ -93,7 +94,9 @@ fn asked(options: &Conform) -> Result<Asked, GroupError> {
         Some("all") => Ok(Asked::All),
         Some(text) => match text.trim_start_matches('v').parse() {
             Ok(table) if (OLDEST..=NEWEST).contains(&table) => Ok(Asked::One(table)),
-            _ => Err(GroupError::Usage(format!("--abi is 6 to 12 or all, not {text}"))),
+            _ => {
+                Err(GroupError::Usage(format!("--abi is {OLDEST} to {NEWEST} or all, not {text}")))
+            }
         },
     }
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::Library;
+use ironrail_group::loader::{Library, NEWEST};
 use serde::{Deserialize, Serialize};
 
-use super::behaviour::{Behaviour, NEWEST, Shape};
+use super::behaviour::{Behaviour, Shape};
 use super::case::{Case, Outcome, Stop};
 use super::table;
 use super::{Conform, case};

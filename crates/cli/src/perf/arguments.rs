@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{DataType, GROUP_MAX, Op};
+use ironrail_group::loader::{DataType, GROUP_MAX, NEWEST, OLDEST, Op};
 use ironrail_group::tuning::{Algorithm, Tuning};
 
 use super::sizes;
@@ -404,8 +404,12 @@ pub(super) struct Options {
     /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
-    /// Take this version of the plugin's table, 6 to 12, instead of the newest
-    #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u32).range(6..=12))]
+    #[arg(
+        long,
+        value_name = "VERSION",
+        value_parser = clap::value_parser!(u32).range(i64::from(OLDEST)..=i64::from(NEWEST)),
+        help = format!("Take this version of the plugin's table, {OLDEST} to {NEWEST}, instead of the newest")
+    )]
     pub(super) abi: Option<u32>,
     /// The plugin's device [default: rank modulo devices]
     #[arg(long, value_name = "INDEX")]

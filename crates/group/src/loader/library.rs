@@ -5,6 +5,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use net_abi::{NEWEST, OLDEST};
+
 use super::calls::Calls;
 use crate::error::GroupError;
 
@@ -63,10 +65,10 @@ impl Library {
             .find_map(|(number, name)| Some((number, object.symbol(name)?)));
         let Some((number, symbol)) = found else {
             let what = version.map_or_else(
-                || "a table of NCCL's net interface, v6 to v12".to_owned(),
+                || format!("a table of NCCL's net interface, v{OLDEST} to v{NEWEST}"),
                 |version| match Calls::symbol(version) {
                     Some(name) => format!("the table {}", name.to_string_lossy()),
-                    None => format!("a table v{version}; there are v6 to v12"),
+                    None => format!("a table v{version}; there are v{OLDEST} to v{NEWEST}"),
                 },
             );
             return Err(GroupError::Load(format!("{path} does not export {what}")));

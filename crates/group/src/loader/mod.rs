@@ -31,5 +31,6 @@ pub(crate) use logger::expecting_ends;
 pub(crate) use memory::Memory;
 pub use memory::{Buffer, page_bytes};
 pub use net::Net;
+pub use net_abi::{NEWEST, OLDEST};
 pub(crate) use place::Place;
 pub use properties::Properties;

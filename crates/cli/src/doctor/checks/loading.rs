@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ironrail_group::loader::{NEWEST, OLDEST};
+
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::{Machine, OURS, Plugin, Refused};
 
@@ -214,7 +216,7 @@ fn table(plugin: &Plugin) -> Finding {
         versions.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(" ")
     };
     let looked = format!(
-        "the symbols ncclNetPlugin_v12 to _v6 of {}",
+        "the symbols ncclNetPlugin_v{NEWEST} to _v{OLDEST} of {}",
         plugin.file.as_deref().unwrap_or_else(|| "the plugin".as_ref()).display()
     );
     let taken = plugin.tables.iter().find(|version| (OLDEST..=NEWEST).contains(*version));
@@ -239,10 +241,6 @@ fn table(plugin: &Plugin) -> Finding {
         ),
     }
 }
-
-/// The oldest version in NCCL's src/plugin/net.cc.
-const OLDEST: u32 = 6;
-const NEWEST: u32 = 12;
 
 /// Which of several candidates NCCL uses, if that may surprise.
 fn wins(machine: &Machine) -> Option<Finding> {
