@@ -15,8 +15,6 @@ pub(crate) struct ProviderOption {
     pub(crate) provider: Option<&'static str>,
     pub(crate) option: EndpointOption,
     pub(crate) rails: Rails,
-    /// The first release that has it; with earlier ones it is skipped.
-    pub(crate) since: Version,
     /// Only where the rail was opened for GPU memory (FI_HMEM).
     pub(crate) with_gpu_memory: bool,
     #[cfg_attr(
@@ -65,7 +63,6 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         provider: None,
         option: NO_CUDA_CALLS,
         rails: Rails::Both,
-        since: Version::new(1, 18),
         with_gpu_memory: true,
         doc: Doc {
             name: "FI_OPT_CUDA_API_PERMITTED = false",
@@ -77,7 +74,6 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         provider: Some("efa"),
         option: EndpointOption { required: false, ..LINES },
         rails: Rails::Data,
-        since: Version::new(1, 18),
         with_gpu_memory: false,
         doc: Doc {
             name: "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = true",
@@ -93,7 +89,6 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
             required: false,
         },
         rails: Rails::Both,
-        since: Version::new(1, 21),
         with_gpu_memory: false,
         doc: Doc {
             name: "FI_OPT_SHARED_MEMORY_PERMITTED = false",
@@ -157,7 +152,7 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "FI_OFI_RXM_MSG_RX_SIZE, FI_OFI_RXM_MSG_TX_SIZE",
-        why: "The queues stay the NIC's; they are cut over tcp only, where each costs memory (docs/configuration.md).",
+        why: "The queues stay the NIC's; over tcp they are cut, to save memory ([configuration.md](configuration.md)).",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
@@ -179,7 +174,7 @@ fn options_for(
 ) -> Vec<EndpointOption> {
     let fits = |row: &&ProviderOption| {
         row.provider.is_none_or(|named| named == family)
-            && version >= row.since
+            && version >= row.option.name.since()
             && (gpu_memory || !row.with_gpu_memory)
             && (row.rails == Rails::Both || row.rails == rails)
     };
@@ -332,10 +327,8 @@ mod tests {
 
     fn page() -> String {
         let mut page = String::from(PAGE_HEAD);
-        for ProviderOption { provider, rails, since, with_gpu_memory, option, doc } in
-            PROVIDER_OPTIONS
-        {
-            let provider = provider.unwrap_or("any");
+        for ProviderOption { provider, rails, with_gpu_memory, option, doc } in PROVIDER_OPTIONS {
+            let (provider, since) = (provider.unwrap_or("any"), option.name.since());
             let rails = if *rails == Rails::Data { "data rails" } else { "every rail" };
             let gpu = if *with_gpu_memory { " that GPU memory goes to" } else { "" };
             let required = if option.required { "required" } else { "tolerated" };
@@ -371,8 +364,9 @@ mod tests {
     const PAGE_HEAD: &str = "\
 # Providers
 
-The options that are set for each provider, beyond what every rail needs. Made from the tables in `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares. Untested on
-the NICs themselves: what their sources and manuals say is checked on a virtual fabric (docs/vfabric.md).
+The options that are set for each provider, beyond what every rail needs. Made from the tables and texts in `src/plugin/options.rs` and
+`src/plugin/arrival.rs`; a test compares, and `UPDATE_DOCS=1 scripts/test the_page_about` writes it. Untested on the NICs themselves: what their
+sources and manuals say is checked on a virtual fabric ([vfabric.md](vfabric.md)).
 
 Variables that providers read when libfabric loads are in [configuration.md](configuration.md), with what the plugin sets of them.
 
@@ -409,9 +403,10 @@ refusal means that libfabric is older than 1.21, and peers on one host may go th
 ## What a completion proves
 
 Where the completion of a write proves that its bytes are at the peer, a send over several rails is reported with it, and a receive of optional completion early
-(protocol.md, 11). Elsewhere a send waits for the receiver's DONE. No provider is trusted by its name, since a layer, an emulation or a shortcut
-through shared memory may complete for it: what counts is the wire protocol in a version that a source covers, and the options that each data rail reports
-once it is open. Anything else proves nothing. At debug level the log has the row for each rail that opens, or what it lacks. Both ends must have the proof. Why so:
+([protocol.md](protocol.md#11-done), §11). Elsewhere a send waits for the receiver's DONE. No provider is trusted by its name, since a layer, an
+emulation or a shortcut through shared memory may complete for it: what counts is the wire protocol in a version that a source covers, and the options that
+each data rail reports once it is open. Anything else proves nothing. At debug level the log has the row for each rail that opens, or what it
+lacks. Both ends must have the proof. Why so:
 [decisions/0022](decisions/0022-what-a-completion-proves.md).
 
 | protocol | versions | completions prove arrival | source |

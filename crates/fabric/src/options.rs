@@ -35,6 +35,11 @@ pub enum OptionName {
 }
 
 impl OptionName {
+    /// The first release of libfabric that has it.
+    pub const fn since(self) -> Version {
+        self.number().1
+    }
+
     /// The C constant, and the first release that has it.
     pub(crate) const fn number(self) -> (c_int, Version) {
         match self {
