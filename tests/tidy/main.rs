@@ -277,6 +277,57 @@ fn every_script_says_in_its_first_line_what_it_is_for_and_how_long_it_takes() {
     assert!(scripts > 10, "{scripts} scripts");
 }
 
+/// A constant is named there as `module::NAME`, and found in a file or a folder of that name.
+#[test]
+fn constants_that_the_page_about_architecture_names_are_in_the_sources() {
+    let all: Vec<_> = ["src", "crates"].iter().flat_map(|root| sources(root)).collect();
+    let page = read(&root().join("docs/architecture.md"));
+    let mut named = 0;
+    for quoted in page.split('`').skip(1).step_by(2) {
+        let Some((module, name)) = quoted.split_once("::") else { continue };
+        if name.is_empty()
+            || !name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_')
+        {
+            continue;
+        }
+        named += 1;
+        let is_home = |path: &Path| {
+            let file = path.file_stem().is_some_and(|stem| stem == module);
+            file || path.parent().is_some_and(|folder| folder.ends_with(module))
+        };
+        let declared = [format!("static {name}:"), format!("const {name}:")];
+        let found = all.iter().filter(|(path, _)| is_home(path)).any(|(_, text)| {
+            code(text).any(|(_, line)| declared.iter().any(|declared| line.contains(declared)))
+        });
+        assert!(found, "no source has {quoted}");
+    }
+    assert!(named > 3, "{named} constants");
+}
+
+/// Names of findings are literals of two words with a dot between them.
+#[test]
+fn every_finding_of_the_doctor_is_on_its_page() {
+    let is_name = |text: &str| {
+        let is_word =
+            |word: &str| !word.is_empty() && word.chars().all(|one| one.is_ascii_lowercase());
+        text.split_once('.').is_some_and(|(subject, check)| is_word(subject) && is_word(check))
+    };
+    let mut in_sources = BTreeSet::new();
+    for (_, text) in sources("crates/cli/src/doctor/checks") {
+        for (_, line) in code(&text) {
+            let literals = line.split('"').skip(1).step_by(2).filter(|text| is_name(text));
+            in_sources.extend(literals.map(str::to_owned));
+        }
+    }
+    let page = read(&root().join("docs/doctor.md"));
+    let (_, section) = page.split_once("\n## Findings\n").expect("the page has the table");
+    let first_cell = |line: &str| Some(line.strip_prefix("| `")?.split_once(" | ")?.0.to_owned());
+    let cells: Vec<_> = section.lines().filter_map(first_cell).collect();
+    let names = cells.iter().flat_map(|cell| cell.split(['`', ',', ' ']));
+    let on_page: BTreeSet<_> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    assert_eq!(in_sources, on_page);
+}
+
 /// Whether a line uses a path that starts with this word: `fabric::` is not in `my_fabric::`.
 fn names(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {

@@ -1,4 +1,4 @@
-//! `ironrail doctor` against sixty machines with one thing wrong each, and a healthy one. The table is misconfigurations.md.
+//! `ironrail doctor` against machines with one thing wrong each, and a healthy one. The table is misconfigurations.md.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod bench;
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             }
         })
         .collect();
-    tests.push(Test::new(there_are_sixty_lines_and_a_machine_for_each));
+    tests.push(Test::new(there_is_a_line_for_each_machine_and_a_machine_for_each_line));
     tests.push(Test::new(a_healthy_machine_gives_no_warn_and_no_fail));
     tests.push(Test::new(the_exit_code_shows_a_fail_and_with_strict_a_warn));
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
@@ -92,9 +92,8 @@ fn no_machine(row: &Row) {
     panic!("{} has no machine", row.case);
 }
 
-fn there_are_sixty_lines_and_a_machine_for_each() {
+fn there_is_a_line_for_each_machine_and_a_machine_for_each_line() {
     let rows = table::rows();
-    assert_eq!(rows.len(), 60);
     let cases = real::CASES.iter().chain(files::CASES).chain(described::CASES);
     for case in cases {
         assert!(rows.iter().any(|row| row.case == case.name), "{} stands on no line", case.name);
@@ -103,6 +102,7 @@ fn there_are_sixty_lines_and_a_machine_for_each() {
     assert_eq!(made("real"), real::CASES.len());
     assert_eq!(made("files"), files::CASES.len());
     assert_eq!(made("described"), described::CASES.len());
+    assert_eq!(made("real") + made("files") + made("described"), rows.len());
 }
 
 fn a_healthy_machine_gives_no_warn_and_no_fail() {
