@@ -697,3 +697,31 @@ fn the_first_answers_of_a_peer_that_was_stopped_lose_no_parts() {
     assert_eq!(lost_at(&[5, 10, 3000, 3001, 3200, 3400, 3499, 3500]), Some(3500));
     assert_eq!(lost_at(&[5, 10, 1000, 2000]), Some(2000), "a keeper answers once a second");
 }
+
+/// An end without control rails ends when the peer's END has come. It may still get letters, and its answer is all that
+/// the peer will hear of it.
+#[test]
+fn an_end_whose_end_was_not_heard_says_that_it_is_gone() {
+    let failed = |(_, letter): (u8, Letter)| match letter.body {
+        Body::Status(status) => status.failed,
+        other => panic!("{other:?}"),
+    };
+    let (mut channel, _) = greeted(1);
+    channel.ending_mut().begin();
+    channel.ending_mut().peer_said();
+    channel.rail_lost(0);
+    assert!(channel.has_ended(at(1)));
+    channel.over();
+    assert!(failed(channel.last_letter(&PeerCounts::default()).unwrap()));
+
+    let status = crate::letter::Status { failed: true, ..answer() };
+    for (said, failure) in [(false, Some(Cause::Peer)), (true, None)] {
+        let (mut channel, _) = greeted(1);
+        if said {
+            channel.ending_mut().peer_said();
+        }
+        assert_eq!(channel.status_arrived(&status, false, at(1), |_| {}), None);
+        assert_eq!(channel.is_failing(), failure);
+        assert_eq!(channel.has_ended(at(1)), said);
+    }
+}
