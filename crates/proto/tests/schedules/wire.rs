@@ -205,9 +205,10 @@ impl<D: Data> Wire<D> {
             && self.mail.is_empty()
             && self.data.is_quiet()
             && self.nodes.iter().all(|node| {
-                // After the last channel nothing polls any more. QUERYs of a waiting node never stop.
-                node.events.iter().all(|event| matches!(event, Event::Letter { .. }))
-                    || node.outcomes.iter().all(Option::is_some)
+                // After the last channel nothing polls any more. QUERYs of a waiting node never stop, and may fail.
+                let of_letter =
+                    |event: &_| matches!(event, Event::Letter { .. } | Event::LetterFailed { .. });
+                node.events.iter().all(of_letter) || node.outcomes.iter().all(Option::is_some)
             })
     }
 
