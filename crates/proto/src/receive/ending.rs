@@ -145,6 +145,13 @@ impl ReceiveFlow {
         self.fills(region) && (self.copies > 0 || self.exposed() > 0)
     }
 
+    /// How many lines are advertised or will be, from the oldest incomplete one on: the adverts of a flush leave also after
+    /// a failure, if they explain it.
+    fn lent_lines(&self) -> u32 {
+        let flushed = self.flush_to.is_after(self.advertised) && self.flush_to.is_after(self.done);
+        if flushed { self.flush_to.distance(self.done) } else { self.open_lines() }
+    }
+
     /// How many lines the sender may still write to. Until it is 0, their memory must stay registered.
     pub fn exposed(&self) -> u32 {
         if self.tagged.is_some() {
@@ -155,7 +162,7 @@ impl ReceiveFlow {
         }
         let (first, set) = match self.exposed {
             Exposed::NotWithdrawn => {
-                let open = (0..self.open_lines()).map(|ahead| self.slot(self.done.plus(ahead)));
+                let open = (0..self.lent_lines()).map(|ahead| self.slot(self.done.plus(ahead)));
                 return count32(open.filter(|slot| slot.is_writable()).count());
             }
             Exposed::Pending { first, set }
