@@ -146,21 +146,21 @@ pub(super) fn markdown() {
     output::line(HEAD.trim_end());
     for (chapter, behaviours) in CHAPTERS {
         output::line(format_args!("\n## {chapter}\n"));
-        output::line("| id | NCCL expects | source | processes |");
-        output::line("|---|---|---|---|");
+        output::line("| id | NCCL expects | processes |");
+        output::line("|---|---|---|");
         for behaviour in *behaviours {
-            let Behaviour { id, expects, source, .. } = behaviour;
+            let Behaviour { id, expects, .. } = behaviour;
             let processes = match behaviour.shape {
-                Shape::One => "one",
-                Shape::Two => "two",
-                Shape::Victim => "two, of which one is stopped or killed",
+                Shape::One => "1",
+                Shape::Two => "2",
+                Shape::Victim => "2 ¹",
             };
             let tables = tables(behaviour);
-            output::line(format_args!(
-                "| `{id}` | {}{tables} | {} | {processes} |",
-                cell(expects),
-                cell(source)
-            ));
+            output::line(format_args!("| `{id}` | {}{tables} | {processes} |", cell(expects)));
+        }
+        output::line("\nSources:\n");
+        for Behaviour { id, source, .. } in *behaviours {
+            output::line(format_args!("- `{id}`: {}", cell(source)));
         }
     }
 }
@@ -202,4 +202,6 @@ The exit code is 0 when nothing failed, 1 when something did, 2 when the command
 | `--threads` | runs both sides in two threads of one process, for fabrics that reach no other process; leaves out what stops or kills one |
 
 Memory is host memory, except in the chapter about GPUs. Sources are of NCCL 2.30.7. An id never changes its meaning.
+
+¹ One of the processes is stopped or killed.
 ";
