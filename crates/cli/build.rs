@@ -1,11 +1,17 @@
 //! The facts of the build that `ironrail --version` prints: the commit, and the target.
 
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=IRONRAIL_COMMIT");
-    println!("cargo::rerun-if-changed=../../.git/HEAD");
+    // A commit changes the log of HEAD and not HEAD, and a worktree has both elsewhere; cargo takes a file that is missing for changed.
+    for file in ["HEAD", "logs/HEAD"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", file]).filter(|path| exists(path)) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
     // A package is built from an archive of the sources without a repository: its maker passes the commit.
     let commit = std::env::var("IRONRAIL_COMMIT").ok().or_else(described);
     fact("COMMIT", commit.as_deref().unwrap_or("unknown commit"));
@@ -14,10 +20,18 @@ fn main() {
 }
 
 fn described() -> Option<String> {
-    let mut git = Command::new("git");
-    let output = git.args(["rev-parse", "--short=12", "HEAD"]).output().ok()?;
-    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (output.status.success() && !commit.is_empty()).then_some(commit)
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+/// What git prints, if it succeeds.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+fn exists(path: &str) -> bool {
+    Path::new(path).exists()
 }
 
 fn fact(name: &str, value: &str) {
