@@ -44,7 +44,9 @@ impl Form {
             (Self::Shell | Self::Slurm | Self::Apptainer, false) => {
                 format!("export {name}={}", quoted(value))
             }
-            (Self::Dockerfile, true) => format!("ENV {name}=\"{value}:${{{name}}}\""),
+            (Self::Dockerfile, true) => {
+                format!("ENV {name}=\"{value}${{{name}:+:${name}}}\"")
+            }
             (Self::Dockerfile, false) => format!("ENV {name}=\"{value}\""),
             // enroot and similar tools keep quotes as a part of the value.
             (Self::Enroot, true) => format!("{name}={value}:${{{name}}}"),
@@ -125,7 +127,10 @@ mod tests {
             assert!(text.lines().any(|one| one == line), "{line} in {text}");
         };
         has(Form::Dockerfile, "ENV NCCL_NET=\"Ironrail\"");
-        has(Form::Dockerfile, "ENV LD_LIBRARY_PATH=\"/opt/x:${LD_LIBRARY_PATH}\"");
+        has(
+            Form::Dockerfile,
+            "ENV LD_LIBRARY_PATH=\"/opt/x${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"",
+        );
         has(Form::Enroot, "NCCL_NET=Ironrail");
         has(Form::Apptainer, "%environment");
         has(Form::Apptainer, "    export NCCL_NET=Ironrail");
