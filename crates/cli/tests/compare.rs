@@ -119,6 +119,9 @@ fn what_cannot_be_compared_is_said() {
         assert_eq!(code, 2, "{errors}");
         assert!(errors.contains(words), "{errors}");
     }
+    let page = folder.join("page.html");
+    let (code, ..) = perf(&["compare", &one, &other, "--report", page.to_str().unwrap()]);
+    assert!(code == 2 && !page.exists(), "a refused comparison leaves no page");
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -146,6 +149,9 @@ fn a_browser_draws_the_page() {
     let draw = |page: &Path| {
         let mut command = Command::new(browser().unwrap());
         command.args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,1400"]);
+        // Without what it does on the network by itself.
+        command.args(["--disable-quic", "--no-first-run", "--disable-background-networking"]);
+        command.args(["--disable-component-update", "--disable-sync"]);
         command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
         command.arg(format!("--screenshot={}", picture.display()));
         let output = command.arg(format!("file://{}", page.display())).output().unwrap();

@@ -13,7 +13,7 @@ use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
 use crate::output;
-use runs::Series;
+use runs::{Row, Series};
 use verdict::{Comparison, Verdict, percent};
 
 /// Compares files that `perf --json` has written: two sides, each of one or more runs with commas between.
@@ -51,10 +51,17 @@ impl Compare {
             write(file, &format!("{:#}\n", runs::merged(&all.runs)))?;
             return Ok(true);
         }
-        if let Some(file) = &self.report {
-            write(file, &page::of(&sides))?;
+        let two = <&[Series; 2]>::try_from(sides.as_slice()).ok();
+        if let Some([first, second]) = two
+            && first.benchmark() != second.benchmark()
+        {
+            let (one, other) = (first.benchmark(), second.benchmark());
+            return Err(GroupError::Usage(format!("{one} is not compared with {other}")));
         }
-        let [first, second] = sides.as_slice() else {
+        if let Some(file) = &self.report {
+            write(file, &page::of(&sides, self.time))?;
+        }
+        let Some([first, second]) = two else {
             if self.report.is_some() {
                 return Ok(true);
             }
@@ -62,10 +69,6 @@ impl Compare {
                 "two sides are compared; more, or one, make a page (--report)".to_owned(),
             ));
         };
-        if first.benchmark() != second.benchmark() {
-            let (one, other) = (first.benchmark(), second.benchmark());
-            return Err(GroupError::Usage(format!("{one} is not compared with {other}")));
-        }
         let rows = rows(first, second, self.time);
         match &self.json {
             Some(file) => write(file, &format!("{:#}\n", self.as_json(first, second, &rows)))?,
@@ -96,7 +99,7 @@ fn side_json(side: &Series) -> Value {
 
 /// The sizes that both sides have.
 fn rows(first: &Series, second: &Series, time: bool) -> Vec<(u64, Comparison)> {
-    let of = |row: &runs::Row| if time { row.time_us } else { row.bus_bandwidth };
+    let of = |row: &Row| if time { row.time_us } else { row.bus_bandwidth };
     let compare = |bytes| {
         Some((bytes, Comparison::of(&first.values(bytes, of), &second.values(bytes, of), !time)?))
     };
@@ -108,9 +111,9 @@ fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool
     for (side, word) in [(first, "first"), (second, "second")] {
         let network = side.runs.first().map_or("", |run| &run.network);
         output::line(format_args!(
-            "# {word:<6} {}: {} runs of {}, {network}",
+            "# {word:<6} {}: {} of {}, {network}",
             side.name,
-            side.runs.len(),
+            side.count(),
             side.benchmark()
         ));
     }
@@ -144,7 +147,7 @@ pub(crate) fn write_report(file: &Path, run: &Value) -> Result<(), GroupError> {
     let runs = runs::parse(&run.to_string()).ok_or_else(|| {
         GroupError::Usage("the run cannot be drawn: it has no results".to_owned())
     })?;
-    write(file, &page::of(&[Series::of("this run", runs)?]))
+    write(file, &page::of(&[Series::of("this run", runs)?], false))
 }
 
 fn write(file: &Path, text: &str) -> Result<(), GroupError> {

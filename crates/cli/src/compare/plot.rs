@@ -1,8 +1,7 @@
 //! Pictures as SVG: lines over the size, both axes logarithmic.
 
 use plotters::prelude::{
-    ChartBuilder, Circle, IntoDrawingArea, IntoLogRange, LineSeries, PathElement, RGBColor,
-    SVGBackend, SeriesLabelPosition,
+    ChartBuilder, Circle, IntoDrawingArea, IntoLogRange, LineSeries, RGBColor, SVGBackend,
 };
 use plotters::style::{Color, WHITE};
 
@@ -15,7 +14,7 @@ pub(super) struct Line {
     pub(super) strength: f64,
 }
 
-/// An SVG of these lines; None where there is nothing to draw.
+/// An SVG of these lines, whose names are for a legend beside it, where it hides no point; None where there is nothing to draw.
 pub(super) fn lines(unit: &str, lines: &[Line]) -> Option<String> {
     let points =
         || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| *x > 0.0 && *y > 0.0);
@@ -62,20 +61,9 @@ fn draw(
         let colour = COLOURS[line.colour % COLOURS.len()].mix(line.strength);
         let drawn: Vec<_> =
             line.points.iter().copied().filter(|(x, y)| *x > 0.0 && *y > 0.0).collect();
-        let key = colour;
-        chart
-            .draw_series(LineSeries::new(drawn.clone(), colour.stroke_width(2)))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], key.stroke_width(2)));
+        chart.draw_series(LineSeries::new(drawn.clone(), colour.stroke_width(2)))?;
         chart.draw_series(drawn.into_iter().map(|point| Circle::new(point, 2, colour.filled())))?;
     }
-    chart
-        .configure_series_labels()
-        .label_font(FONT)
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.9))
-        .border_style(RGBColor(200, 200, 200))
-        .draw()?;
     area.present()?;
     Ok(())
 }

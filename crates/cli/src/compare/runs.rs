@@ -28,7 +28,8 @@ pub(crate) struct Row {
     pub(crate) p99_us: f64,
     /// In GB/s.
     pub(crate) bus_bandwidth: f64,
-    pub(crate) wrong: u64,
+    /// `None`: nothing was checked.
+    pub(crate) wrong: Option<u64>,
 }
 
 /// What one rail carried.
@@ -88,6 +89,12 @@ impl Series {
         self.runs.first().map_or("", |run| &run.benchmark)
     }
 
+    /// The number of runs, in words.
+    pub(crate) fn count(&self) -> String {
+        let count = self.runs.len();
+        format!("{count} {}", if count == 1 { "run" } else { "runs" })
+    }
+
     /// The value of every run that has the size.
     pub(crate) fn values(&self, bytes: u64, of: impl Fn(&Row) -> f64) -> Vec<f64> {
         self.runs.iter().filter_map(|run| run.rows.get(&bytes)).map(of).collect()
@@ -126,14 +133,15 @@ fn run(whole: Value) -> Option<Run> {
         return None;
     }
     let row = |value: &Value| {
-        let times = &value["out_of_place"];
+        let places = ["out_of_place", "in_place"].map(|place| &value[place]);
+        let times = places.into_iter().find(|place| place.is_object())?;
         let number = |name: &str| times[name].as_f64().unwrap_or(0.0);
         let row = Row {
             time_us: number("time"),
             p50_us: number("p50"),
             p99_us: number("p99"),
             bus_bandwidth: number("bus_bw"),
-            wrong: times["nwrong"].as_u64().unwrap_or(0),
+            wrong: times["nwrong"].as_u64(),
         };
         Some((value["size"].as_u64()?, row))
     };
@@ -179,6 +187,17 @@ pub(super) mod tests {
         let series = Series::of("a", runs).unwrap();
         assert_eq!(series.sizes(), [8, 1 << 20]);
         assert_eq!(series.values(8, |row| row.bus_bandwidth), [0.1, 0.2]);
+    }
+
+    #[test]
+    fn a_row_in_place_is_a_row_and_one_that_was_not_checked_has_no_count() {
+        let mut whole = sample("all_reduce", 0.1, 5.0).whole;
+        let row = whole["results"][0]["out_of_place"].take();
+        whole["results"][0] = json!({ "size": 8, "in_place": row });
+        whole["results"][1]["out_of_place"]["nwrong"] = Value::Null;
+        let rows = run(whole).unwrap().rows;
+        assert_eq!((rows[&8].bus_bandwidth, rows[&8].wrong), (0.1, Some(0)));
+        assert_eq!((rows[&(1 << 20)].bus_bandwidth, rows[&(1 << 20)].wrong), (5.0, None));
     }
 
     #[test]
