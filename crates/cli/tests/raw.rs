@@ -206,6 +206,7 @@ fn options_that_do_not_go_together_are_a_wrong_command_line() {
         "versus-raw --precision 0",
         "versus-raw --bound -1",
         "versus-raw --writes -b 8 -e 8",
+        "versus-raw --report page.html",
     ] {
         let (code, _, errors) = perf(wrong);
         assert_eq!(code, 2, "{wrong}: {errors}");

@@ -654,6 +654,11 @@ impl Perf {
                             .to_owned(),
                     ));
                 }
+                if options.report.is_some() {
+                    return Err(GroupError::Usage(
+                        "versus-raw makes no page: --json, not --report".to_owned(),
+                    ));
+                }
                 return Ok(Task::Versus(versus, options));
             }
             Command::Tune { options, tune } => {
