@@ -21,6 +21,10 @@ use crate::output;
 /// Shows what this user's processes with Ironrail move, now: rates per device, peer and direction, and per rail.
 ///
 /// It reads pages of shared memory, and costs the processes nothing. q ends it.
+///
+/// COUNT is messages, or parts of them on a rail; a rail has ? for bytes that its provider does not report. INLINE is the share of messages
+/// that travelled in control packets, WAITS the calls or posts that had to be repeated, P50 and P99 are latencies of messages. TROUBLE, since
+/// the start: stalls of messages; failed and rerouted parts of a rail.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
@@ -272,7 +276,7 @@ fn lines(found: &[Found], rates: &[Rate], columns: usize) -> Vec<String> {
     let layout = Layout::of(columns, (longest(1), longest(3)));
     lines.extend(rows.iter().map(|row| layout.line(row)));
     if found.is_empty() {
-        lines.push(NONE.to_owned());
+        lines.extend(NONE.map(str::to_owned));
     }
     lines.extend(found.iter().filter_map(Found::complaint));
     lines
@@ -311,8 +315,16 @@ fn cells(rate: &Rate) -> [String; 11] {
     ]
 }
 
+/// The text within a width. The middle goes, with a mark: names of rails differ at their ends.
 fn cut(text: &str, most: usize) -> String {
-    text.chars().take(most).collect()
+    let length = text.chars().count();
+    if length <= most {
+        return text.to_owned();
+    }
+    let behind = most.saturating_sub(1) / 2;
+    let before = most.saturating_sub(1) - behind;
+    let start = text.chars().take(before);
+    start.chain(['~']).chain(text.chars().skip(length - behind)).take(most).collect()
 }
 
 fn bytes(per_second: f64) -> String {
@@ -369,6 +381,15 @@ mod tests {
             assert_eq!(lines[1].contains("INLINE"), columns >= 108, "{}", lines[1]);
         }
         assert_eq!(lines(&[], &[], 80)[0], "ironrail top: 0 processes, out 0.0 B/s, in 0.0 B/s");
+    }
+
+    #[test]
+    fn names_that_do_not_fit_keep_both_ends() {
+        assert_eq!(cut("  0: net 127.0.0.1", 14), "  0: ne~.0.0.1");
+        assert_eq!(cut("0 rail0+rail1+rail2", 12), "0 rail~rail2");
+        assert_eq!(cut("vm:15535", 8), "vm:15535");
+        assert_eq!(["abc", "abc", "abc"].map(|text| cut(text, 2)), ["a~", "a~", "a~"]);
+        assert_eq!((cut("abc", 1), cut("abc", 0)), ("~".to_owned(), String::new()));
     }
 
     #[test]
