@@ -77,7 +77,7 @@ settings! {
     libfabric: Option<PathBuf> = "LIBFABRIC", ValueKind::Path, "", shared false;
     /// The provider, by libfabric's name: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. Unset: the best.
     provider: Option<String> = "PROVIDER", ValueKind::Text, "", shared true;
-    /// `rdma`: one-sided writes. `sendrecv`: tagged messages, one rail per device. `auto`: writes where there is FI_RMA.
+    /// How messages are transferred. `rdma`: one-sided writes. `sendrecv`: tagged messages, one rail per device. `auto`: writes where there is FI_RMA.
     protocol: Option<Protocol> = "PROTOCOL", ValueKind::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
     /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface (`eth0,eth1`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which are used when there is nothing else.
     rails: Vec<String> = "RAILS", ValueKind::List, "", shared false;

@@ -34,7 +34,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         name: "FI_EFA_FORK_SAFE",
         value: "1",
         provider: "efa",
-        doc: "Data loaders fork. If that copies no pinned pages (before Linux 5.13, rdma-core 38), the provider aborts unless this makes its memory safe.",
+        doc: "Without it the provider aborts in a process that forks, as data loaders do, where a fork copies no pinned pages (before Linux 5.13, rdma-core 38).",
     },
     ProviderVariable {
         name: "FI_OFI_RXM_MSG_RX_SIZE",
