@@ -71,7 +71,7 @@ const EXAMPLES: &str = "\
 Examples:
   ironrail doctor                          what would happen if NCCL started here, now
   ironrail top                             what running jobs move, per rail
-  eval \"$(ironrail env)\"                  what makes NCCL use Ironrail, for this shell
+  eval \"$(ironrail env)\"                   what makes NCCL use Ironrail, for this shell
   ironrail perf all_reduce -r 4 -e 64M     four ranks on this machine, columns as in nccl-tests
   source <(ironrail completions bash)      completions; zsh, fish and others too";
 const PATH_EXAMPLES: &str = "\
@@ -83,7 +83,7 @@ Examples:
   ironrail perf sendrecv --one-way --window 16 --json run.json
   ironrail perf pingpong -b 8 -e 8 -n 10000
   ironrail perf compare old.json new.json   what changed, size by size; --report for pictures
-  ironrail perf versus-raw --provider tcp   the plugin against bare libfabric, alternating";
+  ironrail perf versus-raw                  the plugin against bare libfabric, alternating";
 const CONFORM_EXAMPLES: &str = "\
 Examples:
   ironrail conform                         Ironrail, by its newest table

@@ -174,7 +174,8 @@ impl Options {
         for network in &networks {
             runs.push(self.over(network, libfabric.as_deref(), &folder.0)?);
         }
-        if runs.len() > 1 {
+        let has_rows = runs.first().is_some_and(|run| !run.rows.is_empty());
+        if runs.len() > 1 && has_rows {
             output::line(
                 "# Side by side, the better of out-of-place and in-place; ratios are of bandwidths",
             );
