@@ -11,7 +11,7 @@ pub const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(4);
 /// Inline messages in packets that are unacknowledged or not completed.
 pub const INLINES_MAX: usize = 1024;
 /// How often the timers of a channel without events are checked. Timers are no finer than this.
-pub const SETTLE_EVERY: Duration = Duration::from_micros(5);
+pub const SETTLE_EVERY: Duration = Duration::from_micros(250);
 /// Packets that one poll of a channel consumes at most, so that no peer can keep the endpoint's lock taken.
 pub const PACKETS_PER_POLL: usize = 64;
 

@@ -21,6 +21,7 @@ mod recovery;
 mod round_trip;
 mod route;
 mod shadow;
+mod watch;
 
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ pub use inquiry::PeerReport;
 pub use recovery::{DueLetter, Patience, Recovery};
 pub use round_trip::RoundTrip;
 pub use shadow::{Abandoned, NeverSent, PacketWrite, Sent, Shadow};
+pub use watch::Watch;
 
 use self::control_rails::ControlRails;
 use self::inquiry::Inquiry;
@@ -297,7 +299,7 @@ impl Channel {
     /// carries the acknowledgement.
     #[inline]
     pub fn cell_post<M: Shadows>(&mut self, memories: &mut M, now: Moment) -> Option<Post> {
-        if self.state != State::Alive || !self.cell_is_due(now) {
+        if self.state != State::Alive || !self.must_acknowledge(now) {
             return None;
         }
         let to = *self.shadow.target()?;
@@ -318,8 +320,15 @@ impl Channel {
         })
     }
 
+    /// Whether this side or the peer is ending the channel.
     #[inline]
-    fn cell_is_due(&self, now: Moment) -> bool {
+    pub fn is_ending(&self) -> bool {
+        self.ending.is_begun() || self.ending.has_peer_said()
+    }
+
+    /// Whether the cell must be written now, unless a packet leaves.
+    #[inline]
+    pub fn must_acknowledge(&self, now: Moment) -> bool {
         self.acknowledgement.is_due(self.ending.has_peer_said(), now)
     }
 

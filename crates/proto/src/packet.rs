@@ -105,6 +105,12 @@ impl Header {
         self.bytes.next_multiple_of(START_BYTES)
     }
 
+    /// Whether the packet of this number may have landed at `at`: the answer to most polls is no, after one load.
+    #[inline]
+    pub fn may_be_at<M: InboxMemory>(memory: &M, at: u32, number: PacketNumber) -> bool {
+        low32(memory.load(at as usize / 8 + 1)) == number.get()
+    }
+
     /// The packet of this number at `at`, if all of it has landed. Every length is bounded before it is used.
     #[inline]
     pub fn validate<M: InboxMemory>(
@@ -115,7 +121,6 @@ impl Header {
         nonce: Nonce,
     ) -> Option<Self> {
         let start = at as usize / 8;
-        // The common answer to a poll, after one load.
         let first = memory.load(start + 1);
         if low32(first) != number.get() {
             return None;

@@ -14,6 +14,7 @@
 
 mod keeper;
 mod outage;
+mod peer_table;
 mod perform;
 mod poll;
 mod send;
@@ -32,6 +33,8 @@ use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
 use outage::{Hanging, Histories, Local, Outage, Refusing};
+use peer_table::PeerTable;
+use poll::Now;
 use table::{PendingList, Table};
 
 /// One channel, and what its connections share.
@@ -76,12 +79,25 @@ impl Peer {
     /// Whether this poll has to check the channel's timers, letters and end.
     #[inline]
     fn must_settle(&mut self, now: Moment) -> bool {
-        let due =
-            std::mem::take(&mut self.stirred) || now >= self.settle_at || !self.channel.is_alive();
+        let due = std::mem::take(&mut self.stirred)
+            || now >= self.settle_at
+            || self.account.rails.has_news()
+            || !self.channel.is_alive();
         if due {
             self.settle_at = now.plus(SETTLE_EVERY);
         }
         due
+    }
+
+    /// When a poll has to visit the channel, unless something arrives before.
+    #[inline]
+    fn next_visit(&self, now: Moment) -> Moment {
+        let soon = self.stirred
+            || self.posted
+            || self.channel.is_failing().is_some()
+            || self.account.rails.has_news()
+            || !self.is_content(now);
+        if soon { Moment::default() } else { self.pending.until(self.settle_at) }
     }
 
     /// Whether a new connection may begin. One that began later would not get the report of the end.
@@ -112,7 +128,7 @@ pub enum SubmitError<E> {
 
 #[derive(Debug)]
 pub struct ProgressLoop<C> {
-    peers: Vec<Peer>,
+    peers: PeerTable,
     table: Table<C>,
     patience: Patience,
     keeper: Keeper,
@@ -128,7 +144,7 @@ impl<C: Connection> ProgressLoop<C> {
     /// An endpoint with room for `slots` connections.
     pub fn new(slots: usize) -> Self {
         Self {
-            peers: Vec::new(),
+            peers: PeerTable::default(),
             table: Table::new(slots),
             patience: Patience::default(),
             keeper: Keeper::default(),
@@ -274,7 +290,13 @@ impl<C: Connection> ProgressLoop<C> {
     /// Completion queue entries that complete receives have returned since the last call: for
     /// [`Budget::release`](super::budget::Budget::release), after each poll.
     pub fn entries_freed(&mut self) -> u32 {
-        self.peers.iter_mut().map(|peer| std::mem::take(&mut peer.account.entries_freed)).sum()
+        let mut freed = 0;
+        for index in 0..self.peers.len() {
+            if self.peers[index].account.entries_freed > 0 {
+                freed += std::mem::take(&mut self.peers[index].account.entries_freed);
+            }
+        }
+        freed
     }
 
     /// Whether something may arrive on a data rail. If not, data rails need not be polled each time.
@@ -293,7 +315,9 @@ impl<C: Connection> ProgressLoop<C> {
         let patience = self.patience.poll(now);
         self.keeper.polled(now);
         for peer in 0..self.peers.len() {
-            self.send(perform, peer, now);
+            if self.peers.is_due(peer, now) {
+                self.send(perform, peer, now);
+            }
         }
         for _ in 0..self.table.acting() {
             if let Some(slot) = self.table.next_acting() {
@@ -304,20 +328,30 @@ impl<C: Connection> ProgressLoop<C> {
             self.happened(perform, event, (now, patience));
         }
         for peer in 0..self.peers.len() {
-            self.peers[peer].posted = false;
-            // Decided before packets are read: what they cause is settled in the next poll, so that their messages are
-            // reported first.
-            let settles = self.peers[peer].must_settle(now);
-            self.read(perform, peer, (now, patience));
-            let left = self.send(perform, peer, now);
-            if settles {
-                self.settle(perform, peer, left, (now, patience));
-                self.troubled |= self.peers[peer].has_troubled_rails((now, patience));
+            if self.peers.is_due(peer, now) || self.peers.has_news(peer, perform) {
+                self.visit(perform, peer, (now, patience));
             }
         }
         if self.troubled {
             self.tend_rails(perform, (now, patience));
         }
+    }
+
+    /// Reads a channel's inbox, sends what follows from that, and settles the channel if that is due.
+    #[inline]
+    fn visit<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
+        let peer = &mut self.peers[index];
+        peer.posted = false;
+        // Decided before packets are read: what they cause is settled in the next poll, so that their messages are
+        // reported first.
+        let settles = peer.must_settle(now.0);
+        self.read(perform, index, now);
+        let left = self.send(perform, index, now.0);
+        if settles {
+            self.settle(perform, index, left, now);
+            self.troubled |= self.peers[index].has_troubled_rails(now);
+        }
+        self.peers.visited(index, now.0);
     }
 
     /// Performs the actions of a connection until one is refused.

@@ -32,6 +32,12 @@ impl ShadowMemory for Words {
     }
 }
 
+impl Words {
+    fn store_cell(&mut self, acknowledged: PacketNumber) {
+        self.0[ring().words()] = acknowledged.get().into();
+    }
+}
+
 struct Memories(Vec<Words>);
 
 impl Shadows for Memories {
@@ -326,6 +332,27 @@ fn a_new_inbox_takes_what_was_unacknowledged_under_the_same_numbers() {
         assert_eq!(direction.inbox.consumed(), writes[writes.len() - 1].number);
         direction.acknowledge();
         assert_eq!(direction.shadow.unacknowledged(), 0);
+    }
+}
+
+#[test]
+fn a_watch_sees_the_next_packet_and_a_later_acknowledgement_and_nothing_else() {
+    let mut direction = Direction::new();
+    let watch = |direction: &Direction, acknowledged| {
+        Watch::new(ring(), &direction.inbox, acknowledged).has_news(&direction.landed)
+    };
+    for _ in 0..30 {
+        assert!(!watch(&direction, None));
+        assert!(direction.say(120));
+        direction.post(true);
+        assert!(watch(&direction, None));
+        direction.read();
+        direction.acknowledge();
+    }
+    for (cell, is_later) in [(BEFORE, false), (FIRST, false), (FIRST.plus(1), true)] {
+        direction.landed.store_cell(cell);
+        assert_eq!(watch(&direction, Some(FIRST)), is_later, "{cell:?}");
+        assert!(!watch(&direction, None), "everything is acknowledged");
     }
 }
 

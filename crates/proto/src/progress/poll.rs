@@ -25,8 +25,8 @@ impl<C: Connection> ProgressLoop<C> {
             Event::Wrote { channel, write, rail, well } => {
                 let Self { peers, table, .. } = self;
                 let Some(peer) = peers.get_mut(channel.0 as usize) else { return };
-                peer.stirred = true;
                 let free = peer.channel.wrote(write, rail, well, |sent| left(table, sent));
+                peer.stirred |= !well || peer.channel.is_ending();
                 if let Some(memory) = free {
                     perform.release_shadow(memory);
                 }
@@ -171,7 +171,6 @@ impl<C: Connection> ProgressLoop<C> {
         for _ in 0..PACKETS_PER_POLL {
             let channel = &self.peers[index].channel;
             let Some(arrived) = channel.next_packet(perform.inbox(memory)) else { return };
-            self.peers[index].stirred = true;
             self.consume(perform, index, memory, arrived, now);
         }
     }
@@ -198,11 +197,12 @@ impl<C: Connection> ProgressLoop<C> {
             }
         }
         let Self { peers, table, .. } = self;
-        let Peer { channel, account, .. } = &mut peers[index];
+        let Peer { channel, account, stirred, .. } = &mut peers[index];
         channel.consumed(perform.inbox(memory), &arrived, now, |sent| left(table, sent));
         if let Some(smoothed) = channel.round_trip().smoothed() {
             account.set_round_trip(smoothed);
         }
+        *stirred |= channel.must_acknowledge(now.0) || channel.is_ending();
     }
 
     #[inline]
@@ -251,6 +251,7 @@ impl<C: Connection> ProgressLoop<C> {
         now: Now,
     ) {
         let peer = &mut self.peers[index];
+        peer.stirred = true;
         match frame {
             Frame::Open(open) => {
                 if let Some(refused) = perform.open_requested(peer.id, open) {
@@ -300,11 +301,11 @@ impl<C: Connection> ProgressLoop<C> {
         if !peer.channel.is_alive() {
             return self.ended(perform, index, now);
         }
-        if !left
-            && let Some(post) = peer.channel.cell_post(perform, now.0)
-            && perform.post(peer.id, &post)
-        {
-            peer.channel.posted(&post, now.0);
+        if !left && let Some(post) = peer.channel.cell_post(perform, now.0) {
+            match perform.post(peer.id, &post) {
+                true => peer.channel.posted(&post, now.0),
+                false => peer.stirred = true,
+            }
         }
         if let Some(rail) = peer.channel.needs_inbox() {
             lend(perform, peer, rail);
@@ -321,6 +322,7 @@ impl<C: Connection> ProgressLoop<C> {
             peer.channel.letter_posted(&due, now.1);
         } else {
             peer.channel.letter_refused(&due, now.1);
+            peer.stirred = true;
         }
     }
 

@@ -57,6 +57,12 @@ impl PendingList {
         self.urgent || self.until.is_some_and(|until| until <= now)
     }
 
+    /// When a packet must leave for lazy frames, or `or` if that is earlier.
+    #[inline]
+    pub(super) fn until(&self, or: Moment) -> Moment {
+        self.until.map_or(or, |until| until.min(or))
+    }
+
     /// Whether a packet that leaves now takes the pending frames.
     #[inline]
     pub(super) fn joins(&self, now: Moment) -> bool {

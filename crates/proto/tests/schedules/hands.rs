@@ -167,6 +167,7 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     fn inbox(&mut self, id: MemoryId) -> &mut Memory {
         let live = self.wire.nodes[self.node].memories[id.0 as usize].use_ == Use::Live;
         self.wire.law(live, "an inbox was read that was retired");
+        self.me().inbox_uses += 1;
         &mut self.me().memories[id.0 as usize]
     }
 

@@ -17,6 +17,8 @@ const MESSAGE: u64 = 1000;
 /// More rounds than anything takes here.
 const ROUNDS_MAX: usize = 5000;
 const MILLISECOND: u64 = 1_000_000;
+/// How often a rank polls in a fair round.
+const POLLS_PER_ROUND: usize = 8;
 
 /// A job, and how its connections get on.
 struct Job {
@@ -149,6 +151,34 @@ fn a_nic_that_fails_at_one_of_sixteen_ranks_delays_only_what_this_one_sends_and_
             );
         }
     }
+}
+
+/// Between two checks of its timers a channel on which nothing arrives costs a poll one look into its inbox.
+#[test]
+fn a_poll_of_fifteen_idle_channels_looks_into_each_inbox_once() {
+    const ROUNDS: usize = 100;
+    let pairs: Vec<(usize, usize)> = (1..16).map(|from| (from, 0)).collect();
+    let mut job = Job::new((1, MILLISECOND), (16, 1), &pairs, 20);
+    job.finish();
+    // Until everything is acknowledged.
+    job.run(20);
+    job.round = 1000;
+    let before = job.world.wire.nodes[0].inbox_uses;
+    job.run(ROUNDS);
+    let uses = job.world.wire.nodes[0].inbox_uses - before;
+    let polls = ROUNDS * POLLS_PER_ROUND;
+    assert!((polls * 15..polls * 15 + 2 * 15).contains(&uses), "{uses} in {polls} polls");
+}
+
+/// Rounds of a microsecond, while timers are checked every 250.
+#[test]
+fn messages_do_not_wait_for_timers() {
+    let mut job = Job::new((1, 1000), (2, 1), &[(0, 1)], 400);
+    let begin = job.world.wire.now;
+    let received = |job: &Job| job.paces.iter().all(|(received, _, _)| *received == 400);
+    job.run_until(received);
+    let took = job.world.wire.now - begin;
+    assert!(took < MILLISECOND / 5, "{took} ns");
 }
 
 /// Both applications make no calls any more. While nothing is under way their keepers poll once a second.

@@ -115,6 +115,8 @@ pub(crate) struct Node<E> {
     pub(crate) peers: Vec<(usize, ChannelId)>,
     /// Control rails, by the wire's numbers.
     pub(crate) closed: [bool; 4],
+    /// How often the endpoint has borrowed an inbox.
+    pub(crate) inbox_uses: usize,
 }
 
 /// The simulated world except the endpoints.
@@ -148,6 +150,7 @@ impl<D: Data> Wire<D> {
             outcomes: Vec::new(),
             peers: Vec::new(),
             closed: [false; 4],
+            inbox_uses: 0,
         };
         Self {
             nodes: (0..setup.nodes).map(node).collect(),
