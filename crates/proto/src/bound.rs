@@ -66,6 +66,12 @@ pub const RAIL_CHECK: Duration = Duration::from_millis(100);
 pub const RAIL_HANGS: Duration = Duration::from_millis(500);
 /// The longest such time for the last rail, whose loss fails the channel.
 pub const RAIL_LAST: Duration = Duration::from_secs(8);
+
+/// The bound for a rail that may have to stay open.
+pub fn last_rail(peer_timeout: Duration) -> Duration {
+    RAIL_LAST.min(peer_timeout / 2)
+}
+
 /// Answers further apart than this do not prove that the peer is running.
 pub const RAIL_ANSWER_GAP: Duration = Duration::from_millis(250);
 /// On a lost rail: after so long without an arrival, what the peer has posted counts as lost.

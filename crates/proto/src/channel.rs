@@ -31,7 +31,7 @@ pub use ending::Ending;
 pub use epoch::OldShadow;
 pub use inbox::{Arrived, Inbox};
 pub use inquiry::PeerReport;
-pub use recovery::{DueLetter, Patience, Recovery};
+pub use recovery::{DueLetter, Now, Patience, Recovery};
 pub use round_trip::RoundTrip;
 pub use shadow::{Abandoned, NeverSent, PacketWrite, Sent, Shadow};
 pub use watch::Watch;
@@ -390,7 +390,7 @@ impl Channel {
         &mut self,
         memory: &mut M,
         arrived: &Arrived,
-        (now, patience): (Moment, Moment),
+        Now { clock: now, patience }: Now,
         left: impl FnMut(Sent),
     ) {
         let Some(inbox) = &mut self.inbox else { return };

@@ -28,13 +28,12 @@ use std::time::Duration;
 
 use super::account::Account;
 use super::bound::SETTLE_EVERY;
-use super::channel::{Cause, Channel, Parameters, Patience, PeerReport};
+use super::channel::{Cause, Channel, Now, Parameters, Patience, PeerReport};
 use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
 use outage::{Hanging, Histories, Local, Outage, Refusing};
 use peer_table::PeerTable;
-use poll::Now;
 use table::{PendingList, Table};
 
 /// One channel, and what its connections share.
@@ -325,15 +324,15 @@ impl<C: Connection> ProgressLoop<C> {
             }
         }
         while let Some(event) = perform.next_event() {
-            self.happened(perform, event, (now, patience));
+            self.happened(perform, event, Now { clock: now, patience });
         }
         for peer in 0..self.peers.len() {
             if self.peers.is_due(peer, now) || self.peers.has_news(peer, perform) {
-                self.visit(perform, peer, (now, patience));
+                self.visit(perform, peer, Now { clock: now, patience });
             }
         }
         if self.troubled {
-            self.tend_rails(perform, (now, patience));
+            self.tend_rails(perform, Now { clock: now, patience });
         }
     }
 
@@ -344,14 +343,14 @@ impl<C: Connection> ProgressLoop<C> {
         peer.posted = false;
         // Decided before packets are read: what they cause is settled in the next poll, so that their messages are
         // reported first.
-        let settles = peer.must_settle(now.0);
+        let settles = peer.must_settle(now.clock);
         self.read(perform, index, now);
-        let left = self.send(perform, index, now.0);
+        let left = self.send(perform, index, now.clock);
         if settles {
             self.settle(perform, index, left, now);
             self.troubled |= self.peers[index].has_troubled_rails(now);
         }
-        self.peers.visited(index, now.0);
+        self.peers.visited(index, now.clock);
     }
 
     /// Performs the actions of a connection until one is refused.

@@ -4,9 +4,10 @@
 //! more. An old shadow is kept until its writes have completed.
 
 use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
-use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
+use super::super::ids::{Epoch, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
+use super::recovery::Now;
 use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
 
 /// An old shadow with writes that have not completed.
@@ -84,7 +85,7 @@ impl Channel {
         memories: &mut M,
         hello: &Hello,
         shadow: MemoryId,
-        (now, patience): (Moment, Moment),
+        Now { clock: now, patience }: Now,
         left: impl FnMut(Sent),
     ) -> Option<MemoryId> {
         let unacknowledged = self.shadow.acknowledged();

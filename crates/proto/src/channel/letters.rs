@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use super::super::bound::{
-    CONTROL_HANGS, QUERY_AFTER, RAIL_ANSWER_GAP, RAIL_LAST, RAIL_QUERY, RAIL_SILENT,
-    REFUSED_FOR_GOOD,
+    CONTROL_HANGS, QUERY_AFTER, RAIL_ANSWER_GAP, RAIL_QUERY, RAIL_SILENT, REFUSED_FOR_GOOD,
+    last_rail,
 };
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
 use super::control_rails::RailNews;
+use super::recovery::Now;
 use super::{Cause, Channel, DueLetter, PeerReport, Sent, State};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
@@ -281,7 +282,7 @@ impl Channel {
     }
 
     /// Handles what every letter carries: a sign of life, and the numbers of control rails.
-    pub fn letter_arrived(&mut self, letter: &Letter, (now, patience): (Moment, Moment)) {
+    pub fn letter_arrived(&mut self, letter: &Letter, Now { clock: now, patience }: Now) {
         self.recovery.heard(patience);
         let changed = self.rails.heard(letter.rails, now);
         for rail in (0..self.parameters.rails).filter(|rail| changed >> rail & 1 != 0) {
@@ -363,7 +364,7 @@ impl Channel {
             return None;
         }
         let seen = &status.counts.seen;
-        let last = (self.parameters.peer_timeout / 2).min(RAIL_LAST);
+        let last = last_rail(self.parameters.peer_timeout);
         let bound = if survives { last.min(RAIL_SILENT) } else { last };
         let lost = self.confirmed.answered(seen, now, bound);
         // Valid for any epoch: packet numbers continue across inboxes.

@@ -39,6 +39,15 @@ impl Patience {
     }
 }
 
+/// The time of a poll by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// By the caller's clock: for pauses and delays.
+    pub clock: Moment,
+    /// By the clock of [`Patience`]: for timeouts of the peer.
+    pub patience: Moment,
+}
+
 #[derive(Debug)]
 pub struct Recovery {
     hello: HelloState,

@@ -38,6 +38,11 @@ impl Words {
     }
 }
 
+/// The same time by both clocks.
+fn both(now: Moment) -> Now {
+    Now { clock: now, patience: now }
+}
+
 struct Memories(Vec<Words>);
 
 impl Shadows for Memories {
@@ -468,7 +473,7 @@ fn a_rail_that_was_lost_and_came_back_unnoticed_costs_its_inbox() {
     ] {
         let rails = RailNumbers::new(numbers);
         let letter = Letter { key: 5, rails, body: Body::Trial(trial) };
-        channel.letter_arrived(&letter, (Moment::default(), Moment::default()));
+        channel.letter_arrived(&letter, both(Moment::default()));
         assert_eq!(lend(&mut channel), lent, "{numbers:?}");
     }
 }
@@ -488,7 +493,7 @@ fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
 fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_ended() {
     let mut channel = channel(1);
     let mut memories = Memories(vec![words(), words()]);
-    let now = (Moment::default(), Moment::default());
+    let now = both(Moment::default());
     let hello = |epoch| Hello {
         lease: lease(epoch),
         key: 9,
@@ -504,10 +509,10 @@ fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_en
     assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &frame));
     channel.seal(memories.shadow(MemoryId(0)));
     let packet = channel.next_post().unwrap();
-    channel.posted(&packet, now.0);
-    channel.acknowledgement.consumed(FIRST, 1 << 20, now.0);
-    let cell = channel.cell_post(&mut memories, now.0).unwrap();
-    channel.posted(&cell, now.0);
+    channel.posted(&packet, now.clock);
+    channel.acknowledgement.consumed(FIRST, 1 << 20, now.clock);
+    let cell = channel.cell_post(&mut memories, now.clock).unwrap();
+    channel.posted(&cell, now.clock);
     assert_eq!(channel.adopt(&mut memories, &hello(2), MemoryId(1), now, |_| {}), None);
     assert_eq!(channel.wrote(packet.write, 0, true, |_| {}), None);
     assert_eq!(channel.wrote(cell.write, 0, true, |_| {}), Some(MemoryId(0)));
@@ -556,7 +561,7 @@ fn greeted_by(rails: u8, rail: u8) -> (Channel, Memories) {
     let echo = channel.inbox().unwrap().lease().epoch;
     let lease = Lease { rail, ..lease(1) };
     let hello = Hello { lease, key: 9, consumed: BEFORE, echo, requests_echo: false };
-    let now = (Moment::default(), Moment::default());
+    let now = both(Moment::default());
     assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(0), now, |_| {}), None);
     channel.hello_arrived(&hello);
     (channel, memories)
@@ -658,7 +663,7 @@ fn a_control_rail_that_takes_the_packets_of_a_hanging_one_has_as_much_time() {
     assert_eq!(lost_with(&mut channel, 0, &[1, 101, 201, 301, 401, 501]), Some(501));
     let lease = Lease { rail: 1, ..lease(2) };
     let hello = Hello { lease, key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false };
-    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(1), (at(510), at(510)), |_| {}), None);
+    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(1), both(at(510)), |_| {}), None);
     let packet = channel.next_post().unwrap();
     assert_eq!(packet.rail, 1);
     channel.posted(&packet, at(510));

@@ -22,15 +22,15 @@ use std::time::Duration;
 use super::super::account::Account;
 use super::super::bound::{
     POLL_GAP_MAX, RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL,
-    RAIL_HANGS, RAIL_LAST, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK,
+    RAIL_HANGS, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK, last_rail,
 };
 use super::super::channel::Cause;
+use super::super::channel::Now;
 use super::super::connection::Connection;
 use super::super::frame::{Frame, RailNote, RailState};
 use super::super::ids::{Moment, Name};
 use super::super::line::Line;
 use super::super::memory::MemoryId;
-use super::poll::Now;
 use super::{Peer, Perform, ProgressLoop};
 use crate::bits::{low8, low32};
 pub(super) use regain::Histories;
@@ -219,12 +219,12 @@ impl Outage {
 impl Peer {
     /// Whether data rails need [`ProgressLoop::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
-    pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
+    pub(super) fn has_troubled_rails(&mut self, Now { clock: real, patience: now }: Now) -> bool {
         // Not while a failed write is unhandled: it counts as ended, so its rail would pass for a better one. That rail is
         // lost first.
         if now >= self.hanging.check_at && !self.account.rails.has_failures() {
             let stopped = self.channel.silence(now) >= RAIL_ANSWER_GAP;
-            let last = (self.channel.peer_timeout() / 2).min(RAIL_LAST);
+            let last = last_rail(self.channel.peer_timeout());
             // A rail that may have to stay open is given up late: its loss may fail the channel.
             let bound = if self.channel.closes_rails() { last.min(RAIL_HANGS) } else { last };
             self.hanging.check(&self.account, stopped, now, (bound, last));
@@ -320,11 +320,11 @@ impl<C: Connection> ProgressLoop<C> {
         if rail >= peer.account.loads.rails() || !peer.account.survives(rail) {
             return peer.channel.fail(cause);
         }
-        let regain = peer.histories.lost(rail, now.0);
-        peer.leave_rail(Outage::new(rail, now.1, regain));
+        let regain = peer.histories.lost(rail, now.clock);
+        peer.leave_rail(Outage::new(rail, now.patience, regain));
         self.troubled = true;
         perform.rail_lost(peer.id, rail, cause);
-        self.each_connection(index, now.0, |connection| connection.rail_left(rail));
+        self.each_connection(index, now.clock, |connection| connection.rail_left(rail));
     }
 
     /// For a new channel: our rails that are closed, or will be, count as lost from the start.
@@ -419,7 +419,7 @@ impl<C: Connection> ProgressLoop<C> {
                 at += usize::from(!returned);
             }
             self.peers[index].find_next_attempt();
-            self.report_end(index, now.0);
+            self.report_end(index, now.clock);
         }
         for local in 0..self.locals.len() {
             self.tend_local(perform, local, now);
@@ -441,7 +441,7 @@ impl<C: Connection> ProgressLoop<C> {
                 true => RAIL_REFUSES,
                 false => channel.peer_timeout(),
             };
-            let time = refusing.refused(account.rails.accepted_on(*rail), now.1);
+            let time = refusing.refused(account.rails.accepted_on(*rail), now.patience);
             account.loads.is_open(*rail) && time >= bound
         });
         if let Some(rail) = lost {
@@ -471,13 +471,13 @@ impl<C: Connection> ProgressLoop<C> {
         let none = ended && outage.expects.is_none();
         if !outage.fenced && (closed || all || none) {
             outage.fenced = true;
-            return self.fenced(index, at, now.0);
+            return self.fenced(index, at, now.clock);
         }
         if outage.moved != (seen, flying) {
             outage.moved = (seen, flying);
-            outage.still_since = now.1;
+            outage.still_since = now.patience;
         }
-        let still = now.1.since(outage.still_since);
+        let still = now.patience.since(outage.still_since);
         let lacks = !outage.fenced && outage.expects.is_some() && still >= RAIL_STILL;
         let stuck = flying > 0 && still >= RAIL_STUCK;
         outage.needs_close |= lacks || stuck;
@@ -525,16 +525,21 @@ impl<C: Connection> ProgressLoop<C> {
             self.locals[local] = Local::Stuck;
             return self.peers[index].channel.fail(Cause::DataLost { rail });
         }
-        let (since, still_since) = (now.1, now.1);
+        let (since, still_since) = (now.patience, now.patience);
         self.locals[local] = Local::Draining { since, still_since, moved: 0 };
-        self.stop_trials(local, now.0);
+        self.stop_trials(local, now.clock);
         for (other, rail) in others {
             self.rail_lost(perform, (other, rail), Cause::RailClosing { rail }, now);
             self.peers[other].channel.query_at_once();
         }
     }
 
-    fn tend_local<P: Perform<C>>(&mut self, perform: &mut P, local: usize, (_, now): Now) {
+    fn tend_local<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        local: usize,
+        Now { patience: now, .. }: Now,
+    ) {
         let Local::Draining { since, still_since, moved } = self.locals[local] else { return };
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
         let (mut counts, mut drained) = (0_u32, true);

@@ -1,7 +1,7 @@
 //! The receiving part of a poll: handles completions, letters and packets, then the channel's timers and end.
 
 use super::super::bound::PACKETS_PER_POLL;
-use super::super::channel::{Arrived, Cause, Sent};
+use super::super::channel::{Arrived, Cause, Now, Sent};
 use super::super::connection::Connection;
 use super::super::frame::Frame;
 use super::super::ids::{Moment, Name};
@@ -9,10 +9,6 @@ use super::super::letter::{About, Body, Letter};
 use super::super::memory::{MemoryId, Payload};
 use super::table::Table;
 use super::{ChannelId, Event, Outcome, Peer, Perform, ProgressLoop};
-
-/// The time by the caller's clock, for pauses and delays, and by the clock of [`Patience`](crate::channel::Patience), for
-/// timeouts of the peer.
-pub(super) type Now = (Moment, Moment);
 
 impl<C: Connection> ProgressLoop<C> {
     pub(super) fn happened<P: Perform<C>>(
@@ -32,7 +28,7 @@ impl<C: Connection> ProgressLoop<C> {
                 }
             }
             Event::Connection { slot, generation, event } => {
-                self.connection_happened(perform, Name { slot, generation }, event, now.0);
+                self.connection_happened(perform, Name { slot, generation }, event, now.clock);
             }
             Event::LetterFailed { channel, rail } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
@@ -50,14 +46,14 @@ impl<C: Connection> ProgressLoop<C> {
             }
             Event::TrialEnded { channel, rail, well } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
-                    peer.trial_ended(rail, well, now.1);
+                    peer.trial_ended(rail, well, now.patience);
                 }
             }
             Event::TrialArrived { channel, rail, round } => {
-                self.trial_arrived(channel, rail, round, now.0);
+                self.trial_arrived(channel, rail, round, now.clock);
             }
             Event::Arrived { connection, event } => match self.table.name_of(connection) {
-                Some(name) => self.connection_happened(perform, name, event, now.0),
+                Some(name) => self.connection_happened(perform, name, event, now.clock),
                 None => self.stale += 1,
             },
         }
@@ -130,7 +126,7 @@ impl<C: Connection> ProgressLoop<C> {
             Body::Query(query) => {
                 // Packets that have landed are not lost, so they are consumed before the answer.
                 self.read(perform, index, now);
-                let idle = now.0.since(self.keeper.called());
+                let idle = now.clock.since(self.keeper.called());
                 let about = query.about.and_then(|name| self.about(id, name));
                 self.peers[index].channel.query_arrived(query, about, idle);
             }
@@ -138,8 +134,8 @@ impl<C: Connection> ProgressLoop<C> {
                 let Self { peers, table, .. } = self;
                 let Peer { channel, account, hanging, .. } = &mut peers[index];
                 let survives = account.rails.survives() && account.loads.open_rails() > 1;
-                let lost =
-                    channel.status_arrived(status, survives, now.1, |sent| left(table, sent));
+                let lost = channel
+                    .status_arrived(status, survives, now.patience, |sent| left(table, sent));
                 if hanging.waits() {
                     channel.query_soon();
                 }
@@ -147,7 +143,7 @@ impl<C: Connection> ProgressLoop<C> {
                     self.rail_lost(perform, (index, rail), Cause::DataLost { rail }, now);
                 }
             }
-            Body::Trial(trial) => peer.channel.tried(trial, now.0),
+            Body::Trial(trial) => peer.channel.tried(trial, now.clock),
         }
     }
 
@@ -167,7 +163,7 @@ impl<C: Connection> ProgressLoop<C> {
             return;
         }
         let Some(memory) = channel.inbox().map(|inbox| inbox.memory()) else { return };
-        channel.read_cell(perform.inbox(memory), now.1, |sent| left(table, sent));
+        channel.read_cell(perform.inbox(memory), now.patience, |sent| left(table, sent));
         for _ in 0..PACKETS_PER_POLL {
             let channel = &self.peers[index].channel;
             let Some(arrived) = channel.next_packet(perform.inbox(memory)) else { return };
@@ -202,7 +198,7 @@ impl<C: Connection> ProgressLoop<C> {
         if let Some(smoothed) = channel.round_trip().smoothed() {
             account.set_round_trip(smoothed);
         }
-        *stirred |= channel.must_acknowledge(now.0) || channel.is_ending();
+        *stirred |= channel.must_acknowledge(now.clock) || channel.is_ending();
     }
 
     #[inline]
@@ -213,7 +209,7 @@ impl<C: Connection> ProgressLoop<C> {
         (frame, memory, payload): (&Frame, MemoryId, Payload),
         both: Now,
     ) {
-        let now = both.0;
+        let now = both.clock;
         let peer = &mut self.peers[index];
         if peer.channel.ending().has_peer_said() {
             peer.channel.fail(Cause::AfterEnd);
@@ -264,7 +260,7 @@ impl<C: Connection> ProgressLoop<C> {
                 peer.channel.ending_mut().peer_said();
                 // The peer handles no more frames, so this side ends too.
                 peer.channel.ending_mut().begin();
-                self.report_end(index, now.0);
+                self.report_end(index, now.clock);
             }
             // For a connection: handled by its flow.
             Frame::Opened(_)
@@ -301,27 +297,27 @@ impl<C: Connection> ProgressLoop<C> {
         if !peer.channel.is_alive() {
             return self.ended(perform, index, now);
         }
-        if !left && let Some(post) = peer.channel.cell_post(perform, now.0) {
+        if !left && let Some(post) = peer.channel.cell_post(perform, now.clock) {
             match perform.post(peer.id, &post) {
-                true => peer.channel.posted(&post, now.0),
+                true => peer.channel.posted(&post, now.clock),
                 false => peer.stirred = true,
             }
         }
         if let Some(rail) = peer.channel.needs_inbox() {
             lend(perform, peer, rail);
         }
-        if peer.is_fenced() && peer.channel.has_ended(now.1) {
-            return self.over(perform, index, now.0);
+        if peer.is_fenced() && peer.channel.has_ended(now.patience) {
+            return self.over(perform, index, now.clock);
         }
-        tend_control_rails(perform, peer, now.0);
+        tend_control_rails(perform, peer, now.clock);
         let waits = peer.pending.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
-        let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1) else {
+        let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.patience) else {
             return;
         };
         if perform.send(peer.id, due.rail, &due.letter) {
-            peer.channel.letter_posted(&due, now.1);
+            peer.channel.letter_posted(&due, now.patience);
         } else {
-            peer.channel.letter_refused(&due, now.1);
+            peer.channel.letter_refused(&due, now.patience);
             peer.stirred = true;
         }
     }
@@ -338,7 +334,7 @@ impl<C: Connection> ProgressLoop<C> {
             perform.send(peer.id, rail, &letter);
         }
         let id = peer.id;
-        self.report_to_connections(index, true, now.0);
+        self.report_to_connections(index, true, now.clock);
         perform.ended(id, Outcome::Failed(cause));
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::bound::RAIL_LAST;
+use proto::bound::last_rail;
 use proto::packet::Ring;
 
 use crate::random::Random;
@@ -47,7 +47,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// How late a part may be on the only rail that a channel has left.
     pub(crate) fn last_rail_bound(&self) -> Duration {
-        RAIL_LAST.min(self.peer_timeout / 2)
+        last_rail(self.peer_timeout)
     }
 
     /// A setup in which nothing fails and no node falls silent.

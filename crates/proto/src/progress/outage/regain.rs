@@ -258,7 +258,7 @@ impl<C: Connection> ProgressLoop<C> {
         if is_newer(offer.round, regain.round) {
             regain.peer = Some(*offer);
             if regain.is_trying() {
-                regain.begin(now.1);
+                regain.begin(now.patience);
             }
         } else if offer.round == regain.round && regain.is_trying() && regain.peer.is_none() {
             regain.peer = Some(*offer);
@@ -312,7 +312,7 @@ impl<C: Connection> ProgressLoop<C> {
         let regain = &mut peer.outages[at].regain;
         match &mut regain.stage {
             Stage::Resting { until } => {
-                if now.0 >= *until || regain.newer_offer().is_some() {
+                if now.clock >= *until || regain.newer_offer().is_some() {
                     self.begin_round(perform, (index, at), now);
                 }
             }
@@ -320,13 +320,13 @@ impl<C: Connection> ProgressLoop<C> {
                 if let Some(offer) = regain.peer {
                     trying.reached = trying.reached || perform.reach(id, rail, &offer.address);
                     let ready = trying.reached && !trying.posted && !regain.flies;
-                    if ready && now.1 >= trying.again_at {
+                    if ready && now.patience >= trying.again_at {
                         trying.posted = perform.try_rail(id, &offer);
                         regain.flies = trying.posted;
                     }
                 }
-                if !trying.seen && now.1.since(trying.since) >= RAIL_TRIAL {
-                    peer.rest(at, now.0);
+                if !trying.seen && now.patience.since(trying.since) >= RAIL_TRIAL {
+                    peer.rest(at, now.clock);
                     let local = self.local_of(index, rail);
                     if let Some(local @ Local::Reopened) = self.locals.get_mut(local) {
                         *local = Local::Open;
@@ -358,23 +358,23 @@ impl<C: Connection> ProgressLoop<C> {
         }
         match self.locals[local] {
             Local::Draining { .. } | Local::Closing => return,
-            Local::Stuck => return self.peers[index].rest(at, now.0),
+            Local::Stuck => return self.peers[index].rest(at, now.clock),
             Local::Closed => match perform.open_rail(crate::bits::low8(local as u64)) {
                 Some(new_keys) => return self.reopened(perform, local, new_keys, now),
-                None => return self.peers[index].rest(at, now.0),
+                None => return self.peers[index].rest(at, now.clock),
             },
             // A round with this libfabric endpoint has failed.
             Local::Open if has_failed && self.may_renew(local) => {
                 if perform.close_rail(crate::bits::low8(local as u64)) {
                     self.locals[local] = Local::Closing;
-                    self.stop_trials(local, now.0);
+                    self.stop_trials(local, now.clock);
                     return;
                 }
             }
             Local::Open | Local::Reopened => {}
         }
         let peer = &mut self.peers[index];
-        peer.outages[at].regain.begin(now.1);
+        peer.outages[at].regain.begin(now.patience);
         peer.stirred = true;
     }
 
@@ -411,7 +411,7 @@ impl<C: Connection> ProgressLoop<C> {
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
         for (index, rail) in users {
             let mut key = |region| perform.key_of(crate::bits::low8(local as u64), region);
-            self.each_connection(index, now.0, |connection| connection.rekey(rail, &mut key));
+            self.each_connection(index, now.clock, |connection| connection.rekey(rail, &mut key));
             self.peers[index].stirred = true;
         }
     }
@@ -442,7 +442,7 @@ impl<C: Connection> ProgressLoop<C> {
         let rail = outage.rail;
         let history = peer.histories.of(rail);
         history.round = outage.regain.round;
-        history.rest.returned(now.0);
+        history.rest.returned(now.clock);
         let Peer { account, channel, .. } = peer;
         let Account { rails, counts, loads, speeds, .. } = account;
         rails.returned(rail);
