@@ -164,18 +164,26 @@ fn other_processor(machine: &Machine, names: &[&str], looked: &str) -> Option<Fi
 
 /// How to make NCCL find the plugin.
 fn way_to(machine: &Machine, plugin: &Plugin) -> String {
+    let asked = plugin.asked.as_str();
+    if asked.starts_with("lib") {
+        return format!(
+            "set NCCL_NET_PLUGIN=ironrail: NCCL adds libnccl-net- and .so to a word; a file's name is taken whole, as lib….so or with a /, as {asked}.so"
+        );
+    }
     let ours = machine.copies.iter().find(|copy| copy.path.ends_with("libnccl-net-ironrail.so"));
-    let looks_like_a_file = plugin.asked.starts_with("lib");
-    match ours.and_then(|copy| copy.path.parent()) {
-        _ if looks_like_a_file => format!(
-            "set NCCL_NET_PLUGIN=ironrail: NCCL adds libnccl-net- and .so to a word; a file's name is taken whole, as lib….so or with a /, as {}.so",
-            plugin.asked
-        ),
+    let ironrail = match ours.and_then(|copy| copy.path.parent()) {
         Some(folder) => format!(
             "set NCCL_NET_PLUGIN=ironrail, and LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH; `ironrail env` prints both",
             folder.display()
         ),
         None => "set NCCL_NET_PLUGIN=ironrail, and add the folder of libnccl-net-ironrail.so to LD_LIBRARY_PATH, inside the container if there is one; `ironrail env` prints both".to_owned(),
+    };
+    match asked {
+        "" | "ironrail" => ironrail,
+        _ if asked.contains('/') => format!("name a file that is there; for Ironrail, {ironrail}"),
+        other => format!(
+            "add the folder of libnccl-net-{other}.so to LD_LIBRARY_PATH; for Ironrail, {ironrail}"
+        ),
     }
 }
 
@@ -278,4 +286,26 @@ fn wins(machine: &Machine) -> Option<Finding> {
         ));
     }
     Some(Finding::ok("plugin.wins", looked, format!("{network}, {}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_a_plugin_names_its_file_first_and_ironrail_only_as_another() {
+        let machine = Machine::default();
+        let way = |asked: &str| {
+            way_to(&machine, &Plugin { asked: asked.to_owned(), ..Plugin::default() })
+        };
+        for (asked, begins) in [
+            ("", "set NCCL_NET_PLUGIN=ironrail, and add the folder"),
+            ("ironrail", "set NCCL_NET_PLUGIN=ironrail, and add the folder"),
+            ("ofi", "add the folder of libnccl-net-ofi.so to LD_LIBRARY_PATH; for Ironrail, set"),
+            ("/opt/libx.so", "name a file that is there; for Ironrail, set"),
+            ("libnccl-net-ofi", "set NCCL_NET_PLUGIN=ironrail: NCCL adds libnccl-net- and .so"),
+        ] {
+            assert!(way(asked).starts_with(begins), "{asked}: {}", way(asked));
+        }
+    }
 }
