@@ -1,5 +1,7 @@
 //! The output of a run: events from rank 0, and the table or JSON made of them.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -202,6 +204,7 @@ impl<'a> Report<'a> {
             "args": std::env::args().collect::<Vec<_>>(),
             "benchmark": self.benchmark.name(),
             "network": self.ready,
+            "environment": settings(std::env::vars_os()),
             "config": {
                 "ranks": self.options.ranks, "threads": self.options.threads,
                 "warmup_iters": self.options.warmups_asked(), "validation": self.options.check,
@@ -219,6 +222,21 @@ impl<'a> Report<'a> {
             self.bar.suspend(|| output::line(text));
         }
     }
+}
+
+/// The variables that NCCL, plugins and libfabric read, for whoever compares runs later. Those of the group carry its token.
+fn settings(variables: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    let of_run = |name: &str| {
+        let read =
+            ["IRONRAIL_", "NCCL_", "FI_", "VFABRIC_"].iter().any(|start| name.starts_with(start));
+        read && !name.starts_with("IRONRAIL_GROUP_")
+    };
+    variables
+        .map(|(name, value)| {
+            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+        })
+        .filter(|(name, _)| of_run(name))
+        .collect()
 }
 
 const STANDARD_OUTPUT: &str = "-";
@@ -290,6 +308,21 @@ pub(crate) fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_settings_of_a_run_are_kept_without_the_token_of_its_group() {
+        let variables = [
+            ("NCCL_NET", "Ironrail"),
+            ("IRONRAIL_RAILS", "eth0"),
+            ("IRONRAIL_GROUP_TOKEN", "sesame"),
+            ("FI_TCP_IFACE", "eth0"),
+            ("HOME", "/root"),
+        ];
+        let kept = settings(variables.map(|(name, value)| (name.into(), value.into())).into_iter());
+        let names: Vec<_> = kept.keys().map(String::as_str).collect();
+        assert_eq!(names, ["FI_TCP_IFACE", "IRONRAIL_RAILS", "NCCL_NET"]);
+        assert_eq!(kept["IRONRAIL_RAILS"], "eth0");
+    }
 
     #[test]
     fn the_columns_are_those_of_nccl_tests_in_their_order_then_the_percentiles() {
