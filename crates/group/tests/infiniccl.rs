@@ -30,33 +30,71 @@ fn t_i1_send_and_receive_bring_every_element() {
     });
 }
 
+/// What rank r gives: r + 1, a mebi of times.
+fn given(group: &Group) -> Vec<f32> {
+    vec![group.rank() as f32 + 1.0; MEBI]
+}
+
+fn sum_of_all(group: &Group) -> f32 {
+    (group.size() * (group.size() + 1) / 2) as f32
+}
+
+/// Whether block s has what rank s gave.
+fn has_all(blocks: &[f32]) -> bool {
+    let has = |(s, block): (usize, &[f32])| block.iter().all(|value| *value == s as f32 + 1.0);
+    blocks.chunks(MEBI).enumerate().all(has)
+}
+
 #[test]
-fn t_i2_to_t_i6_collectives_of_a_number_per_rank() {
+fn t_i2_all_reduce_gives_every_rank_the_sum() {
     ranks(&library(), 4, |group| {
-        let (rank, size) = (group.rank(), group.size());
-        let own = vec![rank as f32 + 1.0; MEBI];
-        let sum = (size * (size + 1) / 2) as f32;
-        let mut all = own.clone();
-        group.all_reduce(&mut all, Op::Sum).unwrap();
-        assert!(all.iter().all(|value| *value == sum), "T-I2");
-        let mut root = vec![-1.0; MEBI];
-        group.reduce(&own, (rank == 0).then_some(&mut root[..]), Op::Sum, 0).unwrap();
-        assert!(root.iter().all(|value| *value == if rank == 0 { sum } else { -1.0 }), "T-I3");
-        let mut blocks = vec![0.0; size * MEBI];
-        group.all_gather(&own, &mut blocks).unwrap();
-        let right = |blocks: &[f32]| {
-            blocks.chunks(MEBI).enumerate().all(|(s, b)| b.iter().all(|v| *v == s as f32 + 1.0))
-        };
-        assert!(right(&blocks), "T-I4 all_gather");
+        let mut data = given(&group);
+        group.all_reduce(&mut data, Op::Sum).unwrap();
+        assert!(data.iter().all(|value| *value == sum_of_all(&group)));
+    });
+}
+
+#[test]
+fn t_i3_reduce_gives_the_root_the_sum_and_no_other_rank() {
+    ranks(&library(), 4, |group| {
+        let (is_root, mut output) = (group.rank() == 0, vec![-1.0; MEBI]);
+        group.reduce(&given(&group), is_root.then_some(&mut output[..]), Op::Sum, 0).unwrap();
+        let expected = if is_root { sum_of_all(&group) } else { -1.0 };
+        assert!(output.iter().all(|value| *value == expected));
+    });
+}
+
+#[test]
+fn t_i4_all_gather_and_gather_put_every_block_in_its_place() {
+    ranks(&library(), 4, |group| {
+        let mut blocks = vec![0.0; group.size() * MEBI];
+        group.all_gather(&given(&group), &mut blocks).unwrap();
+        assert!(has_all(&blocks));
         blocks.fill(0.0);
-        group.gather(&own, (rank == 3).then_some(&mut blocks[..]), 3).unwrap();
-        assert!(rank != 3 || right(&blocks), "T-I4 gather");
+        let is_root = group.rank() == 3;
+        group.gather(&given(&group), is_root.then_some(&mut blocks[..]), 3).unwrap();
+        assert!(if is_root { has_all(&blocks) } else { blocks.iter().all(|value| *value == 0.0) });
+    });
+}
+
+#[test]
+fn t_i5_scatter_gives_every_rank_its_block() {
+    ranks(&library(), 4, |group| {
+        let blocks: Vec<f32> =
+            (0..group.size()).flat_map(|s| std::iter::repeat_n(s as f32 + 1.0, MEBI)).collect();
         let mut block = vec![0.0; MEBI];
-        group.scatter((rank == 3).then_some(&blocks[..]), &mut block, 3).unwrap();
-        assert_eq!(block, own, "T-I5");
-        let input = vec![rank as f32 + 1.0; size * MEBI];
+        group.scatter((group.rank() == 3).then_some(&blocks[..]), &mut block, 3).unwrap();
+        assert_eq!(block, given(&group));
+    });
+}
+
+#[test]
+fn t_i6_reduce_scatter_gives_every_rank_its_block_of_the_sum() {
+    ranks(&library(), 4, |group| {
+        let input = vec![group.rank() as f32 + 1.0; group.size() * MEBI];
+        let mut block = vec![0.0; MEBI];
         group.reduce_scatter(&input, &mut block, Op::Sum).unwrap();
-        assert!(block.iter().all(|value| *value == sum), "T-I6");
+        assert!(block.iter().all(|value| *value == sum_of_all(&group)));
     });
 }
 
