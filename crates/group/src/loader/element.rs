@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 
-use super::halves::Half;
+use super::halves::{Half, Sum};
+use super::picks::{self, Greatest, Least};
 
 /// A type for which every bit pattern is a value, so that a buffer's bytes may be read as it.
 pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
@@ -17,9 +18,9 @@ pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Send + Sync 
 
     /// `into[i] = into[i] op terms[i]`, up to the shorter length. [`Op::Avg`] adds; [`Element::divide`] completes it.
     ///
-    /// Integers wrap. `Min` and `Max` of floating-point numbers are NaN where either is; f16 and bf16 are widened to f32, and rounded to
-    /// nearest even once per call. Complex numbers have no order: their `Min` and `Max` keep the first operand; [`DataType::supports`]
-    /// reports that.
+    /// Integers wrap. `Min` and `Max` of floating-point numbers are NaN where either is; of f16 and bf16 the negative zero is the smaller one.
+    /// Sums and products of these are made as f32, and rounded to nearest even once per call. Complex numbers have no order: their `Min` and
+    /// `Max` keep the first operand; [`DataType::supports`] reports that.
     fn reduce(op: Op, into: &mut [Self], terms: &[Self]);
 
     /// `out[i] = a[i] op b[i]` in one pass; otherwise as [`Element::reduce`].
@@ -232,27 +233,24 @@ fn apart<T: Copy>(f: impl Fn(T, T) -> T, out: &mut [T], a: &[T], b: &[T]) {
 
 /// Both forms of a reduction, from one table of the operations on two elements.
 macro_rules! reductions {
-    (by $in_place:path, $apart:path; $($op:pat => $f:expr),*) => {
+    ($($op:pat => $f:expr),*) => {
         fn reduce(op: Op, into: &mut [Self], terms: &[Self]) {
             match op {
-                $($op => $in_place($f, into, terms),)*
+                $($op => in_place($f, into, terms),)*
             }
         }
 
         fn reduce_into(op: Op, out: &mut [Self], a: &[Self], b: &[Self]) {
             match op {
-                $($op => $apart($f, out, a, b),)*
+                $($op => apart($f, out, a, b),)*
             }
         }
 
         fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]) {
             match op {
-                $($op => $in_place(|into, term| ($f)(term, into), into, terms),)*
+                $($op => in_place(|into, term| ($f)(term, into), into, terms),)*
             }
         }
-    };
-    ($($op:pat => $f:expr),*) => {
-        reductions! { by in_place, apart; $($op => $f),* }
     };
 }
 
@@ -330,12 +328,29 @@ macro_rules! halves {
                 Self::from_f32(value as f32)
             }
 
-            reductions! {
-                by Half::in_place, Half::apart;
-                Op::Sum | Op::Avg => |a: f32, b: f32| a + b,
-                Op::Prod => |a: f32, b: f32| a * b,
-                Op::Min => |a: f32, b: f32| if b < a || b.is_nan() { b } else { a },
-                Op::Max => |a: f32, b: f32| if b > a || b.is_nan() { b } else { a }
+            fn reduce(op: Op, into: &mut [Self], terms: &[Self]) {
+                const INFINITY: u16 = <$type>::INFINITY.to_bits();
+                match op {
+                    Op::Sum | Op::Avg => Half::in_place(Sum, into, terms),
+                    Op::Prod => Half::in_place(|a: f32, b: f32| a * b, into, terms),
+                    Op::Min => picks::in_place(Least, INFINITY, into, terms),
+                    Op::Max => picks::in_place(Greatest, INFINITY, into, terms),
+                }
+            }
+
+            fn reduce_into(op: Op, out: &mut [Self], a: &[Self], b: &[Self]) {
+                const INFINITY: u16 = <$type>::INFINITY.to_bits();
+                match op {
+                    Op::Sum | Op::Avg => Half::apart(Sum, out, a, b),
+                    Op::Prod => Half::apart(|a: f32, b: f32| a * b, out, a, b),
+                    Op::Min => picks::apart(Least, INFINITY, out, a, b),
+                    Op::Max => picks::apart(Greatest, INFINITY, out, a, b),
+                }
+            }
+
+            /// The order makes no difference, but for which of two NaNs is the result.
+            fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]) {
+                Self::reduce(op, into, terms);
             }
 
             #[allow(clippy::cast_precision_loss, reason = "ranks are few")]

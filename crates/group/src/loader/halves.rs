@@ -9,119 +9,162 @@ use half::{bf16, f16};
 /// A type whose elements are reduced as f32.
 pub(super) trait Half: Sized {
     /// `into[i] = f(into[i], terms[i])`, up to the shorter length.
-    fn in_place(f: impl Fn(f32, f32) -> f32, into: &mut [Self], terms: &[Self]);
+    fn in_place(f: impl Combine, into: &mut [Self], terms: &[Self]);
 
     /// `out[i] = f(a[i], b[i])`, up to the shortest length.
-    fn apart(f: impl Fn(f32, f32) -> f32, out: &mut [Self], a: &[Self], b: &[Self]);
+    fn apart(f: impl Combine, out: &mut [Self], a: &[Self], b: &[Self]);
 }
 
-/// Both forms for a function of blocks of `$len` elements, compiled for given CPU features. The last block is padded with zeros.
+/// What is made of two widened elements.
+pub(super) trait Combine: Copy {
+    fn combine(self, adder: impl Adder, a: f32, b: f32) -> f32;
+}
+
+impl<F: Fn(f32, f32) -> f32 + Copy> Combine for F {
+    #[inline(always)]
+    fn combine(self, _: impl Adder, a: f32, b: f32) -> f32 {
+        self(a, b)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Sum;
+
+impl Combine for Sum {
+    #[inline(always)]
+    fn combine(self, adder: impl Adder, a: f32, b: f32) -> f32 {
+        adder.add(a, b)
+    }
+}
+
+/// How a loop adds.
+pub(super) trait Adder: Copy {
+    fn add(self, a: f32, b: f32) -> f32;
+}
+
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl Adder for Plain {
+    #[inline(always)]
+    fn add(self, a: f32, b: f32) -> f32 {
+        a + b
+    }
+}
+
+/// Adds by `1 * a + b`, which is rounded once as `a + b` is. Zen 4 adds and converts in two of its four pipes, and does this in the other two.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Fused {
+    /// The compiler must not know it, or it would add.
+    one: f32,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Fused {
+    fn new() -> Self {
+        Self { one: std::hint::black_box(1.0) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Adder for Fused {
+    /// In a loop without the feature `fma` this would be a call.
+    #[inline(always)]
+    fn add(self, a: f32, b: f32) -> f32 {
+        a.mul_add(self.one, b)
+    }
+}
+
+/// Both forms for a function of blocks of `$len` elements, compiled for given CPU features.
 macro_rules! forms {
-    ($name:ident, $len:expr, $block:path $(, $features:literal)?) => {
-        mod $name {
+    ($name:ident, $len:expr, $block:path, $adder:expr $(, $features:literal)?) => {
+        pub(in crate::loader::halves) mod $name {
+            use super::Combine;
+
             const LEN: usize = $len;
+            /// Where blocks are written: a store across cache lines takes as long as two.
+            const ALIGN: usize = if LEN < 32 { 2 * LEN } else { 64 };
 
             $(#[target_feature(enable = $features)])?
-            pub(super) fn in_place(
-                f: impl Fn(f32, f32) -> f32,
+            pub(in crate::loader::halves) fn in_place(
+                f: impl Combine,
                 into: &mut [u16],
                 terms: &[u16],
             ) {
+                let adder = $adder;
+                let f = |a, b| f.combine(adder, a, b);
                 let len = into.len().min(terms.len());
-                let (into, into_rest) = into[..len].as_chunks_mut::<LEN>();
-                let (terms, terms_rest) = terms[..len].as_chunks::<LEN>();
-                for (into, terms) in into.iter_mut().zip(terms) {
-                    *into = $block(&f, into, terms);
+                let head = into.as_ptr().align_offset(ALIGN).min(len);
+                let (into_head, into) = into[..len].split_at_mut(head);
+                let (terms_head, terms) = terms[..len].split_at(head);
+                let (into, into_rest) = into.as_chunks_mut();
+                let (terms, terms_rest) = terms.as_chunks();
+                blocks(&f, into, terms);
+                for (into, terms) in [(into_head, terms_head), (into_rest, terms_rest)] {
+                    into.copy_from_slice(&end(&f, into, terms)[..into.len()]);
                 }
-                let last = $block(&f, &filled(into_rest), &filled(terms_rest));
-                into_rest.copy_from_slice(&last[..into_rest.len()]);
             }
 
             $(#[target_feature(enable = $features)])?
-            pub(super) fn apart(
-                f: impl Fn(f32, f32) -> f32,
+            pub(in crate::loader::halves) fn apart(
+                f: impl Combine,
                 out: &mut [u16],
                 a: &[u16],
                 b: &[u16],
             ) {
+                let adder = $adder;
+                let f = |a, b| f.combine(adder, a, b);
                 let len = out.len().min(a.len()).min(b.len());
-                let (out, out_rest) = out[..len].as_chunks_mut::<LEN>();
-                let (a, a_rest) = a[..len].as_chunks::<LEN>();
-                let (b, b_rest) = b[..len].as_chunks::<LEN>();
+                let head = out.as_ptr().align_offset(ALIGN).min(len);
+                let (out_head, out) = out[..len].split_at_mut(head);
+                let (a_head, a) = a[..len].split_at(head);
+                let (b_head, b) = b[..len].split_at(head);
+                let (out, out_rest) = out.as_chunks_mut();
+                let (a, a_rest) = a.as_chunks();
+                let (b, b_rest) = b.as_chunks();
                 for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
                     *out = $block(&f, a, b);
                 }
-                let last = $block(&f, &filled(a_rest), &filled(b_rest));
-                out_rest.copy_from_slice(&last[..out_rest.len()]);
+                for (out, a, b) in [(out_head, a_head, b_head), (out_rest, a_rest, b_rest)] {
+                    out.copy_from_slice(&end(&f, a, b)[..out.len()]);
+                }
             }
 
-            fn filled(rest: &[u16]) -> [u16; LEN] {
+            /// The one loop in place, so that the block is compiled into it.
+            $(#[target_feature(enable = $features)])?
+            fn blocks(
+                f: &impl Fn(f32, f32) -> f32,
+                into: &mut [[u16; LEN]],
+                terms: &[[u16; LEN]],
+            ) {
+                for (into, terms) in into.iter_mut().zip(terms) {
+                    *into = $block(f, into, terms);
+                }
+            }
+
+            /// Less than a block.
+            $(#[target_feature(enable = $features)])?
+            fn end(f: &impl Fn(f32, f32) -> f32, a: &[u16], b: &[u16]) -> [u16; LEN] {
+                let mut block = filled(a);
+                if !a.is_empty() {
+                    blocks(f, std::array::from_mut(&mut block), &[filled(b)]);
+                }
+                block
+            }
+
+            /// Padded with zeros.
+            fn filled(part: &[u16]) -> [u16; LEN] {
                 let mut bits = [0; LEN];
-                bits[..rest.len()].copy_from_slice(rest);
+                bits[..part.len()].copy_from_slice(part);
                 bits
             }
         }
     };
 }
 
-forms!(f16_anywhere, super::F16_LANES, super::block_f16);
-#[cfg(target_arch = "x86_64")]
-forms!(f16_avx2, super::x86::LANES_AVX2, super::x86::block_avx2, "avx2,f16c");
-#[cfg(target_arch = "x86_64")]
-forms!(f16_avx512, super::x86::LANES_AVX512, super::x86::block_avx512, "avx512f");
-
-forms!(bf16_anywhere, super::BF16_LANES, super::block_bf16);
-#[cfg(target_arch = "x86_64")]
-forms!(bf16_avx2, super::BF16_LANES, super::block_bf16, "avx2");
-#[cfg(target_arch = "x86_64")]
-forms!(bf16_avx512, super::BF16_LANES, super::block_bf16, "avx512f,avx512bw,avx512dq,avx512vl");
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::is_x86_feature_detected;
-    use std::arch::x86_64::{
-        _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm512_cvtph_ps,
-        _mm512_cvtps_ph,
-    };
-
-    /// A block of f16 by the conversions of a set of CPU features.
-    macro_rules! block {
-        ($name:ident, $lanes:expr, $widen:ident, $narrow:ident, $features:literal) => {
-            #[target_feature(enable = $features)]
-            #[inline]
-            pub(super) fn $name(
-                f: &impl Fn(f32, f32) -> f32,
-                a: &[u16; $lanes],
-                b: &[u16; $lanes],
-            ) -> [u16; $lanes] {
-                let a: [f32; $lanes] = bytemuck::cast($widen(bytemuck::cast(*a)));
-                let b: [f32; $lanes] = bytemuck::cast($widen(bytemuck::cast(*b)));
-                let mut wide = [0.0_f32; $lanes];
-                for lane in 0..$lanes {
-                    wide[lane] = f(a[lane], b[lane]);
-                }
-                bytemuck::cast($narrow::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide)))
-            }
-        };
-    }
-
-    pub(super) const LANES_AVX2: usize = 8;
-    block!(block_avx2, LANES_AVX2, _mm256_cvtph_ps, _mm256_cvtps_ph, "avx2,f16c");
-    pub(super) const LANES_AVX512: usize = 16;
-    block!(block_avx512, LANES_AVX512, _mm512_cvtph_ps, _mm512_cvtps_ph, "avx512f");
-
-    /// Whether this CPU has the features of each level.
-    pub(super) fn has_avx2() -> bool {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
-    }
-
-    pub(super) fn has_avx512() -> bool {
-        is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-    }
-}
+forms!(f16_anywhere, super::F16_LANES, super::block_f16, super::Plain);
+forms!(bf16_anywhere, super::BF16_LANES, super::block_bf16, super::Plain);
 
 /// As many as the crate `half` converts at a time.
 const F16_LANES: usize = 8;
@@ -193,40 +236,179 @@ fn rounded(value: f32) -> u32 {
     if value.is_nan() { value.to_bits() | 0x40_0000 } else { nearest(value) }
 }
 
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::is_x86_feature_detected;
+    use std::arch::x86_64::{
+        __m256, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph,
+        _mm512_castps256_ps512, _mm512_cvtne2ps_pbh, _mm512_cvtps_ph, _mm512_fpclass_ps_mask,
+        _mm512_insertf32x8, _mm512_permutexvar_epi16,
+    };
+
+    use super::{BF16_LANES, Combine, UPPER, block_bf16, rounded};
+
+    forms!(f16_avx2, super::LANES, super::block_f16, super::super::Fused::new(), "avx2,f16c,fma");
+    forms!(
+        f16_avx512,
+        super::LANES_WIDE,
+        super::block_f16_wide,
+        super::super::Fused::new(),
+        "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,fma"
+    );
+    forms!(bf16_avx2, super::BF16_LANES, super::block_bf16, super::super::Fused::new(), "avx2,fma");
+    forms!(
+        bf16_avx512,
+        super::BF16_LANES,
+        super::block_bf16,
+        super::super::Fused::new(),
+        "avx512f,avx512bw,avx512dq,avx512vl,fma"
+    );
+    forms!(
+        bf16_avx512_bf16,
+        super::LANES_BF16,
+        super::block_bf16_by_conversion,
+        super::super::Fused::new(),
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"
+    );
+
+    const LANES: usize = 8;
+
+    #[target_feature(enable = "avx2,f16c,fma")]
+    #[inline]
+    fn block_f16(f: &impl Fn(f32, f32) -> f32, a: &[u16; LANES], b: &[u16; LANES]) -> [u16; LANES] {
+        let wide = wide_f16(f, bytemuck::cast(*a), bytemuck::cast(*b));
+        bytemuck::cast(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide))
+    }
+
+    #[target_feature(enable = "avx2,f16c,fma")]
+    #[inline]
+    fn wide_f16(f: &impl Fn(f32, f32) -> f32, a: [u16; LANES], b: [u16; LANES]) -> __m256 {
+        let a: [f32; LANES] = bytemuck::cast(_mm256_cvtph_ps(bytemuck::cast(a)));
+        let b: [f32; LANES] = bytemuck::cast(_mm256_cvtph_ps(bytemuck::cast(b)));
+        let mut wide = [0.0_f32; LANES];
+        for lane in 0..LANES {
+            wide[lane] = f(a[lane], b[lane]);
+        }
+        bytemuck::cast(wide)
+    }
+
+    const LANES_WIDE: usize = 2 * LANES;
+
+    /// Widens by eight, and narrows sixteen: Zen 4 needs no move between lanes to widen eight that it loads.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,fma")]
+    #[inline]
+    fn block_f16_wide(
+        f: &impl Fn(f32, f32) -> f32,
+        a: &[u16; LANES_WIDE],
+        b: &[u16; LANES_WIDE],
+    ) -> [u16; LANES_WIDE] {
+        let (a, b): ([[u16; LANES]; 2], [[u16; LANES]; 2]) =
+            (bytemuck::cast(*a), bytemuck::cast(*b));
+        let (low, high) = (wide_f16(f, a[0], b[0]), wide_f16(f, a[1], b[1]));
+        let wide = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high);
+        bytemuck::cast(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide))
+    }
+
+    const LANES_BF16: usize = 32;
+
+    /// As [`block_bf16`], by the CPU's conversion. That makes zeros of subnormal numbers, so a block that has one is rounded without it.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+    #[inline]
+    fn block_bf16_by_conversion(
+        f: &impl Fn(f32, f32) -> f32,
+        a: &[u16; LANES_BF16],
+        b: &[u16; LANES_BF16],
+    ) -> [u16; LANES_BF16] {
+        const WORDS: usize = LANES_BF16 / 2;
+        const SUBNORMAL: i32 = 0x20;
+        /// The conversion puts all lower halves before all upper ones.
+        const IN_TURNS: [u16; LANES_BF16] = {
+            let mut order = [0; LANES_BF16];
+            let mut lane = 0_u16;
+            while (lane as usize) < LANES_BF16 {
+                order[lane as usize] = lane / 2 + lane % 2 * 16;
+                lane += 1;
+            }
+            order
+        };
+        let (a, b): ([u32; WORDS], [u32; WORDS]) = (bytemuck::cast(*a), bytemuck::cast(*b));
+        let (mut upper, mut lower) = ([0.0_f32; WORDS], [0.0_f32; WORDS]);
+        for word in 0..WORDS {
+            upper[word] = f(f32::from_bits(a[word] & UPPER), f32::from_bits(b[word] & UPPER));
+            lower[word] = f(f32::from_bits(a[word] << 16), f32::from_bits(b[word] << 16));
+        }
+        let (uppers, lowers): (__m512, __m512) = (bytemuck::cast(upper), bytemuck::cast(lower));
+        let subnormal = _mm512_fpclass_ps_mask::<SUBNORMAL>(uppers)
+            | _mm512_fpclass_ps_mask::<SUBNORMAL>(lowers);
+        if subnormal != 0 {
+            let mut words = [0_u32; WORDS];
+            for (word, out) in words.iter_mut().enumerate() {
+                *out = rounded(upper[word]) & UPPER | rounded(lower[word]) >> 16;
+            }
+            return bytemuck::cast(words);
+        }
+        let apart = bytemuck::cast(_mm512_cvtne2ps_pbh(uppers, lowers));
+        bytemuck::cast(_mm512_permutexvar_epi16(bytemuck::cast(IN_TURNS), apart))
+    }
+
+    // Whether this CPU has the features of each level.
+
+    pub(super) fn has_avx2() -> bool {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma")
+    }
+
+    pub(super) fn has_avx512() -> bool {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && has_avx2()
+    }
+
+    pub(super) fn has_avx512_bf16() -> bool {
+        is_x86_feature_detected!("avx512bf16") && has_avx512()
+    }
+}
+
+/// The best form first.
 macro_rules! halves {
-    ($($type:ty: $anywhere:ident $avx2:ident $avx512:ident),*) => {$(
+    ($($type:ty: $($has:ident => $form:ident),*; $anywhere:ident;)*) => {$(
         impl Half for $type {
-            fn in_place(f: impl Fn(f32, f32) -> f32, into: &mut [Self], terms: &[Self]) {
+            fn in_place(f: impl Combine, into: &mut [Self], terms: &[Self]) {
                 let (into, terms) = (into.reinterpret_cast_mut(), terms.reinterpret_cast());
-                #[cfg(target_arch = "x86_64")]
-                if x86::has_avx512() {
-                    // SAFETY: the CPU has what the function is compiled for.
-                    return unsafe { $avx512::in_place(f, into, terms) };
-                } else if x86::has_avx2() {
-                    // SAFETY: as above.
-                    return unsafe { $avx2::in_place(f, into, terms) };
-                }
+                $(
+                    #[cfg(target_arch = "x86_64")]
+                    if x86::$has() {
+                        // SAFETY: the CPU has what the function is compiled for.
+                        return unsafe { x86::$form::in_place(f, into, terms) };
+                    }
+                )*
                 $anywhere::in_place(f, into, terms);
             }
 
-            fn apart(f: impl Fn(f32, f32) -> f32, out: &mut [Self], a: &[Self], b: &[Self]) {
+            fn apart(f: impl Combine, out: &mut [Self], a: &[Self], b: &[Self]) {
                 let out = out.reinterpret_cast_mut();
                 let (a, b) = (a.reinterpret_cast(), b.reinterpret_cast());
-                #[cfg(target_arch = "x86_64")]
-                if x86::has_avx512() {
-                    // SAFETY: as above.
-                    return unsafe { $avx512::apart(f, out, a, b) };
-                } else if x86::has_avx2() {
-                    // SAFETY: as above.
-                    return unsafe { $avx2::apart(f, out, a, b) };
-                }
+                $(
+                    #[cfg(target_arch = "x86_64")]
+                    if x86::$has() {
+                        // SAFETY: as above.
+                        return unsafe { x86::$form::apart(f, out, a, b) };
+                    }
+                )*
                 $anywhere::apart(f, out, a, b);
             }
+
         }
     )*};
 }
 
-halves!(f16: f16_anywhere f16_avx2 f16_avx512, bf16: bf16_anywhere bf16_avx2 bf16_avx512);
+halves! {
+    f16: has_avx512 => f16_avx512, has_avx2 => f16_avx2; f16_anywhere;
+    bf16: has_avx512_bf16 => bf16_avx512_bf16, has_avx512 => bf16_avx512, has_avx2 => bf16_avx2; bf16_anywhere;
+}
 
 #[cfg(test)]
 mod tests {
@@ -265,6 +447,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_slice_that_begins_anywhere_is_reduced_whole_and_alone() {
+        for (start, count) in
+            (0..70).flat_map(|start| [0, 1, 31, 33, 300].map(|count| (start, count)))
+        {
+            let mut sums = vec![f16::from_f32(1.5); start + count + 3];
+            f16::in_place(Sum, &mut sums[start..start + count], &vec![f16::from_f32(2.0); count]);
+            let mut apart = vec![bf16::from_f32(1.5); start + count + 3];
+            let (ones, twos) = (vec![bf16::ONE; count + 1], vec![bf16::from_f32(2.0); count]);
+            bf16::apart(Sum, &mut apart[start..start + count], &ones[1..], &twos);
+            for place in 0..sums.len() {
+                let is_in = (start..start + count).contains(&place);
+                let (sum, other) = if is_in { (3.5, 3.0) } else { (1.5, 1.5) };
+                assert_eq!((sums[place].to_f32(), apart[place].to_f32()), (sum, other), "{place}");
+            }
+        }
+    }
+
     /// `apart` of a type, compiled for some CPU features.
     type Form<'a> = &'a dyn Fn(&mut [u16], &[u16], &[u16]);
 
@@ -276,64 +476,66 @@ mod tests {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
-            // Finite numbers, so that most blocks of bf16 have no NaN; each 500th value is whatever comes.
+            // Finite numbers, so that most blocks of bf16 have no NaN; a third are around the smallest; each 500th is whatever comes.
             let bits = seed.to_le_bytes();
             let bits = u16::from_le_bytes([bits[2], bits[3]]);
-            if seed.is_multiple_of(500) { bits } else { bits & 0xBBFF }
+            match seed % 500 {
+                0 => bits,
+                1..166 => bits & 0x81FF,
+                _ => bits & 0xBBFF,
+            }
         };
-        let a: Vec<u16> = (0..10_007).map(|_| random()).collect();
-        let b: Vec<u16> = (0..10_007).map(|_| random()).collect();
-        let ops: [fn(f32, f32) -> f32; 3] =
-            [|a, b| a + b, |a, b| a * b, |a, b| if b < a { b } else { a }];
-        for op in ops {
-            let made = |form: Form<'_>| {
-                let mut out = vec![0; a.len()];
-                form(&mut out, &a, &b);
-                out
-            };
-            let f16s = made(&|out, a, b| f16_anywhere::apart(op, out, a, b));
-            let bf16s = made(&|out, a, b| bf16_anywhere::apart(op, out, a, b));
-            for place in 0..a.len() {
-                let (x, y) = (f16::from_bits(a[place]).to_f32(), f16::from_bits(b[place]).to_f32());
-                let expected = f16::from_f32(op(x, y));
-                let found = f16::from_bits(f16s[place]);
-                assert!(
-                    found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan()
-                );
-                let (x, y) =
-                    (bf16::from_bits(a[place]).to_f32(), bf16::from_bits(b[place]).to_f32());
-                let expected = bf16::from_f32(op(x, y));
-                let found = bf16::from_bits(bf16s[place]);
-                assert!(
-                    found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan()
-                );
-            }
-            #[cfg(target_arch = "x86_64")]
-            {
-                let forms: [(bool, &[u16], Form<'_>); 4] = [
-                    // SAFETY: `has_avx2` says that the CPU has the features, here and below.
-                    (x86::has_avx2(), &f16s, &|out, a, b| unsafe {
-                        f16_avx2::apart(op, out, a, b)
-                    }),
-                    // SAFETY: as above.
-                    (x86::has_avx2(), &bf16s, &|out, a, b| unsafe {
-                        bf16_avx2::apart(op, out, a, b)
-                    }),
-                    // SAFETY: as above, by `has_avx512`.
-                    (x86::has_avx512(), &f16s, &|out, a, b| unsafe {
-                        f16_avx512::apart(op, out, a, b)
-                    }),
-                    // SAFETY: as above.
-                    (x86::has_avx512(), &bf16s, &|out, a, b| unsafe {
-                        bf16_avx512::apart(op, out, a, b)
-                    }),
-                ];
-                for (which, (is_here, expected, form)) in forms.into_iter().enumerate() {
-                    if is_here {
-                        assert_eq!(made(form), expected, "form {which}");
-                    }
-                }
-            }
+        let a: Vec<u16> = (0..100_007).map(|_| random()).collect();
+        let b: Vec<u16> = (0..100_007).map(|_| random()).collect();
+        same_bits(Sum, &a, &b);
+        same_bits(|a, b| a * b, &a, &b);
+        same_bits(|a, b| a / b, &a, &b);
+    }
+
+    fn same_bits(f: impl Combine, a: &[u16], b: &[u16]) {
+        let made = |form: Form<'_>| {
+            let mut out = vec![0; a.len()];
+            form(&mut out, a, b);
+            out
+        };
+        let f16s = made(&|out, a, b| f16_anywhere::apart(f, out, a, b));
+        let bf16s = made(&|out, a, b| bf16_anywhere::apart(f, out, a, b));
+        for place in 0..a.len() {
+            let (x, y) = (f16::from_bits(a[place]).to_f32(), f16::from_bits(b[place]).to_f32());
+            let expected = f16::from_f32(f.combine(Plain, x, y));
+            assert!(is_same(f16s[place], expected.to_bits(), 0x7C00));
+            let (x, y) = (bf16::from_bits(a[place]).to_f32(), bf16::from_bits(b[place]).to_f32());
+            let expected = bf16::from_f32(f.combine(Plain, x, y));
+            assert!(is_same(bf16s[place], expected.to_bits(), 0x7F80));
         }
+        #[cfg(target_arch = "x86_64")]
+        {
+            macro_rules! check {
+                ($has:ident, $form:ident, $expected:ident, $infinity:expr) => {
+                    if x86::$has() {
+                        let found = made(&|out, a, b| {
+                            // SAFETY: the CPU has the features.
+                            unsafe { x86::$form::apart(f, out, a, b) }
+                        });
+                        for (found, expected) in found.into_iter().zip(&$expected) {
+                            let name = stringify!($form);
+                            let is_same = is_same(found, *expected, $infinity);
+                            assert!(is_same, "{name}: {found:x} {expected:x}");
+                        }
+                    }
+                };
+            }
+            check!(has_avx2, f16_avx2, f16s, 0x7C00);
+            check!(has_avx512, f16_avx512, f16s, 0x7C00);
+            check!(has_avx2, bf16_avx2, bf16s, 0x7F80);
+            check!(has_avx512, bf16_avx512, bf16s, 0x7F80);
+            check!(has_avx512_bf16, bf16_avx512_bf16, bf16s, 0x7F80);
+        }
+    }
+
+    /// Which of two NaNs is handed on is left to the CPU.
+    fn is_same(a: u16, b: u16, infinity: u16) -> bool {
+        let is_nan = |bits: u16| bits & 0x7FFF > infinity;
+        a == b || is_nan(a) && is_nan(b)
     }
 }

@@ -17,6 +17,7 @@ mod library;
 mod logger;
 mod memory;
 mod net;
+mod picks;
 mod place;
 mod properties;
 pub mod raw;
