@@ -163,3 +163,31 @@ fn a_long_array_of_an_object_is_not_copied_to_be_sent_and_once_to_be_reduced() {
         group.barrier().unwrap();
     });
 }
+
+#[test]
+fn an_object_of_numbers_allocates_only_what_it_is_made_of() {
+    let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR"));
+    let library = Library::open(plugin.to_str().unwrap(), None).unwrap();
+    support::ranks(&library, 2, |group| {
+        let object = vec![1.5_f64; 1000];
+        let exchange = |times| {
+            for _ in 0..times {
+                if group.rank() == 0 {
+                    group.send_obj(&object, 1, 0).unwrap();
+                    group.recv::<u8>(&mut [0], 1, 1).unwrap();
+                } else {
+                    let (came, _) = group.recv_obj::<Vec<f64>>(0, 0).unwrap();
+                    assert_eq!(came, object);
+                    group.send(&[1_u8], 0, 1).unwrap();
+                }
+            }
+        };
+        exchange(5);
+        let before = BYTES.get();
+        exchange(20);
+        let allocated = BYTES.get() - before;
+        let made = if group.rank() == 0 { 0 } else { 20 * size_of_val(&object[..]) };
+        assert!(allocated < made + 20 * 1000, "{allocated} bytes allocated beside {made}");
+        group.barrier().unwrap();
+    });
+}

@@ -269,6 +269,24 @@ impl Matching {
         Some((wanted.outcome(found.source, &found.header).0, found.header.element))
     }
 
+    /// The oldest message that such a receive would take, with the memory it waits in, if that has its bytes.
+    pub(super) fn take(&mut self, wanted: &Wanted) -> Option<(Envelope, Vec<u8>)> {
+        let takes = |message: &Unexpected| wanted.takes(message.source, &message.header);
+        let index = self.unexpected.iter().position(takes)?;
+        let Unexpected { source, header, body } = &mut self.unexpected[index];
+        let (envelope, _) = wanted.outcome(*source, header);
+        let is_of_type = header.element == header::number(wanted.element);
+        let Body::Bytes(bytes) = body else { return None };
+        let bytes = is_of_type.then(|| std::mem::take(bytes))?;
+        self.unexpected.remove(index);
+        Some((envelope, bytes))
+    }
+
+    /// Memory of a message that was taken, for others.
+    pub(super) fn give_back(&mut self, bytes: Vec<u8>) {
+        self.spare.push(bytes);
+    }
+
     /// The operation was dropped. Returns whether its memory is free: it has ended, or is a receive without a message so far, which is
     /// removed.
     pub(super) fn abandon(&mut self, op: OpId) -> bool {
@@ -369,6 +387,28 @@ mod tests {
         matching.receive(any, wanted(None, Place::writing(&mut b)));
         assert_eq!(matching.ended(any).unwrap().unwrap().bytes, 2);
         assert_eq!(b, [8, 8, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_taken_is_the_message_that_would_be_received_and_leaves_the_others() {
+        let mut matching = Matching::default();
+        matching.short(1, header(5, 3), Place::reading(&[1_u8; 3]));
+        matching.short(1, header(6, 2), Place::reading(&[2_u8; 2]));
+        matching.short(1, header(6, 4), Place::reading(&[3_u8; 4]));
+        let spares = matching.spare.len();
+        let other_type = Wanted { element: DataType::F64, ..wanted(Some(6), Place::empty()) };
+        assert!(matching.take(&other_type).is_none(), "it is received, which says so");
+        let (envelope, bytes) = matching.take(&wanted(Some(6), Place::empty())).unwrap();
+        assert_eq!((envelope.bytes, &bytes[..]), (2, &[2_u8; 2][..]));
+        matching.give_back(bytes);
+        assert_eq!(matching.spare.len(), spares + 1);
+        let next = matching.probe(&wanted(None, Place::empty())).unwrap().0;
+        assert_eq!((next.tag, next.bytes), (5, 3));
+        matching.long(1, header(7, 9), 0);
+        assert!(
+            matching.take(&wanted(Some(7), Place::empty())).is_none(),
+            "its bytes are elsewhere"
+        );
     }
 
     #[test]

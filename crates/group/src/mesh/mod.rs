@@ -485,6 +485,15 @@ impl Mesh {
         self.matching.probe(wanted)
     }
 
+    /// The message that [`Mesh::probe`] finds, with the memory that it arrived in, if it is a short one. [`Mesh::give_back`] reuses that.
+    pub(crate) fn take(&mut self, wanted: &Wanted) -> Option<(Envelope, Vec<u8>)> {
+        self.matching.take(wanted)
+    }
+
+    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
+        self.matching.give_back(bytes);
+    }
+
     // Parts of collectives.
 
     /// Sends a part of collective `number`, through slots up to `slotted` bytes. Its memory is free after [`Mesh::flush`].

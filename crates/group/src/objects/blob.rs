@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Blob {
         let count = usize::try_from(u64::deserialize(deserializer)?).unwrap_or(usize::MAX);
         let found = taking(|inbox| {
             let (block, start) = match inbox.part(ALIGN, count)? {
-                Some(start) => (Arc::clone(&inbox.block), start),
+                Some(start) => (inbox.block(), start),
                 None => (Arc::new(inbox.long.pop_front()?.into_block()?), 0),
             };
             let blob = Self(Elements::part(block, start, count));

@@ -37,8 +37,7 @@ pub(super) struct Elements<T> {
     memory: Shared<T>,
     /// Of few, or in a block.
     count: usize,
-    /// Where they begin in a block.
-    start: usize,
+    /// Few elements. In a block, the bits of the first word are the byte at which they begin.
     words: [f64; WORDS],
 }
 
@@ -195,11 +194,11 @@ const fn name(element: DataType) -> &'static str {
 
 impl<T: Element> Elements<T> {
     fn of(memory: Arc<dyn Memory<T>>) -> Self {
-        Self { memory: Shared(Some(memory)), count: 0, start: 0, words: [0.0; WORDS] }
+        Self { memory: Shared(Some(memory)), count: 0, words: [0.0; WORDS] }
     }
 
     fn few(words: [f64; WORDS], count: usize) -> Self {
-        Self { memory: Shared(None), count, start: 0, words }
+        Self { memory: Shared(None), count, words }
     }
 
     pub(super) fn own(elements: Vec<T>) -> Self {
@@ -212,7 +211,9 @@ impl<T: Element> Elements<T> {
 
     /// `count` elements of a received object, from a byte on.
     pub(super) fn part(block: Arc<Block>, start: usize, count: usize) -> Self {
-        Self { start, count, ..Self::of(block) }
+        let mut words = [0.0; WORDS];
+        words[0] = f64::from_bits(start as u64);
+        Self { words, count, ..Self::of(block) }
     }
 
     /// A share of the memory, if it is of this kind.
@@ -241,7 +242,10 @@ impl<T: Element> Elements<T> {
     pub(super) fn as_slice(&self) -> &[T] {
         match &self.memory.0 {
             None => few::elements(&self.words, self.count),
-            Some(memory) => memory.elements(self.start, self.count),
+            Some(memory) => {
+                let start = usize::try_from(self.words[0].to_bits()).unwrap_or(usize::MAX);
+                memory.elements(start, self.count)
+            }
         }
     }
 
@@ -362,7 +366,7 @@ impl<T: Element> Elements<T> {
                 let elements = inbox.long.pop_front()?.into_elements::<T>()?;
                 return (elements.as_slice().len() == count).then_some(elements);
             };
-            Some(Self::part(Arc::clone(&inbox.block), start, count))
+            Some(Self::part(inbox.block(), start, count))
         })
     }
 }

@@ -393,7 +393,8 @@ impl Numbers {
         let bytes = walked::<O>(&self.encoded, &mut self.columns, Way::Back)
             .map_err(|error| refused::<O>(&error))?;
         let block = Arc::new(Block::copy(&self.inline)?);
-        let inbox = Inbox { block, inline: self.inline.len(), at: 0, long: self.long };
+        let (block, inline) = (Some(block), self.inline.len());
+        let inbox = Inbox { block, inline, at: 0, long: self.long };
         let (decoded, _) = dealing(inbox, || postcard::from_bytes(&bytes));
         decoded.map_err(|error| refused::<O>(&error))
     }

@@ -112,8 +112,8 @@ impl fmt::Debug for Leaving {
 /// Leaves of an object that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// The received packet. Short leaves come first in it.
-    pub(super) block: Arc<Block>,
+    /// The received packet, if it has short leaves. They come first in it.
+    pub(super) block: Option<Arc<Block>>,
     /// The number of their bytes.
     pub(super) inline: usize,
     /// How many of them were taken.
@@ -122,6 +122,11 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// What short leaves refer to.
+    pub(super) fn block(&mut self) -> Arc<Block> {
+        Arc::clone(self.block.get_or_insert_default())
+    }
+
     /// Where the next leaf's bytes are, if it is short.
     pub(super) fn part(&mut self, align: usize, bytes: usize) -> Option<Option<usize>> {
         let start = self.at.checked_next_multiple_of(align)?;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use postcard::ser_flavors::Flavor;
 use postcard_schema::Schema;
 use postcard_schema::key::Key;
 use postcard_schema::schema::owned::OwnedNamedType;
@@ -16,7 +17,7 @@ use super::parts::{Inbox, collecting, dealing};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
-use crate::mesh::{Name, OpId, Space, Wanted};
+use crate::mesh::{Envelope, Name, OpId, Space, Wanted};
 
 /// A type's fingerprint.
 pub(super) fn fingerprint<O: Schema>() -> u64 {
@@ -32,12 +33,24 @@ pub(crate) struct Schemas {
     known: HashMap<(usize, u64), String>,
     /// The number of the next packet with long leaves.
     serial: u64,
+    /// Memory of a packet that was sent, for the next one's encoding.
+    room: Vec<u8>,
 }
 
 /// The most schemas that a job keeps; for further types errors name the fingerprint only.
 const KNOWN_MAX: usize = 4096;
 
+/// The most bytes that are kept for the next encoding.
+const ROOM_MAX: usize = 64 << 10;
+
 impl Schemas {
+    fn reuse(&mut self, mut packet: Vec<u8>) {
+        if packet.capacity() <= ROOM_MAX {
+            packet.clear();
+            self.room = packet;
+        }
+    }
+
     fn learn(&mut self, peer: usize, fingerprint: u64, schema: &[u8]) {
         if !schema.is_empty() && self.known.len() < KNOWN_MAX {
             let text = String::from_utf8_lossy(schema);
@@ -73,8 +86,28 @@ pub(super) struct Outbound {
 
 type Kept = Box<dyn std::any::Any + Send>;
 
-/// The bytes that an encoding has room for before it is moved.
-const ENCODED: usize = 4 << 10;
+/// What an object is encoded into.
+struct Encoding(Vec<u8>);
+
+impl Flavor for Encoding {
+    type Output = Vec<u8>;
+
+    #[inline(always)]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
+}
 
 impl Outbound {
     pub(super) fn begin<O: Serialize + Schema>(
@@ -84,8 +117,9 @@ impl Outbound {
         route: Route,
     ) -> Result<Self, GroupError> {
         let peer = group.rank_of(to)?;
-        let room = Vec::with_capacity(ENCODED);
-        let (encoded, mut outbox) = collecting(|| postcard::to_extend(object, room));
+        let room = std::mem::take(&mut group.shared.lock().schemas.room);
+        let encode = || postcard::serialize_with_flavor(object, Encoding(room));
+        let (encoded, mut outbox) = collecting(encode);
         let body =
             encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
         let note = fingerprint::<O>();
@@ -99,7 +133,13 @@ impl Outbound {
         let bytes = packet::seal(&mut outbox, body, &schema, serial);
         let name = Name { scope: group.scope, tag: route.tag, space: route.space, note };
         let op = state.mesh.send(peer, name, DataType::U8, Place::reading(&bytes))?;
-        outbound.flights.push_back((op, Box::new(bytes)));
+        match state.mesh.ended(op) {
+            Some(ended) => {
+                ended?;
+                state.schemas.reuse(bytes);
+            }
+            None => outbound.flights.push_back((op, Box::new(bytes))),
+        }
         let name = Name { space: Space::leaves(serial), note: 0, ..name };
         for leaf in outbox.long {
             let op = state.mesh.send(peer, name, leaf.element, leaf.place)?;
@@ -174,7 +214,7 @@ enum Stage<O> {
     /// Its type is the wanted one.
     Opened {
         packet: Packet,
-        bytes: Block,
+        bytes: Bytes,
         from: From,
     },
     /// Its long leaves are being received.
@@ -182,7 +222,7 @@ enum Stage<O> {
         ops: VecDeque<(OpId, usize)>,
         landings: VecDeque<Landing>,
         packet: Packet,
-        bytes: Block,
+        bytes: Bytes,
         from: From,
     },
     Done(O, Origin),
@@ -190,11 +230,34 @@ enum Stage<O> {
     Over,
 }
 
+/// A received packet.
+#[derive(Debug)]
+enum Bytes {
+    /// Without short leaves, so it is decoded in the memory that it arrived in, which other messages use after it.
+    Lent(Vec<u8>),
+    Own(Block),
+}
+
+impl Bytes {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Own(block) => block.bytes(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct From {
     peer: usize,
     tag: u32,
     fingerprint: u64,
+}
+
+impl From {
+    fn of(envelope: &Envelope) -> Self {
+        Self { peer: envelope.source, tag: envelope.tag, fingerprint: envelope.note }
+    }
 }
 
 impl<O: DeserializeOwned + Schema> Inbound<O> {
@@ -275,7 +338,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                     let (bytes, from) = (std::mem::take(bytes), *from);
                     self.stage = Stage::Over;
                     ended?;
-                    self.stage = self.open(state, bytes, from)?;
+                    self.stage = self.open(state, Bytes::Own(bytes), from)?;
                 }
                 Stage::Opened { .. } if found_is_enough => return Ok(true),
                 Stage::Opened { .. } => self.expect_leaves(state)?,
@@ -291,7 +354,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                     if let Stage::Leaves { landings, packet, bytes, .. } =
                         std::mem::replace(&mut self.stage, Stage::Over)
                     {
-                        self.stage = self.build(&packet, bytes, landings, from)?;
+                        self.stage = self.build(state, &packet, bytes, landings, from)?;
                     }
                 }
             }
@@ -305,6 +368,11 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     }
 
     fn has_arrived(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        if let Some((envelope, bytes)) = state.mesh.take(&self.wanted(Place::empty())) {
+            self.stage = Stage::Over;
+            self.stage = self.open(state, Bytes::Lent(bytes), From::of(&envelope))?;
+            return Ok(true);
+        }
         let Some((envelope, _)) = state.mesh.probe(&self.wanted(Place::empty())) else {
             if let Some(peer) = self.source {
                 state.mesh.reach(peer)?;
@@ -319,18 +387,25 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             tag: Some(envelope.tag),
             ..self.wanted(bytes.place())
         })?;
-        let from = From { peer: envelope.source, tag: envelope.tag, fingerprint: envelope.note };
-        self.stage = Stage::Packet { op, bytes, from };
+        self.stage = Stage::Packet { op, bytes, from: From::of(&envelope) };
         Ok(true)
     }
 
-    fn open(&self, state: &mut State, bytes: Block, from: From) -> Result<Stage<O>, GroupError> {
+    fn open(&self, state: &mut State, bytes: Bytes, from: From) -> Result<Stage<O>, GroupError> {
         let Some(packet) = packet::open(bytes.bytes(), self.limit) else {
             return Err(self.broken(from, "no object"));
         };
         let schema = &bytes.bytes()[packet.schema.clone()];
         state.schemas.learn(from.peer, from.fingerprint, schema);
         if from.fingerprint == fingerprint::<O>() {
+            let bytes = match bytes {
+                Bytes::Lent(lent) if packet.inline > 0 => {
+                    let own = Block::copy(&lent)?;
+                    state.mesh.give_back(lent);
+                    Bytes::Own(own)
+                }
+                bytes => bytes,
+            };
             return Ok(Stage::Opened { packet, bytes, from });
         }
         if !packet.long.is_empty() {
@@ -372,19 +447,27 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
 
     fn build(
         &self,
+        state: &mut State,
         packet: &Packet,
-        bytes: Block,
+        bytes: Bytes,
         long: VecDeque<Landing>,
         from: From,
     ) -> Result<Stage<O>, GroupError> {
         let broken = || self.broken(from, "an object that its type does not fit");
-        let block = Arc::new(bytes);
-        let inbox = Inbox { block: Arc::clone(&block), inline: packet.inline, at: 0, long };
-        let body = &block.bytes()[packet.body.clone()];
+        let (block, lent) = match bytes {
+            Bytes::Own(block) => (Some(Arc::new(block)), Vec::new()),
+            Bytes::Lent(lent) => (None, lent),
+        };
+        let inbox = Inbox { block: block.clone(), inline: packet.inline, at: 0, long };
+        let body = block.as_ref().map_or(&lent[..], |block| block.bytes());
+        let body = &body[packet.body.clone()];
         let (decoded, whole) = dealing(inbox, || postcard::take_from_bytes::<O>(body));
         let (object, rest) = decoded.map_err(|_| broken())?;
         if !whole || !rest.is_empty() {
             return Err(broken());
+        }
+        if block.is_none() {
+            state.mesh.give_back(lent);
         }
         let source = self.group.rank_in_group(from.peer);
         Ok(Stage::Done(object, Origin { source, tag: from.tag }))
@@ -446,7 +529,7 @@ mod tests {
             };
             let (body, inline) = (bytes(40), bytes(30));
             let long = VecDeque::from([Landing::new(DataType::F64, 4000).unwrap()]);
-            let block = Arc::new(Block::copy(&inline).unwrap());
+            let block = Some(Arc::new(Block::copy(&inline).unwrap()));
             let inbox = Inbox { block, inline: inline.len(), at: 0, long };
             let (ended, _) = dealing(inbox, || postcard::take_from_bytes::<Anything>(&body));
             decoded += usize::from(ended.is_ok());
