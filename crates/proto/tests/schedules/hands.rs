@@ -258,7 +258,8 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
             return true;
         };
         let (node, channel) = (self.node, Some((channel, rail)));
-        self.wire.mail.push(Mail { node, channel, link, content, held_until });
+        let since = self.wire.now;
+        self.wire.mail.push(Mail { node, channel, link, content, since, held_until });
         true
     }
 

@@ -127,7 +127,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 31] = [
+const MENDED: [(Schedule, u64, &str); 32] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -175,6 +175,11 @@ const MENDED: [(Schedule, u64, &str); 31] = [
     ),
     (ranks::run, 100_271_831, "an end waited for the END of one that had lost all control rails"),
     (ranks::run, 100_051_629, "an end that was closing did not return a rail, and lost it again"),
+    (
+        ranks::run,
+        600_103_843,
+        "letters under way for the peer timeout did not explain a silent peer",
+    ),
 ];
 
 #[test]

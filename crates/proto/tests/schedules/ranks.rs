@@ -417,7 +417,8 @@ impl World {
             let held_until = self.wire.holds(Fault::LateLetter);
             if !self.wire.loses(Fault::LostLetter) {
                 let content = Content::Bytes { to, bytes: hello.bytes };
-                self.wire.mail.push(Mail { node, channel: None, link, content, held_until });
+                let since = self.wire.now;
+                self.wire.mail.push(Mail { node, channel: None, link, content, since, held_until });
             }
         }
         while let Some(bytes) = self.wire.nodes[node].inbound.pop_front() {

@@ -1,6 +1,6 @@
 //! The simulated provider, wire and memory: refused posts; late, torn or lost writes; rails that die.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use proto::channel::Post;
 use proto::letter::{Body, Letter, RailNumbers, Status};
@@ -93,6 +93,7 @@ pub(crate) struct Mail {
     pub(crate) channel: Option<(ChannelId, u8)>,
     pub(crate) link: u8,
     pub(crate) content: Content,
+    pub(crate) since: u64,
     pub(crate) held_until: u64,
 }
 
@@ -128,6 +129,8 @@ pub(crate) struct Wire<D: Data> {
     pub(crate) data: D,
     pub(crate) writes: Vec<Write>,
     pub(crate) mail: Vec<Mail>,
+    /// By sending and receiving node: how long the slowest letter was under way, in nanoseconds.
+    pub(crate) slowest_mail: BTreeMap<(usize, usize), u64>,
     pub(crate) dead: [bool; 4],
     /// Whether one ever was.
     pub(crate) died: bool,
@@ -160,6 +163,7 @@ impl<D: Data> Wire<D> {
             data,
             writes: Vec::new(),
             mail: Vec::new(),
+            slowest_mail: BTreeMap::new(),
             dead: [false; 4],
             died: false,
             control: ControlRails::default(),
@@ -348,6 +352,8 @@ impl<D: Data> Wire<D> {
             Content::Letter { to, .. } => to.0,
             Content::Bytes { to, .. } => to,
         };
+        let slowest = self.slowest_mail.entry((mail.node, node)).or_default();
+        *slowest = (*slowest).max(self.now - mail.since);
         if self.nodes[node].closed[link] {
             return;
         }
