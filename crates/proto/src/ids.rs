@@ -94,6 +94,12 @@ impl PacketNumber {
     pub const fn distance(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
+
+    /// Whether this one is later, across the wrap.
+    #[inline]
+    pub const fn is_after(self, other: Self) -> bool {
+        self.distance(other).cast_signed() > 0
+    }
 }
 
 /// The number of an inbox among those that one end of a channel has lent. The first is 1.

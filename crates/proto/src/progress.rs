@@ -101,8 +101,7 @@ impl Peer {
 
     /// Whether a new connection may begin. One that began later would not get the report of the end.
     fn takes_more(&self) -> bool {
-        let ending = self.channel.ending();
-        self.channel.is_alive() && !ending.is_begun() && !ending.has_peer_said()
+        self.channel.is_alive() && !self.channel.is_ending()
     }
 
     /// Queues a REFUSED. A peer has at most one unanswered OPEN per slot, so more are a violation.

@@ -10,7 +10,7 @@ use super::super::bound::{
     last_rail,
 };
 use super::super::counts::{Counts, PeerCounts};
-use super::super::ids::{Epoch, Moment, Name, PacketNumber};
+use super::super::ids::{Epoch, Moment, Name};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
 use super::control_rails::RailNews;
 use super::recovery::Now;
@@ -293,9 +293,8 @@ impl Channel {
     /// The next TRIAL of a lost control rail, or the answer to one. Each is returned once.
     #[inline]
     pub fn next_trial(&mut self, now: Moment) -> Option<(u8, Letter)> {
-        let ends = self.ending.is_begun() || self.ending.has_peer_said();
         if self.rails.is_whole()
-            || ends
+            || self.is_ending()
             || self.state != State::Alive
             || self.shadow.target().is_none()
         {
@@ -336,7 +335,7 @@ impl Channel {
     pub fn query_arrived(&mut self, query: &Query, about: Option<About>, idle: Duration) {
         self.inquiry.answer_later(about, idle);
         let Some(inbox) = &self.inbox else { return };
-        let behind = query.completed.distance(self.consumed_last()).cast_signed() > 0;
+        let behind = query.completed.is_after(self.consumed_last());
         if query.epoch < inbox.lease().epoch {
             self.recovery.say_hello_again();
         } else if query.lost && behind {
@@ -376,7 +375,7 @@ impl Channel {
         }
         self.inquiry.answer_arrived(status, now);
         let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);
-        let unconsumed = is_after(status.asked, status.consumed);
+        let unconsumed = status.asked.is_after(status.consumed);
         if current && unconsumed && status.consumed == self.shadow.acknowledged() {
             self.recovery.left_unconsumed();
             if self.recovery.takes_for_lost() {
@@ -409,8 +408,4 @@ impl Channel {
             self.recovery.query_within(RAIL_QUERY);
         }
     }
-}
-
-fn is_after(one: PacketNumber, other: PacketNumber) -> bool {
-    one.distance(other).cast_signed() > 0
 }

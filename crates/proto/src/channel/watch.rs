@@ -34,7 +34,7 @@ impl Watch {
         Header::may_be_at(memory, self.at, self.next)
             || self.acknowledged.is_some_and(|last| {
                 let cell = PacketNumber::new(low32(memory.load(self.ring.words())));
-                cell.distance(last).cast_signed() > 0
+                cell.is_after(last)
             })
     }
 }
