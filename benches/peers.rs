@@ -17,6 +17,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use support::net::{self, Comm, Memory, Net, Request};
+use support::traffic;
 
 const BYTES: usize = 8;
 /// Tests of one sample, and samples: their median counts.
@@ -61,7 +62,7 @@ fn drive(file: &Path, peers: usize) {
     let others: Vec<Net> = (0..peers).map(|_| Net::open(file)).collect();
     let [out, into] = [Memory::new(4096), Memory::new(4096)];
     let (sends, receives): (Vec<Comm>, Vec<Comm>) =
-        others.iter().map(|other| connection(&hub, other, &out, &into)).unzip();
+        others.iter().map(|other| traffic::connection(other, &hub, &out, &into)).unzip();
 
     let mut each = Vec::new();
     for _ in 0..ROUNDS {
@@ -84,22 +85,6 @@ fn drive(file: &Path, peers: usize) {
 fn median(mut samples: Vec<Duration>) -> Duration {
     samples.sort();
     samples[samples.len() / 2]
-}
-
-/// A connection from an endpoint of `other` to the hub's.
-fn connection(hub: &Net, other: &Net, out: &Memory, into: &Memory) -> (Comm, Comm) {
-    let (listener, mut handle) = hub.listen();
-    let (mut send, mut receive) = (None, None);
-    while send.is_none() || receive.is_none() {
-        if send.is_none() {
-            send = other.connect(&mut handle, out);
-        }
-        if receive.is_none() {
-            receive = hub.accept(&listener, into);
-        }
-    }
-    hub.close_listen(listener);
-    (send.expect("connected"), receive.expect("accepted"))
 }
 
 fn receive(hub: &Net, comm: &Comm) -> Request {

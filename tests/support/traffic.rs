@@ -94,20 +94,25 @@ impl<'net> End<'net> {
     }
 }
 
-/// A process's connection to itself.
-pub(crate) fn to_itself<'net>(net: &'net Net, out: &Memory, into: &Memory) -> [End<'net>; 2] {
-    let (listener, mut handle) = net.listen();
+/// A connection between two endpoints of this process: its send comm and its receive comm.
+pub(crate) fn connection(from: &Net, to: &Net, out: &Memory, into: &Memory) -> (Comm, Comm) {
+    let (listener, mut handle) = to.listen();
     let (mut send, mut receive) = (None, None);
     while send.is_none() || receive.is_none() {
         if send.is_none() {
-            send = net.connect(&mut handle, out);
+            send = from.connect(&mut handle, out);
         }
         if receive.is_none() {
-            receive = net.accept(&listener, into);
+            receive = to.accept(&listener, into);
         }
     }
-    net.close_listen(listener);
-    let (send, receive) = (send.expect("connected"), receive.expect("accepted"));
+    to.close_listen(listener);
+    (send.expect("connected"), receive.expect("accepted"))
+}
+
+/// A process's connection to itself.
+pub(crate) fn to_itself<'net>(net: &'net Net, out: &Memory, into: &Memory) -> [End<'net>; 2] {
+    let (send, receive) = connection(net, net, out, into);
     [End::sending(net, send), End::receiving(net, receive)]
 }
 

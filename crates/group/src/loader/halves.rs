@@ -400,7 +400,6 @@ macro_rules! halves {
                 )*
                 $anywhere::apart(f, out, a, b);
             }
-
         }
     )*};
 }
