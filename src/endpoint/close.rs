@@ -125,14 +125,10 @@ impl Endpoint {
         self.report()
     }
 
-    /// Whether all channels are over or have failed, and nothing is in flight.
+    /// Whether no channel need be waited for, and nothing is in flight.
     fn has_ended(&self) -> bool {
-        let over = |channel: ChannelId| {
-            let channel = self.core.channel(channel);
-            channel.is_none_or(|channel| channel.is_over() || channel.failure().is_some())
-        };
         let mut channels = (0..).map(ChannelId).zip(&self.executor.channels);
-        channels.all(|(channel, _)| over(channel))
+        channels.all(|(channel, _)| self.core.may_be_left(channel))
             && self.executor.nics.iter().all(|port| port.in_flight() == 0)
     }
 

@@ -28,6 +28,9 @@ pub const HELLO_AGAIN_MAX: Duration = Duration::from_secs(1);
 /// A side that waits for a silent peer sends QUERY after this time: initial value and maximum.
 pub const QUERY_AFTER: Duration = Duration::from_millis(20);
 pub const QUERY_AFTER_MAX: Duration = Duration::from_secs(1);
+/// An endpoint closes. Both ENDs have left, and the peer answers no QUERY for so long: it is gone, and its acknowledgement
+/// of our END is lost. A living peer answers within `KEEPER_PENDING`.
+pub const END_UNANSWERED: Duration = Duration::from_millis(150);
 /// Each new inbox lengthens the first wait before QUERY. After so long without a new inbox that back-off is reset.
 pub const SWITCHES_RESET_AFTER: Duration = Duration::from_secs(10);
 /// A packet counts as lost when so many STATUS in a row leave it unconsumed although its write has completed.
@@ -104,6 +107,10 @@ const _: () = {
         "a writer of a pad and a packet waits past this many"
     );
     assert!(ACKNOWLEDGE_AFTER.as_millis() < QUERY_AFTER.as_millis(), "the cell spares a QUERY");
+    assert!(
+        END_UNANSWERED.as_millis() > 7 * QUERY_AFTER.as_millis(),
+        "three QUERYs, each after twice the wait"
+    );
     assert!(KEEPER_WAITS.as_millis() < POLL_GAP_MAX.as_millis(), "else a wait goes uncounted");
     assert!(CONTROL_RAILS_MAX * 4 <= u16::BITS as usize, "each has a number of 4 bits in letters");
 };

@@ -38,7 +38,7 @@ pub use watch::Watch;
 
 use self::control_rails::ControlRails;
 use self::inquiry::Inquiry;
-use super::bound::{CONTROL_RAILS_MAX, SHADOWS_MAX};
+use super::bound::{CONTROL_RAILS_MAX, END_UNANSWERED, SHADOWS_MAX};
 use super::counts::PeerCounts;
 use super::frame::Malformed;
 use super::ids::{Epoch, Moment, PacketNumber};
@@ -465,9 +465,20 @@ impl Channel {
         self.is_settled() || (self.ending.is_begun() && silent)
     }
 
+    /// Whether an endpoint that closes need not wait for the channel any more: it has ended or failed, or both ENDs have
+    /// left, and a silent peer does not acknowledge ours. It may have read that and closed, which loses what it sent last.
+    pub fn may_be_left(&self, patience: Moment) -> bool {
+        let has_left = self.ending.has_peer_said() && self.ending.is_in(self.shadow.completed());
+        match self.state {
+            State::Failed(_) | State::Over => true,
+            State::Failing(_) => false,
+            State::Alive => has_left && self.recovery.silence(patience) >= END_UNANSWERED,
+        }
+    }
+
     /// Whether the peer has consumed all packets up to our END, and our acknowledgement of its own has left.
     pub fn is_settled(&self) -> bool {
-        self.ending.is_heard(self.shadow.acknowledged()) && self.acknowledgement.is_settled()
+        self.ending.is_in(self.shadow.acknowledged()) && self.acknowledgement.is_settled()
     }
 
     /// Ends the channel. Returns its inbox and the inbox's rail: a late write of the peer may still reach it.

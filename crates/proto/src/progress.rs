@@ -273,6 +273,11 @@ impl<C: Connection> ProgressLoop<C> {
         self.channel(id).map_or(Duration::ZERO, |channel| channel.silence(now))
     }
 
+    /// Whether an endpoint that closes need not wait for a channel any more: see [`Channel::may_be_left`].
+    pub fn may_be_left(&self, id: ChannelId) -> bool {
+        self.channel(id).is_none_or(|channel| channel.may_be_left(self.patience.now()))
+    }
+
     /// The peer's last answer about its progress, if it is not older than `ago`, counted in the same way.
     pub fn peer_report(&self, id: ChannelId, ago: Duration) -> Option<PeerReport> {
         let now = self.patience.now();

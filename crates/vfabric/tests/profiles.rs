@@ -288,6 +288,20 @@ fn tcp_loses_what_has_not_left_when_its_endpoint_closes() {
 }
 
 #[test]
+fn tcp_delivers_what_has_left_when_its_endpoint_closes() {
+    pair("profile=tcp", |pair| {
+        pair.posted(|| pair.a.write(pair.from, pair.there));
+        pair.a.poll().done();
+        pair.a.idle(1);
+        assert_eq!(pair.a.close_endpoint(), 0);
+        assert!(!pair.arrived(4096), "the target has not polled");
+        pair.b.idle(1);
+        assert!(pair.arrived(4096));
+        assert_eq!(pair.rig.number("counter.abandoned"), 0);
+    });
+}
+
+#[test]
 fn the_adversary_gives_arrivals_misleading_contexts() {
     pair("profile=adversary", |pair| {
         let waiting = context();

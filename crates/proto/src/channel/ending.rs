@@ -67,10 +67,10 @@ impl Ending {
         self.gone
     }
 
-    /// Whether our END is acknowledged.
-    pub fn is_heard(&self, acknowledged: PacketNumber) -> bool {
+    /// Whether our END is in a packet up to `last`.
+    pub fn is_in(&self, last: PacketNumber) -> bool {
         match self.ours {
-            Ours::Said(packet) => acknowledged.distance(packet).cast_signed() >= 0,
+            Ours::Said(packet) => last.distance(packet).cast_signed() >= 0,
             Ours::Open | Ours::Pending => false,
         }
     }

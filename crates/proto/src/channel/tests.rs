@@ -393,14 +393,14 @@ fn a_cell_is_due_past_half_of_the_ring_or_of_the_packets_or_after_a_while() {
 #[test]
 fn end_is_heard_when_its_packet_is_acknowledged() {
     let mut ending = Ending::default();
-    assert!(!ending.is_heard(FIRST));
+    assert!(!ending.is_in(FIRST));
     ending.begin();
     assert!(ending.is_pending() && ending.is_begun() && !ending.is_said());
     ending.said(FIRST.plus(1));
     ending.begin();
     assert!(ending.is_said() && !ending.is_pending());
-    assert!(!ending.is_heard(FIRST));
-    assert!(ending.is_heard(FIRST.plus(1)) && ending.is_heard(FIRST.plus(60)));
+    assert!(!ending.is_in(FIRST));
+    assert!(ending.is_in(FIRST.plus(1)) && ending.is_in(FIRST.plus(60)));
 }
 
 fn channel(rails: u8) -> Channel {
@@ -632,12 +632,13 @@ fn letters_stay_on_the_rail_by_which_a_status_came_also_where_it_acknowledges_pa
     assert_eq!(query_at(&mut channel, 300), 1);
 }
 
-/// Writes a packet that never completes.
-fn write_packet(channel: &mut Channel, memories: &mut Memories) {
+/// Posts a packet with END.
+fn write_packet(channel: &mut Channel, memories: &mut Memories) -> Post {
     assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
     channel.seal(memories.shadow(MemoryId(0)));
     let packet = channel.next_post().unwrap();
     channel.posted(&packet, at(0));
+    packet
 }
 
 /// The first of these answers with which a control rail is lost.
@@ -756,4 +757,32 @@ fn an_end_whose_end_was_not_heard_says_that_it_is_gone() {
         assert_eq!(channel.is_failing(), failure);
         assert_eq!(channel.has_ended(at(1)), said);
     }
+}
+
+/// The peer's last acknowledgement may be lost when its endpoint closes. Until our END has left, though, the peer may still
+/// read it.
+#[test]
+fn an_end_that_has_left_is_waited_for_briefly_once_the_peer_has_said_its_own() {
+    let (mut channel, mut memories) = greeted(1);
+    let at = |time: Duration| Moment::default().plus(time);
+    channel.ending_mut().begin();
+    let packet = write_packet(&mut channel, &mut memories);
+    channel.ending_mut().said(FIRST);
+    let timeout = channel.peer_timeout();
+    channel.ending_mut().peer_said();
+    assert!(!channel.may_be_left(at(timeout)), "END has not completed");
+    channel.wrote(packet.write, 0, true, |_| {});
+    assert!(!channel.may_be_left(at(END_UNANSWERED - Duration::from_millis(1))));
+    assert!(channel.may_be_left(at(END_UNANSWERED)));
+    assert!(
+        !channel.has_ended(at(END_UNANSWERED)),
+        "nothing is given up while the endpoint stays open"
+    );
+
+    let (mut channel, mut memories) = greeted(1);
+    channel.ending_mut().begin();
+    let packet = write_packet(&mut channel, &mut memories);
+    channel.ending_mut().said(FIRST);
+    channel.wrote(packet.write, 0, true, |_| {});
+    assert!(!channel.may_be_left(at(timeout)), "the peer may have more to say");
 }

@@ -37,6 +37,8 @@ pub(crate) struct Operation {
     pub(super) reported: bool,
     /// The user has read that completion.
     pub(super) was_read: bool,
+    /// Its bytes have left the initiator.
+    pub(super) departed: bool,
     pub(super) fails_late: bool,
     /// It completes with success, and its bytes never land.
     pub(super) vanishes: bool,
@@ -208,6 +210,7 @@ impl Engine {
     /// The NIC takes the bytes and sends them.
     pub(super) fn depart(&mut self, id: u64) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
+        operation.departed = true;
         let len = memory::bits(operation.local.len);
         if operation.kind != Kind::Read && matches!(operation.source, Source::Memory) {
             let mut bytes = vec![0; len];
@@ -370,12 +373,15 @@ impl Engine {
         }
     }
 
-    /// Drops what a closed endpoint had in flight, without a completion.
+    /// Drops what a closed endpoint had in flight, without a completion. With Progress::Software, what has left lies in sockets, and
+    /// arrives.
     pub(super) fn abandon_operations_of(&mut self, endpoint: u64) {
+        let in_sockets = self.settings.profile.progress == Progress::Software;
         let ids: Vec<u64> = self
             .operations
             .iter()
             .filter(|(_, operation)| operation.initiator == endpoint)
+            .filter(|(_, operation)| !(in_sockets && operation.departed))
             .map(|(id, _)| *id)
             .collect();
         for id in ids {

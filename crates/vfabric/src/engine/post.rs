@@ -207,6 +207,7 @@ impl Engine {
             delivery: ask.flags & sys::FI_DELIVERY_COMPLETE != 0,
             reported: false,
             was_read: false,
+            departed: false,
             fails_late: false,
             vanishes: false,
             fate: Fate::default(),
