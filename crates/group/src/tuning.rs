@@ -157,7 +157,7 @@ const MESH_RANKS_MAX: usize = 16;
 /// by the steps and bytes of each algorithm.
 const BUILT_IN: [Row; 12] = [
     Row { ranks: 2, bytes: 512 << 10, algorithm: Algorithm::Doubling },
-    Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Ring },
+    Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Mesh },
     Row { ranks: 3, bytes: 16 << 10, algorithm: Algorithm::OnePhase },
     Row { ranks: 3, bytes: usize::MAX, algorithm: Algorithm::Mesh },
     Row { ranks: 4, bytes: 256 << 10, algorithm: Algorithm::Doubling },

@@ -317,6 +317,40 @@ fn t_m8_counts_that_cannot_be_dealt_evenly_are_right_in_place_and_out_of_place()
     });
 }
 
+/// Longer than several of the pieces in which each collective goes, by odd bytes.
+#[test]
+fn long_collectives_of_two_to_five_ranks_put_every_piece_in_its_place() {
+    const COUNT: usize = 450_001;
+    for size in 2..=5 {
+        ranks(&library(), size, move |group| {
+            let (rank, root) = (group.rank(), size - 1);
+            let value = |rank: usize, i: usize| (i % 997 + rank) as f32;
+            let sum = |i: usize| (i % 997 * size + size * (size - 1) / 2) as f32;
+            let own: Vec<f32> = (0..COUNT).map(|i| value(rank, i)).collect();
+
+            let mut data = own.clone();
+            group.broadcast(&mut data, root).unwrap();
+            assert!(data.iter().enumerate().all(|(i, v)| *v == value(root, i)));
+
+            let mut data = own.clone();
+            group.reduce_in_place(&mut data, Op::Sum, root).unwrap();
+            let here = |i| if rank == root { sum(i) } else { value(rank, i) };
+            assert!(data.iter().enumerate().all(|(i, v)| *v == here(i)));
+
+            let blocks: Vec<f32> = (0..size).flat_map(|_| own.iter().copied()).collect();
+            let mut block = vec![0.0; COUNT];
+            group.reduce_scatter(&blocks, &mut block, Op::Sum).unwrap();
+            assert!(block.iter().enumerate().all(|(i, v)| *v == sum(i)));
+
+            for algorithm in [Algorithm::Mesh, Algorithm::Ring] {
+                let mut data = own.clone();
+                group.all_reduce_by(algorithm, &own, &mut data, Op::Sum).unwrap();
+                assert!(data.iter().enumerate().all(|(i, v)| *v == sum(i)), "{algorithm}");
+            }
+        });
+    }
+}
+
 /// One rank of a job of the next tests: it sums 64 MiB until an error, which it prints, or waits in a barrier.
 #[test]
 fn a_rank_of_a_job_that_another_test_starts() {

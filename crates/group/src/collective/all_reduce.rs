@@ -3,7 +3,7 @@
 
 use super::everyone::exchange;
 use super::reducer::Reducer;
-use super::session::{Session, piece, share};
+use super::session::{Session, piece, share, terms_piece};
 use crate::error::GroupError;
 use crate::loader::Place;
 
@@ -65,12 +65,13 @@ pub(super) fn mesh(
 ) -> Result<(), GroupError> {
     let (rank, size, width) = (session.rank(), session.size(), reducer.width());
     let longest = share(input.len() / width, width, size, 0).len();
+    let bytes = terms_piece(size);
     let of = |whole: Place, owner: usize, step: usize| {
         let range = share(whole.len() / width, width, size, owner);
-        piece(whole.part(range.start, range.len()), MESH_PIECE, step)
+        piece(whole.part(range.start, range.len()), bytes, step)
     };
-    let pieces = longest.div_ceil(MESH_PIECE);
-    let stride = longest.min(MESH_PIECE).next_multiple_of(ALIGNMENT);
+    let pieces = longest.div_ceil(bytes);
+    let stride = longest.min(bytes).next_multiple_of(ALIGNMENT);
     let scratch = session.scratch((AHEAD + 1) * size * stride)?;
     let slot = |step: usize, peer: usize| {
         let len = of(input, rank, step).len();
@@ -187,8 +188,6 @@ pub(super) fn ring(
 /// Terms begin on cache lines.
 const ALIGNMENT: usize = 64;
 /// The number of steps between a part and its result.
-const AHEAD: usize = 2;
-/// A piece stays in the L2 cache from its arrival until it has been added. Shorter pieces, in slots, are slower.
-const MESH_PIECE: usize = 128 << 10;
-const RING_PIECE: usize = 256 << 10;
-const RING_AHEAD: usize = 4;
+const AHEAD: usize = 1;
+const RING_PIECE: usize = 512 << 10;
+const RING_AHEAD: usize = 2;

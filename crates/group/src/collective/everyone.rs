@@ -2,7 +2,7 @@
 
 use super::reducer::Reducer;
 use super::rooted::own;
-use super::session::{Session, piece};
+use super::session::{Session, piece, terms_piece};
 use crate::error::GroupError;
 use crate::loader::Place;
 
@@ -44,9 +44,10 @@ pub(super) fn reduce_scatter(
     output: Place,
 ) -> Result<(), GroupError> {
     let (rank, size, len) = (session.rank(), session.size(), output.len());
-    let of = |owner: usize, step: usize| piece(input.part(owner * len, len), PIECE, step);
-    let pieces = len.div_ceil(PIECE);
-    let stride = len.min(PIECE).next_multiple_of(ALIGNMENT);
+    let bytes = terms_piece(size);
+    let of = |owner: usize, step: usize| piece(input.part(owner * len, len), bytes, step);
+    let pieces = len.div_ceil(bytes);
+    let stride = len.min(bytes).next_multiple_of(ALIGNMENT);
     // The terms of a step, with a place for this rank's own.
     let scratch = session.scratch((AHEAD + 1) * size * stride)?;
     let slot = |step: usize, peer: usize| {
@@ -73,7 +74,7 @@ pub(super) fn reduce_scatter(
                 slot(step, 0).copy_from(own);
             }
             let term = |peer: usize| if peer == rank && !first { own } else { slot(step, peer) };
-            reducer.fold(piece(output, PIECE, step), (0..size).map(term));
+            reducer.fold(piece(output, bytes, step), (0..size).map(term));
         }
         session.flush()
     })
@@ -116,5 +117,4 @@ pub(super) fn barrier(session: &mut Session<'_>) -> Result<(), GroupError> {
 }
 
 const AHEAD: usize = 2;
-const PIECE: usize = 128 << 10;
 const ALIGNMENT: usize = 64;

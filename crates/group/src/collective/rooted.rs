@@ -17,11 +17,13 @@ pub(super) fn broadcast(
     }
     let size = session.size();
     let (place, at) = chain(session, root);
-    let pieces = data.len().div_ceil(CHAIN_PIECE);
+    // Where nobody passes the data on, only the pieces' number counts.
+    let bytes = if size == 2 { DIRECT_PIECE } else { CHAIN_PIECE };
+    let pieces = data.len().div_ceil(bytes);
     session.with_work(|session, work| {
         if let Some(previous) = place.previous {
             for index in 0..pieces {
-                work.parts.push_back(session.expect(previous, piece(data, CHAIN_PIECE, index))?);
+                work.parts.push_back(session.expect(previous, piece(data, bytes, index))?);
             }
         }
         for index in 0..pieces {
@@ -29,7 +31,7 @@ pub(super) fn broadcast(
                 session.arrived(due)?;
             }
             if at + 1 < size {
-                session.send(place.next, piece(data, CHAIN_PIECE, index))?;
+                session.send(place.next, piece(data, bytes, index))?;
             }
         }
         session.flush()
@@ -199,6 +201,7 @@ fn chain(session: &Session<'_>, first: usize) -> (Links, usize) {
 }
 
 const CHAIN_PIECE: usize = 256 << 10;
-const REDUCE_PIECE: usize = 128 << 10;
-const AHEAD: usize = 4;
+const DIRECT_PIECE: usize = 512 << 10;
+const REDUCE_PIECE: usize = 512 << 10;
+const AHEAD: usize = 2;
 const ALIGNMENT: usize = 64;

@@ -165,6 +165,12 @@ pub(super) fn share(
     at(index)..at(index + 1)
 }
 
+/// The length of the pieces in which a rank receives the terms of its share, one of each other rank at a time: as long as all of them together
+/// stay in the L2 cache from their arrival until they are added, since each piece waits for an announcement.
+pub(super) fn terms_piece(ranks: usize) -> usize {
+    ((512 << 10) / (ranks - 1).max(1)).next_multiple_of(4 << 10).max(128 << 10)
+}
+
 /// Piece `index` of a place that is cut into pieces of `piece` bytes.
 pub(super) fn piece(place: Place, piece: usize, index: usize) -> Place {
     place.part(index.saturating_mul(piece), piece)
