@@ -3,6 +3,7 @@
 import ast
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,14 @@ def test_the_package_carries_the_plugin_and_says_where():
     content = (folder / "libnccl-net-ironrail.so").read_bytes()
     assert content.startswith(b"\x7fELF") and b"ncclNetPlugin_v8" in content
     assert [file.name for file in folder.iterdir()] == ["libnccl-net-ironrail.so"], "a loader finds nothing else there"
+
+
+def test_the_package_carries_the_licences_of_what_is_linked_into_it():
+    folder = pathlib.Path(ironrail.__file__).parent / "licences"
+    assert sorted(file.name for file in folder.iterdir()) == ["LICENSE", "NOTICE", "THIRD-PARTY"]
+    texts = (folder / "THIRD-PARTY").read_text()
+    for name in "env_logger", "libc", "log", "postcard", "pyo3":
+        assert re.search(rf"^{name} \d", texts, re.MULTILINE), name
 
 
 def test_the_stubs_have_what_the_package_has_and_all_of_it_is_documented():
