@@ -17,7 +17,7 @@ pub(super) fn broadcast(
     }
     let size = session.size();
     let (place, at) = chain(session, root);
-    // Where nobody passes the data on, only the pieces' number counts.
+    // Where a rank passes pieces on, it waits for the whole of one first.
     let bytes = if size == 2 { DIRECT_PIECE } else { CHAIN_PIECE };
     let pieces = data.len().div_ceil(bytes);
     session.with_work(|session, work| {
