@@ -232,10 +232,12 @@ fn timed(cycles: &mut impl Cycles, seed: u64) -> Duration {
     took
 }
 
-/// Resident pages of this process.
+/// Resident pages of this process that no file backs: the kernel takes pages of programs and libraries away, and brings them back.
 fn pages() -> u64 {
-    let text = fs::read_to_string("/proc/self/statm").expect("proc is mounted");
-    text.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("statm has numbers")
+    let text = fs::read_to_string("/proc/self/status").expect("proc is mounted");
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("status has a number") / 4
 }
 
 fn number(name: &str) -> Option<u64> {
