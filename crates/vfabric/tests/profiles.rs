@@ -299,6 +299,15 @@ fn tcp_delivers_what_has_left_when_its_endpoint_closes() {
         assert!(pair.arrived(4096));
         assert_eq!(pair.rig.number("counter.abandoned"), 0);
     });
+    pair("profile=tcp", |pair| {
+        pair.posted(|| pair.a.write(pair.from, pair.there));
+        pair.a.poll().done();
+        pair.a.idle(1);
+        assert_eq!(pair.a.close_endpoint(), 0);
+        assert_eq!(pair.rig.number("open.operations"), 1);
+        assert_eq!(pair.b.close_endpoint(), 0);
+        assert_eq!(pair.rig.number("open.operations"), 0, "nobody is left to receive it");
+    });
 }
 
 #[test]

@@ -374,14 +374,18 @@ impl Engine {
     }
 
     /// Drops what a closed endpoint had in flight, without a completion. With Progress::Software, what has left lies in sockets, and
-    /// arrives.
+    /// arrives, unless its target closes, too.
     pub(super) fn abandon_operations_of(&mut self, endpoint: u64) {
         let in_sockets = self.settings.profile.progress == Progress::Software;
+        let is_other = |end: u64| end != endpoint && self.is_open(end);
+        let is_over = |one: &Operation| match one.initiator == endpoint {
+            true => !(in_sockets && one.departed && is_other(one.target)),
+            false => one.target == endpoint && !self.is_open(one.initiator),
+        };
         let ids: Vec<u64> = self
             .operations
             .iter()
-            .filter(|(_, operation)| operation.initiator == endpoint)
-            .filter(|(_, operation)| !(in_sockets && operation.departed))
+            .filter(|(_, operation)| is_over(operation))
             .map(|(id, _)| *id)
             .collect();
         for id in ids {
