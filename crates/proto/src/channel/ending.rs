@@ -70,7 +70,7 @@ impl Ending {
     /// Whether our END is in a packet up to `last`.
     pub fn is_in(&self, last: PacketNumber) -> bool {
         match self.ours {
-            Ours::Said(packet) => last.distance(packet).cast_signed() >= 0,
+            Ours::Said(packet) => !packet.is_after(last),
             Ours::Open | Ours::Pending => false,
         }
     }
