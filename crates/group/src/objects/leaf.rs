@@ -28,42 +28,22 @@ use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 pub struct Leaf<T>(Elements<T>);
 
 /// The elements of an array, and their owner.
-///
-/// A tree's leaves are decoded one by one, and moved into place. Memory that is written in pieces cannot be read back as a whole before it has
-/// reached the cache, so all of this stays in registers: it is no enum, and see [`Shared`].
 #[derive(Clone)]
-pub(super) struct Elements<T> {
-    /// None: there are so few that they are in `words`.
-    memory: Shared<T>,
-    /// Of few, or in a block.
-    count: usize,
-    /// Few elements. In a block, the bits of the first word are the byte at which they begin.
-    words: [f64; WORDS],
-}
-
-/// A share of memory, or none.
-///
-/// A `Vec` that an element is moved into drops the element where it cannot grow. If that took more than these few instructions they would be
-/// called, with the element's address, and so each element would pass through memory.
-#[derive(Clone)]
-struct Shared<T>(Option<Arc<dyn Memory<T>>>);
-
-impl<T> Drop for Shared<T> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(memory) = self.0.take() {
-            let_go(memory);
-        }
-    }
-}
-
-#[inline(never)]
-fn let_go<T>(memory: Arc<dyn Memory<T>>) {
-    drop(memory);
+pub(super) enum Elements<T> {
+    /// Part of the leaf.
+    Few { count: usize, words: [f64; WORDS] },
+    /// In memory that others may share.
+    Held {
+        memory: Arc<dyn Memory<T>>,
+        /// In a block, the byte at which they begin.
+        start: usize,
+        /// In a block.
+        count: usize,
+    },
 }
 
 /// Where elements are: a `Vec`, a received object's block, or memory of another owner than this library.
-trait Memory<T>: Any + Send + Sync {
+pub(super) trait Memory<T>: Any + Send + Sync {
     /// All elements, or of a block `count` from byte `start` on.
     fn elements(&self, start: usize, count: usize) -> &[T];
 }
@@ -122,7 +102,7 @@ impl<T: Element> DerefMut for Leaf<T> {
 impl<T: Element> From<Vec<T>> for Leaf<T> {
     fn from(elements: Vec<T>) -> Self {
         match few::packed(&elements) {
-            Some(words) => Self(Elements::few(words, elements.len())),
+            Some(words) => Self(Elements::Few { count: elements.len(), words }),
             None => Self(Elements::own(elements)),
         }
     }
@@ -194,11 +174,7 @@ const fn name(element: DataType) -> &'static str {
 
 impl<T: Element> Elements<T> {
     fn of(memory: Arc<dyn Memory<T>>) -> Self {
-        Self { memory: Shared(Some(memory)), count: 0, words: [0.0; WORDS] }
-    }
-
-    fn few(words: [f64; WORDS], count: usize) -> Self {
-        Self { memory: Shared(None), count, words }
+        Self::Held { memory, start: 0, count: 0 }
     }
 
     pub(super) fn own(elements: Vec<T>) -> Self {
@@ -210,48 +186,47 @@ impl<T: Element> Elements<T> {
     }
 
     /// `count` elements of a received object, from a byte on.
-    pub(super) fn part(block: Arc<Block>, start: usize, count: usize) -> Self {
-        let mut words = [0.0; WORDS];
-        words[0] = f64::from_bits(start as u64);
-        Self { words, count, ..Self::of(block) }
+    pub(super) fn part(memory: Arc<Block>, start: usize, count: usize) -> Self {
+        Self::Held { memory, start, count }
     }
 
     /// A share of the memory, if it is of this kind.
     fn is<M: Memory<T>>(&self) -> Option<Arc<M>> {
-        let memory = Arc::clone(self.memory.0.as_ref()?) as Owner;
-        memory.downcast().ok()
+        let Self::Held { memory, .. } = self else { return None };
+        (Arc::clone(memory) as Owner).downcast().ok()
     }
 
     /// Elements that nothing else reads; copied if others may.
     fn make_own(&mut self) -> &mut [T] {
-        if self.memory.0.is_none() {
-            return few::elements_mut(&mut self.words, self.count);
-        }
-        if self.own_mut().is_none() {
+        if matches!(self, Self::Held { .. }) && self.own_mut().is_none() {
             *self = Self::own(self.as_slice().to_vec());
         }
-        self.own_mut().map_or(&mut [], Vec::as_mut_slice)
+        match self {
+            Self::Few { count, words } => few::elements_mut(words, *count),
+            Self::Held { .. } => self.own_mut().map_or(&mut [], Vec::as_mut_slice),
+        }
     }
 
     /// A `Vec` without another owner.
     fn own_mut(&mut self) -> Option<&mut Vec<T>> {
-        let memory: &mut dyn Any = Arc::get_mut(self.memory.0.as_mut()?)?;
+        let Self::Held { memory, .. } = self else { return None };
+        let memory: &mut dyn Any = Arc::get_mut(memory)?;
         memory.downcast_mut()
     }
 
     pub(super) fn as_slice(&self) -> &[T] {
-        match &self.memory.0 {
-            None => few::elements(&self.words, self.count),
-            Some(memory) => {
-                let start = usize::try_from(self.words[0].to_bits()).unwrap_or(usize::MAX);
-                memory.elements(start, self.count)
-            }
+        match self {
+            Self::Few { count, words } => few::elements(words, *count),
+            Self::Held { memory, start, count } => memory.elements(*start, *count),
         }
     }
 
     /// A share that keeps them alive and unchanged. Few are part of the encoding, so that nothing is left to keep.
     pub(super) fn owner(&self) -> Owner {
-        self.memory.0.clone().map_or_else(|| Arc::new(()) as Owner, |memory| memory as Owner)
+        match self {
+            Self::Few { .. } => Arc::new(()),
+            Self::Held { memory, .. } => Arc::clone(memory) as Owner,
+        }
     }
 }
 
@@ -261,27 +236,18 @@ impl<T: Element> Serialize for Leaf<T> {
         if serializer.is_human_readable() {
             return Err(S::Error::custom(STRANGE));
         }
-        if self.0.memory.0.is_some() {
-            return self.serialize_beside(serializer);
-        }
-        let words = few::used::<T>(&self.0.words, self.0.count);
+        let Elements::Few { count, words } = &self.0 else {
+            self.0.send().ok_or_else(|| S::Error::custom(STRANGE))?;
+            let mut parts = serializer.serialize_tuple(2)?;
+            parts.serialize_element(&BESIDE)?;
+            parts.serialize_element(&(self.len() as u64))?;
+            return parts.end();
+        };
+        let words = few::used::<T>(words, *count);
         let mut parts = serializer.serialize_tuple(1 + words.len())?;
         // No more than a few words have.
-        parts.serialize_element(&self.0.count.to_le_bytes()[0])?;
+        parts.serialize_element(&count.to_le_bytes()[0])?;
         words.iter().try_for_each(|word| parts.serialize_element(word))?;
-        parts.end()
-    }
-}
-
-impl<T: Element> Leaf<T> {
-    /// Apart, so that the encoding of short leaves is inlined where they are many.
-    #[cold]
-    #[inline(never)]
-    fn serialize_beside<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.send().ok_or_else(|| S::Error::custom(STRANGE))?;
-        let mut parts = serializer.serialize_tuple(2)?;
-        parts.serialize_element(&BESIDE)?;
-        parts.serialize_element(&(self.len() as u64))?;
         parts.end()
     }
 }
@@ -307,7 +273,8 @@ impl<'de, T: Element> Visitor<'de> for Parts<T> {
         let missing = || A::Error::custom(MISSING);
         let count: u8 = parts.next_element()?.ok_or_else(missing)?;
         if count == BESIDE {
-            return beside(parts).map(Leaf);
+            let count: u64 = parts.next_element()?.ok_or_else(missing)?;
+            return Elements::taken(count).map(Leaf).ok_or_else(missing);
         }
         let len = usize::from(count) * size_of::<T>();
         let mut next = || parts.next_element::<f64>()?.ok_or_else(missing);
@@ -325,17 +292,8 @@ impl<'de, T: Element> Visitor<'de> for Parts<T> {
         if len > 3 * WORD {
             return Err(missing());
         }
-        Ok(Leaf(Elements::few(words, usize::from(count))))
+        Ok(Leaf(Elements::Few { count: usize::from(count), words }))
     }
-}
-
-/// Apart from the loop over short leaves.
-#[cold]
-#[inline(never)]
-fn beside<'de, T: Element, A: SeqAccess<'de>>(mut parts: A) -> Result<Elements<T>, A::Error> {
-    let missing = || A::Error::custom(MISSING);
-    let count: u64 = parts.next_element()?.ok_or_else(missing)?;
-    Elements::taken(count).ok_or_else(missing)
 }
 
 impl<T: Element> Elements<T> {
@@ -358,6 +316,8 @@ impl<T: Element> Elements<T> {
     }
 
     /// Takes as many out of the message that is being decoded.
+    #[cold]
+    #[inline(never)]
     fn taken(count: u64) -> Option<Self> {
         let count = usize::try_from(count).ok()?;
         taking(|inbox| {
