@@ -31,6 +31,11 @@ pub(crate) fn text(text: impl fmt::Display) {
     let _ = write!(out(), "{text}");
 }
 
+/// Writes to standard error how far a command of minutes has come, so that its results stand alone on standard output.
+pub(crate) fn progress(what: impl fmt::Display) {
+    print_error(what);
+}
+
 /// Writes one sentence to standard error, by one write, since ranks share the terminal.
 pub(crate) fn print_error(what: impl fmt::Display) {
     let line = format!("ironrail: {what}\n");

@@ -70,6 +70,7 @@ fn measure(
     }
     let mut runs: BTreeMap<usize, Vec<Vec<f64>>> = BTreeMap::new();
     for round in 0..tune.runs {
+        output::progress(format_args!("{ranks} ranks: run {} of {}", round + 1, tune.runs));
         for place in 0..sides.len() {
             // Each goes first equally often, since a run affects the next one.
             let side = (place + round) % sides.len();
