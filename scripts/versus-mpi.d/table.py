@@ -73,8 +73,12 @@ class Contender:
 
 
 class Ours(Contender):
+    # MPI_Bcast has one buffer; out of place the root would copy its own data as well.
+    in_place = False
+
     def command(self, ranks, collective, count, sizes):
         options = self.options
+        self.in_place = collective == "broadcast"
         # Sizes of one run are a sequence for the command.
         factor = sizes[1] // sizes[0] if len(sizes) > 1 else 2
         command = [
@@ -82,6 +86,8 @@ class Ours(Contender):
             f"{options.target}/libnccl-net-ironrail.so", "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", str(factor),
             "-n", str(count), "-w", str(count // 10 + 5), "--json",
         ]
+        if self.in_place:
+            command += ["--in-place"]
         if options.tuning:
             command += ["--tuning", options.tuning]
         if options.cpus != "any":
@@ -90,7 +96,8 @@ class Ours(Contender):
 
     def parse(self, text):
         results = json.loads(text)["results"]
-        return [] if any(row["out_of_place"]["nwrong"] for row in results) else [row["out_of_place"]["time"] for row in results]
+        rows = [row["in_place" if self.in_place else "out_of_place"] for row in results]
+        return [] if any(row["nwrong"] for row in rows) else [row["time"] for row in rows]
 
 
 class Mpi(Contender):
