@@ -39,9 +39,6 @@ pub(crate) struct Schemas {
 /// The most schemas that a job keeps; for further types errors name the fingerprint only.
 const KNOWN_MAX: usize = 4096;
 
-/// The room of the first encoding, in bytes.
-const ROOM_FIRST: usize = 512;
-
 /// The most bytes that are kept for the next encoding.
 const ROOM_MAX: usize = 64 << 10;
 
@@ -87,19 +84,25 @@ pub(super) struct Outbound {
 
 type Kept = Box<dyn std::any::Any + Send>;
 
-/// Encodes into the first bytes of `room`, which grows if they are too few; how many they are.
+/// Encodes into the first bytes of `room`, which grows to the object's length if they are too few; how many they are.
 ///
 /// An encoder that grew what it writes into would keep its place in memory and not in a register, and take twice as long for short fields.
 fn encode<O: Serialize>(object: &O, room: &mut Vec<u8>) -> (postcard::Result<usize>, Outbox) {
-    loop {
-        let encode = || postcard::to_slice(object, room).map(|encoded| encoded.len());
-        match collecting(encode) {
-            (Err(postcard::Error::SerializeBufferFull), _) => {
-                let more = (2 * room.len()).max(ROOM_FIRST);
-                room.resize(more, 0);
-            }
-            ended => return ended,
+    let encode = |room: &mut [u8]| {
+        collecting(|| postcard::to_slice(object, room).map(|encoded| encoded.len()))
+    };
+    room.resize(room.capacity(), 0);
+    let ended = encode(room);
+    if !matches!(ended, (Err(postcard::Error::SerializeBufferFull), _)) {
+        return ended;
+    }
+    let (size, outbox) = collecting(|| postcard::experimental::serialized_size(object));
+    match size {
+        Ok(size) => {
+            room.resize(size, 0);
+            encode(room)
         }
+        Err(error) => (Err(error), outbox),
     }
 }
 
@@ -535,7 +538,7 @@ mod tests {
     fn an_encoding_that_its_room_is_too_short_for_has_each_array_once() {
         let object =
             (Leaf::from(vec![1.0_f64; 10_000]), vec![7_u64; 3000], Leaf::from(vec![2_u8; 100]));
-        for room in [0, 1, ROOM_FIRST, 4000, 10_000] {
+        for room in [0, 1, 512, 4000, 10_000] {
             let mut room = vec![0xFF; room];
             let (encoded, outbox) = encode(&object, &mut room);
             let lens: Vec<_> = outbox.long.iter().map(|leaf| leaf.place.len()).collect();
