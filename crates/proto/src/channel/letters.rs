@@ -136,7 +136,8 @@ impl Channel {
         let inbox = self.inbox.as_ref()?;
         let lease = *inbox.lease();
         let target = self.shadow.target().copied();
-        let what = self.recovery.due(target.is_some(), waits, now)?;
+        let unconfirmed = !self.confirmed.settles(counts);
+        let what = self.recovery.due(target.is_some(), (waits, unconfirmed), now)?;
         let epoch = target.map_or(Epoch(0), |target| target.epoch);
         let counts = *counts;
         let queried_by = match what {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::super::bound::{
     ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, POLL_GAP_MAX, QUERY_AFTER,
-    QUERY_AFTER_MAX, SWITCHES_RESET_AFTER,
+    QUERY_AFTER_MAX, RAIL_QUERY, SWITCHES_RESET_AFTER,
 };
 use super::super::ids::{Moment, PacketNumber};
 use super::route::Route;
@@ -260,8 +260,14 @@ impl Recovery {
         self.answers >= ANSWERS_UNTIL_LOST
     }
 
-    /// The letter that is due. `waits`: something is unacknowledged, or a connection waits for the peer.
-    pub fn due(&self, knows_peer: bool, waits: bool, now: Moment) -> Option<DueLetter> {
+    /// The letter that is due. `waits`: something is unacknowledged, or a connection waits for the peer. `unconfirmed`: parts are
+    /// not confirmed, which only a STATUS does, however much else comes from the peer.
+    pub fn due(
+        &self,
+        knows_peer: bool,
+        (waits, unconfirmed): (bool, bool),
+        now: Moment,
+    ) -> Option<DueLetter> {
         let again = match self.hello {
             HelloState::Due => true,
             HelloState::Sent { at, wait } => now.since(at) >= wait,
@@ -278,7 +284,8 @@ impl Recovery {
             return Some(DueLetter::Status { asked, rail });
         }
         let quiet = now.since(self.heard.max(self.queried)) >= self.query_after;
-        (waits && quiet).then_some(DueLetter::Query)
+        let overdue = unconfirmed && now.since(self.queried) >= RAIL_QUERY;
+        (waits && (quiet || overdue)).then_some(DueLetter::Query)
     }
 
     /// The provider refused the letter on this rail. A provider that connects first refuses letters for minutes when the
@@ -346,18 +353,18 @@ mod tests {
         let mut recovery = Recovery::new(ms(0));
         let mut said = Vec::new();
         for now in 0..4000 {
-            if let Some(DueLetter::Hello) = recovery.due(false, true, ms(now)) {
+            if let Some(DueLetter::Hello) = recovery.due(false, (true, false), ms(now)) {
                 said.push(now);
                 recovery.said(DueLetter::Hello, 0, ms(now));
             }
         }
         assert_eq!(said, [0, 20, 60, 140, 300, 620, 1260, 2260, 3260]);
         recovery.echoed();
-        assert_eq!(recovery.due(false, true, ms(9000)), None);
+        assert_eq!(recovery.due(false, (true, false), ms(9000)), None);
         recovery.echo_due();
-        assert_eq!(recovery.due(false, true, ms(9000)), Some(DueLetter::Hello));
+        assert_eq!(recovery.due(false, (true, false), ms(9000)), Some(DueLetter::Hello));
         recovery.said(DueLetter::Hello, 0, ms(9000));
-        assert_eq!(recovery.due(false, true, ms(9000)), None);
+        assert_eq!(recovery.due(false, (true, false), ms(9000)), None);
     }
 
     #[test]
@@ -366,15 +373,15 @@ mod tests {
         recovery.echoed();
         let mut asked = Vec::new();
         for now in 0..3000 {
-            if recovery.due(true, true, ms(now)).is_some() {
+            if recovery.due(true, (true, false), ms(now)).is_some() {
                 asked.push(now);
                 recovery.said(DueLetter::Query, 0, ms(now));
             }
         }
         assert_eq!(asked, [20, 60, 140, 300, 620, 1260, 2260]);
         recovery.content(ms(3000));
-        assert_eq!(recovery.due(true, true, ms(3019)), None);
-        assert_eq!(recovery.due(true, true, ms(3020)), Some(DueLetter::Query));
+        assert_eq!(recovery.due(true, (true, false), ms(3019)), None);
+        assert_eq!(recovery.due(true, (true, false), ms(3020)), Some(DueLetter::Query));
     }
 
     #[test]
@@ -382,13 +389,13 @@ mod tests {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
         for now in [20, 60, 140, 300] {
-            assert_eq!(recovery.due(true, true, ms(now)), Some(DueLetter::Query));
+            assert_eq!(recovery.due(true, (true, false), ms(now)), Some(DueLetter::Query));
             recovery.said(DueLetter::Query, 0, ms(now));
         }
         recovery.heard(ms(310));
         recovery.progressed();
-        assert_eq!(recovery.due(true, true, ms(329)), None);
-        assert_eq!(recovery.due(true, true, ms(330)), Some(DueLetter::Query));
+        assert_eq!(recovery.due(true, (true, false), ms(329)), None);
+        assert_eq!(recovery.due(true, (true, false), ms(330)), Some(DueLetter::Query));
     }
 
     #[test]
@@ -426,10 +433,10 @@ mod tests {
         for _ in 0..6 {
             recovery.said(DueLetter::Query, 0, ms(0));
         }
-        assert_eq!(recovery.due(true, true, ms(639)), None, "the interval has grown");
+        assert_eq!(recovery.due(true, (true, false), ms(639)), None, "the interval has grown");
         recovery.query_within(Duration::from_millis(100));
-        assert_eq!(recovery.due(true, true, ms(99)), None);
-        assert_eq!(recovery.due(true, true, ms(100)), Some(DueLetter::Query));
+        assert_eq!(recovery.due(true, (true, false), ms(99)), None);
+        assert_eq!(recovery.due(true, (true, false), ms(100)), Some(DueLetter::Query));
     }
 
     #[test]
@@ -486,11 +493,15 @@ mod tests {
         recovery.echoed();
         for wait in [40, 80, 160, 320, 640, 640] {
             recovery.adopted(ms(0));
-            assert_eq!(recovery.due(true, true, ms(wait - 1)), None);
-            assert_eq!(recovery.due(true, true, ms(wait)), Some(DueLetter::Query));
+            assert_eq!(recovery.due(true, (true, false), ms(wait - 1)), None);
+            assert_eq!(recovery.due(true, (true, false), ms(wait)), Some(DueLetter::Query));
         }
         recovery.adopted(ms(10_000));
-        assert_eq!(recovery.due(true, true, ms(10_039)), None);
-        assert_eq!(recovery.due(true, true, ms(10_040)), Some(DueLetter::Query), "it was long ago");
+        assert_eq!(recovery.due(true, (true, false), ms(10_039)), None);
+        assert_eq!(
+            recovery.due(true, (true, false), ms(10_040)),
+            Some(DueLetter::Query),
+            "it was long ago"
+        );
     }
 }

@@ -233,6 +233,16 @@ impl Peer {
         self.account.rails.has_news() || self.hanging.rails != 0 || self.is_retry_due(real)
     }
 
+    /// Whether [`ProgressLoop::tend_rails`] has anything to do here. A channel where it has not is not borrowed mutably, and so not
+    /// visited by the next poll.
+    fn needs_tending(&self) -> bool {
+        self.account.rails.has_news()
+            || self.hanging.rails != 0
+            || !self.outages.is_empty()
+            || self.histories.awaits_retry()
+            || self.channel.ending().has_peer_said() && !self.end_reported
+    }
+
     pub(super) fn has_rail_frames(&self) -> bool {
         self.outages.iter().any(|outage| outage.has_frames() || outage.regain.has_frames())
     }
@@ -390,6 +400,9 @@ impl<C: Connection> ProgressLoop<C> {
     #[cold]
     pub(super) fn tend_rails<P: Perform<C>>(&mut self, perform: &mut P, now: Now) {
         for index in 0..self.peers.len() {
+            if !self.peers[index].needs_tending() {
+                continue;
+            }
             let failed = self.peers[index].account.rails.take_failed();
             for rail in rails_of(failed) {
                 self.rail_lost(perform, (index, rail), Cause::DataFailed { rail }, now);
@@ -413,6 +426,9 @@ impl<C: Connection> ProgressLoop<C> {
         }
         // By now each channel has handled the closing of the rail, so it may be opened again.
         for index in 0..self.peers.len() {
+            if !self.peers[index].needs_tending() {
+                continue;
+            }
             let mut at = 0;
             while at < self.peers[index].outages.len() {
                 let returned = self.tend_return(perform, (index, at), now);

@@ -27,6 +27,9 @@ use crate::window::{WINDOW, place};
 const BUSY_FACTOR: u32 = 3;
 /// A DONE that a send waits for is delayed so long, to cover lines that complete meanwhile.
 pub(super) const DONE_WAIT: Duration = Duration::from_micros(20);
+/// After so many lines without a DONE one leaves, even if it returns nothing: both ends compare lines with that of the last DONE, which
+/// must be less than half of all numbers ago.
+const FAR: u32 = 1 << 20;
 /// No deadline.
 const NO_TIME: Moment = Moment::from_nanos(u64::MAX);
 
@@ -84,7 +87,16 @@ impl ReceiveFlow {
 
     #[inline]
     fn done_matters(&self) -> bool {
-        self.unreported > 0 || self.terms.needs_done() || self.omitted_to.is_after(self.reported)
+        self.unreported > 0
+            || self.terms.needs_done()
+            || self.omitted_to.is_after(self.reported)
+            || self.is_far()
+    }
+
+    /// Whether the last DONE is so many lines ago that one has to leave.
+    #[inline]
+    fn is_far(&self) -> bool {
+        self.done.distance(self.reported) >= FAR
     }
 
     #[inline]
@@ -100,7 +112,7 @@ impl ReceiveFlow {
             // The sender uses adverts only once it knows of the lines before them.
             let explains = self.omitted_to.is_after(self.reported)
                 && self.advertised.is_after(self.omitted_to);
-            return lazy(NO_TIME, explains || used == Used::Eighth);
+            return lazy(NO_TIME, explains || used == Used::Eighth || self.is_far());
         }
         // No receive is left, so NCCL may stop polling.
         if self.done == self.next {
@@ -197,6 +209,12 @@ impl ReceiveFlow {
             return None;
         }
         self.reported = lines;
+        // Marks that did not move meanwhile: they would count as newer after half of all numbers.
+        for mark in [&mut self.omitted_to, &mut self.prompt_to, &mut self.flush_to] {
+            if lines.is_after(*mark) {
+                *mark = lines;
+            }
+        }
         if lines == self.done {
             account.unreported -= self.passed;
             self.unreported -= self.passed;
@@ -219,3 +237,93 @@ fn lazy(until: Moment, joins: bool) -> Urgency {
 }
 
 const _: () = assert!(MAX_DATA_RAILS <= 16, "an advert has a key for each rail");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::ImmediateWidth;
+    use crate::connection::Which;
+    use crate::frame::Inline;
+    use crate::ids::{Generation, Name, Slot as NameSlot};
+    use crate::immediate::Immediate;
+    use crate::receive::{Posting, Receive, ReceivePoll, Target};
+    use crate::split::Cutting;
+    use crate::terms::{InlineLimits, Terms};
+
+    const NOW: Moment = Moment::from_nanos(1);
+
+    fn flow(inline: u16) -> (ReceiveFlow, Account) {
+        let name = Name { slot: NameSlot::new(3).unwrap(), generation: Generation::new(5) };
+        let terms = Terms {
+            peer: name,
+            own: name,
+            cutting: Cutting::new(1, 0, 1 << 30).unwrap(),
+            grouped: false,
+            immediates: ImmediateWidth::Eight,
+            true_lengths: false,
+            delivery: true,
+            proves_arrival: true,
+            messages: false,
+            inline: InlineLimits { unadvertised: inline, host: inline },
+        };
+        (ReceiveFlow::new(terms), Account::new(1))
+    }
+
+    fn post(flow: &mut ReceiveFlow, account: &Account) -> Line {
+        let target = Target::default();
+        let receive = Receive { target, address: 0, len: 8, tag: 0, keys: &[7], host: true };
+        flow.post(&[receive], Posting::default(), account, NOW).unwrap().unwrap()
+    }
+
+    /// The lines of the DONE frames that leave with a packet.
+    fn said(flow: &mut ReceiveFlow, account: &mut Account) -> Vec<Line> {
+        let frames = std::iter::from_fn(|| flow.next_frame(Which::Others, 100, account, NOW));
+        let done = |frame| match frame {
+            Frame::Done { lines, .. } => Some(lines),
+            _ => None,
+        };
+        frames.filter_map(done).collect()
+    }
+
+    #[test]
+    fn a_done_leaves_after_a_million_lines_although_it_returns_nothing() {
+        let (mut flow, mut account) = flow(0);
+        let mut left = Vec::new();
+        for number in 0..FAR + 9 {
+            let line = post(&mut flow, &account);
+            let advert = flow.next_frame(Which::Adverts, 100, &mut account, NOW);
+            assert!(matches!(advert, Some(Frame::Advert(_))));
+            left.extend(said(&mut flow, &mut account));
+            let own = flow.terms.own.in_immediate();
+            let whole = Immediate::new(own, line, 0, true, true, 0);
+            flow.arrived(0, whole, 8, &mut account, NOW);
+            assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+            assert_eq!(line, Line::new(number));
+        }
+        assert_eq!(left, [Line::new(FAR)]);
+    }
+
+    #[test]
+    fn receives_that_are_filled_inline_need_no_advert_after_two_billion_lines_either() {
+        let (mut flow, mut account) = flow(512);
+        let mut one = || {
+            let line = post(&mut flow, &account);
+            let urgency = flow.urgency(&account, NOW);
+            let to = flow.terms.own;
+            let inline = Inline { to, line, advertised: false, tag: 0, base: line, len: 8 };
+            let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+            flow.copied(place.unwrap(), &mut account, NOW);
+            assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+            said(&mut flow, &mut account);
+            let marks = [flow.prompt_to, flow.flush_to, flow.omitted_to];
+            let behind = marks.map(|mark| flow.done.distance(mark));
+            (urgency, behind.into_iter().max())
+        };
+        one();
+        for _ in 0..1000 {
+            let (urgency, behind) = one();
+            assert!(matches!(urgency, Urgency::Lazy { joins: false, .. }), "{urgency:?}");
+            assert!(behind < Some(WINDOW), "a mark stays behind: {behind:?}");
+        }
+    }
+}

@@ -269,13 +269,15 @@ impl SendFlow {
     /// sent when the provider said that they had arrived.
     fn check_missing(&mut self, rail: u8, again: u32) {
         let Some(lost) = &mut self.lost else { return };
-        let (missing, line) = (lost.missing.get(rail), lost.complete);
+        let missing = lost.missing.get(rail);
         lost.missing.set(rail, 0);
         if missing <= again || missing > u32::MAX / 2 || self.fault.is_some() {
             return;
         }
         self.stick(Fault::PartsLost { rail });
         if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
+            // Which one is unknown. The newest line is always one that the receiver still knows.
+            let line = self.first.plus(u32::MAX);
             self.refused.get_or_insert(Refused { line, len: 0, begun: true, pending: true });
         }
     }

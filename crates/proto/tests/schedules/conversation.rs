@@ -199,6 +199,12 @@ impl Conversation {
         one
     }
 
+    /// All its messages are from host memory to host memory, and may be inline.
+    pub(crate) fn go_inline(&mut self) {
+        (self.inline, self.source_host) = (512, true);
+        self.items.iter_mut().for_each(|item| item.host = true);
+    }
+
     fn grouped(&self) -> bool {
         self.features.iter().all(|features| features.groups)
     }

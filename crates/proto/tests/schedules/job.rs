@@ -217,3 +217,55 @@ fn a_thousand_flaps_lose_and_change_no_byte() {
         job.finish();
     }
 }
+
+/// A part is lost in silence, and its rail works again at once, while another connection of the channel exchanges short
+/// messages all the time. Only a STATUS shows what is missing.
+#[test]
+fn a_part_that_is_lost_in_silence_is_found_while_short_messages_go_on() {
+    let world = World::job_with(512, Random::new(1), (2, 2), 8);
+    let mut job = Job { world, round: 2 * MILLISECOND, paces: vec![(0, 0, 0); 2] };
+    job.world.connect_for([0, 1], (200, MESSAGE));
+    job.world.connect_for([0, 1], (4000, 8));
+    job.world.conversations[1].go_inline();
+    job.run_until(Job::is_open);
+    (job.world.conversations[0].until, job.world.conversations[1].until) = (20, 1);
+    job.run(20);
+    kill(&mut job.world.wire, (0, 1), 0, Death::Silent);
+    job.world.conversations[0].until = 200;
+    let mut found = None;
+    for round in 0..1000 {
+        job.world.conversations[1].until += 1;
+        job.run(1);
+        if round == 1 {
+            revive(&mut job.world.wire, (0, 1), 0);
+        }
+        if found.is_none() && job.lost() > 0 {
+            found = Some(2 * round);
+        }
+    }
+    let received: Vec<usize> = job.paces.iter().map(|pace| pace.0).collect();
+    assert!(found.is_some_and(|ms| ms < 800), "found after {found:?} ms, received {received:?}");
+    assert_eq!(received[0], 200);
+    assert!(received[1] > 900, "there were no short messages: {received:?}");
+}
+
+#[test]
+fn a_refused_part_of_one_channel_makes_no_poll_visit_the_others() {
+    let looks = |refusing: bool| {
+        let pairs: Vec<(usize, usize)> = (1..16).map(|to| (0, to)).collect();
+        let mut job = Job::new((1, MILLISECOND), (16, 1), &pairs, 40);
+        job.world.conversations.iter_mut().for_each(|one| one.until = 20);
+        job.run(200);
+        if refusing {
+            kill(&mut job.world.wire, (0, 1), 0, Death::Refusing);
+            job.world.conversations[0].until = 40;
+            job.run(5);
+        }
+        job.round = 1000;
+        let before = job.world.wire.nodes[0].inbox_uses;
+        job.run(100);
+        (job.world.wire.nodes[0].inbox_uses - before) / (100 * POLLS_PER_ROUND)
+    };
+    let (idle, refused) = (looks(false), looks(true));
+    assert!(refused <= idle + 2, "{refused} looks into inboxes per poll, {idle} when idle");
+}

@@ -139,8 +139,18 @@ impl World {
         world
     }
 
-    /// A world of endpoints with that many rails, in which nothing fails by chance and nothing is planned.
-    pub(crate) fn job(mut random: Random, nodes: usize, links: usize, slots: usize) -> Self {
+    /// A world of endpoints with that many rails, in which nothing fails by chance and nothing is planned. No message is inline.
+    pub(crate) fn job(random: Random, nodes: usize, links: usize, slots: usize) -> Self {
+        Self::job_with(0, random, (nodes, links), slots)
+    }
+
+    /// The same with inline messages of up to so many bytes.
+    pub(crate) fn job_with(
+        inline_bytes_max: u16,
+        mut random: Random,
+        (nodes, links): (usize, usize),
+        slots: usize,
+    ) -> Self {
         let mut setup = Setup::without_faults(&mut random);
         (setup.nodes, setup.rails, setup.calm) = (nodes, links.min(2) as u8, false);
         (setup.closes, setup.failover, setup.early) = (false, true, 0);
@@ -154,7 +164,8 @@ impl World {
                     largest_write: 1 << 30,
                     ..presence.capabilities
                 };
-                let offers = Offers { inline_bytes_max: 0, shared_from: 512, ..presence.offers };
+                let ring = if inline_bytes_max > 0 { Ring::LONG } else { presence.offers.ring };
+                let offers = Offers { inline_bytes_max, ring, shared_from: 512 };
                 Peers::new(Presence { capabilities, offers, ..presence }, Mixing)
             })
             .collect();

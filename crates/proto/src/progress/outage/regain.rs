@@ -101,6 +101,11 @@ impl Histories {
         &mut self.rails[at]
     }
 
+    /// Whether a rail is to be tried again.
+    pub(super) fn awaits_retry(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
     /// Records the loss of a rail, and starts its pause.
     pub(super) fn lost(&mut self, rail: u8, now: Moment) -> Regain {
         let history = self.of(rail);
