@@ -242,7 +242,7 @@ fn raw_side(place: Place, is_first: bool) -> Report {
         u64::from_le_bytes(card[index * 8..index * 8 + 8].try_into().expect("eight bytes"))
     };
     let len = usize::from(card[16]);
-    let peer = nic.add_peer(&card[17..17 + len]).expect("fi_av_insert");
+    let peer = nic.add_peer::<Data>(&card[17..17 + len]).expect("fi_av_insert");
     let remote = RemoteBytes::<Data> {
         address: word(0) + MESSAGE_BYTES as u64,
         key: RemoteKey::from_wire(word(1)),

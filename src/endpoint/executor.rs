@@ -601,9 +601,9 @@ impl Perform<Flow> for Executor {
         let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return false };
         let Some(lane) = peer.data.get_mut(usize::from(rail)) else { return false };
         let Port { nic, label, .. } = &mut self.nics[lane.nic];
-        match nic.add_peer(address.as_bytes()) {
+        match nic.add_peer::<Data>(address.as_bytes()) {
             Ok(joined) => {
-                nic.remove_peer(std::mem::replace(&mut lane.peer, joined));
+                nic.remove_peer::<Data>(std::mem::replace(&mut lane.peer, joined));
                 true
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use fabric::{FabricError, PeerAddress};
+use fabric::{Data, FabricError, PeerAddress};
 
 use super::letter_buffers::LetterBuffers;
 
@@ -63,7 +63,7 @@ impl Port {
         (self.reopen.0)(&mut self.nic)?;
         self.is_closed = false;
         if let Some(myself) = self.myself.take() {
-            self.nic.remove_peer(myself);
+            self.nic.remove_peer::<Data>(myself);
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Port {
             Some(myself) => Ok(myself),
             None => {
                 let name = self.nic.data_name().to_vec();
-                Ok(*self.myself.insert(self.nic.add_peer(&name)?))
+                Ok(*self.myself.insert(self.nic.add_peer::<Data>(&name)?))
             }
         }
     }

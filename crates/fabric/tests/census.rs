@@ -47,7 +47,7 @@ fn counted(test: impl Fn() + 'static, provider: Provider) {
     let pair = Pair::open(provider, false);
     let open = fabric::census();
     assert_eq!((open.regions, open.endpoints, open.queues), (4, 4, 4));
-    assert_eq!((open.address_vectors, open.domains, open.fabrics, open.pages), (2, 2, 2, 4));
+    assert_eq!((open.address_vectors, open.domains, open.fabrics, open.pages), (4, 2, 2, 4));
     drop(pair);
     assert!(fabric::census().is_empty(), "{:?}", fabric::census());
     assert_eq!(fabric::census().failed_closes, 0);

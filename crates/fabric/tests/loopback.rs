@@ -88,7 +88,7 @@ fn a_read_brings_the_peers_bytes(provider: Provider, basic: bool) {
 fn a_read_from_oneself_works(provider: Provider, basic: bool) {
     let mut pair = Pair::open(provider, basic);
     let name = pair.near.nic.data_name().to_vec();
-    let oneself = pair.near.nic.add_peer(&name).unwrap();
+    let oneself = pair.near.nic.add_peer::<Data>(&name).unwrap();
     let held = pattern(5, 64);
     pair.near.data_pages.copy_in(0, &held);
     pair.post(|near, _| {
@@ -97,7 +97,7 @@ fn a_read_from_oneself_works(provider: Provider, basic: bool) {
     });
     pair.wait_near(7);
     assert_eq!(bytes_of(&pair.near.data_pages, 4096, 64), held);
-    pair.near.nic.remove_peer(oneself);
+    pair.near.nic.remove_peer::<Data>(oneself);
 }
 
 fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool) {

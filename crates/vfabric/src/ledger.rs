@@ -52,7 +52,8 @@ rules! {
     Threads = "threads",
     /// An object closed while others depend on it.
     CloseOrder = "close_order",
-    /// A region bound to an endpoint that is not enabled, bound twice, or enabled before it is bound.
+    /// A region bound to an endpoint that is not enabled, bound twice, or enabled before it is bound. An address inserted into an address
+    /// vector without an endpoint, where that needs one.
     BindOrder = "bind_order",
     /// A peer that is not, or no longer, in the address vector.
     UnknownPeer = "unknown_peer",

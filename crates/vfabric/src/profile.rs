@@ -29,6 +29,9 @@ pub(crate) struct Profile {
     pub(crate) receive_depth: usize,
     pub(crate) max_message: u64,
     pub(crate) endpoints_per_nic: usize,
+    /// Whether several endpoints can be bound to one address vector, at the same time or one after the other. If not, an address is
+    /// inserted by the endpoint, which has to be open (libfabric 1.17 to 2.1, prov/efa/src/efa_base_ep.c and efa_av.c).
+    pub(crate) shares_vectors: bool,
     /// FI_ORDER_* bits that it keeps when asked to.
     pub(crate) orders: u64,
     /// FI_ORDER_* bits that it always keeps.
@@ -103,6 +106,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         receive_depth: 1024,
         max_message: (1 << 32) - 1,
         endpoints_per_nic: 32,
+        shares_vectors: true,
         orders: sys::FI_ORDER_SAS | sys::FI_ORDER_WAW | sys::FI_ORDER_RAR,
         always_ordered: 0,
         reorder: 4,
@@ -134,6 +138,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         receive_depth: 512,
         max_message: 1 << 30,
         endpoints_per_nic: 1024,
+        shares_vectors: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
         reorder: 24,
@@ -161,6 +166,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         receive_depth: 256,
         max_message: u64::MAX,
         endpoints_per_nic: 1024,
+        shares_vectors: true,
         orders: EVERY_ORDER,
         always_ordered: EVERY_ORDER,
         reorder: 0,
@@ -188,6 +194,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         receive_depth: 64,
         max_message: 64 << 10,
         endpoints_per_nic: 32,
+        shares_vectors: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
         reorder: 48,
@@ -215,6 +222,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         receive_depth: 256,
         max_message: 1 << 30,
         endpoints_per_nic: 64,
+        shares_vectors: true,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
         reorder: 24,

@@ -176,7 +176,7 @@ fn register_and_close(library: &Arc<Library>, info: &Info) {
     let sent: Vec<u8> = (0..200).collect();
     pages.copy_in(0, &sent);
     let source = near.register::<Data>(pages.into()).unwrap();
-    let peer = near.add_peer(far.data_name()).unwrap();
+    let peer = near.add_peer::<Data>(far.data_name()).unwrap();
     let place = region.target_address(device.address + PAGE as u64 + 100).unwrap();
     let target = RemoteBytes { address: place, key: region.key() };
     posted(|| {
@@ -189,7 +189,7 @@ fn register_and_close(library: &Arc<Library>, info: &Info) {
     let landing = Arc::new(Pages::map(PAGE).unwrap());
     let landing = far.register::<Data>(landing.into()).unwrap();
     let name = far.data_name().to_vec();
-    let myself = far.add_peer(&name).unwrap();
+    let myself = far.add_peer::<Data>(&name).unwrap();
     posted(|| {
         let bytes = landing.local(0, 8).unwrap();
         far.read(bytes, target, myself, 0)

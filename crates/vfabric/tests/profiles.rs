@@ -467,6 +467,21 @@ fn where_regions_are_not_bound_there_is_no_binding() {
 }
 
 #[test]
+fn an_address_vector_of_efa_is_for_one_endpoint_and_takes_addresses_while_that_is_open() {
+    for (profile, outcome) in
+        [("tcp", [0, 0, 1, 1, 0]), ("efa", [0, -sys::FI_ENOSYS, 1, 0, -sys::FI_ENOSYS])]
+    {
+        let rig = Rig::new(&format!("profile={profile}"));
+        let (end, other) = (rig.end(0), rig.end(1));
+        assert_eq!(end.bind_in_turn(&other), outcome, "{profile}");
+        match profile {
+            "efa" => rig.caught("bind_order", 1),
+            _ => assert!(rig.violations().is_empty()),
+        }
+    }
+}
+
+#[test]
 fn endpoints_of_a_nic_are_few() {
     let rig = Rig::new("profile=cxi endpoints=1 nics=1");
     let end = rig.end(0);

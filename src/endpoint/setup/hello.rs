@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fabric::{Lock, Post};
+use fabric::{Control, Data, Lock, Post, RailKind};
 use proto::codec::Address;
 use proto::rails::Rail;
 use proto::setup::{FirstHello, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
@@ -96,18 +96,18 @@ impl Endpoint {
     }
 
     fn send_hello(&mut self, to: &[u8], bytes: &[u8]) -> Result<Post> {
-        let lane = self.lane(SETUP_RAIL, to)?;
+        let lane = self.lane::<Control>(SETUP_RAIL, to)?;
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
         let posted = letters.send(nic, lane.peer, bytes, LetterSubject::Stranger);
-        nic.remove_peer(lane.peer);
+        nic.remove_peer::<Control>(lane.peer);
         posted.map_err(|error| Cause::Unreachable(error).into())
     }
 
     /// Inserts a peer's address for a rail of ours.
-    fn lane(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
+    fn lane<K: RailKind>(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
         let port = self.executor.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
-        match port.nic.add_peer(name) {
+        match port.nic.add_peer::<K>(name) {
             Ok(peer) => Ok(Lane { nic, peer }),
             Err(fault) => Err(Cause::CannotReach { rail: Label::of(&port.label), fault }.into()),
         }
@@ -129,9 +129,9 @@ impl Endpoint {
             let count = u32::try_from(number).unwrap_or(u32::MAX);
             return Err(Cause::Full { table: Table::Connections, count }.into());
         }
-        let data = self.lanes(&agreement.rails.data, |rail| Some(rail.data), &rails)?;
-        let control = self.lanes(&agreement.rails.control, |rail| rail.control, &rails);
-        let control = control.inspect_err(|_| self.remove_addresses(&data))?;
+        let data = self.lanes::<Data>(&agreement.rails.data, |rail| Some(rail.data), &rails)?;
+        let control = self.lanes::<Control>(&agreement.rails.control, |rail| rail.control, &rails);
+        let control = control.inspect_err(|_| self.remove_addresses::<Data>(&data))?;
         let channel = self.core.add_channel(parameters).ok_or(none)?;
         let name = self.known_processes.peer_name(&host);
         self.compare(&name, &host);
@@ -140,7 +140,7 @@ impl Endpoint {
         Ok(channel)
     }
 
-    fn lanes(
+    fn lanes<K: RailKind>(
         &mut self,
         pairs: &[Pair],
         address: impl Fn(&Rail) -> Option<Address>,
@@ -150,10 +150,10 @@ impl Endpoint {
         for Pair { ours, theirs: at } in pairs {
             let rail = theirs.get(usize::from(*at)).and_then(&address);
             let joined = rail.ok_or_else(|| Cause::NoSuchRail.into());
-            match joined.and_then(|name| self.lane(usize::from(*ours), name.as_bytes())) {
+            match joined.and_then(|name| self.lane::<K>(usize::from(*ours), name.as_bytes())) {
                 Ok(lane) => lanes.push(lane),
                 Err(error) => {
-                    self.remove_addresses(&lanes);
+                    self.remove_addresses::<K>(&lanes);
                     return Err(error);
                 }
             }
@@ -162,20 +162,20 @@ impl Endpoint {
     }
 
     /// Releases one use of each of these addresses.
-    fn remove_addresses(&mut self, lanes: &[Lane]) {
+    fn remove_addresses<K: RailKind>(&mut self, lanes: &[Lane]) {
         for lane in lanes {
-            self.executor.nics[lane.nic].nic.remove_peer(lane.peer);
+            self.executor.nics[lane.nic].nic.remove_peer::<K>(lane.peer);
         }
     }
 
     /// Replies to the address that came with a letter. If the provider refuses, the peer repeats its letter.
     fn reply(&mut self, to: &[u8], bytes: &[u8]) {
-        let Ok(lane) = self.lane(SETUP_RAIL, to) else { return };
+        let Ok(lane) = self.lane::<Control>(SETUP_RAIL, to) else { return };
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let posted = letters
             .as_mut()
             .map(|letters| letters.send(nic, lane.peer, bytes, LetterSubject::Stranger));
-        nic.remove_peer(lane.peer);
+        nic.remove_peer::<Control>(lane.peer);
         if let Some(Err(error)) = posted {
             log::debug!("device {}: a reply to an unknown peer: {error}", self.label());
         }

@@ -69,14 +69,13 @@ mod region;
 mod regions;
 mod tagged;
 
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::{fmt, ptr};
 
 use libfabric_sys as sys;
 
 use crate::error::{Call, FabricError, Reason};
-use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
 use crate::kind::{Data, RailKind};
@@ -89,7 +88,6 @@ use crate::posts::Posts;
 use domain::Domain;
 use operations::Operations;
 pub use peers::PeerAddress;
-use peers::Peers;
 pub use post::{Delivery, Post, Write};
 pub use rail::{CompletionError, Polled};
 use rail::{QueueError, Rail};
@@ -113,7 +111,7 @@ pub struct NicOptions<'a> {
     pub operations: u16,
 }
 
-/// One NIC: a domain, at most one data rail and one control rail with a completion queue each, the peers that they can address, the
+/// One NIC: a domain, at most one data rail and one control rail, each with a completion queue and the peers that it can address; the
 /// registrations for them, and the operations in flight.
 ///
 /// It has one user at a time, in any thread: FI_THREAD_DOMAIN requires that calls on a domain and on its objects do not run at the same
@@ -122,7 +120,6 @@ pub struct Nic {
     data: Rail,
     control: Rail,
     regions: Regions, // Closed after the endpoints where they belong to the domain: see `close_all`.
-    peers: Peers,
     operations: Operations, // Dropped after the endpoints, which write to its contexts.
     domain: Domain,
     keys: Keys,
@@ -202,7 +199,7 @@ pub enum NotDeregistered<K: RailKind> {
 pub struct Leaked;
 
 impl Nic {
-    /// Opens fabric, domain, address vector, queues and endpoints.
+    /// Opens fabric, domain, queues, address vectors and endpoints.
     ///
     /// # Errors
     ///
@@ -228,13 +225,9 @@ impl Nic {
         control_class: Option<u32>,
     ) -> Result<Self, FabricError> {
         let domain = Domain::open(library, info)?;
-        let addresses = open_addresses(&domain)?;
         let open = |info: &Info, wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
-            Some(wanted) => {
-                let (addresses, entries) = (addresses.as_ptr(), options.entries);
-                Rail::open(library, &domain, info, addresses, entries, other, wanted)
-            }
+            Some(wanted) => Rail::open(library, &domain, info, options.entries, other, wanted),
         };
         let data = open(info, options.data, None)?;
         let shares_queue = options.one_queue && data.is_open();
@@ -257,7 +250,6 @@ impl Nic {
             data,
             control,
             regions: Regions::new(),
-            peers: Peers::new(addresses, number),
             operations: Operations::new(options.operations),
             domain,
             keys: Keys::new(info.key_bytes()),
@@ -513,6 +505,7 @@ impl Nic {
         let rail = if K::IS_DATA { &mut self.data } else { &mut self.control };
         rail.close_endpoint()?;
         rail.close_queue()?;
+        rail.peers.close()?;
         self.quarantine.retain(|(of_data, _)| *of_data != K::IS_DATA);
         self.is_fenced |= K::IS_DATA;
         let ended = self.operations.iter().filter(|(_, entry)| on_rail(entry));
@@ -545,11 +538,11 @@ impl Nic {
         if self.domain.supports_dmabuf() && waiting.iter().any(by_dmabuf) {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
         }
-        let addresses = self.peers.handle().as_ptr();
-        let (domain, entries) = (&self.domain, options.entries);
-        let rail = Rail::open(library, domain, info, addresses, entries, None, wanted)?;
-        let posts = std::mem::replace(&mut self.data, rail).posts;
-        self.data.posts = posts;
+        let rail = Rail::open(library, &self.domain, info, options.entries, None, wanted)?;
+        let before = std::mem::replace(&mut self.data, rail);
+        self.data.posts = before.posts;
+        let vector = std::mem::replace(&mut self.data.peers, before.peers);
+        self.data.peers.move_to(vector);
         let endpoint = self.data.endpoint_ptr();
         for (slot, memory) in waiting {
             match Registered::new::<Data>(&self.domain, &mut self.keys, endpoint, memory) {
@@ -566,30 +559,24 @@ impl Nic {
         Ok(())
     }
 
-    /// Inserts a peer's address, as its `data_name` or `control_name` returned it, unless it is there. Each call adds one use. The bytes
-    /// may come from the wire.
+    /// Inserts a peer's address for the rail of this kind, as its `data_name` or `control_name` returned it, unless it is there. Each call
+    /// adds one use. The bytes may come from the wire. While the rail is closed the address is kept, and inserted when it opens again.
     ///
     /// # Errors
     ///
     /// What fi_av_insert (fi_av(3)) returned; -FI_EINVAL for an empty, oversized or invalid address.
-    pub fn add_peer(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
-        self.peers.add(name)
-    }
-
-    /// Adds a use of a peer's address that is in use.
-    pub fn retain_peer(&mut self, peer: PeerAddress) {
-        self.peers.retain(peer);
+    pub fn add_peer<K: RailKind>(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
+        self.rail_mut::<K>().peers.add(name)
     }
 
     /// Removes a use. An address without uses is removed from the address vector later.
-    pub fn remove_peer(&mut self, peer: PeerAddress) {
-        let operations = &self.operations;
-        self.peers.remove_use(peer, |slot| operations.goes_to(slot));
-    }
-
-    /// The number of peers, and whether one has this address.
-    pub fn peer_count_and(&self, name: &[u8]) -> (usize, bool) {
-        (self.peers.count(), self.peers.contains(name))
+    pub fn remove_peer<K: RailKind>(&mut self, peer: PeerAddress) {
+        let (operations, peers) = if K::IS_DATA {
+            (&self.operations, &mut self.data.peers)
+        } else {
+            (&self.operations, &mut self.control.peers)
+        };
+        peers.remove_use(peer, |slot| operations.goes_to(slot, K::IS_DATA));
     }
 
     /// The data rail's address for peers (fi_getname); empty without one.
@@ -679,7 +666,7 @@ impl Nic {
         }
         whole &= self.close_regions();
         whole &= self.data.close_queue().is_ok() & self.control.close_queue().is_ok();
-        whole &= self.peers.handle().close().is_ok();
+        whole &= self.data.peers.close().is_ok() & self.control.peers.close().is_ok();
         if whole { Ok(()) } else { Err(Leaked) }
     }
 
@@ -696,7 +683,6 @@ impl Nic {
         self.data.leak();
         self.control.leak();
         self.regions.leak();
-        self.peers.handle().leak();
         self.operations.leak();
         self.domain.leak();
         let _leaked = ManuallyDrop::new(std::mem::take(&mut self.quarantine));
@@ -727,14 +713,4 @@ impl fmt::Debug for Nic {
 #[inline(never)]
 fn log_stray() {
     log::debug!("a completion without an operation in flight");
-}
-
-fn open_addresses(domain: &Domain) -> Result<Handle<sys::fid_av>, FabricError> {
-    let mut attributes = sys::fi_av_attr { type_: sys::FI_AV_TABLE, ..Default::default() };
-    let open = |out| {
-        // SAFETY: the domain is open, and both places are valid.
-        unsafe { sys::fi_av_open(domain.as_ptr(), &raw mut attributes, out, ptr::null_mut()) }
-    };
-    // SAFETY: fi_av_open gives us an address vector of our own.
-    unsafe { Handle::open(Call::fi_av_open, open) }
 }

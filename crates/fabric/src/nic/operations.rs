@@ -154,9 +154,10 @@ impl Operations {
         self.entries.iter().enumerate().filter(|(_, entry)| entry.kind != Kind::Free)
     }
 
-    /// Whether an operation in flight has the peer in this slot as its target.
-    pub(super) fn goes_to(&self, peer: u32) -> bool {
-        self.iter().any(|(_, entry)| entry.peer == peer && !entry.kind.is_receive())
+    /// Whether an operation in flight on this rail has the peer in this slot as its target.
+    pub(super) fn goes_to(&self, peer: u32, data: bool) -> bool {
+        let goes = |entry: &Entry| entry.peer == peer && !entry.kind.is_receive();
+        self.iter().any(|(_, entry)| entry.kind.is_on(data) && goes(entry))
     }
 
     /// Leaks the contexts, since the provider may still write to them.
@@ -203,11 +204,13 @@ mod tests {
         let begun = kinds.map(|kind| begin(&mut operations, kind, kind as u32).unwrap());
         let contexts = begun.map(|index| operations.context(index).addr());
         assert!(operations.end(1).is_none() && operations.end(contexts[0] + 1).is_none());
-        assert!(operations.goes_to(3) && !operations.goes_to(4));
+        assert!(operations.goes_to(3, true) && !operations.goes_to(4, true));
         for ((context, kind), left) in contexts.into_iter().zip(kinds).zip([2, 1, 0]) {
             assert_eq!(operations.end(context).unwrap().kind, kind);
             assert!(operations.end(context).is_none());
             assert_eq!(operations.in_flight(), left);
+            assert!(!operations.goes_to(3, true), "the write was the only one of the data rail");
+            assert_eq!(operations.goes_to(3, false), left > 0);
         }
         assert_eq!(operations.receives(), 0);
     }

@@ -1,16 +1,22 @@
-//! The address vector of a NIC: peers' addresses with use counts. fi_av(3).
+//! The address vector of a rail: peers' addresses with use counts. fi_av(3).
+//!
+//! Each rail has its own, since efa before libfabric 2.2 refuses a vector that another endpoint was bound to, also one that has closed. It
+//! also inserts into a vector by its endpoint. So while a rail is closed its addresses are kept here, and inserted when it opens again.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
 
 use libfabric_sys as sys;
 
+use super::domain::Domain;
 use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
+use crate::nic_number::NicNumber;
 
-/// The address vector of one NIC, with a use count per entry.
+/// The address vector of one rail, with a use count per entry.
 #[derive(Debug)]
 pub(super) struct Peers {
+    /// None while the rail is closed.
     handle: Handle<sys::fid_av>,
     entries: Vec<Entry>,
     free: Vec<u32>,
@@ -18,11 +24,11 @@ pub(super) struct Peers {
     /// Entries without uses, oldest first. An injected write has no completion, and fi_av(3) does not define what happens to it if its peer
     /// is removed meanwhile. So an entry is kept until many others were retired after it.
     retired: VecDeque<u32>,
-    /// The stamp of the next peer: the NIC's number, and a serial number.
+    /// The stamp of the next peer: a number of this vector's, and a serial number.
     next_stamp: u64,
 }
 
-/// The address of a peer, on one NIC. It is invalid on other NICs, and after its last use has ended and it was removed.
+/// The address of a peer, on one rail of a NIC. It is invalid on other rails, and after its last use has ended and it was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress {
     stamp: u64,
@@ -33,6 +39,7 @@ pub struct PeerAddress {
 struct Entry {
     /// [`GONE`] if there is no peer.
     stamp: u64,
+    /// FI_ADDR_NOTAVAIL while the rail is closed, or if the provider has refused the address when the rail opened again.
     raw: sys::fi_addr_t,
     users: u32,
     name: Box<[u8]>,
@@ -40,7 +47,7 @@ struct Entry {
 
 /// No peer has this stamp: serial numbers begin at 1.
 const GONE: u64 = 0;
-/// Bits of a stamp for a NIC's peers; the others are for the NIC.
+/// Bits of a stamp for a vector's peers; the others are for the vector.
 const SERIAL_BITS: u32 = 32;
 const SERIALS: u64 = 1 << SERIAL_BITS;
 
@@ -52,14 +59,54 @@ impl PeerAddress {
 }
 
 impl Peers {
-    pub(super) fn new(handle: Handle<sys::fid_av>, nic: u32) -> Self {
+    /// No rail, and no addresses.
+    pub(super) fn none() -> Self {
         Self {
-            handle,
+            handle: Handle::none(),
             entries: Vec::new(),
             free: Vec::new(),
             known: HashMap::new(),
             retired: VecDeque::new(),
-            next_stamp: u64::from(nic) << SERIAL_BITS | 1,
+            next_stamp: u64::from(NicNumber::new().get()) << SERIAL_BITS | 1,
+        }
+    }
+
+    /// Opens an address vector, for one endpoint.
+    pub(super) fn open(domain: &Domain) -> Result<Self, FabricError> {
+        let mut attributes = sys::fi_av_attr { type_: sys::FI_AV_TABLE, ..Default::default() };
+        let open = |out| {
+            // SAFETY: the domain is open, and both places are valid.
+            unsafe { sys::fi_av_open(domain.as_ptr(), &raw mut attributes, out, ptr::null_mut()) }
+        };
+        // SAFETY: fi_av_open gives us an address vector of our own.
+        let handle = unsafe { Handle::open(Call::fi_av_open, open) }?;
+        Ok(Self { handle, ..Self::none() })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::fid_av {
+        self.handle.as_ptr()
+    }
+
+    /// Closes the address vector, after its endpoint. The addresses are kept.
+    pub(super) fn close(&mut self) -> Result<(), FabricError> {
+        for entry in &mut self.entries {
+            entry.raw = sys::FI_ADDR_NOTAVAIL;
+        }
+        self.handle.close()
+    }
+
+    /// The rail has opened again, with the vector of `new`: inserts all addresses there.
+    pub(super) fn move_to(&mut self, new: Self) {
+        self.handle = new.handle;
+        for slot in 0..self.entries.len() {
+            let Entry { stamp, ref name, .. } = self.entries[slot];
+            if stamp != GONE {
+                let inserted = self.insert(name);
+                if let Err(error) = &inserted {
+                    log::debug!("inserting a peer's address again: {error}");
+                }
+                self.entries[slot].raw = inserted.unwrap_or(sys::FI_ADDR_NOTAVAIL);
+            }
         }
     }
 
@@ -67,18 +114,10 @@ impl Peers {
     #[inline(always)]
     pub(super) fn raw(&self, peer: PeerAddress) -> Option<sys::fi_addr_t> {
         let entry = self.entries.get(peer.slot as usize)?;
-        (entry.stamp == peer.stamp).then_some(entry.raw)
+        (entry.stamp == peer.stamp && entry.raw != sys::FI_ADDR_NOTAVAIL).then_some(entry.raw)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.known.len()
-    }
-
-    pub(super) fn contains(&self, name: &[u8]) -> bool {
-        self.known.contains_key(name)
-    }
-
-    /// Inserts the address `name` if it is new, and adds one use.
+    /// Inserts the address `name` if it is new, and adds one use. While the rail is closed it is only kept.
     pub(super) fn add(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
         if let Some(slot) = self.known.get(name).copied() {
             let entry = &mut self.entries[slot as usize];
@@ -110,14 +149,6 @@ impl Peers {
         Ok(PeerAddress { stamp, slot: number })
     }
 
-    /// Adds a use of an entry that is in use.
-    pub(super) fn retain(&mut self, peer: PeerAddress) {
-        let entry = self.entries.get_mut(peer.slot as usize);
-        if let Some(entry) = entry.filter(|entry| entry.stamp == peer.stamp && entry.users > 0) {
-            entry.users += 1;
-        }
-    }
-
     /// Removes a use; the last one retires the entry. `in_use` returns whether an operation in flight uses a retired entry, which then is
     /// not removed yet.
     pub(super) fn remove_use(&mut self, peer: PeerAddress, in_use: impl Fn(u32) -> bool) {
@@ -146,7 +177,10 @@ impl Peers {
         self.known.remove(&entry.name);
         self.free.push(slot);
         let mut raw = entry.raw;
-        // SAFETY: the vector is open, `raw` is a valid place, and no operation in flight has it as its target.
+        if raw == sys::FI_ADDR_NOTAVAIL {
+            return;
+        }
+        // SAFETY: the vector is open, since the entry has an address; `raw` is a valid place, and no operation in flight has it as its target.
         let code = unsafe { sys::fi_av_remove(self.handle.as_ptr(), &raw mut raw, 1, 0) };
         if let Err(error) = check(Call::fi_av_remove, code) {
             // sockets of libfabric 2.5 does not forget every address.
@@ -154,13 +188,16 @@ impl Peers {
         }
     }
 
-    /// The bytes may come from the wire. libfabric reads an address by its format, without a length, so it gets a padded copy.
+    /// Inserts an address; FI_ADDR_NOTAVAIL while the rail is closed. The bytes may come from the wire. libfabric reads an address by its format, without a length, so it gets a padded copy.
     fn insert(&self, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
         let mut padded = PaddedAddress([0; ADDRESS_BYTES_MAX]);
         let refused = FabricError::new(Call::fi_av_insert, sys::FI_EINVAL);
         // The last byte stays zero: addresses in text form end there at the latest.
         if address.is_empty() || address.len() >= ADDRESS_BYTES_MAX {
             return Err(refused);
+        }
+        if self.handle.as_ptr().is_null() {
+            return Ok(sys::FI_ADDR_NOTAVAIL);
         }
         padded.0[..address.len()].copy_from_slice(address);
         let mut peer = sys::FI_ADDR_NOTAVAIL;
@@ -179,8 +216,8 @@ impl Peers {
         if inserted == 1 && peer != sys::FI_ADDR_NOTAVAIL { Ok(peer) } else { Err(refused) }
     }
 
-    pub(super) fn handle(&mut self) -> &mut Handle<sys::fid_av> {
-        &mut self.handle
+    pub(super) fn leak(&mut self) {
+        self.handle.leak();
     }
 }
 

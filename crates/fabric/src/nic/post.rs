@@ -293,7 +293,7 @@ impl Nic {
         };
         let (address, slot) = match peer {
             None => (sys::FI_ADDR_UNSPEC, u32::MAX),
-            Some(peer) => match self.peers.raw(peer) {
+            Some(peer) => match self.rail::<K>().peers.raw(peer) {
                 Some(address) => (address, peer.slot()),
                 None => return Err(wrong_nic(call)),
             },
@@ -346,7 +346,7 @@ impl Nic {
         if len > rail.inject_bytes() {
             return Err(FabricError::new(call, sys::FI_EMSGSIZE));
         }
-        match (rail.endpoint(), self.peers.raw(peer)) {
+        match (rail.endpoint(), rail.peers.raw(peer)) {
             (Some(endpoint), Some(address)) => Ok((endpoint, address)),
             (None, _) => Err(FabricError::not_called(call, sys::FI_ESHUTDOWN, Reason::NoRail)),
             (_, None) => Err(wrong_nic(call)),

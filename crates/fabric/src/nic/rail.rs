@@ -1,4 +1,5 @@
-//! One rail of a NIC: an endpoint (fi_endpoint(3)), its completion queue (fi_cq(3)), and the last batch that was read from it.
+//! One rail of a NIC: an endpoint (fi_endpoint(3)), its completion queue (fi_cq(3)), its address vector (fi_av(3)), and the last batch that
+//! was read from the queue.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -8,6 +9,7 @@ use std::ptr::{self, NonNull};
 use libfabric_sys as sys;
 
 use super::domain::Domain;
+use super::peers::Peers;
 use crate::error::{Call, FabricError, check, error_text};
 use crate::handle::Handle;
 use crate::info::Info;
@@ -18,8 +20,9 @@ use crate::posts::Posts;
 /// An enabled endpoint with a queue of its own, or neither. Every operation has a completion in the queue, except injected ones.
 #[derive(Debug)]
 pub(super) struct Rail {
-    endpoint: Handle<sys::fid_ep>, // Closes before its queue: keep it first.
+    endpoint: Handle<sys::fid_ep>, // Closes before its queue and its address vector: keep it first.
     queue: Handle<sys::fid_cq>,
+    pub(super) peers: Peers,
     inject_bytes: usize,
     name: Box<[u8]>,
     batch: Batch,
@@ -54,6 +57,7 @@ impl Rail {
         Self {
             endpoint: Handle::none(),
             queue: Handle::none(),
+            peers: Peers::none(),
             inject_bytes: 0,
             name: Box::default(),
             batch: Batch::new(),
@@ -62,18 +66,18 @@ impl Rail {
         }
     }
 
-    /// Opens a queue and an endpoint, binds queue and address vector to it, sets `options`, and enables it. With `other` it uses that
+    /// Opens a queue, an address vector and an endpoint, binds the first two to it, sets `options`, and enables it. With `other` it uses that
     /// rail's queue instead of its own.
     pub(super) fn open(
         library: &Library,
         domain: &Domain,
         info: &Info,
-        addresses: *mut sys::fid_av,
         entries: usize,
         other: Option<&Self>,
         options: &[EndpointOption],
     ) -> Result<Self, FabricError> {
         let queue = if other.is_some() { Handle::none() } else { open_queue(domain, entries)? };
+        let peers = Peers::open(domain)?;
         let open = |out| {
             // SAFETY: the domain is open, the library only reads `info`, and `out` is a valid place.
             unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
@@ -84,6 +88,7 @@ impl Rail {
         let mut rail = Self {
             endpoint,
             queue,
+            peers,
             inject_bytes,
             name: Box::default(),
             batch: Batch::new(),
@@ -92,7 +97,7 @@ impl Rail {
         };
         let queue = other.map_or(&rail.queue, |other| &other.queue);
         rail.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
-        rail.bind(addresses.cast(), 0)?;
+        rail.bind(rail.peers.as_ptr().cast(), 0)?;
         for option in options {
             if rail.set(library, option)? {
                 rail.set.push(option.name);
@@ -254,10 +259,11 @@ impl Rail {
         self.queue.close()
     }
 
-    /// Leaks both.
+    /// Leaks all three.
     pub(super) fn leak(&mut self) {
         self.endpoint.leak();
         self.queue.leak();
+        self.peers.leak();
     }
 
     pub(super) fn endpoint_ptr(&self) -> *mut sys::fid_ep {

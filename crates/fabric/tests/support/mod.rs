@@ -120,9 +120,10 @@ impl Side {
     }
 
     pub(crate) fn meet(&mut self, other: &Self) {
-        self.data_peer = Some(self.nic.add_peer(other.nic.data_name()).expect("a valid address"));
+        self.data_peer =
+            Some(self.nic.add_peer::<Data>(other.nic.data_name()).expect("a valid address"));
         self.control_peer =
-            Some(self.nic.add_peer(other.nic.control_name()).expect("a valid address"));
+            Some(self.nic.add_peer::<Control>(other.nic.control_name()).expect("a valid address"));
     }
 
     pub(crate) fn data_peer(&self) -> PeerAddress {

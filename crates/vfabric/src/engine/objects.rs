@@ -70,6 +70,8 @@ pub(crate) struct Vector {
     domain: u64,
     peers: Vec<Option<u64>>,
     users: usize,
+    /// An endpoint was bound to it, which may have closed.
+    was_bound: bool,
 }
 
 impl Vector {
@@ -233,7 +235,7 @@ impl Engine {
 
     pub(crate) fn open_vector(&mut self, domain: u64) -> Outcome<u64> {
         self.domain_mut(domain)?.users += 1;
-        Ok(self.vectors.insert(Vector { domain, peers: Vec::new(), users: 0 }))
+        Ok(self.vectors.insert(Vector { domain, peers: Vec::new(), users: 0, was_bound: false }))
     }
 
     pub(crate) fn close_vector(&mut self, id: u64) -> Outcome {
@@ -250,8 +252,14 @@ impl Engine {
     }
 
     /// Adds an endpoint, which may be closed already: only a post to it fails.
-    pub(crate) fn insert_peer(&mut self, vector: u64, endpoint: u64) -> Outcome<u64> {
-        let vector = self.vectors.get_mut(vector).ok_or(Errno(sys::FI_EINVAL))?;
+    pub(crate) fn insert_peer(&mut self, id: u64, endpoint: u64) -> Outcome<u64> {
+        let users = self.vectors.get(id).ok_or(Errno(sys::FI_EINVAL))?.users;
+        if users == 0 && !self.settings.profile.shares_vectors {
+            return self.refuse(Rule::BindOrder, sys::FI_EINVAL, || {
+                format!("an address is inserted into address vector {id}, which has no endpoint")
+            });
+        }
+        let vector = self.vectors.get_mut(id).ok_or(Errno(sys::FI_EINVAL))?;
         vector.peers.push(Some(endpoint));
         Ok(vector.peers.len() as u64 - 1)
     }
@@ -350,10 +358,15 @@ impl Engine {
                 format!("endpoint {id} cannot be bound to address vector {vector}")
             });
         }
-        self.endpoint_mut(id)?.vector = Some(vector);
         if let Some(vector) = self.vectors.get_mut(vector) {
+            if vector.was_bound && !self.settings.profile.shares_vectors {
+                self.counters.count("refused.vectors");
+                return Err(Errno(sys::FI_ENOSYS));
+            }
             vector.users += 1;
+            vector.was_bound = true;
         }
+        self.endpoint_mut(id)?.vector = Some(vector);
         Ok(())
     }
 

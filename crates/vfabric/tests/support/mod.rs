@@ -403,6 +403,44 @@ impl<'rig> End<'rig> {
         peer
     }
 
+    /// Binds two endpoints to one address vector, inserts an address, closes both, inserts it again, and binds a third: the results.
+    pub(crate) fn bind_in_turn(&self, other: &End<'_>) -> [i32; 5] {
+        let mut attributes = sys::fi_av_attr { type_: sys::FI_AV_TABLE, ..Default::default() };
+        let mut vector = ptr::null_mut();
+        // SAFETY: the domain is open, and the places valid.
+        let code = unsafe {
+            sys::fi_av_open(self.domain, &raw mut attributes, &raw mut vector, ptr::null_mut())
+        };
+        assert_eq!(code, 0);
+        let bind = || {
+            let mut endpoint = ptr::null_mut();
+            let info = self.rig.info(self.nic);
+            // SAFETY: as above.
+            let code =
+                unsafe { sys::fi_endpoint(self.domain, info, &raw mut endpoint, ptr::null_mut()) };
+            assert_eq!(code, 0);
+            // SAFETY: open objects of one domain.
+            (endpoint, unsafe { sys::fi_ep_bind(endpoint, vector.cast(), 0) })
+        };
+        let name = other.name();
+        let insert = || {
+            let mut peer = 0;
+            let address = name.as_ptr().cast();
+            // SAFETY: one whole address, and a valid place.
+            unsafe { sys::fi_av_insert(vector, address, 1, &raw mut peer, 0, ptr::null_mut()) }
+        };
+        let (first, second) = (bind(), bind());
+        let open = insert();
+        for endpoint in [first.0, second.0] {
+            assert_eq!(close(endpoint.cast()), 0);
+        }
+        let closed = insert();
+        let third = bind();
+        assert_eq!(close(third.0.cast()), 0);
+        assert_eq!(close(vector.cast()), 0);
+        [first.1, second.1, open, closed, third.1]
+    }
+
     pub(crate) fn forget(&self, peer: u64) -> i32 {
         let mut peer = peer;
         // SAFETY: a valid place.

@@ -70,7 +70,7 @@ impl Mail {
         let rooms = Slots::of(received, ahead, 1);
         let source = Slots::of(sent, if raw.latency { 1 } else { raw.window }, 1);
         let names = bootstrap.all_gather(nic.control_name(), wait)?;
-        let peer = nic.add_peer(&names[1 - bootstrap.rank()]).map_err(broken)?;
+        let peer = nic.add_peer::<Control>(&names[1 - bootstrap.rank()]).map_err(broken)?;
         let mut register = |bytes: usize| {
             let pages = Pages::map(bytes).map_err(broken)?;
             pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.

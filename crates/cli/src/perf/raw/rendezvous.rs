@@ -104,11 +104,11 @@ impl Pair {
         let pages = map(2 * LETTERS * LETTER_STRIDE)?;
         let letters = nic.register(Arc::clone(&pages).into()).map_err(broken)?;
         let names = [nic.data_name().to_vec(), nic.control_name().to_vec()];
-        let mut peer = |name: &[u8]| {
-            let names = bootstrap.all_gather(name, wait)?;
-            nic.add_peer(&names[1 - bootstrap.rank()]).map_err(broken)
+        let mut other = |name: &[u8]| -> Result<Vec<u8>, GroupError> {
+            Ok(bootstrap.all_gather(name, wait)?.swap_remove(1 - bootstrap.rank()))
         };
-        let (data_peer, control_peer) = (peer(&names[0])?, peer(&names[1])?);
+        let data_peer = nic.add_peer::<Data>(&other(&names[0])?).map_err(broken)?;
+        let control_peer = nic.add_peer::<Control>(&other(&names[1])?).map_err(broken)?;
         let mut pair = Self {
             nic,
             data: Writer { source, target, peer: data_peer },

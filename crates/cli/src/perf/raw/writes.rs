@@ -80,7 +80,7 @@ impl Rail {
             return Err(GroupError::Bootstrap("the peer sent an address that is none".to_owned()));
         };
         Ok(Self {
-            peer: nic.add_peer(name).map_err(broken)?,
+            peer: nic.add_peer::<Data>(name).map_err(broken)?,
             nic,
             source,
             _target: target,
