@@ -79,7 +79,7 @@ impl Executor {
             let Some(letters) = letters else { continue };
             if let Err(error) = letters.post_receives(nic) {
                 log::error!("no receive can be posted on a control rail: {error}");
-                letters.stop();
+                letters.skip();
             }
         }
     }

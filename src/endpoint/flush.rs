@@ -6,6 +6,7 @@
 //! endpoint's own. Both are registered for the rail that reads them, wherever regions are bound to rails
 //! (docs/decisions/0013-a-flush-reads-what-was-received.md).
 
+use std::ptr;
 use std::sync::Arc;
 
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
@@ -53,8 +54,9 @@ struct Read {
     source: FlushSource,
     /// Slot and generation of the buffer's registration, and the buffer's address; none for the endpoint's own page.
     buffer: Option<(u16, u16, u64)>,
-    /// The registration's key on the first rail, which identifies it: open registrations have distinct keys.
-    key: Option<u64>,
+    /// Where the registration is in our memory, which identifies it: it stays there until no flush reads from it. (Keys change when a rail
+    /// opens again.)
+    region: Option<usize>,
     /// NICs whose read is not posted yet, one bit each.
     unposted: u32,
 }
@@ -67,8 +69,8 @@ impl Flush {
 
     /// Whether a read of this registration is under way.
     pub(super) fn reads_from(&self, region: &UserRegion) -> bool {
-        let key = Some(region.key(0));
-        !self.in_flight.is_none() && self.reads.iter().flatten().any(|read| read.key == key)
+        let region = Some(ptr::from_ref(region).addr());
+        !self.in_flight.is_none() && self.reads.iter().flatten().any(|read| read.region == region)
     }
 
     /// Whether all posted reads have completed. After a wrong count the flush has failed and is not waited for.
@@ -207,12 +209,12 @@ impl Endpoint {
     pub(super) fn flush_again(&mut self, flush: u16) {
         let nics = open_nics(&self.executor.nics, u32::MAX);
         let Some(flush) = self.flushes.at_mut(flush) else { return };
-        flush.completed(true);
+        flush.completed(nics != 0);
         let first = nics & nics.wrapping_neg();
         flush.reads.iter_mut().flatten().for_each(|read| read.unposted |= first);
     }
 
-    /// A read of a flush has ended.
+    /// A read of a flush has ended. If it has failed, no other NIC's read shows what its NIC has brought.
     pub(super) fn flush_read(&mut self, flush: u16, well: bool) {
         if let Some(flush) = self.flushes.at_mut(flush) {
             flush.completed(well);
@@ -230,6 +232,10 @@ impl Endpoint {
         let Executor { nics, landing, regions, .. } = &mut self.executor;
         let Some(flush) = self.flushes.at_mut(slot) else { return Ok(()) };
         for read in flush.reads.iter_mut().flatten() {
+            // A rail may have been closed since the read was refused.
+            let open = open_nics(nics, read.unposted);
+            flush.failed |= read.unposted != 0 && open == 0;
+            read.unposted = open;
             let found = match read.buffer {
                 None => Some((&**landing, landing.address())),
                 Some((region, generation, address)) => {
@@ -269,7 +275,7 @@ fn reads_of(
 ) -> Result<[Option<Read>; READS_MAX]> {
     let mut reads = [None; READS_MAX];
     for buffer in buffers {
-        let (source, bytes, key) = match buffer.region.optional_region()? {
+        let (source, bytes, at) = match buffer.region.optional_region()? {
             None => (FlushSource::Host, None, None),
             Some(id) => {
                 let (slot, generation) = (id.slot(), id.generation());
@@ -279,7 +285,7 @@ fn reads_of(
                     MemoryKind::Host => (FlushSource::Host, None, None),
                     MemoryKind::Cuda { device } if region.holds(buffer.address, 1) => {
                         let bytes = Some((slot, generation, buffer.address));
-                        (FlushSource::Gpu(device), bytes, Some(region.key(0)))
+                        (FlushSource::Gpu(device), bytes, Some(Arc::as_ptr(region).addr()))
                     }
                     MemoryKind::Cuda { .. } => {
                         let address = buffer.address;
@@ -290,7 +296,7 @@ fn reads_of(
         };
         let known = |read: &&mut Option<Read>| read.is_none_or(|read| read.source == source);
         if let Some(free @ None) = reads.iter_mut().find(known) {
-            *free = Some(Read { source, buffer: bytes, key, unposted: 0 });
+            *free = Some(Read { source, buffer: bytes, region: at, unposted: 0 });
         }
     }
     Ok(reads)

@@ -31,6 +31,8 @@ pub(super) struct LetterBuffers {
     under_way: Box<[LetterSubject]>,
     /// Buffers whose receives are to be posted.
     unposted: Vec<u16>,
+    /// The endpoint closes: none is posted any more.
+    is_stopped: bool,
 }
 
 impl LetterBuffers {
@@ -44,12 +46,15 @@ impl LetterBuffers {
             free: (RECEIVES..buffers).rev().collect(),
             under_way: vec![LetterSubject::Stranger; usize::from(buffers)].into(),
             unposted: (0..RECEIVES).collect(),
+            is_stopped: false,
         })
     }
 
     /// A receive has ended: the next poll posts it again.
     pub(super) fn ended(&mut self, buffer: u16) {
-        self.unposted.push(buffer);
+        if !self.is_stopped {
+            self.unposted.push(buffer);
+        }
     }
 
     /// Posts receives until the provider refuses one.
@@ -69,8 +74,14 @@ impl LetterBuffers {
         Ok(())
     }
 
-    /// Stops posting receives.
+    /// Posts no receives any more, also not in place of those that end.
     pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+        self.unposted.clear();
+    }
+
+    /// Gives up the receives that could not be posted, until others end.
+    pub(super) fn skip(&mut self) {
         self.unposted.clear();
     }
 

@@ -139,7 +139,7 @@ impl Stranger {
     }
 
     pub(crate) fn meet(&self, address: &[u8]) -> PeerAddress {
-        self.nic.borrow_mut().add_peer::<fabric::Control>(address).expect("a valid address")
+        self.nic.borrow_mut().add_peer::<Control>(address).expect("a valid address")
     }
 
     /// Sends `bytes`, while `meanwhile` drives the receiver. Whether they arrive is not known: false if not even the post was accepted

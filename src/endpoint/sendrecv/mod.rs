@@ -53,12 +53,12 @@ impl Sendrecv {
             let Some(rooms) = rooms else { continue };
             if let Err(error) = rooms.post(&mut port.nic) {
                 log::error!("no tagged receive can be posted on a control rail: {error}");
-                rooms.stop();
+                rooms.skip();
             }
         }
     }
 
-    /// Stops posting receives.
+    /// Posts no receives any more.
     pub(super) fn stop(&mut self) {
         self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
     }

@@ -18,13 +18,15 @@ pub(super) struct PacketBuffers {
     pages: Arc<Pages>,
     /// Buffers whose receives are to be posted.
     unposted: Vec<u16>,
+    /// The endpoint closes: none is posted any more.
+    is_stopped: bool,
 }
 
 impl PacketBuffers {
     pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
         let pages = Arc::new(Pages::map(usize::from(RECEIVES) * PACKET_BYTES)?);
         let region = nic.register(Arc::clone(&pages).into())?;
-        Ok(Self { region, pages, unposted: (0..RECEIVES).collect() })
+        Ok(Self { region, pages, unposted: (0..RECEIVES).collect(), is_stopped: false })
     }
 
     /// Posts receives until the provider refuses one.
@@ -58,11 +60,19 @@ impl PacketBuffers {
     /// A receive has ended: the next poll posts it again.
     #[inline]
     pub(super) fn ended(&mut self, buffer: u16) {
-        self.unposted.push(buffer);
+        if !self.is_stopped {
+            self.unposted.push(buffer);
+        }
     }
 
-    /// Stops posting receives.
+    /// Posts no receives any more, also not in place of those that end.
     pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+        self.unposted.clear();
+    }
+
+    /// Gives up the receives that could not be posted, until others end.
+    pub(super) fn skip(&mut self) {
         self.unposted.clear();
     }
 }
