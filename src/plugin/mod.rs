@@ -117,9 +117,11 @@ pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<ObjectId> {
     Ok(context)
 }
 
-/// Closes what a context still has: listeners, comms, endpoints.
-pub(crate) fn close_context(context: ObjectId) -> Result<()> {
+/// Closes what a context still has: listeners, comms, endpoints. The id is checked after the start, whose failure has been logged: NCCL
+/// 2.28.3 to 2.29.3 passes null after an `init` that failed, and a second error would hide the first.
+pub(crate) fn close_context(context: RawId) -> Result<()> {
     started()?;
+    let context = context.context()?;
     let left = registry::close_context(context)?;
     // Registrations on shared endpoints: their memory may be freed when this returns. All are deregistered, even after an error.
     let gone = left.into_iter().map(|region| deregister(region, region)).fold(Ok(()), Result::and);

@@ -46,7 +46,7 @@ fn listen_to_nccl(logger: Logger) {
 }
 
 pub(in crate::abi) unsafe extern "C" fn finalize(context: *mut c_void) -> ResultCode {
-    guard("finalize", || plugin::close_context(object::raw(context).context()?))
+    guard("finalize", || plugin::close_context(object::raw(context)))
 }
 
 pub(in crate::abi) unsafe extern "C" fn devices(count: *mut c_int) -> ResultCode {
