@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use net_abi::CommConfig;
 
@@ -172,19 +173,20 @@ unsafe fn list<'a, T>(first: *mut T, count: usize, list: List) -> Result<&'a [T]
 }
 
 /// The traffic class of a communicator. NCCL passes -1 where the user has set none, else the user's value: the byte of the IP header, as
-/// NCCL's own InfiniBand transport uses it.
+/// NCCL's own InfiniBand transport uses it. A value that is ignored is logged once, since v10 has it in each poll of connect.
 ///
 /// # Safety
 ///
 /// `config` is null or NCCL's.
 pub(super) unsafe fn traffic_class(config: *const CommConfig) -> Option<TrafficClass> {
+    static WARNED: AtomicBool = AtomicBool::new(false);
     // SAFETY: the caller vouches for it.
     let value = unsafe { config.as_ref() }?.traffic_class;
     if value < 0 {
         return None;
     }
     let class = u8::try_from(value).ok().map(TrafficClass::of_byte);
-    if class.is_none() {
+    if class.is_none() && !WARNED.swap(true, Ordering::Relaxed) {
         log::warn!(
             "traffic class {value} is ignored: it is more than a byte; NCCL_IB_TC and ncclConfig_t.trafficClass take 0 to 255"
         );

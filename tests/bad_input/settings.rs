@@ -97,6 +97,21 @@ fn settings_that_differ_are_one_warning_on_each_side_however_many_connections_th
     });
 }
 
+fn a_traffic_class_of_more_than_a_byte_is_one_warning_however_often_connect_is_polled() {
+    play(&[("RAILS", "127.0.0.1")], BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        net.init_v10().expect("init");
+        let (mut handle, listener) = net.listen_v10(0).expect("listen");
+        for _ in 0..50 {
+            // Nothing accepts.
+            assert_eq!(net.connect_v10(0, 300, &mut handle).expect("connect"), None);
+        }
+        assert_eq!(warnings().len(), 1, "{:?}", warnings());
+        assert!(warnings()[0].contains("traffic class 300 is ignored"), "{:?}", warnings());
+        net.close_listen(listener).expect("closeListen");
+    });
+}
+
 fn a_traffic_class_is_taken_or_left_out_and_messages_move_all_the_same() {
     play(&[("RAILS", "127.0.0.1")], BOUND, |part| {
         let net = Net::open(&part.plugin());
@@ -115,6 +130,9 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(a_setting_that_is_not_known_is_a_warning_that_names_the_nearest),
         Test::new(
             settings_that_differ_are_one_warning_on_each_side_however_many_connections_there_are,
+        ),
+        Test::new(
+            a_traffic_class_of_more_than_a_byte_is_one_warning_however_often_connect_is_polled,
         ),
         Test::new(a_traffic_class_is_taken_or_left_out_and_messages_move_all_the_same),
     ]
