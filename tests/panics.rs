@@ -176,6 +176,31 @@ fn a_panic_under_the_lock_of_an_endpoint_ends_that_endpoint_and_no_other() {
     });
 }
 
+/// The peer is stopped, so it may still write to what it was lent. A success would let NCCL free that memory.
+#[test]
+fn a_panic_while_deregmr_waits_for_a_peer_is_no_success() {
+    play_each(&["deregMr waits"], &settings(), BOUND, |part, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        let context = net.init().expect("init");
+        if part.name != "main" {
+            let mut link = Link::to_peer(net, context, &mut { part });
+            link.works();
+            return part.stop();
+        }
+        let mut peer = part.cast("peer", &[]);
+        let mut link = Link::to_peer(net, context, &mut peer);
+        link.works();
+        peer.wait_for_stop();
+        let receive = || net.irecv(link.receive, link.input.slot(0), SLOT, 0, link.input.region);
+        let request = receive().expect("irecv").expect("nothing is outstanding");
+        assert_eq!(net.test(request), Ok(None), "the peer is stopped");
+        faulty.panics(case, || net.deregister(link.receive, link.input.region));
+        broken(net.deregister(link.receive, link.input.region));
+        net.finalize(context).expect("finalize");
+    });
+}
+
 #[test]
 fn a_panic_outside_of_the_lock_ends_the_comm_that_the_call_was_about_and_no_other() {
     let cases = ["regMr", "deregMr", "accept", "closeSend", "closeRecv", "closeListen"];

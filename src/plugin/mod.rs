@@ -233,9 +233,15 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
     while !gone {
         // The lock is released in between, so that other connections of the endpoint progress.
         std::thread::yield_now();
-        // An endpoint that was finalized meanwhile has closed the region.
-        gone = registry::with(comm, |endpoint| Ok(endpoint.poll_deregister(region)))
-            .unwrap_or(Ok(true))?;
+        let polled = registry::with(comm, |endpoint| {
+            fault::point("deregMr waits");
+            endpoint.poll_deregister(region)
+        });
+        gone = match polled {
+            // An endpoint that was finalized meanwhile has closed the region. After any other error a peer may still write there.
+            Err(Error { cause: Cause::Stale(_), .. }) => true,
+            polled => polled?,
+        };
     }
     Ok(())
 }
