@@ -1,7 +1,7 @@
 //! The only place that sets variables: those that providers read when libfabric loads them, and NCCL's for protocols and topology.
 //!
 //! Providers read their variables once, and some behaviour has no other switch. A variable that is already set stays; what is set here is
-//! logged once, and listed in docs/configuration.md.
+//! logged once, and listed in docs/configuration.md. The one exception is a topology file in the memory of a parent process.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -115,7 +115,7 @@ pub(crate) fn set_topology_file(config: &Config, hint: Option<&Hint>) {
         Ok(path) => {
             put(TOPOLOGY_FILE, &path);
             log::info!(
-                "{TOPOLOGY_FILE}={path} is set, since it was unset: {} devices are wider than one PCIe link",
+                "{TOPOLOGY_FILE}={path} is set, since no file was given: {} devices are wider than one PCIe link",
                 hint.raised.len()
             );
         }
@@ -125,7 +125,7 @@ pub(crate) fn set_topology_file(config: &Config, hint: Option<&Hint>) {
 
 /// Why NCCL gets no topology file, although it would help.
 fn obstacle(config: &Config, nccls_own: &Path) -> Option<String> {
-    if let Some(given) = config.topology_file() {
+    if let Some(given) = config.topology_file().filter(|given| !is_inherited(Path::new(given))) {
         return Some(format!("{TOPOLOGY_FILE}={given} was given"));
     }
     nccls_own
@@ -133,11 +133,24 @@ fn obstacle(config: &Config, nccls_own: &Path) -> Option<String> {
         .then(|| format!("NCCL reads {} where there is no other", nccls_own.display()))
 }
 
+/// Whether the plugin of a parent process made this file: it exists as long as that process, and is about the devices found there. A forked
+/// child gets here only after execve(2), as every call of the plugin is refused before.
+fn is_inherited(given: &Path) -> bool {
+    match fs::read_link(given) {
+        Ok(file) => file.to_string_lossy().starts_with(IN_MEMORY),
+        Err(_) => given.starts_with("/proc") && !given.exists(),
+    }
+}
+
+/// What the link of a descriptor of [`in_memory`] begins with (memfd_create(2)).
+const IN_MEMORY: &str = "/memfd:ironrail-topology";
+
 /// The file that NCCL reads by default: on virtual machines whose host describes them.
 const NCCLS_OWN_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
 
-/// Makes a file with this text in memory, and returns its path. It exists as long as the process. Child processes have it under the same
-/// path after exec, with the variable, since the descriptor is not close-on-exec.
+/// Makes a file with this text in memory, and returns its path, which is valid as long as the process. The path names this process: child
+/// processes inherit the variable, and may have closed the descriptor, or have another file there. The descriptor is not close-on-exec,
+/// since execve(2) keeps the process and its variables. NCCL ignores a file that it cannot open.
 #[allow(
     unsafe_code,
     reason = "a file in memory is made by no safe call, and this module alone makes one"
@@ -155,7 +168,7 @@ fn in_memory(text: &str) -> io::Result<String> {
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
     // SAFETY: the descriptor is open. On a kernel without seals the file is used unsealed.
     let _sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     // Without /proc NCCL could not open it either.
     if fs::read_to_string(&path)? != text {
         return Err(io::Error::other("it does not read as it was written"));
@@ -192,13 +205,15 @@ fn names_tcp(config: &Config) -> bool {
 )]
 fn put(name: &str, value: &str) {
     // SAFETY: no thread of ours reads the environment meanwhile. Another's may call getenv(3), which nothing that a library
-    // can do excludes: so this happens once, only for what is missing, and while NCCL initialises, where NCCL itself calls
+    // can do excludes: so this happens once, only for what is missing or inherited, and while NCCL initialises, where NCCL itself calls
     // setenv(3) for its configuration file. Values that getenv(3) has handed out stay: glibc never frees them.
     unsafe { std::env::set_var(name, value) };
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     fn missing_with(variables: &[(&str, &str)]) -> Vec<&'static str> {
@@ -248,6 +263,33 @@ mod tests {
         let again = fs::OpenOptions::new().append(true).open(&path);
         assert!(again.and_then(|mut file| file.write_all(b"more")).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "<system/>\n");
+    }
+
+    #[test]
+    fn a_child_reads_the_file_in_memory_though_its_descriptor_is_another_file() {
+        let path = in_memory("<system/>\n").unwrap();
+        let descriptor = path.rsplit('/').next().unwrap();
+        // The number has several digits, which sh does not take everywhere.
+        let line = format!("exec {descriptor}</dev/null; cat {path}");
+        let read = Command::new("bash").args(["-c", &line]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&read.stdout), "<system/>\n", "{read:?}");
+    }
+
+    /// Of this process here, as a parent's would be.
+    #[test]
+    fn a_file_in_memory_that_was_inherited_gives_way_to_one_of_this_process() {
+        let with = |given: &str| {
+            let given = (TOPOLOGY_FILE.to_owned(), given.to_owned());
+            Config::from_variables([given]).unwrap()
+        };
+        let nowhere = Path::new("/proc/self/nothing");
+        assert_eq!(obstacle(&with(&in_memory("<system/>\n").unwrap()), nowhere), None);
+        // The parent has ended. No process has this id: they are below 2^22.
+        assert_eq!(obstacle(&with("/proc/4194305/fd/7"), nowhere), None);
+        // What a user gives may be such a path, too.
+        let file = File::open("/dev/null").unwrap();
+        let given = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        assert!(obstacle(&with(&given), nowhere).is_some());
     }
 
     #[test]
