@@ -97,7 +97,6 @@ pub(crate) enum Owner {
 struct Plugin {
     devices: DeviceTable,
     settings: Arc<Config>,
-    process: fabric::Process,
 }
 
 static PLUGIN: OnceLock<Result<Plugin, StartError>> = OnceLock::new();
@@ -226,6 +225,7 @@ pub(crate) fn gpu_of(
 
 /// Returns when nothing can touch the memory any more; an error past a bound, and then the memory stays registered.
 pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
+    started()?;
     let mut gone = registry::with(comm, |endpoint| {
         fault::point("deregMr locked");
         endpoint.deregister(region)
@@ -250,7 +250,7 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Locked(registry::LockedEntry);
 
-/// Locks the endpoint that an id names.
+/// Locks the endpoint that an id names; none in a forked child, where each call returns [`Cause::Forked`].
 #[inline(always)]
 pub(crate) fn locked(name: RawId) -> Locked {
     Locked(registry::lock(name))
@@ -351,13 +351,17 @@ pub(crate) fn panicked(about: RawId) {
     }
 }
 
-/// The error of a call whose id names no endpoint.
+/// The error of a call whose id names no endpoint, which is so of every id in a forked child.
 #[cold]
 fn absent(named: Result<ObjectId>) -> Error {
+    if fabric::is_forked() {
+        return Cause::Forked.into();
+    }
     named.err().unwrap_or_else(|| Cause::Stale(Noun::Handle).into())
 }
 
 pub(crate) fn close_send(comm: ObjectId) -> Result<()> {
+    started()?;
     registry::with_any(comm, |endpoint| {
         fault::point("closeSend locked");
         endpoint.close_send(comm)
@@ -367,6 +371,7 @@ pub(crate) fn close_send(comm: ObjectId) -> Result<()> {
 }
 
 pub(crate) fn close_receive(comm: ObjectId) -> Result<()> {
+    started()?;
     registry::with_any(comm, |endpoint| {
         fault::point("closeRecv locked");
         endpoint.close_receive(comm)
@@ -376,6 +381,7 @@ pub(crate) fn close_receive(comm: ObjectId) -> Result<()> {
 }
 
 pub(crate) fn close_listen(listener: ObjectId) -> Result<()> {
+    started()?;
     registry::with_any(listener, |endpoint| {
         fault::point("closeListen locked");
         endpoint.close_listen(listener)
@@ -437,10 +443,10 @@ pub(crate) fn start_error() -> Option<&'static StartError> {
 /// The plugin, if `init` has started it in this process.
 fn started() -> Result<&'static Plugin> {
     let plugin = PLUGIN.get().ok_or(Cause::NotInitialised)?.as_ref().map_err(start_failure)?;
-    if plugin.process.is_this() {
-        return Ok(plugin);
+    if fabric::is_forked() {
+        return Err(Cause::Forked.into());
     }
-    Err(Cause::Forked.into())
+    Ok(plugin)
 }
 
 impl Plugin {
@@ -462,7 +468,8 @@ impl Plugin {
         environment::set_topology_file(&settings, discovery.hint.as_ref());
         let (library, plans) = (discovery.library, discovery.devices);
         let devices = DeviceTable::new(plans, library, Arc::clone(&settings));
-        Ok(Self { devices, settings, process: fabric::Process::this() })
+        fabric::watch_forks();
+        Ok(Self { devices, settings })
     }
 }
 

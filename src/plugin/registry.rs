@@ -25,6 +25,8 @@ use super::{Owner, TrafficClass};
 const ENTRIES: usize = 1 << 12;
 
 static TABLE: [Entry; ENTRIES] = [const { Lock::new(None) }; ENTRIES];
+/// What a forked child gets in place of an entry: it never holds an endpoint, and no thread of the parent locks it.
+static NO_ENTRY: Entry = Lock::new(None);
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
 /// Held while an endpoint is opened again after it lacked resources. Taken before any other lock.
 static RETRY: Lock<()> = Lock::new(());
@@ -307,12 +309,22 @@ pub(super) fn push_probe(number: u16) {
     }
 }
 
-/// Locks the entry that an id names, without checking whether the id is current.
+/// Locks the entry that an id names, without checking whether the id is current. In a forked child an empty one: a thread of the parent may
+/// have held the lock at the fork, and the endpoint's NICs are the parent's.
 #[inline(always)]
 pub(super) fn lock(name: RawId) -> LockedEntry {
+    if fabric::is_forked() {
+        return no_entry();
+    }
     let entry = &TABLE[name.endpoint() % ENTRIES];
     // It is mostly free, and trying is one atomic operation.
     entry.try_lock().unwrap_or_else(|| wait_for(entry))
+}
+
+#[cold]
+#[inline(never)]
+fn no_entry() -> LockedEntry {
+    NO_ENTRY.lock()
 }
 
 #[cold]

@@ -5,6 +5,7 @@ mod bystander;
 mod calls;
 mod closing;
 mod deaths;
+mod forked;
 mod garbage;
 mod handles;
 mod listeners;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         calls::tests(),
         closing::tests(),
         deaths::tests(),
+        forked::tests(),
         garbage::tests(),
         handles::tests(),
         listeners::tests(),

@@ -9,6 +9,7 @@ pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod counting;
 pub(crate) mod faults;
+pub(crate) mod fork;
 pub(crate) mod gpu;
 pub(crate) mod heap;
 pub(crate) mod link;

@@ -1,53 +1,69 @@
 //! Detects a forked child, in each call: libfabric does not survive a fork.
 
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
 use crate::pages::Pages;
 
-/// The process that created it. A page that the kernel clears in forked children (MADV_WIPEONFORK, madvise(2)) shows a fork without a
-/// system call; getpid(2) is one, and costs as much as a fifth of a poll.
-#[derive(Debug)]
-pub struct Process {
-    id: u32,
-    /// None if the kernel lacks MADV_WIPEONFORK (Linux before 4.14).
-    mark: Option<Pages>,
-}
+/// The word that shows a fork: [`MARK`], and 0 in a forked child. Reading it is no system call; getpid(2) is one, and costs as much as a
+/// fifth of a poll. It is never unmapped.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const OWN_WORD).cast_mut());
 
-impl Process {
-    /// The calling process.
-    pub fn this() -> Self {
-        let mark = Pages::wiped_on_fork().ok();
-        if let Some(page) = &mark {
-            page.store(0, MARK);
-        }
-        Self { id: std::process::id(), mark }
-    }
-
-    /// Whether the caller is that process, and not a forked child of it.
-    #[inline]
-    pub fn is_this(&self) -> bool {
-        match &self.mark {
-            Some(page) => page.load(0) == MARK,
-            None => self.id == std::process::id(),
-        }
-    }
-}
+/// Shows no fork until [`watch_forks`]. Where the kernel lacks MADV_WIPEONFORK (Linux before 4.14) it stays in use.
+static OWN_WORD: AtomicU64 = AtomicU64::new(MARK);
 
 const MARK: u64 = 1;
+
+/// From the first call on, children that this process forks are told apart. The kernel clears their copy of a page (MADV_WIPEONFORK,
+/// madvise(2)), also after a clone(2) of which libc does not know.
+pub fn watch_forks() {
+    static PAGE: OnceLock<Option<Pages>> = OnceLock::new();
+    PAGE.get_or_init(|| {
+        let Ok(page) = Pages::wiped_on_fork() else {
+            by_handler();
+            return None;
+        };
+        page.store(0, MARK);
+        let word = usize::try_from(page.address()).expect("an address fits into a pointer");
+        WORD.store(ptr::with_exposed_provenance_mut(word), Ordering::Release);
+        Some(page)
+    });
+}
+
+/// Has libc clear the word in children.
+fn by_handler() {
+    extern "C" fn clear() {
+        OWN_WORD.store(0, Ordering::Relaxed);
+    }
+    // SAFETY: the handler is async-signal-safe, and part of a library that is never unloaded. It fails without memory only.
+    let _refused = unsafe { libc::pthread_atfork(None, None, Some(clear)) };
+}
+
+/// Whether the caller is a child that was forked after [`watch_forks`].
+#[inline(always)]
+pub fn is_forked() -> bool {
+    // SAFETY: a static, or a page that is never unmapped; both are accessed by atomics alone.
+    let word = unsafe { &*WORD.load(Ordering::Acquire) };
+    word.load(Ordering::Relaxed) != MARK
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_forked_child_is_another_process() {
-        let marked = Process::this();
-        let counted = Process { id: marked.id, mark: None };
-        assert!(marked.mark.is_some(), "this kernel wipes pages on fork");
-        assert!(marked.is_this() && counted.is_this());
-        // SAFETY: the child calls nothing but what is safe to call between fork(2) and _exit(2): it reads memory, and getpid(2).
+    fn a_forked_child_is_another_process_with_and_without_a_page_that_is_wiped() {
+        watch_forks();
+        by_handler();
+        let by_handler = || OWN_WORD.load(Ordering::Relaxed) != MARK;
+        assert_ne!(WORD.load(Ordering::Relaxed).cast_const(), &raw const OWN_WORD, "Linux 4.14");
+        assert!(!is_forked() && !by_handler());
+        // SAFETY: the child calls nothing but what is safe to call between fork(2) and _exit(2): it reads memory.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "fork");
         if child == 0 {
-            let code = i32::from(marked.is_this()) + 2 * i32::from(counted.is_this());
+            let code = i32::from(!is_forked()) + 2 * i32::from(!by_handler());
             // SAFETY: it ends the child.
             unsafe { libc::_exit(code) };
         }
