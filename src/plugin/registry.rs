@@ -193,10 +193,9 @@ pub(super) fn with_owned<R, E: From<Error>>(
             std::thread::yield_now();
             continue;
         }
-        let number = known.free_number()?;
+        let (number, entry) = known.free_entry()?;
+        // From now on a thread that finds the number waits for the entry's lock.
         let assignment = known.assign(key, number, known.class(owner));
-        // From now on a thread that finds the number waits for this lock.
-        let entry = entry(number);
         drop(registry);
         break open_in(entry, key, assignment, open)?;
     };
@@ -219,7 +218,8 @@ fn open_in(
         error.cause.lacks_resources().ok_or(error)?;
         // Endpoints that were opened at the same time may have competed for resources: try once more, alone.
         let _retrying = RETRY.lock();
-        open_or_share(self::entry(assignment.number), key, assignment, &open)
+        let (entry, assignment) = assign_again(key, assignment.communicator).ok_or(error)?;
+        open_or_share(entry, key, assignment, &open)
     });
     let is_shared = opened.as_ref().map(|(_, is_own)| !is_own);
     if is_shared != Ok(false) {
@@ -230,13 +230,31 @@ fn open_in(
         .inspect_err(|_| forget(key, assignment.communicator))
 }
 
-/// Returns the entry, and whether it is the one that was passed.
+/// Assigns a free entry to `key`, which was moved from its own to that of an endpoint to share, and found none: another communicator may
+/// have its own by now. None if its context was closed meanwhile, or if all entries are in use.
+fn assign_again(
+    key: (Key, usize),
+    communicator: Communicator,
+) -> Option<(LockedEntry, Assignment)> {
+    let mut registry = registry();
+    let registry = registry.as_mut()?;
+    let (number, entry) = registry.free_entry().ok()?;
+    let assignment = registry.endpoints.get_mut(&key)?;
+    if assignment.communicator != communicator {
+        return None;
+    }
+    assignment.number = number;
+    Some((entry, *assignment))
+}
+
+/// Opens in the entry, which is empty. Returns the entry of the endpoint, and whether it is the one that was passed.
 fn open_or_share(
     mut entry: LockedEntry,
     key: (Key, usize),
     assignment: Assignment,
     open: &impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
 ) -> Result<(LockedEntry, bool)> {
+    debug_assert!(entry.is_none(), "an open endpoint would be dropped without a drain");
     let error = match open(assignment.number, assignment.class) {
         Ok(mut endpoint) => {
             endpoint.set_first_communicator(assignment.communicator);
@@ -263,17 +281,18 @@ fn warn_of_sharing(device: Label, fault: FabricError) {
     }
 }
 
-/// The entry of the least loaded endpoint of the device, for `key` to share.
+/// The entry of the least loaded endpoint of the device, for `key` to share. From the first try on the number that `key` had may
+/// become another's.
 fn share(key: (Key, usize), assignment: Assignment) -> Option<LockedEntry> {
     let mut passed_over = Vec::new();
     loop {
         let number = {
             let mut registry = registry();
             let registry = registry.as_mut()?;
-            let number = registry.least_loaded(key.1, assignment, &passed_over);
-            // None if its context was closed meanwhile. Without an endpoint to share, it keeps its own entry.
-            registry.endpoints.get_mut(&key)?.number = number.unwrap_or(assignment.number);
-            number?
+            let number = registry.least_loaded(key.1, assignment, &passed_over)?;
+            // None if its context was closed meanwhile.
+            registry.endpoints.get_mut(&key)?.number = number;
+            number
         };
         let entry = entry(number);
         if entry.as_ref().is_some_and(|endpoint| endpoint.check_intact().is_ok()) {
@@ -474,15 +493,109 @@ impl Registry {
         others.map(|(_, other)| load(other)).min().map(|(_, _, number)| number)
     }
 
-    fn free_number(&self) -> Result<u16> {
+    /// An entry that is empty, and assigned to none, with its number. Entries are assigned and locked under the registry's lock alone, so
+    /// that each is opened in by one communicator.
+    fn free_entry(&self) -> Result<(u16, LockedEntry)> {
         let used: Vec<u16> = self.endpoints.values().map(|assignment| assignment.number).collect();
         let free = (0..ENTRIES)
             .filter_map(|number| u16::try_from(number).ok())
-            .find(|number| !used.contains(number) && entry(*number).is_none());
+            .filter(|number| !used.contains(number))
+            .map(|number| (number, entry(number)))
+            .find(|(_, entry)| entry.is_none());
         let full = || {
             let count = u32::try_from(ENTRIES).unwrap_or(u32::MAX);
             Cause::Full { table: Table::Endpoints, count }.into()
         };
         free.ok_or_else(full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver, Sender};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use fabric::Pages;
+
+    use super::*;
+
+    /// Far more than a thread needs for its next step.
+    const BOUND: Duration = Duration::from_secs(20);
+    /// A device that no other test has.
+    const DEVICE: usize = usize::MAX;
+
+    /// A thread whose endpoint does not open for lack of resources.
+    struct Opener {
+        thread: ThreadId,
+        /// The number of each attempt, as it begins.
+        attempts: Receiver<u16>,
+        /// Lets one attempt end. Once it is dropped none waits.
+        lets: Sender<()>,
+        ended: Receiver<bool>,
+    }
+
+    impl Opener {
+        fn start() -> Self {
+            let (attempt, attempts) = mpsc::channel();
+            let (lets, let_go) = mpsc::channel();
+            let (end, ended) = mpsc::channel();
+            let open = move |number, _| {
+                let _heard = attempt.send(number);
+                let _dropped = let_go.recv();
+                Err(lack())
+            };
+            let thread = thread::spawn(move || {
+                let opened: Result<()> = with_owned(Owner::Thread(None), DEVICE, open, |_| Ok(()));
+                let _heard = end.send(opened.is_ok());
+            });
+            Self { thread: thread.thread().id(), attempts, lets, ended }
+        }
+
+        #[track_caller]
+        fn attempt(&self) -> u16 {
+            self.attempts.recv_timeout(BOUND).expect("an attempt to open")
+        }
+
+        /// Waits until this number is assigned to the thread.
+        fn moves_to(&self, number: u16) {
+            let key = (Key::Thread(self.thread, None), DEVICE);
+            let assigned = || Some(registry().as_ref()?.endpoints.get(&key)?.number);
+            let start = Instant::now();
+            while assigned() != Some(number) {
+                assert!(start.elapsed() < BOUND, "{:?} is assigned", assigned());
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// No room, as of a NIC: here of the address space.
+    fn lack() -> Error {
+        let fault = Pages::map(1 << 60).expect_err("more than an address space");
+        let label = Label::of("a device without room");
+        let cause = Cause::CannotUse { device: label, interface: label, fault };
+        assert!(cause.lacks_resources().is_some(), "{fault}");
+        cause.into()
+    }
+
+    #[test]
+    fn a_communicator_that_found_none_to_share_opens_no_endpoint_under_anothers_number() {
+        let second = Opener::start();
+        let shared = second.attempt();
+        let first = Opener::start();
+        let own = first.attempt();
+        first.lets.send(()).expect("it waits");
+        first.moves_to(shared);
+        let third = Opener::start();
+        assert_eq!(third.attempt(), own, "nobody refers to it any more");
+        second.lets.send(()).expect("it waits");
+        // The second one has failed as well, and the third one is still at it: the first one tries again.
+        let again = first.attempt();
+        assert!(![own, shared].contains(&again), "{again} is another's");
+        // Each may wait for another's entry.
+        let ended = [first, second, third].map(|Opener { ended, .. }| ended);
+        for ended in ended {
+            assert_eq!(ended.recv_timeout(BOUND), Ok(false), "there is no room for any");
+        }
     }
 }
