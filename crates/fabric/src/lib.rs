@@ -6,12 +6,11 @@
 //! Library ── find ──▶ Info
 //!                      │ open
 //!                      ▼
-//! Nic: domain ◀─┬─ data rail: endpoint, queue ◀────┐
-//!               ├─ control rail: endpoint, queue ◀─┼─ registrations (where regions are bound, else ◀─ domain) ◀─ reference to Memory
-//!               ├─ peers (address vector)          │        ▲ counted by
-//!               └─ contexts ◀───────────────── operation table
+//! Nic: domain ◀─┬─ data rail: endpoint, queue, peers ◀────┐
+//!               ├─ control rail: endpoint, queue, peers ◀─┼─ registrations (where regions are bound, else ◀─ domain) ◀─ reference to Memory
+//!               └─ contexts ◀──────────────────── operation table ── counts ──▶ registrations
 //!
-//! Region<K> ── names ──▶ registration;  PeerAddress ── names ──▶ peer
+//! Region<K> ── names ──▶ registration;  PeerAddress ── names ──▶ peer (in the address vector of a rail)
 //! ```
 //!
 //! A [`Nic`] owns everything that libfabric may access, and lends none of it out. Whatever calls libfabric takes `&mut Nic`, so that its
