@@ -4,14 +4,26 @@
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 fn run(ranks: usize, script: &str) -> (i32, String, String, Duration) {
+    run_for(0, ranks, script)
+}
+
+/// With `--timeout`.
+fn run_for(seconds: u64, ranks: usize, script: &str) -> (i32, String, String, Duration) {
     let begun = Instant::now();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
-    command.args(["run", "-n", &ranks.to_string(), "--", "sh", "-c", script]);
+    command.args(["run", "-n", &ranks.to_string(), "--timeout", &seconds.to_string()]);
+    command.args(["--", "sh", "-c", script]);
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code().unwrap(), text(stdout), text(stderr), begun.elapsed())
@@ -19,6 +31,30 @@ fn run(ranks: usize, script: &str) -> (i32, String, String, Duration) {
 
 /// Only a hang takes this long.
 const HANGS: Duration = Duration::from_secs(30);
+
+/// Less than the 25 s that processes in the background sleep below, and more than a slow machine takes.
+const SOON: Duration = Duration::from_secs(12);
+
+/// The numbers at the end of lines: processes that print their ids.
+fn processes(out: &str) -> Vec<i32> {
+    out.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+}
+
+/// Whether a process runs; one that has ended is not, even if its parent has not asked for its status.
+fn runs(process: i32) -> bool {
+    // proc_pid_stat(5): the state follows the name, which is in parentheses.
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    text.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[track_caller]
+fn assert_ended(processes: &[i32]) {
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while processes.iter().any(|&process| runs(process)) {
+        assert!(Instant::now() < deadline, "of {processes:?} one still runs");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
 
 #[test]
 fn every_line_has_its_rank_and_every_rank_its_variables() {
@@ -45,6 +81,159 @@ fn a_rank_that_is_killed_ends_the_job_with_its_signal() {
     assert_eq!(code, 137, "{errors}");
     assert!(errors.contains("rank 0 died of signal 9"), "{errors}");
     assert!(took < HANGS, "{took:?}");
+}
+
+#[test]
+fn what_a_rank_leaves_in_the_background_ends_at_the_timeout() {
+    let (code, out, errors, took) = run_for(1, 2, "sleep 25 & echo $!; exit 0");
+    assert_eq!(code, 124, "{errors}");
+    assert!(took < SOON, "{took:?}");
+    let left = processes(&out);
+    assert_eq!(left.len(), 2, "{out}");
+    assert_ended(&left);
+}
+
+#[test]
+fn what_ranks_have_started_ends_when_one_of_them_fails() {
+    let script = "sleep 25 & echo $!; if [ $RANK = 0 ]; then exit 3; else wait; fi";
+    let (code, out, errors, took) = run(2, script);
+    assert_eq!(code, 3, "{errors}");
+    assert!(took < SOON, "{took:?}");
+    let started = processes(&out);
+    assert_eq!(started.len(), 2, "{out}");
+    assert_ended(&started);
+}
+
+#[test]
+fn what_a_rank_wrote_is_shown_though_a_process_outside_its_group_keeps_the_pipe() {
+    let (code, out, errors, took) = run(1, "setsid sleep 25 & echo $!; printf unfinished; exit 3");
+    assert_eq!(code, 3, "{errors}");
+    assert!(took < SOON, "{took:?}");
+    let (first, last) = out.split_once('\n').unwrap();
+    let _ = kill_process(Pid::from_raw(processes(first)[0]).unwrap(), Signal::KILL);
+    assert_eq!(last, "[0] unfinished\n");
+}
+
+/// A launcher that runs, and the lines of its output. Dropped, it is killed.
+struct Launcher {
+    process: Child,
+    out: Receiver<String>,
+    errors: Receiver<String>,
+}
+
+/// Starts a launcher by way of env(1), which says what signals do: the tests may run where some are ignored.
+fn launch(signals: &str, ranks: usize, script: &str) -> Launcher {
+    let mut command = Command::new("env");
+    command.args([signals, env!("CARGO_BIN_EXE_ironrail"), "run", "-n", &ranks.to_string()]);
+    command.args(["--", "sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let out = lines(process.stdout.take().unwrap());
+    let errors = lines(process.stderr.take().unwrap());
+    Launcher { process, out, errors }
+}
+
+/// Reads no line before the one before it has been received.
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::sync_channel(0);
+    thread::spawn(move || {
+        let mut lines = BufReader::new(from).lines().map_while(Result::ok);
+        lines.try_for_each(|line| sender.send(line))
+    });
+    receiver
+}
+
+impl Launcher {
+    fn kill(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    /// Reads lines that end with ids of processes.
+    fn processes(&self, count: usize) -> Vec<i32> {
+        (0..count).flat_map(|_| processes(&self.out.recv_timeout(HANGS).unwrap())).collect()
+    }
+
+    #[track_caller]
+    fn code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + HANGS;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the launcher hangs");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_signal_to_the_launcher_ends_the_ranks_and_what_they_have_started() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
+        let mut launcher = launch("--default-signal", 2, "sleep 25 & echo $!; echo $$; wait");
+        let ranks = launcher.processes(4);
+        launcher.kill(signal);
+        assert_ended(&ranks);
+        assert_eq!(launcher.code(), Some(128 + signal.as_raw()), "{signal:?}");
+    }
+}
+
+#[test]
+fn ranks_see_the_signal_that_the_launcher_got_and_may_clean_up() {
+    let script =
+        "trap 'echo cleaned; exit 0' TERM; echo $$; for i in $(seq 1000); do sleep 0.01; done";
+    let mut launcher = launch("--default-signal", 2, script);
+    let ranks = launcher.processes(2);
+    launcher.kill(Signal::TERM);
+    let mut last: Vec<_> = launcher.out.iter().collect();
+    last.sort_unstable();
+    assert_eq!(last, ["[0] cleaned", "[1] cleaned"]);
+    assert_eq!(launcher.code(), Some(143));
+    assert_ended(&ranks);
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_no_rank() {
+    let launcher = launch("--default-signal", 2, "echo $$; exec sleep 25");
+    let ranks = launcher.processes(2);
+    launcher.kill(Signal::KILL);
+    assert_ended(&ranks);
+}
+
+#[test]
+fn a_signal_that_the_launcher_was_told_to_ignore_ends_nothing() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hung-up");
+    let _ = fs::remove_file(&file);
+    let script = format!("echo $$; until test -e {}; do sleep 0.1; done", file.display());
+    let mut launcher = launch("--ignore-signal=HUP", 1, &script);
+    launcher.processes(1);
+    launcher.kill(Signal::HUP);
+    fs::write(&file, "").unwrap();
+    assert_eq!(launcher.code(), Some(0));
+}
+
+/// 15,000 lines with their rank do not fit a pipe, and a rank can write them while nobody reads.
+#[test]
+fn output_that_is_read_late_is_whole_though_the_rank_failed() {
+    let mut launcher = launch("--default-signal", 1, "echo $$ >&2; seq 15000; exit 3");
+    let rank = processes(&launcher.errors.recv_timeout(HANGS).unwrap());
+    let ended = launcher.errors.recv_timeout(HANGS).unwrap();
+    assert_eq!(ended, "ironrail: rank 0 ended with code 3");
+    // It is waited for when all have been killed.
+    let deadline = Instant::now() + HANGS;
+    while Path::new(&format!("/proc/{}", rank[0])).exists() {
+        assert!(Instant::now() < deadline, "it is not waited for");
+        thread::sleep(Duration::from_millis(10));
+    }
+    for number in 1..=15000 {
+        assert_eq!(launcher.out.recv_timeout(HANGS).unwrap(), format!("[0] {number}"));
+    }
+    assert_eq!(launcher.code(), Some(3));
 }
 
 #[test]
@@ -106,7 +295,7 @@ fn the_example_of_heat_writes_the_same_picture_in_one_band_and_in_three() {
         command.arg(support::loopback(env!("CARGO_TARGET_TMPDIR"))).arg(&picture);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        std::fs::read(&picture).unwrap()
+        fs::read(&picture).unwrap()
     };
     let (one, three) = (draw("1"), draw("3"));
     assert!(one.starts_with(b"P6 128 128 255\n"));

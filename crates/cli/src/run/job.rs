@@ -1,0 +1,189 @@
+//! The processes of a job: their groups, their exit codes, and how they end.
+//!
+//! A rank leads a process group. It is waited for only when its group has been killed: until then its id, which is the group's, is not given
+//! to another process.
+
+use std::io::{self, PipeWriter};
+use std::process::Child;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::lines::relay;
+use super::signals::Ending;
+use crate::output;
+
+/// Dropped, it kills what still runs.
+pub(super) struct Job {
+    /// Empty when they have been killed.
+    ranks: Vec<Rank>,
+    relays: Vec<JoinHandle<()>>,
+    /// The first exit code that was not 0.
+    code: u8,
+    signals: Ending,
+    timeout: u64,
+    deadline: Option<Instant>,
+    /// A signal or the timeout ends the job: nothing is waited for without a bound any more.
+    hurries: bool,
+    /// What relays wait for beside output; `over` ends it.
+    until: Arc<io::PipeReader>,
+    over: Option<PipeWriter>,
+}
+
+struct Rank {
+    number: usize,
+    child: Child,
+    ended: bool,
+}
+
+impl Job {
+    /// A job without ranks. From now on signals no longer end this process; `timeout` is in seconds, and 0 is none.
+    pub(super) fn new(timeout: u64) -> io::Result<Self> {
+        let (until, over) = io::pipe()?;
+        Ok(Self {
+            ranks: Vec::new(),
+            relays: Vec::new(),
+            code: 0,
+            signals: Ending::new()?,
+            timeout,
+            deadline: None,
+            hurries: false,
+            until: Arc::new(until),
+            over: Some(over),
+        })
+    }
+
+    /// Takes a process that leads a group.
+    pub(super) fn add(&mut self, number: usize, mut child: Child) {
+        let out = child.stdout.take().map(|from| relay(number, from, &self.until, io::stdout));
+        let errors = child.stderr.take().map(|from| relay(number, from, &self.until, io::stderr));
+        self.relays.extend(out.into_iter().chain(errors));
+        self.ranks.push(Rank { number, child, ended: false });
+    }
+
+    /// Runs to the end of the ranks and of their output, which the processes that they have started may hold open. Returns the exit code.
+    pub(super) fn run(mut self) -> u8 {
+        self.deadline =
+            (self.timeout > 0).then(|| Instant::now() + Duration::from_secs(self.timeout));
+        while self.code == 0 && self.runs() {
+            self.watch();
+            thread::sleep(WATCH);
+        }
+        if self.code != 0 {
+            self.end();
+        }
+        self.code
+    }
+
+    fn runs(&self) -> bool {
+        self.ranks.iter().any(|rank| !rank.ended) || self.shows()
+    }
+
+    /// Whether there may be output that has not been shown.
+    fn shows(&self) -> bool {
+        self.relays.iter().any(|relay| !relay.is_finished())
+    }
+
+    fn watch(&mut self) {
+        for rank in &mut self.ranks {
+            let Some((code, signal)) = rank.look() else { continue };
+            let number = rank.number;
+            if code != 0 && self.code == 0 {
+                self.code = code;
+                output::print_error(match signal {
+                    Some(signal) => format!("rank {number} died of signal {signal}"),
+                    None => format!("rank {number} ended with code {code}"),
+                });
+            }
+        }
+        if !self.is_interrupted()
+            && self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        {
+            self.deadline = None;
+            self.hurries = true;
+            if self.code == 0 {
+                self.code = TIMED_OUT;
+                output::print_error(format_args!("the job still runs after {} s", self.timeout));
+            }
+        }
+    }
+
+    /// Passes signals on to the ranks, which may clean up. True if one has come.
+    pub(super) fn is_interrupted(&mut self) -> bool {
+        for signal in self.signals.pending() {
+            self.signal(signal);
+            self.hurries = true;
+            if self.code == 0 {
+                self.code = code(None, Some(signal.as_raw()));
+            }
+        }
+        self.hurries
+    }
+
+    /// Gives the others a moment to report the failure themselves, then kills all groups, and shows what they wrote.
+    fn end(&mut self) {
+        let deadline = Instant::now() + LAST_WORDS;
+        while self.runs() && Instant::now() < deadline {
+            self.watch();
+            thread::sleep(WATCH);
+        }
+        self.kill();
+        self.over = None;
+        // What reads our output may be slow, a pager for instance.
+        let deadline = Instant::now() + LAST_WORDS;
+        while self.shows() && !(self.hurries && Instant::now() >= deadline) {
+            self.watch();
+            thread::sleep(WATCH);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        for rank in &self.ranks {
+            // It fails if only a process that has ended is left.
+            let _ = kill_process_group(Pid::from_child(&rank.child), signal);
+        }
+    }
+
+    /// Kills all groups and waits for the ranks.
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        for mut rank in self.ranks.drain(..) {
+            // It may have left its group.
+            let _ = rank.child.kill();
+            let _ = rank.child.wait();
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Rank {
+    /// Its exit code, and the signal that it died of, when it has just ended.
+    fn look(&mut self) -> Option<(u8, Option<i32>)> {
+        if self.ended {
+            return None;
+        }
+        let id = WaitId::Pid(Pid::from_child(&self.child));
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(id, how).ok()??;
+        self.ended = true;
+        let signal = status.terminating_signal();
+        Some((code(status.exit_status(), signal), signal))
+    }
+}
+
+/// As in shells: 128 and the signal.
+fn code(code: Option<i32>, signal: Option<i32>) -> u8 {
+    let code = code.or_else(|| signal.map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
+}
+
+const WATCH: Duration = Duration::from_millis(10);
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const TIMED_OUT: u8 = 124;

@@ -1,0 +1,33 @@
+//! Signals that end a job.
+
+use std::fs;
+use std::io;
+
+use rustix::process::Signal;
+use signal_hook::iterator::Signals;
+
+/// From its creation on these signals no longer end this process, but are kept here.
+pub(super) struct Ending(Signals);
+
+impl Ending {
+    pub(super) fn new() -> io::Result<Self> {
+        let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
+        let heeded = ENDING.iter().map(|signal| signal.as_raw());
+        Signals::new(heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0)).map(Self)
+    }
+
+    /// Those that have come since the last call.
+    pub(super) fn pending(&mut self) -> Vec<Signal> {
+        self.0.pending().filter_map(Signal::from_named_raw).collect()
+    }
+}
+
+/// The signals that this process was started to ignore, a bit each: nohup(1) ignores HUP, and a shell script INT and QUIT for what it starts in
+/// the background.
+fn ignored(status: &str) -> u64 {
+    // proc_pid_status(5)
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
+
+const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
