@@ -147,9 +147,8 @@ impl Group {
         let wanted = self.wanted::<u8>(Place::empty(), from.into(), tag.into())?;
         let mut wait = Wait::default();
         loop {
-            let mut state = self.shared.lock();
+            let state = self.shared.lock();
             if let Some((envelope, _)) = state.mesh.probe(&wanted) {
-                state.mesh.ends(&mut wait)?;
                 let Envelope { source, tag, bytes, .. } = envelope;
                 return Ok(Coming { source: self.rank_in_group(source), tag, bytes });
             }
@@ -306,7 +305,6 @@ impl Group {
         loop {
             let mut state = self.shared.lock();
             if let Some(ended) = state.mesh.ended(op) {
-                state.mesh.ends(&mut wait)?;
                 return self.named(ended);
             }
             if let Err(why) = self.poll(state, focus, &mut wait) {

@@ -51,7 +51,7 @@ pub(super) enum Frame {
     Welcome,
     /// Bytes from one rank to another: towards the hub `peer` is the receiver, from the hub it is the sender.
     Mail { peer: usize, bytes: Vec<u8> },
-    /// Nothing has moved on this rank for long: within this many milliseconds the hub names the silent ranks. 0: it moves again.
+    /// Nothing has moved on this rank for long: in this many milliseconds the hub names the silent ranks. 0: it moves again, or waits no more.
     Stuck(u32),
     /// An event of the group.
     News(News),

@@ -217,33 +217,27 @@ impl Shared {
     }
 
     fn stuck(self: &Arc<Self>, rank: usize, within: Duration) {
-        let first = self.watch().stuck(rank);
-        self.changed.notify_all();
-        if !first {
+        if !self.watch().stuck(rank, Instant::now() + within) {
             return;
         }
         let ours = Arc::clone(self);
-        let judge = move || ours.judge(Instant::now() + within);
-        if thread::Builder::new().spawn(judge).is_err() {
-            self.judge(Instant::now());
+        if thread::Builder::new().spawn(move || ours.judge()).is_err() {
+            self.judge();
         }
     }
 
-    /// Waits for the other ranks' answers, then names the ranks that have not answered.
-    fn judge(&self, deadline: Instant) {
+    /// Waits until a rank that is still stuck has had its time, then names the ranks that neither wait nor have left.
+    fn judge(&self) {
         let mut watch = self.watch();
-        while !watch.all_said() {
+        while let Some(deadline) = watch.deadline() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                break;
+                let ranks = watch.verdict();
+                drop(watch);
+                return self.send_to_all_but(None, &News::Silent { ranks });
             }
             let woken = self.changed.wait_timeout(watch, left);
             watch = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let verdict = watch.verdict();
-        drop(watch);
-        if let Some(ranks) = verdict {
-            self.send_to_all_but(None, &News::Silent { ranks });
         }
     }
 
@@ -382,6 +376,53 @@ mod tests {
         let mut here = Remote::join(hub.meeting(1), WAIT).unwrap();
         let why = here.barrier(WAIT).unwrap_err().to_string();
         assert!(why.contains("ranks [0, 2]"), "{why}");
+    }
+
+    #[test]
+    fn a_rank_that_is_stuck_later_has_its_whole_time() {
+        let hub = hub(3, WAIT);
+        let [first, second, third] =
+            [0, 1, 2].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        let within = Duration::from_millis(400);
+        let moves = first.stuck(within);
+        thread::sleep(within / 2);
+        let begun = Instant::now();
+        let stays = second.stuck(within);
+        drop(moves);
+        let news = loop {
+            if let Some(news) = third.next_news() {
+                break news;
+            }
+            assert!(begun.elapsed() < WAIT, "the hub does not decide");
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert!(begun.elapsed() >= within, "{:?}", begun.elapsed());
+        assert_eq!(news, News::Silent { ranks: vec![0, 2] });
+        drop(stays);
+        for place in [first, second, third] {
+            place.leave();
+        }
+    }
+
+    #[test]
+    fn a_rank_moves_only_when_none_of_its_waits_is_stuck() {
+        let hub = hub(2, WAIT);
+        let [first, second] = [0, 1].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        let within = Duration::from_millis(400);
+        let begun = Instant::now();
+        let moves = first.stuck(within);
+        thread::sleep(within / 2);
+        let stays = first.stuck(within);
+        drop(moves);
+        while second.next_news().is_none() {
+            assert!(begun.elapsed() < WAIT, "the hub does not decide");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(begun.elapsed() >= within / 2 * 3, "{:?}", begun.elapsed());
+        drop(stays);
+        for place in [first, second] {
+            place.leave();
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod frame;
 mod hub;
+mod line;
 mod local;
 mod mailbox;
 mod remote;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use frame::News;
 pub use hub::Hub;
+pub(crate) use line::Stuck;
 pub use local::Local;
 pub use remote::{Meeting, Remote};
 

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Hello, News};
+use super::line::{Line, Stuck};
 use super::mailbox::Mailbox;
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
@@ -49,7 +50,7 @@ impl FromStr for Meeting {
 #[derive(Debug)]
 pub struct Remote {
     meeting: Meeting,
-    stream: TcpStream,
+    line: Line,
     mailbox: Arc<Mailbox>,
     /// Set once this rank gave up: whether the hub received the reason.
     gave_up: Option<bool>,
@@ -88,7 +89,7 @@ impl Remote {
         let fills = Arc::clone(&mailbox);
         let reader = thread::Builder::new().name("mail".to_owned());
         reader.spawn(move || fills.fill(reads)).map_err(failed)?;
-        Ok(Self { meeting, stream, mailbox, gave_up: None, left: false })
+        Ok(Self { meeting, line: Line::new(stream), mailbox, gave_up: None, left: false })
     }
 
     /// Reports that this rank has finished, so that its leaving fails no other rank.
@@ -98,7 +99,7 @@ impl Remote {
 
     pub(crate) fn farewell(&mut self) {
         self.left = true;
-        let _ = Frame::Bye.write(&mut self.stream);
+        let _ = self.line.send(&Frame::Bye);
     }
 
     /// Reports to the hub why ranks give up, the first cause first; returns whether it received everything. Ends the membership.
@@ -107,7 +108,7 @@ impl Remote {
     }
 
     fn send_cause(&mut self, cause: &str) -> Option<()> {
-        Frame::Failed(cause.to_owned()).write(&mut self.stream).ok()?;
+        self.line.send(&Frame::Failed(cause.to_owned())).ok()?;
         let deadline = Instant::now() + GRACE;
         // The answer of a round that this rank no longer waited for may come first.
         while self.mailbox.answer(deadline)? != Frame::Bye {}
@@ -153,15 +154,10 @@ impl Remote {
         self.mailbox.news()
     }
 
-    /// Reports that nothing has moved here for long: the hub answers within `within`, by news, which ranks are silent.
-    pub(crate) fn stuck(&mut self, within: Duration) -> Result<(), GroupError> {
-        let ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX).max(1);
-        self.say(&Frame::Stuck(ms))
-    }
-
-    /// Withdraws that report.
-    pub(crate) fn moves(&mut self) -> Result<(), GroupError> {
-        self.say(&Frame::Stuck(0))
+    /// Reports that nothing has moved in a wait for long: after `within` the hub reports, by news, which ranks are silent, unless the
+    /// report is dropped before.
+    pub(crate) fn stuck(&self, within: Duration) -> Stuck {
+        self.line.stuck(within)
     }
 
     /// Makes the hub end every rank's waits.
@@ -175,8 +171,8 @@ impl Remote {
     }
 
     fn say(&mut self, frame: &Frame) -> Result<(), GroupError> {
-        frame
-            .write(&mut self.stream)
+        self.line
+            .send(frame)
             .map_err(|error| GroupError::Bootstrap(format!("the rendezvous broke: {error}")))
     }
 }
@@ -230,7 +226,7 @@ impl Drop for Remote {
     fn drop(&mut self) {
         // The reading thread holds the socket too: without this the hub would not see the connection end.
         let how = if self.left { Shutdown::Write } else { Shutdown::Both };
-        let _ = self.stream.shutdown(how);
+        self.line.shutdown(how);
     }
 }
 

@@ -1,79 +1,107 @@
 //! Which ranks wait without progress, and which are silent.
 
+use std::time::Instant;
+
 /// The hub's state of each rank.
 #[derive(Debug)]
 pub(super) struct Watch {
     ranks: Vec<State>,
-    /// A rank is waiting for a verdict.
-    running: bool,
+    /// A thread waits to decide.
+    is_judged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// As far as is known, it makes progress.
     Moving,
-    Stuck,
+    /// It waits without progress, and has time until then.
+    Stuck(Instant),
     /// It sent its farewell.
     Left,
 }
 
 impl Watch {
     pub(super) fn new(size: usize) -> Self {
-        Self { ranks: vec![State::Moving; size], running: false }
+        Self { ranks: vec![State::Moving; size], is_judged: false }
     }
 
-    /// Returns whether this rank is the first that waits for a verdict.
-    pub(super) fn stuck(&mut self, rank: usize) -> bool {
-        self.ranks[rank] = State::Stuck;
-        !std::mem::replace(&mut self.running, true)
+    /// This rank is stuck. Returns whether the caller must decide, by [`Watch::deadline`].
+    pub(super) fn stuck(&mut self, rank: usize, until: Instant) -> bool {
+        self.set(rank, State::Stuck(until));
+        !std::mem::replace(&mut self.is_judged, true)
     }
 
     pub(super) fn moves(&mut self, rank: usize) {
-        self.ranks[rank] = State::Moving;
+        self.set(rank, State::Moving);
     }
 
     pub(super) fn left(&mut self, rank: usize) {
-        self.ranks[rank] = State::Left;
+        self.set(rank, State::Left);
     }
 
-    /// Whether every rank has answered that could.
-    pub(super) fn all_said(&self) -> bool {
-        !self.ranks.contains(&State::Moving)
+    fn set(&mut self, rank: usize, state: State) {
+        if self.ranks[rank] != State::Left {
+            self.ranks[rank] = state;
+        }
+    }
+
+    /// When the first of the ranks that are stuck now has had its time. None when no rank waits any more: nothing is to be decided.
+    pub(super) fn deadline(&mut self) -> Option<Instant> {
+        let until = self.ranks.iter().filter_map(|state| match state {
+            State::Stuck(until) => Some(*until),
+            _ => None,
+        });
+        let first = until.min();
+        self.is_judged = first.is_some();
+        first
     }
 
     pub(super) fn all_left(&self) -> bool {
         self.ranks.iter().all(|state| *state == State::Left)
     }
 
-    /// The silent ranks; those that have left are included only when all others wait. None when no rank waits any more.
-    pub(super) fn verdict(&mut self) -> Option<Vec<usize>> {
-        self.running = false;
+    /// The silent ranks; those that have left are included only when all others wait.
+    pub(super) fn verdict(&mut self) -> Vec<usize> {
+        self.is_judged = false;
         let of = |wanted| {
             let ranks = self.ranks.iter().enumerate();
             ranks.filter(|(_, state)| **state == wanted).map(|(rank, _)| rank).collect::<Vec<_>>()
         };
         let silent = of(State::Moving);
-        let silent = if silent.is_empty() { of(State::Left) } else { silent };
-        let stuck = of(State::Stuck);
-        (!stuck.is_empty()).then_some(silent)
+        if silent.is_empty() { of(State::Left) } else { silent }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn the_silent_ranks_neither_wait_nor_have_left() {
-        let mut watch = Watch::new(4);
-        assert!(watch.stuck(0) && !watch.stuck(1));
+        let (mut watch, now) = (Watch::new(4), Instant::now());
+        assert!(watch.stuck(0, now) && !watch.stuck(1, now));
         watch.left(3);
-        assert!(!watch.all_said());
-        assert_eq!(watch.verdict(), Some(vec![2]));
-        watch.stuck(2);
-        assert!(watch.all_said());
-        assert_eq!(watch.verdict(), Some(vec![3]));
-        (0..3).for_each(|rank| watch.moves(rank));
-        assert_eq!(watch.verdict(), None);
+        assert_eq!(watch.verdict(), [2]);
+        assert!(watch.stuck(2, now));
+        assert_eq!(watch.verdict(), [3]);
+        (0..4).for_each(|rank| watch.moves(rank));
+        assert_eq!(watch.deadline(), None);
+    }
+
+    #[test]
+    fn the_time_of_a_rank_that_moves_again_does_not_count() {
+        let (mut watch, now) = (Watch::new(3), Instant::now());
+        let later = now + Duration::from_secs(1);
+        assert!(watch.stuck(0, now) && !watch.stuck(1, later));
+        assert_eq!(watch.deadline(), Some(now));
+        watch.moves(0);
+        assert_eq!(watch.deadline(), Some(later));
+        watch.moves(1);
+        assert_eq!(watch.deadline(), None);
+        assert!(watch.stuck(1, later), "nobody decides any more");
+        watch.left(1);
+        assert_eq!(watch.deadline(), None);
     }
 }

@@ -417,8 +417,8 @@ impl Waiting {
             Ok(true) => Ok(()),
             Err(error) => Err(named(exchanges, error)),
         };
-        let noted = shared.lock().mesh.ends(&mut self.wait);
-        Poll::Ready(ended.and(noted))
+        self.wait = Wait::polled();
+        Poll::Ready(ended)
     }
 }
 
@@ -464,8 +464,7 @@ pub(crate) fn wait<T: Element>(
             Err(error) => break Err(error),
         }
     };
-    let noted = shared.lock().mesh.ends(&mut waited);
-    ended.map_err(|error| named(exchanges, error)).and(noted)
+    ended.map_err(|error| named(exchanges, error))
 }
 
 /// The timeout of a wait that began at `begun`, if nothing has moved since for `limit`.

@@ -215,8 +215,7 @@ impl<T: Element> FixedHalo1d<T> {
                 Err(why) => break Err(why),
             }
         };
-        let noted = self.group.shared.lock().mesh.ends(&mut waited);
-        ended.and(noted)?;
+        ended?;
         self.under_way = false;
         Ok(())
     }
@@ -312,6 +311,7 @@ impl<'a, T: Element> FixedRound<'a, T> {
     /// As there.
     pub fn wait(mut self) -> Result<FixedBorders<'a, T>, GroupError> {
         let halo = self.halo.take().ok_or_else(over)?;
+        drop(self); // With its own wait.
         halo.end()
     }
 }
@@ -341,11 +341,11 @@ impl<'a, T: Element> Future for FixedRound<'a, T> {
         {
             return Poll::Pending;
         }
-        let noted = state.mesh.ends(&mut round.wait);
         drop(state);
+        round.wait = Wait::polled();
         let ended = match awaited {
             Ok(Some(rank)) => Err(halo.late(rank, round.limit)),
-            Ok(None) => noted,
+            Ok(None) => Ok(()),
             Err(why) => Err(why),
         };
         halo.under_way = ended.is_err();

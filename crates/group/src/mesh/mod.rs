@@ -316,7 +316,7 @@ impl Mesh {
         let mut wait = Wait::default();
         loop {
             if ready(self) {
-                return self.ends(&mut wait);
+                return Ok(());
             }
             if let Some(rank) = focus {
                 self.reach(rank)?;
@@ -364,9 +364,8 @@ impl Mesh {
         let Some(idle) = wait.idle(self.pace) else { return Ok(None) };
         self.focus = focus;
         crate::patience::note();
-        if idle > self.timeout / 4 * 3 && !wait.stuck {
-            wait.stuck = true;
-            let _ = self.place.stuck(self.timeout / 4);
+        if idle > self.timeout / 4 * 3 && !wait.is_stuck() {
+            wait.reported(self.place.stuck(self.timeout / 4));
         }
         if idle > self.timeout + SETTLE {
             // The hub has not decided, so it is stopped itself.
@@ -386,15 +385,6 @@ impl Mesh {
             Some((rank, _)) => format!("rank {rank}"),
             None => "any rank".to_owned(),
         }
-    }
-
-    /// Ends a wait.
-    pub(crate) fn ends(&mut self, wait: &mut Wait) -> Result<(), GroupError> {
-        crate::patience::note();
-        if std::mem::take(&mut wait.stuck) {
-            let _ = self.place.moves();
-        }
-        Ok(())
     }
 
     // Messages between two ranks.

@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::bootstrap::Stuck;
+
 /// The durations, by the number of ranks and of the CPUs that they share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -28,13 +30,13 @@ impl Pace {
     }
 }
 
-/// One wait. It begins when nothing moves.
+/// One wait. It begins when nothing moves, and has ended when it is dropped, whatever the result.
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
     idle_polls: u32,
     since: Option<Instant>,
-    /// Whether the hub was informed that nothing moves here.
-    pub(super) stuck: bool,
+    /// The report to the hub that nothing moves here.
+    stuck: Option<Stuck>,
     /// It never spins: a waker says when to poll again.
     polled: bool,
 }
@@ -42,13 +44,23 @@ pub(crate) struct Wait {
 impl Wait {
     /// The wait of a future, which its executor polls.
     pub(crate) fn polled() -> Self {
-        Self { polled: true, ..Self::default() }
+        Self { idle_polls: 0, since: None, stuck: None, polled: true }
     }
 
     #[inline]
     pub(super) fn moved(&mut self) {
         self.idle_polls = 0;
         self.since = None;
+        self.stuck = None;
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.is_some()
+    }
+
+    /// The hub was informed that nothing moves.
+    pub(super) fn reported(&mut self, stuck: Stuck) {
+        self.stuck = Some(stuck);
     }
 
     /// Nothing moved. `None`: poll again at once. Otherwise the time without progress.
@@ -61,6 +73,12 @@ impl Wait {
         }
         let now = Instant::now();
         Some(now - *self.since.get_or_insert(now))
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        crate::patience::note();
     }
 }
 

@@ -154,12 +154,8 @@ impl Group {
         let mut wait = Wait::default();
         loop {
             let mut state = self.shared.lock();
-            match ready(&mut state) {
-                Ok(false) => {}
-                ended => {
-                    state.mesh.ends(&mut wait)?;
-                    return ended.map(drop);
-                }
+            if ready(&mut state)? {
+                return Ok(());
             }
             let idle = state.mesh.step(focus, &mut wait)?;
             let pace = state.mesh.pace();

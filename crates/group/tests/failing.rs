@@ -1,0 +1,54 @@
+//! What fails a group, and what one call survives: waits that last nearly as long as the timeout.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+mod support;
+
+use std::thread;
+use std::time::Duration;
+
+use ironrail_group::error::GroupError;
+use support::{library, ranks_within};
+
+/// A wait reports to the rendezvous after 1.5 s, which decides 0.5 s later.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+#[test]
+fn bytes_that_begin_to_move_just_before_the_timeout_arrive() {
+    // Between calls a rank sends three pieces every 2 ms, so the message takes more than 0.34 s.
+    const BYTES: usize = 256 << 20;
+    let sent = ranks_within(&library(), 2, TIMEOUT, |group| {
+        let mut data = vec![u8::try_from(group.rank()).unwrap() + 1; BYTES];
+        group.barrier()?;
+        if group.rank() == 1 {
+            thread::sleep(Duration::from_millis(1700));
+            let sending = group.isend(data, 0, 1)?;
+            thread::sleep(Duration::from_millis(500));
+            return sending.wait().map(drop);
+        }
+        group.recv(&mut data, 1, 1)?;
+        assert_eq!(data[BYTES - 1], 2);
+        Ok(())
+    });
+    assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+}
+
+#[test]
+fn a_wait_that_ends_in_an_error_fails_no_rank_that_computes() {
+    ranks_within(&library(), 3, TIMEOUT, |group| {
+        group.barrier().unwrap();
+        match group.rank() {
+            // It computes for longer than any wait lasts.
+            0 => {
+                thread::sleep(Duration::from_millis(2600));
+                group.send(&[7_u8], 2, 1).unwrap();
+            }
+            // Its connections end 0.5 s later.
+            1 => thread::sleep(Duration::from_millis(1200)),
+            _ => {
+                let ended = group.recv(&mut [0_u8], 1, 1);
+                assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+                assert_eq!(group.recv_vec::<u8>(0, 1).unwrap().0, [7]);
+            }
+        }
+    });
+}
