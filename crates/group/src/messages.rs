@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{Element, Place};
-use crate::memory::{Source, Target};
-use crate::mesh::{Envelope, Name, OpId, Space, Wait, Wanted, rest};
+use crate::memory::{Source, Target, zeroed};
+use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wait, Wanted, rest, type_number};
 pub use device::{DeviceSlice, DeviceStaging};
 
 /// Matches any rank, or any tag.
@@ -124,18 +124,29 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::recv`].
+    /// As [`Group::recv`]; [`GroupError::System`] where there is no memory for the message, which can still be received.
     pub fn recv_vec<T: Element>(
         &self,
         from: impl Into<From>,
         tag: impl Into<Tag>,
     ) -> Result<(Vec<T>, Received), GroupError> {
-        let (from, tag) = (from.into(), tag.into());
-        let coming = self.probe(from, tag)?;
-        let mut data = vec![T::from_small(0); coming.bytes / size_of::<T>()];
-        let found = self.recv(&mut data, coming.source, coming.tag)?;
-        data.truncate(found.count);
-        Ok((data, found))
+        let from = from.into();
+        if let From(Some(rank)) = from {
+            self.other(rank)?;
+        }
+        let wanted = self.wanted::<T>(Place::empty(), from, tag.into())?;
+        let (op, source, mut data) = self.find(&wanted, |mesh, envelope, element| {
+            // A message of another type is received too: that returns the error, and drops it.
+            let is_of_type = element == type_number(T::TYPE);
+            let count = if is_of_type { envelope.bytes.div_ceil(size_of::<T>()) } else { 1 };
+            let mut data = zeroed::<T>(count.max(1))?;
+            let (source, tag, place) = (envelope.source, envelope.tag, Place::writing(&mut data));
+            let wanted = Wanted { source: Some(source), tag: Some(tag), place, ..wanted };
+            Ok((mesh.receive(wanted)?, source, data))
+        })?;
+        let received = self.received::<T>(self.wait(op, Some(source))?);
+        data.truncate(received.count);
+        Ok((data, received))
     }
 
     /// Waits for a message, without receiving it.
@@ -145,12 +156,22 @@ impl Group {
     /// As [`Group::send`].
     pub fn probe(&self, from: impl Into<From>, tag: impl Into<Tag>) -> Result<Coming, GroupError> {
         let wanted = self.wanted::<u8>(Place::empty(), from.into(), tag.into())?;
+        self.find(&wanted, |_, Envelope { source, tag, bytes, .. }, _| {
+            Ok(Coming { source: self.rank_in_group(source), tag, bytes })
+        })
+    }
+
+    /// Waits for a message, and passes its envelope and element type on under the lock, so that no other receive takes it meanwhile.
+    fn find<R>(
+        &self,
+        wanted: &Wanted,
+        found: impl FnOnce(&mut Mesh, Envelope, u8) -> Result<R, GroupError>,
+    ) -> Result<R, GroupError> {
         let mut wait = Wait::default();
         loop {
-            let state = self.shared.lock();
-            if let Some((envelope, _)) = state.mesh.probe(&wanted) {
-                let Envelope { source, tag, bytes, .. } = envelope;
-                return Ok(Coming { source: self.rank_in_group(source), tag, bytes });
+            let mut state = self.shared.lock();
+            if let Some((envelope, element)) = state.mesh.probe(wanted) {
+                return found(&mut state.mesh, envelope, element);
             }
             self.poll(state, wanted.source, &mut wait)?;
         }

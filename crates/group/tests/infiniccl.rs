@@ -379,3 +379,32 @@ fn a_message_that_a_receive_cannot_take_is_its_error_and_the_next_one_comes() {
         }
     });
 }
+
+#[test]
+fn a_message_of_another_type_is_dropped_though_it_is_shorter_than_one_element() {
+    ranks(&library(), 2, |group| {
+        if group.rank() == 0 {
+            group.send(&[1.0_f32], 1, 1).unwrap();
+            group.send(&[2.0_f32; 3], 1, 1).unwrap();
+            group.send(&[3.0_f64], 1, 1).unwrap();
+        } else {
+            for _ in 0..2 {
+                let refused = group.recv_vec::<f64>(0, 1);
+                assert!(matches!(refused, Err(GroupError::OtherType { .. })), "{refused:?}");
+            }
+            assert_eq!(group.recv_vec::<f64>(0, 1).unwrap().0, [3.0]);
+        }
+    });
+}
+
+#[test]
+fn a_message_to_oneself_is_received_into_new_memory_from_any_rank() {
+    ranks(&library(), 2, |group| {
+        let rank = group.rank();
+        let sending = group.isend(vec![3_u8; MEBI], rank, 6).unwrap();
+        let refused = group.recv_vec::<u8>(rank, 6);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "as by recv: {refused:?}");
+        let (data, came) = group.recv_vec::<u8>(Any, Any).unwrap();
+        assert_eq!((data, came.source, came.tag), (sending.wait().unwrap(), rank, 6));
+    });
+}
