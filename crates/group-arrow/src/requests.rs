@@ -6,6 +6,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use ironrail_group::error::GroupError;
 use ironrail_group::objects::{Origin, ReceivingObject, SendingObject};
+use ironrail_group::patience::deadline;
 
 use crate::batches::Batches;
 use crate::frame::Frame;
@@ -104,7 +105,7 @@ impl ReceivingBatch {
     ///
     /// As [`ReceivingBatch::test`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-        let deadline = Instant::now() + limit;
+        let deadline = deadline(limit);
         if let Stage::Frame(receiving) = &mut self.stage
             && !receiving.wait_timeout(limit)?
         {

@@ -5,6 +5,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::builder::{Int64Builder, ListBuilder, StringBuilder};
 use arrow_array::types::Int32Type;
@@ -150,6 +151,7 @@ fn requests_of_any_source_and_tag_find_their_schemas_whatever_the_order() {
                 for source in 1..3 {
                     let mut receiving = batches.irecv(source, tag).unwrap();
                     assert!(receiving.wait_timeout(support::WAIT).unwrap());
+                    assert!(receiving.wait_timeout(Duration::MAX).unwrap(), "it has come");
                     let (came, origin) = receiving.wait().unwrap();
                     let columns = usize::try_from(tag).unwrap() * 300 + source;
                     assert_eq!((came, origin), (wide(columns), Origin { source, tag }));

@@ -11,6 +11,7 @@ use crate::group::{Group, State};
 use crate::loader::{Element, Place};
 use crate::memory::{Source, Target, zeroed};
 use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wait, Wanted, rest, type_number};
+use crate::patience::deadline;
 pub use device::{DeviceSlice, DeviceStaging};
 
 /// Matches any rank, or any tag.
@@ -509,7 +510,7 @@ impl<B> Request<B> {
     }
 
     fn wait_for(&mut self, limit: Duration) -> Result<Option<Option<Envelope>>, GroupError> {
-        let deadline = std::time::Instant::now() + limit;
+        let deadline = deadline(limit);
         let pace = self.group.shared.lock().mesh.pace();
         loop {
             if let Some(ended) = self.test()? {

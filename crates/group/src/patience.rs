@@ -58,6 +58,14 @@ impl Patience {
     }
 }
 
+/// When a wait of `limit` that begins now is over. A limit that no clock can count to is 100 years.
+pub fn deadline(limit: Duration) -> Instant {
+    Instant::now() + limit.min(LONGEST)
+}
+
+/// The longest wait.
+pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// Changes while any thread of this process waits or makes progress. It stops when a call does not return.
 pub fn beats() -> u64 {
     BEATS.load(Ordering::Relaxed)
@@ -106,6 +114,13 @@ mod tests {
             error.to_string(),
             "nothing moved for 0.0 s while waiting for rank 3 to connect"
         );
+    }
+
+    #[test]
+    fn a_deadline_is_as_far_as_was_asked_for_or_very_far() {
+        let (hour, begun) = (Duration::from_secs(3600), Instant::now());
+        assert!(deadline(hour) >= begun + hour && deadline(hour) < begun + 2 * hour);
+        assert!(deadline(Duration::MAX) >= begun + LONGEST);
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! What fails a group, and what one call survives: waits that last nearly as long as the timeout.
+//! What fails a group, and what does not: waits that last nearly as long as the timeout, or without end.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod support;
 
+use std::net::SocketAddr;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use ironrail_group::bootstrap::{Hub, Remote};
 use ironrail_group::error::GroupError;
-use support::{library, ranks_within};
+use ironrail_group::group::Builder;
+use support::{WAIT, library, ranks_within};
 
 /// A wait reports to the rendezvous after 1.5 s, which decides 0.5 s later.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,4 +55,41 @@ fn a_wait_that_ends_in_an_error_fails_no_rank_that_computes() {
             }
         }
     });
+}
+
+#[test]
+fn the_longest_durations_are_waits_without_end() {
+    let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 2, Duration::MAX).unwrap();
+    let (ends, has_ended) = mpsc::channel();
+    let rank = |meeting| {
+        let ends = ends.clone();
+        move || {
+            let place = Remote::join(meeting, Duration::MAX).unwrap();
+            let builder = Builder::new(&library()).timeout(Duration::MAX);
+            let group = builder.join(place).unwrap();
+            group.meet(&[]).unwrap();
+            if group.rank() == 0 {
+                // Until the other rank's wait sleeps.
+                thread::sleep(Duration::from_millis(20));
+                let mut sending = group.isend(vec![7_u8; 100_000], 1, 1).unwrap();
+                assert!(sending.wait_timeout(Duration::MAX).unwrap());
+                let mut sending = group.isend_obj(&7_u8, 1, 1).unwrap();
+                assert!(sending.wait_timeout(Duration::MAX).unwrap());
+            } else {
+                let mut receiving = group.irecv(vec![0_u8; 100_000], 0, 1).unwrap();
+                assert!(receiving.wait_timeout(Duration::MAX).unwrap());
+                let mut receiving = group.irecv_obj::<u8>(0, 1).unwrap();
+                assert!(receiving.wait_timeout(Duration::MAX).unwrap());
+            }
+            group.barrier().unwrap();
+            ends.send(()).unwrap();
+        }
+    };
+    for own in 0..2 {
+        thread::spawn(rank(hub.meeting(own)));
+    }
+    for _ in 0..2 {
+        has_ended.recv_timeout(WAIT).unwrap();
+    }
+    assert!(hub.wait_for_all_to_leave(Duration::MAX));
 }

@@ -13,6 +13,7 @@ use ironrail_group::messages;
 use ironrail_group::objects::{
     BroadcastingObject, GatheringObjects, ReceivingObject, SendingObject,
 };
+use ironrail_group::patience::LONGEST;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -340,8 +341,11 @@ impl Drop for Request {
     }
 }
 
-/// A time as Python gives it.
+/// A time as Python gives it. One that is too long, `math.inf` too, is the longest.
 pub(crate) fn seconds(value: f64) -> PyResult<Duration> {
+    if value > LONGEST.as_secs_f64() {
+        return Ok(LONGEST);
+    }
     Duration::try_from_secs_f64(value)
         .map_err(|_| invalid(format!("{value} is no number of seconds to wait")))
 }

@@ -31,6 +31,24 @@ def test_a_pending_receive_exports_its_memory_until_it_has_ended_or_is_taken_bac
     """)  # fmt: skip
 
 
+def test_a_request_waits_for_a_time_of_any_length(ranks):
+    ranks(2, """
+        for limit in 1e9, 1e19, 1e300, float("inf"):
+            memory = bytearray(2)
+            request = group.irecv(memory, 1 - rank, 5)
+            group.send(b"me", 1 - rank, 5)
+            assert request.wait(limit).count == 2
+        for limit in -1.0, float("nan"):
+            try:
+                group.irecv(memory, 1 - rank, 6).wait(limit)
+            except ironrail.InvalidArgument as error:
+                assert "no number of seconds" in str(error)
+            else:
+                assert False, limit
+        group.barrier()
+    """)  # fmt: skip
+
+
 def test_a_long_send_whose_request_and_array_are_dropped_still_arrives_whole(ranks):
     ranks(2, """
         length = 1 << 20

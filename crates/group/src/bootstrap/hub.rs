@@ -13,6 +13,7 @@ use super::remote::Meeting;
 use super::rounds::Rounds;
 use super::watch::Watch;
 use crate::error::GroupError;
+use crate::patience::deadline;
 
 /// Serves one group until dropped, with a thread per rank, which blocks in `read` while ranks compute.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ impl Hub {
 
     /// Waits at most `wait` until every rank has left or died. Returns whether they have.
     pub fn wait_for_all_to_leave(&self, wait: Duration) -> bool {
-        let deadline = Instant::now() + wait;
+        let deadline = deadline(wait);
         let mut watch = self.shared.watch();
         while !watch.all_left() {
             let left = deadline.saturating_duration_since(Instant::now());

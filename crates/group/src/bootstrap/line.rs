@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::frame::Frame;
+use crate::patience::deadline;
 
 /// Shared with the waits of this rank that are stuck.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ impl Line {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
-        state.stuck.push_back((number, Instant::now() + within));
+        state.stuck.push_back((number, deadline(within)));
         if state.stuck.len() == 1 {
             state.report();
         }

@@ -13,6 +13,7 @@ use super::line::{Line, Stuck};
 use super::mailbox::Mailbox;
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
+use crate::patience::deadline;
 
 /// The address of the rendezvous, and the rank. Passed in an environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Remote {
     /// [`GroupError::Bootstrap`] with the hub's reason when it refuses: another token, another size, a rank that is here already.
     /// [`GroupError::System`] when there is no listener.
     pub fn join(meeting: Meeting, wait: Duration) -> Result<Self, GroupError> {
-        let deadline = Instant::now() + wait;
+        let deadline = deadline(wait);
         let failed = |error| GroupError::System { what: "joining the group", error };
         let mut stream = connect(meeting.address, deadline).map_err(failed)?;
         let greet = |stream: &mut TcpStream| {
@@ -187,7 +188,7 @@ impl Round {
     /// Waits for every rank's part.
     pub(crate) fn wait(self, wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
         // The hub's wait ends first, and the hub knows which ranks are missing.
-        match self.mailbox.answer(Instant::now() + wait + GRACE) {
+        match self.mailbox.answer(deadline(wait.saturating_add(GRACE))) {
             Some(Frame::All(all)) if all.len() == self.size => Ok(all),
             Some(Frame::Failed(why)) => Err(GroupError::Bootstrap(why)),
             Some(_) => Err(invalid()),

@@ -4,6 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
+use crate::patience::deadline;
 
 /// Shared by the ranks, or by the hub's threads that represent them.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Rounds {
             self.changed.notify_all();
             return Ok(Arc::clone(&state.all));
         }
-        let deadline = Instant::now() + wait;
+        let deadline = deadline(wait);
         loop {
             if state.round != round {
                 return Ok(Arc::clone(&state.all));

@@ -367,7 +367,7 @@ impl Mesh {
         if idle > self.timeout / 4 * 3 && !wait.is_stuck() {
             wait.reported(self.place.stuck(self.timeout / 4));
         }
-        if idle > self.timeout + SETTLE {
+        if idle > self.timeout.saturating_add(SETTLE) {
             // The hub has not decided, so it is stopped itself.
             let ranks = self.hub.or(focus).into_iter().collect();
             let (awaited, limit) = (self.awaited(), self.timeout);

@@ -12,6 +12,7 @@ use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::mesh::{Space, Wait, rest};
 use crate::messages::{From, Tag};
+use crate::patience::deadline;
 
 /// Objects: self-describing messages of any type that derives serde's traits and [`Schema`].
 ///
@@ -134,7 +135,7 @@ impl Group {
         limit: Duration,
         mut test: impl FnMut() -> Result<bool, GroupError>,
     ) -> Result<bool, GroupError> {
-        let deadline = Instant::now() + limit;
+        let deadline = deadline(limit);
         let pace = self.shared.lock().mesh.pace();
         while !test()? {
             if Instant::now() >= deadline {
