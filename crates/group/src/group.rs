@@ -368,8 +368,11 @@ const CALM: Duration = Duration::from_millis(2);
 ///
 /// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others; one that stops is [`GroupError::Timeout`] with its rank after
 /// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the memory of
-/// every call is free, and every later call returns the first cause. No call panics, aborts the process or hangs. A rank that drops its
-/// last handle leaves: what it has sent still arrives, and only ranks that need it notice.
+/// every call is free, and every later call returns the first cause. No call panics, aborts the process or hangs.
+///
+/// A rank that drops its last handle leaves: what it has sent still arrives, and only ranks that need it notice. A message or an object to it
+/// or from it is [`GroupError::PeerLost`] for that call alone. A collective of elements that needs it fails the group, because its ranks are
+/// no longer in step: all ranks get [`GroupError::PeerLost`] with the rank that left.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub(crate) shared: Arc<Shared>,
@@ -592,7 +595,8 @@ impl Group {
         state.mesh.check()?;
         let name = (self.scope, self.calls.fetch_add(1, Ordering::Relaxed));
         let State { mesh, work, .. } = &mut *state;
-        run(&mut Session::new(mesh, work, &self.members, self.rank, name))
+        let ended = run(&mut Session::new(mesh, work, &self.members, self.rank, name));
+        ended.map_err(|error| mesh.collective_failed(error))
     }
 }
 

@@ -93,3 +93,48 @@ fn the_longest_durations_are_waits_without_end() {
     }
     assert!(hub.wait_for_all_to_leave(Duration::MAX));
 }
+
+#[test]
+fn a_collective_that_a_rank_has_left_is_the_same_error_on_all_ranks_from_then_on() {
+    ranks_within(&library(), 4, WAIT, |group| {
+        group.barrier().unwrap();
+        let rank = group.rank();
+        let three = group.split((rank < 3).then_some(0), 0).unwrap();
+        let two = group.split((rank < 2).then_some(0), 0).unwrap();
+        let lost = |ended: Result<(), GroupError>| {
+            assert!(
+                matches!(ended, Err(GroupError::PeerLost { rank: 2, .. })),
+                "{rank}: {ended:?}"
+            );
+        };
+        match (two, three) {
+            (Some(two), Some(three)) => {
+                lost(three.barrier());
+                lost(two.barrier());
+                lost(group.send(&[1_u8], 3, 1));
+            }
+            // It leaves.
+            (None, Some(_)) => {}
+            _ => lost(group.recv(&mut [0_u8], 0, 1).map(drop)),
+        }
+    });
+}
+
+#[test]
+fn what_a_rank_sent_before_it_left_still_arrives_and_collectives_without_it_go_on() {
+    ranks_within(&library(), 3, WAIT, |group| {
+        group.barrier().unwrap();
+        let rank = group.rank();
+        let two = group.split((rank < 2).then_some(0), 0).unwrap();
+        let Some(two) = two else {
+            group.send(&[7_u8], 0, 1).unwrap();
+            return;
+        };
+        if rank == 0 {
+            assert_eq!(group.recv_vec::<u8>(2, 1).unwrap().0, [7]);
+        }
+        let ended = group.recv(&mut [0_u8], 2, 2);
+        assert!(matches!(ended, Err(GroupError::PeerLost { rank: 2, .. })), "{ended:?}");
+        two.barrier().unwrap();
+    });
+}

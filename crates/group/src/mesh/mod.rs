@@ -486,6 +486,23 @@ impl Mesh {
 
     // Parts of collectives.
 
+    /// A collective of this rank has ended in an error: the group fails, for all ranks by the same cause. Parts have no place but their order, so
+    /// those on their way would be taken for parts of the next collective, and long ones are posted in memory that is the caller's again.
+    pub(crate) fn collective_failed(&mut self, error: GroupError) -> GroupError {
+        if self.failure.is_some() {
+            return error;
+        }
+        let (rank, why, failure) = match &error {
+            GroupError::PeerLost { rank, why } => {
+                (*rank, why.clone(), Failure::Lost { rank: *rank, why: why.clone() })
+            }
+            other => (self.rank, other.to_string(), Failure::Other(other.to_string())),
+        };
+        let _ = self.place.accuse(rank, &why);
+        self.fail(failure);
+        error
+    }
+
     /// Sends a part of collective `number`, through slots up to `slotted` bytes. Its memory is free after [`Mesh::flush`].
     pub(crate) fn send_part(
         &mut self,
@@ -559,10 +576,7 @@ impl Mesh {
                 "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, this rank in {number} of group \
                  {scope} and waits for {len}"
             );
-            let error = GroupError::Mismatch { rank: from, why: why.clone() };
-            let _ = self.place.accuse(self.rank, &why);
-            self.fail(Failure::Other(why));
-            return Err(error);
+            return Err(GroupError::Mismatch { rank: from, why });
         }
         place.copy_from(arrival.body);
         self.with(from, |peer, _| peer.release_held())
