@@ -361,10 +361,14 @@ const CALM: Duration = Duration::from_millis(2);
 
 /// A rank's membership in a group: messages between two ranks, and collectives.
 ///
-/// It is a handle: clones are the same membership. Calls of one thread are in order; calls of several threads run one
-/// at a time, and several threads must not call collectives of one group at once. Progress is made inside calls of this
-/// group or of any group split from it, and by the progress thread if enabled: a rank that computes between calls
-/// delays those that send it long messages.
+/// It is a handle: clones are the same membership. Progress is made inside calls of this group or of any group split from it, and by the
+/// progress thread if enabled: a rank that computes between calls delays those that send it long messages.
+///
+/// **Threads.** Calls of one thread are in order. Calls for messages, objects, exchanges and halos release the lock of the group while they
+/// wait, so several threads may make them at once. A collective of elements holds the lock until it has ended: calls of other threads wait
+/// meanwhile, a send too, and a collective that cannot end before such a call runs ends in [`GroupError::Timeout`]. Groups that were split
+/// from each other share the lock, and the parts of their collectives one order for each peer. So collectives, whichever of these groups
+/// they belong to, must be called by one thread at a time, and in the same order on all ranks that take part.
 ///
 /// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others; one that stops is [`GroupError::Timeout`] with its rank after
 /// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the memory of

@@ -12,7 +12,8 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, GroupError> {
 }
 
 /// Collectives. Every rank of the group calls the same ones in the same order, with the same sizes, types and operations; a difference is
-/// an error of every rank that detects it. Wrong arguments of a rank are [`GroupError::InvalidArgument`] before anything moves. Any other
+/// an error of every rank that detects it. The order is one for all groups of a process, and one thread calls them at a time: see [`Group`],
+/// threads. Wrong arguments of a rank are [`GroupError::InvalidArgument`] before anything moves. Any other
 /// error fails the group on all ranks; for a rank that dies, stops, aborts or leaves see [`Group`].
 ///
 /// Slices of registered memory ([`Group::buffer`]) are sent and received without a copy, others are copied through registered memory. After
