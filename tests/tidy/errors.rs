@@ -43,8 +43,17 @@ enum Which {
 }
 
 /// Constructors of errors, and a call that prints one.
-const ERRORS: &[&str] =
-    &["Bootstrap", "Contract", "Err", "Load", "System", "Usage", "print_error", "usage"];
+const ERRORS: &[&str] = &[
+    "Bootstrap",
+    "Contract",
+    "Err",
+    "Load",
+    "System",
+    "Usage",
+    "print_error",
+    "unusable",
+    "usage",
+];
 
 /// Constants that are not sentences: reasons, from which docs/configuration.md and docs/providers.md are generated, or which the log has at
 /// debug level only; and the message of a panic.

@@ -6,6 +6,7 @@ mod conform;
 mod doctor;
 mod environment;
 mod explain;
+mod files;
 mod live;
 mod manual;
 mod nccl;
@@ -48,7 +49,6 @@ enum Action {
     #[command(after_help = NCCL_EXAMPLES)]
     Nccl(nccl::Options),
     Run(run::Run),
-    /// Shows which NICs of a machine make one device, and why.
     #[command(after_help = TOPO_EXAMPLES)]
     Topo(topo::Topo),
     Completions(manual::Completions),

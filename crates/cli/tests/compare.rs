@@ -106,17 +106,19 @@ fn what_cannot_be_compared_is_said() {
         (side(&folder, "one", "all_reduce", 1.0), side(&folder, "other", "sendrecv", 1.0));
     let text = folder.join("text.json");
     fs::write(&text, "{}").unwrap();
-    for (arguments, words) in [
-        (vec![one.as_str(), other.as_str()], "all_reduce is not compared with sendrecv"),
-        (vec![one.as_str()], "two sides are compared"),
+    for (arguments, ends, words) in [
+        (vec![one.as_str(), other.as_str()], 2, "all_reduce is not compared with sendrecv"),
+        (vec![one.as_str()], 2, "two sides are compared"),
         (
             vec![one.as_str(), text.to_str().unwrap()],
-            "none that `ironrail perf --json` has written",
+            1,
+            "text.json: it is none that `ironrail perf --json` has written",
         ),
+        (vec![one.as_str(), "nope.json"], 1, "nope.json: No such file or directory"),
     ] {
         let arguments: Vec<_> = ["compare"].into_iter().chain(arguments).collect();
         let (code, _, errors) = perf(&arguments);
-        assert_eq!(code, 2, "{errors}");
+        assert_eq!(code, ends, "{errors}");
         assert!(errors.contains(words), "{errors}");
     }
     let page = folder.join("page.html");

@@ -371,6 +371,26 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
 }
 
 #[test]
+fn a_file_that_cannot_be_used_is_named_before_a_rank_starts() {
+    let table = scratch("no-table");
+    fs::write(&table, "2 bytes ring\n").unwrap();
+    for (arguments, file) in [
+        ("all_reduce --json", "/no/such/folder/file"),
+        ("all_reduce --report", "/no/such/folder/file"),
+        ("tune --json", "/no/such/folder/file"),
+        ("versus-raw --json", "/no/such/folder/file"),
+        ("all_reduce --tuning", "/no/such/folder/file"),
+        ("all_reduce --tuning", table.to_str().unwrap()),
+    ] {
+        let (code, said, errors) = ended(perf(&format!("{arguments} {file}")));
+        assert_eq!((code, said.as_str()), (1, ""), "{arguments}: {errors}");
+        assert!(errors.contains(&format!("a file: {file}: ")), "{arguments}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{arguments}: {errors}");
+    }
+    fs::remove_file(table).unwrap();
+}
+
+#[test]
 fn no_rank_outlives_its_launcher_and_nothing_is_left_of_it() {
     let mut command = perf("all_reduce -r 3 -b 8 -e 8 -n 100000000");
     let folder = scratch("temporary");

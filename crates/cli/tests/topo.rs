@@ -64,12 +64,14 @@ fn the_picture_is_a_document() {
 }
 
 #[test]
-fn a_text_that_is_no_machine_is_wrong_usage_with_its_line() {
+fn a_text_that_is_no_machine_is_an_error_with_its_file_and_line() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong.machine");
     fs::write(&file, "# fine\npci 0000:00:01.0 below nothing\n").unwrap();
     let (code, _, errors) = topo(&["--machine", file.to_str().unwrap()]);
-    assert_eq!(code, 2);
-    assert!(errors.contains("line 2 is not understood at \"nothing\""), "{errors}");
+    assert_eq!(code, 1);
+    assert!(errors.contains("wrong.machine: line 2 is not understood at \"nothing\""), "{errors}");
+    let (code, _, errors) = topo(&["--machine", "/no/such/machine"]);
+    assert!(code == 1 && errors.contains("/no/such/machine: No such file"), "{errors}");
 }
 
 #[test]

@@ -5,14 +5,13 @@ mod plot;
 mod runs;
 mod verdict;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
-use crate::output;
+use crate::{files, output};
 use runs::{Row, Series};
 use verdict::{Comparison, Verdict, percent};
 
@@ -48,7 +47,7 @@ impl Compare {
         if let Some(file) = &self.merge {
             let runs: Vec<_> = sides.into_iter().flat_map(|side| side.runs).collect();
             let all = Series::of("the merged file", runs)?;
-            write(file, &format!("{:#}\n", runs::merged(&all.runs)))?;
+            files::write(file, &format!("{:#}\n", runs::merged(&all.runs)))?;
             return Ok(true);
         }
         let two = <&[Series; 2]>::try_from(sides.as_slice()).ok();
@@ -59,7 +58,7 @@ impl Compare {
             return Err(GroupError::Usage(format!("{one} is not compared with {other}")));
         }
         if let Some(file) = &self.report {
-            write(file, &page::of(&sides, self.time))?;
+            files::write(file, &page::of(&sides, self.time))?;
         }
         let Some([first, second]) = two else {
             if self.report.is_some() {
@@ -71,7 +70,9 @@ impl Compare {
         };
         let rows = rows(first, second, self.time);
         match &self.json {
-            Some(file) => write(file, &format!("{:#}\n", self.as_json(first, second, &rows)))?,
+            Some(file) => {
+                files::write(file, &format!("{:#}\n", self.as_json(first, second, &rows)))?;
+            }
             None => print(first, second, &rows, self.time),
         }
         Ok(rows.iter().all(|(_, row)| row.verdict != Verdict::Worse))
@@ -138,22 +139,14 @@ fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool
     }
 }
 
-/// Writes the page of one run, from the JSON of `--json`.
+/// The page of one run, from the JSON of `--json`.
 ///
 /// # Errors
 ///
-/// If the value is not a run, or the file cannot be written.
-pub(crate) fn write_report(file: &Path, run: &Value) -> Result<(), GroupError> {
+/// If the value is not a run.
+pub(crate) fn page_of(run: &Value) -> Result<String, GroupError> {
     let runs = runs::parse(&run.to_string()).ok_or_else(|| {
         GroupError::Usage("the run cannot be drawn: it has no results".to_owned())
     })?;
-    write(file, &page::of(&[Series::of("this run", runs)?], false))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), GroupError> {
-    if file == Path::new("-") {
-        output::line(text.trim_end());
-        return Ok(());
-    }
-    fs::write(file, text).map_err(|error| GroupError::System { what: "writing a file", error })
+    Ok(page::of(&[Series::of("this run", runs)?], false))
 }

@@ -1,11 +1,12 @@
 //! Files that `perf --json` has written: one run, or several that were merged.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
+
+use crate::files;
 
 /// One run: what was measured, and on what.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,17 +53,16 @@ impl Series {
     /// # Errors
     ///
     /// A file that cannot be read or does not contain runs; runs of different benchmarks.
-    pub(crate) fn read(files: &str) -> Result<Self, GroupError> {
+    pub(crate) fn read(names: &str) -> Result<Self, GroupError> {
         let mut runs = Vec::new();
-        for file in files.split(',').filter(|file| !file.is_empty()) {
-            let unreadable = |error| GroupError::System { what: "reading a JSON file", error };
-            let text = fs::read_to_string(file).map_err(unreadable)?;
-            let found = parse(&text).ok_or_else(|| {
-                GroupError::Usage(format!("{file} is none that `ironrail perf --json` has written"))
+        for file in names.split(',').filter(|file| !file.is_empty()) {
+            let path = Path::new(file);
+            let found = parse(&files::read(path)?).ok_or_else(|| {
+                files::unusable(path, "it is none that `ironrail perf --json` has written")
             })?;
             runs.extend(found);
         }
-        let first = files.split(',').next().unwrap_or(files);
+        let first = names.split(',').next().unwrap_or(names);
         let name = Path::new(first)
             .file_stem()
             .map_or_else(|| first.into(), |stem| stem.to_string_lossy());

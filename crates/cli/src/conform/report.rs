@@ -1,6 +1,5 @@
 //! The output of a run: a line per behaviour, the counts, JSON; the list, the page.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 use super::behaviour::{Behaviour, Shape};
 use super::table::CHAPTERS;
 use super::worker::Contents;
-use crate::output;
+use crate::{files, output};
 
 /// The result of a behaviour.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,8 +112,7 @@ impl Results {
                 output::line(document);
                 return Ok(self.failed == 0);
             }
-            fs::write(path, format!("{document}\n"))
-                .map_err(|error| GroupError::System { what: "writing the results", error })?;
+            files::write(path, &format!("{document}\n"))?;
         }
         let Self { passed, failed, skipped, .. } = self;
         output::line(format_args!("{passed} passed, {failed} failed, {skipped} skipped"));

@@ -25,9 +25,8 @@ use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::{DataType, Library};
 
-use crate::output;
 use crate::perf::sizes;
-use crate::plugin;
+use crate::{files, output, plugin};
 use collective::Test;
 use evidence::Wanted;
 use report::{Event, Run, Surroundings};
@@ -337,8 +336,8 @@ impl Options {
             .map_err(|error| GroupError::System { what: "making the folder of results", error })?;
         let surroundings = Surroundings::here();
         let file = |ending| results.join(format!("nccl-{}.{ending}", self.test.name()));
-        report::keep(&file("json"), &report::to_json(self.test, self.ranks, &surroundings, runs))?;
-        report::keep(&file("md"), &report::to_page(self.test, self.ranks, &surroundings, runs))
+        files::write(&file("json"), &report::to_json(self.test, self.ranks, &surroundings, runs))?;
+        files::write(&file("md"), &report::to_page(self.test, self.ranks, &surroundings, runs))
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 
-use ironrail_group::error::GroupError;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -277,14 +275,6 @@ pub(super) fn to_page(
         }
     }
     page
-}
-
-/// Writes a file of results; the error names the file.
-pub(super) fn keep(path: &Path, text: &str) -> Result<(), GroupError> {
-    fs::write(path, text).map_err(|error| {
-        log::warn!("{}: {error}", path.display());
-        GroupError::System { what: "writing the results", error }
-    })
 }
 
 #[cfg(test)]

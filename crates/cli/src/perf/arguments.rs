@@ -10,7 +10,7 @@ use ironrail_group::loader::{DataType, GROUP_MAX, NEWEST, OLDEST, Op};
 use ironrail_group::tuning::{Algorithm, Tuning};
 
 use super::sizes;
-use crate::compare;
+use crate::{compare, files};
 
 /// Measures collectives and messages over a net plugin, reached only through its C tables, as NCCL does.
 ///
@@ -505,11 +505,7 @@ impl Options {
     /// The table of algorithms that was given.
     pub(super) fn tuning(&self) -> Result<Option<Tuning>, GroupError> {
         let read = |path: &PathBuf| {
-            let text = std::fs::read_to_string(path).map_err(|error| GroupError::System {
-                what: "reading the table of algorithms",
-                error,
-            })?;
-            text.parse()
+            files::read(path)?.parse().map_err(|error: GroupError| files::unusable(path, error))
         };
         self.tuning.as_ref().map(read).transpose()
     }

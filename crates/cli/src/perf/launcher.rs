@@ -34,6 +34,9 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
             return Ok(true);
         }
     }
+    // Nor is a table that cannot be read.
+    options.tuning()?;
+    let mut report = Report::new(benchmark, options)?;
     let files = Files::new()
         .map_err(|error| GroupError::System { what: "making a private directory", error })?;
     let mut program = Program::this(std::env::args_os().skip(1))?
@@ -43,7 +46,6 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     if options.writes && std::env::var_os(rails::FABRIC_VARIABLE).is_none() {
         program = program.with(rails::FABRIC_VARIABLE, files.fabric());
     }
-    let mut report = Report::new(benchmark, options);
     let ended = processes(&program, options, |event| report.event(event));
     let well = report.finish(&files.sum())?;
     match ended {

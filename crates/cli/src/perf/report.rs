@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
@@ -15,6 +14,7 @@ use super::arguments::{Benchmark, Options, Raw};
 use super::rails::{Found, Rail};
 use super::statistics::Times;
 use super::writes::{self, Counter, Ledger, Posts};
+use crate::files::Destination;
 use crate::output;
 
 /// What rank 0 sends to the launcher.
@@ -84,6 +84,8 @@ impl Row {
 pub(super) struct Report<'a> {
     benchmark: &'a Benchmark,
     options: &'a Options,
+    json: Option<Destination>,
+    page: Option<Destination>,
     bar: ProgressBar,
     ready: Option<Ready>,
     rows: Vec<Row>,
@@ -91,7 +93,10 @@ pub(super) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(benchmark: &'a Benchmark, options: &'a Options) -> Self {
+    /// Opens the files for the results: a path that cannot be written is an error before a rank starts.
+    pub(super) fn new(benchmark: &'a Benchmark, options: &'a Options) -> Result<Self, GroupError> {
+        let json = options.json.as_deref().map(Destination::open).transpose()?;
+        let page = options.report.as_deref().map(Destination::open).transpose()?;
         let sizes = options.sizes().len() as u64;
         let bar = if io::stderr().is_terminal() {
             ProgressBar::new(sizes)
@@ -103,7 +108,7 @@ impl<'a> Report<'a> {
         ) {
             bar.set_style(style);
         }
-        Self { benchmark, options, bar, ready: None, rows: Vec::new(), moved: None }
+        Ok(Self { benchmark, options, json, page, bar, ready: None, rows: Vec::new(), moved: None })
     }
 
     pub(super) fn event(&mut self, event: Event) {
@@ -175,16 +180,15 @@ impl<'a> Report<'a> {
                 self.print(writes::UNKNOWN);
             }
         }
-        if let Some(path) = &self.options.report {
-            let run = self.json(wrong, well, average, &found.rails);
-            crate::compare::write_report(path, &run)?;
+        let mut run = self.json(wrong, well, average, &found.rails);
+        if let Some(page) = &mut self.page {
+            page.write(&crate::compare::page_of(&run)?)?;
         }
-        if let Some(path) = &self.options.json {
-            let mut json = self.json(wrong, well, average, &found.rails);
+        if let Some(json) = &mut self.json {
             if self.options.writes {
-                json["writes"] = ledgers.iter().map(|ledger| ledger.json(messages)).collect();
+                run["writes"] = ledgers.iter().map(|ledger| ledger.json(messages)).collect();
             }
-            write_json(path, &json)?;
+            json.write(&format!("{run:#}\n"))?;
         }
         Ok(well)
     }
@@ -241,16 +245,6 @@ fn settings(variables: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<S
 
 const STANDARD_OUTPUT: &str = "-";
 const JSON_FORMAT: &str = "ironrail-perf/1";
-
-pub(super) fn write_json(path: &Path, value: &serde_json::Value) -> Result<(), GroupError> {
-    let text = format!("{value:#}\n");
-    if path == Path::new(STANDARD_OUTPUT) {
-        output::line(text.trim_end());
-        return Ok(());
-    }
-    fs::write(path, text)
-        .map_err(|error| GroupError::System { what: "writing the JSON file", error })
-}
 
 fn average(rows: &[Row]) -> f64 {
     let count = u32::try_from(rows.len()).unwrap_or(u32::MAX).max(1);

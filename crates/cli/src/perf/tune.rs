@@ -16,6 +16,7 @@ use super::arguments::{Options, Tune};
 use super::launcher::processes;
 use super::report::{self, Event};
 use super::statistics::median;
+use crate::files::Destination;
 use crate::output;
 
 /// Median times in µs, by size and algorithm.
@@ -29,6 +30,7 @@ struct Measured {
 
 /// Measures and prints the table. Returns whether every run went well.
 pub(super) fn run(tune: &Tune, options: &Options) -> Result<bool, GroupError> {
+    let json_file = options.json.as_deref().map(Destination::open).transpose()?;
     let mut all = Vec::new();
     for ranks in groups(options.ranks) {
         match measure(tune, options, ranks)? {
@@ -43,8 +45,8 @@ pub(super) fn run(tune: &Tune, options: &Options) -> Result<bool, GroupError> {
     if options.json.as_deref() != Some(Path::new("-")) {
         print(tune, options, &all, &table);
     }
-    if let Some(path) = &options.json {
-        report::write_json(path, &json(&all, &table))?;
+    if let Some(mut file) = json_file {
+        file.write(&format!("{:#}\n", json(&all, &table)))?;
     }
     Ok(true)
 }

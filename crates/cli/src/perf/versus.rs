@@ -16,6 +16,7 @@ use super::interval::{Estimate, Goal, Interval, Verdict};
 use super::launcher::processes;
 use super::report::{self, Event, Row};
 use super::statistics::median;
+use crate::files::Destination;
 use crate::output;
 
 /// One side: what is run, what it reports to run over, and its times per size in µs, one per run in order.
@@ -50,6 +51,7 @@ fn time(versus: &Versus, row: &Row) -> f64 {
 
 /// Runs both sides, alternating. Returns whether every run went well.
 pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError> {
+    let json = options.json.as_deref().map(Destination::open).transpose()?;
     let mut plugin = Side::new("plugin", plugin(versus, options)?);
     let mut raw = Side::new("raw", raw(versus, options)?);
     let mut first = Vec::with_capacity(versus.runs);
@@ -66,7 +68,7 @@ pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError
             }
         }
     }
-    print(versus, options, &first, &plugin, &raw)
+    print(versus, options, json, &first, &plugin, &raw)
 }
 
 /// The result of a size over all runs.
@@ -143,6 +145,7 @@ fn ratio(versus: &Versus, ours: f64, theirs: f64) -> f64 {
 fn print(
     versus: &Versus,
     options: &Options,
+    json: Option<Destination>,
     first: &[&str],
     plugin: &Side,
     raw: &Side,
@@ -182,7 +185,7 @@ fn print(
             say(format!("# {} bytes, no verdict: {why}", line.bytes));
         }
     }
-    if let Some(path) = &options.json {
+    if let Some(mut file) = json {
         let rows: Vec<_> = lines.iter().map(|line| line.json(versus)).collect();
         let json = json!({
             "format": "ironrail-versus/2", "args": std::env::args().collect::<Vec<_>>(), "plugin": plugin.network,
@@ -190,7 +193,7 @@ fn print(
             "bound": versus.bound, "precision_percent": versus.precision,
             "first_of_pair": first, "results": rows,
         });
-        report::write_json(path, &json)?;
+        file.write(&format!("{json:#}\n"))?;
     }
     Ok(lines.len() == options.sizes().len())
 }

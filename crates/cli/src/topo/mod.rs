@@ -3,7 +3,6 @@
 mod svg;
 mod tree;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,10 +10,13 @@ use ironrail_group::error::GroupError;
 use topology::sysfs::{self, Family, SYSFS};
 use topology::{Description, Grouping, Hint};
 
-use crate::output;
+use crate::{files, output};
 use tree::Tree;
 
-/// Shows which NICs of a machine make one device, and why; without libfabric, from what the kernel shows.
+/// Shows which NICs of a machine make one device, and why.
+///
+/// It applies the rules of docs/topology.md to the hardware, as the kernel shows it, without libfabric, and reads no setting, such as
+/// IRONRAIL_RAILS: `ironrail info` shows what the plugin makes of this environment.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Topo {
     /// A machine in the format of `--describe`, in place of this one
@@ -62,9 +64,7 @@ impl Topo {
                 }
             }
         } else if let Some(file) = &self.svg {
-            let picture = svg::draw(&Tree::of(&found));
-            let failed = |error| GroupError::System { what: "writing the picture", error };
-            fs::write(file, picture).map_err(failed)?;
+            files::write(file, &svg::draw(&Tree::of(&found)))?;
         } else {
             output::line(Tree::of(&found).text());
             let Found { described, grouping, hint } = &found;
@@ -85,9 +85,7 @@ impl Found {
 }
 
 fn read(file: &Path) -> Result<Description, GroupError> {
-    let what = "reading the machine";
-    let text = fs::read_to_string(file).map_err(|error| GroupError::System { what, error })?;
-    text.parse().map_err(|error| GroupError::Usage(format!("{}: {error}", file.display())))
+    files::read(file)?.parse().map_err(|error| files::unusable(file, error))
 }
 
 /// This machine.

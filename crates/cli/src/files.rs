@@ -1,0 +1,101 @@
+//! Files that the command line names. Each error has the file's name.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use ironrail_group::error::GroupError;
+
+use crate::output;
+
+/// The text of a file.
+pub(crate) fn read(path: &Path) -> Result<String, GroupError> {
+    fs::read_to_string(path)
+        .map_err(|error| GroupError::System { what: "reading a file", error: of(path, error) })
+}
+
+/// The error for a file with other content than is asked for.
+pub(crate) fn unusable(path: &Path, why: impl Display) -> GroupError {
+    let error = io::Error::new(io::ErrorKind::InvalidData, why.to_string());
+    GroupError::System { what: "reading a file", error: of(path, error) }
+}
+
+/// Writes a file, or standard output where the path is `-`.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), GroupError> {
+    Destination::open(path)?.write(text)
+}
+
+/// A file for results, or standard output: opened before they are measured, so that a path that cannot be written costs no measurement.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    path: PathBuf,
+    /// `None`: standard output.
+    file: Option<File>,
+}
+
+impl Destination {
+    /// `-` is standard output. A file that exists keeps its content until results are written.
+    pub(crate) fn open(path: &Path) -> Result<Self, GroupError> {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        let file = match path {
+            path if path == Path::new("-") => None,
+            path => Some(options.open(path).map_err(|error| unwritable(path, error))?),
+        };
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    pub(crate) fn write(&mut self, text: &str) -> Result<(), GroupError> {
+        let Some(file) = &mut self.file else {
+            output::line(text.trim_end());
+            return Ok(());
+        };
+        // A pipe has no length.
+        let mut replace = || {
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            file.write_all(text.as_bytes())
+        };
+        replace().map_err(|error| unwritable(&self.path, error))
+    }
+}
+
+fn unwritable(path: &Path, error: io::Error) -> GroupError {
+    GroupError::System { what: "writing a file", error: of(path, error) }
+}
+
+fn of(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_its_content_until_a_shorter_one_replaces_it() {
+        let path = std::env::temp_dir().join(format!("ironrail-files-{}", std::process::id()));
+        fs::write(&path, "a longer text").unwrap();
+        let mut destination = Destination::open(&path).unwrap();
+        assert_eq!(read(&path).unwrap(), "a longer text");
+        destination.write("short\n").unwrap();
+        assert_eq!(read(&path).unwrap(), "short\n");
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn an_error_has_the_name_of_its_file() {
+        let path = Path::new("/no/such/file.json");
+        let errors = [
+            read(path).unwrap_err(),
+            write(path, "text").unwrap_err(),
+            unusable(path, "it is no description"),
+        ];
+        for error in errors {
+            assert!(error.to_string().contains("a file: /no/such/file.json: "), "{error}");
+            assert!(!error.is_usage(), "{error}");
+        }
+    }
+}
