@@ -357,6 +357,7 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
         "sendrecv --window 33",
         "pingpong --writes -b 8 -e 16",
         "all_reduce --root 2",
+        "all_reduce -r 1025",
         "nothing",
     ] {
         let (code, _, errors) = ended(perf(wrong));
@@ -368,6 +369,16 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
     let (code, _, errors) = ended(command);
     assert_eq!(code, 1);
     assert_eq!(errors.lines().count(), 1, "one sentence, not one per rank: {errors}");
+}
+
+#[test]
+fn a_cpu_that_there_is_not_is_named_with_those_that_there_are_before_a_rank_starts() {
+    for benchmark in ["all_reduce", "all_reduce --threads", "versus-raw", "tune"] {
+        let (code, table, errors) = ended(perf(&format!("{benchmark} --cpus 1000")));
+        assert_eq!((code, table.as_str()), (2, ""), "{benchmark}: {errors}");
+        assert!(errors.contains("may not run on CPU 1000, but on "), "{benchmark}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{benchmark}: {errors}");
+    }
 }
 
 #[test]
@@ -388,6 +399,15 @@ fn a_file_that_cannot_be_used_is_named_before_a_rank_starts() {
         assert_eq!(errors.lines().count(), 1, "{arguments}: {errors}");
     }
     fs::remove_file(table).unwrap();
+}
+
+#[test]
+fn a_barrier_has_no_size_and_one_row() {
+    let (code, table, errors) = ended(perf("barrier -n 3 -w 1"));
+    assert_eq!(code, 0, "{table}{errors}");
+    let rows = rows(&table);
+    assert_eq!((rows.len(), rows[0][0]), (1, "0"), "{table}");
+    assert!(table.contains(" minBytes 0 maxBytes 0 "), "{table}");
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ironrail_group::bootstrap::RANKS_MAX;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{DataType, GROUP_MAX, NEWEST, OLDEST, Op};
 use ironrail_group::tuning::{Algorithm, Tuning};
 
-use super::sizes;
+use super::{cpus, sizes};
 use crate::{compare, files};
 
 /// Measures collectives and messages over a net plugin, reached only through its C tables, as NCCL does.
@@ -43,7 +44,7 @@ enum Command {
     /// Every rank sends a part of its input to every rank. The size is that of the input.
     #[command(name = "alltoall")]
     AllToAll(Options),
-    /// Every rank waits for all others. Sizes mean nothing here.
+    /// Every rank waits for all others. Nothing has a size, so there is one row.
     Barrier(Options),
     /// Every rank swaps borders with both neighbours in a ring. The size is that of one border.
     Halo(Options),
@@ -393,7 +394,7 @@ pub(super) struct Options {
     #[arg(short = 'o', long = "op", default_value = "sum", value_name = "OPERATION")]
     pub(super) operation: Op,
     /// Ranks to start (-n is iterations, as in nccl-tests)
-    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = positive, value_name = "COUNT")]
+    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = ranks, value_name = "COUNT")]
     pub(super) ranks: usize,
     /// Ranks are threads of one process
     #[arg(long)]
@@ -450,6 +451,14 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn sizes(&self) -> Vec<usize> {
         sizes::sequence(self.first, self.last, self.factor, self.step)
+    }
+
+    /// The rows of a benchmark.
+    pub(super) fn sizes_of(&self, benchmark: &Benchmark) -> Vec<usize> {
+        match benchmark {
+            Benchmark::Collective(Collective::Barrier) => vec![0],
+            _ => self.sizes(),
+        }
     }
 
     pub(super) fn last(&self) -> usize {
@@ -628,6 +637,7 @@ impl Perf {
     ///
     /// Options that exclude each other.
     pub(super) fn task(&self) -> Result<Task<'_>, GroupError> {
+        cpus::check(self.options().map_or(&[], |options| &options.cpus))?;
         let benchmark = match &self.benchmark {
             Command::AllReduce(_) => Benchmark::Collective(Collective::AllReduce),
             Command::Reduce(_) => Benchmark::Collective(Collective::Reduce),
@@ -705,6 +715,10 @@ fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
 
 fn positive(text: &str) -> Result<usize, String> {
     number(text, 1, 1_000_000_000)
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    number(text, 1, RANKS_MAX)
 }
 
 fn factor(text: &str) -> Result<usize, String> {

@@ -1,10 +1,34 @@
 //! Which CPU a rank runs on.
 
-use std::io;
-
 use ironrail_group::error::GroupError;
 use ironrail_group::patience;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Checks that this process may run on all of these CPUs.
+///
+/// # Errors
+///
+/// It may not: sched_getaffinity(2) names those that it may.
+pub(super) fn check(cpus: &[usize]) -> Result<(), GroupError> {
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| GroupError::System { what: "reading the CPUs", error: error.into() })?;
+    let is_allowed = |cpu: usize| cpu < CpuSet::MAX_CPU && allowed.is_set(cpu);
+    let Some(cpu) = cpus.iter().find(|cpu| !is_allowed(**cpu)) else { return Ok(()) };
+    let allowed: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| is_allowed(*cpu)).collect();
+    Err(GroupError::Usage(format!(
+        "--cpus: this process may not run on CPU {cpu}, but on {}",
+        shown(&allowed)
+    )))
+}
+
+/// Numbers in ascending order, as `0-3,8`.
+fn shown(cpus: &[usize]) -> String {
+    let spans = cpus.chunk_by(|cpu, next| cpu + 1 == *next).map(|span| match span {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => span[0].to_string(),
+    });
+    spans.collect::<Vec<_>>().join(",")
+}
 
 /// Binds this thread, and those that it starts, to the CPU of `rank`: `cpus`, repeated. Without CPUs, it does nothing.
 ///
@@ -13,16 +37,14 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 /// The process may not use the CPU: sched_setaffinity(2).
 pub(super) fn settle(cpus: &[usize], rank: usize) -> Result<(), GroupError> {
     let Some(cpu) = own(cpus, rank) else { return Ok(()) };
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(GroupError::Usage(format!("--cpus: no machine has a CPU {cpu}")));
-    }
+    check(&[cpu])?;
     // Count the CPUs before the thread is bound to one.
     patience::cpus();
     let mut only = CpuSet::new();
     only.set(cpu);
     sched_setaffinity(None, &only).map_err(|error| GroupError::System {
         what: "taking the CPU that --cpus names",
-        error: io::Error::from(error),
+        error: error.into(),
     })
 }
 
@@ -32,9 +54,13 @@ fn own(cpus: &[usize], rank: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::thread::sched_getaffinity;
-
     use super::*;
+
+    #[test]
+    fn cpus_in_a_row_are_shown_as_one() {
+        assert_eq!(shown(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(shown(&[]), "");
+    }
 
     #[test]
     fn ranks_take_the_cpus_in_turn() {

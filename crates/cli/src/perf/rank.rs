@@ -115,7 +115,7 @@ fn measure(
             ranks,
         }));
     }
-    for bytes in options.sizes() {
+    for bytes in options.sizes_of(benchmark) {
         let iterations = options.iterations(benchmark, bytes);
         let warmups = options.warmups(benchmark, iterations);
         let mut watch = Stopwatch::with_room(iterations.max(warmups));

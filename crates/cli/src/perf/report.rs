@@ -97,7 +97,7 @@ impl<'a> Report<'a> {
     pub(super) fn new(benchmark: &'a Benchmark, options: &'a Options) -> Result<Self, GroupError> {
         let json = options.json.as_deref().map(Destination::open).transpose()?;
         let page = options.report.as_deref().map(Destination::open).transpose()?;
-        let sizes = options.sizes().len() as u64;
+        let sizes = options.sizes_of(benchmark).len() as u64;
         let bar = if io::stderr().is_terminal() {
             ProgressBar::new(sizes)
         } else {
@@ -129,13 +129,14 @@ impl<'a> Report<'a> {
 
     fn head(&self, ready: &Ready) {
         let options = self.options;
+        let sizes = options.sizes_of(self.benchmark);
         self.print(format_args!(
             "# ironrail perf {} ranks {} {} minBytes {} maxBytes {} warmup iters: {} checked iters: {}",
             self.benchmark.name(),
             options.ranks,
             if options.threads { "(threads)" } else { "(processes)" },
-            options.sizes().first().copied().unwrap_or(0),
-            options.last(),
+            sizes.first().copied().unwrap_or(0),
+            sizes.last().copied().unwrap_or(0),
             options.warmups_asked().map_or_else(|| "default".to_owned(), |count| count.to_string()),
             options.check,
         ));
@@ -159,7 +160,7 @@ impl<'a> Report<'a> {
     pub(super) fn finish(&mut self, found: &Found) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
         let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).sum();
-        let whole = self.rows.len() == self.options.sizes().len();
+        let whole = self.rows.len() == self.options.sizes_of(self.benchmark).len();
         let well = wrong == 0 && whole;
         let average = average(&self.rows);
         self.print(format_args!(

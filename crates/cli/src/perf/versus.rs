@@ -56,6 +56,7 @@ pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError
     let mut raw = Side::new("raw", raw(versus, options)?);
     let mut first = Vec::with_capacity(versus.runs);
     for pair in 0..versus.runs {
+        output::progress(format_args!("pair {} of {}", pair + 1, versus.runs));
         let mut sides = [&mut plugin, &mut raw];
         if !pair.is_multiple_of(2) {
             sides.reverse();
