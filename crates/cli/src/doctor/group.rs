@@ -17,6 +17,7 @@ use ironrail_group::error::GroupError;
 
 use super::child::{MARK, Said};
 use super::machine::{Group, Machine, Pair};
+use crate::files;
 
 /// Which ranks.
 #[derive(Clone, Debug, Args)]
@@ -55,13 +56,7 @@ impl Ranks {
                 let peers = self.peer.iter().cloned().map(Some);
                 std::iter::once(None).chain(peers).collect()
             }
-            Some(file) => {
-                let text = std::fs::read_to_string(file).map_err(|error| GroupError::System {
-                    what: "reading the file of hosts",
-                    error,
-                })?;
-                parse(&text)
-            }
+            Some(file) => parse(file, &files::read(file)?)?,
         };
         if places.is_empty() {
             return Err(GroupError::Usage("the file of hosts names none".to_owned()));
@@ -79,11 +74,11 @@ impl Ranks {
 /// Each rank opens a listener for each other one.
 const RANKS_MAX: usize = 256;
 
-/// Lines with a host and optionally `slots=N` or `:N`, as MPI launchers use.
-fn parse(text: &str) -> Vec<Option<String>> {
+/// Lines with a host and optionally `slots=N` or `:N`, as MPI launchers use. Any other word is an error.
+fn parse(file: &Path, text: &str) -> Result<Vec<Option<String>>, GroupError> {
     let mut places = Vec::new();
-    for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
-        let mut words = line.split_whitespace();
+    for (number, line) in (1..).zip(text.lines()) {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
         let Some(first) = words.next() else { continue };
         let (host, count) = match first.rsplit_once(':') {
             // An IPv6 address has more colons than one.
@@ -92,12 +87,19 @@ fn parse(text: &str) -> Vec<Option<String>> {
             }
             _ => (first, None),
         };
-        let slots = words.find_map(|word| word.strip_prefix("slots=")?.parse().ok());
+        let slots = |word: &str| {
+            let slots = word.strip_prefix("slots=").and_then(|slots| slots.parse().ok());
+            slots.ok_or_else(|| {
+                let file = file.display();
+                GroupError::Usage(format!("{file}, line {number}: {word} is not slots=NUMBER"))
+            })
+        };
+        let slots = words.map(slots).collect::<Result<Vec<usize>, _>>()?.pop();
         let here = host == "localhost" || Some(host) == hostname().as_deref();
         let place = (!here).then(|| host.to_owned());
         places.extend(std::iter::repeat_n(place, count.or(slots).unwrap_or(1)));
     }
-    places
+    Ok(places)
 }
 
 fn hostname() -> Option<String> {
@@ -319,9 +321,22 @@ mod tests {
 
     #[test]
     fn a_file_of_hosts_is_read_as_launchers_read_it() {
-        let places = parse("# ours\nnode1 slots=2\n\nnode2:1 # the other\nlocalhost\nfe80::1\n");
+        let places = parse(
+            Path::new("hosts"),
+            "# ours\nnode1 slots=2\n\nnode2:1 # the other\nlocalhost\nfe80::1\n",
+        );
+        let places = places.unwrap();
         let names: Vec<_> = places.iter().map(|place| place.as_deref().unwrap_or("here")).collect();
         assert_eq!(names, ["node1", "node1", "node2", "here", "fe80::1"]);
+    }
+
+    #[test]
+    fn a_word_that_is_not_slots_is_an_error_with_its_line() {
+        for word in ["slots=x", "slot=4", "slots", "slots=-1"] {
+            let text = format!("# ours\nnode1 slots=2\nlocalhost {word}\n");
+            let why = parse(Path::new("hosts"), &text).unwrap_err().to_string();
+            assert_eq!(why, format!("hosts, line 3: {word} is not slots=NUMBER"));
+        }
     }
 
     #[test]

@@ -16,14 +16,13 @@ mod report;
 mod transfer;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use crate::output;
+use crate::files;
 use child::Probe;
 use finding::Level;
 use group::Ranks;
@@ -62,7 +61,7 @@ pub(crate) struct Doctor {
     machine: Vec<PathBuf>,
     #[command(flatten)]
     ranks: Ranks,
-    /// Also print checks without a problem, and the plugin's log
+    /// Also print what each check without a problem looked at, and the plugin's log
     #[arg(short, long)]
     verbose: bool,
     /// A folder in place of /, for /sys, /proc and /dev
@@ -143,23 +142,22 @@ pub(crate) fn settings_of_files() -> BTreeMap<String, String> {
 }
 
 fn judge(group: &Group) -> Report {
-    let [alone] = group.ranks.as_slice() else {
-        let hosts: Vec<_> = group.ranks.iter().map(|one| one.host.as_str()).collect();
-        return Report::new(&hosts.join(","), group.ranks.len(), checks::group(group));
-    };
-    Report::new(&alone.host, 1, checks::all(alone))
+    match group.ranks.as_slice() {
+        // Nothing was read of a rank that was not reached.
+        [alone] if alone.unreachable.is_none() => Report::new(&alone.host, 1, checks::all(alone)),
+        ranks => {
+            let hosts: Vec<_> = ranks.iter().map(|one| one.host.as_str()).collect();
+            Report::new(&hosts.join(","), ranks.len(), checks::group(group))
+        }
+    }
 }
 
 /// All ranks of all files, in order.
 fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
     let mut all = Group::default();
     for file in files {
-        let unreadable =
-            |error| GroupError::System { what: "reading a machine's description", error };
-        let text = fs::read_to_string(file).map_err(unreadable)?;
-        let group: Group = serde_json::from_str(&text).map_err(|error| {
-            GroupError::Usage(format!("{} is no description: {error}", file.display()))
-        })?;
+        let group: Group = serde_json::from_str(&files::read(file)?)
+            .map_err(|error| files::unusable(file, format!("it is no description: {error}")))?;
         let before = all.ranks.len();
         all.ranks.extend(group.ranks);
         all.pairs.extend(group.pairs.into_iter().map(|pair| Pair {
@@ -174,10 +172,5 @@ fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
 fn write_json(file: &Path, value: &impl serde::Serialize) -> Result<(), GroupError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| GroupError::Usage(format!("this cannot be written as JSON: {error}")))?;
-    if file == Path::new("-") {
-        output::line(text);
-        return Ok(());
-    }
-    fs::write(file, text + "\n")
-        .map_err(|error| GroupError::System { what: "writing the JSON file", error })
+    files::write(file, &(text + "\n"))
 }

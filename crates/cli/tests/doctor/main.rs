@@ -10,7 +10,8 @@ mod ranks;
 mod real;
 mod table;
 
-use std::process::ExitCode;
+use std::fs;
+use std::process::{Command, ExitCode};
 
 use harness::{Need, Test};
 use serde_json::Value;
@@ -56,9 +57,12 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_healthy_machine_gives_no_warn_and_no_fail));
     tests.push(Test::new(the_exit_code_shows_a_fail_and_with_strict_a_warn));
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
+    tests.push(Test::new(settings_that_no_plugin_has_checked_are_counted_as_such));
+    tests.push(Test::new(a_file_that_cannot_be_read_is_named_and_no_wrong_command_line));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
     tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));
+    tests.push(Test::new(ranks::of_a_lone_host_that_cannot_be_entered_nothing_else_is_said));
     let apart = Test::new(ranks::isolated_ranks_are_a_pair_that_does_not_communicate);
     tests.push(apart.needs(bench::namespaces()));
     harness::run(tests)
@@ -127,6 +131,42 @@ fn the_exit_code_shows_a_fail_and_with_strict_a_warn() {
     assert_eq!(code("OFI_NCCL_PROTOCOL", "RDMA", false), Some(0));
     assert_eq!(code("OFI_NCCL_PROTOCOL", "RDMA", true), Some(1));
     assert_eq!(code("IRONRAIL_MAX_RAILS", "77", false), Some(1));
+}
+
+fn settings_that_no_plugin_has_checked_are_counted_as_such() {
+    let known = |change: &dyn Fn(&mut Command)| {
+        let mut command = bench::doctor();
+        command.env("IRONRAIL_CQ_ENTRIES", "5").env("NCCL_DEBUG", "WARN");
+        change(&mut command);
+        let report = bench::report(command);
+        let findings = report["findings"].as_array().unwrap();
+        let known = findings.iter().find(|finding| finding["check"] == "variables.known");
+        known.map(|known| known["found"].as_str().unwrap().to_owned())
+    };
+    let without = known(&|command| _ = command.env_remove("NCCL_NET_PLUGIN"));
+    let words = "1 set, nothing against them; 1 of IRONRAIL_* not checked: that is done by the plugin, which was not started";
+    assert_eq!(without.as_deref(), Some(words));
+    assert_eq!(known(&|_| ()), None, "the plugin refuses 5");
+    let right = known(&|command| _ = command.env("IRONRAIL_CQ_ENTRIES", "128"));
+    assert_eq!(right.as_deref(), Some("3 set, nothing against them"));
+}
+
+fn a_file_that_cannot_be_read_is_named_and_no_wrong_command_line() {
+    let folder = bench::scratch("unreadable");
+    let (none, text) = (folder.join("none.json"), folder.join("text.json"));
+    let _ = fs::remove_file(&none);
+    fs::write(&text, "no description").unwrap();
+    for (option, file) in [("--machine", &none), ("--machine", &text), ("--hosts", &none)] {
+        let output = bench::doctor().arg(option).arg(file).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains(file.to_str().unwrap()), "{errors}");
+    }
+    fs::write(&text, "localhost slot=4\n").unwrap();
+    let output = bench::doctor().arg("--hosts").arg(&text).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("text.json, line 1: slot=4 is not slots=NUMBER"), "{errors}");
 }
 
 fn a_description_is_judged_as_the_machine_itself() {

@@ -13,7 +13,10 @@ pub(crate) fn equal_ranks_exchange_messages_and_give_no_warn() {
     command.args(["-n", "3"]);
     let report = report(command);
     assert!(all(&report).iter().all(|finding| finding["level"] == "ok"), "{report:#}");
-    assert!(found(&report, "rank.transfer").contains("6 pairs"), "{report:#}");
+    assert!(
+        found(&report, "rank.transfer").contains("6 messages among 3 ranks, all right"),
+        "{report:#}"
+    );
     assert!(found(&report, "rank.differs").contains("the same on 3 ranks"), "{report:#}");
 }
 
@@ -28,7 +31,7 @@ pub(crate) fn a_variable_that_one_host_lacks_comes_first() {
         found(&report, "rank.differs")
             .contains("NCCL_BUFFSIZE is unset on most ranks, and 7 on rank 1")
     );
-    assert!(found(&report, "rank.transfer").contains("2 pairs"), "{report:#}");
+    assert!(found(&report, "rank.transfer").contains("2 messages between 2 ranks"), "{report:#}");
 }
 
 pub(crate) fn a_host_that_cannot_be_entered_is_named_with_the_shells_last_line() {
@@ -40,6 +43,18 @@ pub(crate) fn a_host_that_cannot_be_entered_is_named_with_the_shells_last_line()
     assert!(found(&report, "rank.reached").contains("Permission denied"), "{report:#}");
 }
 
+/// Nothing is known of it, so there is no other finding.
+pub(crate) fn of_a_lone_host_that_cannot_be_entered_nothing_else_is_said() {
+    let shell = shell("no-lone-entry", "echo Connection timed out >&2; exit 255");
+    let hosts = scratch("lone").join("hosts");
+    fs::write(&hosts, "node2\n").unwrap();
+    let mut command = doctor();
+    command.arg("--hosts").arg(hosts).arg("--rsh").arg(shell);
+    let report = report(command);
+    assert!(found(&report, "rank.reached").contains("Connection timed out"), "{report:#}");
+    assert_eq!(all(&report).len(), 1, "{report:#}");
+}
+
 /// Network namespaces without a connection, as behind a firewall.
 pub(crate) fn isolated_ranks_are_a_pair_that_does_not_communicate() {
     let shell = shell("apart", "exec unshare -rn sh -c \"ip link set lo up; $*\"");
@@ -47,7 +62,7 @@ pub(crate) fn isolated_ranks_are_a_pair_that_does_not_communicate() {
     command.args(["--timeout", "4", "--peer", "node2", "--rsh"]).arg(shell);
     let report = report(command);
     let pairs = found(&report, "rank.transfer");
-    assert!(pairs.contains("2 of 2 pairs do not talk"), "{report:#}");
+    assert!(pairs.contains("2 of 2 messages between 2 ranks failed"), "{report:#}");
 }
 
 fn all(report: &Value) -> &Vec<Value> {

@@ -220,8 +220,9 @@ fn pairs(group: &Group) -> Option<Finding> {
             "rank.transfer",
             looked,
             format!(
-                "wrong bytes in {} pairs, the first of them {}",
+                "wrong bytes in {} of {}, the first of them {}",
                 wrong.len(),
+                messages(group),
                 shown(group, first)
             ),
             "do not compute with this: report it with `ironrail doctor --json`",
@@ -232,7 +233,7 @@ fn pairs(group: &Group) -> Option<Finding> {
         return Some(Finding::ok(
             "rank.transfer",
             looked,
-            format!("{} pairs, all right", group.pairs.len()),
+            format!("{}, all right", messages(group)),
         ));
     };
     let host = |rank: usize| group.ranks.get(rank).map(|one| one.host.as_str());
@@ -250,13 +251,20 @@ fn pairs(group: &Group) -> Option<Finding> {
         "rank.transfer",
         looked,
         format!(
-            "{} of {} pairs do not talk, the first of them {}: {why}",
+            "{} of {} failed, the first of them {}: {why}",
             failed.len(),
-            group.pairs.len(),
+            messages(group),
             shown(group, first)
         ),
         cure,
     ))
+}
+
+/// As `2 messages between 2 ranks`: each rank sends one to each other.
+fn messages(group: &Group) -> String {
+    let ranks: BTreeSet<_> = group.pairs.iter().flat_map(|pair| [pair.from, pair.to]).collect();
+    let between = if ranks.len() == 2 { "between" } else { "among" };
+    format!("{} messages {between} {} ranks", group.pairs.len(), ranks.len())
 }
 
 fn shown(group: &Group, pair: &Pair) -> String {

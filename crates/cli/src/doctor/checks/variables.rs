@@ -2,7 +2,7 @@
 
 use super::names;
 use crate::doctor::finding::Finding;
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::{Machine, OURS, Plugin};
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -14,21 +14,37 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     findings.extend(protocol(machine));
     findings.extend(log(machine));
     if findings.iter().all(|finding| finding.cure.is_none()) {
-        let known = machine
-            .variables()
-            .keys()
-            .filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
-            .count();
-        findings.push(Finding::ok(
-            "variables.known",
-            PREFIXES.join("*, ") + "*",
-            format!("{known} set, nothing against them"),
-        ));
+        findings.push(known(machine));
     }
     findings
 }
 
-const PREFIXES: &[&str] = &["NCCL_", "FI_", "OFI_NCCL_", "IRONRAIL_"];
+/// Counts the variables, apart from those that only the plugin can check.
+fn known(machine: &Machine) -> Finding {
+    let variables = machine.variables();
+    let of = |prefix: &str| variables.keys().filter(|name| name.starts_with(prefix)).count();
+    let unchecked = if is_started(machine) { 0 } else { of(PREFIX) };
+    let known = PREFIXES.iter().map(|prefix| of(prefix)).sum::<usize>() - unchecked;
+    let mut found = format!("{known} set, nothing against them");
+    if unchecked > 0 {
+        found += &format!(
+            "; {unchecked} of {PREFIX}* not checked: that is done by the plugin, which was not started"
+        );
+    }
+    Finding::ok("variables.known", PREFIXES.join("*, ") + "*", found)
+}
+
+/// Whether Ironrail has started, or tried to: its settings are then checked, and its log has what is wrong with them.
+fn is_started(machine: &Machine) -> bool {
+    let is_ours = |plugin: &&Plugin| {
+        plugin.network.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(OURS))
+    };
+    let mut ours = machine.plugins.iter().filter(is_ours);
+    ours.any(|plugin| plugin.devices.is_some() || plugin.failure.is_some())
+}
+
+const PREFIX: &str = "IRONRAIL_";
+const PREFIXES: &[&str] = &["NCCL_", "FI_", "OFI_NCCL_", PREFIX];
 
 /// The plugin refuses to start with a wrong value, and reports the allowed ones.
 fn values(machine: &Machine) -> Option<Finding> {
