@@ -130,6 +130,24 @@ fn a_signal_that_ends_it_leaves_the_terminal_as_it_was() {
     }
 }
 
+#[test]
+fn an_interval_and_a_count_out_of_range_are_a_wrong_command_line() {
+    for (option, value, words) in [
+        ("-d", "-1", "seconds from 0.1 to 3600"),
+        ("-d", "0", "seconds from 0.1 to 3600"),
+        ("-n", "0", "1 or more"),
+        ("-n", "-1", "1 or more"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ironrail"))
+            .args(["top", option, value])
+            .output()
+            .unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{option} {value}: {errors}");
+        assert!(errors.contains(words), "{option} {value}: {errors}");
+    }
+}
+
 /// As when a window is closed: every read of the terminal is an end of file.
 #[test]
 fn a_signal_ends_it_where_the_terminal_is_gone() {

@@ -20,7 +20,8 @@ pub(crate) use top::Top;
 
 /// Prints the counters of this user's running processes with Ironrail, once: as a table, for Prometheus, or as JSON.
 ///
-/// Messages per device, peer and direction; parts per data rail. A line reports the stale page of a process that was killed.
+/// Messages per device, peer and direction; parts per data rail. A line on standard error reports the stale page of a process that was
+/// killed. Exit code: 0 with any page, stale ones too, 1 without one, or with one that cannot be read, 2 for a wrong command line.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stats {
@@ -56,14 +57,14 @@ impl Stats {
         let found = pages::find(&self.folder, &self.processes)?;
         if self.prometheus {
             output::text(prometheus::text(&found));
-            complaints(&found);
         } else if self.json {
             output::line(format_args!("{:#}", json!(found.iter().map(json).collect::<Vec<_>>())));
         } else {
             table(&found);
-            complaints(&found);
         }
-        let well = |found: &Found| matches!(found.state, State::Live(_));
+        complaints(&found);
+        // The page of a process that was killed says nothing against those that run.
+        let well = |found: &Found| matches!(found.state, State::Live(_) | State::Stale(_));
         Ok(!found.is_empty() && found.iter().all(well))
     }
 }

@@ -1,6 +1,6 @@
 //! Answers Prometheus over HTTP on a loopback address: one request at a time, read only, with a bound on each wait.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
@@ -27,7 +27,10 @@ pub(super) fn forever(address: SocketAddr, folder: &Path) -> Result<(), GroupErr
             "{address} is no loopback address: counters name hosts and processes, and are served to this host alone"
         )));
     }
-    let taken = |error| GroupError::Usage(format!("{address} cannot be listened on: {error}"));
+    let taken = |error: io::Error| GroupError::System {
+        what: "listening for Prometheus",
+        error: io::Error::new(error.kind(), format!("{address}: {error}")),
+    };
     let listener = TcpListener::bind(address).map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
     output::line(format_args!("serving http://{address}/metrics"));
@@ -38,7 +41,7 @@ pub(super) fn forever(address: SocketAddr, folder: &Path) -> Result<(), GroupErr
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, folder: &Path) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = [0; REQUEST_MAX];

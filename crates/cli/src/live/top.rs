@@ -32,10 +32,10 @@ pub(crate) struct Top {
     #[arg(value_name = "PROCESS")]
     processes: Vec<u32>,
     /// Seconds between two frames
-    #[arg(long, short = 'd', default_value = "1", value_parser = seconds)]
+    #[arg(long, short = 'd', default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
     interval: Duration,
     /// Print this many frames, one below the other, and end
-    #[arg(long, short = 'n', value_name = "COUNT")]
+    #[arg(long, short = 'n', value_name = "COUNT", value_parser = frames, allow_negative_numbers = true)]
     frames: Option<usize>,
     /// Where pages are
     #[arg(long, hide = true, default_value = counters::FOLDER)]
@@ -51,6 +51,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("seconds from 0.1 to 3600 are asked for".to_owned()),
+    }
+}
+
+fn frames(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(frames @ 1..) => Ok(frames),
+        _ => Err("a whole number of frames, 1 or more, is asked for".to_owned()),
     }
 }
 

@@ -1,0 +1,85 @@
+//! `ironrail stats` over pages of counters, as processes leave them.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn stats(arguments: &[&str], folder: &Path) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.arg("stats").args(arguments).arg("--folder").arg(folder);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn folder(name: &str) -> PathBuf {
+    let name = format!("stats-{name}-{}", std::process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn page(folder: &Path, process: u32, bytes: &[u8]) {
+    let path = folder.join(counters::file_name(fabric::user_id(), process, 0));
+    fs::write(&path, bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// The page of a process that was killed: nothing locks it.
+fn stale(folder: &Path) {
+    let mut words = vec![0; counters::page_words()];
+    words[counters::head::MAGIC] = counters::MAGIC;
+    words[counters::head::LAYOUT] = counters::LAYOUT;
+    words[counters::head::ROW_WORDS] = counters::ROW_WORDS as u64;
+    words[counters::head::ROWS] = counters::ROWS as u64;
+    words[counters::head::PROCESS] = 7;
+    let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+    page(folder, 7, &bytes);
+}
+
+#[test]
+fn a_stale_page_is_reported_on_standard_error_and_no_failure() {
+    let folder = folder("stale");
+    stale(&folder);
+    for form in [&[][..], &["--json"], &["--prometheus"]] {
+        let (code, said, errors) = stats(form, &folder);
+        assert_eq!(code, 0, "{form:?}: {said}{errors}");
+        assert!(errors.contains("is stale: process 7 has ended"), "{form:?}: {errors}");
+        assert!(!said.contains("has ended"), "{form:?}: {said}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_page_that_cannot_be_read_or_none_at_all_is_a_failure() {
+    let folder = folder("unreadable");
+    for form in [&[][..], &["--json"], &["--prometheus"]] {
+        let (code, _, errors) = stats(form, &folder);
+        assert_eq!(code, 1, "{form:?}: {errors}");
+        assert!(errors.contains("no process of this user shows counters"), "{form:?}: {errors}");
+    }
+    stale(&folder);
+    page(&folder, 8, b"something else");
+    for form in [&[][..], &["--json"], &["--prometheus"]] {
+        let (code, _, errors) = stats(form, &folder);
+        assert_eq!(code, 1, "{form:?}: {errors}");
+        assert!(errors.contains("no page of Ironrail's"), "{form:?}: {errors}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn an_address_in_use_is_no_wrong_command_line_and_one_that_others_reach_is() {
+    let folder = folder("served");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, errors) = stats(&["--serve", &address], &folder);
+    assert_eq!(code, 1, "{errors}");
+    assert!(errors.contains(&format!("{address}: Address already in use")), "{errors}");
+    let (code, _, errors) = stats(&["--serve", "192.0.2.1:0"], &folder);
+    assert_eq!(code, 2, "{errors}");
+    fs::remove_dir_all(folder).unwrap();
+}
