@@ -86,6 +86,24 @@ fn a_setting_is_explained_by_its_name_in_any_form_and_a_wrong_name_gets_similar_
 }
 
 #[test]
+fn an_inline_size_beyond_what_a_packet_has_room_for_is_shown_as_what_it_is_cut_to() {
+    for (value, shown) in [("1M", "1M, in effect 4096"), ("4K", "4K"), ("40", "40")] {
+        let (code, said, errors) =
+            ironrail("explain inline_max_size", &[("IRONRAIL_INLINE_MAX_SIZE", value)]);
+        assert_eq!(code, 0, "{errors}");
+        let start = format!("IRONRAIL_INLINE_MAX_SIZE={shown}  (from the environment; default 4K)");
+        assert!(said.starts_with(&start), "{said}");
+    }
+}
+
+#[test]
+fn a_negative_size_is_out_of_range() {
+    let (code, _, errors) = ironrail("explain --size -1", &[]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("bytes are asked for"), "{errors}");
+}
+
+#[test]
 fn a_wrong_value_is_said_as_the_start_would_say_it() {
     for command in ["explain", "info"] {
         let (code, _, errors) = ironrail(command, &[("IRONRAIL_MAX_RAILS", "77")]);

@@ -50,7 +50,7 @@ pub(crate) struct Conform {
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     except: Vec<String>,
     /// Lists the behaviours, and what NCCL expects, without a plugin
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     list: bool,
     /// The same as a page of documentation
     #[arg(long, hide = true)]

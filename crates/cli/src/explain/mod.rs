@@ -23,7 +23,7 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
     /// Explain what a message of this many bytes (K, M, G) would do: parts, rails, inline or not. The plugin is started for that
-    #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with = "names")]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, allow_negative_numbers = true, conflicts_with = "names")]
     size: Option<u64>,
     /// Write all of it as JSON
     #[arg(long)]

@@ -4,6 +4,7 @@ use anstyle::Style;
 use ironrail_group::error::GroupError;
 
 use super::explanation::{Explanation, Setting};
+use super::size;
 use crate::output;
 
 /// Prints the settings. Returns whether the plugin would start with them.
@@ -79,8 +80,9 @@ fn at_length(setting: &Setting) {
     let Setting { name, value, default, takes, shared, what, .. } = setting;
     let bold = Style::new().bold();
     let value = value.as_deref().unwrap_or("unset");
+    let in_effect = capped(setting).map_or_else(String::new, |cap| format!(", in effect {cap}"));
     output::line(format_args!(
-        "{bold}{name}={value}{bold:#}  ({}; default {default})",
+        "{bold}{name}={value}{bold:#}{in_effect}  ({}; default {default})",
         from(setting)
     ));
     output::line(format_args!("    {what}"));
@@ -94,6 +96,15 @@ fn at_length(setting: &Setting) {
         output::line(format_args!("    {depends}"));
     }
 }
+
+/// What is in effect instead of a value that the plugin takes, and cuts.
+fn capped(setting: &Setting) -> Option<u64> {
+    let bytes = size::parse(setting.value.as_deref()?).ok()?;
+    (setting.name == INLINE_MAX_SIZE && bytes > size::LONGEST_INLINE)
+        .then_some(size::LONGEST_INLINE)
+}
+
+const INLINE_MAX_SIZE: &str = "IRONRAIL_INLINE_MAX_SIZE";
 
 fn from(setting: &Setting) -> String {
     match (setting.source.as_str(), &setting.alias) {

@@ -211,7 +211,7 @@ fn to_json(way: &Way, size: u64) -> serde_json::Value {
 }
 
 /// The most that a packet carries inline, whatever the setting.
-const LONGEST_INLINE: u64 = 4096;
+pub(super) const LONGEST_INLINE: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

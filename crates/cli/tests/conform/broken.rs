@@ -81,6 +81,12 @@ fn every_behaviour_has_a_fault_that_it_finds() {
     assert!(unknown.is_empty(), "there are no behaviours {unknown:?}");
 }
 
+#[test]
+fn a_list_is_not_json() {
+    let (code, list, errors) = ended(conform("--list --json list.json"));
+    assert_eq!((code, list.as_str()), (2, ""), "{errors}");
+}
+
 /// A word that is in the list only, or in the plugin only, would be a fault without a test.
 #[test]
 fn the_words_of_the_faults_are_those_of_the_plugin() {
