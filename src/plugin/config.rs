@@ -153,7 +153,8 @@ pub(crate) struct Note {
 }
 
 impl Config {
-    /// Reads the environment, and logs the notes about it. NCCL has set the variables of /etc/nccl.conf and NCCL_CONF_FILE by then.
+    /// Reads the environment, and logs the notes about it. NCCL has set the variables of its files by then: the one that NCCL_CONF_FILE names,
+    /// or else ~/.nccl.conf, and /etc/nccl.conf (NCCL src/misc/param.cc, initEnvFunc).
     pub(crate) fn read() -> Result<Self, StartError> {
         let config = Self::from_variables(variables())?;
         log::set_max_level(config.log_level);
@@ -353,7 +354,7 @@ fn unknown(name: &str) -> String {
             )
         }
         _ => format!(
-            "{name} is not a setting of Ironrail and is ignored: docs/configuration.md lists them"
+            "{name} is not a setting of Ironrail and is ignored: `ironrail explain` lists them"
         ),
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Environment {
 const EXAMPLES: &str = "\
 Examples:
   eval \"$(ironrail env)\"                  for this shell and what it starts
-  ironrail env --slurm >> job.sh          for a batch script
+  ironrail env --slurm > job.sh           the head of a batch script: write the rest below it
   ironrail env --dockerfile --plugin /opt/ironrail/plugin
   eval \"$(ironrail env)\"; ironrail doctor  and see whether it works";
 
