@@ -248,10 +248,12 @@ impl Mesh {
         work: impl FnOnce(&mut Peer, &mut Shared<'_>) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
         let Some(Some(known)) = self.peers.get_mut(peer) else { return Ok(T::default()) };
-        let done = work(known, shared!(self));
+        // Not at once: whoever waits for the last thing that came from it looks for that first.
         if known.is_over() {
             self.peers[peer] = None;
+            return Ok(T::default());
         }
+        let done = work(known, shared!(self));
         done.or_else(|error| self.link_failed(peer, &error).map(|()| T::default()))
     }
 
@@ -262,7 +264,8 @@ impl Mesh {
         while Instant::now() < deadline {
             self.read_news()?;
             if self.left[rank] {
-                if self.peers[rank].as_mut().is_some_and(Peer::left) {
+                let known = self.peers[rank].as_mut();
+                if known.is_some_and(|peer| !peer.left()) {
                     self.peers[rank] = None;
                 }
                 return Ok(());
@@ -301,7 +304,8 @@ impl Mesh {
     /// Checks that a rank can still be reached.
     pub(crate) fn reach(&mut self, rank: usize) -> Result<(), GroupError> {
         self.check()?;
-        if rank != self.rank && self.peers.get(rank).is_none_or(Option::is_none) {
+        let has_gone = |peer: &Option<Peer>| peer.as_ref().is_none_or(Peer::is_over);
+        if rank != self.rank && self.peers.get(rank).is_none_or(has_gone) {
             return Err(GroupError::PeerLost { rank, why: "it has left".to_owned() });
         }
         Ok(())

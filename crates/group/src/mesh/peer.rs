@@ -183,14 +183,14 @@ impl Peer {
         Ok(moved)
     }
 
-    /// The peer has left, and a connection with it has ended. Returns whether all have.
+    /// The peer has left, and a connection with it has ended. False if it is unknown which.
     pub(super) fn left(&mut self) -> bool {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way as usize] = true,
             Some(Failing::Out) => self.is_closed = true,
-            None => return true,
+            None => return false,
         }
-        self.is_over()
+        true
     }
 
     /// Whether it has left, and nothing more can be received from it or sent to it.
