@@ -84,6 +84,12 @@ fn a_rank_that_is_killed_ends_the_job_with_its_signal() {
 }
 
 #[test]
+fn a_timeout_that_no_clock_can_count_to_never_comes() {
+    let (code, out, errors, _) = run_for(u64::MAX, 1, "echo here");
+    assert_eq!((code, out.as_str()), (0, "[0] here\n"), "{errors}");
+}
+
+#[test]
 fn what_a_rank_leaves_in_the_background_ends_at_the_timeout() {
     let (code, out, errors, took) = run_for(1, 2, "sleep 25 & echo $!; exit 0");
     assert_eq!(code, 124, "{errors}");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ironrail_group::patience;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::lines::relay;
@@ -66,7 +67,7 @@ impl Job {
     /// Runs to the end of the ranks and of their output, which the processes that they have started may hold open. Returns the exit code.
     pub(super) fn run(mut self) -> u8 {
         self.deadline =
-            (self.timeout > 0).then(|| Instant::now() + Duration::from_secs(self.timeout));
+            (self.timeout > 0).then(|| patience::deadline(Duration::from_secs(self.timeout)));
         while self.code == 0 && self.runs() {
             self.watch();
             thread::sleep(WATCH);
