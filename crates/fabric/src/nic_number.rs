@@ -3,7 +3,7 @@
 use crate::atomic::AtomicU32;
 use crate::lockless::Numbers;
 
-/// The number of a NIC.
+/// The number of a NIC, or of an address vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NicNumber(u32);
 

@@ -571,12 +571,9 @@ impl Nic {
 
     /// Removes a use. An address without uses is removed from the address vector later.
     pub fn remove_peer<K: RailKind>(&mut self, peer: PeerAddress) {
-        let (operations, peers) = if K::IS_DATA {
-            (&self.operations, &mut self.data.peers)
-        } else {
-            (&self.operations, &mut self.control.peers)
-        };
-        peers.remove_use(peer, |slot| operations.goes_to(slot, K::IS_DATA));
+        let Self { data, control, operations, .. } = self;
+        let rail = if K::IS_DATA { data } else { control };
+        rail.peers.remove_use(peer, |slot| operations.goes_to(slot, K::IS_DATA));
     }
 
     /// The data rail's address for peers (fi_getname); empty without one.
