@@ -7,6 +7,7 @@ use proto::ChannelId;
 use proto::limits::MAX_MESSAGE_BYTES;
 
 use super::purpose::Purpose;
+use super::unposted::Unposted;
 
 /// Receives that are kept posted. Further letters wait in the provider.
 const RECEIVES: u16 = 32;
@@ -29,10 +30,7 @@ pub(super) struct LetterBuffers {
     pages: Arc<Pages>,
     free: Vec<u16>,
     under_way: Box<[LetterSubject]>,
-    /// Buffers whose receives are to be posted.
-    unposted: Vec<u16>,
-    /// The endpoint closes: none is posted any more.
-    is_stopped: bool,
+    unposted: Unposted,
 }
 
 impl LetterBuffers {
@@ -45,16 +43,13 @@ impl LetterBuffers {
             pages,
             free: (RECEIVES..buffers).rev().collect(),
             under_way: vec![LetterSubject::Stranger; usize::from(buffers)].into(),
-            unposted: (0..RECEIVES).collect(),
-            is_stopped: false,
+            unposted: Unposted::all(RECEIVES),
         })
     }
 
     /// A receive has ended: the next poll posts it again.
     pub(super) fn ended(&mut self, buffer: u16) {
-        if !self.is_stopped {
-            self.unposted.push(buffer);
-        }
+        self.unposted.ended(buffer);
     }
 
     /// Posts receives until the provider refuses one.
@@ -63,26 +58,22 @@ impl LetterBuffers {
     ///
     /// What fi_recv (fi_msg(3)) returned: the rail cannot receive any more.
     pub(super) fn post_receives(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
-        while let Some(buffer) = self.unposted.last().copied() {
+        let Self { region, unposted, .. } = self;
+        unposted.post(|buffer| {
             let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
-            let room = self.region.local(at, MAX_MESSAGE_BYTES).ok_or(FabricError::OUTSIDE)?;
-            match nic.receive(room, Purpose::LetterReceive { buffer }.token())? {
-                Post::Accepted => self.unposted.pop(),
-                Post::Again | Post::Full => return Ok(()),
-            };
-        }
-        Ok(())
+            let room = region.local(at, MAX_MESSAGE_BYTES).ok_or(FabricError::OUTSIDE)?;
+            nic.receive(room, Purpose::LetterReceive { buffer }.token())
+        })
     }
 
-    /// Posts no receives any more, also not in place of those that end.
+    /// As [`Unposted::stop`].
     pub(super) fn stop(&mut self) {
-        self.is_stopped = true;
-        self.unposted.clear();
+        self.unposted.stop();
     }
 
-    /// Gives up the receives that could not be posted, until others end.
+    /// As [`Unposted::skip`].
     pub(super) fn skip(&mut self) {
-        self.unposted.clear();
+        self.unposted.skip();
     }
 
     /// Copies out what arrived in a buffer, so that nothing can change it while it is parsed.

@@ -41,6 +41,7 @@ mod setup;
 pub(crate) mod slots;
 mod stall;
 mod transfer;
+mod unposted;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use fabric::{Control, FabricError, Nic, Pages, Post, Region, Tags};
+use fabric::{Control, FabricError, Nic, Pages, Region, Tags};
 use proto::packet::Ring;
 
 use super::super::purpose::Purpose;
+use super::super::unposted::Unposted;
 
 /// Receives that are kept posted. Further packets wait in the provider; a channel has at most a ring of them in flight.
 const RECEIVES: u16 = 32;
@@ -16,17 +17,14 @@ const PACKET_BYTES: usize = Ring::SENT.packet_bytes_max() as usize;
 pub(super) struct PacketBuffers {
     region: Region<Control>,
     pages: Arc<Pages>,
-    /// Buffers whose receives are to be posted.
-    unposted: Vec<u16>,
-    /// The endpoint closes: none is posted any more.
-    is_stopped: bool,
+    unposted: Unposted,
 }
 
 impl PacketBuffers {
     pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
         let pages = Arc::new(Pages::map(usize::from(RECEIVES) * PACKET_BYTES)?);
         let region = nic.register(Arc::clone(&pages).into())?;
-        Ok(Self { region, pages, unposted: (0..RECEIVES).collect(), is_stopped: false })
+        Ok(Self { region, pages, unposted: Unposted::all(RECEIVES) })
     }
 
     /// Posts receives until the provider refuses one.
@@ -36,16 +34,12 @@ impl PacketBuffers {
     /// What fi_trecv (fi_tagged(3)) returned: the rail cannot receive any more.
     #[inline]
     pub(super) fn post(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
-        while let Some(buffer) = self.unposted.last().copied() {
+        let Self { region, unposted, .. } = self;
+        unposted.post(|buffer| {
             let at = usize::from(buffer) * PACKET_BYTES;
-            let room = self.region.local(at, PACKET_BYTES).ok_or(FabricError::OUTSIDE)?;
-            let token = Purpose::PacketReceive { buffer }.token();
-            match nic.receive_tagged(room, Tags::ANY, token)? {
-                Post::Accepted => self.unposted.pop(),
-                Post::Again | Post::Full => return Ok(()),
-            };
-        }
-        Ok(())
+            let room = region.local(at, PACKET_BYTES).ok_or(FabricError::OUTSIDE)?;
+            nic.receive_tagged(room, Tags::ANY, Purpose::PacketReceive { buffer }.token())
+        })
     }
 
     /// Passes the words of the packet in this buffer to `put`.
@@ -60,19 +54,16 @@ impl PacketBuffers {
     /// A receive has ended: the next poll posts it again.
     #[inline]
     pub(super) fn ended(&mut self, buffer: u16) {
-        if !self.is_stopped {
-            self.unposted.push(buffer);
-        }
+        self.unposted.ended(buffer);
     }
 
-    /// Posts no receives any more, also not in place of those that end.
+    /// As [`Unposted::stop`].
     pub(super) fn stop(&mut self) {
-        self.is_stopped = true;
-        self.unposted.clear();
+        self.unposted.stop();
     }
 
-    /// Gives up the receives that could not be posted, until others end.
+    /// As [`Unposted::skip`].
     pub(super) fn skip(&mut self) {
-        self.unposted.clear();
+        self.unposted.skip();
     }
 }
