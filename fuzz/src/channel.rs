@@ -385,6 +385,7 @@ pub(super) fn channel(input: &[u8]) {
         failover: true,
         tries: true,
         closes: true,
+        measure_by_arrival: true,
         rail: 0,
         key: KEY,
         peer_timeout: Duration::from_millis(100),

@@ -76,6 +76,7 @@ fn presence() -> Presence {
             self_read: true,
             proves_arrival: false,
             messages: false,
+            arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 0,

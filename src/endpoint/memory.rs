@@ -202,6 +202,7 @@ mod tests {
             failover: false,
             tries: false,
             closes: false,
+            measure_by_arrival: false,
             rail: 0,
             key: 1,
             peer_timeout: Duration::from_secs(15),

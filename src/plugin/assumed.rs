@@ -13,6 +13,7 @@ pub(super) fn of_messages(info: &Info) -> Capabilities {
         delivery_complete: false,
         proves_arrival: false,
         messages: true,
+        arrival_times: false,
         rma_inject_bytes: 0,
         virtual_addresses: info.region_mode().virtual_addresses,
         largest_write: info.max_message(),
@@ -33,6 +34,7 @@ pub(super) fn assumed(info: &Info, inject_bytes: usize, proves_arrival: bool) ->
             0
         },
         messages: false,
+        arrival_times: true,
         virtual_addresses: info.region_mode().virtual_addresses,
         largest_write: info.max_message(),
     }

@@ -41,6 +41,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     self_read: true,
     proves_arrival: false,
     messages: false,
+    arrival_times: true,
     delivery_complete: true,
     virtual_addresses: false,
     rma_inject_bytes: 64,

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use super::arrival_times::ArrivalTimes;
 use super::counts::PeerCounts;
 use super::data_rails::DataRails;
+use super::frame::Arrived;
+use super::ids::Moment;
 use super::parking::Parking;
 use super::speeds::Speeds;
 use super::split::Loads;
@@ -23,6 +26,8 @@ pub struct Account {
     pub entries_freed: u32,
     pub loads: Loads,
     pub speeds: Speeds,
+    /// When the peer's parts have arrived, where it needs that.
+    pub arrival_times: ArrivalTimes,
     pub counts: PeerCounts,
     pub rails: DataRails,
     pub parking: Parking,
@@ -42,10 +47,32 @@ impl Account {
             entries_freed: 0,
             loads: Loads::equal(rails),
             speeds: Speeds::new(rails),
+            arrival_times: ArrivalTimes::default(),
             counts: PeerCounts::default(),
             rails: DataRails::default(),
             parking: Parking::new(),
         }
+    }
+
+    /// From now on the speeds of rails are measured by when parts arrive, not by when their writes complete, in both
+    /// directions.
+    pub(crate) fn measure_by_arrival(&mut self) {
+        let rails = self.loads.rails();
+        self.speeds.measure_by_arrival();
+        self.loads.measure_by_arrival();
+        self.arrival_times = ArrivalTimes::new(rails);
+    }
+
+    /// A part with an immediate was posted.
+    #[inline]
+    pub(crate) fn posted(&mut self, rail: u8, len: u64, now: Moment) {
+        self.speeds.posted(rail, self.rails.posted_on(rail), len, now);
+    }
+
+    /// Handles ARRIVED: the peer's report of when our parts have arrived.
+    #[cold]
+    pub(crate) fn arrived(&mut self, arrived: &Arrived, now: Moment) {
+        self.speeds.reported(arrived, &mut self.loads, now);
     }
 
     /// Whether the channel survives the loss of this rail, because parts may go by another one.

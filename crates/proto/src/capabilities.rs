@@ -29,6 +29,8 @@ pub struct Capabilities {
     pub virtual_addresses: bool,
     /// There is no RMA: everything is sent in tagged messages (SENDRECV).
     pub messages: bool,
+    /// It reports when parts have arrived, if that is needed.
+    pub arrival_times: bool,
     /// Writes up to this length are injected.
     pub rma_inject_bytes: u32,
     /// The longest write, in bytes.
@@ -48,6 +50,7 @@ impl Capabilities {
             delivery_complete: self.delivery_complete && peer.delivery_complete,
             virtual_addresses: self.virtual_addresses && peer.virtual_addresses,
             messages: self.messages && peer.messages,
+            arrival_times: self.arrival_times && peer.arrival_times,
             rma_inject_bytes: self.rma_inject_bytes.min(peer.rma_inject_bytes),
             largest_write: self.largest_write.min(peer.largest_write),
         }
@@ -91,6 +94,7 @@ impl Capabilities {
             delivery_complete: flags & DELIVERY_COMPLETE != 0,
             virtual_addresses: flags & VIRTUAL_ADDRESSES != 0,
             messages: flags & MESSAGES != 0,
+            arrival_times: flags & ARRIVAL_TIMES != 0,
             rma_inject_bytes: inject.ok_or(HandshakeError::Missing("inject size"))?,
             largest_write,
         })
@@ -104,6 +108,7 @@ impl Capabilities {
             | flag(self.delivery_complete, DELIVERY_COMPLETE)
             | flag(self.virtual_addresses, VIRTUAL_ADDRESSES)
             | flag(self.messages, MESSAGES)
+            | flag(self.arrival_times, ARRIVAL_TIMES)
     }
 }
 
@@ -118,6 +123,7 @@ const PROVES_ARRIVAL: u32 = 1 << 2;
 const DELIVERY_COMPLETE: u32 = 1 << 3;
 const VIRTUAL_ADDRESSES: u32 = 1 << 4;
 const MESSAGES: u32 = 1 << 5;
+const ARRIVAL_TIMES: u32 = 1 << 6;
 
 #[cfg(test)]
 mod tests {
@@ -125,7 +131,7 @@ mod tests {
 
     fn every() -> impl Iterator<Item = Capabilities> {
         use ImmediateWidth::{Eight, Four, None};
-        (0..64_u32).flat_map(|flags| {
+        (0..128_u32).flat_map(|flags| {
             [None, Four, Eight].map(|immediate| Capabilities {
                 immediate,
                 true_lengths: flags & 1 != 0,
@@ -134,6 +140,7 @@ mod tests {
                 delivery_complete: flags & 8 != 0,
                 virtual_addresses: flags & 16 != 0,
                 messages: flags & 32 != 0,
+                arrival_times: flags & 64 != 0,
                 rma_inject_bytes: flags * 7,
                 largest_write: u64::from(flags) << 40 | 128,
             })

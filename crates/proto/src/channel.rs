@@ -66,6 +66,8 @@ pub struct Parameters {
     pub tries: bool,
     /// Whether a data rail with writes that never complete can be closed.
     pub closes: bool,
+    /// Whether both ends report when parts arrive, to measure the speeds of rails.
+    pub measure_by_arrival: bool,
     /// Keepalive timeout: how long a peer may be silent while this side waits for it.
     pub peer_timeout: Duration,
     /// The number of the first packet in both directions: 1, except in tests of the wrap.

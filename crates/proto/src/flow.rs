@@ -160,10 +160,13 @@ impl Connection for Flow {
         message: &Outgoing,
         words: usize,
         account: &mut Account,
-        _: Moment,
+        now: Moment,
     ) -> Result<Submit, Fault> {
         match self {
-            Self::Send(flow) => flow.submit(message, words, account),
+            Self::Send(flow) => {
+                account.speeds.drain(&mut account.loads, now);
+                flow.submit(message, words, account)
+            }
             Self::Receive(_) => Err(Fault::Misuse("a receiving connection cannot send")),
             Self::Connecting(_) => Err(Fault::Misuse("a connection was used before it is open")),
         }
@@ -217,7 +220,12 @@ impl Connection for Flow {
     #[inline]
     fn acted(&mut self, action: &Action, posted: bool, account: &mut Account, now: Moment) {
         match (self, action) {
-            (Self::Send(flow), Action::Write(write)) if posted => flow.posted(write, account),
+            (Self::Send(flow), Action::Write(write)) if posted => {
+                flow.posted(write, account);
+                if write.immediate.is_some() {
+                    account.posted(write.rail, write.len, now);
+                }
+            }
             (Self::Send(_), Action::Write(write)) => account.rails.refused(write.rail),
             (Self::Receive(flow), Action::Copy(copy)) if posted => {
                 flow.unparked(*copy, account, now);

@@ -8,12 +8,14 @@
 //!
 //! A frame has one encoding: bits without a meaning are zero, and a decoded frame encodes to the same words again.
 
+use std::time::Duration;
+
 use crate::bits::{low8, low16, low32};
 use crate::codec::Address;
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_DATA_RAILS};
 use crate::line::Line;
 
-use super::ids::{Generation, ListenerId, Name, Slot};
+use super::ids::{Generation, ListenerId, Moment, Name, Slot};
 
 /// The longest frame without a payload: an advert with a key for each of 16 rails.
 pub const FRAME_WORDS_MAX: usize = ADVERT_WORDS + MAX_DATA_RAILS;
@@ -43,6 +45,7 @@ pub enum Frame {
     Close(Close),
     Rail(RailNote),
     Offer(Offer),
+    Arrived(Arrived),
     /// The last frame of a channel.
     End,
 }
@@ -234,6 +237,70 @@ pub struct Offer {
     pub address: Address,
 }
 
+/// For the channel: when the newest parts arrived, by data rail, by the clock of the side that reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// That clock when the report was made, in microseconds, wrapping.
+    pub clock_micros: u32,
+    landed: Keys,
+}
+
+/// The newest part that has arrived on a data rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landed {
+    pub rail: u8,
+    /// How many parts have arrived there, wrapping.
+    pub count: u32,
+    /// When the newest one did, before the report was made. At most [`MICROS_MAX`](Self::MICROS_MAX).
+    pub micros_ago: u32,
+}
+
+impl Landed {
+    pub const MICROS_MAX: u32 = (1 << 28) - 1;
+
+    /// A time as a report carries it.
+    pub fn limited(ago: Duration) -> u32 {
+        u32::try_from(ago.as_micros()).unwrap_or(u32::MAX).min(Self::MICROS_MAX)
+    }
+
+    fn from_word(word: u64) -> Self {
+        let rail = low8(word) & 15;
+        Self { rail, count: low32(word >> 32), micros_ago: low32(word) >> 4 }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.rail) | u64::from(self.micros_ago) << 4 | u64::from(self.count) << 32
+    }
+}
+
+impl Arrived {
+    /// A report, made at `now`, of 1 to 16 rails in ascending order.
+    pub fn new(now: Moment, landed: impl Iterator<Item = Landed>) -> Option<Self> {
+        let (mut words, mut count) = ([0; MAX_DATA_RAILS], 0);
+        for one in landed {
+            *words.get_mut(count)? = one.word();
+            count += 1;
+        }
+        let clock_micros = low32(now.nanos() / 1000);
+        Some(Self { clock_micros, landed: Keys::new(words.get(..count)?)? })
+    }
+
+    pub fn landed(&self) -> impl Iterator<Item = Landed> {
+        self.landed.as_slice().iter().map(|word| Landed::from_word(*word))
+    }
+
+    #[cold]
+    fn read(first: u64, word: impl Fn(usize) -> u64) -> Result<Self, Malformed> {
+        unused(first, FLAGS_BITS | SLOT_AND_GENERATION_BITS)?;
+        let landed = Keys::read(first, |rail| word(1 + rail));
+        let ascends = |pair: &[u64]| pair[0] & 15 < pair[1] & 15;
+        if !landed.as_slice().windows(2).all(ascends) {
+            return Err(Malformed::Value);
+        }
+        Ok(Self { clock_micros: number(first), landed })
+    }
+}
+
 /// Why words are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -267,7 +334,7 @@ impl Frame {
                 state: RailState::Held | RailState::Listed | RailState::Key,
                 ..
             }) => Some(*to),
-            Self::Open(_) | Self::Rail(_) | Self::Offer(_) | Self::End => None,
+            Self::Open(_) | Self::Rail(_) | Self::Offer(_) | Self::Arrived(_) | Self::End => None,
         }
     }
 
@@ -284,6 +351,7 @@ impl Frame {
             Self::Fin(_) => FIN_WORDS,
             Self::Withdraw(_) | Self::Withdrawn(_) => LINES_WORDS,
             Self::Close(close) => 1 + close.parts.as_slice().len(),
+            Self::Arrived(arrived) => 1 + arrived.landed.as_slice().len(),
             Self::Rail(_) => RAIL_WORDS,
             Self::Offer(offer) => OFFER_WORDS + offer.address.as_bytes().len().div_ceil(8),
         }
@@ -314,6 +382,11 @@ impl Frame {
                 put(note.parts);
             }
             Self::Offer(offer) => offer.encode(put),
+            Self::Arrived(arrived) => {
+                let clock = u64::from(arrived.clock_micros) << NUMBER_SHIFT;
+                put(u64::from(ARRIVED) | arrived.landed.in_head() | clock);
+                arrived.landed.as_slice().iter().for_each(|word| put(*word));
+            }
             Self::Open(open) => {
                 put(head(OPEN, open.from, open.listener.0));
                 put(u64::from(open.features));
@@ -344,7 +417,7 @@ impl Frame {
             DONE | END => 1,
             FIN => FIN_WORDS,
             WITHDRAW | WITHDRAWN => LINES_WORDS,
-            CLOSE => 1 + rails,
+            CLOSE | ARRIVED => 1 + rails,
             RAIL => RAIL_WORDS,
             OFFER => OFFER_WORDS + usize::from(low8(first >> OFFER_BYTES_SHIFT)).div_ceil(8),
             OPEN => OPEN_WORDS,
@@ -410,6 +483,7 @@ impl Frame {
                 Ok(Self::Rail(RailNote { to, line, rail, state, parts: word(1) }))
             }
             OFFER => Offer::read(first, word).map(Self::Offer),
+            ARRIVED => Arrived::read(first, word).map(Self::Arrived),
             OPEN => {
                 unused(first, RAILS_BITS | FLAGS_BITS)?;
                 let features = word(1);
@@ -662,6 +736,7 @@ const CLOSE: u8 = 10;
 const RAIL: u8 = 11;
 const END: u8 = 12;
 const OFFER: u8 = 13;
+const ARRIVED: u8 = 14;
 
 const KIND_BITS: u64 = 15;
 const RAILS_SHIFT: u32 = 4;
@@ -688,7 +763,7 @@ const SLOT_AND_GENERATION_BITS: u64 = ((1 << NUMBER_SHIFT) - 1) & !((1 << GENERA
 
 const _: () = {
     assert!(MAX_DATA_RAILS == 16, "a head has four bits for the rails");
-    assert!(MAX_DATA_RAILS < FRAME_WORDS_MAX, "a CLOSE is no longer than an advert");
+    assert!(MAX_DATA_RAILS < FRAME_WORDS_MAX, "a CLOSE or an ARRIVED is no longer than an advert");
     assert!(OFFER_WORDS + MAX_ADDRESS_BYTES / 8 <= FRAME_WORDS_MAX, "nor is an OFFER");
 };
 

@@ -137,6 +137,13 @@ impl Moment {
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))
     }
+
+    /// So long before this; the beginning of time if that is later.
+    #[must_use]
+    pub fn before(self, ago: Duration) -> Self {
+        let nanos = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod arrival_times;
 mod bits;
 pub mod bound;
 pub mod budget;
@@ -25,6 +26,7 @@ pub mod connection;
 pub mod counts;
 pub mod credit;
 pub mod data_rails;
+pub mod delivery_rates;
 pub mod fault;
 pub mod flow;
 pub mod frame;

@@ -158,6 +158,9 @@ impl<C: Connection> ProgressLoop<C> {
         let channel = Channel::new(parameters, self.patience.now())?;
         let mut account = Account::new(parameters.data_rails);
         account.rails.set_survives(parameters.failover);
+        if parameters.measure_by_arrival {
+            account.measure_by_arrival();
+        }
         let pending = PendingList::default();
         let refusals = VecDeque::new();
         self.peers.push(Peer {

@@ -1,27 +1,39 @@
 //! Measured speeds of a channel's data rails, relative to each other: from the parts that completed while more were in
-//! flight.
+//! flight, or, where a completion does not show that, from the peer's reports of when parts arrived.
 //!
-//! An idle rail shows nothing about its speed, so only time counts in which the rail had parts in flight. A rail that
-//! gets too little to be measured is gradually assumed to be as fast as the others, until it gets parts and is
-//! measured.
+//! An idle rail shows nothing about its speed, so only time counts in which the rail had parts in flight. A rail is slow
+//! only once messages wait for it: while it is idle for a good part of the time, it is fast enough. A rail that gets too
+//! little to be measured is gradually assumed to be as fast as the others, until it gets parts and is measured.
 
 use std::time::Duration;
 
+use super::delivery_rates::{Delivered, DeliveryRates, Run};
+use super::frame::Arrived;
 use super::ids::Moment;
 use super::split::Loads;
+use crate::limits::MAX_DATA_RAILS;
 
 /// The speeds of all rails. Empty if there is only one rail.
 #[derive(Debug)]
 pub struct Speeds {
     rails: Box<[Measure]>,
+    /// Where completions show nothing.
+    delivery: Option<Box<DeliveryRates>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Measure {
     /// Bytes per millisecond, smoothed; 0 if unknown.
     speed: u64,
-    /// The start of the sample: the completion of a part after which more were in flight; and bytes completed since.
+    /// The start of the sample. By completions: that of a part after which more were in flight.
     since: Option<Moment>,
+    /// By arrival: the time of the sample's runs.
+    busy: Duration,
+    /// By arrival: the last samples in a row in which it was at work for most of the time, so that messages probably waited
+    /// for it, and was slower than others.
+    low: u8,
+    slow: bool,
+    /// The bytes of the sample.
     bytes: u64,
     /// It was measured since the last check.
     fresh: bool,
@@ -30,13 +42,57 @@ struct Measure {
 impl Speeds {
     pub fn new(rails: u8) -> Self {
         let count = if rails > 1 { usize::from(rails) } else { 0 };
-        Self { rails: vec![Measure::default(); count].into() }
+        Self { rails: vec![Measure::default(); count].into(), delivery: None }
+    }
+
+    /// From now on speeds are measured by when parts arrive.
+    pub fn measure_by_arrival(&mut self) {
+        if !self.rails.is_empty() {
+            let rails = crate::bits::low8(self.rails.len() as u64);
+            self.delivery = Some(Box::new(DeliveryRates::new(rails)));
+        }
+    }
+
+    /// Part `number` of a rail was posted.
+    #[inline]
+    pub fn posted(&mut self, rail: u8, number: u32, len: u64, now: Moment) {
+        if let Some(delivery) = &mut self.delivery {
+            delivery.posted(rail, number, len, now);
+        }
+    }
+
+    /// The peer has reported when parts arrived.
+    pub fn reported(&mut self, arrived: &Arrived, loads: &mut Loads, now: Moment) {
+        let usual = self.usual();
+        let Self { rails, delivery: Some(delivery) } = self else { return };
+        delivery.reported(arrived, now, |Delivered { rail, at, behind, run }| {
+            let measure = &mut rails[usize::from(rail)];
+            if let Some(awaited) = measure.ran(run, at) {
+                let low = awaited && measure.is_slower_than(usual);
+                measure.low = if low { measure.low.saturating_add(1) } else { 0 };
+            }
+            loads.set_behind(rail, behind.saturating_sub(measure.carries_in(now.since(at))));
+        });
+        loads.drained_at(now);
+        self.compare(loads);
+    }
+
+    /// Before a message is shared out: what has probably arrived since the last time does not count as load any more.
+    #[inline]
+    pub fn drain(&self, loads: &mut Loads, now: Moment) {
+        if self.delivery.is_some() && loads.is_uneven() {
+            let passed = loads.drained_at(now);
+            for (rail, measure) in (0..).zip(&self.rails) {
+                let behind = loads.behind(rail).saturating_sub(measure.carries_in(passed));
+                loads.set_behind(rail, behind);
+            }
+        }
     }
 
     /// A part has completed; `loads` does not count it any more.
     #[inline]
     pub fn ended(&mut self, rail: u8, len: u64, loads: &mut Loads, now: Moment) {
-        if !self.rails.is_empty() {
+        if !self.rails.is_empty() && self.delivery.is_none() {
             self.measure(rail, len, loads, now);
         }
     }
@@ -63,10 +119,10 @@ impl Speeds {
 
     /// Periodic check: raises the assumed speed of rails that were not measured since the last check.
     pub fn check(&mut self, loads: &mut Loads) {
-        let most = self.most();
+        let usual = self.usual();
         for measure in &mut self.rails {
             if !measure.fresh && measure.speed > 0 {
-                measure.speed += (most - measure.speed).div_ceil(4);
+                measure.speed += usual.saturating_sub(measure.speed).div_ceil(4);
             }
             measure.fresh = false;
         }
@@ -77,45 +133,91 @@ impl Speeds {
     pub fn forget(&mut self, rail: u8, loads: &mut Loads) {
         if let Some(measure) = self.rails.get_mut(usize::from(rail)) {
             *measure = Measure::default();
+            if let Some(delivery) = &mut self.delivery {
+                delivery.forget(rail);
+            }
+            loads.set_behind(rail, 0);
             self.compare(loads);
         }
     }
 
-    fn most(&self) -> u64 {
-        self.rails.iter().map(|measure| measure.speed).max().unwrap_or(0)
+    /// The speed that all are compared with: that of the median rail, of two medians the faster one. The fastest rail may be
+    /// so by chance.
+    fn usual(&self) -> u64 {
+        let mut speeds = [0; MAX_DATA_RAILS];
+        let known = self.rails.iter().map(|measure| measure.speed).filter(|speed| *speed > 0);
+        let count = known.zip(&mut speeds).map(|(speed, place)| *place = speed).count();
+        speeds[..count].sort_unstable();
+        speeds[..count].get(count / 2).copied().unwrap_or(0)
     }
 
-    /// Marks rails in `loads` that are much slower than the fastest one. Small differences are noise.
-    fn compare(&self, loads: &mut Loads) {
-        let most = self.most().max(1);
-        for (rail, measure) in (0..).zip(&self.rails) {
-            let share = measure.speed * u64::from(Loads::FULL_SPEED) / most;
-            let equal = measure.speed == 0 || share * 4 >= u64::from(Loads::FULL_SPEED) * 3;
-            let share = if equal { Loads::FULL_SPEED } else { crate::bits::low8(share).max(1) };
+    /// Marks rails in `loads` that are much slower than the usual one. Small differences are noise.
+    fn compare(&mut self, loads: &mut Loads) {
+        let usual = self.usual();
+        let certain = |measure: &Measure| self.delivery.is_none() || measure.low >= LOW_SAMPLES;
+        for (rail, measure) in (0..).zip(&mut self.rails) {
+            measure.slow = measure.is_slower_than(usual) && (measure.slow || certain(measure));
+            let share = measure.speed.saturating_mul(Loads::FULL_SPEED.into()) / usual.max(1);
+            let slow = crate::bits::low8(share).max(1);
+            let share = if measure.slow { slow } else { Loads::FULL_SPEED };
             loads.set_speed(rail, share);
         }
     }
 }
 
 impl Measure {
+    fn is_slower_than(&self, usual: u64) -> bool {
+        self.speed > 0 && self.speed.saturating_mul(4) < usual.saturating_mul(3)
+    }
+
+    /// By arrival: a run has ended at `at`. At the end of a sample it returns whether the rail was at work for most of it, so
+    /// that messages probably waited for it.
+    fn ran(&mut self, run: Run, at: Moment) -> Option<bool> {
+        let since = *self.since.get_or_insert_with(|| at.before(run.taken));
+        self.bytes = self.bytes.saturating_add(run.bytes);
+        self.busy += run.taken;
+        if self.busy < BUSY_SAMPLE {
+            return None;
+        }
+        let mostly = 4 * self.busy >= 3 * at.since(since);
+        self.sample(self.busy);
+        self.since = Some(at);
+        Some(mostly)
+    }
+
     fn sample(&mut self, taken: Duration) {
         let micros = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX).max(1);
         let speed = (self.bytes.saturating_mul(1000) / micros).max(1);
-        let (old, fresh) = (self.speed, true);
+        let old = self.speed;
         // A large change is followed quickly; small variations are smoothed.
         let changed = speed > 2 * old || 2 * speed < old;
         let smoothed = if changed { u64::midpoint(old, speed) } else { (7 * old + speed) / 8 };
         let speed = if old == 0 { speed } else { smoothed.max(1) };
-        *self = Self { speed, since: self.since, bytes: 0, fresh };
+        (self.speed, self.fresh) = (speed, true);
+        (self.bytes, self.busy) = (0, Duration::ZERO);
+    }
+
+    /// The bytes that the rail carries in this time. If its speed is unknown: any number.
+    fn carries_in(&self, time: Duration) -> u64 {
+        if self.speed == 0 {
+            return u64::MAX;
+        }
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        micros.saturating_mul(self.speed) / 1000
     }
 }
 
 /// The shortest sample.
 const SPEED_SAMPLE: Duration = Duration::from_millis(1);
+/// The shortest sample by arrival, in time at work: each run is less certain than a completion.
+const BUSY_SAMPLE: Duration = Duration::from_millis(20);
+/// So many samples by arrival in a row make a rail slow.
+const LOW_SAMPLES: u8 = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arrival_times::ArrivalTimes;
 
     /// Rails that carry one part after the other, each with its own speed in bytes per microsecond.
     struct Network {
@@ -123,6 +225,8 @@ mod tests {
         loads: Loads,
         now: u64,
         rails: Vec<Line>,
+        /// Over sockets: writes complete at once, and the peer reports when parts have arrived.
+        peer: Option<ArrivalTimes>,
     }
 
     struct Line {
@@ -131,7 +235,13 @@ mod tests {
         parts: std::collections::VecDeque<(usize, u64)>,
         since: u64,
         carried: u64,
+        posted: u32,
+        arrived: u32,
     }
+
+    /// How far the peer's clock is ahead of ours, and how long a report takes, in microseconds.
+    const AHEAD: u64 = 7_000_000_000;
+    const DELAY: u64 = 60;
 
     impl Network {
         fn new(speeds: &[u64]) -> Self {
@@ -140,13 +250,29 @@ mod tests {
                 parts: std::collections::VecDeque::new(),
                 since: 0,
                 carried: 0,
+                posted: 0,
+                arrived: 0,
             };
             let count = crate::bits::low8(speeds.len() as u64);
             let rails = speeds.iter().map(line).collect();
-            Self { speeds: Speeds::new(count), loads: Loads::equal(count), now: 0, rails }
+            let (speeds, loads) = (Speeds::new(count), Loads::equal(count));
+            Self { speeds, loads, now: 0, rails, peer: None }
+        }
+
+        fn of_sockets(speeds: &[u64]) -> Self {
+            let mut network = Self::new(speeds);
+            network.speeds.measure_by_arrival();
+            network.loads.measure_by_arrival();
+            network.peer = Some(ArrivalTimes::new(network.loads.rails()));
+            network
+        }
+
+        fn moment(&self) -> Moment {
+            Moment::from_nanos(1000 * self.now)
         }
 
         fn post(&mut self, message: usize, parts: &[(u8, u64)]) {
+            let now = self.moment();
             for (rail, len) in parts {
                 self.loads.posted(*rail, *len);
                 let line = &mut self.rails[usize::from(*rail)];
@@ -154,10 +280,16 @@ mod tests {
                     line.since = self.now;
                 }
                 line.parts.push_back((message, *len));
+                line.posted += 1;
+                self.speeds.posted(*rail, line.posted, *len, now);
+                if self.peer.is_some() {
+                    assert!(self.loads.ended(*rail, *len));
+                    self.speeds.ended(*rail, *len, &mut self.loads, now);
+                }
             }
         }
 
-        /// Completes the next part. Returns its message.
+        /// Carries the next part to its end. Returns its message.
         fn step(&mut self) -> usize {
             let ends = |line: &Line| Some(line.since + line.parts.front()?.1 / line.speed);
             let next =
@@ -168,12 +300,31 @@ mod tests {
             let line = &mut self.rails[rail];
             let (message, len) = line.parts.pop_front().unwrap();
             (line.since, line.carried) = (now, line.carried + len);
+            line.arrived += 1;
             let number = crate::bits::low8(rail as u64);
-            assert!(self.loads.ended(number, len));
             let moment = Moment::from_nanos(1000 * now);
-            self.speeds.ended(number, len, &mut self.loads, moment);
+            match &mut self.peer {
+                None => {
+                    assert!(self.loads.ended(number, len));
+                    self.speeds.ended(number, len, &mut self.loads, moment);
+                }
+                Some(times) => {
+                    let theirs = Moment::from_nanos(1000 * (now + AHEAD));
+                    times.arrived(number, line.arrived, theirs);
+                }
+            }
             (0..checks).for_each(|_| self.speeds.check(&mut self.loads));
             message
+        }
+
+        /// The peer has all of a message, and says so. The packet takes the report, if one is due.
+        fn done(&mut self) {
+            let theirs = Moment::from_nanos(1000 * (self.now + AHEAD));
+            let report = self.peer.as_mut().and_then(|peer| peer.report(theirs));
+            if let Some(report) = report {
+                let read = Moment::from_nanos(1000 * (self.now + DELAY));
+                self.speeds.reported(&report, &mut self.loads, read);
+            }
         }
 
         /// Sends `messages` messages of `bytes` bytes, `window` at a time. Returns bytes per microsecond.
@@ -182,18 +333,110 @@ mod tests {
             let (mut first, mut next, from) = (0, 0, self.now);
             while first < messages {
                 while next < messages && next < first + window {
+                    let now = self.moment();
+                    self.speeds.drain(&mut self.loads, now);
                     let parts = crate::send::share_out(self.rails.len(), bytes, self.loads);
                     left[next] = parts.len();
                     self.post(next, &parts);
                     next += 1;
                 }
-                left[self.step()] -= 1;
+                let message = self.step();
+                left[message] -= 1;
+                if left[message] == 0 {
+                    self.done();
+                }
                 while first < next && left[first] == 0 {
                     first += 1;
                 }
             }
             (messages as u64 * bytes) as f64 / (self.now - from) as f64
         }
+    }
+
+    #[test]
+    fn over_sockets_a_slow_rail_takes_its_share_as_well() {
+        for (bytes, window, least) in [
+            (1 << 20, 1, 0.55),
+            (1 << 20, 8, 0.93),
+            (4 << 20, 1, 0.80),
+            (4 << 20, 2, 0.93),
+            (4 << 20, 8, 0.93),
+            (8 << 20, 1, 0.80),
+            (64 << 10, 64, 0.93),
+        ] {
+            let mut network = Network::of_sockets(&[40, 40, 40, 10]);
+            network.run(200, bytes, window);
+            let carried = network.run(400, bytes, window) / 130.0;
+            assert!(carried >= least, "{bytes} bytes, {window} at a time: {carried}");
+        }
+    }
+
+    #[test]
+    fn over_sockets_equal_rails_carry_equal_shares() {
+        for window in [1, 8] {
+            let mut network = Network::of_sockets(&[40, 42, 38, 41]);
+            let carried = network.run(400, 4 << 20, window);
+            assert!(carried >= 4.0 * 38.0 * 0.97, "{window} at a time: {carried}");
+            let carried = network.rails.iter().map(|line| line.carried);
+            assert!(carried.clone().min() == carried.max(), "small differences are noise");
+        }
+    }
+
+    #[test]
+    fn over_sockets_a_rail_that_is_idle_most_of_the_time_is_not_slow() {
+        let mut network = Network::of_sockets(&[40, 10]);
+        for _ in 0..100 {
+            network.run(1, 1 << 20, 1);
+            network.now += 300_000;
+        }
+        assert!(!network.loads.is_uneven());
+        network.run(20, 1 << 20, 1);
+        assert!(network.loads.is_uneven(), "not even when messages wait for it");
+    }
+
+    #[test]
+    fn over_sockets_a_slow_rail_is_found_among_fast_ones_too() {
+        let mut network = Network::of_sockets(&[1000, 1000, 1000, 250]);
+        network.run(5000, 512 << 10, 32);
+        let carried = network.run(20_000, 512 << 10, 32) / 3250.0;
+        assert!(carried >= 0.93, "{carried}");
+    }
+
+    #[test]
+    fn over_sockets_what_has_probably_arrived_since_the_last_report_is_no_load() {
+        let mut network = Network::of_sockets(&[40, 10]);
+        network.run(200, 1 << 20, 1);
+        assert!(network.loads.is_uneven());
+        let Network { speeds, loads, now, .. } = &mut network;
+        loads.set_behind(0, 0);
+        loads.posted(0, 1 << 20);
+        speeds.drain(loads, Moment::from_nanos(1000 * *now));
+        assert_eq!(loads.behind(0), 1 << 20);
+        speeds.drain(loads, Moment::from_nanos(1000 * (*now + 10_000)));
+        let left = (1 << 20) - loads.behind(0);
+        assert!((300_000..=400_000).contains(&left), "{left} bytes in 10 ms at 40 a microsecond");
+    }
+
+    #[test]
+    fn over_sockets_a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
+        let mut network = Network::of_sockets(&[40, 40, 40, 40]);
+        network.run(100, 4 << 20, 8);
+        assert!(!network.loads.is_uneven());
+        network.rails[2].speed = 10;
+        let from = network.now;
+        while !network.loads.is_uneven() && network.now < from + 300_000 {
+            network.run(1, 4 << 20, 1);
+        }
+        let found = network.now - from;
+        assert!(network.loads.is_uneven(), "not within {found} us");
+        network.run(100, 4 << 20, 8);
+        network.rails[2].speed = 40;
+        let from = network.now;
+        while network.loads.is_uneven() && network.now < from + 1_000_000 {
+            network.run(8, 4 << 20, 8);
+        }
+        let found = network.now - from;
+        assert!(!network.loads.is_uneven(), "not within {found} us");
     }
 
     #[test]

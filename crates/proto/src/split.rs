@@ -4,6 +4,9 @@
 //! the largest write. A message of one part takes the rails round robin if all are about equally fast. Otherwise it
 //! takes the rail that is expected to finish it first, as each part of a longer message does.
 
+use std::time::Duration;
+
+use super::ids::Moment;
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
 
 /// Parts of one message on one rail, unless the largest write requires more.
@@ -99,6 +102,11 @@ pub struct Loads {
     /// A bit per rail that may get parts.
     open: u16,
     queued: [u64; MAX_DATA_RAILS],
+    /// Where completions do not show when parts arrive: the bytes on each rail that have probably not arrived, as of
+    /// `drained`.
+    behind: [u64; MAX_DATA_RAILS],
+    drained: Moment,
+    by_arrival: bool,
     /// Relative to [`FULL_SPEED`](Self::FULL_SPEED); never 0.
     speeds: [u8; MAX_DATA_RAILS],
     /// One rail is slower than the others.
@@ -115,7 +123,36 @@ impl Loads {
         };
         let open = u16::MAX >> (16 - rails as u32);
         let speeds = [Self::FULL_SPEED; MAX_DATA_RAILS];
-        Self { rails, next: 0, open, queued: [0; MAX_DATA_RAILS], speeds, uneven: false }
+        Self {
+            rails,
+            next: 0,
+            open,
+            queued: [0; MAX_DATA_RAILS],
+            behind: [0; MAX_DATA_RAILS],
+            drained: Moment::from_nanos(0),
+            by_arrival: false,
+            speeds,
+            uneven: false,
+        }
+    }
+
+    /// From now on a rail's load is what has probably not arrived, and not what has not completed.
+    pub fn measure_by_arrival(&mut self) {
+        self.by_arrival = true;
+    }
+
+    /// The bytes on a rail that have probably not arrived.
+    pub fn behind(&self, rail: u8) -> u64 {
+        self.behind[usize::from(rail) % MAX_DATA_RAILS]
+    }
+
+    pub fn set_behind(&mut self, rail: u8, bytes: u64) {
+        self.behind[usize::from(rail) % MAX_DATA_RAILS] = bytes;
+    }
+
+    /// The bytes behind are those of this moment. Returns the time since the last call.
+    pub fn drained_at(&mut self, now: Moment) -> Duration {
+        now.since(std::mem::replace(&mut self.drained, now))
     }
 
     /// The speed of the fastest rail.
@@ -202,17 +239,22 @@ impl Loads {
         crate::bits::low8(best as u64)
     }
 
-    /// Compares (queued + len) / speed of two rails, without a division.
+    /// Compares (load + len) / speed of two rails, without a division.
     fn finishes_before(&self, rail: usize, other: usize, len: u64) -> bool {
-        let work = |rail: usize| u128::from(self.queued[rail]) + u128::from(len);
+        let behind = |rail: usize| if self.uneven { self.behind[rail] } else { 0 };
+        let load = |rail: usize| self.queued[rail].max(behind(rail));
+        let work = |rail: usize| u128::from(load(rail)) + u128::from(len);
         work(rail) * u128::from(self.speeds[other]) < work(other) * u128::from(self.speeds[rail])
     }
 
     /// A part was assigned to a rail.
     #[inline]
     pub fn posted(&mut self, rail: u8, len: u64) {
-        let queued = &mut self.queued[usize::from(rail) % MAX_DATA_RAILS];
-        *queued = queued.saturating_add(len);
+        let rail = usize::from(rail) % MAX_DATA_RAILS;
+        self.queued[rail] = self.queued[rail].saturating_add(len);
+        if self.by_arrival && self.uneven {
+            self.behind[rail] = self.behind[rail].saturating_add(len);
+        }
     }
 
     /// A part has completed or failed. False if the rail carries fewer bytes than that, which is a bug of the caller.

@@ -29,6 +29,10 @@ pub(crate) struct Fabric {
 /// What the ranks do besides all-reduces of one length in one group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
+    /// Bytes of each all-reduce. None: the rank's default.
+    pub(crate) bytes: Option<usize>,
+    /// Messages both ways instead of all-reduces.
+    pub(crate) stream: bool,
     /// Where random lengths start; 0: all have the same.
     pub(crate) chance: u64,
     /// After so many the group is closed and made anew; 0: never.
@@ -64,6 +68,12 @@ impl Job {
         let spawn = |rank: usize| {
             let mut command = network.command(rank, &program);
             command.args(["rank", plugin]);
+            if plan.stream {
+                command.arg("--stream");
+            }
+            if let Some(bytes) = plan.bytes {
+                command.args(["--bytes", &bytes.to_string()]);
+            }
             command.args(["--chance", &plan.chance.to_string()]);
             command.args(["--laps-per-group", &plan.laps_per_group.to_string()]);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");

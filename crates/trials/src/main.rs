@@ -5,6 +5,7 @@
 //! | `network` | two namespaces and the links between them, and what can be done to a link |
 //! | `job` | two ranks, one per namespace, and what is heard of them |
 //! | `rank` | what a rank does: an all-reduce after another, every byte checked |
+//! | `stream` | another thing that it can do: messages both ways, as many outstanding as NCCL has |
 //! | `pages` | what each rail has carried so far |
 //! | `record` | laps, bytes and moments of one trial, and what follows from them: pure |
 //! | `chart` | a record as a table and a picture: pure |
@@ -20,6 +21,7 @@ mod rails;
 mod rank;
 mod record;
 mod soak;
+mod stream;
 
 use std::fmt::Display;
 use std::io::Write;

@@ -12,7 +12,7 @@ use ironrail_group::loader::{Library, Op};
 use ironrail_group::start::Start;
 
 use crate::soak::Chance;
-use crate::{Outcome, say};
+use crate::{Outcome, say, stream};
 
 /// One of two ranks. It finds the other by the variables of crates/group/src/start.rs.
 #[derive(Debug, Args)]
@@ -22,6 +22,9 @@ pub(crate) struct Rank {
     /// Bytes of each all-reduce
     #[arg(long, default_value_t = 2 << 20)]
     bytes: usize,
+    /// Messages of so many bytes both ways, 32 outstanding, instead of all-reduces
+    #[arg(long)]
+    stream: bool,
     /// Where random lengths start; 0: all have that length
     #[arg(long, default_value_t = 0)]
     chance: u64,
@@ -35,6 +38,10 @@ impl Rank {
     pub(crate) fn run(&self) -> Outcome<()> {
         let library = Library::open(&self.plugin, None)?;
         let (ended, mut lap, mut groups) = (input_ends(), 0_u32, 0);
+        if self.stream {
+            let wants_end = || ended.load(Ordering::Relaxed);
+            return stream::run(&library, &start(0)?, self.bytes, PATIENCE, wants_end);
+        }
         loop {
             groups += 1;
             let (place, hub) = start(groups)?.join(PATIENCE)?;
@@ -106,7 +113,7 @@ pub(crate) struct Lap {
 }
 
 impl Lap {
-    fn line(self) -> String {
+    pub(crate) fn line(self) -> String {
         format!("lap {} {} {}", self.at_micros, self.wrong, self.groups)
     }
 
@@ -126,7 +133,7 @@ pub(crate) fn now_micros() -> u64 {
 }
 
 /// Small enough that a sum over some ranks does not overflow; another one in each lap, so that old bytes are wrong.
-fn pattern(at: u32, lap: u32) -> i32 {
+pub(crate) fn pattern(at: u32, lap: u32) -> i32 {
     let mixed = at.wrapping_add(lap.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
     i32::try_from(mixed >> 8).unwrap_or_default()
 }
@@ -162,7 +169,8 @@ mod tests {
 
     #[test]
     fn random_lengths_are_the_same_on_both_ranks_and_of_all_magnitudes() {
-        let rank = Rank { plugin: String::new(), bytes: 0, chance: 7, laps_per_group: 0 };
+        let rank =
+            Rank { plugin: String::new(), bytes: 0, stream: false, chance: 7, laps_per_group: 0 };
         let lengths: Vec<_> = (0..1000).map(|lap| rank.length(lap, 1 << 19)).collect();
         assert!(lengths.iter().all(|len| (1..=1 << 19).contains(len)));
         for magnitude in 0..19 {

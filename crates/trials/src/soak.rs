@@ -65,7 +65,11 @@ impl Soak {
         sum.rounds += 1;
         let number = sum.rounds;
         network.wait_until_up()?;
-        let plan = Plan { chance: chance.next(), laps_per_group: 200 + chance.below(400) };
+        let plan = Plan {
+            chance: chance.next(),
+            laps_per_group: 200 + chance.below(400),
+            ..Plan::default()
+        };
         let mut job = Job::start(network, RAILS, &self.fabric, &self.plugin, &plan)?;
         job.wait_for_laps()?;
         let mut record = Record::default();

@@ -72,6 +72,7 @@ fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
         virtual_addresses: false,
         rma_inject_bytes: 0,
         messages: false,
+        arrival_times: false,
     };
     let inline_max = setting(explanation, "INLINE_MAX_SIZE").min(LONGEST_INLINE);
     let shared_from = setting(explanation, "STRIPE_MIN");

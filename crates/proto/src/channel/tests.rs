@@ -412,6 +412,7 @@ fn channel(rails: u8) -> Channel {
         failover: false,
         tries: false,
         closes: false,
+        measure_by_arrival: false,
         rail: 0,
         key: 5,
         peer_timeout: Duration::from_secs(5),

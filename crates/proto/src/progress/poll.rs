@@ -256,6 +256,7 @@ impl<C: Connection> ProgressLoop<C> {
             }
             Frame::Rail(note) => self.rail_note(perform, index, note, now),
             Frame::Offer(offer) => self.offered(index, offer, now),
+            Frame::Arrived(arrived) => peer.account.arrived(arrived, now.clock),
             Frame::End => {
                 peer.channel.ending_mut().peer_said();
                 // The peer handles no more frames, so this side ends too.

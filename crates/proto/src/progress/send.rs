@@ -2,7 +2,7 @@
 
 use super::super::channel::Sent;
 use super::super::connection::{Connection, Submit, Urgency, Which};
-use super::super::frame::{Frame, Refused};
+use super::super::frame::{FRAME_WORDS_MAX, Frame, Refused};
 use super::super::ids::{Moment, PacketNumber, Slot};
 use super::super::memory::MemoryId;
 use super::{ChannelId, Peer, Perform, ProgressLoop, SubmitError, Table};
@@ -150,6 +150,7 @@ impl<C: Connection> ProgressLoop<C> {
                 }
                 table.refresh(&mut peer.pending, &peer.account, now);
             }
+            say_arrivals(perform, peer, memory, now);
             let said =
                 peer.pending.is_empty() && peer.refusals.is_empty() && !peer.has_rail_frames();
             if peer.channel.ending().is_pending() && said && may_end(table, peer) {
@@ -211,6 +212,24 @@ fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, 
             return;
         }
         peer.refusals.pop_front();
+    }
+}
+
+/// Appends ARRIVED to an open packet, if it is due and fits. No packet leaves for it.
+#[inline]
+fn say_arrivals<C: Connection, P: Perform<C>>(
+    perform: &mut P,
+    peer: &mut Peer,
+    memory: MemoryId,
+    now: Moment,
+) {
+    let Peer { channel, account, .. } = peer;
+    let fits = channel.shadow().is_open() && channel.shadow().room_words() >= FRAME_WORDS_MAX;
+    if !fits || !account.arrival_times.is_due(now) {
+        return;
+    }
+    if let Some(arrived) = account.arrival_times.report(now) {
+        channel.shadow_mut().append(perform.shadow(memory), &Frame::Arrived(arrived));
     }
 }
 

@@ -41,6 +41,7 @@ impl ReceiveFlow {
     ) -> Arrival {
         self.seen.add(rail);
         account.counts.seen.add(rail);
+        account.arrival_times.arrived(rail, account.counts.seen.get(rail), now);
         let Some(line) = immediate.line(self.done, self.open_lines()) else {
             self.dropped.late += 1;
             return Arrival::Late;

@@ -56,6 +56,9 @@ impl Agreement {
     /// The parameters of the channel. `key` is a random number; `nth` spreads the first inboxes over the control rails.
     pub(super) fn parameters(&self, key: u64, nth: u32, peer_timeout: Duration) -> Parameters {
         let rails = low8(self.rails.control.len() as u64);
+        let Capabilities { immediate, proves_arrival, messages, arrival_times, .. } =
+            self.capabilities;
+        let immediates = immediate != ImmediateWidth::None;
         Parameters {
             ring: self.ring,
             rails,
@@ -63,7 +66,12 @@ impl Agreement {
             locals: std::array::from_fn(|at| self.rails.data.get(at).map_or(0, |pair| pair.ours)),
             failover: true,
             closes: false,
-            tries: self.capabilities.immediate != ImmediateWidth::None,
+            tries: immediates,
+            measure_by_arrival: arrival_times
+                && self.rails.data.len() > 1
+                && immediates
+                && !proves_arrival
+                && !messages,
             rail: low8((nth % u32::from(rails).max(1)).into()),
             key,
             peer_timeout,

@@ -28,6 +28,7 @@ fn hello(rails: usize) -> Hello {
             self_read: true,
             proves_arrival: false,
             messages: false,
+            arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 64,

@@ -25,6 +25,7 @@ fn presence(id: u8, fabric: &str) -> Presence {
             self_read: true,
             proves_arrival: false,
             messages: false,
+            arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 64,

@@ -1,6 +1,6 @@
 //! The traffic of real flows outside of the channel: buffers of applications, data rails, and messages of set-up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto::bound::{RAIL_CHECK, RAIL_HANGS, RAIL_SILENT};
@@ -130,6 +130,10 @@ pub(crate) struct Flows {
     pub(crate) disturbed: u16,
     /// By data rail: the longest time from the post of a part to its landing.
     pub(crate) slowest: [Duration; 16],
+    /// By data rail: how long it carries one part, in nanoseconds, one after the other; 0: no time.
+    pub(crate) paces: [u64; 16],
+    /// By sending node and data rail: when it has carried all that was posted.
+    pub(crate) free_at: BTreeMap<(usize, u8), u64>,
     /// By node: data rails that are closed.
     pub(crate) closed: Vec<u16>,
     /// Rails that return: their current endpoints, which peers know them, and trials.
@@ -573,6 +577,12 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     if !wire.fair && wire.random.percent(wire.data.late) {
         wire.faults.fire(Fault::LatePart);
         held_until = wire.now + wire.random.between(100_000, 60_000_000);
+    }
+    let pace = wire.data.paces[usize::from(link)];
+    if pace > 0 {
+        let free_at = wire.data.free_at.entry((node, link)).or_default();
+        *free_at = pace + wire.now.max(*free_at);
+        held_until = *free_at;
     }
     let mut left = Vec::new();
     if write.len > 0 {

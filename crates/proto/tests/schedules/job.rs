@@ -249,6 +249,23 @@ fn a_part_that_is_lost_in_silence_is_found_while_short_messages_go_on() {
     assert!(received[1] > 900, "there were no short messages: {received:?}");
 }
 
+/// Writes complete at any time, so that only the receiver knows when parts have arrived. In equal shares one link of a quarter of
+/// the speed would have all of them carry 125 messages in that time.
+#[test]
+fn links_of_unequal_speed_carry_their_sum_although_completions_prove_nothing() {
+    let mut job = Job::new((1, MILLISECOND), (2, 4), &[(0, 1)], 4000);
+    job.world.wire.data.paces[..4].copy_from_slice(&[2, 2, 8, 2].map(|pace| pace * MILLISECOND));
+    job.run(500);
+    let before = job.paces[0].0;
+    job.run(1000);
+    let carried = job.paces[0].0 - before;
+    // Four parts a message.
+    let could = 1000 * (3 * 4 + 1) / (8 * 4);
+    assert!(100 * carried >= 93 * could, "{carried} messages of {could}");
+    job.world.wire.data.paces = [0; 16];
+    job.finish();
+}
+
 #[test]
 fn a_refused_part_of_one_channel_makes_no_poll_visit_the_others() {
     let looks = |refusing: bool| {

@@ -1,6 +1,6 @@
 //! Simulated ranks with the real flows: set-up, messages and close, from handles to END, and the laws.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto::budget::{Budget, CAPACITY_MIN};
@@ -91,6 +91,7 @@ fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: 
             self_read: true,
             proves_arrival: random.percent(30),
             messages: false,
+            arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 0,
@@ -200,6 +201,8 @@ impl World {
             lost: Vec::new(),
             failed: Vec::new(),
             slowest: [Duration::ZERO; 16],
+            paces: [0; 16],
+            free_at: BTreeMap::new(),
             losses: Vec::new(),
         };
         let rank = |random: &mut Random| Rank {

@@ -88,6 +88,7 @@ impl World {
                 failover: false,
                 tries: false,
                 closes: true,
+                measure_by_arrival: false,
                 rail: (self.nodes[node].channels.len() % usize::from(setup.rails)) as u8,
                 key: self.wire.random.next() | 1,
                 peer_timeout: setup.peer_timeout,
