@@ -1,7 +1,7 @@
 //! When the peer's parts arrived, by data rail: reported to the peer, which measures the speeds of its rails by that
 //! ([`delivery_rates`](super::delivery_rates)).
 //!
-//! A report is a frame that joins a packet, at most one each [`REPORT_EVERY`]; no packet leaves for it.
+//! A report is a frame that joins a packet, at most one in 5 ms; no packet leaves for it.
 
 use std::time::Duration;
 
