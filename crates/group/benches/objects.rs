@@ -32,6 +32,8 @@ fn main() {
             let leaf = Leaf::from(vec![1.0_f64; bytes / 8]);
             compare(&group, &format!("one leaf of {} KiB", bytes >> 10), &leaf, bytes / 8);
         }
+        let tree: Vec<Leaf<f64>> = (0..8).map(|_| vec![1.0; 1024].into()).collect();
+        compare(&group, "8 leaves of 8 KiB", &tree, 8 << 10);
         let tree: Vec<Leaf<f64>> = (0..1000).map(|_| vec![1.0].into()).collect();
         compare(&group, "1000 leaves of 8 B", &tree, 1000);
         compare(&group, "1000 encoded numbers", &vec![1.0; 1000], 1000);
