@@ -372,17 +372,6 @@ mod tests {
     }
 
     #[test]
-    fn over_sockets_equal_rails_carry_equal_shares() {
-        for window in [1, 8] {
-            let mut network = Network::of_sockets(&[40, 42, 38, 41]);
-            let carried = network.run(400, 4 << 20, window);
-            assert!(carried >= 4.0 * 38.0 * 0.97, "{window} at a time: {carried}");
-            let carried = network.rails.iter().map(|line| line.carried);
-            assert!(carried.clone().min() == carried.max(), "small differences are noise");
-        }
-    }
-
-    #[test]
     fn over_sockets_a_rail_that_is_idle_most_of_the_time_is_not_slow() {
         let mut network = Network::of_sockets(&[40, 10]);
         for _ in 0..100 {
@@ -417,9 +406,27 @@ mod tests {
         assert!((300_000..=400_000).contains(&left), "{left} bytes in 10 ms at 40 a microsecond");
     }
 
+    fn check_equal_shares(rails: impl Fn(&[u64]) -> Network) {
+        for window in [1, 8] {
+            let mut network = rails(&[40, 42, 38, 41]);
+            let carried = network.run(400, 4 << 20, window);
+            assert!(carried >= 4.0 * 38.0 * 0.97, "{window} at a time: {carried}");
+            let carried = network.rails.iter().map(|line| line.carried);
+            assert!(carried.clone().min() == carried.max(), "small differences are noise");
+        }
+    }
+
     #[test]
-    fn over_sockets_a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
-        let mut network = Network::of_sockets(&[40, 40, 40, 40]);
+    fn equal_rails_carry_equal_shares() {
+        check_equal_shares(Network::new);
+    }
+
+    #[test]
+    fn over_sockets_equal_rails_carry_equal_shares() {
+        check_equal_shares(Network::of_sockets);
+    }
+
+    fn check_detection_and_recovery(mut network: Network) {
         network.run(100, 4 << 20, 8);
         assert!(!network.loads.is_uneven());
         network.rails[2].speed = 10;
@@ -437,6 +444,16 @@ mod tests {
         }
         let found = network.now - from;
         assert!(!network.loads.is_uneven(), "not within {found} us");
+    }
+
+    #[test]
+    fn a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
+        check_detection_and_recovery(Network::new(&[40, 40, 40, 40]));
+    }
+
+    #[test]
+    fn over_sockets_a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
+        check_detection_and_recovery(Network::of_sockets(&[40, 40, 40, 40]));
     }
 
     #[test]
@@ -447,39 +464,6 @@ mod tests {
             let carried = network.run(400, 4 << 20, window) / 130.0;
             assert!(carried >= least, "{window} at a time: {carried}");
         }
-    }
-
-    #[test]
-    fn equal_rails_carry_equal_shares() {
-        for window in [1, 8] {
-            let mut network = Network::new(&[40, 42, 38, 41]);
-            let carried = network.run(400, 4 << 20, window);
-            assert!(carried >= 4.0 * 38.0 * 0.97, "{window} at a time: {carried}");
-            let carried = network.rails.iter().map(|line| line.carried);
-            assert!(carried.clone().min() == carried.max(), "small differences are noise");
-        }
-    }
-
-    #[test]
-    fn a_rail_that_becomes_slow_is_detected_and_one_that_recovers_too() {
-        let mut network = Network::new(&[40, 40, 40, 40]);
-        network.run(100, 4 << 20, 8);
-        assert!(!network.loads.is_uneven());
-        network.rails[2].speed = 10;
-        let from = network.now;
-        while !network.loads.is_uneven() && network.now < from + 300_000 {
-            network.run(1, 4 << 20, 1);
-        }
-        let found = network.now - from;
-        assert!(network.loads.is_uneven(), "not within {found} us");
-        network.run(100, 4 << 20, 8);
-        network.rails[2].speed = 40;
-        let from = network.now;
-        while network.loads.is_uneven() && network.now < from + 1_000_000 {
-            network.run(8, 4 << 20, 8);
-        }
-        let found = network.now - from;
-        assert!(!network.loads.is_uneven(), "not within {found} us");
     }
 
     /// A rail carries parts of a MiB, one after the other; each takes `each` milliseconds. Returns when the last one
