@@ -90,15 +90,25 @@ fn start(group: usize) -> Outcome<Start> {
 
 /// One all-reduce: how many elements are wrong, and whether it was the last one, as the first element says.
 fn one(group: &Group, data: &mut [i32], lap: u32, wants_end: bool) -> Outcome<(usize, bool)> {
+    fill(data, lap, wants_end);
+    group.all_reduce(data, Op::Sum)?;
+    let ranks = i32::try_from(group.size()).unwrap_or(i32::MAX);
+    Ok(check(data, |at| pattern(at, lap) * ranks))
+}
+
+/// The elements of one lap; the first says whether it is the last one.
+pub(crate) fn fill(data: &mut [i32], lap: u32, last: bool) {
     for (at, value) in (0_u32..).zip(data.iter_mut()) {
         *value = pattern(at, lap);
     }
-    data[0] = i32::from(wants_end);
-    group.all_reduce(data, Op::Sum)?;
-    let sum = |at| pattern(at, lap) * i32::try_from(group.size()).unwrap_or(i32::MAX);
+    data[0] = i32::from(last);
+}
+
+/// How many elements are not as expected, and whether it was the last lap, as the first element says.
+pub(crate) fn check(data: &[i32], expected: impl Fn(u32) -> i32) -> (usize, bool) {
     let others = (1_u32..).zip(&data[1..]);
-    let wrong = others.filter(|&(at, &value)| value != sum(at)).count();
-    Ok((wrong, data[0] != 0))
+    let wrong = others.filter(|&(at, &value)| value != expected(at)).count();
+    (wrong, data[0] != 0)
 }
 
 /// The end of one all-reduce.

@@ -12,7 +12,7 @@ use ironrail_group::loader::{Buffer, Library, Region};
 use ironrail_group::start::Start;
 
 use crate::Outcome;
-use crate::rank::{Lap, now_micros, pattern};
+use crate::rank::{Lap, check, fill, now_micros, pattern};
 use crate::say;
 
 /// Messages each way at a time: as many as a connection can have outstanding.
@@ -48,7 +48,7 @@ pub(crate) fn run(
                 Some(last) => last,
                 None => {
                     let last = if first { wants_end() } else { heard };
-                    fill(buffer.slice_mut(0..bytes)?, number, last);
+                    fill(buffer.slice_mut(0..bytes)?, lap_of(number), last);
                     last
                 }
             };
@@ -61,7 +61,8 @@ pub(crate) fn run(
         if ring.previous.poll()?.is_some() {
             let number = ring.previous.done() - 1;
             let (buffer, _) = receives.of(number);
-            let (wrong, last) = check(buffer.slice(0..bytes)?, number);
+            let expected = |at| pattern(at, lap_of(number));
+            let (wrong, last) = check(buffer.slice(0..bytes)?, expected);
             say(Lap { at_micros: now_micros(), wrong, groups: 1 }.line());
             (heard, moved) = (last, true);
         }
@@ -93,20 +94,6 @@ impl Slots {
     fn of(&mut self, message: usize) -> &mut (Buffer, Region) {
         &mut self.0[message % WINDOW]
     }
-}
-
-fn fill(data: &mut [i32], number: usize, last: bool) {
-    for (at, value) in (0_u32..).zip(data.iter_mut()) {
-        *value = pattern(at, lap_of(number));
-    }
-    data[0] = i32::from(last);
-}
-
-/// How many elements are wrong, and whether it is the last message.
-fn check(data: &[i32], number: usize) -> (usize, bool) {
-    let others = (1_u32..).zip(&data[1..]);
-    let wrong = others.filter(|&(at, &value)| value != pattern(at, lap_of(number))).count();
-    (wrong, data[0] != 0)
 }
 
 fn lap_of(number: usize) -> u32 {
