@@ -43,14 +43,10 @@ impl ArrivalTimes {
         }
     }
 
-    #[inline]
-    pub fn is_due(&self, now: Moment) -> bool {
-        self.news != 0 && now >= self.report_at
-    }
-
     /// The report of what has arrived since the last one; None if it is not due.
+    #[inline]
     pub fn report(&mut self, now: Moment) -> Option<Arrived> {
-        if !self.is_due(now) {
+        if self.news == 0 || now < self.report_at {
             return None;
         }
         let news = std::mem::take(&mut self.news);

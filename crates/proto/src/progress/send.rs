@@ -225,7 +225,7 @@ fn say_arrivals<C: Connection, P: Perform<C>>(
 ) {
     let Peer { channel, account, .. } = peer;
     let fits = channel.shadow().is_open() && channel.shadow().room_words() >= FRAME_WORDS_MAX;
-    if !fits || !account.arrival_times.is_due(now) {
+    if !fits {
         return;
     }
     if let Some(arrived) = account.arrival_times.report(now) {
