@@ -311,7 +311,7 @@ pub(super) struct Numbers {
 impl Numbers {
     /// The numbers of an object whose type [`check_type`] lets through.
     pub(super) fn of<O: Serialize + Schema>(object: &O) -> Result<Self, GroupError> {
-        let (encoded, outbox) = collecting(|| postcard::to_stdvec(object));
+        let (encoded, outbox) = collecting(Vec::new(), || postcard::to_stdvec(object));
         let encoded = encoded.map_err(|error| refused::<O>(&error))?;
         let mut columns = Columns::default();
         let rest =

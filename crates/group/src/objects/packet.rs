@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::parts::{Leaving, Outbox};
+use super::parts::Leaving;
 use crate::loader::DataType;
 use crate::mesh::type_number;
 
@@ -41,23 +41,21 @@ const TRAILER: usize = WORDS * 8;
 /// The longest schema that is sent; it is for error messages.
 const SCHEMA_BYTES_MAX: usize = 4 << 10;
 
-/// Appends the other parts to the short leaves.
-pub(super) fn seal(outbox: &mut Outbox, body: Vec<u8>, schema: &str, serial: u64) -> Vec<u8> {
+/// Appends the other parts of a packet to its short leaves, of `inline` bytes, and its body.
+pub(super) fn seal(
+    bytes: &mut Vec<u8>,
+    inline: usize,
+    long: &[Leaving],
+    schema: &str,
+    serial: u64,
+) {
     let mut end = schema.len().min(SCHEMA_BYTES_MAX);
     while !schema.is_char_boundary(end) {
         end -= 1;
     }
-    let mut bytes = std::mem::take(&mut outbox.inline);
-    let lens = [bytes.len(), body.len(), outbox.long.len(), end].map(|len| len as u64);
-    let behind = outbox.long.len() * ENTRY + end + TRAILER;
-    if bytes.is_empty() {
-        bytes = body;
-        bytes.reserve(behind);
-    } else {
-        bytes.reserve(body.len() + behind);
-        bytes.extend_from_slice(&body);
-    }
-    for Leaving { element, is_aligned, place, .. } in &outbox.long {
+    let lens = [inline, bytes.len() - inline, long.len(), end].map(|len| len as u64);
+    bytes.reserve(long.len() * ENTRY + end + TRAILER);
+    for Leaving { element, is_aligned, place, .. } in long {
         bytes.push(type_number(*element) | if *is_aligned { ALIGNED } else { 0 });
         bytes.extend_from_slice(&((place.len() / element.bytes()) as u64).to_le_bytes());
     }
@@ -65,7 +63,6 @@ pub(super) fn seal(outbox: &mut Outbox, body: Vec<u8>, schema: &str, serial: u64
     for word in lens.into_iter().chain([serial]) {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
-    bytes
 }
 
 /// None: the bytes are no packet, or its long leaves are together longer than `limit` bytes.
@@ -105,9 +102,9 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let long = vec![Leaving::new(&Arc::new(vec![7.0_f64; 5]))];
-        let mut outbox = Outbox::default();
-        (outbox.inline, outbox.long) = (vec![4, 5], long);
-        seal(&mut outbox, vec![1, 2, 3], "struct A", 9)
+        let mut bytes = vec![4, 5, 1, 2, 3];
+        seal(&mut bytes, 2, &long, "struct A", 9);
+        bytes
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn is_short(before: usize, bytes: usize) -> bool {
 }
 
 const SHORT: usize = 4 << 10;
-const TOGETHER: usize = 64 << 10;
+pub(super) const TOGETHER: usize = 64 << 10;
 
 /// Leaves of an object that is being encoded.
 #[derive(Debug, Default)]
@@ -157,9 +157,10 @@ pub(super) fn taking<R>(work: impl FnOnce(&mut Inbox) -> Option<R>) -> Option<R>
 pub(super) const STRANGE: &str = "an array of an object is sent by a group's calls alone";
 pub(super) const MISSING: &str = "an array that the message does not have";
 
-/// Runs an encoding; returns the leaves in it.
-pub(super) fn collecting<R>(encode: impl FnOnce() -> R) -> (R, Outbox) {
-    OUT.set(Some(Outbox::default()));
+/// Runs an encoding; returns the leaves in it. The short ones are in `room`, whose contents are replaced.
+pub(super) fn collecting<R>(mut room: Vec<u8>, encode: impl FnOnce() -> R) -> (R, Outbox) {
+    room.clear();
+    OUT.set(Some(Outbox { inline: room, ..Outbox::default() }));
     let done = encode();
     (done, OUT.take().unwrap_or_default())
 }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::block::Block;
 use super::landing::Landing;
 use super::packet::{self, Long, Packet};
-use super::parts::{Inbox, Outbox, collecting, dealing};
+use super::parts::{Inbox, Leaving, Outbox, TOGETHER, collecting, dealing};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
@@ -32,23 +32,60 @@ pub(crate) struct Schemas {
     known: HashMap<(usize, u64), String>,
     /// The number of the next packet with long leaves.
     serial: u64,
-    /// Memory of a packet that was sent, for the next one's encoding.
-    room: Vec<u8>,
+    rooms: Rooms,
 }
 
 /// The most schemas that a job keeps; for further types errors name the fingerprint only.
 const KNOWN_MAX: usize = 4096;
 
-/// The most bytes that are kept for the next encoding.
-const ROOM_MAX: usize = 64 << 10;
+/// Memory of earlier packets for the next one. Otherwise the C library gives it back to the system and fetches it again, page by page, for
+/// each object of tens of KiB.
+#[derive(Debug, Default)]
+struct Rooms {
+    /// For the encoding.
+    body: Vec<u8>,
+    /// For short leaves, and in a packet that has any for all of it.
+    inline: Vec<u8>,
+}
 
-impl Schemas {
-    fn reuse(&mut self, packet: Vec<u8>) {
-        if packet.capacity() <= ROOM_MAX {
-            self.room = packet;
-        }
+const BODY_MAX: usize = 64 << 10;
+/// Short leaves and the rest of the packet, and as much again for how the memory grew.
+const INLINE_MAX: usize = 3 * TOGETHER;
+
+/// A packet, in the memory of one of the rooms.
+#[derive(Debug)]
+struct Sealed {
+    bytes: Vec<u8>,
+    has_inline: bool,
+}
+
+impl Rooms {
+    /// The packet of an object whose encoding is the body's first `encoded` bytes.
+    fn seal(&mut self, outbox: &mut Outbox, encoded: usize, schema: &str, serial: u64) -> Sealed {
+        self.inline = std::mem::take(&mut outbox.inline);
+        let inline = self.inline.len();
+        let mut bytes = if inline == 0 {
+            self.body.truncate(encoded);
+            std::mem::take(&mut self.body)
+        } else {
+            self.inline.extend_from_slice(&self.body[..encoded]);
+            std::mem::take(&mut self.inline)
+        };
+        packet::seal(&mut bytes, inline, &outbox.long, schema, serial);
+        Sealed { bytes, has_inline: inline > 0 }
     }
 
+    fn keep(&mut self, Sealed { mut bytes, has_inline }: Sealed) {
+        let (room, max) =
+            if has_inline { (&mut self.inline, INLINE_MAX) } else { (&mut self.body, BODY_MAX) };
+        if bytes.capacity() <= max {
+            bytes.clear();
+            *room = bytes;
+        }
+    }
+}
+
+impl Schemas {
     fn learn(&mut self, peer: usize, fingerprint: u64, schema: &[u8]) {
         if !schema.is_empty() && self.known.len() < KNOWN_MAX {
             let text = String::from_utf8_lossy(schema);
@@ -79,28 +116,37 @@ pub(super) struct Route {
 pub(super) struct Outbound {
     group: Group,
     peer: usize,
-    flights: VecDeque<(OpId, Kept)>,
+    flights: VecDeque<(OpId, Flying)>,
 }
 
-type Kept = Box<dyn std::any::Any + Send>;
+/// Memory that the plugin reads.
+#[derive(Debug)]
+enum Flying {
+    Packet(Sealed),
+    /// Kept only.
+    Leaf(#[expect(dead_code, reason = "it is dropped once it was read")] Leaving),
+}
 
-/// Encodes into the first bytes of `room`, which grows to the object's length if they are too few; how many they are.
+/// Encodes into the first bytes of `body`, which grows to the object's length if they are too few; how many they are. Short leaves go to
+/// `inline`.
 ///
 /// An encoder that grew what it writes into would keep its place in memory and not in a register, and take twice as long for short fields.
-fn encode<O: Serialize>(object: &O, room: &mut Vec<u8>) -> (postcard::Result<usize>, Outbox) {
-    let encode = |room: &mut [u8]| {
-        collecting(|| postcard::to_slice(object, room).map(|encoded| encoded.len()))
+fn encode<O: Serialize>(object: &O, rooms: &mut Rooms) -> (postcard::Result<usize>, Outbox) {
+    let Rooms { body, inline } = rooms;
+    let encode = |body: &mut [u8], inline| {
+        collecting(inline, || postcard::to_slice(object, body).map(|encoded| encoded.len()))
     };
-    room.resize(room.capacity(), 0);
-    let ended = encode(room);
+    body.resize(body.capacity(), 0);
+    let ended = encode(body, std::mem::take(inline));
     if !matches!(ended, (Err(postcard::Error::SerializeBufferFull), _)) {
         return ended;
     }
-    let (size, outbox) = collecting(|| postcard::experimental::serialized_size(object));
+    let size = || postcard::experimental::serialized_size(object);
+    let (size, outbox) = collecting(ended.1.inline, size);
     match size {
         Ok(size) => {
-            room.resize(size, 0);
-            encode(room)
+            body.resize(size, 0);
+            encode(body, outbox.inline)
         }
         Err(error) => (Err(error), outbox),
     }
@@ -114,11 +160,10 @@ impl Outbound {
         route: Route,
     ) -> Result<Self, GroupError> {
         let peer = group.rank_of(to)?;
-        let mut room = std::mem::take(&mut group.shared.lock().schemas.room);
-        let (encoded, mut outbox) = encode(object, &mut room);
+        let mut rooms = std::mem::take(&mut group.shared.lock().schemas.rooms);
+        let (encoded, mut outbox) = encode(object, &mut rooms);
         let encoded =
             encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
-        room.truncate(encoded);
         let note = fingerprint::<O>();
         let mut outbound = Self { group: group.clone(), peer, flights: VecDeque::new() };
         // Declared later, so it is unlocked first when the sends that have begun are dropped.
@@ -127,20 +172,21 @@ impl Outbound {
         let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
         let schema =
             if state.schemas.sent.insert((peer, note)) { text::<O>() } else { String::new() };
-        let bytes = packet::seal(&mut outbox, room, &schema, serial);
+        let packet = rooms.seal(&mut outbox, encoded, &schema, serial);
+        state.schemas.rooms = rooms;
         let name = Name { scope: group.scope, tag: route.tag, space: route.space, note };
-        let op = state.mesh.send(peer, name, DataType::U8, Place::reading(&bytes))?;
+        let op = state.mesh.send(peer, name, DataType::U8, Place::reading(&packet.bytes))?;
         match state.mesh.ended(op) {
             Some(ended) => {
                 ended?;
-                state.schemas.reuse(bytes);
+                state.schemas.rooms.keep(packet);
             }
-            None => outbound.flights.push_back((op, Box::new(bytes))),
+            None => outbound.flights.push_back((op, Flying::Packet(packet))),
         }
         let name = Name { space: Space::leaves(serial), note: 0, ..name };
         for leaf in outbox.long {
             let op = state.mesh.send(peer, name, leaf.element, leaf.place)?;
-            outbound.flights.push_back((op, Box::new(leaf)));
+            outbound.flights.push_back((op, Flying::Leaf(leaf)));
         }
         drop(state);
         Ok(outbound)
@@ -154,8 +200,11 @@ impl Outbound {
                 state.mesh.reach(self.peer)?;
                 return Ok(false);
             };
-            self.flights.pop_front();
+            let flown = self.flights.pop_front();
             ended?;
+            if let Some((_, Flying::Packet(packet))) = flown {
+                state.schemas.rooms.keep(packet);
+            }
         }
         Ok(true)
     }
@@ -476,12 +525,14 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     }
 }
 
+type Memory = Box<dyn std::any::Any + Send>;
+
 impl<O> Drop for Inbound<O> {
     fn drop(&mut self) {
         let memory = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Packet { op, bytes, .. } => (VecDeque::from([op]), Box::new(bytes) as Kept),
+            Stage::Packet { op, bytes, .. } => (VecDeque::from([op]), Box::new(bytes) as Memory),
             Stage::Leaves { ops, landings, .. } => {
-                (ops.into_iter().map(|(op, _)| op).collect(), Box::new(landings) as Kept)
+                (ops.into_iter().map(|(op, _)| op).collect(), Box::new(landings) as Memory)
             }
             _ => return,
         };
@@ -539,18 +590,33 @@ mod tests {
         let object =
             (Leaf::from(vec![1.0_f64; 10_000]), vec![7_u64; 3000], Leaf::from(vec![2_u8; 100]));
         for room in [0, 1, 512, 4000, 10_000] {
-            let mut room = vec![0xFF; room];
-            let (encoded, outbox) = encode(&object, &mut room);
+            let mut rooms = Rooms { body: vec![0xFF; room], inline: vec![0xFF; room] };
+            let (encoded, outbox) = encode(&object, &mut rooms);
             let lens: Vec<_> = outbox.long.iter().map(|leaf| leaf.place.len()).collect();
             assert_eq!((lens, outbox.inline.len()), (vec![80_000], 100));
             let long =
                 VecDeque::from([Landing::copy(DataType::F64, outbox.long[0].place).unwrap()]);
             let block = Some(Arc::new(Block::copy(&outbox.inline).unwrap()));
             let inbox = Inbox { block, inline: 100, at: 0, long };
-            let bytes = &room[..encoded.unwrap()];
+            let bytes = &rooms.body[..encoded.unwrap()];
             let (decoded, all) = dealing(inbox, || postcard::from_bytes(bytes));
             assert_eq!((decoded.as_ref(), all), (Ok(&object), true));
         }
+    }
+
+    #[test]
+    fn the_memory_of_a_packet_is_kept_unless_it_is_very_long() {
+        let leaf = |bytes: usize| Leaf::from(vec![1.0_f64; bytes / 8]);
+        let kept = |object: &Vec<Leaf<f64>>| {
+            let mut rooms = Rooms::default();
+            let (encoded, mut outbox) = encode(object, &mut rooms);
+            let sealed = rooms.seal(&mut outbox, encoded.unwrap(), "", 1);
+            rooms.keep(sealed);
+            [rooms.body.capacity() > 0, rooms.inline.capacity() > 0]
+        };
+        assert_eq!(kept(&vec![leaf(TOGETHER)]), [true, true]);
+        assert_eq!(kept(&vec![leaf(TOGETHER + 8)]), [true, false]);
+        assert_eq!(kept(&vec![leaf(4 << 10); 100]), [true, false]);
     }
 
     #[test]
