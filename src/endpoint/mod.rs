@@ -215,8 +215,9 @@ impl Endpoint {
         Moment::from_nanos(fabric::monotonic_nanos())
     }
 
-    /// The time for a call that posts. While requests are open NCCL polls, so the time of the last poll is precise enough: it is only
-    /// compared with waits of a round trip or more. This saves a read of the clock.
+    /// The time for a call that posts. While requests are open NCCL polls, or the keeper does, so the time of the last poll is precise
+    /// enough: it is compared with waits of a round trip or more, and begins runs of parts by which rails are measured, on all rails alike.
+    /// This saves a read of the clock.
     #[inline]
     fn lately(&self) -> Moment {
         if self.outstanding == 0 { self.now() } else { self.executor.now }

@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use super::frame::{Arrived, Landed};
 use super::ids::Moment;
-use crate::bits::{count32, low32};
+use crate::bits::low32;
 
-/// Parts that were posted and not reported, remembered per rail. Older ones are not measured.
+/// Entries of parts that were posted and not reported, per rail. While all are in use, further parts join the newest one.
 const POSTS_MAX: usize = 128;
-/// How long the fastest report counts: clocks drift.
+/// How long the fastest report counts, or up to twice that: clocks drift.
 const CLOCK_WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -35,16 +35,21 @@ pub struct DeliveryRates {
 #[derive(Debug)]
 struct Rail {
     posts: VecDeque<Post>,
+    /// How many parts these are.
+    unreported: u32,
     /// The number of the newest part.
     newest: u32,
     /// When the newest reported part arrived.
     arrived_at: Moment,
 }
 
+/// One part, or several that were posted one after the other.
 #[derive(Clone, Copy, Debug)]
 struct Post {
+    /// When the first of them was posted.
     at: Moment,
     len: u64,
+    parts: u32,
 }
 
 /// A run that shows a rail's speed.
@@ -62,13 +67,15 @@ pub struct Delivered {
     pub at: Moment,
     /// The bytes that had been posted after it.
     pub behind: u64,
-    pub run: Run,
+    /// The fastest run that it ends.
+    pub run: Option<Run>,
 }
 
 impl DeliveryRates {
     pub fn new(rails: u8) -> Self {
         let rail = || Rail {
             posts: VecDeque::with_capacity(POSTS_MAX),
+            unreported: 0,
             newest: 0,
             arrived_at: Moment::default(),
         };
@@ -79,10 +86,15 @@ impl DeliveryRates {
     /// Part `number` of a rail was posted.
     pub fn posted(&mut self, rail: u8, number: u32, len: u64, now: Moment) {
         let Some(rail) = self.rails.get_mut(usize::from(rail)) else { return };
-        if rail.posts.len() == POSTS_MAX {
-            rail.posts.pop_front();
+        let full = rail.posts.len() == POSTS_MAX;
+        match rail.posts.back_mut().filter(|_| full) {
+            Some(last) => {
+                last.len = last.len.saturating_add(len);
+                last.parts = last.parts.saturating_add(1);
+            }
+            None => rail.posts.push_back(Post { at: now, len, parts: 1 }),
         }
-        rail.posts.push_back(Post { at: now, len });
+        rail.unreported = rail.unreported.saturating_add(1);
         rail.newest = number;
     }
 
@@ -90,10 +102,11 @@ impl DeliveryRates {
     pub fn forget(&mut self, rail: u8) {
         if let Some(rail) = self.rails.get_mut(usize::from(rail)) {
             rail.posts.clear();
+            rail.unreported = 0;
         }
     }
 
-    /// Reads a report. Rails that we do not have, and parts that we do not remember, are passed over.
+    /// Reads a report. Rails that we do not have, and parts that were not posted or reported before, are passed over.
     pub fn reported(
         &mut self,
         arrived: &Arrived,
@@ -106,6 +119,9 @@ impl DeliveryRates {
             let Some(rail) = self.rails.get_mut(usize::from(number)) else { continue };
             let at = now.before(ago + Duration::from_micros(micros_ago.into()));
             if let Some(run) = rail.reported(count, at) {
+                // A longer time is reported as the longest.
+                let run = Some(run)
+                    .filter(|run| micros_ago < Landed::MICROS_MAX && run.taken > Duration::ZERO);
                 let behind = rail.posts.iter().map(|post| post.len).sum();
                 delivered(Delivered { rail: number, at, behind, run });
             }
@@ -118,13 +134,30 @@ impl Rail {
     /// remembered.
     fn reported(&mut self, count: u32, at: Moment) -> Option<Run> {
         let left = self.newest.wrapping_sub(count);
-        let arrived = count32(self.posts.len()).checked_sub(left).filter(|arrived| *arrived > 0)?;
+        let mut arrived = self.unreported.checked_sub(left).filter(|arrived| *arrived > 0)?;
+        self.unreported = left;
+        let whole = |post: &&Post| {
+            let whole = post.parts <= arrived;
+            arrived -= if whole { post.parts } else { 0 };
+            whole
+        };
+        let whole = self.posts.iter().take_while(whole).count();
+        // Of parts that are remembered together those that have arrived take their share of the bytes.
         let mut bytes = 0;
-        let runs = self.posts.drain(..arrived as usize).rev().map(|post| {
+        let mut fastest = None;
+        if arrived > 0
+            && let Some(post) = self.posts.get_mut(whole)
+        {
+            bytes = post.len.saturating_mul(arrived.into()) / u64::from(post.parts);
+            post.len -= bytes;
+            post.parts -= arrived;
+            fastest = Some(Run { bytes, taken: at.since(post.at.max(self.arrived_at)) });
+        }
+        let runs = self.posts.drain(..whole).rev().map(|post| {
             bytes += post.len;
             Run { bytes, taken: at.since(post.at.max(self.arrived_at)) }
         });
-        let fastest = runs.reduce(Run::faster);
+        let fastest = fastest.into_iter().chain(runs).reduce(Run::faster);
         self.arrived_at = at;
         fastest
     }
@@ -151,8 +184,9 @@ impl ClockDifference {
     fn heard(&mut self, theirs: u32, now: Moment) {
         let found = micros(now).wrapping_sub(theirs);
         if now >= self.ends {
-            self.least = self.current.take();
-            self.ends = now.plus(CLOCK_WINDOW);
+            // After a pause, in which the clocks have drifted, no earlier report counts.
+            let recent = self.current.take().filter(|_| now < self.ends.plus(CLOCK_WINDOW));
+            (self.least, self.ends) = (recent, now.plus(CLOCK_WINDOW));
         }
         for least in [&mut self.least, &mut self.current] {
             let less = least.is_none_or(|least| found.wrapping_sub(least).cast_signed() < 0);
@@ -200,8 +234,8 @@ mod tests {
         all
     }
 
-    fn run(bytes: u64, micros: u64) -> Run {
-        Run { bytes, taken: Duration::from_micros(micros) }
+    fn run(bytes: u64, micros: u64) -> Option<Run> {
+        Some(Run { bytes, taken: Duration::from_micros(micros) })
     }
 
     #[test]
@@ -262,12 +296,50 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_remembers_a_bounded_number_of_parts() {
+    fn parts_beyond_those_that_are_remembered_one_by_one_are_measured_together() {
         let mut rates = DeliveryRates::new(1);
-        let posts = count32(POSTS_MAX) + 10;
+        let posts = 3 * low32(POSTS_MAX as u64);
         (1..=posts).for_each(|number| rates.posted(0, number, KIB, at(0)));
-        assert_eq!(read(&mut rates, &report(5000, &[(0, 10, 5000)]), 5000), []);
-        let found = read(&mut rates, &report(9000, &[(0, posts, 9000)]), 9000);
-        assert_eq!(found[0].run, run(KIB * POSTS_MAX as u64, 9000));
+        assert_eq!(rates.rails[0].posts.len(), POSTS_MAX);
+        let mut before = (0, 0);
+        for (count, when) in [(10, 1000), (300, 30_000), (310, 31_000), (posts, 40_000)] {
+            let found = read(&mut rates, &report(when, &[(0, count, when)]), when);
+            let bytes = u64::from(count - before.0) * KIB;
+            assert_eq!(found[0].run, run(bytes, when - before.1), "up to part {count}");
+            assert_eq!(found[0].behind, u64::from(posts - count) * KIB);
+            before = (count, when);
+        }
+    }
+
+    #[test]
+    fn after_a_pause_the_clocks_are_compared_anew() {
+        let mut rates = DeliveryRates::new(1);
+        rates.posted(0, 1, KIB, at(0));
+        read(&mut rates, &report(1000, &[(0, 1, 1000)]), 1000);
+        // Ten minutes, in which our clock gains 12 ms.
+        let (pause, gain) = (600_000_000, 12_000);
+        rates.posted(0, 2, 256 * KIB, at(pause + gain));
+        let theirs = pause + 6000;
+        let found = read(&mut rates, &report(theirs, &[(0, 2, theirs)]), theirs + gain);
+        assert_eq!(found[0].run, run(256 * KIB, 6000));
+    }
+
+    #[test]
+    fn a_part_that_arrived_longer_ago_than_a_report_can_say_shows_no_speed() {
+        let mut rates = DeliveryRates::new(1);
+        rates.posted(0, 1, 256 * KIB, at(0));
+        rates.posted(0, 2, 256 * KIB, at(300_000_000));
+        let landed = Landed { rail: 0, count: 1, micros_ago: Landed::MICROS_MAX };
+        let late = Arrived::new(at(300_000_000), [landed].into_iter()).unwrap();
+        let found = read(&mut rates, &late, 300_000_000);
+        assert_eq!((found[0].run, found[0].behind), (None, 256 * KIB));
+    }
+
+    #[test]
+    fn an_arrival_that_the_clocks_put_before_its_post_shows_no_speed() {
+        let mut rates = DeliveryRates::new(1);
+        rates.posted(0, 1, 256 * KIB, at(5000));
+        let found = read(&mut rates, &report(5000, &[(0, 1, 4000)]), 5000);
+        assert_eq!(found[0].run, None);
     }
 }

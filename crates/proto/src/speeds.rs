@@ -1,9 +1,9 @@
 //! Measured speeds of a channel's data rails, relative to each other: from the parts that completed while more were in
 //! flight, or, where a completion does not show that, from the peer's reports of when parts arrived.
 //!
-//! An idle rail shows nothing about its speed, so only time counts in which the rail had parts in flight. A rail is slow
-//! only once messages wait for it: while it is idle for a good part of the time, it is fast enough. A rail that gets too
-//! little to be measured is gradually assumed to be as fast as the others, until it gets parts and is measured.
+//! An idle rail shows nothing about its speed, so only time counts in which the rail had parts in flight. By arrival a rail
+//! becomes slow only once messages wait for it: while it is idle for a good part of the time, it is fast enough. A rail that
+//! gets too little to be measured is gradually assumed to be as fast as the others, until it gets parts and is measured.
 
 use std::time::Duration;
 
@@ -29,8 +29,7 @@ struct Measure {
     since: Option<Moment>,
     /// By arrival: the time of the sample's runs.
     busy: Duration,
-    /// By arrival: the last samples in a row in which it was at work for most of the time, so that messages probably waited
-    /// for it, and was slower than others.
+    /// By arrival: the last samples in a row in which it was awaited, and slower than others.
     low: u8,
     slow: bool,
     /// The bytes of the sample.
@@ -63,12 +62,14 @@ impl Speeds {
 
     /// The peer has reported when parts arrived.
     pub fn reported(&mut self, arrived: &Arrived, loads: &mut Loads, now: Moment) {
-        let usual = self.usual();
+        // Rails that are not reported carry on, too.
+        self.drain(loads, now);
+        let usual = self.usual(loads);
         let Self { rails, delivery: Some(delivery) } = self else { return };
         delivery.reported(arrived, now, |Delivered { rail, at, behind, run }| {
             let measure = &mut rails[usize::from(rail)];
-            if let Some(awaited) = measure.ran(run, at) {
-                let low = awaited && measure.is_slower_than(usual);
+            if let Some(sample) = run.and_then(|run| measure.ran(run, at)) {
+                let low = sample.awaited && is_slower(sample.speed, usual);
                 measure.low = if low { measure.low.saturating_add(1) } else { 0 };
             }
             loads.set_behind(rail, behind.saturating_sub(measure.carries_in(now.since(at))));
@@ -119,7 +120,7 @@ impl Speeds {
 
     /// Periodic check: raises the assumed speed of rails that were not measured since the last check.
     pub fn check(&mut self, loads: &mut Loads) {
-        let usual = self.usual();
+        let usual = self.usual(loads);
         for measure in &mut self.rails {
             if !measure.fresh && measure.speed > 0 {
                 measure.speed += usual.saturating_sub(measure.speed).div_ceil(4);
@@ -141,60 +142,70 @@ impl Speeds {
         }
     }
 
-    /// The speed that all are compared with: that of the median rail, of two medians the faster one. The fastest rail may be
-    /// so by chance.
-    fn usual(&self) -> u64 {
+    /// The speed that the open rails are compared with: that of the fastest one. By arrival the fastest may be so by chance,
+    /// so there it is that of the median one, or of two medians the faster one.
+    fn usual(&self, loads: &Loads) -> u64 {
         let mut speeds = [0; MAX_DATA_RAILS];
-        let known = self.rails.iter().map(|measure| measure.speed).filter(|speed| *speed > 0);
+        let open = (0..).zip(&self.rails).filter(|(rail, _)| loads.is_open(*rail));
+        let known = open.map(|(_, measure)| measure.speed).filter(|speed| *speed > 0);
         let count = known.zip(&mut speeds).map(|(speed, place)| *place = speed).count();
         speeds[..count].sort_unstable();
-        speeds[..count].get(count / 2).copied().unwrap_or(0)
+        let index = if self.delivery.is_some() { count / 2 } else { count.saturating_sub(1) };
+        speeds[..count].get(index).copied().unwrap_or(0)
     }
 
     /// Marks rails in `loads` that are much slower than the usual one. Small differences are noise.
     fn compare(&mut self, loads: &mut Loads) {
-        let usual = self.usual();
+        let usual = self.usual(loads);
         let certain = |measure: &Measure| self.delivery.is_none() || measure.low >= LOW_SAMPLES;
         for (rail, measure) in (0..).zip(&mut self.rails) {
-            measure.slow = measure.is_slower_than(usual) && (measure.slow || certain(measure));
+            let slow = is_slower(measure.speed, usual);
+            measure.slow = slow && (measure.slow || certain(measure));
             let share = measure.speed.saturating_mul(Loads::FULL_SPEED.into()) / usual.max(1);
-            let slow = crate::bits::low8(share).max(1);
-            let share = if measure.slow { slow } else { Loads::FULL_SPEED };
-            loads.set_speed(rail, share);
+            let share = crate::bits::low8(share).max(1);
+            loads.set_speed(rail, if measure.slow { share } else { Loads::FULL_SPEED });
         }
     }
 }
 
-impl Measure {
-    fn is_slower_than(&self, usual: u64) -> bool {
-        self.speed > 0 && self.speed.saturating_mul(4) < usual.saturating_mul(3)
-    }
+/// Whether a known speed is much less than the usual one.
+fn is_slower(speed: u64, usual: u64) -> bool {
+    speed > 0 && speed.saturating_mul(4) < usual.saturating_mul(3)
+}
 
-    /// By arrival: a run has ended at `at`. At the end of a sample it returns whether the rail was at work for most of it, so
-    /// that messages probably waited for it.
-    fn ran(&mut self, run: Run, at: Moment) -> Option<bool> {
+/// A sample by arrival.
+struct Sample {
+    speed: u64,
+    /// The rail was at work for most of it, so that messages probably waited for it.
+    awaited: bool,
+}
+
+impl Measure {
+    /// By arrival: a run has ended at `at`. Returns the sample that it ends.
+    fn ran(&mut self, run: Run, at: Moment) -> Option<Sample> {
         let since = *self.since.get_or_insert_with(|| at.before(run.taken));
         self.bytes = self.bytes.saturating_add(run.bytes);
         self.busy += run.taken;
         if self.busy < BUSY_SAMPLE {
             return None;
         }
-        let mostly = 4 * self.busy >= 3 * at.since(since);
-        self.sample(self.busy);
+        let awaited = 4 * self.busy >= 3 * at.since(since);
+        let speed = self.sample(self.busy);
         self.since = Some(at);
-        Some(mostly)
+        Some(Sample { speed, awaited })
     }
 
-    fn sample(&mut self, taken: Duration) {
+    /// Ends a sample. Returns its speed.
+    fn sample(&mut self, taken: Duration) -> u64 {
         let micros = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX).max(1);
         let speed = (self.bytes.saturating_mul(1000) / micros).max(1);
         let old = self.speed;
         // A large change is followed quickly; small variations are smoothed.
         let changed = speed > 2 * old || 2 * speed < old;
         let smoothed = if changed { u64::midpoint(old, speed) } else { (7 * old + speed) / 8 };
-        let speed = if old == 0 { speed } else { smoothed.max(1) };
-        (self.speed, self.fresh) = (speed, true);
-        (self.bytes, self.busy) = (0, Duration::ZERO);
+        self.speed = if old == 0 { speed } else { smoothed.max(1) };
+        (self.bytes, self.busy, self.fresh) = (0, Duration::ZERO, true);
+        speed
     }
 
     /// The bytes that the rail carries in this time. If its speed is unknown: any number.
@@ -202,8 +213,8 @@ impl Measure {
         if self.speed == 0 {
             return u64::MAX;
         }
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        micros.saturating_mul(self.speed) / 1000
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        nanos.saturating_mul(self.speed) / 1_000_000
     }
 }
 
@@ -404,6 +415,66 @@ mod tests {
         speeds.drain(loads, Moment::from_nanos(1000 * (*now + 10_000)));
         let left = (1 << 20) - loads.behind(0);
         assert!((300_000..=400_000).contains(&left), "{left} bytes in 10 ms at 40 a microsecond");
+    }
+
+    #[test]
+    fn over_sockets_a_slow_rail_is_found_behind_hundreds_of_parts() {
+        let mut network = Network::of_sockets(&[40, 40, 40, 10]);
+        network.run(400, 4 << 20, 100);
+        let carried = network.run(800, 4 << 20, 100) / 130.0;
+        assert!(carried >= 0.93, "{carried}");
+    }
+
+    #[test]
+    fn over_sockets_one_bad_sample_does_not_make_a_rail_slow() {
+        let mut network = Network::of_sockets(&[40, 40, 40, 40]);
+        network.run(100, 4 << 20, 8);
+        network.rails[2].speed = 2;
+        network.run(1, 512 << 10, 1);
+        network.rails[2].speed = 40;
+        for _ in 0..100 {
+            network.run(1, 4 << 20, 8);
+            assert!(!network.loads.is_uneven());
+        }
+    }
+
+    #[test]
+    fn over_sockets_a_rail_without_a_report_carries_on() {
+        let mut network = Network::of_sockets(&[40, 10]);
+        network.run(200, 1 << 20, 1);
+        let Network { speeds, loads, now, .. } = &mut network;
+        let at = |micros: u64| Moment::from_nanos(1000 * (*now + micros));
+        speeds.drain(loads, at(0));
+        loads.set_behind(1, 1 << 20);
+        let mut peer = ArrivalTimes::new(2);
+        for report in 1..=10 {
+            peer.arrived(0, u32::MAX, at(AHEAD + 5000 * report));
+            let arrived = peer.report(at(AHEAD + 5000 * report)).unwrap();
+            speeds.reported(&arrived, loads, at(DELAY + 5000 * report));
+        }
+        let left = (1 << 20) - loads.behind(1);
+        assert!(
+            (400_000..=800_000).contains(&left),
+            "{left} bytes in 50 ms at 10 or more a microsecond"
+        );
+    }
+
+    #[test]
+    fn a_rail_much_faster_than_most_carries_more() {
+        let mut network = Network::new(&[200, 100, 100]);
+        network.run(200, 4 << 20, 8);
+        let carried = network.run(400, 4 << 20, 8) / 400.0;
+        assert!(carried >= 0.93, "{carried}");
+    }
+
+    #[test]
+    fn a_lost_rail_is_no_measure_of_the_others() {
+        let mut network = Network::new(&[40, 10, 10, 10]);
+        network.run(200, 4 << 20, 8);
+        let Network { speeds, loads, .. } = &mut network;
+        loads.close(0);
+        speeds.check(loads);
+        assert!(!loads.is_uneven(), "slow beside a rail that carries nothing");
     }
 
     fn check_equal_shares(rails: impl Fn(&[u64]) -> Network) {
