@@ -136,30 +136,33 @@ impl Rail {
         let left = self.newest.wrapping_sub(count);
         let mut arrived = self.unreported.checked_sub(left).filter(|arrived| *arrived > 0)?;
         self.unreported = left;
-        let whole = |post: &&Post| {
+        let before = std::mem::replace(&mut self.arrived_at, at);
+        let mut bytes = 0;
+        let mut run = |post: &Post| {
+            bytes += post.len;
+            Run { bytes, taken: at.since(post.at.max(before)) }
+        };
+        let is_whole = |post: &&Post| {
             let whole = post.parts <= arrived;
             arrived -= if whole { post.parts } else { 0 };
             whole
         };
-        let whole = self.posts.iter().take_while(whole).count();
-        // Of parts that are remembered together those that have arrived take their share of the bytes.
-        let mut bytes = 0;
-        let mut fastest = None;
-        if arrived > 0
-            && let Some(post) = self.posts.get_mut(whole)
-        {
-            bytes = post.len.saturating_mul(arrived.into()) / u64::from(post.parts);
-            post.len -= bytes;
-            post.parts -= arrived;
-            fastest = Some(Run { bytes, taken: at.since(post.at.max(self.arrived_at)) });
-        }
-        let runs = self.posts.drain(..whole).rev().map(|post| {
-            bytes += post.len;
-            Run { bytes, taken: at.since(post.at.max(self.arrived_at)) }
-        });
-        let fastest = fastest.into_iter().chain(runs).reduce(Run::faster);
-        self.arrived_at = at;
-        fastest
+        let whole = self.posts.iter().take_while(is_whole).count();
+        // Of parts that are remembered together some may have arrived.
+        let rest = self.posts.get_mut(whole).map(|post| post.take(arrived));
+        let rest = rest.filter(|post| post.parts > 0).map(|post| run(&post));
+        let runs = self.posts.drain(..whole).rev().map(|post| run(&post));
+        rest.into_iter().chain(runs).reduce(Run::faster)
+    }
+}
+
+impl Post {
+    /// Its first parts, with their share of the bytes.
+    fn take(&mut self, parts: u32) -> Self {
+        let len = self.len.saturating_mul(parts.into()) / u64::from(self.parts);
+        self.len -= len;
+        self.parts -= parts;
+        Self { at: self.at, len, parts }
     }
 }
 
