@@ -6,7 +6,7 @@ use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 /// A rail, as it is described to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rail {
-    /// Rails with the same fabric name can reach each other.
+    /// Rails with the same fabric name can reach each other; those of different subnets perhaps by routers.
     pub fabric: Name,
     /// The NIC's number, for log lines.
     pub nic: u16,
@@ -66,24 +66,39 @@ pub struct Pairing {
 }
 
 impl Pairing {
-    /// Pairs by fabric name, in order; surplus rails stay unused. None without a pair of each kind.
+    /// Pairs by fabric name, in order; surplus rails stay unused. Where no name is common, pairs subnets of one address family,
+    /// in order: routers may connect them, as of hosts whose addresses have a subnet each. None without a pair of each kind.
     pub fn of(sender: &[Rail], receiver: &[Rail]) -> Option<Self> {
-        let data = pair(sender, receiver, MAX_DATA_RAILS, |_| true);
-        let control = pair(sender, receiver, MAX_CONTROL_RAILS, |rail| rail.control.is_some());
-        (!data.is_empty() && !control.is_empty()).then_some(Self { data, control })
+        let by = |fits: fn(&Rail, &Rail) -> bool| {
+            let data = pair(sender, receiver, MAX_DATA_RAILS, fits);
+            let has_control = |rail: &Rail| rail.control.is_some();
+            let control = pair(sender, receiver, MAX_CONTROL_RAILS, |ours, theirs| {
+                has_control(ours) && has_control(theirs) && fits(ours, theirs)
+            });
+            Self { data, control }
+        };
+        let named = by(|ours, theirs| ours.fabric == theirs.fabric);
+        let pairing = if named.data.is_empty() { by(may_be_routed) } else { named };
+        (!pairing.data.is_empty() && !pairing.control.is_empty()).then_some(pairing)
     }
+}
+
+/// Whether both are subnets, such as `192.0.2.0/24`, of one address family.
+fn may_be_routed(ours: &Rail, theirs: &Rail) -> bool {
+    let has = |rail: &Rail, letter| rail.fabric.as_bytes().contains(&letter);
+    has(ours, b'/') && has(theirs, b'/') && has(ours, b':') == has(theirs, b':')
 }
 
 fn pair(
     sender: &[Rail],
     receiver: &[Rail],
     max: usize,
-    usable: impl Fn(&Rail) -> bool,
+    fits: impl Fn(&Rail, &Rail) -> bool,
 ) -> Vec<RailPair> {
-    let mut free: Vec<_> = (0..).zip(receiver).filter(|(_, rail)| usable(rail)).collect();
-    let ours = (0..).zip(sender).filter(|(_, rail)| usable(rail));
+    let mut free: Vec<_> = (0..).zip(receiver).collect();
+    let ours = (0..).zip(sender);
     ours.filter_map(|(index, rail)| {
-        let found = free.iter().position(|(_, other)| other.fabric == rail.fabric)?;
+        let found = free.iter().position(|(_, other)| fits(rail, other))?;
         Some(RailPair { sender: index, receiver: free.remove(found).0 })
     })
     .take(max)
@@ -107,5 +122,32 @@ mod tests {
         assert!(Pairing::of(&[with], &[with]).is_some());
         assert!(Pairing::of(&[with], &[without]).is_none());
         assert!(Pairing::of(&[with], &[rail("b", address)]).is_none());
+    }
+
+    #[test]
+    fn subnets_are_paired_in_order_where_no_fabric_is_common() {
+        let address = Address::new(&[1; 16]);
+        let rails = |fabrics: &[&str]| -> Vec<Rail> {
+            let rail = |fabric: &&str| Rail {
+                fabric: Name::cut(fabric),
+                nic: 0,
+                data: address.unwrap(),
+                control: address,
+            };
+            fabrics.iter().map(rail).collect()
+        };
+        let pairs = |ours: &[&str], theirs: &[&str]| {
+            let pairing = Pairing::of(&rails(ours), &rails(theirs))?;
+            assert_eq!(pairing.data, pairing.control);
+            Some(pairing.data.iter().map(|pair| (pair.sender, pair.receiver)).collect::<Vec<_>>())
+        };
+        let hosts = ["10.128.0.2/32", "10.129.0.2/32"];
+        let others = ["10.128.0.3/32", "10.129.0.3/32"];
+        assert_eq!(pairs(&hosts, &others), Some(vec![(0, 0), (1, 1)]));
+        assert_eq!(pairs(&hosts, &["fd00::/64", others[1]]), Some(vec![(0, 1)]));
+        assert_eq!(pairs(&hosts, &[others[0], hosts[0]]), Some(vec![(0, 1)]), "one is common");
+        assert_eq!(pairs(&hosts, &["fd00::/64"]), None);
+        assert_eq!(pairs(&hosts, &["loopback"]), None);
+        assert_eq!(pairs(&["IB-fe80::"], &["IB-fe81::"]), None);
     }
 }

@@ -32,7 +32,7 @@ impl Rails {
     }
 }
 
-/// Pairs rails with the same fabric name, in the order of the endpoint with the lower id. Surplus rails stay unused.
+/// Pairs rails ([`Pairing::of`]), in the order of the endpoint with the lower id. Surplus rails stay unused.
 /// None without a pair of each kind.
 pub fn pair(
     our_id: EndpointId,
