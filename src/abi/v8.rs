@@ -78,7 +78,9 @@ fn narrow(newest: &PropertiesV12) -> PropertiesV8 {
         pci_path: newest.pci_path,
         guid: newest.guid,
         ptr_support: newest.ptr_support,
-        reg_is_global: newest.reg_is_global,
+        // NCCL 2.21 and 2.22 would register on a connection to itself in the user's thread, whose endpoint is not that of the proxies
+        // (NCCL 2.22 src/register.cc): that registers twice.
+        reg_is_global: 0,
         speed: newest.speed,
         port: newest.port,
         latency: newest.latency,

@@ -79,7 +79,7 @@ settings! {
     provider: Option<String> = "PROVIDER", ValueKind::Text, "", shared true;
     /// How messages are transferred. `rdma`: one-sided writes. `sendrecv`: tagged messages, one rail per device. `auto`: writes where there is FI_RMA.
     protocol: Option<Protocol> = "PROTOCOL", ValueKind::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
-    /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface (`eth0,eth1`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which are used when there is nothing else.
+    /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface or NIC (`eth0,eth1`, `mlx5_0`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which are used when there is nothing else.
     rails: Vec<String> = "RAILS", ValueKind::List, "", shared false;
     /// The most data rails in one device.
     max_rails: usize = "MAX_RAILS", ValueKind::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;

@@ -54,8 +54,17 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
 fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartError> {
     let filtered = config.provider_variable("FI_PROVIDER").is_some();
     let query_provider = |protocol| {
-        let infos = find(library, &query(config, config.provider.clone(), protocol))?;
-        let candidates: Vec<_> = infos.iter().map(candidate).collect();
+        let found = find(library, &query(config, config.provider.clone(), protocol))?;
+        let (mut infos, mut candidates) = (Vec::new(), Vec::new());
+        for info in found {
+            let candidate = candidate(&info);
+            if let Some(why) = selection::refusal(&candidate) {
+                log::debug!("{} on {} is not used: {why}", candidate.domain, candidate.fabric);
+                continue;
+            }
+            infos.push(info);
+            candidates.push(candidate);
+        }
         let choice = selection::choose(&candidates, config.provider.as_deref(), filtered);
         Ok((Listed { infos, candidates, protocol }, choice))
     };
@@ -204,7 +213,7 @@ impl Listed {
         RailPlan {
             fabric_name: selection::pairing_name(
                 &self.candidates,
-                &candidate.fabric,
+                (&candidate.fabric, candidate.hardware),
                 candidate.address,
             ),
             interface: candidate.domain.clone(),
@@ -243,7 +252,7 @@ impl Listed {
         Ok(RailPlan {
             fabric_name: selection::pairing_name(
                 &self.candidates,
-                info.fabric_name(),
+                (info.fabric_name(), info.nic().is_some()),
                 Some(address),
             ),
             interface: address.to_string(),
@@ -319,12 +328,16 @@ fn candidate(info: &Info) -> Candidate {
     let listed = nic.as_ref().and_then(|nic| nic.pci).and_then(|pci| pci.to_string().parse().ok());
     let by_bus = listed.and_then(|pci| sysfs::directory(Path::new(SYSFS), pci));
     let link = nic.as_ref().and_then(|nic| nic.link_bits_per_second);
-    let link_mbps = link.and_then(|bits| u32::try_from(bits / 1_000_000).ok());
+    let device = nic.as_ref().and_then(|nic| nic.device.clone());
+    // libfabric before 2.0 knows no speed of HDR and NDR (prov/verbs/src/verbs_info.c, which efa shares).
+    let by_kernel = || sysfs::rdma_speed_mbps(Path::new(SYSFS), device.as_deref()?);
+    let link_mbps = link.and_then(|bits| u32::try_from(bits / 1_000_000).ok()).or_else(by_kernel);
     let pci_path = by_bus.or(interface.pci_path);
     Candidate {
         provider: info.provider().to_owned(),
         fabric: info.fabric_name().to_owned(),
         domain: info.domain_name().to_owned(),
+        device,
         address,
         class: Candidate::class_of(interface.class, address),
         speed_mbps: link_mbps.or(interface.speed_mbps),

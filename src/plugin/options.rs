@@ -135,6 +135,16 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
         why: "True by default, as writes with immediates need: no receives are posted for them, nor required, as FI_RX_CQ_DATA is not offered.",
     },
     LeftAlone {
+        provider: "efa",
+        name: "fabric efa-direct",
+        why: "Listed before the fabric efa of the same NIC from libfabric 2.1 on. Its completion queues refuse the plugin's format from 2.3.1 on (prov/efa/src/efa_cq.c), and nothing says what its completions prove.",
+    },
+    LeftAlone {
+        provider: "verbs",
+        name: "fabric Ethernet-iWARP",
+        why: "No immediates, and delivery complete is taken and not kept (prov/verbs/src/verbs_rma.c): the end of a message could overtake its data. tcp uses the interface.",
+    },
+    LeftAlone {
         provider: "cxi",
         name: "FI_CXI_RX_MATCH_MODE",
         why: "Of the whole process, which may hold MPI, too. Only set-up sends messages, a few per peer; thousands of peers with flow control need `hybrid`.",
@@ -391,7 +401,7 @@ write in order. This is tried at the start: NCCL_PROTO is set to Simple where it
 refusal means that libfabric is older than 1.21, and peers on one host may go through shared memory. Then completions do not count as proof of arrival
 (below).
 
-## What is not set, and why
+## What is not set or not used, and why
 
 | provider | what | why |
 |---|---|---|
@@ -417,8 +427,8 @@ lacks. Both ends must have the proof. Why so:
 ## Traffic classes
 
 A communicator's class (`ncclConfig_t.trafficClass`: the byte of IP's header) goes to the data rails as a DSCP, its upper six bits: with tables
-v11 and newer to all of the communicator's, with v10 to those of its connects, which carry the data; the rails that listen have none. cxi and efa support labels only, and get
-the one of the service class (RFC 4594, RFC 8622):
+v11 and newer to all of the communicator's, with v10 to those of its connects, which carry the data; the rails that listen have none. cxi and efa take labels only, and get
+the one of the service class (RFC 4594, RFC 8622); efa acts on `FI_TC_LOW_LATENCY`, and ignores others:
 
 | DSCP | label |
 |---|---|

@@ -60,8 +60,13 @@ fn network(plan: &DevicePlan) -> Option<&str> {
 }
 
 /// The plane of each device, by its network. If all are on one network there are no planes; a device on several has none. NCCL never
-/// connects devices of different planes (NCCL src/graph/search.cc, ncclTopoSearchCheckNet).
+/// connects devices of different planes (NCCL src/graph/search.cc, ncclTopoSearchCheckNet), so a subnet for a single host or link, which only
+/// routers connect with others, is none either.
 fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
+    let of_a_link =
+        |name: &str| ["/32", "/31", "/128", "/127"].iter().any(|end| name.ends_with(end));
+    let networks: Vec<_> =
+        networks.iter().map(|network| network.filter(|name| !of_a_link(name))).collect();
     let mut names: Vec<_> = networks.iter().flatten().collect();
     names.sort_unstable();
     names.dedup();
@@ -151,6 +156,8 @@ mod tests {
         );
         assert_eq!(planes(&[Some("a"), Some("a")]), [None, None]);
         assert_eq!(planes(&[None, Some("a")]), [None, None]);
+        assert_eq!(planes(&[Some("10.1.0.2/32"), Some("10.2.0.2/32")]), [None, None]);
+        assert_eq!(planes(&[Some("10.1.0.0/31"), Some("fd00::2/127")]), [None, None]);
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub(crate) struct Candidate {
     pub(crate) fabric: String,
     /// For software providers the interface.
     pub(crate) domain: String,
+    /// The NIC's own name, such as `rdmap79s0`, whose domain is `rdmap79s0-rdm`.
+    pub(crate) device: Option<String>,
     pub(crate) address: Option<IpAddr>,
     pub(crate) class: Class,
     pub(crate) speed_mbps: Option<u32>,
@@ -163,22 +165,41 @@ pub(crate) fn find_rail(candidates: &[Candidate], provider: &str, name: &str) ->
         );
     }
     let best = best_of_each_domain(candidates, provider);
-    best.into_iter().find(|place| candidates[*place].domain == name).map(Named::Listed)
+    let is = |candidate: &Candidate| {
+        candidate.domain == name || candidate.device.as_deref() == Some(name)
+    };
+    best.into_iter().find(|place| is(&candidates[*place])).map(Named::Listed)
 }
 
-/// The name of the fabric by which rails are paired. libfabric names no subnet for an address that it does not list, and each loopback
-/// address has a subnet of its own; peers must agree however their rails were named.
+/// The name of the fabric by which rails are paired: of a NIC what its provider says, of an interface its subnet. libfabric names no subnet
+/// for an address that it does not list, and each loopback address has a subnet of its own; peers must agree however their rails were named.
 pub(crate) fn pairing_name(
     candidates: &[Candidate],
-    fabric: &str,
+    (fabric, hardware): (&str, bool),
     address: Option<IpAddr>,
 ) -> String {
-    match address {
+    match address.filter(|_| !hardware) {
         Some(address) if address.is_loopback() => "loopback".to_owned(),
         Some(address) => {
             neighbour(candidates, address).map_or(fabric, |neighbour| &neighbour.fabric).to_owned()
         }
         None => fabric.to_owned(),
+    }
+}
+
+/// Why a candidate is not used, whatever it offers.
+pub(crate) fn refusal(candidate: &Candidate) -> Option<&'static str> {
+    match candidate.fabric.as_str() {
+        // libfabric 2.1 and later list it before "efa", with the same names; 2.3.1 and later take no queue of the plugin's there
+        // (prov/efa/src/efa_prov.c, efa_cq.c).
+        "efa-direct" => Some(
+            "its completion queues have another format, and its completions prove nothing: the fabric efa of the same NIC is used",
+        ),
+        // RDMA over TCP connections: prov/verbs/src/verbs_rma.c ignores FI_DELIVERY_COMPLETE.
+        "Ethernet-iWARP" => {
+            Some("verbs does not say when data has arrived over iWARP: tcp uses its interface")
+        }
+        _ => None,
     }
 }
 
@@ -258,6 +279,7 @@ mod tests {
             provider: provider.into(),
             fabric: fabric.into(),
             domain: interface.into(),
+            device: None,
             address,
             class: Candidate::class_of(class, address),
             speed_mbps: None,
@@ -431,7 +453,8 @@ mod tests {
     #[test]
     fn peers_pair_rails_by_subnet_however_they_were_named() {
         let host = debian_host();
-        let name = |fabric: &str, address: &str| pairing_name(&host, fabric, address.parse().ok());
+        let name =
+            |fabric, address: &str| pairing_name(&host, (fabric, false), address.parse().ok());
         assert_eq!(name("192.0.2.0/24", "192.0.2.2"), "192.0.2.0/24");
         assert_eq!(
             name("net", "192.0.2.77"),
@@ -442,6 +465,33 @@ mod tests {
         assert_eq!(name("127.0.0.1/32", "127.0.0.1"), name("net", "127.0.0.2"));
         assert_eq!(name("fd00::/64", "fd00::2"), "fd00::/64");
         assert_eq!(name("shm", ""), "shm");
+        let of_nic =
+            pairing_name(&host, ("IB-0xfe80000000000000", true), Some([192, 0, 2, 7].into()));
+        assert_eq!(of_nic, "IB-0xfe80000000000000", "whether or not tcp is listed, too");
+    }
+
+    #[test]
+    fn a_nic_is_found_by_its_own_name_too() {
+        let rdma = Candidate {
+            device: Some("rdmap79s0".into()),
+            ..nic("efa", "rdmap79s0-rdm", "0000:4f:00.0")
+        };
+        for name in ["rdmap79s0", "rdmap79s0-rdm"] {
+            assert_eq!(find_rail(std::slice::from_ref(&rdma), "efa", name), Some(Named::Listed(0)));
+        }
+        assert_eq!(find_rail(&[rdma], "efa", "rdmap79"), None);
+    }
+
+    #[test]
+    fn fabrics_that_the_plugin_cannot_use_are_refused() {
+        let on = |provider: &str, fabric: &str| Candidate {
+            fabric: fabric.into(),
+            ..nic(provider, "rdmap79s0-rdm", "0000:4f:00.0")
+        };
+        assert!(refusal(&on("efa", "efa-direct")).is_some());
+        assert!(refusal(&on("verbs;ofi_rxm", "Ethernet-iWARP")).is_some());
+        assert_eq!(refusal(&on("efa", "efa")), None);
+        assert_eq!(refusal(&on("verbs;ofi_rxm", "IB-0xfe80000000000000")), None);
     }
 
     #[test]

@@ -26,8 +26,8 @@ impl Tags {
         Self { tag, ignore: 0 }
     }
 
-    /// Every tag.
-    pub const ANY: Self = Self { tag: 0, ignore: u64::MAX };
+    /// Every tag of 48 bits. cxi compares no more, and refuses to ignore others (libfabric prov/cxi/src/cxip_msg_hpc.c).
+    pub const ANY: Self = Self { tag: 0, ignore: (1 << 48) - 1 };
 }
 
 impl Nic {

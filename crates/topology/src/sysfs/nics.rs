@@ -36,6 +36,11 @@ fn cxi(sysfs: &Path, name: &str) -> Nic {
     Nic { network: "Slingshot".to_owned(), ..driven(sysfs, &home, name) }
 }
 
+/// The link speed of an RDMA device, such as `mlx5_0`, in Mb/s.
+pub fn rdma_speed_mbps(sysfs: &Path, name: &str) -> Option<u32> {
+    rdma(sysfs, name).speed_mbps
+}
+
 /// An RDMA device by its first port: libfabric sees a device with two ports as one.
 fn rdma(sysfs: &Path, name: &str) -> Nic {
     let home = sysfs.join("class/infiniband").join(name);

@@ -79,6 +79,11 @@ pub(crate) struct Tags {
     pub(crate) ignore: u64,
 }
 
+impl Tags {
+    /// As on cxi, tags have 48 bits (libfabric prov/cxi/src/cxip_msg_hpc.c).
+    pub(crate) const BITS: u64 = (1 << 48) - 1;
+}
+
 impl Receive {
     /// Whether it matches a message with this tag, or without one.
     pub(super) fn takes(&self, tag: Option<u64>) -> bool {

@@ -104,6 +104,9 @@ pub(super) unsafe fn post_receive(
         return -(sys::FI_EINVAL as isize);
     };
     let _marks = endpoint.enter(if tags.is_some() { "a tagged receive" } else { "a receive" });
+    if tags.is_some_and(|Tags { tag, ignore }| (tag | ignore) & !Tags::BITS != 0) {
+        return -(sys::FI_EINVAL as isize);
+    }
     answer_size(engine().post_receive(endpoint.id, local, tags, number(context)))
 }
 
