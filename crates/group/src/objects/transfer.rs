@@ -69,6 +69,9 @@ impl Rooms {
             std::mem::take(&mut self.body)
         } else {
             self.inline.extend_from_slice(&self.body[..encoded]);
+            if self.body.capacity() > BODY_MAX {
+                self.body = Vec::new();
+            }
             std::mem::take(&mut self.inline)
         };
         packet::seal(&mut bytes, inline, &outbox.long, schema, serial);
@@ -607,16 +610,19 @@ mod tests {
     #[test]
     fn the_memory_of_a_packet_is_kept_unless_it_is_very_long() {
         let leaf = |bytes: usize| Leaf::from(vec![1.0_f64; bytes / 8]);
-        let kept = |object: &Vec<Leaf<f64>>| {
+        let kept = |object: &(Vec<u8>, Vec<Leaf<f64>>)| {
             let mut rooms = Rooms::default();
             let (encoded, mut outbox) = encode(object, &mut rooms);
             let sealed = rooms.seal(&mut outbox, encoded.unwrap(), "", 1);
             rooms.keep(sealed);
             [rooms.body.capacity() > 0, rooms.inline.capacity() > 0]
         };
-        assert_eq!(kept(&vec![leaf(TOGETHER)]), [true, true]);
-        assert_eq!(kept(&vec![leaf(TOGETHER + 8)]), [true, false]);
-        assert_eq!(kept(&vec![leaf(4 << 10); 100]), [true, false]);
+        let numbers = |bytes: usize| vec![7_u8; bytes];
+        assert_eq!(kept(&(numbers(8), vec![leaf(TOGETHER)])), [true, true]);
+        assert_eq!(kept(&(numbers(8), vec![leaf(TOGETHER + 8)])), [true, false]);
+        assert_eq!(kept(&(numbers(8), vec![leaf(4 << 10); 100])), [true, false]);
+        assert_eq!(kept(&(numbers(2 * BODY_MAX), vec![])), [false, false]);
+        assert_eq!(kept(&(numbers(2 * BODY_MAX), vec![leaf(800)])), [false, false]);
     }
 
     #[test]
