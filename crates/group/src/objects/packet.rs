@@ -65,7 +65,7 @@ pub(super) fn seal(
     }
 }
 
-/// None: the bytes are no packet, or its long leaves are together longer than `limit` bytes.
+/// None: the bytes are no packet, its schema is longer than any that is sent, or its long leaves are together longer than `limit` bytes.
 pub(super) fn open(bytes: &[u8], limit: usize) -> Option<Packet> {
     let (rest, trailer) = bytes.split_last_chunk::<TRAILER>()?;
     let mut words = [0; WORDS];
@@ -77,7 +77,8 @@ pub(super) fn open(bytes: &[u8], limit: usize) -> Option<Packet> {
     let inline = len(inline)?;
     let body = inline..inline.checked_add(len(body)?)?;
     let table = body.end..body.end.checked_add(len(long)?.checked_mul(ENTRY)?)?;
-    let schema = table.end..table.end.checked_add(len(schema)?)?;
+    let schema = len(schema).filter(|len| *len <= SCHEMA_BYTES_MAX)?;
+    let schema = table.end..table.end.checked_add(schema)?;
     if schema.end != rest.len() {
         return None;
     }
@@ -119,6 +120,18 @@ mod tests {
         assert_eq!((packet.long, packet.serial), (vec![long], 9));
         assert_eq!(&bytes[packet.schema], b"struct A");
         assert_eq!(open(&bytes, 39), None);
+    }
+
+    #[test]
+    fn a_schema_that_is_longer_than_any_that_is_sent_is_refused() {
+        let longest = "a".repeat(2 * SCHEMA_BYTES_MAX);
+        let mut bytes = Vec::new();
+        seal(&mut bytes, 0, &[], &longest, 1);
+        assert_eq!(open(&bytes, 0).unwrap().schema.len(), SCHEMA_BYTES_MAX);
+        let at = bytes.len() - TRAILER;
+        bytes.insert(at, b'a');
+        bytes[at + 25..][..8].copy_from_slice(&(SCHEMA_BYTES_MAX as u64 + 1).to_le_bytes());
+        assert_eq!(open(&bytes, 0), None);
     }
 
     #[test]
