@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use ironrail_group::bootstrap::{Hub, Remote};
 use ironrail_group::error::GroupError;
-use ironrail_group::group::Builder;
+use ironrail_group::group::{Builder, Group};
+use ironrail_group::loader::Op;
+use ironrail_group::objects::ObjectBatch;
 use support::{WAIT, library, ranks_within};
 
 /// A wait reports to the rendezvous after 1.5 s, which decides 0.5 s later.
@@ -136,5 +138,68 @@ fn what_a_rank_sent_before_it_left_still_arrives_and_collectives_without_it_go_o
         let ended = group.recv(&mut [0_u8], 2, 2);
         assert!(matches!(ended, Err(GroupError::PeerLost { rank: 2, .. })), "{ended:?}");
         two.barrier().unwrap();
+    });
+}
+
+/// Four ranks of which rank 1 leaves, which the others have noticed.
+fn without_rank_1(work: fn(Group)) {
+    ranks_within(&library(), 4, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        if group.rank() != 1 {
+            lost(group.recv(&mut [0_u8], 1, 1));
+            work(group);
+        }
+    });
+}
+
+fn lost<T: std::fmt::Debug>(ended: Result<T, GroupError>) {
+    assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+}
+
+#[test]
+fn an_object_is_broadcast_to_all_ranks_but_one_that_has_left() {
+    without_rank_1(|group| {
+        if group.rank() == 0 {
+            lost(group.broadcast_obj(Some(7_u8), 0));
+            // The error comes when all have been served, however it is driven.
+            let mut begun = group.ibroadcast_obj(Some(vec![8_u8; 100_000]), 0).unwrap();
+            lost(begun.wait_timeout(WAIT));
+        } else {
+            assert_eq!(group.broadcast_obj::<u8>(None, 0).unwrap(), 7);
+            assert_eq!(group.broadcast_obj::<Vec<u8>>(None, 0).unwrap(), vec![8; 100_000]);
+        }
+    });
+}
+
+#[test]
+fn collectives_of_objects_end_on_all_ranks_though_one_has_left() {
+    without_rank_1(|group| {
+        let rank = group.rank();
+        lost(group.all_gather_obj(&rank.to_le_bytes()));
+        let reduced = group.iall_reduce_obj(&1_u64, Op::Sum).unwrap().wait();
+        if rank == 0 {
+            lost(reduced);
+        } else {
+            assert!(matches!(reduced, Err(GroupError::Mismatch { rank: 0, .. })), "{reduced:?}");
+        }
+        // Nothing of them is left behind.
+        let root = if rank == 0 { Some(9_u8) } else { None };
+        let ended = group.broadcast_obj(root, 0);
+        if rank == 0 { lost(ended) } else { assert_eq!(ended.unwrap(), 9) }
+    });
+}
+
+#[test]
+fn a_batch_sends_what_it_can_though_a_rank_has_left() {
+    without_rank_1(|group| {
+        if group.rank() == 0 {
+            let mut batch = ObjectBatch::new();
+            for to in [1, 2, 3] {
+                batch.send(&7_u8, to, 5);
+            }
+            lost(batch.execute(&group));
+        } else {
+            assert_eq!(group.recv_obj::<u8>(0, 5).unwrap().0, 7);
+        }
     });
 }

@@ -6,6 +6,7 @@ use postcard_schema::Schema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::collective::{Sends, ended};
 use super::transfer::{Inbound, Origin, Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
@@ -84,30 +85,19 @@ impl<'env> ObjectBatch<'env> {
         let receives: Result<Vec<_>, _> =
             self.receives.into_iter().map(|make| make(group)).collect();
         let mut receives = receives?;
-        let sends: Result<Vec<_>, _> = self.sends.into_iter().map(|begin| begin(group)).collect();
-        let (mut sends, mut first) = (sends?, Ok(()));
-        let (mut received, mut sent) = (vec![false; receives.len()], vec![false; sends.len()]);
+        let mut failed = None;
+        let begun = self.sends.into_iter().map(|begin| begin(group));
+        let mut sends = Sends::all(begun, &mut failed)?;
+        let mut received = vec![false; receives.len()];
         group.until(None, |state| {
-            let mut over = |ended: Result<bool, GroupError>| {
-                ended.unwrap_or_else(|error| {
-                    if first.is_ok() {
-                        first = Err(error);
-                    }
-                    true
-                })
-            };
             // They are not moved: one that is dropped unfinished takes the lock, which is held here.
             let mut all = true;
-            for (receive, done) in receives.iter_mut().zip(&mut received) {
-                *done = *done || over(receive.advance(state));
-                all &= *done;
+            for (receive, over) in receives.iter_mut().zip(&mut received) {
+                *over = *over || ended(receive.advance(state), &mut failed);
+                all &= *over;
             }
-            for (sending, done) in sends.iter_mut().zip(&mut sent) {
-                *done = *done || over(sending.advance(state));
-                all &= *done;
-            }
-            Ok(all)
+            Ok(sends.advance(state, &mut failed) && all)
         })?;
-        first
+        failed.map_or(Ok(()), Err)
     }
 }

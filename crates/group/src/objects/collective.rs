@@ -40,7 +40,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::isend_obj`].
+    /// As [`Group::isend_obj`]. A rank that has left is [`GroupError::PeerLost`] when this is tested or waited for, after all others have
+    /// been sent to.
     pub fn igather_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -72,7 +73,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::isend_obj`].
+    /// As [`Group::igather_obj`].
     pub fn iall_gather_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -101,7 +102,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::isend_obj`]; [`GroupError::InvalidArgument`] where the root has no object.
+    /// As [`Group::igather_obj`]; [`GroupError::InvalidArgument`] where the root has no object.
     pub fn ibroadcast_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: Option<O>,
@@ -187,7 +188,7 @@ macro_rules! tests {
 
 /// Sends of which each has ended or not. None is dropped before all have: one that is dropped unfinished takes the lock.
 #[derive(Debug, Default)]
-struct Sends(Vec<(Outbound, bool)>);
+pub(super) struct Sends(Vec<(Outbound, bool)>);
 
 impl Sends {
     fn begin<O: Serialize + Schema>(
@@ -195,13 +196,32 @@ impl Sends {
         object: &O,
         to: impl IntoIterator<Item = usize>,
         route: Route,
+        failed: &mut Option<GroupError>,
     ) -> Result<Self, GroupError> {
-        let begin = |to| Ok((Outbound::begin(group, object, to, route)?, false));
-        to.into_iter().map(begin).collect::<Result<_, _>>().map(Self)
+        let begin = |to| Outbound::begin(group, object, to, route);
+        Self::all(to.into_iter().map(begin), failed)
+    }
+
+    /// All that begin. A rank that has left goes to `failed`, because the ranks after it wait for theirs.
+    pub(super) fn all(
+        begun: impl Iterator<Item = Result<Outbound, GroupError>>,
+        failed: &mut Option<GroupError>,
+    ) -> Result<Self, GroupError> {
+        let mut sends = Vec::new();
+        for outbound in begun {
+            match outbound {
+                Ok(outbound) => sends.push((outbound, false)),
+                Err(error @ GroupError::PeerLost { .. }) => {
+                    failed.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self(sends))
     }
 
     /// Whether all have ended; the first error goes to `failed`.
-    fn advance(&mut self, state: &mut State, failed: &mut Option<GroupError>) -> bool {
+    pub(super) fn advance(&mut self, state: &mut State, failed: &mut Option<GroupError>) -> bool {
         for (sending, over) in &mut self.0 {
             *over = *over || ended(sending.advance(state), failed);
         }
@@ -210,11 +230,16 @@ impl Sends {
 }
 
 /// Whether an operation has ended; an error is the end of it.
-fn ended(advanced: Result<bool, GroupError>, failed: &mut Option<GroupError>) -> bool {
+pub(super) fn ended(advanced: Result<bool, GroupError>, failed: &mut Option<GroupError>) -> bool {
     advanced.unwrap_or_else(|error| {
         failed.get_or_insert(error);
         true
     })
+}
+
+/// The first error of several operations, when all are over.
+fn whole(over: bool, failed: &mut Option<GroupError>) -> Result<bool, GroupError> {
+    failed.take_if(|_| over).map_or(Ok(over), Err)
 }
 
 /// A gather of objects in progress. Dropped, it still sends this rank's.
@@ -247,7 +272,7 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
         ranks: impl IntoIterator<Item = usize>,
         route: Route,
     ) -> Result<(), GroupError> {
-        self.sends = Sends::begin(&self.group, object, ranks, route)?;
+        self.sends = Sends::begin(&self.group, object, ranks, route, &mut self.failed)?;
         Ok(())
     }
 
@@ -261,13 +286,7 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
             }
             Ok(sends.advance(state, failed) && all)
         })?;
-        match self.failed.take() {
-            Some(error) if over => Err(error),
-            failed => {
-                self.failed = failed;
-                Ok(over)
-            }
-        }
+        whole(over, failed)
     }
 
     tests!();
@@ -299,6 +318,8 @@ pub struct BroadcastingObject<O> {
     own: Option<O>,
     /// On other ranks.
     receive: Option<Inbound<O>>,
+    /// The first error of a send is returned after all have ended.
+    failed: Option<GroupError>,
 }
 
 impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
@@ -308,8 +329,9 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
         root: usize,
         route: Route,
     ) -> Result<Self, GroupError> {
-        let mut begun =
-            Self { group: group.clone(), sends: Sends::default(), own: None, receive: None };
+        let (group, sends) = (group.clone(), Sends::default());
+        let mut begun = Self { group, sends, own: None, receive: None, failed: None };
+        let group = &begun.group;
         if group.rank() != root {
             begun.receive = Some(Inbound::new(group, route.space, Some(root), None)?);
             return Ok(begun);
@@ -318,22 +340,21 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
             GroupError::InvalidArgument("the root of a broadcast gives the object".to_owned())
         })?;
         let others = (0..group.size()).filter(|to| *to != root);
-        begun.sends = Sends::begin(group, &own, others, route)?;
+        begun.sends = Sends::begin(group, &own, others, route, &mut begun.failed)?;
         begun.own = Some(own);
         Ok(begun)
     }
 
     fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
-        let Self { group, sends, receive, .. } = self;
-        let mut failed = None;
+        let Self { group, sends, receive, failed, .. } = self;
         let over = group.drive_by(drive, |state| {
             let received = match receive {
                 Some(inbound) => inbound.advance(state)?,
                 None => true,
             };
-            Ok(sends.advance(state, &mut failed) && received)
+            Ok(sends.advance(state, failed) && received)
         })?;
-        failed.map_or(Ok(over), Err)
+        whole(over, failed)
     }
 
     tests!();
