@@ -330,7 +330,8 @@ impl Drop for Request {
         ) else {
             return;
         };
-        let orphans = Arc::clone(&self.orphans);
+        // Taken, so that the last one is dropped in there too: an operation in it may be the last handle of the group.
+        let orphans = std::mem::take(&mut self.orphans);
         let let_go = move || {
             if !pending.take_back() && pending.test().is_ok_and(|ended| !ended) {
                 orphans.adopt(pending);

@@ -117,3 +117,44 @@ def test_a_message_to_oneself_needs_a_request(ranks):
         except ironrail.InvalidArgument as error:
             assert "needs a group or a request" in str(error)
     """)  # fmt: skip
+
+
+def test_other_threads_run_while_the_last_request_of_a_dropped_group_is_dropped(ranks):
+    ranks(2, """
+        import pathlib
+
+        def await_file(name):
+            deadline = time.monotonic() + 30
+            while not pathlib.Path(name).exists():
+                assert time.monotonic() < deadline, name
+                time.sleep(0.005)
+
+        group.barrier()
+        if rank == 0:
+            request = group.isend(np.zeros(1 << 20), 1)
+            entered, told = threading.Event(), threading.Event()
+
+            def tell():
+                entered.wait()
+                pathlib.Path("asked").touch()
+                await_file("answered")
+                told.set()
+                pathlib.Path("told").touch()
+
+            thread = threading.Thread(target=tell)
+            thread.start()
+            del group
+            # The main thread keeps the interpreter unless it lets go of it.
+            sys.setswitchinterval(60)
+            entered.set()
+            # It waits until the other rank has left.
+            del request
+            assert told.is_set()
+            sys.setswitchinterval(0.005)
+            thread.join()
+        else:
+            await_file("asked")
+            pathlib.Path("answered").touch()
+            await_file("told")
+            group.recv(np.empty(1 << 20), 0)
+    """, options="timeout=5.0")  # fmt: skip
