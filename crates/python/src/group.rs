@@ -687,7 +687,7 @@ pub(crate) fn any_tag(tag: Option<u32>) -> Tag {
     tag.map_or_else(|| Any.into(), Into::into)
 }
 
-fn operation(name: &str) -> PyResult<Op> {
+pub(crate) fn operation(name: &str) -> PyResult<Op> {
     name.parse().map_err(|why: String| invalid(why))
 }
 

@@ -32,5 +32,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<halo::Exchange>()?;
     module.add_class::<halo::Halo1d>()?;
     module.add_class::<fixed_halo::FixedHalo1d>()?;
+    module.add_function(wrap_pyfunction!(reductions::check_reducible, module)?)?;
     module.add_function(wrap_pyfunction!(init::init, module)?)
 }

@@ -14,6 +14,7 @@ use pyo3::types::PyTuple;
 use serde::{Deserialize, Serialize};
 
 use crate::errors::raise;
+use crate::group::operation;
 use crate::memory::Array;
 use crate::request::{Outcome, Pending};
 
@@ -66,13 +67,9 @@ impl Own {
     /// One that cannot be reduced takes part as well: other ranks wait for it.
     pub(crate) fn of(object: &Bound<'_, PyAny>, op: Op) -> PyResult<Self> {
         let py = object.py();
-        let made = py.import("ironrail._objects")?.call_method1("Begun", (object,));
+        let made = py.import("ironrail._objects")?.call_method1("Begun", (object, op.to_string()));
         let apart = made.and_then(|begun| {
-            let columns = arrays(&begun)?.into_iter().map(|array| {
-                array.reduces_by(op)?;
-                Ok(Column::of(array))
-            });
-            let columns = columns.collect::<PyResult<_>>()?;
+            let columns = arrays(&begun)?.into_iter().map(Column::of).collect();
             let numbers = Numbers::from([(begun.getattr("digest")?.extract()?, columns)]);
             Ok(Self { numbers, begun: Ok(begun.unbind()) })
         });
@@ -92,6 +89,12 @@ impl Own {
     ) -> Result<Reducing, GroupError> {
         Ok(Reducing { reducing: begin(&self.numbers)?, begun: self.begun })
     }
+}
+
+/// Refuses an array that the operation cannot reduce in place; `name` is what errors call it.
+#[pyfunction]
+pub(crate) fn check_reducible(array: &Bound<'_, PyAny>, name: &str, op: &str) -> PyResult<()> {
+    Array::writing(array, name)?.reduces_by(operation(op)?)
 }
 
 fn arrays(begun: &Bound<'_, PyAny>) -> PyResult<Vec<Array>> {

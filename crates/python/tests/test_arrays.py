@@ -22,6 +22,7 @@ def test_what_cannot_be_moved_is_refused_in_a_sentence_and_the_group_goes_on(ran
         refused('elements of format "Zd"', group.all_reduce, np.ones(4, "complex128"))
         refused('elements of format ">f"', group.all_reduce, np.ones(4, ">f4"))
         refused("data is a list, which has neither", group.all_reduce, [1.0, 2.0])
+        refused("data gives no tensor", group.all_reduce, np.zeros(4, "datetime64[s]"))
         refused("not aligned", group.all_reduce, np.zeros(33, "uint8")[1:].view("float32"))
         refused("one array is of float, the other of double", group.all_reduce, ones, "sum", np.zeros(4))
         refused("share memory", group.all_reduce, ones, "sum", ones)
@@ -113,6 +114,36 @@ def test_tensors_with_dlpack_alone_are_moved_in_place(ranks):
             else:
                 raise AssertionError(why)
         group.barrier()
+    """)  # fmt: skip
+
+
+def test_an_error_of_a_dlpack_producer_is_an_invalid_argument(ranks):
+    ranks(1, """
+        class Tensor:
+            def __init__(self, error, of_device=None):
+                self.error, self.of_device = error, of_device
+
+            def __dlpack_device__(self):
+                if self.of_device:
+                    raise self.of_device
+                return 1, 0
+
+            def __dlpack__(self, **_):
+                raise self.error
+
+        given = BufferError("it requires gradients")
+        for tensor in Tensor(given), Tensor(TypeError("it requires gradients")), Tensor(given, RuntimeError("it requires gradients")):
+            try:
+                group.all_reduce(tensor)
+            except ironrail.InvalidArgument as error:
+                assert "data gives no tensor" in str(error) and "it requires gradients" in str(error)
+                assert isinstance(error.__cause__, (BufferError, TypeError, RuntimeError))
+            else:
+                assert False, tensor
+        try:
+            group.all_reduce(Tensor(KeyboardInterrupt()))
+        except KeyboardInterrupt:
+            pass
     """)  # fmt: skip
 
 

@@ -173,6 +173,65 @@ def test_every_number_of_an_object_is_reduced_and_another_shape_is_refused_every
     """)  # fmt: skip
 
 
+def test_an_array_that_cannot_be_reduced_is_refused_before_the_other_ranks_reduce(ranks):
+    ranks(3, """
+        class Tensor:
+            # As PyTorch's, of which one cannot be copied, and one has gradients.
+            dtype, shape = "float64", (3,)
+
+            def __init__(self, at_clone=None, at_export=None):
+                self.at_clone, self.at_export, self.array = at_clone, at_export, np.ones(3)
+
+            def clone(self):
+                if self.at_clone:
+                    raise self.at_clone
+                return self
+
+            def contiguous(self):
+                return self
+
+            def __dlpack_device__(self):
+                return 1, 0
+
+            def __dlpack__(self, **version):
+                if self.at_export:
+                    raise self.at_export
+                return self.array.__dlpack__(**version)
+
+        no_copy = Tensor(at_clone=RuntimeError("no memory"))
+        gradients = Tensor(at_export=BufferError("it requires gradients"))
+
+        endless = []
+        endless.append(endless)
+        reductions = [
+            lambda whole: group.all_reduce_obj(whole),
+            lambda whole: group.reduce_obj(whole, root=2),
+            lambda whole: group.iall_reduce_obj(whole).wait(),
+        ]
+        wrong = [
+            (gradients, "object[1]['x'] gives no tensor of DLPack: it requires gradients"), (no_copy, "no memory"),
+            (np.zeros(3, "datetime64[s]"), "object[1]['x'] gives no tensor"), (np.zeros(3, "complex128"), "object[1]['x'] has elements of"), (np.zeros(3, "bool"), "bool has no sum"),
+            (endless, "recursion"),
+        ]
+        for reduce in reductions:
+            for part, why in wrong:
+                try:
+                    reduce([1.0, {"x": part if rank == 1 else Tensor()}])
+                    raise SystemExit("it was taken")
+                except ironrail.InvalidArgument as error:
+                    assert rank == 1 and why in str(error), error
+                except ironrail.Mismatch as error:
+                    assert rank != 1 and error.rank == 1
+            # All have the same object, which none can reduce.
+            try:
+                reduce([gradients])
+                raise SystemExit("it was taken")
+            except ironrail.InvalidArgument as error:
+                assert "object[0] gives no tensor" in str(error)
+        assert group.all_reduce_obj([1, np.ones(3)])[0] == 3
+    """, options="timeout=5.0")  # fmt: skip
+
+
 def test_reductions_of_objects_are_begun_together_and_a_refusal_is_told_when_they_are_waited_for(ranks):
     ranks(3, """
         import array

@@ -6,6 +6,7 @@ import hashlib
 import sys
 
 from ._errors import InvalidArgument, Mismatch
+from ._native import check_reducible
 
 _DIGEST = 8
 
@@ -13,10 +14,17 @@ _DIGEST = 8
 class _Parts:
     """An object, apart: its shape, and its numbers where they can be reduced."""
 
-    def __init__(self, whole):
+    def __init__(self, whole, op):
         # Integers are 64 bits, as NumPy's default is.
         self.integers, self.floats, self.arrays = array.array("q"), array.array("d"), []
-        self.shape = self._split(whole, "object")
+        self._op = op
+        try:
+            self.shape = self._split(whole, "object")
+        except InvalidArgument:
+            raise
+        except Exception as error:
+            # An array that cannot be copied, or an object that contains itself.
+            raise InvalidArgument(f"the object cannot be taken apart: {error}") from error
 
     def _split(self, part, path):
         kind = type(part)
@@ -39,6 +47,7 @@ class _Parts:
         mine = _copied(part)
         if mine is None:
             raise InvalidArgument(f"{path} is a {kind.__name__}, which cannot be reduced")
+        check_reducible(mine, path, self._op)
         self.arrays.append(mine)
         shape = getattr(mine, "shape", None)
         return f"{kind.__name__} of {getattr(mine, 'dtype', None) or mine.typecode}, {len(mine) if shape is None else tuple(shape)}"
@@ -100,10 +109,10 @@ def _is_scalar(part):
     return bool(numpy) and isinstance(part, numpy.generic)
 
 
-def _agreed(group, whole):
-    """The parts, or the same refusal on all ranks."""
+def _agreed(group, whole, op):
+    """The parts, or a refusal on all ranks. One that cannot be reduced takes part as well: other ranks wait for it."""
     try:
-        parts, failed = _Parts(whole), None
+        parts, failed = _Parts(whole, op), None
         digest = parts.digest()
     except InvalidArgument as error:
         parts, failed, digest = None, error, bytes(_DIGEST)
@@ -120,14 +129,14 @@ def _agreed(group, whole):
 
 
 def all_reduce(group, whole, op):
-    parts = _agreed(group, whole)
+    parts = _agreed(group, whole, op)
     for numbers in parts.numbers():
         group.all_reduce(numbers, op)
     return parts.built(whole)
 
 
 def reduce(group, whole, op, root):
-    parts = _agreed(group, whole)
+    parts = _agreed(group, whole, op)
     for numbers in parts.numbers():
         group.reduce(numbers, op, root)
     return parts.built(whole) if group.rank == root else None
@@ -136,8 +145,8 @@ def reduce(group, whole, op, root):
 class Begun:
     """This rank's object in a reduction that was begun, which reads `numbers` and writes the results there before it builds the object."""
 
-    def __init__(self, whole):
-        self._whole, self._parts = whole, _Parts(whole)
+    def __init__(self, whole, op):
+        self._whole, self._parts = whole, _Parts(whole, op)
         self.digest, self.numbers = int.from_bytes(self._parts.digest(), "little"), self._parts.numbers()
 
     def built(self):

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
 use ironrail_group::loader::DataType;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyCapsule};
 use pyo3::{ffi, intern};
@@ -68,7 +68,9 @@ impl Tensor {
     /// Asks an object for its tensor.
     pub(super) fn of(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let py = object.py();
-        let (device, _): (i64, i64) = object.call_method0("__dlpack_device__")?.extract()?;
+        let refused = |error| refused(py, name, error);
+        let device = object.call_method0("__dlpack_device__").map_err(refused)?;
+        let (device, _): (i64, i64) = device.extract().map_err(refused)?;
         if ![CPU, CUDA_HOST].contains(&device) {
             return Err(invalid(format!(
                 "{name} lies on a device (of DLPack's type {device}), and only host memory is taken: copy it to the CPU first"
@@ -78,10 +80,11 @@ impl Tensor {
         let newest = [("max_version", (1_u32, 0_u32))].into_py_dict(py)?;
         let capsule = match method.call((), Some(&newest)) {
             // A producer of version 0 does not know the argument.
-            Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0()?,
-            other => other?,
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0(),
+            other => other,
         };
-        let capsule = capsule.cast_into::<PyCapsule>()?;
+        let capsule = capsule.and_then(|given| Ok(given.cast_into::<PyCapsule>()?));
+        let capsule = capsule.map_err(refused)?;
         if let Some(found) = take(&capsule, c"dltensor_versioned", c"used_dltensor_versioned") {
             let tensor = Self(Form::Versioned(found.cast()));
             if tensor.major() > 1 {
@@ -200,6 +203,16 @@ impl Drop for Tensor {
             }
         });
     }
+}
+
+/// A producer's error as an argument that is not taken. What ends a program, as a keyboard interrupt does, is raised as it is.
+fn refused(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyException>(py) {
+        return error;
+    }
+    let refusal = invalid(format!("{name} gives no tensor of DLPack: {}", error.value(py)));
+    refusal.set_cause(py, Some(error));
+    refusal
 }
 
 /// Takes what a capsule of this name carries, and renames it, so that it is not taken twice.
