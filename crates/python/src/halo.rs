@@ -66,8 +66,8 @@ impl Exchange {
         py.detach(|| self.inner().finish()).map_err(raise)
     }
 
-    /// Waits until all messages have come, and all of this rank's have gone. Timeout names the sources that stayed silent, by default for the
-    /// group's timeout.
+    /// Waits until all messages have come, and all of this rank's have gone. Timeout names the sources that stayed silent, by default for
+    /// three quarters of the group's timeout.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let limit = timeout.map(seconds).transpose()?;
