@@ -430,6 +430,7 @@ impl State {
     /// A poll between calls.
     fn poll(&mut self) -> Result<bool, GroupError> {
         let moved = self.mesh.poll(None)? != Moved::Nothing;
+        self.schemas.sweep(&mut self.mesh);
         if moved {
             let Self { mesh, kept, .. } = self;
             kept.retain(|(op, _)| mesh.ended(*op).is_none());

@@ -34,3 +34,10 @@ pub mod objects;
 pub mod patience;
 pub mod start;
 pub mod tuning;
+
+// The tests in this crate run ranks as those beside it do.
+#[cfg(test)]
+extern crate self as ironrail_group;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;

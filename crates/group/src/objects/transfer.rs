@@ -16,7 +16,7 @@ use super::parts::{Inbox, Leaving, Outbox, TOGETHER, collecting, dealing};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
-use crate::mesh::{Envelope, Name, OpId, Space, Wanted};
+use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wanted};
 
 /// A type's fingerprint.
 pub(super) fn fingerprint<O: Schema>() -> u64 {
@@ -33,6 +33,15 @@ pub(crate) struct Schemas {
     /// The number of the next packet with long leaves.
     serial: u64,
     rooms: Rooms,
+    dropped: Vec<Dropped>,
+}
+
+/// A packet that is still being received, though its receive was dropped. Its memory is freed after the mesh has closed.
+#[derive(Debug)]
+struct Dropped {
+    op: OpId,
+    bytes: Block,
+    scope: u32,
 }
 
 /// The most schemas that a job keeps; for further types errors name the fingerprint only.
@@ -97,9 +106,28 @@ impl Schemas {
         }
     }
 
+    /// Cancels the long leaves of dropped packets that have come, so that their senders do not wait.
+    pub(crate) fn sweep(&mut self, mesh: &mut Mesh) {
+        self.dropped.retain(|Dropped { op, bytes, scope }| {
+            let Some(ended) = mesh.ended(*op) else { return true };
+            if ended.is_ok()
+                && let Some(packet) = packet::open(bytes.bytes(), LIMIT)
+            {
+                cancel_leaves(mesh, *scope, &packet);
+            }
+            false
+        });
+    }
+
     fn name(&self, peer: usize, fingerprint: u64) -> String {
         let known = self.known.get(&(peer, fingerprint));
         known.cloned().unwrap_or_else(|| format!("schema {fingerprint:016x}"))
+    }
+}
+
+fn cancel_leaves(mesh: &mut Mesh, scope: u32, packet: &Packet) {
+    if !packet.long.is_empty() {
+        mesh.cancel(scope, Space::leaves(packet.serial));
     }
 }
 
@@ -370,6 +398,14 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     }
 
     fn advance_to(&mut self, state: &mut State, found_is_enough: bool) -> Result<bool, GroupError> {
+        let ended = self.step(state, found_is_enough);
+        if ended.is_err() {
+            self.stage.let_go(self.group.scope, state);
+        }
+        ended
+    }
+
+    fn step(&mut self, state: &mut State, found_is_enough: bool) -> Result<bool, GroupError> {
         loop {
             state.mesh.check()?;
             match &mut self.stage {
@@ -449,7 +485,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         if from.fingerprint == fingerprint::<O>() {
             let bytes = match bytes {
                 Bytes::Lent(lent) if packet.inline > 0 => {
-                    let own = Block::copy(&lent)?;
+                    let own = Block::copy(&lent).inspect_err(|_| self.cancel(state, &packet))?;
                     state.mesh.give_back(lent);
                     Bytes::Own(own)
                 }
@@ -457,9 +493,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             };
             return Ok(Stage::Opened { packet, bytes, from });
         }
-        if !packet.long.is_empty() {
-            state.mesh.cancel(self.group.scope, Space::leaves(packet.serial));
-        }
+        self.cancel(state, &packet);
         Err(GroupError::SchemaMismatch {
             rank: self.group.rank_in_group(from.peer),
             expected: text::<O>(),
@@ -472,17 +506,10 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         else {
             return Ok(());
         };
-        let (mut ops, mut landings) = (VecDeque::new(), VecDeque::<Landing>::new());
-        for Long { element, is_aligned, count } in packet.long.iter().copied() {
-            let spare = self.spare.iter_mut().position(|spare| spare.takes(element, count));
-            let spare = spare.filter(|_| !is_aligned).and_then(|at| self.spare.remove(at));
-            landings.push_back(match spare {
-                Some(spare) => spare.resized(count),
-                None if is_aligned => Landing::aligned(count * element.bytes())?,
-                None => Landing::new(element, count)?,
-            });
-        }
-        let space = Space::leaves(packet.serial);
+        let landings: Result<VecDeque<_>, _> =
+            packet.long.iter().map(|long| self.landing(*long)).collect();
+        let landings = landings.inspect_err(|_| self.cancel(state, &packet))?;
+        let (mut ops, space) = (VecDeque::new(), Space::leaves(packet.serial));
         // Only a failure of the group stops this, and their memory is free then.
         for landing in &landings {
             let (scope, element, place) = (self.group.scope, landing.element(), landing.place());
@@ -492,6 +519,25 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
         self.stage = Stage::Leaves { ops, landings, packet, bytes, from };
         Ok(())
+    }
+
+    /// Memory for a long leaf.
+    fn landing(
+        &mut self,
+        Long { element, is_aligned, count }: Long,
+    ) -> Result<Landing, GroupError> {
+        let spare = self.spare.iter_mut().position(|spare| spare.takes(element, count));
+        let spare = spare.filter(|_| !is_aligned).and_then(|at| self.spare.remove(at));
+        match spare {
+            Some(spare) => Ok(spare.resized(count)),
+            None if is_aligned => Landing::aligned(count * element.bytes()),
+            None => Landing::new(element, count),
+        }
+    }
+
+    /// Drops the long leaves of a packet that is not received.
+    fn cancel(&self, state: &mut State, packet: &Packet) {
+        cancel_leaves(&mut state.mesh, self.group.scope, packet);
     }
 
     fn build(
@@ -528,22 +574,34 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     }
 }
 
-type Memory = Box<dyn std::any::Any + Send>;
+impl<O> Stage<O> {
+    fn is_receiving(&self) -> bool {
+        matches!(self, Self::Packet { .. } | Self::Opened { .. } | Self::Leaves { .. })
+    }
+
+    /// Drops what is being received. Its memory is kept as long as the plugin writes to it.
+    fn let_go(&mut self, scope: u32, state: &mut State) {
+        match std::mem::replace(self, Self::Over) {
+            Self::Packet { op, bytes, .. } => {
+                state.schemas.dropped.push(Dropped { op, bytes, scope });
+                state.schemas.sweep(&mut state.mesh);
+            }
+            Self::Opened { packet, .. } => cancel_leaves(&mut state.mesh, scope, &packet),
+            Self::Leaves { ops, landings, .. } => {
+                let memory = Arc::new(std::sync::Mutex::new(landings));
+                for (op, _) in ops {
+                    state.keep(op, Arc::clone(&memory));
+                }
+            }
+            other => *self = other,
+        }
+    }
+}
 
 impl<O> Drop for Inbound<O> {
     fn drop(&mut self) {
-        let memory = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Packet { op, bytes, .. } => (VecDeque::from([op]), Box::new(bytes) as Memory),
-            Stage::Leaves { ops, landings, .. } => {
-                (ops.into_iter().map(|(op, _)| op).collect(), Box::new(landings) as Memory)
-            }
-            _ => return,
-        };
-        let (ops, memory) = memory;
-        let mut state = self.group.shared.lock();
-        let memory = Arc::new(std::sync::Mutex::new(memory));
-        for op in ops {
-            state.keep(op, Arc::clone(&memory));
+        if self.stage.is_receiving() {
+            self.stage.let_go(self.group.scope, &mut self.group.shared.lock());
         }
     }
 }
@@ -555,8 +613,99 @@ const LIMIT: usize = 1 << 36;
 mod tests {
     use std::collections::BTreeMap;
 
+    use std::time::{Duration, Instant};
+
     use super::super::leaf::Leaf;
     use super::*;
+    use crate::support::{library, ranks_within};
+
+    /// Only a sender that is left waiting takes so long.
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// More than sockets buffer.
+    const LONG: usize = 4 << 20;
+
+    /// Sends the packet of an array of `LONG` elements, in which it has `count`, and `sent` elements of it.
+    fn send_by_hand(group: &Group, count: u64, sent: usize) -> Result<(), GroupError> {
+        let leaf = Leaf::from(vec![1.0_f64; LONG]);
+        let mut rooms = Rooms::default();
+        let (encoded, mut outbox) = encode(&leaf, &mut rooms);
+        let mut packet = rooms.seal(&mut outbox, encoded.unwrap(), "", 7).bytes;
+        // Before five words of lengths and the serial number.
+        let at = packet.len() - 48;
+        packet[at..][..8].copy_from_slice(&count.to_le_bytes());
+        let (scope, space) = (group.scope, Space::OBJECTS);
+        let name = Name { scope, tag: 0, space, note: fingerprint::<Leaf<f64>>() };
+        let leaves = Name { space: Space::leaves(7), note: 0, ..name };
+        let elements = outbox.long[0].place.part(0, sent * 8);
+        let mut ops = {
+            let mesh = &mut group.shared.lock().mesh;
+            let packet = Place::reading(&packet);
+            vec![
+                mesh.send(1, name, DataType::U8, packet)?,
+                mesh.send(1, leaves, DataType::F64, elements)?,
+            ]
+        };
+        group.until(None, |state| {
+            ops.retain(|op| state.mesh.ended(*op).is_none());
+            Ok(ops.is_empty())
+        })
+    }
+
+    fn receiving<O: DeserializeOwned + Schema>(group: &Group) -> Inbound<O> {
+        Inbound::new(group, Space::OBJECTS, Some(0), None).unwrap()
+    }
+
+    #[test]
+    fn an_array_shorter_than_its_packet_says_is_an_error_and_no_object_after_it() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            if group.rank() == 0 {
+                return send_by_hand(&group, LONG as u64, 10_000).unwrap();
+            }
+            let mut inbound = receiving::<Leaf<f64>>(&group);
+            let ended = group.until(Some(0), |state| inbound.advance(state));
+            assert!(matches!(ended, Err(GroupError::Mismatch { rank: 0, .. })), "{ended:?}");
+            let again = inbound.advance(&mut group.shared.lock());
+            assert!(matches!(again, Err(GroupError::Usage(_))), "{again:?}");
+        });
+    }
+
+    #[test]
+    fn arrays_that_there_is_no_memory_for_are_dropped_so_that_their_sender_goes_on() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            if group.rank() == 0 {
+                send_by_hand(&group, 1 << 60, LONG).unwrap();
+                return group.send(&[8_u8], 1, 6).unwrap();
+            }
+            let mut inbound = receiving::<Leaf<f64>>(&group);
+            inbound.limit = usize::MAX;
+            let ended = group.until(Some(0), |state| inbound.advance(state));
+            assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
+            assert_eq!(group.recv_vec::<u8>(0, 6).unwrap().0, [8]);
+        });
+    }
+
+    #[test]
+    fn an_object_that_is_dropped_between_its_packet_and_its_arrays_leaves_no_sender_waiting() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            type Object = (Vec<u8>, Leaf<f64>);
+            if group.rank() == 0 {
+                let object: Object = (vec![7; 1 << 20], vec![1.0; LONG].into());
+                group.send_obj(&object, 1, 5).unwrap();
+                return group.send(&[8_u8], 1, 6).unwrap();
+            }
+            let mut inbound = receiving::<Object>(&group);
+            let deadline = Instant::now() + TIMEOUT;
+            while !matches!(inbound.stage, Stage::Packet { .. }) {
+                assert!(Instant::now() < deadline);
+                let mut state = group.shared.lock();
+                state.mesh.poll(None).unwrap();
+                assert!(!inbound.advance(&mut state).unwrap());
+            }
+            drop(inbound);
+            assert_eq!(group.recv_vec::<u8>(0, 6).unwrap().0, [8]);
+        });
+    }
 
     type Anything = (Vec<Leaf<i32>>, BTreeMap<String, Vec<(i64, Leaf<f64>)>>, Option<Box<[u8]>>);
 

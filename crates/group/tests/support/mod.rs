@@ -111,7 +111,11 @@ pub(crate) fn library() -> Arc<ironrail_group::loader::Library> {
             Library::open(&named, version.map(|version| version.parse().unwrap())).unwrap()
         }
         Err(_) => {
-            Library::open(loopback(env!("CARGO_TARGET_TMPDIR")).to_str().unwrap(), None).unwrap()
+            // Cargo names no folder to the tests in the crate itself.
+            let own = env::current_exe().unwrap();
+            let beside = own.parent().and_then(Path::to_str);
+            let folder = option_env!("CARGO_TARGET_TMPDIR").or(beside).unwrap();
+            Library::open(loopback(folder).to_str().unwrap(), None).unwrap()
         }
     };
     LIBRARY.get_or_init(open).clone()
