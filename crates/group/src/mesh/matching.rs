@@ -208,6 +208,14 @@ impl Matching {
         }
     }
 
+    /// The long message that such a receive takes: its source, its number there, and whether the receive takes its bytes.
+    pub(super) fn waiting_long(&self, wanted: &Wanted) -> Option<(usize, u64, bool)> {
+        let takes = |message: &&Unexpected| wanted.takes(message.source, &message.header);
+        let Unexpected { source, header, body } = self.unexpected.iter().find(takes)?;
+        let Body::Long(ordinal) = body else { return None };
+        Some((*source, *ordinal, wanted.outcome(*source, header).1.is_none()))
+    }
+
     /// Posts a receive: it takes the oldest message that matches, or waits for one.
     pub(super) fn receive(&mut self, op: OpId, wanted: Wanted) -> Found {
         let takes = |message: &Unexpected| wanted.takes(message.source, &message.header);

@@ -434,13 +434,7 @@ impl Mesh {
         {
             self.with(source, |peer, shared| peer.open(peer::Way::Small, shared))?;
         }
-        let op = self.matching.begin();
-        if let Found::Long { source, ordinal, claim } = self.matching.receive(op, wanted)
-            && let Some(Some(peer)) = self.peers.get_mut(source)
-        {
-            peer.claim(ordinal, claim, &mut self.matching)?;
-        }
-        Ok(op)
+        begin_receive(&mut self.peers, &mut self.matching, wanted)
     }
 
     pub(crate) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
@@ -758,8 +752,60 @@ const LINGER: Duration = Duration::from_millis(500);
 /// The least scratch memory, so that small collectives rarely make it grow.
 const SCRATCH_MIN: usize = 256 << 10;
 
+/// Matches a receive, or lets it wait. Memory is made before the match: after an error no message has the receive's place, and all can still
+/// be received.
+fn begin_receive(
+    peers: &mut [Option<Peer>],
+    matching: &mut Matching,
+    wanted: Wanted,
+) -> Result<OpId, GroupError> {
+    if let Some((source, ordinal, is_taken)) = matching.waiting_long(&wanted)
+        && let Some(Some(peer)) = peers.get_mut(source)
+    {
+        peer.make_room(ordinal, is_taken)?;
+    }
+    let op = matching.begin();
+    if let Found::Long { source, ordinal, claim } = matching.receive(op, wanted)
+        && let Some(Some(peer)) = peers.get_mut(source)
+    {
+        peer.claim(ordinal, claim, matching);
+    }
+    Ok(op)
+}
+
 /// What goes in each slot of a part; an empty part takes one, too.
 fn in_slots(part: Place) -> impl Iterator<Item = Place> {
     let slots = part.len().div_ceil(SMALL).max(1);
     (0..slots).map(move |slot| part.part(slot * SMALL, SMALL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receive_that_finds_no_memory_for_an_earlier_message_takes_none() {
+        let mut peers = [None, Some(Peer::new(1, 0, 0))];
+        let mut matching = Matching::default();
+        let header = |tag: u32, len: usize| {
+            let (kind, element) = (Kind::Long, header::number(DataType::U8));
+            let (scope, space, len) = (0, Space::MESSAGES, len as u64);
+            Header { kind, element, scope, tag, len, space, note: 0 }
+        };
+        // More than any memory, as a peer may say.
+        for (ordinal, len) in [(0, isize::MAX as usize), (1, 100_000)] {
+            let tag = u32::try_from(ordinal).unwrap();
+            assert!(matching.long(1, header(tag, len), ordinal).is_none());
+            peers[1].as_mut().unwrap().announced(len);
+        }
+        let mut room = vec![0_u8; 100_000];
+        let (space, element, place) = (Space::MESSAGES, DataType::U8, Place::writing(&mut room));
+        let wanted = Wanted { scope: 0, space, source: Some(1), tag: Some(1), element, place };
+        for _ in 0..2 {
+            let ended = begin_receive(&mut peers, &mut matching, wanted);
+            assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
+            assert_eq!(peers[1].as_ref().unwrap().claims(), 0, "the place is the caller's again");
+            assert!(matching.probe(&wanted).is_some(), "the message can still be received");
+        }
+    }
 }

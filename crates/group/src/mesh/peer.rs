@@ -277,44 +277,68 @@ impl Peer {
                 let incoming = Incoming { len, posted: None, spill: None, claim, over: false };
                 self.incoming.push_back(incoming);
                 self.open(Way::Bulk, shared)?;
-                self.post_long()?;
+                if claim.is_some() {
+                    self.spill(self.incoming.len())?;
+                    self.post_long();
+                }
             }
             self.receiver.release(arrival)?;
         }
     }
 
-    /// Matches a receive with a long message whose header came earlier.
-    pub(super) fn claim(
-        &mut self,
-        ordinal: u64,
-        claim: Claim,
-        matching: &mut Matching,
-    ) -> Result<(), GroupError> {
-        let index = usize::try_from(ordinal - self.first).unwrap_or(usize::MAX);
+    /// Makes memory for the messages before this one that no receive has taken, and for this one if its receive does not take it. On an
+    /// error nothing is matched or posted.
+    pub(super) fn make_room(&mut self, ordinal: u64, is_taken: bool) -> Result<(), GroupError> {
+        let index = self.index(ordinal);
+        self.spill(if is_taken { index } else { index + 1 })
+    }
+
+    /// Matches a receive with a long message whose header came earlier, after [`Peer::make_room`].
+    pub(super) fn claim(&mut self, ordinal: u64, claim: Claim, matching: &mut Matching) {
+        let index = self.index(ordinal);
         if let Some(incoming) = self.incoming.get_mut(index) {
             incoming.claim = Some(claim);
         }
-        self.post_long()?;
+        self.post_long();
         self.end_long(matching);
+    }
+
+    fn index(&self, ordinal: u64) -> usize {
+        usize::try_from(ordinal - self.first).unwrap_or(usize::MAX - 1)
+    }
+
+    /// Makes memory for those of the first `count` long messages that have no place.
+    fn spill(&mut self, count: usize) -> Result<(), GroupError> {
+        for incoming in self.incoming.iter_mut().take(count) {
+            let has_place = incoming.claim.as_ref().and_then(Claim::place).is_some();
+            if incoming.posted.is_none() && incoming.spill.is_none() && !has_place {
+                incoming.spill = Some(zeroed(incoming.len)?);
+            }
+        }
         Ok(())
     }
 
-    /// Posts receives for long messages in order. A message without a receive that comes before one with a receive goes to memory of its
-    /// own.
-    fn post_long(&mut self) -> Result<(), GroupError> {
+    /// Posts receives for long messages in order, up to the last one that has a receive. [`Peer::spill`] has made memory for the others.
+    fn post_long(&mut self) {
         let last_claimed = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
-        let Some(last_claimed) = last_claimed else { return Ok(()) };
+        let Some(last_claimed) = last_claimed else { return };
         for incoming in self.incoming.iter_mut().take(last_claimed + 1) {
             if incoming.posted.is_some() {
                 continue;
             }
             let place = match incoming.claim.as_ref().and_then(Claim::place) {
-                Some(place) => place,
-                None => Place::writing(incoming.spill.insert(zeroed(incoming.len)?)),
+                Some(place) => {
+                    // Made for a receive that found no memory for another message.
+                    incoming.spill = None;
+                    place
+                }
+                None => match &mut incoming.spill {
+                    Some(spill) => Place::writing(spill),
+                    None => return,
+                },
             };
             incoming.posted = Some(self.bulk.1.push(place));
         }
-        Ok(())
     }
 
     /// Completes long messages that were received or sent.
@@ -492,5 +516,19 @@ impl Peer {
             self.pairs.len() - 1
         });
         &mut self.pairs[index]
+    }
+}
+
+#[cfg(test)]
+impl Peer {
+    /// The header of a long message has come.
+    pub(super) fn announced(&mut self, len: usize) {
+        let incoming = Incoming { len, posted: None, spill: None, claim: None, over: false };
+        self.incoming.push_back(incoming);
+    }
+
+    /// The long messages that receives have taken.
+    pub(super) fn claims(&self) -> usize {
+        self.incoming.iter().filter(|incoming| incoming.claim.is_some()).count()
     }
 }
