@@ -121,6 +121,11 @@ impl<E: End> Lane<E> {
         self.done == self.pushed
     }
 
+    /// Whether the plugin may access the memory of any message.
+    pub(super) fn is_in_flight(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
     /// Tests what is outstanding and posts what is possible. Returns whether anything moved.
     pub(super) fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
         if self.flights.is_empty() && self.jobs.is_empty() {

@@ -29,7 +29,7 @@ use matching::{Found, Matching};
 pub(crate) use pace::{Pace, Wait, rest};
 use pair::Pair;
 pub(crate) use pair::{PairName, Reached};
-use peer::{Peer, Shared};
+use peer::{Peer, Shared, Way};
 use registry::Registry;
 use slots::Letter;
 
@@ -86,8 +86,8 @@ pub(crate) struct Mesh {
     timeout: Duration,
     hub: Option<usize>,
     failure: Option<Failure>,
-    /// Ranks that sent their farewell.
-    left: Vec<bool>,
+    /// For ranks that sent their farewell: when whatever they had connected before is open.
+    left: Vec<Option<Instant>>,
     aborted: Arc<AtomicBool>,
     place: Remote,
     connector: Arc<Connector>,
@@ -133,7 +133,7 @@ impl Mesh {
             timeout,
             hub,
             failure: None,
-            left: vec![false; size],
+            left: vec![None; size],
             aborted,
             place,
             connector,
@@ -260,10 +260,10 @@ impl Mesh {
     /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, unless the hub knows an earlier
     /// cause.
     fn link_failed(&mut self, rank: usize, error: &GroupError) -> Result<(), GroupError> {
-        let deadline = Instant::now() + SETTLE.min(self.timeout / 4);
+        let deadline = self.settled();
         while Instant::now() < deadline {
             self.read_news()?;
-            if self.left[rank] {
+            if self.left[rank].is_some() {
                 let known = self.peers[rank].as_mut();
                 if known.is_some_and(|peer| !peer.left()) {
                     self.peers[rank] = None;
@@ -277,12 +277,18 @@ impl Mesh {
         Err(self.fail(Failure::Lost { rank, why }))
     }
 
+    /// When what has happened by now is known here.
+    fn settled(&self) -> Instant {
+        Instant::now() + SETTLE.min(self.timeout / 4)
+    }
+
     fn read_news(&mut self) -> Result<(), GroupError> {
+        let settled = self.settled();
         while let Some(news) = self.place.next_news() {
             if let News::Left { rank } = news
                 && let Some(left) = self.left.get_mut(rank)
             {
-                *left = true;
+                *left = Some(settled);
             } else if self.failure.is_none() {
                 let awaited = || self.awaited();
                 if let Some(failure) = Failure::of(news, awaited, self.timeout, self.hub) {
@@ -301,20 +307,36 @@ impl Mesh {
         Ok(())
     }
 
-    /// Checks that a rank can still be reached.
+    /// Checks that messages can still come from a rank, or go there.
     pub(crate) fn reach(&mut self, rank: usize) -> Result<(), GroupError> {
+        self.reach_by(rank, Way::Small)
+    }
+
+    /// The same for what goes by another way.
+    fn reach_by(&mut self, rank: usize, way: Way) -> Result<(), GroupError> {
         self.check()?;
-        let has_gone = |peer: &Option<Peer>| peer.as_ref().is_none_or(Peer::is_over);
-        if rank != self.rank && self.peers.get(rank).is_none_or(has_gone) {
-            return Err(GroupError::PeerLost { rank, why: "it has left".to_owned() });
+        if rank != self.rank && self.is_lost(rank, way) {
+            return Err(lost(rank));
         }
         Ok(())
     }
 
+    fn is_lost(&mut self, rank: usize, way: Way) -> bool {
+        // Letters that a rank sent before its farewell are read first.
+        let settled = self.left.get(rank).copied().flatten().filter(|_| !self.place.has_mail());
+        self.peer(rank).is_none_or(|peer| peer.is_lost(way, settled))
+    }
+
+    /// Checks that a rank can still be reached by pairs.
+    fn reach_pairs(&mut self, rank: usize) -> Result<(), GroupError> {
+        self.check()?;
+        if self.peer(rank).is_none_or(|peer| peer.is_over()) { Err(lost(rank)) } else { Ok(()) }
+    }
+
     /// Makes progress until `ready`. An error if nothing moves for the timeout.
-    pub(crate) fn until(
+    fn until(
         &mut self,
-        focus: Option<usize>,
+        focus: Option<(usize, Way)>,
         mut ready: impl FnMut(&mut Self) -> bool,
     ) -> Result<(), GroupError> {
         let mut wait = Wait::default();
@@ -322,10 +344,10 @@ impl Mesh {
             if ready(self) {
                 return Ok(());
             }
-            if let Some(rank) = focus {
-                self.reach(rank)?;
+            if let Some((rank, way)) = focus {
+                self.reach_by(rank, way)?;
             }
-            if let Some(idle) = self.after(focus, &mut wait)? {
+            if let Some(idle) = self.after(focus.map(|(rank, _)| rank), &mut wait)? {
                 rest(self.pace, idle);
             }
         }
@@ -432,7 +454,7 @@ impl Mesh {
         if let Some(source) = wanted.source
             && source != self.rank
         {
-            self.with(source, |peer, shared| peer.open(peer::Way::Small, shared))?;
+            self.with(source, |peer, shared| peer.open(Way::Small, shared))?;
         }
         begin_receive(&mut self.peers, &mut self.matching, wanted)
     }
@@ -509,10 +531,11 @@ impl Mesh {
         place: Place,
         slotted: usize,
     ) -> Result<u64, GroupError> {
-        self.reach(to)?;
         if place.len() > slotted {
+            self.reach_by(to, Way::Data)?;
             return self.with(to, |peer, shared| peer.send_data(place, shared));
         }
+        self.reach(to)?;
         // The length of the whole part is in each message, so that a rank with another one notices at the first.
         let (space, note) = (Space::MESSAGES, place.len() as u64);
         for body in in_slots(place) {
@@ -525,20 +548,21 @@ impl Mesh {
 
     /// Announces where a part goes that is too long for slots; returns its number.
     pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
-        self.reach(from)?;
+        self.reach_by(from, Way::Data)?;
         self.with(from, |peer, shared| peer.receive_data(place, shared))
     }
 
     /// Waits for a long part.
     pub(crate) fn await_part(&mut self, from: usize, number: u64) -> Result<(), GroupError> {
-        self.until(Some(from), |mesh| {
+        self.until(Some((from, Way::Data)), |mesh| {
             mesh.peer(from).is_some_and(|peer| peer.received_data() >= number)
         })
     }
 
     /// Waits until a long part's memory is free.
     pub(crate) fn await_sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
-        self.until(Some(to), |mesh| mesh.peer(to).is_none_or(|peer| peer.sent_data() >= number))
+        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.sent_data() >= number);
+        self.until(Some((to, Way::Data)), sent)
     }
 
     /// Waits for a short part of a collective and copies it to its place.
@@ -548,7 +572,7 @@ impl Mesh {
         name: (u32, u32),
         place: Place,
     ) -> Result<(), GroupError> {
-        self.with(from, |peer, shared| peer.open(peer::Way::Small, shared))?;
+        self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
         let len = place.len() as u64;
         in_slots(place).try_for_each(|place| self.take_slot(from, name, len, place))
     }
@@ -562,7 +586,7 @@ impl Mesh {
         place: Place,
     ) -> Result<(), GroupError> {
         let mut found = None;
-        self.until(Some(from), |mesh| {
+        self.until(Some((from, Way::Small)), |mesh| {
             found = mesh.peer(from).and_then(|peer| peer.held());
             found.is_some()
         })?;
@@ -582,8 +606,13 @@ impl Mesh {
 
     /// Waits until the memory of all sent parts is free. A part in a slot has left its memory: that does not need a call of the peer.
     pub(crate) fn flush(&mut self, to: usize) -> Result<(), GroupError> {
-        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_parts());
-        if to == self.rank { Ok(()) } else { self.until(Some(to), sent) }
+        if to == self.rank {
+            return Ok(());
+        }
+        let is_taken = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_slots());
+        self.until(Some((to, Way::Small)), is_taken)?;
+        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_data());
+        self.until(Some((to, Way::Data)), sent)
     }
 
     // Pairs of lanes with one user each: messages in order, of lengths that both ends know.
@@ -595,7 +624,7 @@ impl Mesh {
         name: PairName,
         buffer: &Buffer,
     ) -> Result<(), GroupError> {
-        self.reach(to)?;
+        self.reach_pairs(to)?;
         self.with(to, |peer, shared| peer.open_pair(name, buffer, shared))
     }
 
@@ -617,7 +646,7 @@ impl Mesh {
         sent: Place,
         expected: Place,
     ) -> Result<(), GroupError> {
-        self.reach(to)?;
+        self.reach_pairs(to)?;
         self.with(to, |peer, _| {
             if let Some(pair) = peer.pair(name) {
                 pair.push(sent, expected);
@@ -649,7 +678,7 @@ impl Mesh {
         came: u64,
         left: u64,
     ) -> Result<Reached, GroupError> {
-        self.reach(to)?;
+        self.reach_pairs(to)?;
         Ok(self.pair(to, name).map_or(Reached::Closed, |pair| pair.reached(came, left)))
     }
 
@@ -666,14 +695,14 @@ impl Mesh {
         came: u64,
         left: u64,
     ) -> Result<Reached, GroupError> {
-        let deadline = Instant::now() + SETTLE.min(self.timeout / 4);
+        let deadline = self.settled();
         loop {
             self.read_mail()?;
             let reached = self.pair_reached(to, name, came, left)?;
             if reached != Reached::Broken {
                 return Ok(reached);
             }
-            if self.left[to] {
+            if self.left[to].is_some() {
                 return Ok(Reached::Closed);
             }
             if Instant::now() >= deadline {
@@ -695,7 +724,7 @@ impl Mesh {
         self.hear()?;
         let (mut moved, mut focus) = (false, None);
         for peer in peers {
-            self.reach(peer)?;
+            self.reach_pairs(peer)?;
             focus = Some(peer);
             let progress = |peer: &mut Peer| peer.pair(name).is_some_and(Pair::progress);
             moved |= self.with(peer, |peer, _| Ok(progress(peer)))?;
@@ -721,17 +750,18 @@ impl Mesh {
             }
             return self.check();
         }
-        let over = |peer: &Option<Peer>| {
-            peer.as_ref().is_none_or(|peer| !peer.is_known() || peer.has_sent())
-        };
-        let ended = self.until(None, |mesh| mesh.peers.iter().all(over));
+        let ended = self.until(None, |mesh| {
+            let sends = |peer: &mut Peer| peer.is_known() && !peer.has_sent();
+            let mut ranks = 0..mesh.peers.len();
+            ranks.all(|rank| !mesh.peer(rank).is_some_and(sends) || mesh.is_lost(rank, Way::Small))
+        });
         // Farewell first, so that a peer that sees these connections end has the reason. Usually all leave together,
         // and none sees it.
         self.place.farewell();
         let deadline = Instant::now() + LINGER;
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
-            mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && !left)
+            mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && left.is_none())
         };
         // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
         loader::expecting_ends(|| {
@@ -751,6 +781,10 @@ const SETTLE: Duration = Duration::from_millis(500);
 const LINGER: Duration = Duration::from_millis(500);
 /// The least scratch memory, so that small collectives rarely make it grow.
 const SCRATCH_MIN: usize = 256 << 10;
+
+fn lost(rank: usize) -> GroupError {
+    GroupError::PeerLost { rank, why: "it has left".to_owned() }
+}
 
 /// Matches a receive, or lets it wait. Memory is made before the match: after an error no message has the receive's place, and all can still
 /// be received.

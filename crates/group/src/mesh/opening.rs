@@ -1,5 +1,7 @@
 //! How a pair of comms comes about: each end listens, mails where, and connects to what the other end mails.
 
+use std::time::Instant;
+
 use super::connector::Connecting;
 use super::peer::Shared;
 use crate::error::GroupError;
@@ -26,6 +28,16 @@ impl Opening {
 
     pub(super) fn is_requested(&self) -> bool {
         matches!(self, Self::Requested { .. })
+    }
+
+    /// Whether it never comes about with a peer that has left. A peer that has said where may have connected and sent before that: what it
+    /// sent is here by `settled`.
+    pub(super) fn is_in_vain(&self, settled: Instant) -> bool {
+        match self {
+            Self::Closed | Self::Requested { connecting: None, .. } => true,
+            Self::Requested { connecting: Some(_), .. } => Instant::now() >= settled,
+            Self::Open => false,
+        }
     }
 
     /// Listens on a device, and mails the handle to a rank behind `head`; once.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Moved;
 use super::connector::Connector;
@@ -195,13 +196,39 @@ impl Peer {
 
     /// Whether it has left, and nothing more can be received from it or sent to it.
     pub(super) fn is_over(&self) -> bool {
+        self.is_silent() && self.pairs.iter().all(Pair::is_over)
+    }
+
+    /// The same, whatever its pairs do.
+    fn is_silent(&self) -> bool {
         let [small, bulk, data] = self.silent;
         small
             && (self.is_closed || self.has_sent())
             && self.receiver.held().is_none()
             && (bulk || self.incoming.is_empty())
             && (data || self.data.1.is_idle())
-            && self.pairs.iter().all(Pair::is_over)
+    }
+
+    /// Whether nothing more can be received from it or sent to it by this way, which may never have been opened. `settled`: it has left,
+    /// and whatever it had connected before is open by then.
+    pub(super) fn is_lost(&mut self, way: Way, settled: Option<Instant>) -> bool {
+        let never = settled.is_some_and(|settled| self.openings[way as usize].is_in_vain(settled));
+        match way {
+            Way::Small if never && (self.is_closed || !self.bulk.0.is_in_flight()) => {
+                self.give_up_small();
+            }
+            Way::Data if never => return true,
+            _ => {}
+        }
+        self.is_silent()
+    }
+
+    /// The small messages never leave: they are dropped, because their memory is their callers' again.
+    fn give_up_small(&mut self) {
+        self.openings[Way::Small as usize] = Opening::default();
+        self.sender.clear();
+        self.is_closed = true;
+        self.silent[Way::Small as usize] |= !self.receiver.is_open();
     }
 
     /// The least progress that receives what this peer sends, for a rank that waits for it. A short message does not
@@ -451,9 +478,14 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether all parts of collectives have left this rank's memory.
-    pub(super) fn has_sent_parts(&self) -> bool {
-        self.sender.is_taken() && self.data.0.is_idle()
+    /// Whether all small messages have left this rank's memory.
+    pub(super) fn has_sent_slots(&self) -> bool {
+        self.sender.is_taken()
+    }
+
+    /// Whether all long parts of collectives have.
+    pub(super) fn has_sent_data(&self) -> bool {
+        self.data.0.is_idle()
     }
 
     /// Whether a connection with it is requested and not open yet.

@@ -88,6 +88,11 @@ impl SlotSender {
         self.queue.push_back(letter);
     }
 
+    /// Drops the messages that are in no slot.
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
     /// Whether every message is in a slot.
     pub(super) fn is_taken(&self) -> bool {
         self.queue.is_empty()
