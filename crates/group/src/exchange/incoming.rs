@@ -15,7 +15,7 @@ pub(super) struct Incoming<T> {
     /// The rank in the group.
     pub(super) rank: usize,
     /// The rank in the mesh.
-    peer: usize,
+    pub(super) peer: usize,
     /// The number of messages, once it is known.
     count: Option<u64>,
     whole: BTreeMap<u64, Message<T>>,
@@ -40,6 +40,11 @@ impl<T: Element> Incoming<T> {
 
     pub(super) fn is_over(&self) -> bool {
         self.count.is_some_and(|count| self.whole.len() as u64 == count)
+    }
+
+    /// Whether elements are under way.
+    pub(super) fn receives(&self) -> bool {
+        !self.flights.is_empty()
     }
 
     /// All messages, in the order in which they were inserted.

@@ -17,12 +17,12 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Element;
-use crate::mesh::{Name, SMALL, Space, Wait, rest};
+use crate::mesh::{Mesh, Name, Quiet, SMALL, Space, Wait, rest};
 use incoming::Incoming;
 use outgoing::Outgoing;
 
@@ -62,8 +62,10 @@ struct Inner<T> {
     callback: Option<Callback>,
     /// Memory to receive into.
     spare: Vec<Vec<T>>,
-    /// When anything of it last moved.
-    moved: Instant,
+    /// Changes whenever anything of it moves.
+    progress: u64,
+    /// The pieces of the lanes with messages of it.
+    pieces: u64,
     over: bool,
     failed: bool,
 }
@@ -118,7 +120,8 @@ impl<T: Element> Exchange<T> {
                 .collect(),
             callback: None,
             spare: Vec::new(),
-            moved: Instant::now(),
+            progress: 0,
+            pieces: 0,
             over: false,
             failed: false,
         };
@@ -207,7 +210,7 @@ impl<T: Element> Exchange<T> {
         wait(&[self], patience(&self.group))
     }
 
-    /// The same with another bound.
+    /// The same with another bound, which may be longer than [`Group::timeout`].
     ///
     /// # Errors
     ///
@@ -307,6 +310,15 @@ impl<T: Element> Inner<T> {
         })
     }
 
+    /// The pieces of all lanes in which messages of it are under way. A lane keeps the order of its messages, so a piece of another message
+    /// brings them nearer too.
+    fn pieces(&self, mesh: &mut Mesh) -> u64 {
+        let sending = self.outgoing.iter().filter(|one| one.waits()).map(|one| one.peer);
+        let sent: u64 = sending.map(|peer| mesh.pieces(peer).0).sum();
+        let receiving = self.incoming.iter().filter(|one| one.receives()).map(|one| one.peer);
+        sent + receiving.map(|peer| mesh.pieces(peer).1).sum::<u64>()
+    }
+
     fn advance(&mut self, state: &mut State, name: Name, limit: usize) -> Result<bool, GroupError> {
         let mut moved = false;
         state.mesh.check()?;
@@ -316,8 +328,10 @@ impl<T: Element> Inner<T> {
         for incoming in self.incoming.iter_mut().filter(|incoming| !incoming.is_over()) {
             moved |= incoming.advance(state, name, limit, &mut self.spare)?;
         }
-        if moved {
-            self.moved = Instant::now();
+        let pieces = self.pieces(&mut state.mesh);
+        if moved || pieces != self.pieces {
+            self.pieces = pieces;
+            self.progress += 1;
         }
         self.over = self.incoming.iter().all(Incoming::is_over)
             && self.outgoing.iter().all(Outgoing::is_over);
@@ -388,14 +402,14 @@ impl<T: Element> Future for Completion<'_, T> {
 /// The state of a future of exchanges between polls.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    since: Option<Instant>,
     limit: Duration,
-    wait: Wait,
+    /// Since the first poll.
+    quiet: Option<Quiet>,
 }
 
 impl Waiting {
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { since: None, limit, wait: Wait::polled() }
+        Self { limit, quiet: None }
     }
 
     pub(crate) fn poll<T: Element>(
@@ -404,21 +418,29 @@ impl Waiting {
         context: &Context<'_>,
     ) -> Poll<Result<(), GroupError>> {
         let Some(first) = exchanges.first() else { return Poll::Ready(Ok(())) };
-        let since = *self.since.get_or_insert_with(Instant::now);
         let shared = &first.group.shared;
         // Registered before the check, so that no later event is missed.
         shared.wakers.add(context.waker());
-        let stepped = shared.lock().mesh.step(None, &mut self.wait).map(drop);
-        let ended = match stepped.and_then(|()| advance(exchanges)) {
-            Ok(false) => match late(exchanges, since, self.limit) {
-                None => return Poll::Pending,
-                Some(error) => Err(error),
-            },
-            Ok(true) => Ok(()),
-            Err(error) => Err(named(exchanges, error)),
+        // What has arrived counts first, however late this poll is.
+        let advanced = match advance(exchanges) {
+            Ok(false) => {
+                let polled = shared.lock().mesh.poll(None);
+                polled.and_then(|_| advance(exchanges))
+            }
+            ended => ended,
         };
-        self.wait = Wait::polled();
-        Poll::Ready(ended)
+        if let Ok(false) = advanced {
+            let quiet = self.quiet.get_or_insert_with(|| Quiet::new(self.limit));
+            if !quiet.is_over(progress(exchanges)) {
+                return Poll::Pending;
+            }
+        }
+        self.quiet = None;
+        Poll::Ready(match advanced {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(late(exchanges, self.limit)),
+            Err(error) => Err(named(exchanges, error)),
+        })
     }
 }
 
@@ -442,7 +464,8 @@ pub(crate) fn wait<T: Element>(
 ) -> Result<(), GroupError> {
     let Some(first) = exchanges.first() else { return Ok(()) };
     let shared = &first.group.shared;
-    let (begun, mut waited) = (Instant::now(), Wait::default());
+    let (mut quiet, mut waited) = (Quiet::new(limit), Wait::bounded());
+    let mut polls = 0_u32;
     let ended = loop {
         match advance(exchanges) {
             Ok(false) => {}
@@ -453,32 +476,35 @@ pub(crate) fn wait<T: Element>(
         let stepped = state.mesh.step(None, &mut waited);
         let pace = state.mesh.pace();
         drop(state);
-        match stepped {
-            Ok(None) => {}
-            Ok(Some(idle)) => {
-                if let Some(error) = late(exchanges, begun, limit) {
-                    break Err(error);
-                }
-                rest(pace, idle);
-            }
+        let idle = match stepped {
+            Ok(idle) => idle,
             Err(error) => break Err(error),
+        };
+        // Traffic of others can keep the polls busy: the clock is read then, too.
+        polls = polls.wrapping_add(1);
+        let reads_clock = idle.is_some() || polls.is_multiple_of(CLOCK_EVERY);
+        if reads_clock && quiet.is_over(progress(exchanges)) {
+            break Err(late(exchanges, limit));
+        }
+        if let Some(idle) = idle {
+            rest(pace, idle);
         }
     };
     ended.map_err(|error| named(exchanges, error))
 }
 
-/// The timeout of a wait that began at `begun`, if nothing has moved since for `limit`.
-fn late<T: Element>(
-    exchanges: &[&Exchange<T>],
-    begun: Instant,
-    limit: Duration,
-) -> Option<GroupError> {
-    let moved = exchanges.iter().map(|exchange| exchange.lock().moved).max()?;
-    if moved.max(begun).elapsed() < limit {
-        return None;
-    }
-    Some(GroupError::Timeout { peers: Vec::new(), awaited: String::new(), limit })
-        .map(|error| named(exchanges, error))
+/// Polls in a row without a look at the clock.
+const CLOCK_EVERY: u32 = 64;
+
+/// A count that changes whenever anything of them moves.
+fn progress<T: Element>(exchanges: &[&Exchange<T>]) -> u64 {
+    exchanges.iter().map(|exchange| exchange.lock().progress).sum()
+}
+
+/// The timeout of a wait in which nothing has moved for `limit`.
+fn late<T: Element>(exchanges: &[&Exchange<T>], limit: Duration) -> GroupError {
+    let error = GroupError::Timeout { peers: Vec::new(), awaited: String::new(), limit };
+    named(exchanges, error)
 }
 
 /// Adds to a timeout without ranks those that the exchanges wait for.

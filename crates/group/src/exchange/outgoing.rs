@@ -20,7 +20,7 @@ pub(super) struct Outgoing<T> {
     /// The rank in the group.
     pub(super) rank: usize,
     /// The rank in the mesh.
-    peer: usize,
+    pub(super) peer: usize,
     numbers: u64,
     /// Reserved numbers whose messages were not sent yet.
     open: u64,

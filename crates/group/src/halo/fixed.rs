@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::layout::Layout;
 use super::neighbours;
@@ -21,7 +21,7 @@ use crate::error::GroupError;
 use crate::exchange::patience;
 use crate::group::{Group, State};
 use crate::loader::{Buffer, Element, Place};
-use crate::mesh::{PairName, Reached, Wait, rest, type_name, type_number};
+use crate::mesh::{PairName, Quiet, Reached, Wait, rest, type_name, type_number};
 
 /// What came from the left and from the right, in the memory that it was received into.
 pub type FixedBorders<'a, T> = (Option<&'a [T]>, Option<&'a [T]>);
@@ -181,7 +181,7 @@ impl<T: Element> FixedHalo1d<T> {
         self.rounds += 1;
         self.under_way = true;
         let limit = patience(&self.group);
-        Ok(FixedRound { halo: Some(self), since: None, limit, wait: Wait::polled() })
+        Ok(FixedRound { halo: Some(self), limit, quiet: None })
     }
 
     /// Waits for the round that [`FixedHalo1d::begin`] has begun last, if it goes on, and returns what came by it.
@@ -199,7 +199,7 @@ impl<T: Element> FixedHalo1d<T> {
     /// Waits for the round that is under way.
     fn wait(&mut self) -> Result<(), GroupError> {
         let limit = patience(&self.group);
-        let mut waited = Wait::default();
+        let (mut quiet, mut waited) = (Quiet::new(limit), Wait::bounded());
         let ended = loop {
             let mut state = self.group.shared.lock();
             let (waits_for, stepped, pace) = match self.awaited_rank(&mut state) {
@@ -207,10 +207,11 @@ impl<T: Element> FixedHalo1d<T> {
                 Ok(Some(rank)) => (rank, self.step(&mut state, &mut waited), state.mesh.pace()),
                 Err(why) => break Err(why),
             };
+            let progress = self.progress(&mut state);
             drop(state);
             match stepped {
                 Ok(None) => {}
-                Ok(Some(idle)) if idle < limit => rest(pace, idle),
+                Ok(Some(idle)) if !quiet.is_over(progress) => rest(pace, idle),
                 Ok(Some(_)) => break Err(self.late(waits_for, limit)),
                 Err(why) => break Err(why),
             }
@@ -235,6 +236,11 @@ impl<T: Element> FixedHalo1d<T> {
 
     fn step(&self, state: &mut State, wait: &mut Wait) -> Result<Option<Duration>, GroupError> {
         state.mesh.step_pairs(self.name, self.links.iter().map(|link| link.peer), wait)
+    }
+
+    /// A count that changes whenever a piece of a border moves.
+    fn progress(&self, state: &mut State) -> u64 {
+        self.links.iter().map(|link| state.mesh.pair_progress(link.peer, self.name)).sum()
     }
 
     /// All that keep the round waiting; `first` is one of them.
@@ -292,9 +298,9 @@ impl<T: Element> Drop for FixedHalo1d<T> {
 pub struct FixedRound<'a, T: Element> {
     /// Until it has ended.
     halo: Option<&'a mut FixedHalo1d<T>>,
-    since: Option<Instant>,
     limit: Duration,
-    wait: Wait,
+    /// Since the first poll.
+    quiet: Option<Quiet>,
 }
 
 impl<T: Element> fmt::Debug for FixedRound<'_, T> {
@@ -329,20 +335,26 @@ impl<'a, T: Element> Future for FixedRound<'a, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let round = &mut *self;
         let Some(halo) = round.halo.as_mut() else { return Poll::Ready(Err(over())) };
-        let since = *round.since.get_or_insert_with(Instant::now);
         let shared = &halo.group.shared;
         // Registered before the check, so that nothing that arrives after the check is missed.
         shared.wakers.add(context.waker());
         let mut state = shared.lock();
-        let stepped = halo.step(&mut state, &mut round.wait).map(drop);
-        let awaited = stepped.and_then(|()| halo.awaited_rank(&mut state));
-        if let Ok(Some(_)) = awaited
-            && since.elapsed() < round.limit
-        {
-            return Poll::Pending;
+        // What has arrived counts first, however late this poll is.
+        let awaited = match halo.awaited_rank(&mut state) {
+            Ok(Some(_)) => {
+                let peers = halo.links.iter().map(|link| link.peer);
+                let polled = state.mesh.poll_pairs(halo.name, peers);
+                polled.and_then(|_| halo.awaited_rank(&mut state))
+            }
+            ended => ended,
+        };
+        if let Ok(Some(_)) = awaited {
+            let quiet = round.quiet.get_or_insert_with(|| Quiet::new(round.limit));
+            if !quiet.is_over(halo.progress(&mut state)) {
+                return Poll::Pending;
+            }
         }
         drop(state);
-        round.wait = Wait::polled();
         let ended = match awaited {
             Ok(Some(rank)) => Err(halo.late(rank, round.limit)),
             Ok(None) => Ok(()),

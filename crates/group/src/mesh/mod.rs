@@ -26,7 +26,7 @@ use header::{Header, Kind};
 pub(crate) use header::{Name, Space, name as type_name, number as type_number};
 pub(crate) use matching::{Envelope, OpId, Wanted};
 use matching::{Found, Matching};
-pub(crate) use pace::{Pace, Wait, rest};
+pub(crate) use pace::{Pace, Quiet, Wait, rest};
 use pair::Pair;
 pub(crate) use pair::{PairName, Reached};
 use peer::{Peer, Shared, Way};
@@ -390,6 +390,9 @@ impl Mesh {
         let Some(idle) = wait.idle(self.pace) else { return Ok(None) };
         self.focus = focus;
         crate::patience::note();
+        if wait.is_bounded() {
+            return Ok(Some(idle));
+        }
         if idle > self.timeout / 4 * 3 && !wait.is_stuck() {
             wait.reported(self.place.stuck(self.timeout / 4));
         }
@@ -489,6 +492,11 @@ impl Mesh {
                 Err(_) => return,
             };
         }
+    }
+
+    /// Counts that change whenever a piece of a long message to this peer, or from it, moves.
+    pub(crate) fn pieces(&mut self, rank: usize) -> (u64, u64) {
+        self.peer(rank).map_or((0, 0), |peer| peer.pieces())
     }
 
     pub(crate) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
@@ -714,27 +722,43 @@ impl Mesh {
         }
     }
 
-    /// One poll for a caller that waits for these peers' pair, as [`Mesh::step`].
+    /// Polls these peers' pair, and without progress another peer every few times. Returns whether the pair moved.
+    pub(crate) fn poll_pairs(
+        &mut self,
+        name: PairName,
+        peers: impl Iterator<Item = usize>,
+    ) -> Result<bool, GroupError> {
+        self.hear()?;
+        let mut moved = false;
+        for peer in peers {
+            self.reach_pairs(peer)?;
+            self.focus = Some(peer);
+            let progress = |peer: &mut Peer| peer.pair(name).is_some_and(Pair::progress);
+            moved |= self.with(peer, |peer, _| Ok(progress(peer)))?;
+        }
+        if !moved {
+            self.poll_another()?;
+        }
+        Ok(moved)
+    }
+
+    /// The same for a caller that waits, as [`Mesh::step`].
     pub(crate) fn step_pairs(
         &mut self,
         name: PairName,
         peers: impl Iterator<Item = usize>,
         wait: &mut Wait,
     ) -> Result<Option<Duration>, GroupError> {
-        self.hear()?;
-        let (mut moved, mut focus) = (false, None);
-        for peer in peers {
-            self.reach_pairs(peer)?;
-            focus = Some(peer);
-            let progress = |peer: &mut Peer| peer.pair(name).is_some_and(Pair::progress);
-            moved |= self.with(peer, |peer, _| Ok(progress(peer)))?;
-        }
-        if moved {
+        if self.poll_pairs(name, peers)? {
             wait.moved();
             return Ok(None);
         }
-        self.poll_another()?;
-        self.idle(wait, focus)
+        self.idle(wait, self.focus)
+    }
+
+    /// A count that changes whenever anything of this peer's pair moves.
+    pub(crate) fn pair_progress(&mut self, to: usize, name: PairName) -> u64 {
+        self.pair(to, name).map_or(0, |pair| pair.steps())
     }
 
     fn peer(&mut self, rank: usize) -> Option<&mut Peer> {

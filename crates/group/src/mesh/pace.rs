@@ -37,14 +37,18 @@ pub(crate) struct Wait {
     since: Option<Instant>,
     /// The report to the hub that nothing moves here.
     stuck: Option<Stuck>,
-    /// It never spins: a waker says when to poll again.
-    polled: bool,
+    /// Its caller has a limit of its own: the hub is not informed, and the group does not fail.
+    bounded: bool,
 }
 
 impl Wait {
-    /// The wait of a future, which its executor polls.
-    pub(crate) fn polled() -> Self {
-        Self { idle_polls: 0, since: None, stuck: None, polled: true }
+    /// The wait of a caller that gives up by itself, by [`Quiet`].
+    pub(crate) fn bounded() -> Self {
+        Self { idle_polls: 0, since: None, stuck: None, bounded: true }
+    }
+
+    pub(super) fn is_bounded(&self) -> bool {
+        self.bounded
     }
 
     #[inline]
@@ -67,7 +71,7 @@ impl Wait {
     #[inline]
     pub(super) fn idle(&mut self, pace: Pace) -> Option<Duration> {
         self.idle_polls = self.idle_polls.saturating_add(1);
-        if self.idle_polls < pace.spins && !self.polled {
+        if self.idle_polls < pace.spins {
             std::hint::spin_loop();
             return None;
         }
@@ -82,6 +86,41 @@ impl Drop for Wait {
     }
 }
 
+/// The time without progress of a wait with a limit of its own.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    limit: Duration,
+    since: Instant,
+    /// When the clock was last read.
+    read: Instant,
+    /// What had moved until then.
+    progress: u64,
+}
+
+impl Quiet {
+    pub(crate) fn new(limit: Duration) -> Self {
+        let now = Instant::now();
+        Self { limit, since: now, read: now, progress: 0 }
+    }
+
+    /// Whether the limit has passed since `progress`, a count, changed. A time in which nobody asked, as of a future that is not polled,
+    /// counts as a quarter of the limit at most.
+    pub(crate) fn is_over(&mut self, progress: u64) -> bool {
+        crate::patience::note();
+        self.is_over_at(Instant::now(), progress)
+    }
+
+    fn is_over_at(&mut self, now: Instant, progress: u64) -> bool {
+        if progress != self.progress {
+            (self.progress, self.since) = (progress, now);
+        }
+        let unasked = now.saturating_duration_since(self.read);
+        self.since += unasked.saturating_sub((self.limit / 4).max(GAP_MIN));
+        self.read = now;
+        now.saturating_duration_since(self.since) >= self.limit
+    }
+}
+
 /// Gives up the CPU, the longer the longer nothing has moved.
 pub(crate) fn rest(pace: Pace, idle: Duration) {
     if idle < pace.yields {
@@ -91,5 +130,28 @@ pub(crate) fn rest(pace: Pace, idle: Duration) {
     }
 }
 
+/// Any sleep of a wait is shorter.
+const GAP_MIN: Duration = Duration::from_millis(50);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_in_which_nobody_asks_does_not_end_a_wait() {
+        let limit = Duration::from_secs(40);
+        let mut quiet = Quiet::new(limit);
+        let mut now = quiet.since;
+        let mut is_over_after = |seconds: u64, progress| {
+            now += Duration::from_secs(seconds);
+            quiet.is_over_at(now, progress)
+        };
+        assert!(!is_over_after(10, 0) && !is_over_after(1000, 0) && !is_over_after(10, 0));
+        assert!(is_over_after(10, 0), "three times ten seconds, and a quarter of the limit");
+        assert!(!is_over_after(1, 1), "what moves renews it");
+        assert!((0..39).all(|_| !is_over_after(1, 1)) && is_over_after(1, 1));
+        assert!(!is_over_after(1000, 2));
+    }
+}

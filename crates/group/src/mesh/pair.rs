@@ -178,6 +178,13 @@ impl Pair {
         }
     }
 
+    /// The ends opened, and the pieces posted and completed so far.
+    pub(super) fn steps(&self) -> u64 {
+        let (send, receive) = &self.lanes;
+        let open = u64::from(send.is_open()) + u64::from(receive.is_open());
+        open + send.posted() + receive.posted()
+    }
+
     /// The cause, if it is broken.
     pub(super) fn why(&self) -> Option<String> {
         self.broken.clone()

@@ -11,7 +11,7 @@ use super::matching::{Claim, Matching, OpId};
 use super::opening::Opening;
 use super::pair::{self, Pair, PairName};
 use super::registry::Registry;
-use super::slots::{Arrival, SlotReceiver, SlotSender};
+use super::slots::{Arrival, SLOTS, SlotReceiver, SlotSender};
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Handle, Net, Place, ReceiveComm, SendComm};
@@ -289,10 +289,11 @@ impl Peer {
 
     fn take_in(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut any = false;
-        loop {
+        // A peer that sends all the time must not keep this poll.
+        for _ in 0..SLOTS {
             let (moved, arrival) = self.receiver.arrived()?;
             any |= moved;
-            let Some(arrival) = arrival else { return Ok(any) };
+            let Some(arrival) = arrival else { break };
             if arrival.header.kind == super::header::Kind::Short {
                 shared.matching.short(self.rank, arrival.header, arrival.body);
             } else {
@@ -311,6 +312,7 @@ impl Peer {
             }
             self.receiver.release(arrival)?;
         }
+        Ok(any)
     }
 
     /// Makes memory for the messages before this one that no receive has taken, and for this one if its receive does not take it. On an
@@ -455,6 +457,11 @@ impl Peer {
         let number = self.data.1.push(place);
         self.data.1.progress(shared.registry)?;
         Ok(number)
+    }
+
+    /// The pieces of long messages posted and completed so far: those sent, and those received.
+    pub(super) fn pieces(&self) -> (u64, u64) {
+        (self.bulk.0.posted(), self.bulk.1.posted())
     }
 
     pub(super) fn sent_data(&self) -> u64 {

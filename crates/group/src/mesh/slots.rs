@@ -20,7 +20,7 @@ pub(crate) const SLOTTED: usize = 2 * SMALL;
 pub(crate) const SMALL_OBJECT: usize = SMALL + (2 << 10);
 const STRIDE: usize = SMALL_OBJECT + 64;
 /// Slots in each direction.
-const SLOTS: usize = 16;
+pub(super) const SLOTS: usize = 16;
 /// Receives are posted again this many at a time, so that one control message can announce them.
 const BATCH: usize = 4;
 
