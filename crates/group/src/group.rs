@@ -276,13 +276,18 @@ impl Mover {
                 let (moved, seen) = match state.try_lock() {
                     // A waiting thread makes progress itself, and may have moved what a future waits for.
                     Err(_) => (false, false),
-                    Ok(mut state) => match state.poll() {
-                        Ok(moved) => (moved, true),
-                        Err(_) => {
-                            drop(state);
-                            return wakers.wake();
+                    Ok(mut state) => {
+                        let polled = state.mesh.poll(None);
+                        state.sweep();
+                        // Any thread's poll may have ended them.
+                        let ended = state.take_ended();
+                        drop(state);
+                        drop(ended);
+                        match polled {
+                            Ok(moved) => (moved != Moved::Nothing, true),
+                            Err(_) => return wakers.wake(),
                         }
-                    },
+                    }
                 };
                 rest = if moved { moving } else { (rest * 2).min(CALM) };
                 let waits = wakers.progress(moved || !seen);
@@ -427,15 +432,16 @@ impl State {
         }
     }
 
-    /// A poll between calls.
-    fn poll(&mut self) -> Result<bool, GroupError> {
-        let moved = self.mesh.poll(None)? != Moved::Nothing;
+    /// Ends what was dropped while it was being received.
+    fn sweep(&mut self) {
         self.schemas.sweep(&mut self.mesh);
-        if moved {
-            let Self { mesh, kept, .. } = self;
-            kept.retain(|(op, _)| mesh.ended(*op).is_none());
-        }
-        Ok(moved)
+    }
+
+    /// Takes out the memory of dropped operations that have ended: of all, if the group has failed. The caller drops it without the lock, for
+    /// that runs its owners' code.
+    fn take_ended(&mut self) -> Vec<(OpId, Box<dyn Any + Send>)> {
+        let Self { mesh, kept, .. } = self;
+        kept.extract_if(.., |(op, _)| !mesh.is_open(*op)).collect()
     }
 }
 

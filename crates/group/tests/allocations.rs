@@ -1,4 +1,4 @@
-//! In steady state no call allocates, and none registers memory.
+//! In steady state no call allocates, none registers memory, and what was dropped is freed.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod support;
@@ -6,11 +6,16 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::halo::FixedHalo1d;
-use ironrail_group::loader::{Library, Op};
+use ironrail_group::loader::{Foreign, Library, Op};
 use ironrail_group::memory::Registered;
 use ironrail_group::messages::Any;
 use ironrail_group::objects::{Leaf, Schema};
@@ -210,5 +215,72 @@ where
         let (allocated, made) = (BYTES.get() - before, 20 * bytes[group.rank()]);
         assert!(allocated < made + 20 * 1000, "{allocated} bytes allocated, not {made}");
         group.barrier().unwrap();
+    });
+}
+
+/// Memory of another library, which says when it is freed.
+struct Owner {
+    elements: Vec<u64>,
+    is_freed: Arc<AtomicBool>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.is_freed.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn the_memory_of_a_send_that_was_dropped_is_freed_once_it_was_sent() {
+    support::ranks(&support::library(), 2, |group| {
+        for _ in 0..10 {
+            if group.rank() == 1 {
+                group.meet(&[]).unwrap();
+                let leaf = group.recv_obj::<Leaf<u64>>(0, 1).unwrap().0;
+                assert_eq!(leaf[99_999], 7);
+                group.send(&[1_u8], 0, 1).unwrap();
+                continue;
+            }
+            let is_freed = Arc::<AtomicBool>::default();
+            let owner = Owner { elements: vec![7; 100_000], is_freed: Arc::clone(&is_freed) };
+            let base = NonNull::from(&owner.elements[0]);
+            // SAFETY: the elements of the vector stay where they are when it is moved, and nothing writes to them.
+            let leaf = Leaf::from(unsafe { Foreign::new(base, 100_000, Box::new(owner)) });
+            drop(group.isend_obj(&leaf, 1, 1).unwrap());
+            drop(leaf);
+            assert!(!is_freed.load(Ordering::Acquire), "it is still to be sent");
+            group.meet(&[]).unwrap();
+            // This thread's polls end the send, and nothing moves after it.
+            group.recv(&mut [0_u8], Any, 1).unwrap();
+            let deadline = Instant::now() + support::WAIT;
+            while !is_freed.load(Ordering::Acquire) {
+                assert!(Instant::now() < deadline, "it is kept");
+                thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
+fn the_memory_of_a_send_that_was_dropped_is_freed_when_the_group_fails() {
+    support::ranks(&support::library(), 2, |group| {
+        if group.rank() == 1 {
+            group.meet(&[]).unwrap();
+            return;
+        }
+        let is_freed = Arc::<AtomicBool>::default();
+        let owner = Owner { elements: vec![7; 100_000], is_freed: Arc::clone(&is_freed) };
+        let base = NonNull::from(&owner.elements[0]);
+        // SAFETY: as above.
+        let leaf = Leaf::from(unsafe { Foreign::new(base, 100_000, Box::new(owner)) });
+        drop(group.isend_obj(&leaf, 1, 1).unwrap());
+        drop(leaf);
+        group.abort();
+        let deadline = Instant::now() + support::WAIT;
+        while !is_freed.load(Ordering::Acquire) {
+            assert!(Instant::now() < deadline, "it is kept");
+            thread::yield_now();
+        }
+        group.meet(&[]).unwrap();
     });
 }
