@@ -115,6 +115,27 @@ fn messages_allocate_and_register_nothing() {
 }
 
 #[test]
+fn messages_that_their_receives_refuse_allocate_nothing() {
+    counted(2, |group, registered, unregistered| {
+        if group.rank() == 0 {
+            unregistered.fill(2.0);
+            registered.fill(3.0);
+            group.send(unregistered, 1, 1)?;
+            group.send(registered, 1, 1)?;
+            return group.send(&unregistered[..50_000], 1, 1);
+        }
+        for _ in 0..2 {
+            let refused = group.recv(&mut unregistered[..10], 0, 1);
+            assert!(matches!(refused, Err(GroupError::TooLong { .. })), "{refused:?}");
+        }
+        assert_eq!(unregistered[..10], [1.0; 10], "it is unchanged");
+        group.recv(&mut registered[..50_000], 0, 1)?;
+        assert!(registered[..50_000].iter().all(|came| *came == 2.0));
+        Ok(())
+    });
+}
+
+#[test]
 fn rounds_of_fixed_halos_allocate_and_register_nothing() {
     let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR"));
     let library = Library::open(plugin.to_str().unwrap(), None).unwrap();

@@ -36,7 +36,9 @@ pub(super) struct Lane<E> {
 /// A message whose pieces are not all posted.
 #[derive(Debug)]
 struct Job {
-    place: Place,
+    /// None: its bytes are received, and dropped.
+    place: Option<Place>,
+    len: usize,
     at: usize,
     /// The slot with the next piece, if the plugin did not accept it yet.
     filled: Option<usize>,
@@ -45,7 +47,9 @@ struct Job {
 #[derive(Debug)]
 struct Flight {
     post: Post,
-    part: Place,
+    /// None: the bytes are dropped.
+    part: Option<Place>,
+    len: usize,
     slot: Option<usize>,
     last: bool,
 }
@@ -97,8 +101,17 @@ impl<E: End> Lane<E> {
 
     /// Adds a message; returns its number. An empty place adds none: the result is the number of the last one.
     pub(super) fn push(&mut self, place: Place) -> u64 {
-        if !place.is_empty() {
-            self.jobs.push_back(Job { place, at: 0, filled: None });
+        self.add(Some(place), place.len())
+    }
+
+    /// Adds a message of the peer that no receive takes: it passes through staging memory alone.
+    pub(super) fn push_discarded(&mut self, len: usize) -> u64 {
+        self.add(None, len)
+    }
+
+    fn add(&mut self, place: Option<Place>, len: usize) -> u64 {
+        if len > 0 {
+            self.jobs.push_back(Job { place, len, at: 0, filled: None });
             self.pushed += 1;
         }
         self.pushed
@@ -139,14 +152,14 @@ impl<E: End> Lane<E> {
         let mut moved = false;
         while let Some(flight) = self.flights.front() {
             let Some(len) = flight.post.test()? else { break };
-            if len != flight.part.len() {
-                let expected = flight.part.len();
+            if len != flight.len {
+                let expected = flight.len;
                 let why = format!("a message of {len} bytes came where one of {expected} was due");
                 return Err(GroupError::Contract(why));
             }
             if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
-                if E::RECEIVES {
-                    flight.part.copy_from(staging.slot(slot));
+                if let (true, Some(part)) = (E::RECEIVES, flight.part) {
+                    part.copy_from(staging.slot(slot));
                 }
                 staging.used[slot] = false;
             }
@@ -162,8 +175,13 @@ impl<E: End> Lane<E> {
         let Some(end) = &self.end else { return Ok(false) };
         let mut moved = false;
         while let (Some(job), true) = (self.jobs.front_mut(), self.flights.len() < WINDOW) {
-            let part = job.place.part(job.at, PIECE);
-            let (post, slot) = if let Some(region) = registry.region(part, end, self.number)? {
+            let len = PIECE.min(job.len - job.at);
+            let part = job.place.map(|place| place.part(job.at, len));
+            let region = match part {
+                Some(part) => registry.region(part, end, self.number)?,
+                None => None,
+            };
+            let (post, slot) = if let (Some(part), Some(region)) = (part, region) {
                 (end.post(part, region, self.tag)?, None)
             } else {
                 if self.staging.is_none() {
@@ -172,8 +190,8 @@ impl<E: End> Lane<E> {
                 let Some(staging) = &mut self.staging else { break };
                 let free = || staging.used.iter().position(|used| !used);
                 let Some(slot) = job.filled.or_else(free) else { break };
-                let place = staging.slot(slot).part(0, part.len());
-                if !E::RECEIVES && job.filled.is_none() {
+                let place = staging.slot(slot).part(0, len);
+                if let (false, None, Some(part)) = (E::RECEIVES, job.filled, part) {
                     place.copy_from(part);
                 }
                 staging.used[slot] = true;
@@ -182,12 +200,12 @@ impl<E: End> Lane<E> {
             };
             let Some(post) = post else { break };
             job.filled = None;
-            job.at += part.len();
-            let last = job.at == job.place.len();
+            job.at += len;
+            let last = job.at == job.len;
             if last {
                 self.jobs.pop_front();
             }
-            self.flights.push_back(Flight { post, part, slot, last });
+            self.flights.push_back(Flight { post, part, len, slot, last });
             self.steps += 1;
             moved = true;
         }

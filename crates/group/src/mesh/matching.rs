@@ -208,12 +208,12 @@ impl Matching {
         }
     }
 
-    /// The long message that such a receive takes: its source, its number there, and whether the receive takes its bytes.
-    pub(super) fn waiting_long(&self, wanted: &Wanted) -> Option<(usize, u64, bool)> {
+    /// The long message that such a receive takes: its source, and its number there.
+    pub(super) fn waiting_long(&self, wanted: &Wanted) -> Option<(usize, u64)> {
         let takes = |message: &&Unexpected| wanted.takes(message.source, &message.header);
-        let Unexpected { source, header, body } = self.unexpected.iter().find(takes)?;
+        let Unexpected { source, body, .. } = self.unexpected.iter().find(takes)?;
         let Body::Long(ordinal) = body else { return None };
-        Some((*source, *ordinal, wanted.outcome(*source, header).1.is_none()))
+        Some((*source, *ordinal))
     }
 
     /// Posts a receive: it takes the oldest message that matches, or waits for one.

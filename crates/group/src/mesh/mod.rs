@@ -817,10 +817,10 @@ fn begin_receive(
     matching: &mut Matching,
     wanted: Wanted,
 ) -> Result<OpId, GroupError> {
-    if let Some((source, ordinal, is_taken)) = matching.waiting_long(&wanted)
+    if let Some((source, ordinal)) = matching.waiting_long(&wanted)
         && let Some(Some(peer)) = peers.get_mut(source)
     {
-        peer.make_room(ordinal, is_taken)?;
+        peer.make_room(ordinal)?;
     }
     let op = matching.begin();
     if let Found::Long { source, ordinal, claim } = matching.receive(op, wanted)
@@ -841,29 +841,47 @@ fn in_slots(part: Place) -> impl Iterator<Item = Place> {
 mod tests {
     use super::*;
 
+    /// More than any memory, as a peer may say.
+    const HUGE: usize = isize::MAX as usize;
+
+    /// A peer that has announced messages of these lengths, with tags from 0.
+    fn announced(lengths: &[usize]) -> ([Option<Peer>; 2], Matching) {
+        let (mut peer, mut matching) = (Peer::new(1, 0, 0), Matching::default());
+        for (tag, len) in (0..).zip(lengths) {
+            let (kind, element) = (Kind::Long, header::number(DataType::U8));
+            let (space, len) = (Space::MESSAGES, *len);
+            let header = Header { kind, element, scope: 0, tag, len: len as u64, space, note: 0 };
+            assert!(matching.long(1, header, tag.into()).is_none());
+            peer.announced(len);
+        }
+        ([None, Some(peer)], matching)
+    }
+
+    fn wanted(tag: u32, room: &mut [u8]) -> Wanted {
+        let (space, element, place) = (Space::MESSAGES, DataType::U8, Place::writing(room));
+        Wanted { scope: 0, space, source: Some(1), tag: Some(tag), element, place }
+    }
+
     #[test]
     fn a_receive_that_finds_no_memory_for_an_earlier_message_takes_none() {
-        let mut peers = [None, Some(Peer::new(1, 0, 0))];
-        let mut matching = Matching::default();
-        let header = |tag: u32, len: usize| {
-            let (kind, element) = (Kind::Long, header::number(DataType::U8));
-            let (scope, space, len) = (0, Space::MESSAGES, len as u64);
-            Header { kind, element, scope, tag, len, space, note: 0 }
-        };
-        // More than any memory, as a peer may say.
-        for (ordinal, len) in [(0, isize::MAX as usize), (1, 100_000)] {
-            let tag = u32::try_from(ordinal).unwrap();
-            assert!(matching.long(1, header(tag, len), ordinal).is_none());
-            peers[1].as_mut().unwrap().announced(len);
-        }
-        let mut room = vec![0_u8; 100_000];
-        let (space, element, place) = (Space::MESSAGES, DataType::U8, Place::writing(&mut room));
-        let wanted = Wanted { scope: 0, space, source: Some(1), tag: Some(1), element, place };
+        let (mut peers, mut matching) = announced(&[HUGE, 100_000]);
+        let mut room = vec![0; 100_000];
+        let wanted = wanted(1, &mut room);
         for _ in 0..2 {
             let ended = begin_receive(&mut peers, &mut matching, wanted);
             assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
             assert_eq!(peers[1].as_ref().unwrap().claims(), 0, "the place is the caller's again");
             assert!(matching.probe(&wanted).is_some(), "the message can still be received");
         }
+    }
+
+    #[test]
+    fn a_message_that_its_receive_refuses_needs_no_memory() {
+        let (mut peers, mut matching) = announced(&[HUGE, 100_000]);
+        let (mut short, mut room) = ([0; 4], vec![0; 100_000]);
+        let (refused, taken) = (wanted(0, &mut short), wanted(1, &mut room));
+        begin_receive(&mut peers, &mut matching, refused).unwrap();
+        begin_receive(&mut peers, &mut matching, taken).unwrap();
+        assert_eq!(peers[1].as_ref().unwrap().claims(), 2);
     }
 }

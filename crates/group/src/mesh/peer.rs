@@ -315,11 +315,9 @@ impl Peer {
         Ok(any)
     }
 
-    /// Makes memory for the messages before this one that no receive has taken, and for this one if its receive does not take it. On an
-    /// error nothing is matched or posted.
-    pub(super) fn make_room(&mut self, ordinal: u64, is_taken: bool) -> Result<(), GroupError> {
-        let index = self.index(ordinal);
-        self.spill(if is_taken { index } else { index + 1 })
+    /// Makes memory for the messages before this one that no receive has taken. On an error nothing is matched or posted.
+    pub(super) fn make_room(&mut self, ordinal: u64) -> Result<(), GroupError> {
+        self.spill(self.index(ordinal))
     }
 
     /// Matches a receive with a long message whose header came earlier, after [`Peer::make_room`].
@@ -333,14 +331,14 @@ impl Peer {
     }
 
     fn index(&self, ordinal: u64) -> usize {
-        usize::try_from(ordinal - self.first).unwrap_or(usize::MAX - 1)
+        usize::try_from(ordinal - self.first).unwrap_or(usize::MAX)
     }
 
-    /// Makes memory for those of the first `count` long messages that have no place.
+    /// Makes memory for those of the first `count` long messages that no receive has taken.
     fn spill(&mut self, count: usize) -> Result<(), GroupError> {
         for incoming in self.incoming.iter_mut().take(count) {
-            let has_place = incoming.claim.as_ref().and_then(Claim::place).is_some();
-            if incoming.posted.is_none() && incoming.spill.is_none() && !has_place {
+            let is_free = incoming.claim.is_none() && incoming.posted.is_none();
+            if is_free && incoming.spill.is_none() {
                 incoming.spill = Some(zeroed(incoming.len)?);
             }
         }
@@ -355,18 +353,20 @@ impl Peer {
             if incoming.posted.is_some() {
                 continue;
             }
-            let place = match incoming.claim.as_ref().and_then(Claim::place) {
-                Some(place) => {
-                    // Made for a receive that found no memory for another message.
-                    incoming.spill = None;
-                    place
-                }
-                None => match &mut incoming.spill {
-                    Some(spill) => Place::writing(spill),
-                    None => return,
+            let lane = &mut self.bulk.1;
+            let number = match (&incoming.claim, &mut incoming.spill) {
+                (Some(claim), _) => match claim.place() {
+                    Some(place) => lane.push(place),
+                    None => lane.push_discarded(incoming.len),
                 },
+                (None, Some(spill)) => lane.push(Place::writing(spill)),
+                (None, None) => return,
             };
-            incoming.posted = Some(self.bulk.1.push(place));
+            if incoming.claim.is_some() {
+                // Made for an earlier receive, which found no memory for another message.
+                incoming.spill = None;
+            }
+            incoming.posted = Some(number);
         }
     }
 
