@@ -88,9 +88,10 @@ impl SlotSender {
         self.queue.push_back(letter);
     }
 
-    /// Drops the messages that are in no slot.
+    /// Drops the messages that the plugin has not accepted.
     pub(super) fn clear(&mut self) {
         self.queue.clear();
+        self.free.extend(self.filled.take());
     }
 
     /// Whether every message is in a slot.
