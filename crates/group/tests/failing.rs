@@ -3,17 +3,24 @@
 
 mod support;
 
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ironrail_group::bootstrap::{Hub, Remote};
+use ironrail_group::bootstrap::{Bootstrap, Hub, Remote};
 use ironrail_group::error::GroupError;
 use ironrail_group::group::{Builder, Group};
-use ironrail_group::loader::Op;
+use ironrail_group::halo::FixedHalo1d;
+use ironrail_group::loader::{Net, Op};
 use ironrail_group::objects::ObjectBatch;
-use support::{WAIT, library, ranks_within};
+use ironrail_group::tuning::Tuning;
+use support::{WAIT, block_on, library, ranks_within};
 
 /// A wait reports to the rendezvous after 1.5 s, which decides 0.5 s later.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -202,4 +209,241 @@ fn a_batch_sends_what_it_can_though_a_rank_has_left() {
             assert_eq!(group.recv_obj::<u8>(0, 5).unwrap().0, 7);
         }
     });
+}
+
+#[test]
+fn what_a_rank_sends_first_and_last_arrives_though_it_has_left() {
+    // By a slot, by the way of long messages, and by the way of long parts.
+    for count in [1_usize, 100_000, 1 << 20] {
+        ranks_within(&library(), 3, TIMEOUT, move |group| {
+            let (long, other) = (count == 1 << 20, group.rank() == 2);
+            let mut data = vec![u8::from(group.rank() == 1); count];
+            if group.rank() == 1 {
+                if long {
+                    return group.broadcast(&mut data, 1).unwrap();
+                }
+                return group.send(&data, 0, 1).unwrap();
+            }
+            // The farewell, and the end of every connection, come before this rank looks.
+            thread::sleep(Duration::from_millis(if other { 0 } else { 900 }));
+            if long {
+                group.broadcast(&mut data, 1).unwrap();
+            } else if !other {
+                group.recv(&mut data, 1, 1).unwrap();
+            }
+            assert!(data.iter().all(|came| *came == u8::from(long || !other)));
+        });
+    }
+}
+
+/// Messages to and from rank 1, which has left; those between ranks 0 and 2 go on.
+fn only_rank_1_is_lost(group: &Group) {
+    let lost = |ended: Result<(), GroupError>| {
+        assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+    };
+    let other = 2 - group.rank();
+    for _ in 0..2 {
+        lost(group.recv(&mut [0_u8], 1, 1).map(drop));
+        lost(group.send(&[1_u8; 100_000], 1, 1));
+        lost(group.irecv(vec![0_u8; 9], 1, 2).unwrap().wait().map(drop));
+        lost(group.recv_obj::<u8>(1, 1).map(drop));
+        let mut came = [0_u8];
+        group.sendrecv(&[7_u8], other, &mut came, other, 1).unwrap();
+        assert_eq!(came, [7]);
+    }
+}
+
+#[test]
+fn a_message_of_a_rank_that_left_before_any_connection_is_lost_for_that_call_alone() {
+    ranks_within(&library(), 3, TIMEOUT, |group| {
+        if group.rank() != 1 {
+            only_rank_1_is_lost(&group);
+        }
+    });
+}
+
+#[test]
+fn a_collective_with_a_rank_that_left_before_any_connection_is_lost() {
+    for count in [1, 1 << 20] {
+        ranks_within(&library(), 3, TIMEOUT, move |group| {
+            if group.rank() != 1 {
+                let ended = group.broadcast(&mut vec![0_u8; count], 1);
+                assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_asks_for_a_connection_and_leaves_is_lost_for_that_call_alone() {
+    let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 3, WAIT).unwrap();
+    let work = |rank| {
+        let meeting = hub.meeting(rank);
+        move || {
+            let place = Remote::join(meeting, WAIT).unwrap();
+            only_rank_1_is_lost(&Builder::new(&library()).timeout(TIMEOUT).join(place).unwrap());
+        }
+    };
+    let others = [0, 2].map(|rank| thread::spawn(work(rank)));
+    // It says where to connect, accepts nothing, and connects nowhere.
+    let mut place = Remote::join(hub.meeting(1), WAIT).unwrap();
+    let facts = format!("ironrail-group 3\n0\nelsewhere\n1\n{}", Tuning::default());
+    place.all_gather(facts.as_bytes(), WAIT).unwrap();
+    let net = Net::init(&library(), place.identity()).unwrap();
+    let (_listener, handle) = net.listen(0).unwrap();
+    for other in [0, 2] {
+        place.mail(other, &[&[0][..], &handle.0].concat()).unwrap();
+    }
+    place.leave();
+    others.into_iter().for_each(|other| other.join().unwrap());
+}
+
+#[test]
+fn an_exchange_whose_message_moves_does_not_time_out() {
+    // Between calls a rank sends three pieces every 2 ms, so the message takes more than 0.34 s.
+    const BYTES: usize = 256 << 20;
+    const LIMIT: Duration = Duration::from_millis(250);
+    // More ranks than CPUs on a small machine: there a wait spins least.
+    ranks_within(&library(), 4, WAIT, |group| {
+        let exchange = |data: Vec<u8>| {
+            let (sources, destinations): (&[usize], &[usize]) = match group.rank() {
+                0 => (&[1], &[]),
+                1 => (&[], &[0]),
+                _ => (&[], &[]),
+            };
+            let exchange = group.exchange::<u8>(sources, destinations).unwrap();
+            if group.rank() == 1 {
+                exchange.insert(0, vec![], data).unwrap();
+            }
+            exchange.finish().unwrap();
+            exchange
+        };
+        // Connects.
+        exchange(vec![7; 100_000]).wait().unwrap();
+        let data = vec![7; if group.rank() == 1 { BYTES } else { 0 }];
+        group.barrier().unwrap();
+        let exchange = exchange(data);
+        if group.rank() == 0 {
+            let begun = Instant::now();
+            exchange.wait_timeout(LIMIT).unwrap();
+            assert!(begun.elapsed() > LIMIT, "the message was too fast: {:?}", begun.elapsed());
+            assert_eq!(exchange.take(1).unwrap()[0].data[BYTES - 1], 7);
+        }
+        group.meet(&[]).unwrap();
+        exchange.wait().unwrap();
+    });
+}
+
+#[test]
+fn an_exchange_times_out_among_other_messages_of_a_silent_rank() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    ranks_within(&library(), 2, WAIT, move |group| {
+        let begun = Instant::now();
+        let until = Duration::from_secs(5);
+        let goes_on = || !is_over.load(Ordering::Relaxed) && begun.elapsed() < until;
+        if group.rank() == 0 {
+            let exchange = group.exchange::<u8>(&[1], &[]).unwrap();
+            exchange.finish().unwrap();
+            let ended = exchange.wait_timeout(Duration::from_millis(200));
+            let took = begun.elapsed();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(matches!(&ended, Err(GroupError::Timeout { peers, .. }) if peers == &[1]));
+            assert!(took < until, "{took:?}");
+        }
+        while goes_on() {
+            group.send(&[1_u8], 0, 1).unwrap();
+        }
+        group.meet(&[]).unwrap();
+    });
+}
+
+#[test]
+fn an_exchange_may_be_waited_for_longer_than_the_timeout_of_its_group() {
+    ranks_within(&library(), 2, Duration::from_secs(1), |group| {
+        let (sources, destinations): (&[usize], &[usize]) =
+            if group.rank() == 0 { (&[1], &[]) } else { (&[], &[0]) };
+        let exchange = group.exchange::<u8>(sources, destinations).unwrap();
+        if group.rank() == 0 {
+            exchange.finish().unwrap();
+            let ended = exchange.wait_timeout(Duration::from_millis(1500));
+            assert!(
+                matches!(&ended, Err(GroupError::Timeout { peers, .. }) if peers == &[1]),
+                "{ended:?}"
+            );
+        }
+        group.meet(&[]).unwrap();
+        if group.rank() == 1 {
+            exchange.finish().unwrap();
+        }
+        exchange.wait().unwrap();
+    });
+}
+
+/// Longer than a wait without progress fails a group whose timeout is a second.
+const UNPOLLED: Duration = Duration::from_millis(1700);
+
+#[test]
+fn an_exchange_that_is_not_polled_for_long_can_still_be_had() {
+    for sends_before in [true, false] {
+        ranks_within(&library(), 2, Duration::from_secs(1), move |group| {
+            let mut context = Context::from_waker(Waker::noop());
+            if group.rank() == 0 {
+                let exchange = group.exchange::<u8>(&[1], &[]).unwrap();
+                exchange.finish().unwrap();
+                let mut completion = pin!(exchange.completion());
+                assert!(completion.as_mut().poll(&mut context).is_pending());
+                group.meet(&[]).unwrap();
+                thread::sleep(UNPOLLED);
+                let polled = completion.as_mut().poll(&mut context);
+                if sends_before {
+                    assert!(matches!(polled, Poll::Ready(Ok(()))), "{polled:?}");
+                } else {
+                    assert!(polled.is_pending(), "{polled:?}");
+                    group.meet(&[]).unwrap();
+                    block_on(completion).unwrap();
+                }
+            } else {
+                let exchange = group.exchange::<u8>(&[], &[0]).unwrap();
+                group.meet(&[]).unwrap();
+                if !sends_before {
+                    group.meet(&[]).unwrap();
+                }
+                exchange.insert(0, vec![], vec![1]).unwrap();
+                exchange.finish().unwrap();
+                exchange.wait().unwrap();
+            }
+            group.meet(&[]).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_round_that_is_not_polled_for_long_can_still_be_had() {
+    for sends_before in [true, false] {
+        ranks_within(&library(), 2, Duration::from_secs(1), move |group| {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut halo = FixedHalo1d::<u64>::new(&group, 3, 3).unwrap();
+            if group.rank() == 0 {
+                let mut round = pin!(halo.begin(|_, _| {}).unwrap());
+                assert!(round.as_mut().poll(&mut context).is_pending());
+                group.meet(&[]).unwrap();
+                thread::sleep(UNPOLLED);
+                let polled = round.as_mut().poll(&mut context);
+                if sends_before {
+                    assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
+                } else {
+                    assert!(polled.is_pending(), "{polled:?}");
+                    group.meet(&[]).unwrap();
+                    block_on(round).unwrap();
+                }
+            } else {
+                group.meet(&[]).unwrap();
+                if !sends_before {
+                    group.meet(&[]).unwrap();
+                }
+                halo.round(|_, _| {}).unwrap();
+            }
+            group.meet(&[]).unwrap();
+        });
+    }
 }
