@@ -300,9 +300,9 @@ fn a_rank_that_asks_for_a_connection_and_leaves_is_lost_for_that_call_alone() {
 
 #[test]
 fn an_exchange_whose_message_moves_does_not_time_out() {
-    // Between calls a rank sends three pieces every 2 ms, so the message takes more than 0.34 s.
-    const BYTES: usize = 256 << 20;
-    const LIMIT: Duration = Duration::from_millis(250);
+    // Between calls a rank sends three pieces every 2 ms, so the message takes more than 0.68 s.
+    const BYTES: usize = 512 << 20;
+    const LIMIT: Duration = Duration::from_millis(500);
     // More ranks than CPUs on a small machine: there a wait spins least.
     ranks_within(&library(), 4, WAIT, |group| {
         let exchange = |data: Vec<u8>| {
