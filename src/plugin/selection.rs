@@ -187,20 +187,21 @@ pub(crate) fn pairing_name(
     }
 }
 
-/// Why a candidate is not used, whatever it offers.
+/// Fabrics that are not used, whatever they offer, and why: docs/providers.md.
+const REFUSED: &[(&str, &str)] = &[
+    // libfabric 2.1 and later list it before "efa", with the same names; 2.3.1 and later take no queue of the plugin's there
+    // (prov/efa/src/efa_prov.c, efa_cq.c).
+    (
+        "efa-direct",
+        "its completion queues have another format, and its completions prove nothing; efa is used",
+    ),
+    // prov/verbs/src/verbs_rma.c ignores FI_DELIVERY_COMPLETE.
+    ("Ethernet-iWARP", "verbs does not say when data has arrived; tcp is used"),
+];
+
+/// Why a candidate is not used.
 pub(crate) fn refusal(candidate: &Candidate) -> Option<&'static str> {
-    match candidate.fabric.as_str() {
-        // libfabric 2.1 and later list it before "efa", with the same names; 2.3.1 and later take no queue of the plugin's there
-        // (prov/efa/src/efa_prov.c, efa_cq.c).
-        "efa-direct" => Some(
-            "its completion queues have another format, and its completions prove nothing: the fabric efa of the same NIC is used",
-        ),
-        // RDMA over TCP connections: prov/verbs/src/verbs_rma.c ignores FI_DELIVERY_COMPLETE.
-        "Ethernet-iWARP" => {
-            Some("verbs does not say when data has arrived over iWARP: tcp uses its interface")
-        }
-        _ => None,
-    }
+    REFUSED.iter().find(|(fabric, _)| *fabric == candidate.fabric).map(|(_, why)| *why)
 }
 
 /// A candidate on the address's interface.

@@ -62,6 +62,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("src/plugin/arrival.rs", "REASONS"),
     ("src/plugin/environment.rs", "PROVIDER_VARIABLES"),
     ("src/plugin/options.rs", "PROVIDER_OPTIONS"),
+    ("src/plugin/selection.rs", "REFUSED"),
     ("src/plugin/config/value.rs", "MISMATCH"),
 ];
 
