@@ -278,7 +278,6 @@ impl Mover {
                     Err(_) => (false, false),
                     Ok(mut state) => {
                         let polled = state.mesh.poll(None);
-                        state.sweep();
                         // Any thread's poll may have ended them.
                         let ended = state.take_ended();
                         drop(state);
@@ -432,15 +431,11 @@ impl State {
         }
     }
 
-    /// Ends what was dropped while it was being received.
-    fn sweep(&mut self) {
-        self.schemas.sweep(&mut self.mesh);
-    }
-
-    /// Takes out the memory of dropped operations that have ended: of all, if the group has failed. The caller drops it without the lock, for
-    /// that runs its owners' code.
+    /// Ends what was dropped, and takes out the memory of operations that have ended: of all, if the group has failed. The caller drops it
+    /// without the lock, for that runs its owners' code.
     fn take_ended(&mut self) -> Vec<(OpId, Box<dyn Any + Send>)> {
-        let Self { mesh, kept, .. } = self;
+        let Self { mesh, kept, schemas, .. } = self;
+        schemas.sweep(mesh);
         kept.extract_if(.., |(op, _)| !mesh.is_open(*op)).collect()
     }
 }

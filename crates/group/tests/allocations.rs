@@ -251,6 +251,25 @@ impl Drop for Owner {
     }
 }
 
+/// Begins to send an array of another library's memory to rank 1, and drops the send and the array. Whether the memory is freed.
+fn drop_a_send(group: &Group) -> Arc<AtomicBool> {
+    let is_freed = Arc::<AtomicBool>::default();
+    let owner = Owner { elements: vec![7; 100_000], is_freed: Arc::clone(&is_freed) };
+    let base = NonNull::from(&owner.elements[0]);
+    // SAFETY: the elements of the vector stay where they are when it is moved, and nothing writes to them.
+    let leaf = Leaf::from(unsafe { Foreign::new(base, 100_000, Box::new(owner)) });
+    drop(group.isend_obj(&leaf, 1, 1).unwrap());
+    is_freed
+}
+
+fn await_free(is_freed: &AtomicBool) {
+    let deadline = Instant::now() + support::WAIT;
+    while !is_freed.load(Ordering::Acquire) {
+        assert!(Instant::now() < deadline, "it is kept");
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn the_memory_of_a_send_that_was_dropped_is_freed_once_it_was_sent() {
     support::ranks(&support::library(), 2, |group| {
@@ -262,22 +281,12 @@ fn the_memory_of_a_send_that_was_dropped_is_freed_once_it_was_sent() {
                 group.send(&[1_u8], 0, 1).unwrap();
                 continue;
             }
-            let is_freed = Arc::<AtomicBool>::default();
-            let owner = Owner { elements: vec![7; 100_000], is_freed: Arc::clone(&is_freed) };
-            let base = NonNull::from(&owner.elements[0]);
-            // SAFETY: the elements of the vector stay where they are when it is moved, and nothing writes to them.
-            let leaf = Leaf::from(unsafe { Foreign::new(base, 100_000, Box::new(owner)) });
-            drop(group.isend_obj(&leaf, 1, 1).unwrap());
-            drop(leaf);
+            let is_freed = drop_a_send(&group);
             assert!(!is_freed.load(Ordering::Acquire), "it is still to be sent");
             group.meet(&[]).unwrap();
             // This thread's polls end the send, and nothing moves after it.
             group.recv(&mut [0_u8], Any, 1).unwrap();
-            let deadline = Instant::now() + support::WAIT;
-            while !is_freed.load(Ordering::Acquire) {
-                assert!(Instant::now() < deadline, "it is kept");
-                thread::yield_now();
-            }
+            await_free(&is_freed);
         }
     });
 }
@@ -289,19 +298,9 @@ fn the_memory_of_a_send_that_was_dropped_is_freed_when_the_group_fails() {
             group.meet(&[]).unwrap();
             return;
         }
-        let is_freed = Arc::<AtomicBool>::default();
-        let owner = Owner { elements: vec![7; 100_000], is_freed: Arc::clone(&is_freed) };
-        let base = NonNull::from(&owner.elements[0]);
-        // SAFETY: as above.
-        let leaf = Leaf::from(unsafe { Foreign::new(base, 100_000, Box::new(owner)) });
-        drop(group.isend_obj(&leaf, 1, 1).unwrap());
-        drop(leaf);
+        let is_freed = drop_a_send(&group);
         group.abort();
-        let deadline = Instant::now() + support::WAIT;
-        while !is_freed.load(Ordering::Acquire) {
-            assert!(Instant::now() < deadline, "it is kept");
-            thread::yield_now();
-        }
+        await_free(&is_freed);
         group.meet(&[]).unwrap();
     });
 }
