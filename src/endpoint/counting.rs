@@ -97,8 +97,13 @@ impl Rows {
 
     #[cold]
     pub(super) fn on_rail(&self, rail: u8, counter: Counter) {
+        self.add_on_rail(rail, counter, 1);
+    }
+
+    #[cold]
+    pub(super) fn add_on_rail(&self, rail: u8, counter: Counter, more: u64) {
         if let Some(row) = self.rails.get(usize::from(rail)) {
-            row.row().one(counter);
+            row.row().add(counter, more);
         }
     }
 }

@@ -36,9 +36,11 @@ mod purpose;
 mod region;
 mod register;
 mod release;
+mod seldom;
 mod sendrecv;
 mod setup;
 pub(crate) mod slots;
+mod slow_rails;
 mod stall;
 mod transfer;
 mod unposted;
@@ -78,6 +80,7 @@ use region::UserRegion;
 use sendrecv::Sendrecv;
 use setup::{Listening, PendingConnect};
 use slots::Slots;
+use slow_rails::SlowRails;
 use stall::StallWatch;
 
 /// The rails, the memory and the connections of one communicator on one device.
@@ -121,6 +124,7 @@ pub(crate) struct Endpoint {
     ended_events: Vec<(usize, MessageFacts)>,
     /// When to check for stalled requests.
     watch: StallWatch,
+    slow_rails: SlowRails,
     failure: Option<Error>,
     /// A panic has occurred under the lock: see `broken`.
     broken: bool,
@@ -199,6 +203,7 @@ impl Endpoint {
             sizes: [0; MAX_GROUP],
             ended_events: Vec::new(),
             watch: StallWatch::new(settings.stall_report),
+            slow_rails: SlowRails::default(),
             failure: None,
             broken: false,
             settings,

@@ -10,10 +10,9 @@
 //! only while NCCL polls (or, for the keeper's check, while the keeper does): a process that was stopped has not waited. What waits for the
 //! peer's program has not waited while other messages of the communicator are completed: receives may be posted long before they are needed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use counters::Counter;
-use fabric::Lock;
 use proto::channel::PeerReport;
 use proto::connection::Connection as _;
 use proto::stall::{self, ConnectionState, Late, There};
@@ -21,6 +20,7 @@ use proto::{ChannelId, Moment, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
+use super::seldom::Seldom;
 use crate::types::stall::{ConnectionSnapshot, RailSnapshot, Snapshot, Stall, Uncalled, Waiting};
 
 /// A peer that was queried and has sent nothing for this long is silent: an idle one answers within about a second.
@@ -169,6 +169,7 @@ impl Endpoint {
     pub(super) fn check_stalls(&mut self, now: Moment) {
         let polled = self.watch.begin_check(now);
         self.count_resent();
+        self.check_speeds(polled);
         let Some(bound) = self.watch.bound else { return };
         let (longest, others) = self.longest(bound, polled, now);
         let Some(waiter) = longest else { return };
@@ -385,13 +386,8 @@ impl Endpoint {
 
 /// Whether the last report is long enough ago.
 fn may_report() -> bool {
-    static LAST_REPORT: Lock<Option<Instant>> = Lock::new(None);
-    let mut last = LAST_REPORT.lock();
-    let may = last.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
-    if may {
-        *last = Some(Instant::now());
-    }
-    may
+    static REPORTED: Seldom = Seldom::new();
+    REPORTED.may(REPORT_EVERY)
 }
 
 #[cfg(test)]

@@ -56,6 +56,8 @@ counters! {
     Stalls = "stalls";
     /// Nanoseconds of the latencies in the histogram, summed.
     LatencyNanos = "latency_nanos";
+    /// Milliseconds in which a rail was measured to be much slower than others to its peer, and got less.
+    SlowMillis = "slow_millis";
 }
 
 impl Counter {

@@ -71,6 +71,7 @@ impl Kind {
                 Counter::Refused,
                 Counter::Failed,
                 Counter::Failovers,
+                Counter::SlowMillis,
             ],
         }
     }

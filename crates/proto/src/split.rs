@@ -189,6 +189,12 @@ impl Loads {
         }
     }
 
+    /// A rail's relative speed in percent: 100, unless it is much slower than the others.
+    pub fn percent(&self, rail: u8) -> u8 {
+        let speed = self.speeds.get(usize::from(rail)).copied().unwrap_or(Self::FULL_SPEED);
+        crate::bits::low8(u64::from(speed) * 100 / u64::from(Self::FULL_SPEED))
+    }
+
     /// Whether a rail is much slower than another one.
     pub const fn is_uneven(&self) -> bool {
         self.uneven

@@ -10,6 +10,8 @@ use counters::{Counter, Direction, Kind, Page};
 pub(crate) struct Sums {
     /// Bytes of parts that were posted, by rail.
     pub(crate) sent: Vec<u64>,
+    /// Milliseconds in which each rail was measured to be slow.
+    pub(crate) slow_millis: Vec<u64>,
     /// Parts that went by another rail than the one they were given to.
     pub(crate) moved: u64,
     /// Parts that ended with an error.
@@ -18,13 +20,16 @@ pub(crate) struct Sums {
 
 /// The sums of a process; none while it shows no page.
 pub(crate) fn sums(process: u32, rails: usize) -> Option<Sums> {
-    let mut sums = Sums { sent: vec![0; rails], ..Sums::default() };
+    let mut sums = Sums { sent: vec![0; rails], slow_millis: vec![0; rails], ..Sums::default() };
     for row in &Page::read(&fs::read(page(process)?).ok()?).ok()?.rows {
         if row.key.kind != Kind::Rail || row.key.direction != Direction::Send {
             continue;
         }
-        if let Some(sent) = sums.sent.get_mut(usize::from(row.key.rail)) {
+        let rail = usize::from(row.key.rail);
+        if let (Some(sent), Some(slow)) = (sums.sent.get_mut(rail), sums.slow_millis.get_mut(rail))
+        {
             *sent += row.get(Counter::Bytes);
+            *slow += row.get(Counter::SlowMillis);
         }
         sums.moved += row.get(Counter::Failovers);
         sums.failed += row.get(Counter::Failed);

@@ -153,13 +153,13 @@ impl Rails {
                 _ => "  the rail carries nothing like its share after it was mended".to_owned(),
             });
         }
-        let shared = trial.name != "slow" || self.tell_share(record, phases);
+        let shared = trial.name != "slow" || self.tell_share(record, rail, phases);
         whole && record.wrong == 0 && pause <= trial.bound_ms && shared
     }
 
     /// What all rails carried while one had a quarter of its speed, of what the links could, by what they carried before. Whether it is as
     /// promised for messages as NCCL sends them; all-reduces of this length wait for each other.
-    fn tell_share(&self, record: &Record, phases: &[Phase]) -> bool {
+    fn tell_share(&self, record: &Record, rail: usize, phases: &[Phase]) -> bool {
         let rails = usize::from(self.rails);
         let rate =
             |phase: &Phase| (0..rails).map(|rail| record.rate(rail, &phase.time)).sum::<f64>();
@@ -168,7 +168,9 @@ impl Rails {
         say(format_args!(
             "  meanwhile the rails carried {carried:.2} of what their links could (bound {SHARE}, of a stream)"
         ));
-        !self.stream || carried >= SHARE
+        let slow = record.last().slow_millis;
+        say(format_args!("  the counters say that the rails were slow for {slow:?} ms"));
+        !self.stream || carried >= SHARE && slow.get(rail).is_some_and(|time| *time > SLOW_MILLIS)
     }
 
     fn trials(&self) -> Vec<Trial> {
@@ -203,5 +205,7 @@ const SILENT_MS: f64 = 1000.0;
 const SLOW_MS: f64 = 250.0;
 /// Of what links of unequal speed could carry together.
 const SHARE: f64 = 0.93;
+/// Of the four seconds in which a rail is slow, so much is counted at the least.
+const SLOW_MILLIS: u64 = 1000;
 /// Lines of the ranks' logs that are shown.
 const LINES: usize = 24;
