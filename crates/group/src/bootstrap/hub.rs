@@ -1,8 +1,9 @@
 //! The rendezvous of a group's ranks over TCP. The launcher runs one; idle, it costs no CPU.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use super::watch::Watch;
 use crate::error::GroupError;
 use crate::patience::deadline;
 
-/// Serves one group until dropped, with a thread per rank, which blocks in `read` while ranks compute.
+/// Serves one group until dropped, with two threads per rank: one blocks in `read` while the rank computes, one in rounds.
 #[derive(Debug)]
 pub struct Hub {
     shared: Arc<Shared>,
@@ -217,6 +218,30 @@ impl Shared {
         self.send_to_all_but(Some(rank), &News::Lost { rank, why: "it left".to_owned() });
     }
 
+    /// Starts the thread that takes `rank` through its rounds, so that its other frames are read meanwhile.
+    fn rounds_of(self: &Arc<Self>, rank: usize) -> io::Result<Sender<Vec<u8>>> {
+        let (parts, given) = mpsc::channel();
+        let ours = Arc::clone(self);
+        thread::Builder::new().spawn(move || ours.take_through(rank, &given))?;
+        Ok(parts)
+    }
+
+    fn take_through(&self, rank: usize, parts: &Receiver<Vec<u8>>) {
+        for part in parts {
+            let answer = match self.rounds.give(rank, part, self.wait) {
+                Ok(all) => Frame::All(all.to_vec()),
+                Err(error) => Frame::Failed(error.to_string()),
+            };
+            if self.send(rank, &answer).is_err() {
+                // The thread that reads sees the end of the connection.
+                if let Some(stream) = &*self.stream(rank) {
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+                return;
+            }
+        }
+    }
+
     fn stuck(self: &Arc<Self>, rank: usize, within: Duration) {
         if !self.watch().stuck(rank, Instant::now() + within) {
             return;
@@ -254,33 +279,29 @@ impl Shared {
 /// Represents `rank` in the rounds until it leaves.
 fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     let mut gone = false;
+    let Ok(parts) = shared.rounds_of(rank) else { return shared.lost(rank) };
     loop {
-        let answer = match Frame::read(&mut stream) {
-            Ok(Frame::Part(part)) => match shared.rounds.give(rank, part, shared.wait) {
-                Ok(all) => Frame::All(all.to_vec()),
-                Err(error) => Frame::Failed(error.to_string()),
-            },
+        match Frame::read(&mut stream) {
+            Ok(Frame::Part(part)) => {
+                // A rank whose last answer could not be sent has no rounds any more.
+                let _ = parts.send(part);
+            }
             Ok(Frame::Mail { peer, bytes }) => {
                 if peer < shared.size {
                     let _ = shared.send(peer, &Frame::Mail { peer: rank, bytes });
                 }
-                continue;
             }
             Ok(Frame::Stuck(0)) => {
                 shared.watch().moves(rank);
-                continue;
             }
             Ok(Frame::Stuck(ms)) => {
                 shared.stuck(rank, Duration::from_millis(ms.into()));
-                continue;
             }
             Ok(Frame::News(News::Aborted { .. })) => {
                 shared.send_to_all_but(Some(rank), &News::Aborted { rank });
-                continue;
             }
             Ok(Frame::News(lost @ News::Lost { .. })) => {
                 shared.send_to_all_but(Some(rank), &lost);
-                continue;
             }
             Ok(Frame::Bye) => {
                 // It may stay to receive what the others report.
@@ -288,21 +309,19 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
                 shared.watch().left(rank);
                 shared.changed.notify_all();
                 shared.send_to_all_but(Some(rank), &News::Left { rank });
-                continue;
             }
             Ok(Frame::Failed(cause)) => {
                 gone = true;
                 let why = cause.clone();
                 shared.rounds.give_up(cause);
                 shared.send_to_all_but(Some(rank), &News::Lost { rank, why });
-                Frame::Bye
+                if shared.send(rank, &Frame::Bye).is_err() {
+                    return shared.left(rank);
+                }
             }
             Err(_) if gone => return shared.left(rank),
             Ok(_) => return shared.rounds.fail(format!("rank {rank} sent what only the hub may")),
             Err(_) => return shared.lost(rank),
-        };
-        if shared.send(rank, &answer).is_err() {
-            return if gone { shared.left(rank) } else { shared.lost(rank) };
         }
     }
 }
@@ -372,6 +391,28 @@ mod tests {
     }
 
     #[test]
+    fn mail_and_news_of_a_rank_that_waits_in_a_round_are_passed_on() {
+        let hub = hub(3, WAIT);
+        let [mut first, second, third] =
+            [0, 1, 2].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        let round = first.begin_round(b"part").unwrap();
+        first.mail(1, b"letter").unwrap();
+        first.abort().unwrap();
+        let deadline = Instant::now() + WAIT / 2;
+        let wait_for = |arrived: &dyn Fn() -> bool| {
+            while !arrived() {
+                assert!(Instant::now() < deadline, "the hub passes nothing on");
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait_for(&|| second.next_mail() == Some((0, b"letter".to_vec())));
+        wait_for(&|| third.next_news() == Some(News::Aborted { rank: 0 }));
+        drop(first);
+        wait_for(&|| matches!(third.next_news(), Some(News::Lost { rank: 0, .. })));
+        drop((round, second, third));
+    }
+
+    #[test]
     fn the_hub_names_the_ranks_that_do_not_come() {
         let hub = hub(3, Duration::from_millis(50));
         let mut here = Remote::join(hub.meeting(1), WAIT).unwrap();
@@ -433,7 +474,7 @@ mod tests {
             let mut stream = TcpStream::connect(hub.address).unwrap();
             // The hub may have closed the connection before the last byte was written.
             let _ = stream.write_all(garbage);
-            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.shutdown(Shutdown::Write);
             let _ = stream.read(&mut [0; 8]);
         }
         let mut wrong = hub.meeting(0);
