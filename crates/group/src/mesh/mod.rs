@@ -844,15 +844,17 @@ mod tests {
     /// More than any memory, as a peer may say.
     const HUGE: usize = isize::MAX as usize;
 
+    fn header(tag: u32, len: usize) -> Header {
+        let (kind, element) = (Kind::Long, header::number(DataType::U8));
+        let (space, len) = (Space::MESSAGES, len as u64);
+        Header { kind, element, scope: 0, tag, len, space, note: 0 }
+    }
+
     /// A peer that has announced messages of these lengths, with tags from 0.
     fn announced(lengths: &[usize]) -> ([Option<Peer>; 2], Matching) {
         let (mut peer, mut matching) = (Peer::new(1, 0, 0), Matching::default());
         for (tag, len) in (0..).zip(lengths) {
-            let (kind, element) = (Kind::Long, header::number(DataType::U8));
-            let (space, len) = (Space::MESSAGES, *len);
-            let header = Header { kind, element, scope: 0, tag, len: len as u64, space, note: 0 };
-            assert!(matching.long(1, header, tag.into()).is_none());
-            peer.announced(len);
+            peer.announced(header(tag, *len), &mut matching).unwrap();
         }
         ([None, Some(peer)], matching)
     }
@@ -883,5 +885,19 @@ mod tests {
         begin_receive(&mut peers, &mut matching, refused).unwrap();
         begin_receive(&mut peers, &mut matching, taken).unwrap();
         assert_eq!(peers[1].as_ref().unwrap().claims(), 2);
+    }
+
+    #[test]
+    fn a_message_with_a_receive_waits_for_one_before_it_that_finds_no_memory() {
+        let (mut peers, mut matching) = announced(&[]);
+        let (mut short, mut room) = ([0; 4], vec![0; 100_000]);
+        begin_receive(&mut peers, &mut matching, wanted(1, &mut room)).unwrap();
+        let peer = peers[1].as_mut().unwrap();
+        peer.announced(header(0, HUGE), &mut matching).unwrap();
+        peer.announced(header(1, 100_000), &mut matching).unwrap();
+        assert_eq!((peer.claims(), peer.posted()), (1, 0));
+        begin_receive(&mut peers, &mut matching, wanted(0, &mut short)).unwrap();
+        let peer = peers[1].as_ref().unwrap();
+        assert_eq!((peer.claims(), peer.posted()), (2, 2), "both in their order");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Moved;
 use super::connector::Connector;
+use super::header::{Header, Kind};
 use super::lane::Lane;
 use super::matching::{Claim, Matching, OpId};
 use super::opening::Opening;
@@ -65,6 +66,8 @@ pub(super) struct Peer {
     incoming: VecDeque<Incoming>,
     /// The number of the first of those.
     first: u64,
+    /// A long message without a receive keeps later ones waiting, because there was no memory for it.
+    lacks_memory: bool,
     /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 3],
     /// Nothing more can be sent to the peer.
@@ -106,6 +109,7 @@ impl Peer {
             outgoing: VecDeque::with_capacity(QUEUE),
             incoming: VecDeque::with_capacity(QUEUE),
             first: 0,
+            lacks_memory: false,
             silent: [false; 3],
             is_closed: false,
             failing: None,
@@ -177,7 +181,12 @@ impl Peer {
             moved |= match way {
                 Way::Data => self.data.1.progress(shared.registry)?,
                 Way::Small => self.take_in(shared)? | self.receiver.post()?,
-                Way::Bulk => self.bulk.1.progress(shared.registry)?,
+                Way::Bulk => {
+                    if self.lacks_memory {
+                        self.post_long();
+                    }
+                    self.bulk.1.progress(shared.registry)?
+                }
             };
             self.failing = None;
         }
@@ -294,25 +303,33 @@ impl Peer {
             let (moved, arrival) = self.receiver.arrived()?;
             any |= moved;
             let Some(arrival) = arrival else { break };
-            if arrival.header.kind == super::header::Kind::Short {
+            if arrival.header.kind == Kind::Short {
                 shared.matching.short(self.rank, arrival.header, arrival.body);
             } else {
-                let ordinal = self.first + self.incoming.len() as u64;
-                let claim = shared.matching.long(self.rank, arrival.header, ordinal);
-                let len = usize::try_from(arrival.header.len).map_err(|_| {
-                    GroupError::Contract("a message longer than memory was announced".to_owned())
-                })?;
-                let incoming = Incoming { len, posted: None, spill: None, claim, over: false };
-                self.incoming.push_back(incoming);
                 self.open(Way::Bulk, shared)?;
-                if claim.is_some() {
-                    self.spill(self.incoming.len())?;
-                    self.post_long();
-                }
+                self.announced(arrival.header, shared.matching)?;
             }
             self.receiver.release(arrival)?;
         }
         Ok(any)
+    }
+
+    /// A long message's header has come.
+    pub(super) fn announced(
+        &mut self,
+        header: Header,
+        matching: &mut Matching,
+    ) -> Result<(), GroupError> {
+        let ordinal = self.first + self.incoming.len() as u64;
+        let claim = matching.long(self.rank, header, ordinal);
+        let len = usize::try_from(header.len).map_err(|_| {
+            GroupError::Contract("a message longer than memory was announced".to_owned())
+        })?;
+        self.incoming.push_back(Incoming { len, posted: None, spill: None, claim, over: false });
+        if claim.is_some() {
+            self.post_long();
+        }
+        Ok(())
     }
 
     /// Makes memory for the messages before this one that no receive has taken. On an error nothing is matched or posted.
@@ -345,10 +362,16 @@ impl Peer {
         Ok(())
     }
 
-    /// Posts receives for long messages in order, up to the last one that has a receive. [`Peer::spill`] has made memory for the others.
+    /// Posts receives for long messages in order, up to the last one that has a receive. The others before it get memory; one for which
+    /// there is none stops this until there is, or a receive takes it.
     fn post_long(&mut self) {
         let last_claimed = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
         let Some(last_claimed) = last_claimed else { return };
+        let made = self.spill(last_claimed + 1);
+        let lacked = std::mem::replace(&mut self.lacks_memory, made.is_err());
+        if let (Err(why), false) = (made, lacked) {
+            log::warn!("messages of rank {} wait for an earlier one: {why}", self.rank);
+        }
         for incoming in self.incoming.iter_mut().take(last_claimed + 1) {
             if incoming.posted.is_some() {
                 continue;
@@ -560,10 +583,9 @@ impl Peer {
 
 #[cfg(test)]
 impl Peer {
-    /// The header of a long message has come.
-    pub(super) fn announced(&mut self, len: usize) {
-        let incoming = Incoming { len, posted: None, spill: None, claim: None, over: false };
-        self.incoming.push_back(incoming);
+    /// The long messages whose bytes the bulk lane receives.
+    pub(super) fn posted(&self) -> usize {
+        self.incoming.iter().filter(|incoming| incoming.posted.is_some()).count()
     }
 
     /// The long messages that receives have taken.
