@@ -431,11 +431,10 @@ impl State {
         }
     }
 
-    /// Ends what was dropped, and takes out the memory of operations that have ended: of all, if the group has failed. The caller drops it
-    /// without the lock, for that runs its owners' code.
+    /// Takes out the memory of operations that have ended: of all, if the group has failed. The caller drops it without the lock, for that
+    /// runs its owners' code.
     fn take_ended(&mut self) -> Vec<(OpId, Box<dyn Any + Send>)> {
-        let Self { mesh, kept, schemas, .. } = self;
-        schemas.sweep(mesh);
+        let Self { mesh, kept, .. } = self;
         kept.extract_if(.., |(op, _)| !mesh.is_open(*op)).collect()
     }
 }

@@ -353,7 +353,7 @@ impl<T: Element> Drop for Exchange<T> {
         for incoming in std::mem::take(&mut inner.incoming) {
             incoming.cancel(&mut state);
         }
-        state.mesh.cancel(name.scope, name.space);
+        state.mesh.cancel(name.scope, name.space, None);
     }
 }
 

@@ -3,7 +3,7 @@
 //! One owner matches, so that nothing can come between finding and taking. Messages from one rank match in the order in which they were
 //! sent, receives in the order in which they were posted.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use super::header::{self, Header, Space};
 use super::slots::SMALL_OBJECT;
@@ -129,8 +129,8 @@ pub(super) struct Matching {
     unexpected: VecDeque<Unexpected>,
     /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
-    /// Exchanges that were cancelled, with their group: messages that still arrive for them are dropped.
-    cancelled: HashSet<(u32, Space)>,
+    /// Spaces that were cancelled, with their group: messages that still arrive for them are dropped. How many those are, if it is known.
+    cancelled: HashMap<(u32, Space), Option<usize>>,
 }
 
 /// Operations and unexpected messages that there may be before a list grows.
@@ -146,7 +146,7 @@ impl Default for Matching {
             posted: VecDeque::with_capacity(QUEUE),
             unexpected: VecDeque::with_capacity(QUEUE),
             spare: (0..SPARE).map(|_| Vec::with_capacity(SMALL_OBJECT)).collect(),
-            cancelled: HashSet::new(),
+            cancelled: HashMap::new(),
         }
     }
 }
@@ -332,15 +332,23 @@ impl Matching {
         Some(Claim { op, outcome: wanted.outcome(source, header), place: wanted.place })
     }
 
-    /// Drops the messages of this space, those that have arrived and those that will.
-    pub(super) fn cancel(&mut self, scope: u32, space: Space) {
-        self.cancelled.insert((scope, space));
+    /// Drops the messages of this space that will arrive, `due` of them if that is known.
+    pub(super) fn cancel(&mut self, scope: u32, space: Space, due: Option<usize>) {
+        if due != Some(0) {
+            self.cancelled.insert((scope, space), due);
+        }
     }
 
-    /// A claim that discards a message of a cancelled exchange, so that its sender need not wait.
+    /// A claim that discards a message of a cancelled space, so that its sender need not wait.
     fn refuse(&mut self, source: usize, header: &Header) -> Option<Claim> {
-        if self.cancelled.is_empty() || !self.cancelled.contains(&(header.scope, header.space)) {
+        if self.cancelled.is_empty() {
             return None;
+        }
+        let space = (header.scope, header.space);
+        match self.cancelled.get_mut(&space)? {
+            Some(1) => drop(self.cancelled.remove(&space)),
+            Some(due) => *due -= 1,
+            None => {}
         }
         let op = self.begin();
         self.ops[op.index].0 = State::Abandoned;
@@ -355,6 +363,14 @@ impl Matching {
             place.copy_from(body);
         }
         self.deliver(claim);
+    }
+}
+
+#[cfg(test)]
+impl Matching {
+    /// The spaces of which messages are dropped.
+    pub(super) fn cancellations(&self) -> usize {
+        self.cancelled.len()
     }
 }
 

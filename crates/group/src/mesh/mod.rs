@@ -16,6 +16,7 @@ mod peer;
 mod registry;
 mod slots;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -50,6 +51,20 @@ pub(crate) enum Moved {
     Elsewhere,
 }
 
+/// The memory of a message that announces others.
+pub(crate) trait Announces: fmt::Debug + Send {
+    /// The space of those, and how many there are. Called when the message is there.
+    fn announces(&self) -> Option<(Space, usize)>;
+}
+
+/// A receive in progress whose caller has gone: nobody receives what its message announces.
+#[derive(Debug)]
+struct Dropped {
+    op: OpId,
+    scope: u32,
+    memory: Box<dyn Announces>,
+}
+
 /// The parts of a mesh.
 pub(crate) struct Parts {
     pub(crate) net: Arc<Net>,
@@ -71,6 +86,7 @@ pub(crate) struct Parts {
 pub(crate) struct Mesh {
     peers: Vec<Option<Peer>>, // Closed before the plugin is finalized.
     registry: Registry,
+    dropped: Vec<Dropped>, // Freed after the connections have closed.
     matching: Matching,
     scratch: Option<Buffer>,
     rank: usize,
@@ -121,6 +137,7 @@ impl Mesh {
                 .map(|(peer, device)| (peer != rank).then(|| Peer::new(peer, rank, device)))
                 .collect(),
             registry: Registry::default(),
+            dropped: Vec::new(),
             matching: Matching::default(),
             scratch: None,
             rank,
@@ -197,6 +214,7 @@ impl Mesh {
         self.failure = Some(failure);
         self.registry = Registry::default();
         self.peers.iter_mut().for_each(|peer| *peer = None);
+        self.dropped.clear();
         error
     }
 
@@ -217,8 +235,11 @@ impl Mesh {
         self.poll_another()
     }
 
-    /// Reads messages of the rendezvous, outside of the network, and fails if the group has failed.
+    /// What precedes each poll: reads messages of the rendezvous, and fails if the group has failed.
     fn hear(&mut self) -> Result<(), GroupError> {
+        if !self.dropped.is_empty() {
+            self.end_dropped();
+        }
         if self.place.has_mail() {
             self.read_mail()?;
         }
@@ -462,6 +483,12 @@ impl Mesh {
         begin_receive(&mut self.peers, &mut self.matching, wanted)
     }
 
+    /// The same for a message that was announced: it waits where there is no memory for one before it.
+    pub(crate) fn receive_announced(&mut self, wanted: Wanted) -> Result<OpId, GroupError> {
+        self.check()?;
+        Ok(match_receive(&mut self.peers, &mut self.matching, wanted))
+    }
+
     pub(crate) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
         self.matching.ended(op)
     }
@@ -481,16 +508,34 @@ impl Mesh {
         self.matching.take_back(op) || self.failure.is_some()
     }
 
-    /// The space has ended: its messages are dropped, those that have arrived and those that will.
-    pub(crate) fn cancel(&mut self, scope: u32, space: Space) {
-        self.matching.cancel(scope, space);
+    /// The space has ended: its messages are dropped, those that have arrived and those that will. `due`: how many these are together, if
+    /// it is known.
+    pub(crate) fn cancel(&mut self, scope: u32, space: Space, mut due: Option<usize>) {
         let (element, place) = (DataType::U8, Place::empty());
         let all = Wanted { scope, space, source: None, tag: None, element, place };
         while self.matching.probe(&all).is_some() {
-            match self.receive(all) {
-                Ok(op) => self.abandon(op),
-                Err(_) => return,
-            };
+            let op = match_receive(&mut self.peers, &mut self.matching, all);
+            self.matching.abandon(op);
+            due = due.map(|due| due.saturating_sub(1));
+        }
+        self.matching.cancel(scope, space, due);
+    }
+
+    /// The caller of a receive has gone. Its memory is kept until the message is there; what that announces is cancelled then.
+    pub(crate) fn let_go(&mut self, op: OpId, scope: u32, memory: impl Announces + 'static) {
+        self.dropped.push(Dropped { op, scope, memory: Box::new(memory) });
+        self.end_dropped();
+    }
+
+    fn end_dropped(&mut self) {
+        for index in (0..self.dropped.len()).rev() {
+            let Some(ended) = self.matching.ended(self.dropped[index].op) else { continue };
+            let Dropped { scope, memory, .. } = self.dropped.swap_remove(index);
+            if ended.is_ok()
+                && let Some((space, count)) = memory.announces()
+            {
+                self.cancel(scope, space, Some(count));
+            }
         }
     }
 
@@ -799,6 +844,22 @@ impl Mesh {
     }
 }
 
+#[cfg(test)]
+impl Mesh {
+    /// Announces a message of bytes that never come, more than any memory has.
+    pub(crate) fn announce_huge(&mut self, to: usize, scope: u32) {
+        let (kind, space, len) = (Kind::Long, Space::MESSAGES, isize::MAX as u64);
+        let header = Header { kind, element: 0, scope, tag: 0, len, space, note: 0 };
+        let letter = Letter { header, body: Place::empty(), op: None };
+        self.with(to, |peer, shared| peer.send(letter, shared)).unwrap();
+    }
+
+    /// The spaces of which messages are dropped.
+    pub(crate) fn cancellations(&self) -> usize {
+        self.matching.cancellations()
+    }
+}
+
 /// How long a broken connection waits for the hub to name an earlier cause.
 const SETTLE: Duration = Duration::from_millis(500);
 /// How long a leaving rank waits for the others to leave too.
@@ -822,13 +883,18 @@ fn begin_receive(
     {
         peer.make_room(ordinal)?;
     }
+    Ok(match_receive(peers, matching, wanted))
+}
+
+/// The same without that memory: where there is none, the message waits for those before it.
+fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wanted) -> OpId {
     let op = matching.begin();
     if let Found::Long { source, ordinal, claim } = matching.receive(op, wanted)
         && let Some(Some(peer)) = peers.get_mut(source)
     {
         peer.claim(ordinal, claim, matching);
     }
-    Ok(op)
+    op
 }
 
 /// What goes in each slot of a part; an empty part takes one, too.

@@ -337,7 +337,7 @@ impl Peer {
         self.spill(self.index(ordinal))
     }
 
-    /// Matches a receive with a long message whose header came earlier, after [`Peer::make_room`].
+    /// Matches a receive with a long message whose header came earlier.
     pub(super) fn claim(&mut self, ordinal: u64, claim: Claim, matching: &mut Matching) {
         let index = self.index(ordinal);
         if let Some(incoming) = self.incoming.get_mut(index) {

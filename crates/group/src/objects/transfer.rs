@@ -16,7 +16,7 @@ use super::parts::{Inbox, Leaving, Outbox, TOGETHER, collecting, dealing};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
-use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wanted};
+use crate::mesh::{Announces, Envelope, Mesh, Name, OpId, Space, Wanted};
 
 /// A type's fingerprint.
 pub(super) fn fingerprint<O: Schema>() -> u64 {
@@ -33,15 +33,18 @@ pub(crate) struct Schemas {
     /// The number of the next packet with long leaves.
     serial: u64,
     rooms: Rooms,
-    dropped: Vec<Dropped>,
 }
 
-/// A packet that is still being received, though its receive was dropped. Its memory is freed after the mesh has closed.
-#[derive(Debug)]
-struct Dropped {
-    op: OpId,
-    bytes: Block,
-    scope: u32,
+/// A packet announces its long leaves.
+impl Announces for Block {
+    fn announces(&self) -> Option<(Space, usize)> {
+        packet::open(self.bytes(), LIMIT).map(|packet| leaves(&packet))
+    }
+}
+
+/// The space of a packet's long leaves, and how many there are.
+fn leaves(packet: &Packet) -> (Space, usize) {
+    (Space::leaves(packet.serial), packet.long.len())
 }
 
 /// The most schemas that a job keeps; for further types errors name the fingerprint only.
@@ -106,19 +109,6 @@ impl Schemas {
         }
     }
 
-    /// Cancels the long leaves of dropped packets that have come, so that their senders do not wait.
-    pub(crate) fn sweep(&mut self, mesh: &mut Mesh) {
-        self.dropped.retain(|Dropped { op, bytes, scope }| {
-            let Some(ended) = mesh.ended(*op) else { return true };
-            if ended.is_ok()
-                && let Some(packet) = packet::open(bytes.bytes(), LIMIT)
-            {
-                cancel_leaves(mesh, *scope, &packet);
-            }
-            false
-        });
-    }
-
     fn name(&self, peer: usize, fingerprint: u64) -> String {
         let known = self.known.get(&(peer, fingerprint));
         known.cloned().unwrap_or_else(|| format!("schema {fingerprint:016x}"))
@@ -126,9 +116,8 @@ impl Schemas {
 }
 
 fn cancel_leaves(mesh: &mut Mesh, scope: u32, packet: &Packet) {
-    if !packet.long.is_empty() {
-        mesh.cancel(scope, Space::leaves(packet.serial));
-    }
+    let (space, count) = leaves(packet);
+    mesh.cancel(scope, space, Some(count));
 }
 
 fn text<O: Schema>() -> String {
@@ -509,13 +498,13 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         let landings: Result<VecDeque<_>, _> =
             packet.long.iter().map(|long| self.landing(*long)).collect();
         let landings = landings.inspect_err(|_| self.cancel(state, &packet))?;
-        let (mut ops, space) = (VecDeque::new(), Space::leaves(packet.serial));
+        let (mut ops, (space, _)) = (VecDeque::new(), leaves(&packet));
         // Only a failure of the group stops this, and their memory is free then.
         for landing in &landings {
             let (scope, element, place) = (self.group.scope, landing.element(), landing.place());
             let wanted =
                 Wanted { scope, space, source: Some(from.peer), tag: None, element, place };
-            ops.push_back((state.mesh.receive(wanted)?, place.len()));
+            ops.push_back((state.mesh.receive_announced(wanted)?, place.len()));
         }
         self.stage = Stage::Leaves { ops, landings, packet, bytes, from };
         Ok(())
@@ -583,8 +572,7 @@ impl<O> Stage<O> {
     fn let_go(&mut self, scope: u32, state: &mut State) {
         match std::mem::replace(self, Self::Over) {
             Self::Packet { op, bytes, .. } => {
-                state.schemas.dropped.push(Dropped { op, bytes, scope });
-                state.schemas.sweep(&mut state.mesh);
+                state.mesh.let_go(op, scope, bytes);
             }
             Self::Opened { packet, .. } => cancel_leaves(&mut state.mesh, scope, &packet),
             Self::Leaves { ops, landings, .. } => {
@@ -704,6 +692,83 @@ mod tests {
             }
             drop(inbound);
             assert_eq!(group.recv_vec::<u8>(0, 6).unwrap().0, [8]);
+        });
+    }
+
+    #[test]
+    fn an_object_that_is_dropped_before_a_collective_leaves_no_sender_waiting() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            type Object = (Vec<u8>, Leaf<f64>);
+            if group.rank() == 0 {
+                let object: Object = (vec![7; 1 << 20], vec![1.0; LONG].into());
+                group.send_obj(&object, 1, 5).unwrap();
+                return group.send(&[8_u8], 1, 6).unwrap();
+            }
+            let mut inbound = receiving::<Object>(&group);
+            let mut state = group.shared.lock();
+            let deadline = Instant::now() + TIMEOUT;
+            let mut poll = |state: &mut State| {
+                assert!(Instant::now() < deadline, "the sender waits");
+                state.mesh.poll(Some(0)).unwrap();
+            };
+            while !matches!(inbound.stage, Stage::Packet { .. }) {
+                poll(&mut state);
+                assert!(!inbound.advance(&mut state).unwrap());
+            }
+            inbound.stage.let_go(group.scope, &mut state);
+            // A collective of elements keeps the lock, too.
+            let (scope, space, tag) = (group.scope, Space::MESSAGES, Some(6));
+            let (element, place) = (DataType::U8, Place::empty());
+            let next = Wanted { scope, space, source: Some(0), tag, element, place };
+            while state.mesh.probe(&next).is_none() {
+                poll(&mut state);
+            }
+        });
+    }
+
+    #[test]
+    fn nothing_is_kept_of_an_object_that_was_refused_once_its_arrays_have_come() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            let arrays = vec![Leaf::from(vec![1.0_f64; LONG / 8]); 3];
+            for _ in 0..3 {
+                if group.rank() == 0 {
+                    group.send_obj(&arrays, 1, 5).unwrap();
+                } else {
+                    let refused = group.recv_obj::<u8>(0, 5);
+                    assert!(
+                        matches!(refused, Err(GroupError::SchemaMismatch { .. })),
+                        "{refused:?}"
+                    );
+                }
+            }
+            group.barrier().unwrap();
+            assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
+
+    #[test]
+    fn an_object_behind_a_message_that_there_is_no_memory_for_waits_or_is_dropped_whole() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            if group.rank() == 0 {
+                group.shared.lock().mesh.announce_huge(1, group.scope);
+                let object = Leaf::from(vec![1.0_f64; LONG]);
+                let _sending = [5, 6].map(|tag| group.isend_obj(&object, 1, tag).unwrap());
+                group.send(&[8_u8], 1, 7).unwrap();
+                return drop(group.recv_vec::<u8>(1, 8));
+            }
+            // The headers of all are here then.
+            group.recv_vec::<u8>(0, 7).unwrap();
+            let mut inbound = Inbound::<Leaf<f64>>::new(&group, Space::OBJECTS, Some(0), Some(5));
+            let inbound = inbound.as_mut().unwrap();
+            let advanced = inbound.advance(&mut group.shared.lock());
+            assert!(matches!(advanced, Ok(false)), "{advanced:?}");
+            let refused = group.recv_obj::<u8>(0, 6);
+            assert!(matches!(refused, Err(GroupError::SchemaMismatch { .. })), "{refused:?}");
+            let (scope, space, place) = (group.scope, Space::leaves(2), Place::empty());
+            let (source, tag, element) = (Some(0), None, DataType::F64);
+            let left = Wanted { scope, space, source, tag, element, place };
+            assert!(group.shared.lock().mesh.probe(&left).is_none(), "its array is left behind");
+            group.abort();
         });
     }
 
