@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use postcard_schema::Schema;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::calls::taken;
 use super::numbers::{Numbers, check_type};
@@ -384,8 +384,40 @@ pub struct ReducingObject<O> {
     stage: Stage<O>,
 }
 
-/// The result that rank 0 sends, or the rank whose object does not go with its own.
-type Answer<O> = (Option<O>, u64);
+/// The result that rank 0 sends, or why there is none.
+type Answer<O> = Result<O, Refusal>;
+
+#[derive(Clone, Debug, Serialize, Deserialize, Schema)]
+enum Refusal {
+    /// This rank's object does not go with rank 0's.
+    OtherShape(u64),
+    Lost(u64, String),
+    Other(String),
+}
+
+impl Refusal {
+    fn of(error: &GroupError) -> Self {
+        match error {
+            GroupError::SchemaMismatch { rank, .. } | GroupError::Mismatch { rank, .. } => {
+                Self::OtherShape(*rank as u64)
+            }
+            GroupError::PeerLost { rank, why } => Self::Lost(*rank as u64, why.clone()),
+            other => Self::Other(other.to_string()),
+        }
+    }
+
+    fn error(self) -> GroupError {
+        let rank = |rank: u64| usize::try_from(rank).unwrap_or_default();
+        match self {
+            Self::OtherShape(culprit) => other_shape(rank(culprit)),
+            Self::Lost(culprit, why) => GroupError::PeerLost { rank: rank(culprit), why },
+            Self::Other(why) => {
+                let why = format!("rank 0 has no result of a reduction: {why}");
+                GroupError::Mismatch { rank: 0, why }
+            }
+        }
+    }
+}
 
 #[derive(Debug)]
 enum Stage<O> {
@@ -418,13 +450,11 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
                     else {
                         return Err(taken());
                     };
-                    let (result, culprit) = answering.wait()?;
+                    let answer = answering.wait()?;
                     if let Some(error) = self.failed.take() {
                         return Err(error);
                     }
-                    let rank = usize::try_from(culprit).unwrap_or_default();
-                    let result = result.ok_or_else(|| other_shape(rank))?;
-                    self.stage = Stage::Done(Some(result));
+                    self.stage = Stage::Done(Some(answer.map_err(Refusal::error)?));
                 }
                 Stage::Done(_) => return Ok(true),
                 Stage::Over => return Err(taken()),
@@ -441,17 +471,11 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
         let Some(route) = self.answer else { return result.map(Stage::Done) };
         // Others wait for the answer, also where there is no result.
         let answer = match result {
-            Ok(None) => None,
-            Ok(result) => Some((result, 0)),
+            Ok(result) => result.map(Ok),
             Err(error) => {
-                let culprit = match &error {
-                    GroupError::SchemaMismatch { rank, .. } | GroupError::Mismatch { rank, .. } => {
-                        *rank as u64
-                    }
-                    _ => 0,
-                };
+                let refusal = Refusal::of(&error);
                 self.failed = Some(error);
-                Some((None, culprit))
+                Some(Err(refusal))
             }
         };
         let answering = BroadcastingObject::new(&self.group, answer, 0, route)?;
