@@ -55,7 +55,7 @@ pub(crate) fn zeroed<T: Element>(count: usize) -> Result<Vec<T>, GroupError> {
 }
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed: Send + 'static {}
 }
 
 /// Memory that an operation can own while it is in progress: the elements do not move when their owner is moved.

@@ -481,14 +481,14 @@ impl<'env> Block<'_, 'env> {
 
 /// An operation that owns its memory.
 #[derive(Debug)]
-struct Request<B> {
+struct Request<B: Send + 'static> {
     group: Group,
     op: Option<OpId>,
     focus: Option<usize>,
     data: Option<B>,
 }
 
-impl<B> Request<B> {
+impl<B: Send + 'static> Request<B> {
     /// Whether it has ended; makes progress.
     fn test(&mut self) -> Result<Option<Option<Envelope>>, GroupError> {
         let Some(op) = self.op else { return Ok(Some(None)) };
@@ -528,20 +528,26 @@ impl<B> Request<B> {
     }
 }
 
-impl<B> Drop for Request<B> {
+impl<B: Send + 'static> Drop for Request<B> {
     fn drop(&mut self) {
-        let Some(op) = self.op else { return };
-        if !self.group.shared.lock().mesh.abandon(op) {
+        let (Some(op), Some(data)) = (self.op, self.data.take()) else { return };
+        let mut state = self.group.shared.lock();
+        let kept = if state.mesh.take_back(op) {
+            Some(data)
+        } else {
             // The bytes are in flight, and the plugin may still access this memory.
-            log::warn!("a request was dropped before its end: its memory leaks");
-            let _ = std::mem::ManuallyDrop::new(self.data.take());
-        }
+            state.keep(op, data);
+            None
+        };
+        drop(state);
+        // Without the lock, because that runs its owner's code.
+        drop(kept);
     }
 }
 
-/// A send in progress. Dropped before its end, it still sends, and its memory leaks.
+/// A send in progress. Dropped before its end, it still sends, and its memory is freed after that.
 #[derive(Debug)]
-#[must_use = "a send that is not waited for may leak its memory"]
+#[must_use = "dropped, its end is not known"]
 pub struct Sending<T: Element, B: Source<T>> {
     request: Request<B>,
     elements: PhantomData<T>,
@@ -577,7 +583,7 @@ impl<T: Element, B: Source<T>> Sending<T, B> {
     }
 }
 
-/// A receive in progress. Dropped without a message so far, it is removed; otherwise its memory leaks.
+/// A receive in progress. Dropped without a message so far, it is removed; otherwise its memory is freed when the message is there.
 #[derive(Debug)]
 #[must_use = "a receive that is not waited for is taken back"]
 pub struct Receiving<T: Element, B: Target<T>> {

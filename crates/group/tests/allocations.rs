@@ -15,7 +15,7 @@ use std::time::Instant;
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::halo::FixedHalo1d;
-use ironrail_group::loader::{Foreign, Library, Op};
+use ironrail_group::loader::{Foreign, ForeignMut, Library, Op};
 use ironrail_group::memory::Registered;
 use ironrail_group::messages::Any;
 use ironrail_group::objects::{Leaf, Schema};
@@ -251,14 +251,25 @@ impl Drop for Owner {
     }
 }
 
-/// Begins to send an array of another library's memory to rank 1, and drops the send and the array. Whether the memory is freed.
-fn drop_a_send(group: &Group) -> Arc<AtomicBool> {
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sent {
+    Elements,
+    Object,
+}
+
+const COUNT: usize = 100_000;
+
+/// Begins to send memory of another library to rank 1, and drops the send and the memory. Whether that is freed.
+fn drop_a_send(group: &Group, sent: Sent) -> Arc<AtomicBool> {
     let is_freed = Arc::<AtomicBool>::default();
-    let owner = Owner { elements: vec![7; 100_000], is_freed: Arc::clone(&is_freed) };
+    let owner = Owner { elements: vec![7; COUNT], is_freed: Arc::clone(&is_freed) };
     let base = NonNull::from(&owner.elements[0]);
     // SAFETY: the elements of the vector stay where they are when it is moved, and nothing writes to them.
-    let leaf = Leaf::from(unsafe { Foreign::new(base, 100_000, Box::new(owner)) });
-    drop(group.isend_obj(&leaf, 1, 1).unwrap());
+    let elements = unsafe { Foreign::new(base, COUNT, Box::new(owner)) };
+    match sent {
+        Sent::Elements => drop(group.isend(elements, 1, 1).unwrap()),
+        Sent::Object => drop(group.isend_obj(&Leaf::from(elements), 1, 1).unwrap()),
+    }
     is_freed
 }
 
@@ -273,15 +284,18 @@ fn await_free(is_freed: &AtomicBool) {
 #[test]
 fn the_memory_of_a_send_that_was_dropped_is_freed_once_it_was_sent() {
     support::ranks(&support::library(), 2, |group| {
-        for _ in 0..10 {
+        for sent in [Sent::Elements, Sent::Object].repeat(10) {
             if group.rank() == 1 {
                 group.meet(&[]).unwrap();
-                let leaf = group.recv_obj::<Leaf<u64>>(0, 1).unwrap().0;
-                assert_eq!(leaf[99_999], 7);
+                let last = match sent {
+                    Sent::Elements => group.recv_vec::<u64>(0, 1).unwrap().0[COUNT - 1],
+                    Sent::Object => group.recv_obj::<Leaf<u64>>(0, 1).unwrap().0[COUNT - 1],
+                };
+                assert_eq!(last, 7);
                 group.send(&[1_u8], 0, 1).unwrap();
                 continue;
             }
-            let is_freed = drop_a_send(&group);
+            let is_freed = drop_a_send(&group, sent);
             assert!(!is_freed.load(Ordering::Acquire), "it is still to be sent");
             group.meet(&[]).unwrap();
             // This thread's polls end the send, and nothing moves after it.
@@ -292,15 +306,47 @@ fn the_memory_of_a_send_that_was_dropped_is_freed_once_it_was_sent() {
 }
 
 #[test]
-fn the_memory_of_a_send_that_was_dropped_is_freed_when_the_group_fails() {
+fn the_memory_of_a_receive_that_was_dropped_is_freed_once_its_message_is_there() {
     support::ranks(&support::library(), 2, |group| {
-        if group.rank() == 1 {
-            group.meet(&[]).unwrap();
+        if group.rank() == 0 {
+            group.send(&vec![7_u64; COUNT], 1, 1).unwrap();
+            group.send(&[1_u8], 1, 2).unwrap();
             return;
         }
-        let is_freed = drop_a_send(&group);
-        group.abort();
+        let is_freed = Arc::<AtomicBool>::default();
+        let mut owner = Owner { elements: vec![0; COUNT], is_freed: Arc::clone(&is_freed) };
+        let base = NonNull::from(&mut owner.elements[0]);
+        // SAFETY: the elements of the vector stay where they are when it is moved, and nothing else accesses them.
+        let elements = unsafe { ForeignMut::new(base, COUNT, Box::new(owner)) };
+        // The message is there, so the receive takes it at once.
+        group.probe(0, 1).unwrap();
+        drop(group.irecv(elements, 0, 1).unwrap());
+        group.recv(&mut [0_u8], 0, 2).unwrap();
         await_free(&is_freed);
-        group.meet(&[]).unwrap();
     });
+}
+
+#[test]
+fn the_memory_of_a_send_that_was_dropped_is_freed_when_the_group_fails_or_ends() {
+    for (sent, fails) in [
+        (Sent::Elements, true),
+        (Sent::Elements, false),
+        (Sent::Object, true),
+        (Sent::Object, false),
+    ] {
+        support::ranks(&support::library(), 2, move |group| {
+            if group.rank() == 1 {
+                group.meet(&[]).unwrap();
+                return;
+            }
+            let is_freed = drop_a_send(&group, sent);
+            if fails {
+                group.abort();
+                await_free(&is_freed);
+            }
+            group.meet(&[]).unwrap();
+            drop(group);
+            assert!(is_freed.load(Ordering::Acquire), "{sent:?}: it is kept");
+        });
+    }
 }
