@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -273,10 +273,10 @@ impl Mover {
             connector.settle();
             while !ours.load(Ordering::Acquire) {
                 let connects = connector.step();
-                let (moved, seen) = match state.try_lock() {
+                let (moved, seen) = match try_lock(&state) {
                     // A waiting thread makes progress itself, and may have moved what a future waits for.
-                    Err(_) => (false, false),
-                    Ok(mut state) => {
+                    None => (false, false),
+                    Some(mut state) => {
                         let polled = state.mesh.poll(None);
                         // Any thread's poll may have ended them.
                         let ended = state.take_ended();
@@ -445,6 +445,15 @@ impl Shared {
     }
 }
 
+/// The lock, if no other thread has it. A caller's code that panicked under it, as it decoded an object, has broken nothing.
+fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
+    match state.try_lock() {
+        Ok(state) => Some(state),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         let ended = self.lock().mesh.close();
@@ -529,7 +538,7 @@ impl Group {
     pub fn abort(&self) {
         self.shared.aborted.store(true, Ordering::Release);
         // A waiting thread sees the flag and informs the other ranks.
-        if let Ok(mut state) = self.shared.state.try_lock() {
+        if let Some(mut state) = try_lock(&self.shared.state) {
             let _ = state.mesh.check();
         }
     }

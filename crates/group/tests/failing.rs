@@ -5,6 +5,7 @@ mod support;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +19,9 @@ use ironrail_group::error::GroupError;
 use ironrail_group::group::{Builder, Group};
 use ironrail_group::halo::FixedHalo1d;
 use ironrail_group::loader::{Net, Op};
-use ironrail_group::objects::ObjectBatch;
+use ironrail_group::objects::{ObjectBatch, Schema};
 use ironrail_group::tuning::Tuning;
+use serde::{Deserialize, Deserializer, Serialize};
 use support::{WAIT, block_on, library, ranks_within};
 
 /// A wait reports to the rendezvous after 1.5 s, which decides 0.5 s later.
@@ -194,6 +196,34 @@ fn collectives_of_objects_end_on_all_ranks_though_one_has_left() {
 #[test]
 fn a_blocking_reduction_of_objects_is_lost_on_all_ranks_when_one_has_left() {
     without_rank_1(|group| lost(group.all_reduce_obj(&1_u64, Op::Sum)));
+}
+
+/// Its decoding panics.
+#[derive(Debug, Serialize, Schema)]
+struct Panics(u8);
+
+impl<'de> Deserialize<'de> for Panics {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("as this test wants it");
+    }
+}
+
+#[test]
+fn a_rank_whose_decoding_has_panicked_makes_progress_between_calls() {
+    ranks_within(&library(), 2, TIMEOUT, |group| {
+        if group.rank() == 0 {
+            group.send_obj(&Panics(1), 1, 1).unwrap();
+            group.send(&vec![7_u8; 1 << 20], 1, 2).unwrap();
+            group.meet(&[]).unwrap();
+            return;
+        }
+        let panicked = catch_unwind(AssertUnwindSafe(|| group.recv_obj::<Panics>(0, 1)));
+        assert!(panicked.is_err());
+        let receiving = group.irecv(vec![0_u8; 1 << 20], 0, 2).unwrap();
+        // It calls nothing of the group until the other rank has sent all.
+        group.meet(&[]).unwrap();
+        assert_eq!(receiving.wait().unwrap().0[0], 7);
+    });
 }
 
 #[test]

@@ -707,7 +707,7 @@ mod tests {
             let mut inbound = receiving::<Object>(&group);
             let mut state = group.shared.lock();
             let deadline = Instant::now() + TIMEOUT;
-            let mut poll = |state: &mut State| {
+            let poll = |state: &mut State| {
                 assert!(Instant::now() < deadline, "the sender waits");
                 state.mesh.poll(Some(0)).unwrap();
             };
