@@ -195,22 +195,16 @@ impl Group {
         let peer = self.rank_of(to)?;
         let wanted = self.wanted::<T>(Place::writing(into), from, tag.into())?;
         let mut state = self.shared.lock();
-        state.mesh.reach(peer)?;
         let receive = if into.is_empty() { None } else { Some(state.mesh.receive(wanted)?) };
-        let send = if data.is_empty() {
-            None
-        } else {
-            // It fails only with the whole group, so the receive's memory is free then.
-            Some(state.mesh.send(
-                peer,
-                Name::message(self.scope, tag),
-                T::TYPE,
-                Place::reading(data),
-            )?)
-        };
+        let named = Name::message(self.scope, tag);
+        let send = (!data.is_empty())
+            .then(|| state.mesh.send(peer, named, T::TYPE, Place::reading(data)))
+            .transpose();
+        // The memory is the caller's again after an error, too.
+        let receive = receive.filter(|op| send.is_ok() || !state.mesh.take_back(*op));
         drop(state);
         let received = receive.map(|op| self.wait(op, wanted.source));
-        let sent = send.map(|op| self.wait(op, Some(peer)));
+        let sent = send?.map(|op| self.wait(op, Some(peer)));
         sent.transpose()?;
         match received {
             None => Ok(self.nothing(from, tag.into())),

@@ -198,6 +198,24 @@ fn a_blocking_reduction_of_objects_is_lost_on_all_ranks_when_one_has_left() {
     without_rank_1(|group| lost(group.all_reduce_obj(&1_u64, Op::Sum)));
 }
 
+#[test]
+fn a_sendrecv_whose_send_is_lost_takes_its_receive_back() {
+    without_rank_1(|group| match group.rank() {
+        0 => {
+            let mut into = [0_u8];
+            lost(group.sendrecv(&[1_u8], 1, &mut into, 2, 3));
+            group.send(&[1_u8], 2, 4).unwrap();
+            assert_eq!(group.recv_vec::<u8>(2, 3).unwrap().0, [7]);
+            assert_eq!(into, [0]);
+        }
+        2 => {
+            group.recv(&mut [0_u8], 0, 4).unwrap();
+            group.send(&[7_u8], 0, 3).unwrap();
+        }
+        _ => {}
+    });
+}
+
 /// Its decoding panics.
 #[derive(Debug, Serialize, Schema)]
 struct Panics(u8);
