@@ -424,11 +424,14 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Keeps memory until its operation has ended.
-    pub(crate) fn keep(&mut self, op: OpId, memory: impl Any + Send) {
-        if self.mesh.is_open(op) {
-            self.kept.push((op, Box::new(memory)));
+    /// Keeps memory until its operation has ended. Returns it if that has ended: the caller drops it without the lock.
+    #[must_use = "its owner's code may take the lock"]
+    pub(crate) fn keep<M: Any + Send>(&mut self, op: OpId, memory: M) -> Option<M> {
+        if !self.mesh.is_open(op) {
+            return Some(memory);
         }
+        self.kept.push((op, Box::new(memory)));
+        None
     }
 
     /// Takes out the memory of operations that have ended: of all, if the group has failed. The caller drops it without the lock, for that

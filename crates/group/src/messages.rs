@@ -526,16 +526,11 @@ impl<B: Send + 'static> Drop for Request<B> {
     fn drop(&mut self) {
         let (Some(op), Some(data)) = (self.op, self.data.take()) else { return };
         let mut state = self.group.shared.lock();
-        let kept = if state.mesh.take_back(op) {
-            Some(data)
-        } else {
-            // The bytes are in flight, and the plugin may still access this memory.
-            state.keep(op, data);
-            None
-        };
+        // If the bytes are in flight, the plugin may still access this memory.
+        let free = if state.mesh.take_back(op) { Some(data) } else { state.keep(op, data) };
         drop(state);
         // Without the lock, because that runs its owner's code.
-        drop(kept);
+        drop(free);
     }
 }
 

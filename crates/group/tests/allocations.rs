@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
@@ -243,10 +244,20 @@ where
 struct Owner {
     elements: Vec<u64>,
     is_freed: Arc<AtomicBool>,
+    /// Where freeing it calls this group, too.
+    calls: Option<Group>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if let Some(group) = self.calls.take() {
+            let (calls, has_called) = mpsc::channel();
+            // A call that does not return must not hang the test.
+            thread::spawn(move || calls.send(group.registrations()));
+            if has_called.recv_timeout(support::WAIT / 6).is_err() {
+                return;
+            }
+        }
         self.is_freed.store(true, Ordering::Release);
     }
 }
@@ -262,7 +273,7 @@ const COUNT: usize = 100_000;
 /// Begins to send memory of another library to rank 1, and drops the send and the memory. Whether that is freed.
 fn drop_a_send(group: &Group, sent: Sent) -> Arc<AtomicBool> {
     let is_freed = Arc::<AtomicBool>::default();
-    let owner = Owner { elements: vec![7; COUNT], is_freed: Arc::clone(&is_freed) };
+    let owner = Owner { elements: vec![7; COUNT], is_freed: Arc::clone(&is_freed), calls: None };
     let base = NonNull::from(&owner.elements[0]);
     // SAFETY: the elements of the vector stay where they are when it is moved, and nothing writes to them.
     let elements = unsafe { Foreign::new(base, COUNT, Box::new(owner)) };
@@ -314,7 +325,8 @@ fn the_memory_of_a_receive_that_was_dropped_is_freed_once_its_message_is_there()
             return;
         }
         let is_freed = Arc::<AtomicBool>::default();
-        let mut owner = Owner { elements: vec![0; COUNT], is_freed: Arc::clone(&is_freed) };
+        let mut owner =
+            Owner { elements: vec![0; COUNT], is_freed: Arc::clone(&is_freed), calls: None };
         let base = NonNull::from(&mut owner.elements[0]);
         // SAFETY: the elements of the vector stay where they are when it is moved, and nothing else accesses them.
         let elements = unsafe { ForeignMut::new(base, COUNT, Box::new(owner)) };
@@ -349,4 +361,35 @@ fn the_memory_of_a_send_that_was_dropped_is_freed_when_the_group_fails_or_ends()
             assert!(is_freed.load(Ordering::Acquire), "{sent:?}: it is kept");
         });
     }
+}
+
+#[test]
+fn memory_whose_owner_calls_the_group_is_freed() {
+    support::ranks(&support::library(), 2, |group| {
+        for is_dropped in [false, true] {
+            if group.rank() == 1 {
+                group.meet(&[]).unwrap();
+                group.recv_obj::<Leaf<u64>>(0, 1).unwrap();
+                group.send(&[1_u8], 0, 1).unwrap();
+                continue;
+            }
+            let is_freed = Arc::<AtomicBool>::default();
+            let calls = Some(group.clone());
+            let owner = Owner { elements: vec![7; COUNT], is_freed: Arc::clone(&is_freed), calls };
+            let base = NonNull::from(&owner.elements[0]);
+            // SAFETY: as in `drop_a_send`.
+            let leaf = Leaf::from(unsafe { Foreign::new(base, COUNT, Box::new(owner)) });
+            let sending = group.isend_obj(&leaf, 1, 1).unwrap();
+            drop(leaf);
+            group.meet(&[]).unwrap();
+            // It has ended then, as far as the other rank is concerned.
+            group.recv(&mut [0_u8], Any, 1).unwrap();
+            if is_dropped {
+                drop(sending)
+            } else {
+                sending.wait().unwrap()
+            }
+            await_free(&is_freed);
+        }
+    });
 }

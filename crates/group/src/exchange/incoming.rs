@@ -120,7 +120,7 @@ impl<T: Element> Incoming<T> {
         match state.mesh.ended(op) {
             Some(ended) => ended.map(drop)?,
             None => {
-                state.keep(op, meta);
+                drop(state.keep(op, meta));
                 return Err(self.mismatch("metadata that is not short"));
             }
         }
@@ -211,7 +211,7 @@ impl<T: Element> Incoming<T> {
     /// Cancels; memory that is being written stays until that has ended.
     pub(super) fn cancel(self, state: &mut State) {
         for (op, _, memory) in self.flights {
-            state.keep(op, memory);
+            drop(state.keep(op, memory));
         }
     }
 }

@@ -137,7 +137,7 @@ impl<T: Element> Outgoing<T> {
             let _ = self.send_note(state, name, Note::Cancel);
         }
         for (op, memory) in self.flights {
-            state.keep(op, memory);
+            drop(state.keep(op, memory));
         }
     }
 }

@@ -26,6 +26,9 @@ type Make<'env> = Box<dyn FnOnce(&Group) -> Result<Box<dyn Coming + 'env>, Group
 /// A receive of some type.
 trait Coming {
     fn advance(&mut self, state: &mut State) -> Result<bool, GroupError>;
+
+    /// Puts the object where it goes, if it is there. Without the lock: an older object is dropped.
+    fn store(&mut self);
 }
 
 struct Slot<'env, O> {
@@ -35,11 +38,13 @@ struct Slot<'env, O> {
 
 impl<O: DeserializeOwned + Schema> Coming for Slot<'_, O> {
     fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
-        let over = self.inbound.advance(state)?;
-        if over {
-            *self.into = self.inbound.take();
+        self.inbound.advance(state)
+    }
+
+    fn store(&mut self) {
+        if let Some(came) = self.inbound.take() {
+            *self.into = Some(came);
         }
-        Ok(over)
     }
 }
 
@@ -89,7 +94,7 @@ impl<'env> ObjectBatch<'env> {
         let begun = self.sends.into_iter().map(|begin| begin(group));
         let mut sends = Sends::all(begun, &mut failed)?;
         let mut received = vec![false; receives.len()];
-        group.until(None, |state| {
+        let waited = group.until(None, |state| {
             // They are not moved: one that is dropped unfinished takes the lock, which is held here.
             let mut all = true;
             for (receive, over) in receives.iter_mut().zip(&mut received) {
@@ -97,7 +102,9 @@ impl<'env> ObjectBatch<'env> {
                 all &= *over;
             }
             Ok(sends.advance(state, &mut failed) && all)
-        })?;
+        });
+        receives.iter_mut().for_each(|receive| receive.store());
+        waited?;
         failed.map_or(Ok(()), Err)
     }
 }

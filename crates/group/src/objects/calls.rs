@@ -189,7 +189,10 @@ impl SendingObject {
     pub fn test(&mut self) -> Result<bool, GroupError> {
         let mut state = self.group.shared.lock();
         state.mesh.poll(None)?;
-        self.outbound.advance(&mut state)
+        let ended = self.outbound.advance(&mut state);
+        drop(state);
+        self.outbound.free();
+        ended
     }
 
     /// Waits at most `limit`. Returns whether it has been sent.

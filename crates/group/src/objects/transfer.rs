@@ -1,7 +1,7 @@
 //! How one object is sent and received: a packet, then its long leaves, each a message of its own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use postcard_schema::Schema;
 use postcard_schema::key::Key;
@@ -137,14 +137,15 @@ pub(super) struct Outbound {
     group: Group,
     peer: usize,
     flights: VecDeque<(OpId, Flying)>,
+    /// Arrays that the plugin has read. They are dropped without the lock, because that runs their owners' code.
+    sent: Vec<Leaving>,
 }
 
 /// Memory that the plugin reads.
 #[derive(Debug)]
 enum Flying {
     Packet(Sealed),
-    /// Kept only.
-    Leaf(#[expect(dead_code, reason = "it is dropped once it was read")] Leaving),
+    Leaf(Leaving),
 }
 
 /// Encodes into the first bytes of `body`, which grows to the object's length if they are too few; how many they are. Short leaves go to
@@ -185,7 +186,8 @@ impl Outbound {
         let encoded =
             encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
         let note = fingerprint::<O>();
-        let mut outbound = Self { group: group.clone(), peer, flights: VecDeque::new() };
+        let mut outbound =
+            Self { group: group.clone(), peer, flights: VecDeque::new(), sent: Vec::new() };
         // Declared later, so it is unlocked first when the sends that have begun are dropped.
         let mut state = group.shared.lock();
         state.schemas.serial += 1;
@@ -221,12 +223,19 @@ impl Outbound {
                 return Ok(false);
             };
             let flown = self.flights.pop_front();
-            ended?;
-            if let Some((_, Flying::Packet(packet))) = flown {
-                state.schemas.rooms.keep(packet);
+            match flown {
+                Some((_, Flying::Packet(packet))) => state.schemas.rooms.keep(packet),
+                Some((_, Flying::Leaf(leaf))) => self.sent.push(leaf),
+                None => {}
             }
+            ended?;
         }
         Ok(true)
+    }
+
+    /// Frees what was sent. Without the lock.
+    pub(super) fn free(&mut self) {
+        self.sent.clear();
     }
 }
 
@@ -236,9 +245,10 @@ impl Drop for Outbound {
             return;
         }
         let mut state = self.group.shared.lock();
-        for (op, memory) in std::mem::take(&mut self.flights) {
-            state.keep(op, memory);
-        }
+        let flights = std::mem::take(&mut self.flights).into_iter();
+        let free: Vec<_> = flights.filter_map(|(op, memory)| state.keep(op, memory)).collect();
+        drop(state);
+        drop(free);
     }
 }
 
@@ -389,7 +399,8 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     fn advance_to(&mut self, state: &mut State, found_is_enough: bool) -> Result<bool, GroupError> {
         let ended = self.step(state, found_is_enough);
         if ended.is_err() {
-            self.stage.let_go(self.group.scope, state);
+            // They are dropped with this, without the lock.
+            self.spare.extend(self.stage.let_go(self.group.scope, state));
         }
         ended
     }
@@ -568,28 +579,30 @@ impl<O> Stage<O> {
         matches!(self, Self::Packet { .. } | Self::Opened { .. } | Self::Leaves { .. })
     }
 
-    /// Drops what is being received. Its memory is kept as long as the plugin writes to it.
-    fn let_go(&mut self, scope: u32, state: &mut State) {
+    /// Drops what is being received. Its memory is kept as long as the plugin writes to it; that of long leaves is returned if it is free.
+    fn let_go(&mut self, scope: u32, state: &mut State) -> VecDeque<Landing> {
         match std::mem::replace(self, Self::Over) {
-            Self::Packet { op, bytes, .. } => {
-                state.mesh.let_go(op, scope, bytes);
-            }
+            Self::Packet { op, bytes, .. } => state.mesh.let_go(op, scope, bytes),
             Self::Opened { packet, .. } => cancel_leaves(&mut state.mesh, scope, &packet),
             Self::Leaves { ops, landings, .. } => {
-                let memory = Arc::new(std::sync::Mutex::new(landings));
+                let memory = Arc::new(Mutex::new(landings));
                 for (op, _) in ops {
-                    state.keep(op, Arc::clone(&memory));
+                    drop(state.keep(op, Arc::clone(&memory)));
                 }
+                let free = Arc::into_inner(memory).map(Mutex::into_inner);
+                return free.and_then(Result::ok).unwrap_or_default();
             }
             other => *self = other,
         }
+        VecDeque::new()
     }
 }
 
 impl<O> Drop for Inbound<O> {
     fn drop(&mut self) {
         if self.stage.is_receiving() {
-            self.stage.let_go(self.group.scope, &mut self.group.shared.lock());
+            let free = self.stage.let_go(self.group.scope, &mut self.group.shared.lock());
+            drop(free);
         }
     }
 }
