@@ -8,7 +8,7 @@ use crate::error::GroupError;
 use crate::group::State;
 use crate::loader::{DataType, Element, Place};
 use crate::memory::zeroed;
-use crate::mesh::{Envelope, Name, OpId, SMALL, Wanted, type_name, type_number};
+use crate::mesh::{Due, Envelope, Name, OpId, SMALL, Wanted, type_name, type_number};
 
 #[derive(Debug)]
 pub(super) struct Incoming<T> {
@@ -208,10 +208,52 @@ impl<T: Element> Incoming<T> {
         GroupError::Mismatch { rank, why: format!("rank {rank} sent {what} in an exchange") }
     }
 
-    /// Cancels; memory that is being written stays until that has ended.
-    pub(super) fn cancel(self, state: &mut State) {
+    /// Cancels; memory that is being written stays until that has ended. Returns what is still to come, if anything is.
+    pub(super) fn cancel(self, state: &mut State) -> Option<Remains> {
+        let came = (self.whole.len() + self.flights.len()) as u64;
         for (op, _, memory) in self.flights {
             drop(state.keep(op, memory));
         }
+        let remains = Remains { rank: self.rank, peer: self.peer, came, count: self.count };
+        (!remains.is_over()).then_some(remains)
+    }
+}
+
+/// Messages that a source of a cancelled exchange still sends.
+#[derive(Debug)]
+pub(super) struct Remains {
+    rank: usize,
+    peer: usize,
+    /// How many have come, metadata not counted.
+    came: u64,
+    /// How many there are, once it is known.
+    count: Option<u64>,
+}
+
+impl Remains {
+    fn is_over(&self) -> bool {
+        self.count.is_some_and(|count| self.came >= count)
+    }
+}
+
+/// Those of all sources.
+#[derive(Debug)]
+pub(super) struct Rest(pub(super) Vec<Remains>);
+
+impl Due for Rest {
+    fn came(&mut self, source: usize, note: u64) -> bool {
+        if let Some(one) = self.0.iter_mut().find(|one| one.peer == source) {
+            match Note::decode(note, one.rank) {
+                Ok(Note::Whole(_) | Note::After(_)) => one.came += 1,
+                Ok(Note::Last(number)) => (one.came, one.count) = (one.came + 1, Some(number + 1)),
+                Ok(Note::Finish(count)) => one.count = Some(count),
+                // It was sent after all others.
+                Ok(Note::Cancel) => one.count = Some(0),
+                // Its elements follow.
+                Ok(Note::Meta(_)) | Err(_) => {}
+            }
+        }
+        self.0.retain(|one| !one.is_over());
+        self.0.is_empty()
     }
 }

@@ -23,7 +23,7 @@ use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Element;
 use crate::mesh::{Mesh, Name, Quiet, SMALL, Space, Wait, rest};
-use incoming::Incoming;
+use incoming::{Incoming, Rest};
 use outgoing::Outgoing;
 
 /// A message of an exchange.
@@ -350,10 +350,11 @@ impl<T: Element> Drop for Exchange<T> {
         for outgoing in std::mem::take(&mut inner.outgoing) {
             outgoing.cancel(&mut state, name);
         }
-        for incoming in std::mem::take(&mut inner.incoming) {
-            incoming.cancel(&mut state);
+        let incoming = std::mem::take(&mut inner.incoming).into_iter();
+        let due: Vec<_> = incoming.filter_map(|one| one.cancel(&mut state)).collect();
+        if !due.is_empty() {
+            state.mesh.cancel(name.scope, name.space, Rest(due));
         }
-        state.mesh.cancel(name.scope, name.space, None);
     }
 }
 
@@ -530,4 +531,70 @@ fn fits(meta: &[u8]) -> Result<(), GroupError> {
         return Err(GroupError::InvalidArgument(why));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::support::{WAIT, library, ranks};
+
+    #[derive(Clone, Copy, Debug)]
+    enum Sent {
+        Nothing,
+        Some,
+        Last,
+        Cancelled,
+    }
+
+    /// Rank 1 sends to rank 0, which drops the exchange, if `late` after the first message.
+    fn drop_one(group: &Group, sent: Sent, late: bool) {
+        let own = group.rank();
+        let (sources, destinations) = ([1], [0]);
+        let (sources, destinations) =
+            if own == 0 { (&sources[..], &[][..]) } else { (&[][..], &destinations[..]) };
+        let exchange = group.exchange::<u64>(sources, destinations).unwrap();
+        if own == 0 {
+            let deadline = Instant::now() + WAIT;
+            while late && exchange.bytes().1 == 0 {
+                assert!(Instant::now() < deadline && !exchange.test().unwrap());
+            }
+            return;
+        }
+        match sent {
+            Sent::Last => return exchange.insert_only(0, vec![7; 3]).unwrap(),
+            Sent::Nothing => {}
+            Sent::Some | Sent::Cancelled => {
+                exchange.insert(0, vec![], vec![7; 3]).unwrap();
+                group.meet(&[]).unwrap();
+                exchange.insert(0, vec![1, 2, 3], vec![7; 100_000]).unwrap();
+                exchange.insert(0, vec![4], vec![]).unwrap();
+            }
+        }
+        if !matches!(sent, Sent::Cancelled) {
+            exchange.finish().unwrap();
+            exchange.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_an_exchange_that_was_cancelled_once_its_messages_have_come() {
+        ranks(&library(), 2, |group| {
+            for sent in [Sent::Nothing, Sent::Some, Sent::Last, Sent::Cancelled] {
+                for late in [false, true] {
+                    let some = matches!(sent, Sent::Some | Sent::Cancelled);
+                    if some || !late {
+                        drop_one(&group, sent, late);
+                    }
+                    if some && group.rank() == 0 {
+                        group.meet(&[]).unwrap();
+                    }
+                }
+                group.barrier().unwrap();
+                let kept = group.shared.lock().mesh.cancellations();
+                assert_eq!(kept, 0, "{sent:?}");
+            }
+        });
+    }
 }

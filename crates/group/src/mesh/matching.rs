@@ -4,6 +4,7 @@
 //! sent, receives in the order in which they were posted.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 
 use super::header::{self, Header, Space};
 use super::slots::SMALL_OBJECT;
@@ -79,6 +80,12 @@ impl Wanted {
     }
 }
 
+/// The messages of a cancelled space that are still to come.
+pub(crate) trait Due: fmt::Debug + Send {
+    /// One has come. Returns whether it was the last one.
+    fn came(&mut self, source: usize, note: u64) -> bool;
+}
+
 /// A receive that was matched with a message whose bytes are still to arrive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
@@ -129,8 +136,8 @@ pub(super) struct Matching {
     unexpected: VecDeque<Unexpected>,
     /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
-    /// Spaces that were cancelled, with their group: messages that still arrive for them are dropped. How many those are, if it is known.
-    cancelled: HashMap<(u32, Space), Option<usize>>,
+    /// Spaces that were cancelled, with their group: messages that still arrive for them are dropped.
+    cancelled: HashMap<(u32, Space), Box<dyn Due>>,
 }
 
 /// Operations and unexpected messages that there may be before a list grows.
@@ -332,11 +339,9 @@ impl Matching {
         Some(Claim { op, outcome: wanted.outcome(source, header), place: wanted.place })
     }
 
-    /// Drops the messages of this space that will arrive, `due` of them if that is known.
-    pub(super) fn cancel(&mut self, scope: u32, space: Space, due: Option<usize>) {
-        if due != Some(0) {
-            self.cancelled.insert((scope, space), due);
-        }
+    /// Drops the messages of this space that will arrive.
+    pub(super) fn cancel(&mut self, scope: u32, space: Space, due: Box<dyn Due>) {
+        self.cancelled.insert((scope, space), due);
     }
 
     /// A claim that discards a message of a cancelled space, so that its sender need not wait.
@@ -345,10 +350,8 @@ impl Matching {
             return None;
         }
         let space = (header.scope, header.space);
-        match self.cancelled.get_mut(&space)? {
-            Some(1) => drop(self.cancelled.remove(&space)),
-            Some(due) => *due -= 1,
-            None => {}
+        if self.cancelled.get_mut(&space)?.came(source, header.note) {
+            self.cancelled.remove(&space);
         }
         let op = self.begin();
         self.ops[op.index].0 = State::Abandoned;

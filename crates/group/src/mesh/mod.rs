@@ -25,7 +25,7 @@ pub(crate) use connector::Connector;
 use failure::Failure;
 use header::{Header, Kind};
 pub(crate) use header::{Name, Space, name as type_name, number as type_number};
-pub(crate) use matching::{Envelope, OpId, Wanted};
+pub(crate) use matching::{Due, Envelope, OpId, Wanted};
 use matching::{Found, Matching};
 pub(crate) use pace::{Pace, Quiet, Wait, rest};
 use pair::Pair;
@@ -53,8 +53,19 @@ pub(crate) enum Moved {
 
 /// The memory of a message that announces others.
 pub(crate) trait Announces: fmt::Debug + Send {
-    /// The space of those, and how many there are. Called when the message is there.
-    fn announces(&self) -> Option<(Space, usize)>;
+    /// The space of those, and how many there are, if there are any. Called when the message is there.
+    fn announces(&self) -> Option<(Space, Count)>;
+}
+
+/// A number of messages, of which there is at least one.
+#[derive(Debug)]
+pub(crate) struct Count(pub(crate) usize);
+
+impl Due for Count {
+    fn came(&mut self, _: usize, _: u64) -> bool {
+        self.0 -= 1;
+        self.0 == 0
+    }
 }
 
 /// A receive in progress whose caller has gone: nobody receives what its message announces.
@@ -508,17 +519,18 @@ impl Mesh {
         self.matching.take_back(op) || self.failure.is_some()
     }
 
-    /// The space has ended: its messages are dropped, those that have arrived and those that will. `due`: how many these are together, if
-    /// it is known.
-    pub(crate) fn cancel(&mut self, scope: u32, space: Space, mut due: Option<usize>) {
+    /// The space has ended: its messages are dropped, those that have arrived and those that will, which are due.
+    pub(crate) fn cancel(&mut self, scope: u32, space: Space, mut due: impl Due + 'static) {
         let (element, place) = (DataType::U8, Place::empty());
         let all = Wanted { scope, space, source: None, tag: None, element, place };
-        while self.matching.probe(&all).is_some() {
+        while let Some((envelope, _)) = self.matching.probe(&all) {
             let op = match_receive(&mut self.peers, &mut self.matching, all);
             self.matching.abandon(op);
-            due = due.map(|due| due.saturating_sub(1));
+            if due.came(envelope.source, envelope.note) {
+                return;
+            }
         }
-        self.matching.cancel(scope, space, due);
+        self.matching.cancel(scope, space, Box::new(due));
     }
 
     /// The caller of a receive has gone. Its memory is kept until the message is there; what that announces is cancelled then.
@@ -534,7 +546,7 @@ impl Mesh {
             if ended.is_ok()
                 && let Some((space, count)) = memory.announces()
             {
-                self.cancel(scope, space, Some(count));
+                self.cancel(scope, space, count);
             }
         }
     }

@@ -16,7 +16,7 @@ use super::parts::{Inbox, Leaving, Outbox, TOGETHER, collecting, dealing};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
-use crate::mesh::{Announces, Envelope, Mesh, Name, OpId, Space, Wanted};
+use crate::mesh::{Announces, Count, Envelope, Mesh, Name, OpId, Space, Wanted};
 
 /// A type's fingerprint.
 pub(super) fn fingerprint<O: Schema>() -> u64 {
@@ -37,14 +37,15 @@ pub(crate) struct Schemas {
 
 /// A packet announces its long leaves.
 impl Announces for Block {
-    fn announces(&self) -> Option<(Space, usize)> {
-        packet::open(self.bytes(), LIMIT).map(|packet| leaves(&packet))
+    fn announces(&self) -> Option<(Space, Count)> {
+        leaves(&packet::open(self.bytes(), LIMIT)?)
     }
 }
 
-/// The space of a packet's long leaves, and how many there are.
-fn leaves(packet: &Packet) -> (Space, usize) {
-    (Space::leaves(packet.serial), packet.long.len())
+/// The space of a packet's long leaves, and how many there are, if there are any.
+fn leaves(packet: &Packet) -> Option<(Space, Count)> {
+    let count = packet.long.len();
+    (count > 0).then_some((Space::leaves(packet.serial), Count(count)))
 }
 
 /// The most schemas that a job keeps; for further types errors name the fingerprint only.
@@ -116,8 +117,9 @@ impl Schemas {
 }
 
 fn cancel_leaves(mesh: &mut Mesh, scope: u32, packet: &Packet) {
-    let (space, count) = leaves(packet);
-    mesh.cancel(scope, space, Some(count));
+    if let Some((space, count)) = leaves(packet) {
+        mesh.cancel(scope, space, count);
+    }
 }
 
 fn text<O: Schema>() -> String {
@@ -509,7 +511,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         let landings: Result<VecDeque<_>, _> =
             packet.long.iter().map(|long| self.landing(*long)).collect();
         let landings = landings.inspect_err(|_| self.cancel(state, &packet))?;
-        let (mut ops, (space, _)) = (VecDeque::new(), leaves(&packet));
+        let (mut ops, space) = (VecDeque::new(), Space::leaves(packet.serial));
         // Only a failure of the group stops this, and their memory is free then.
         for landing in &landings {
             let (scope, element, place) = (self.group.scope, landing.element(), landing.place());
