@@ -1,67 +1,99 @@
 //! The bytes of a buffer that are in flight.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::error::MemoryError;
 
 /// What a request does with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    Read,
+    Read = 1,
     Write,
 }
 
-/// A fixed table, so that a claim allocates nothing.
+/// A fixed table, so that a claim allocates nothing. It has no lock: every message makes a claim, and every borrow of a buffer reads the
+/// table.
+///
+/// A claim that writes is made with the buffer borrowed mutably, and a use that writes is asked for so. Hence no other thread makes a claim
+/// that could matter to [`Claims::allow`] meanwhile. A claim may be released at any time.
 #[derive(Debug)]
 pub(super) struct Claims {
-    taken: u128,
-    reads: u128,
-    ranges: [(usize, usize); CLAIMS_MAX],
+    entries: [Entry; CLAIMS_MAX],
+    /// The first entries; the others have never been taken.
+    used: AtomicUsize,
 }
+
+#[derive(Debug)]
+struct Entry {
+    /// [`FREE`], or a [`Use`].
+    state: AtomicU8,
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+impl Entry {
+    const fn new() -> Self {
+        let (start, end) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { state: AtomicU8::new(FREE), start, end }
+    }
+
+    /// Takes it, if it is free.
+    fn take(&self, what: Use) -> bool {
+        self.state.load(Ordering::Relaxed) == FREE
+            && self
+                .state
+                .compare_exchange(FREE, what as u8, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Whether it is taken by a request that must have ended before `what` begins.
+    fn excludes(&self, what: Use) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state == Use::Write as u8 || (state != FREE && what == Use::Write)
+    }
+}
+
+const FREE: u8 = 0;
 
 /// Twice two windows of 32 requests.
 const CLAIMS_MAX: usize = 128;
 
 impl Claims {
     pub(super) const fn new() -> Self {
-        Self { taken: 0, reads: 0, ranges: [(0, 0); CLAIMS_MAX] }
+        Self { entries: [const { Entry::new() }; CLAIMS_MAX], used: AtomicUsize::new(0) }
     }
 
-    pub(super) fn claim(&mut self, range: &Range<usize>, what: Use) -> Result<u8, MemoryError> {
-        let free = (!self.taken).trailing_zeros();
-        let place = usize::try_from(free).map_err(|_| MemoryError::TooManyRequests)?;
-        let entry = self.ranges.get_mut(place).ok_or(MemoryError::TooManyRequests)?;
-        *entry = (range.start, range.end);
-        self.taken |= 1 << place;
-        match what {
-            Use::Read => self.reads |= 1 << place,
-            Use::Write => self.reads &= !(1 << place),
+    pub(super) fn claim(&self, range: &Range<usize>, what: Use) -> Result<u8, MemoryError> {
+        let taken = self.entries.iter().zip(0..).find(|(entry, _)| entry.take(what));
+        let (entry, place) = taken.ok_or(MemoryError::TooManyRequests)?;
+        entry.start.store(range.start, Ordering::Relaxed);
+        entry.end.store(range.end, Ordering::Relaxed);
+        if self.used.load(Ordering::Relaxed) <= usize::from(place) {
+            self.used.fetch_max(usize::from(place) + 1, Ordering::Relaxed);
         }
-        u8::try_from(free).map_err(|_| MemoryError::TooManyRequests)
+        Ok(place)
     }
 
-    pub(super) fn release(&mut self, claim: u8) {
-        self.taken &= !(1 << claim);
+    pub(super) fn release(&self, claim: u8) {
+        self.entries[usize::from(claim)].state.store(FREE, Ordering::Release);
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.taken == 0
+        !self.used().any(|entry| entry.excludes(Use::Write))
     }
 
     /// Whether the caller may use `range` for `what` beside the claims: several may read.
     pub(super) fn allow(&self, range: &Range<usize>, what: Use) -> bool {
-        let mut left = match what {
-            Use::Read => self.taken & !self.reads,
-            Use::Write => self.taken,
-        };
-        while left != 0 {
-            let (start, end) = self.ranges[left.trailing_zeros() as usize];
-            if start.max(range.start) < end.min(range.end) {
-                return false;
-            }
-            left &= left - 1;
-        }
-        true
+        !self.used().any(|entry| {
+            let (start, end) =
+                (entry.start.load(Ordering::Relaxed), entry.end.load(Ordering::Relaxed));
+            entry.excludes(what) && start.max(range.start) < end.min(range.end)
+        })
+    }
+
+    fn used(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().take(self.used.load(Ordering::Relaxed))
     }
 }
 
@@ -71,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_claim_blocks_writers_of_its_bytes_and_a_writing_one_blocks_readers_too() {
-        let mut claims = Claims::new();
+        let claims = Claims::new();
         let read = claims.claim(&(10..20), Use::Read).unwrap();
         assert!(claims.allow(&(0..100), Use::Read));
         assert!(!claims.allow(&(19..30), Use::Write));
@@ -86,14 +118,14 @@ mod tests {
 
     #[test]
     fn an_empty_range_blocks_no_other() {
-        let mut claims = Claims::new();
+        let claims = Claims::new();
         claims.claim(&(5..5), Use::Write).unwrap();
         assert!(claims.allow(&(0..100), Use::Write));
     }
 
     #[test]
     fn the_table_has_an_end() {
-        let mut claims = Claims::new();
+        let claims = Claims::new();
         for _ in 0..CLAIMS_MAX {
             claims.claim(&(0..1), Use::Read).unwrap();
         }

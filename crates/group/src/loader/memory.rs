@@ -5,8 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::claims::{Claims, Use};
 use super::element::Element;
@@ -69,13 +69,13 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
     layout: Layout,
-    claims: Mutex<Claims>,
+    claims: Claims,
     /// Its buffer was dropped: only regions are left, which may be deregistered.
     abandoned: AtomicBool,
 }
 
-// SAFETY: it owns its bytes. They are reached through `Buffer`, by the rules of borrowing and the claims under their lock, and by
-// plugins, which may be called from any thread.
+// SAFETY: it owns its bytes. They are reached through `Buffer`, by the rules of borrowing and the claims, and by plugins, which may be
+// called from any thread.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -91,7 +91,7 @@ impl Memory {
         let layout = Layout::from_size_align(whole, page).map_err(|_| refused())?;
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(refused)?;
-        let claims = Mutex::new(Claims::new());
+        let claims = Claims::new();
         Ok(Self { base, len, layout, claims, abandoned: AtomicBool::new(false) })
     }
 
@@ -112,10 +112,6 @@ impl Memory {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    fn claims(&self) -> MutexGuard<'_, Claims> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A pointer to the start of `range`, which a request will use until the claim is released.
     pub(super) fn claim(
         &self,
@@ -123,13 +119,13 @@ impl Memory {
         what: Use,
     ) -> Result<(NonNull<u8>, u8), MemoryError> {
         self.inside(range)?;
-        let claim = self.claims().claim(range, what)?;
+        let claim = self.claims.claim(range, what)?;
         // SAFETY: `inside` proved the range inside the allocation.
         Ok((unsafe { self.base.add(range.start) }, claim))
     }
 
     pub(super) fn release(&self, claim: u8) {
-        self.claims().release(claim);
+        self.claims.release(claim);
     }
 
     fn inside(&self, range: &Range<usize>) -> Result<(), MemoryError> {
@@ -148,7 +144,7 @@ impl Memory {
         if !range.start.is_multiple_of(size) || !len.is_multiple_of(size) {
             return Err(MemoryError::Misaligned);
         }
-        if !self.claims().allow(range, what) {
+        if !self.claims.allow(range, what) {
             return Err(MemoryError::InFlight);
         }
         Ok(len / size)
@@ -157,7 +153,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if !self.claims().is_idle() {
+        if !self.claims.is_idle() {
             log::warn!(
                 "{} bytes leak: requests that never ended may touch them",
                 self.layout.size()
