@@ -1,10 +1,11 @@
 //! One end of a connection, used as NCCL does: many requests outstanding, only the oldest tested.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::ops::Range;
 
 use crate::error::GroupError;
-use crate::loader::{Buffer, GROUP_MAX, ReceiveComm, Region, Request, SendComm};
+use crate::loader::{Buffer, ReceiveComm, Region, Request, SendComm};
 
 /// Sends in order to one peer.
 #[derive(Debug)]
@@ -142,7 +143,7 @@ impl ReceiveChannel {
         bytes: Range<usize>,
         region: &Region,
     ) -> Result<bool, GroupError> {
-        self.receive_group(buffer, &[bytes], region)
+        self.receive_group(buffer, iter::once(bytes), region)
     }
 
     /// As [`ReceiveChannel::receive`], for several messages in one request, one per range. The ranges have the same length.
@@ -150,24 +151,23 @@ impl ReceiveChannel {
     pub fn receive_group(
         &mut self,
         buffer: &mut Buffer,
-        ranges: &[Range<usize>],
+        ranges: impl Iterator<Item = Range<usize>>,
         region: &Region,
     ) -> Result<bool, GroupError> {
         if self.outstanding.len() >= net_abi::MAX_REQUESTS {
             return Ok(false);
         }
-        let room = ranges.first().map_or(0, ExactSizeIterator::len);
-        let mut tags = [0; GROUP_MAX];
-        for (place, tag) in tags.iter_mut().enumerate() {
-            *tag = tag_in_group(self.tag, place);
-        }
-        let tags = tags.get(..ranges.len()).unwrap_or(&tags);
-        let Some(request) = self.comm.irecv_group(buffer, ranges, region, tags)? else {
+        let (mut count, mut room) = (0, 0);
+        let messages = ranges.map(|range| {
+            (count, room) = (count + 1, range.len());
+            (range, tag_in_group(self.tag, count - 1))
+        });
+        let Some(request) = self.comm.irecv_group(buffer, messages, region)? else {
             return Ok(false);
         };
         self.outstanding.push_back((request, room));
-        self.messages += ranges.len();
-        self.posted += ranges.len();
+        self.messages += count;
+        self.posted += count;
         Ok(true)
     }
 

@@ -3,6 +3,7 @@
 mod post;
 
 use std::ffi::{c_int, c_void};
+use std::iter;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -121,7 +122,7 @@ impl ReceiveComm {
         region: &Region,
         tag: c_int,
     ) -> Result<Option<Request>, GroupError> {
-        self.irecv_group(buffer, &[range], region, &[tag])
+        self.irecv_group(buffer, iter::once((range, tag)), region)
     }
 
     /// Receives a message into each range, by its tag, all in one request; at most [`GROUP_MAX`], and at most the plugin's maxRecvs.
@@ -129,32 +130,35 @@ impl ReceiveComm {
     pub fn irecv_group(
         &self,
         buffer: &mut Buffer,
-        ranges: &[Range<usize>],
+        messages: impl Iterator<Item = (Range<usize>, c_int)>,
         region: &Region,
-        tags: &[c_int],
     ) -> Result<Option<Request>, GroupError> {
         region.fits(&self.0, buffer)?;
-        let count = ranges.len();
-        if count == 0 || count > GROUP_MAX || count != tags.len() {
+        let memory = buffer.memory();
+        let base = memory.base().as_ptr();
+        let (mut data, mut lens) = ([ptr::null_mut::<c_void>(); GROUP_MAX], [0; GROUP_MAX]);
+        let (mut tags, mut regions) = ([0; GROUP_MAX], [region.raw; GROUP_MAX]);
+        let (mut count, mut start, mut end) = (0, usize::MAX, 0);
+        for (range, tag) in messages {
+            if let Some(place) = data.get_mut(count) {
+                *place = base.wrapping_add(range.start).cast();
+                lens[count] = range.end.saturating_sub(range.start);
+                tags[count] = tag;
+                (start, end) = (start.min(range.start), end.max(range.end));
+            }
+            count += 1;
+        }
+        if count == 0 || count > GROUP_MAX {
             return Err(GroupError::Usage(format!("a receive of {count} messages")));
         }
-        let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
-        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
-        let (base, claim) = buffer.memory().claim(&(start..end), Use::Write)?;
-        let (mut data, mut lens) = ([ptr::null_mut::<c_void>(); GROUP_MAX], [0; GROUP_MAX]);
-        let (mut wanted, mut regions) = ([0; GROUP_MAX], [region.raw; GROUP_MAX]);
-        for (place, range) in ranges.iter().enumerate() {
-            data[place] = base.as_ptr().wrapping_add(range.start - start).cast();
-            lens[place] = range.end.saturating_sub(range.start);
-            wanted[place] = tags[place];
-        }
+        let (_, claim) = memory.claim(&(start..end), Use::Write)?;
         let mut request = ptr::null_mut();
         let comm = self.0.raw.as_ptr();
         let mut parents = [ptr::null_mut(); GROUP_MAX];
         let lists = Lists {
             data: data.as_mut_ptr(),
             sizes: lens.as_mut_ptr(),
-            tags: wanted.as_mut_ptr(),
+            tags: tags.as_mut_ptr(),
             regions: regions.as_mut_ptr(),
             parents: parents.as_mut_ptr(),
         };
@@ -162,8 +166,8 @@ impl ReceiveComm {
         // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done;
         // the arrays have as many entries as we say, and live through the call.
         let code = unsafe { self.0.net.calls().irecv(comm, number, &lists, &raw mut request) };
-        check("irecv", code.inspect_err(|_| buffer.memory().release(claim))?)?;
-        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Receive(count)))
+        check("irecv", code.inspect_err(|_| memory.release(claim))?)?;
+        Ok(Request::new(&self.0, memory, claim, request, Kind::Receive(count)))
     }
 
     /// Makes received bytes visible to a GPU. `None`: there is nothing to wait for.

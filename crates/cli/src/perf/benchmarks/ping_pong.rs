@@ -6,7 +6,7 @@ use std::time::Instant;
 use ironrail_group::check::{self, Expected};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{Buffer, DataType, GROUP_MAX, Region};
+use ironrail_group::loader::{Buffer, DataType, Region};
 
 use super::{Exchange, GUARD_BYTES, Shape, buffer};
 use crate::perf::arguments::{Options, PingPong};
@@ -124,10 +124,10 @@ impl Rally {
         while *receives < target {
             let Slots { count, receive_stride, .. } = self.slots;
             let first = *receives * self.how.group;
-            let start = |place: usize| (first + place) % count * receive_stride;
-            let ranges: [_; GROUP_MAX] =
-                std::array::from_fn(|place| start(place)..start(place) + room);
-            let ranges = &ranges[..self.how.group];
+            let ranges = (first..first + self.how.group).map(|message| {
+                let start = message % count * receive_stride;
+                start..start + room
+            });
             if previous.receive_group(&mut self.output, ranges, &self.regions.1)? {
                 *receives += 1;
             } else {

@@ -3,7 +3,7 @@
 use ironrail_group::check::{self, Expected};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{Buffer, DataType, GROUP_MAX, Region};
+use ironrail_group::loader::{Buffer, DataType, Region};
 
 use super::{Exchange, GUARD_BYTES, Shape, buffer};
 use crate::perf::arguments::{Options, Stream};
@@ -92,10 +92,10 @@ impl Streaming {
                 if receives - received + together > window {
                     break;
                 }
-                let start = |place: usize| (receives + place) % count * receive_stride;
-                let ranges: [_; GROUP_MAX] =
-                    std::array::from_fn(|place| start(place)..start(place) + room);
-                let ranges = &ranges[..together];
+                let ranges = (receives..receives + together).map(|message| {
+                    let start = message % count * receive_stride;
+                    start..start + room
+                });
                 if !previous.receive_group(&mut self.output, ranges, &self.regions.1)? {
                     break;
                 }
