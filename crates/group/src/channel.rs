@@ -10,7 +10,7 @@ use crate::loader::{Buffer, ReceiveComm, Region, Request, SendComm};
 /// Sends in order to one peer.
 #[derive(Debug)]
 pub struct SendChannel {
-    outstanding: VecDeque<Request>, // Dropped before its comm's last share goes.
+    outstanding: VecDeque<Request>,
     comm: SendComm,
     peer: usize,
     tag: i32,
@@ -85,7 +85,7 @@ impl SendChannel {
         let Some(oldest) = self.outstanding.front_mut() else {
             return Ok(false);
         };
-        if oldest.test()?.is_none() {
+        if !self.comm.test(oldest)? {
             return Ok(false);
         }
         self.outstanding.pop_front();
@@ -177,22 +177,24 @@ impl ReceiveChannel {
         let Some((oldest, room)) = self.outstanding.front_mut() else {
             return Ok(None);
         };
-        let Some((sizes, count)) = oldest.test_each()? else {
-            return Ok(None);
-        };
-        let len = sizes[0];
-        for (place, size) in sizes.iter().take(count).enumerate() {
-            let (peer, number) = (self.peer, self.done + place);
+        let (room, peer, mut count, mut len) = (*room, self.peer, 0, 0);
+        let done = self.comm.test(oldest, |size| {
+            let number = self.done + count;
             if size > room {
                 return Err(GroupError::Contract(format!(
                     "message {number} from rank {peer} is said to have {size} bytes, in a receive of {room}"
                 )));
             }
-            if *size != len {
+            if count > 0 && size != len {
                 return Err(GroupError::Contract(format!(
                     "message {number} from rank {peer} is said to have {size} bytes, others of its receive {len}"
                 )));
             }
+            (count, len) = (count + 1, size);
+            Ok(())
+        })?;
+        if !done {
+            return Ok(None);
         }
         self.outstanding.pop_front();
         self.messages -= count;

@@ -4,9 +4,11 @@ mod post;
 
 use std::ffi::{c_int, c_void};
 use std::iter;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use net_abi::HANDLE_MAX_BYTES;
 
@@ -72,8 +74,8 @@ impl SendComm {
     ) -> Result<Option<Request>, GroupError> {
         region.fits(&self.0, buffer)?;
         let len = range.end.saturating_sub(range.start);
-        let (data, claim) = buffer.memory().claim(&range, Use::Read)?;
-        let data = data.as_ptr().cast();
+        let claim = buffer.memory().claim(&range, Use::Read)?;
+        let data = buffer.memory().base().as_ptr().wrapping_add(range.start).cast();
         // In NCCL the argument still contains an older request, so the plugin must write null itself.
         let stale = ptr::from_ref(&STALE).cast_mut().cast::<c_void>();
         let mut request = stale;
@@ -99,6 +101,12 @@ impl SendComm {
             ));
         }
         Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Send(len)))
+    }
+
+    /// Whether a request of this comm is done. Only the oldest may be tested, and none again once it is done.
+    #[inline]
+    pub fn test(&self, request: &mut Request) -> Result<bool, GroupError> {
+        request.test(&self.0, |_| Ok(()))
     }
 }
 
@@ -151,7 +159,7 @@ impl ReceiveComm {
         if count == 0 || count > GROUP_MAX {
             return Err(GroupError::Usage(format!("a receive of {count} messages")));
         }
-        let (_, claim) = memory.claim(&(start..end), Use::Write)?;
+        let claim = memory.claim(&(start..end), Use::Write)?;
         let mut request = ptr::null_mut();
         let comm = self.0.raw.as_ptr();
         let mut parents = [ptr::null_mut(); GROUP_MAX];
@@ -170,6 +178,16 @@ impl ReceiveComm {
         Ok(Request::new(&self.0, memory, claim, request, Kind::Receive(count)))
     }
 
+    /// As [`SendComm::test`]. Once the request is done, `each` is called with the number of bytes of each of its messages.
+    #[inline]
+    pub fn test(
+        &self,
+        request: &mut Request,
+        each: impl FnMut(usize) -> Result<(), GroupError>,
+    ) -> Result<bool, GroupError> {
+        request.test(&self.0, each)
+    }
+
     /// Makes received bytes visible to a GPU. `None`: there is nothing to wait for.
     pub fn iflush(
         &self,
@@ -179,8 +197,9 @@ impl ReceiveComm {
     ) -> Result<Option<Request>, GroupError> {
         region.fits(&self.0, buffer)?;
         let mut len = int(range.end.saturating_sub(range.start))?;
-        let (data, claim) = buffer.memory().claim(&range, Use::Read)?;
-        let mut data: *mut c_void = data.as_ptr().cast();
+        let claim = buffer.memory().claim(&range, Use::Read)?;
+        let mut data: *mut c_void =
+            buffer.memory().base().as_ptr().wrapping_add(range.start).cast();
         let mut request = ptr::null_mut();
         let mut region = region.raw;
         let comm = self.0.raw.as_ptr();
@@ -227,89 +246,46 @@ impl Drop for Region {
     }
 }
 
-/// An operation in progress. Only the oldest of a connection may be tested.
+/// An operation in progress. It is tested by its comm. Dropped before it is done, its bytes stay claimed.
 #[derive(Debug)]
 pub struct Request {
-    raw: Option<NonNull<c_void>>,
-    kind: Kind,
+    post: Option<Post>,
     claim: u8,
-    comm: Arc<Comm>,
     memory: Arc<Memory>,
 }
 
 impl Request {
     fn new(
-        comm: &Arc<Comm>,
+        comm: &Comm,
         memory: &Arc<Memory>,
         claim: u8,
         raw: *mut c_void,
         kind: Kind,
     ) -> Option<Self> {
-        let Some(raw) = NonNull::new(raw) else {
+        let Some(post) = Post::new(comm, raw, kind) else {
             memory.release(claim);
             return None;
         };
-        let (comm, memory) = (Arc::clone(comm), Arc::clone(memory));
-        Some(Self { raw: Some(raw), kind, claim, comm, memory })
+        Some(Self { post: Some(post), claim, memory: Arc::clone(memory) })
     }
 
-    /// The number of bytes moved, once it is done; for a receive of several messages, of all. Once done, a request must not be tested
-    /// again.
     #[inline]
-    pub fn test(&mut self) -> Result<Option<usize>, GroupError> {
-        let sizes = self.test_each()?;
-        Ok(sizes.map(|(sizes, count)| sizes[..count].iter().sum()))
-    }
-
-    /// The bytes of each message, and the number of messages, once they are done.
-    #[inline]
-    pub fn test_each(&mut self) -> Result<Option<([usize; GROUP_MAX], usize)>, GroupError> {
-        let raw = self.raw.ok_or_else(|| {
+    fn test(
+        &mut self,
+        comm: &Comm,
+        each: impl FnMut(usize) -> Result<(), GroupError>,
+    ) -> Result<bool, GroupError> {
+        let post = self.post.as_ref().ok_or_else(|| {
             GroupError::Usage("a request was tested after it was done".to_owned())
         })?;
-        let mut done = UNWRITTEN;
-        // As NCCL does: sizes for a group at a receive, one size at a send, none at a flush.
-        let mut size = 0;
-        let mut sizes;
-        let place = match self.kind {
-            Kind::Send(_) => &raw mut size,
-            Kind::Receive(_) => {
-                sizes = [0; net_abi::MAX_GROUP];
-                sizes.as_mut_ptr()
-            }
-            Kind::Flush => ptr::null_mut(),
-        };
-        // SAFETY: the request is alive: it has not been answered done, and its comm is open.
-        let code = unsafe { self.comm.net.calls().test(raw.as_ptr(), &raw mut done, place) };
-        check("test", code)?;
-        match done {
-            0 => return Ok(None),
-            UNWRITTEN => {
-                return Err(GroupError::Contract("test succeeded without writing done".to_owned()));
-            }
-            _ => {}
+        let (mut sizes, kind) = (Sizes::default(), post.kind);
+        if !comm.test(post, &mut sizes)? {
+            return Ok(false);
         }
-        self.raw = None;
+        self.post = None;
         self.memory.release(self.claim);
-        let mut lens = [0; GROUP_MAX];
-        let count = match self.kind {
-            Kind::Send(len) => {
-                lens[0] = len;
-                1
-            }
-            Kind::Flush => 1,
-            Kind::Receive(count) => {
-                for (index, len) in lens.iter_mut().enumerate().take(count) {
-                    // SAFETY: `place` is the array above, which the plugin may have written, and has room for more.
-                    let size = unsafe { place.wrapping_add(index).read() };
-                    *len = usize::try_from(size).map_err(|_| {
-                        GroupError::Contract(format!("test answered a size of {size}"))
-                    })?;
-                }
-                count
-            }
-        };
-        Ok(Some((lens, count)))
+        sizes.each(kind, each)?;
+        Ok(true)
     }
 }
 
@@ -320,6 +296,43 @@ enum Kind {
     /// A receive of this many messages.
     Receive(usize),
     Flush,
+}
+
+/// Where a test writes sizes. As long as any group, though we read those of [`GROUP_MAX`] messages only.
+#[derive(Debug)]
+#[repr(C)]
+struct Sizes {
+    read: [c_int; GROUP_MAX],
+    beyond: MaybeUninit<[c_int; net_abi::MAX_GROUP - GROUP_MAX]>,
+}
+
+impl Default for Sizes {
+    #[inline]
+    fn default() -> Self {
+        Self { read: [0; GROUP_MAX], beyond: MaybeUninit::uninit() }
+    }
+}
+
+impl Sizes {
+    /// Calls `each` with the size of each message of a request that is done.
+    #[inline]
+    fn each(
+        &self,
+        kind: Kind,
+        mut each: impl FnMut(usize) -> Result<(), GroupError>,
+    ) -> Result<(), GroupError> {
+        match kind {
+            Kind::Send(len) => each(len),
+            Kind::Flush => each(0),
+            Kind::Receive(count) => {
+                self.read.iter().take(count).try_for_each(|size| {
+                    each(usize::try_from(*size).map_err(|_| {
+                        GroupError::Contract(format!("test answered a size of {size}"))
+                    })?)
+                })
+            }
+        }
+    }
 }
 
 const UNWRITTEN: c_int = c_int::MIN;
@@ -337,6 +350,8 @@ pub(super) enum Side {
 pub(super) struct Comm {
     raw: NonNull<c_void>,
     side: Side,
+    /// Its own in this process: requests name their comm by it.
+    number: u64,
     net: Arc<Net>,
 }
 
@@ -347,7 +362,33 @@ unsafe impl Sync for Comm {}
 
 impl Comm {
     pub(super) fn new(net: &Arc<Net>, side: Side, raw: *mut c_void) -> Option<Self> {
-        NonNull::new(raw).map(|raw| Self { raw, side, net: Arc::clone(net) })
+        static COMMS: AtomicU64 = AtomicU64::new(0);
+        let raw = NonNull::new(raw)?;
+        let number = COMMS.fetch_add(1, Ordering::Relaxed);
+        Some(Self { raw, side, number, net: Arc::clone(net) })
+    }
+
+    /// Whether an operation on this comm is done; it must not be tested again then. Only the oldest may be tested.
+    #[inline]
+    fn test(&self, post: &Post, sizes: &mut Sizes) -> Result<bool, GroupError> {
+        if post.comm != self.number {
+            return Err(GroupError::Usage("a request was tested on another comm".to_owned()));
+        }
+        let mut done = UNWRITTEN;
+        // As NCCL does: sizes for a group at a receive, one size at a send, none at a flush.
+        let place = match post.kind {
+            Kind::Send(_) | Kind::Receive(_) => ptr::from_mut(sizes).cast(),
+            Kind::Flush => ptr::null_mut(),
+        };
+        // SAFETY: the request is alive: it has not been answered done, and its comm is open; the sizes are as many as any group's.
+        let code = unsafe { self.net.calls().test(post.raw.as_ptr(), &raw mut done, place) };
+        check("test", code)?;
+        match done {
+            UNWRITTEN => {
+                Err(GroupError::Contract("test succeeded without writing done".to_owned()))
+            }
+            done => Ok(done != 0),
+        }
     }
 }
 
@@ -356,7 +397,7 @@ impl Drop for Comm {
         let calls = self.net.calls();
         let raw = self.raw.as_ptr();
         let (name, code) = match self.side {
-            // SAFETY: opened by this plugin, closed here only; regions and requests held a share, so they are gone.
+            // SAFETY: opened by this plugin, closed here only; regions held a share, so they are gone, and requests are tested by their comm only.
             Side::Listen => ("closeListen", unsafe { calls.close_listen(raw) }),
             // SAFETY: as above.
             Side::Send => ("closeSend", unsafe { calls.close_send(raw) }),

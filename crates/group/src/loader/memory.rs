@@ -112,16 +112,10 @@ impl Memory {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// A pointer to the start of `range`, which a request will use until the claim is released.
-    pub(super) fn claim(
-        &self,
-        range: &Range<usize>,
-        what: Use,
-    ) -> Result<(NonNull<u8>, u8), MemoryError> {
+    /// Claims `range`, which is inside then, for a request that uses it until the claim is released.
+    pub(super) fn claim(&self, range: &Range<usize>, what: Use) -> Result<u8, MemoryError> {
         self.inside(range)?;
-        let claim = self.claims.claim(range, what)?;
-        // SAFETY: `inside` proved the range inside the allocation.
-        Ok((unsafe { self.base.add(range.start) }, claim))
+        self.claims.claim(range, what)
     }
 
     pub(super) fn release(&self, claim: u8) {
@@ -190,7 +184,7 @@ mod tests {
     #[test]
     fn bytes_in_flight_cannot_be_borrowed() {
         let mut buffer = Buffer::new(64).unwrap();
-        let (_, claim) = buffer.memory().claim(&(0..32), Use::Write).unwrap();
+        let claim = buffer.memory().claim(&(0..32), Use::Write).unwrap();
         assert_eq!(buffer.slice::<u8>(31..64), Err(MemoryError::InFlight));
         assert!(buffer.slice_mut::<u8>(32..64).is_ok());
         buffer.memory().release(claim);

@@ -1,7 +1,7 @@
 //! The only access to a plugin: its file, its tables, its comms, and the memory that it may use.
 //!
-//! Ownership enforces NCCL's order: a request holds its comm and its memory, so does a region; a comm holds the initialised [`Net`], which
-//! holds the [`Library`]. So deregistration comes before the close, the close before `finalize`, and that before `dlclose`, in whatever
+//! Ownership enforces NCCL's order: a region holds its comm and its memory; a request is tested by its comm, and holds its memory; a comm holds
+//! the initialised [`Net`], which holds the [`Library`]. So deregistration comes before the close, the close before `finalize`, and that before `dlclose`, in whatever
 //! order the values are dropped.
 //!
 //! Memory in flight is not accessible: a buffer knows which of its bytes a request may still read or write, and returns no slice that

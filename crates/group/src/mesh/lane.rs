@@ -22,7 +22,7 @@ const QUEUE: usize = 64;
 /// One direction. Messages are numbered from 1; [`Lane::done`] is the number up to which all are complete.
 #[derive(Debug)]
 pub(super) struct Lane<E> {
-    flights: VecDeque<Flight>, // Dropped before the comm.
+    flights: VecDeque<Flight>,
     staging: Option<Staging>,
     end: Option<E>,
     number: usize,
@@ -150,8 +150,8 @@ impl<E: End> Lane<E> {
 
     fn end_flights(&mut self) -> Result<bool, GroupError> {
         let mut moved = false;
-        while let Some(flight) = self.flights.front() {
-            let Some(len) = flight.post.test()? else { break };
+        while let (Some(end), Some(flight)) = (&self.end, self.flights.front()) {
+            let Some(len) = end.test_post(&flight.post)? else { break };
             if len != flight.len {
                 let expected = flight.len;
                 let why = format!("a message of {len} bytes came where one of {expected} was due");

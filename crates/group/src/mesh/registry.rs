@@ -12,6 +12,8 @@ pub(super) trait End {
 
     fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError>;
     fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError>;
+    /// The number of bytes moved, once it is done. It must not be tested again then.
+    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError>;
 }
 
 impl End for SendComm {
@@ -24,6 +26,10 @@ impl End for SendComm {
     fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError> {
         Self::post(self, place, region, tag)
     }
+
+    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+        Self::test_post(self, post)
+    }
 }
 
 impl End for ReceiveComm {
@@ -35,6 +41,10 @@ impl End for ReceiveComm {
 
     fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError> {
         Self::post(self, place, region, tag)
+    }
+
+    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+        Self::test_post(self, post)
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) struct Letter {
 /// The sending side.
 #[derive(Debug, Default)]
 pub(super) struct SlotSender {
-    flights: VecDeque<(Post, usize)>, // Dropped before the comm.
+    flights: VecDeque<(Post, usize)>,
     slots: Option<Slots>,
     end: Option<SendComm>,
     free: Vec<usize>,
@@ -138,8 +138,8 @@ impl SlotSender {
     /// Tests what is outstanding. Returns whether anything moved.
     pub(super) fn test(&mut self) -> Result<bool, GroupError> {
         let mut moved = false;
-        while let Some((post, slot)) = self.flights.front() {
-            if post.test()?.is_none() {
+        while let (Some(end), Some((post, slot))) = (&self.end, self.flights.front()) {
+            if end.test_post(post)?.is_none() {
                 break;
             }
             self.free.push(*slot);
@@ -166,7 +166,7 @@ pub(super) struct Arrival {
 /// The receiving side.
 #[derive(Debug, Default)]
 pub(super) struct SlotReceiver {
-    flights: VecDeque<(Post, usize)>, // Dropped before the comm.
+    flights: VecDeque<(Post, usize)>,
     slots: Option<Slots>,
     end: Option<ReceiveComm>,
     free: Vec<usize>,
@@ -194,9 +194,10 @@ impl SlotReceiver {
 
     /// The next received message between ranks; parts of collectives are held. Returns whether anything moved.
     pub(super) fn arrived(&mut self) -> Result<(bool, Option<Arrival>), GroupError> {
+        let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok((false, None)) };
         let mut moved = false;
-        while let (Some((post, slot)), Some(slots)) = (self.flights.front(), &self.slots) {
-            let Some(len) = post.test()? else { break };
+        while let Some((post, slot)) = self.flights.front() {
+            let Some(len) = end.test_post(post)? else { break };
             let slot = *slot;
             self.flights.pop_front();
             moved = true;

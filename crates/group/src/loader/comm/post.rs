@@ -4,26 +4,32 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::{Comm, ReceiveComm, Region, STALE, SendComm, UNWRITTEN};
+use super::{Comm, Kind, ReceiveComm, Region, STALE, SendComm, Sizes};
 use crate::error::{GroupError, MemoryError};
 use crate::loader::calls::Lists;
 use crate::loader::memory::Memory;
 use crate::loader::net::check;
 use crate::loader::place::Place;
 
-/// A request for a place. Dropped before it is done, it is abandoned, and the place stays in use until the comm is closed.
+/// What the plugin has accepted. It is tested by its comm. Dropped before it is done, it is abandoned, and its memory stays in use until the
+/// comm is closed.
 #[derive(Debug)]
 pub(crate) struct Post {
-    raw: NonNull<c_void>,
-    receives: bool,
-    len: usize,
-    comm: Arc<Comm>,
+    pub(super) raw: NonNull<c_void>,
+    pub(super) kind: Kind,
+    /// The number of its comm.
+    pub(super) comm: u64,
 }
 
 // SAFETY: as for `Comm`: NCCL may test on another thread than it sends from.
 unsafe impl Send for Post {}
 
 impl SendComm {
+    /// The number of bytes sent, once it is done. It must not be tested again then.
+    pub(crate) fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+        self.0.moved(post)
+    }
+
     pub(crate) fn register_memory(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
         Region::of(&self.0, memory)
     }
@@ -57,11 +63,15 @@ impl SendComm {
             let why = "isend succeeded without writing its request";
             return Err(GroupError::Contract(why.to_owned()));
         }
-        Ok(Post::new(request, false, len, &self.0))
+        Ok(Post::new(&self.0, request, Kind::Send(len)))
     }
 }
 
 impl ReceiveComm {
+    pub(crate) fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+        self.0.moved(post)
+    }
+
     pub(crate) fn register_memory(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
         Region::of(&self.0, memory)
     }
@@ -89,34 +99,28 @@ impl ReceiveComm {
         // SAFETY: as in `SendComm::post`; the lists have one entry each and live through the call.
         let code = unsafe { self.0.net.calls().irecv(comm, 1, &lists, &raw mut request) };
         check("irecv", code?)?;
-        Ok(Post::new(request, true, place.len(), &self.0))
+        Ok(Post::new(&self.0, request, Kind::Receive(1)))
     }
 }
 
 impl Post {
-    fn new(raw: *mut c_void, receives: bool, len: usize, comm: &Arc<Comm>) -> Option<Self> {
-        NonNull::new(raw).map(|raw| Self { raw, receives, len, comm: Arc::clone(comm) })
+    pub(super) fn new(comm: &Comm, raw: *mut c_void, kind: Kind) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Self { raw, kind, comm: comm.number })
     }
+}
 
-    /// The number of bytes moved, once it is done. It must not be tested again then.
-    pub(crate) fn test(&self) -> Result<Option<usize>, GroupError> {
-        let mut done = UNWRITTEN;
-        let mut sizes = [0; net_abi::MAX_GROUP];
-        // SAFETY: the request is alive: it has not been answered done, and its comm is open; the array is as long as any group.
-        let code = unsafe {
-            self.comm.net.calls().test(self.raw.as_ptr(), &raw mut done, sizes.as_mut_ptr())
-        };
-        check("test", code)?;
-        match done {
-            0 => Ok(None),
-            UNWRITTEN => {
-                Err(GroupError::Contract("test succeeded without writing done".to_owned()))
-            }
-            _ if !self.receives => Ok(Some(self.len)),
-            _ => usize::try_from(sizes[0])
-                .map(Some)
-                .map_err(|_| GroupError::Contract(format!("test answered a size of {}", sizes[0]))),
+impl Comm {
+    /// The number of bytes that a post has moved, once it is done.
+    fn moved(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+        let (mut sizes, mut moved) = (Sizes::default(), 0);
+        if !self.test(post, &mut sizes)? {
+            return Ok(None);
         }
+        sizes.each(post.kind, |len| {
+            moved += len;
+            Ok(())
+        })?;
+        Ok(Some(moved))
     }
 }
 
