@@ -23,7 +23,7 @@ pub(super) struct Rally {
     slots: Slots,
 }
 
-/// Sends outstanding before the oldest is waited for, like NCCL_STEPS.
+/// Sends outstanding when the oldest is waited for, like NCCL_STEPS.
 const SENDS_MAX: usize = 8;
 
 impl Rally {
@@ -143,16 +143,17 @@ impl Rally {
         let Communicator { next, previous, patience, .. } = communicator;
         patience.reset();
         for place in 0..self.how.group {
-            while next.outstanding() >= SENDS_MAX {
-                if !next.poll()? {
-                    patience.idle(|| Communicator::awaited(next, previous))?;
-                }
-            }
             let start = place * self.slots.send_stride;
             let bytes = start..start + self.bytes;
             while !next.send_into_group(&self.input, bytes.clone(), &self.regions.0, place)? {
                 let _ = next.poll()?;
                 patience.idle(|| Communicator::awaited(next, previous))?;
+            }
+            // After the post, so that the test takes place while the message is on its way.
+            while next.outstanding() >= SENDS_MAX {
+                if !next.poll()? {
+                    patience.idle(|| Communicator::awaited(next, previous))?;
+                }
             }
         }
         Ok(())
