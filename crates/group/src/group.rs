@@ -610,7 +610,10 @@ impl Group {
     ) -> Result<T, GroupError> {
         let mut state = self.shared.lock();
         state.mesh.check()?;
-        let name = (self.scope, self.calls.fetch_add(1, Ordering::Relaxed));
+        // Not an atomic addition: the lock is held.
+        let number = self.calls.load(Ordering::Relaxed);
+        self.calls.store(number.wrapping_add(1), Ordering::Relaxed);
+        let name = (self.scope, number);
         let State { mesh, work, .. } = &mut *state;
         let ended = run(&mut Session::new(mesh, work, &self.members, self.rank, name));
         ended.map_err(|error| mesh.collective_failed(error))

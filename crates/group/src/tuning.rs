@@ -65,7 +65,7 @@ pub struct Row {
     pub algorithm: Algorithm,
 }
 
-/// Rows by ranks, then by bytes. As text: a row per line, `ranks bytes algorithm`; `#` begins a comment.
+/// Rows, sorted by ranks, then by bytes. As text: a row per line, `ranks bytes algorithm`; `#` begins a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
     rows: Vec<Row>,
@@ -104,9 +104,9 @@ impl Tuning {
     /// The algorithm for this many bytes among this many ranks. Beyond the last row, and where a row's algorithm does not support the
     /// ranks: the mesh, or the ring for many ranks.
     pub fn choose(&self, ranks: usize, bytes: usize) -> Algorithm {
-        let nearest = self.rows.iter().map(|row| row.ranks).filter(|least| *least <= ranks).max();
-        let row = self.rows.iter().find(|row| Some(row.ranks) == nearest && bytes <= row.bytes);
-        match row {
+        let rows = &self.rows[..self.rows.partition_point(|row| row.ranks <= ranks)];
+        let nearest = rows.last().map_or(0, |row| row.ranks);
+        match rows.iter().find(|row| row.ranks == nearest && bytes <= row.bytes) {
             Some(row) if row.algorithm.takes(ranks) => row.algorithm,
             _ if ranks > MESH_RANKS_MAX => Algorithm::Ring,
             _ => Algorithm::Mesh,
