@@ -140,10 +140,17 @@ impl<E: End> Lane<E> {
     }
 
     /// Tests what is outstanding and posts what is possible. Returns whether anything moved.
+    #[inline]
     pub(super) fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
         if self.flights.is_empty() && self.jobs.is_empty() {
             return Ok(false);
         }
+        self.advance(registry)
+    }
+
+    // Apart, so that most polls, which are of empty lanes, cost no call.
+    #[inline(never)]
+    fn advance(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
         let ended = self.end_flights()?;
         Ok(self.post(registry)? || ended)
     }

@@ -210,13 +210,21 @@ impl Mesh {
     }
 
     /// Returns the first cause, if the group has failed.
+    #[inline]
     pub(crate) fn check(&mut self) -> Result<(), GroupError> {
-        if self.aborted.load(Ordering::Acquire) && self.failure.is_none() {
-            let rank = self.rank;
-            let _ = self.place.abort();
-            self.fail(Failure::Aborted { rank });
+        if self.failure.is_none() && !self.aborted.load(Ordering::Acquire) {
+            return Ok(());
         }
-        self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
+        Err(self.cause())
+    }
+
+    #[cold]
+    fn cause(&mut self) -> GroupError {
+        if let Some(failure) = &self.failure {
+            return failure.error();
+        }
+        let _ = self.place.abort();
+        self.fail(Failure::Aborted { rank: self.rank })
     }
 
     /// Ends everything, and closes the comms: memory of pending operations is free when this returns.
@@ -254,10 +262,7 @@ impl Mesh {
         if self.place.has_mail() {
             self.read_mail()?;
         }
-        if self.failure.is_some() || self.aborted.load(Ordering::Relaxed) {
-            self.check()?;
-        }
-        Ok(())
+        self.check()
     }
 
     /// Without progress of the awaited peer, polls another one every few times.

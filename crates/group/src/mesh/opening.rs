@@ -41,6 +41,7 @@ impl Opening {
     }
 
     /// Listens on a device, and mails the handle to a rank behind `head`; once.
+    #[inline]
     pub(super) fn request(
         &mut self,
         rank: usize,
@@ -48,9 +49,17 @@ impl Opening {
         head: &[u8],
         shared: &mut Shared<'_>,
     ) -> Result<(), GroupError> {
-        if !self.is_closed() {
-            return Ok(());
-        }
+        if self.is_closed() { self.listen(rank, device, head, shared) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn listen(
+        &mut self,
+        rank: usize,
+        device: usize,
+        head: &[u8],
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
         let (listener, handle) = shared.net.listen(device)?;
         let letter = [head, &handle.0].concat();
         shared.place.mail(rank, &letter)?;

@@ -172,24 +172,31 @@ impl Peer {
     }
 
     fn bring_in(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let mut moved = false;
-        for way in [Way::Data, Way::Small, Way::Bulk] {
-            if self.silent[way as usize] {
-                continue;
+        let data = self.bring_by(Way::Data, |peer| peer.data.1.progress(shared.registry))?;
+        let small =
+            self.bring_by(Way::Small, |peer| Ok(peer.take_in(shared)? | peer.receiver.post()?))?;
+        let bulk = self.bring_by(Way::Bulk, |peer| {
+            if peer.lacks_memory {
+                peer.post_long();
             }
-            self.failing = Some(Failing::In(way));
-            moved |= match way {
-                Way::Data => self.data.1.progress(shared.registry)?,
-                Way::Small => self.take_in(shared)? | self.receiver.post()?,
-                Way::Bulk => {
-                    if self.lacks_memory {
-                        self.post_long();
-                    }
-                    self.bulk.1.progress(shared.registry)?
-                }
-            };
-            self.failing = None;
+            peer.bulk.1.progress(shared.registry)
+        })?;
+        Ok(data | small | bulk)
+    }
+
+    /// Receives by one way, unless nothing more comes by it.
+    #[inline]
+    fn bring_by(
+        &mut self,
+        way: Way,
+        receive: impl FnOnce(&mut Self) -> Result<bool, GroupError>,
+    ) -> Result<bool, GroupError> {
+        if self.silent[way as usize] {
+            return Ok(false);
         }
+        self.failing = Some(Failing::In(way));
+        let moved = receive(self)?;
+        self.failing = None;
         Ok(moved)
     }
 
@@ -209,10 +216,16 @@ impl Peer {
     }
 
     /// The same, whatever its pairs do.
+    #[inline]
     fn is_silent(&self) -> bool {
-        let [small, bulk, data] = self.silent;
-        small
-            && (self.is_closed || self.has_sent())
+        self.silent[Way::Small as usize] && self.is_silent_otherwise()
+    }
+
+    /// The same, where no more small messages come.
+    #[cold]
+    fn is_silent_otherwise(&self) -> bool {
+        let [_, bulk, data] = self.silent;
+        (self.is_closed || self.has_sent())
             && self.receiver.held().is_none()
             && (bulk || self.incoming.is_empty())
             && (data || self.data.1.is_idle())
@@ -395,6 +408,9 @@ impl Peer {
 
     /// Completes long messages that were received or sent.
     fn end_long(&mut self, matching: &mut Matching) -> bool {
+        if self.outgoing.is_empty() && self.incoming.is_empty() {
+            return false;
+        }
         let mut moved = false;
         while let Some((number, op)) = self.outgoing.front().copied() {
             if self.bulk.0.done() < number {

@@ -247,10 +247,12 @@ impl SlotReceiver {
     }
 
     /// Posts receives again. Returns whether the plugin accepted any.
+    #[inline]
     pub(super) fn post(&mut self) -> Result<bool, GroupError> {
-        if self.free.len() < BATCH {
-            return Ok(false);
-        }
+        if self.free.len() < BATCH { Ok(false) } else { self.post_free() }
+    }
+
+    fn post_free(&mut self) -> Result<bool, GroupError> {
         let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok(false) };
         let mut moved = false;
         while let Some(slot) = self.free.last() {
