@@ -8,7 +8,7 @@ use std::slice;
 
 use super::element::Element;
 
-/// Elements to be read. Their owner is dropped with this, or leaked with it where an operation may still access them.
+/// Elements to be read. Their owner is dropped with this; where an operation may still access them, once that has ended.
 pub struct Foreign<T> {
     base: NonNull<T>,
     count: usize,
