@@ -1,5 +1,5 @@
-//! Faults by script: which post is refused, which operation fails or is late, which message is lost, when an endpoint accepts no posts,
-//! when a NIC stalls, dies and comes back.
+//! Faults by script: which post is refused, which operation fails or is late, which message is lost, when an endpoint accepts no posts or
+//! no receives, when a NIC stalls, dies and comes back.
 //!
 //! Posts are counted from 1 over all endpoints, refused ones included; operations (accepted posts that complete) and two-sided
 //! messages likewise.
@@ -31,6 +31,10 @@ pub(crate) enum Fault {
     Shut(u64, u64),
     /// `open=12` or `open=12@90`: the endpoint accepts posts again.
     Open(u64, u64),
+    /// `deaf=12` or `deaf=12@40`: every receive that is posted on endpoint 12 gets -FI_EIO, from the 40th post on.
+    Deaf(u64, u64),
+    /// `hears=12` or `hears=12@90`: the endpoint accepts receives again.
+    Hears(u64, u64),
 }
 
 /// What can happen to a NIC.
@@ -95,10 +99,15 @@ fn one(word: &str) -> Option<Fault> {
             let (number, by) = value.split_once(':')?;
             Fault::Delay(number.parse().ok()?, by.parse().ok()?)
         }
-        "shut" | "open" => {
+        "shut" | "open" | "deaf" | "hears" => {
             let (endpoint, at) = value.split_once('@').unwrap_or((value, "0"));
             let (endpoint, at) = (endpoint.parse().ok()?, at.parse().ok()?);
-            if name == "shut" { Fault::Shut(endpoint, at) } else { Fault::Open(endpoint, at) }
+            match name {
+                "shut" => Fault::Shut(endpoint, at),
+                "open" => Fault::Open(endpoint, at),
+                "deaf" => Fault::Deaf(endpoint, at),
+                _ => Fault::Hears(endpoint, at),
+            }
         }
         _ => {
             let (nic, at) = value.split_once('@')?;
@@ -113,7 +122,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 deaf=4@6 hears=4";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -131,6 +140,8 @@ mod tests {
             Fault::Shut(13, 0),
             Fault::Open(12, 0),
             Fault::Nic(NicAction::Absent, 1, 2),
+            Fault::Deaf(4, 6),
+            Fault::Hears(4, 0),
         ];
         assert_eq!(parse(script), Ok(expected));
         assert_eq!(parse(""), Ok(vec![]));

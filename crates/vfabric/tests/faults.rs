@@ -67,6 +67,28 @@ fn an_endpoint_that_is_shut_takes_nothing_until_it_is_opened() {
     assert_eq!(rig.number("counter.faults.open"), 1);
 }
 
+/// Receives that are posted stay, and its own sends still work.
+#[test]
+fn an_endpoint_that_is_deaf_takes_no_receives_until_it_hears() {
+    let rig = Rig::new("profile=efa regions=none");
+    let sides = sides(&rig);
+    let (b, into) = (rig.number("opened.endpoints"), || sides.target.bare(8));
+    let failed = -(sys::FI_EIO as isize);
+    assert_eq!(sides.b.receive(into()), 0);
+    rig.fault(&format!("deaf={b}"));
+    let tagged = |end: &End<'_>| end.receive_tagged(into(), 7, 0, support::context());
+    assert_eq!((sides.b.receive(into()), tagged(&sides.b)), (failed, failed));
+    assert_eq!((sides.a.receive(into()), tagged(&sides.a)), (0, 0));
+    assert_eq!(sides.a.send(sides.source.bare(8), sides.a.know(&sides.b)), 0);
+    sides.b.wait().done();
+    assert_eq!(sides.b.send(sides.target.bare(8), sides.b.know(&sides.a)), 0);
+    let posts = rig.number("counter.posts");
+    rig.fault(&format!("hears={b}@{}", posts + 2));
+    assert_eq!([sides.b.receive(into()), sides.b.receive(into())], [failed, 0]);
+    assert_eq!(rig.number("counter.faults.deaf"), 3);
+    assert_eq!(rig.number("counter.faults.hears"), 1);
+}
+
 #[test]
 fn a_rejected_post_is_an_error_and_nothing_was_posted() {
     let rig = Rig::new("profile=cxi faults='reject=1'");

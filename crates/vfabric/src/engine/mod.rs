@@ -52,8 +52,9 @@ pub(crate) struct Engine {
     pub(crate) misconfigured: Option<String>,
     random: Random,
     faults: Vec<Fault>,
-    /// Endpoints that accept no posts, by the script.
+    /// Endpoints that accept no posts, and those that accept no receives, by the script.
     shut: BTreeSet<u64>,
+    deaf: BTreeSet<u64>,
     /// Counts of posts, of accepted operations and of two-sided messages, which the script refers to.
     posts: u64,
     accepted: u64,
@@ -136,6 +137,7 @@ impl Engine {
             random: Random::new(settings.seed),
             faults: settings.faults.clone(),
             shut: BTreeSet::new(),
+            deaf: BTreeSet::new(),
             posts: 0,
             accepted: 0,
             messages: 0,

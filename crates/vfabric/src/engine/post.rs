@@ -237,6 +237,7 @@ impl Engine {
         local.shift = self.shift_of(region);
         self.counters.count(if tags.is_some() { "posts.trecv" } else { "posts.recv" });
         self.may_post(nic)?;
+        self.may_receive(id)?;
         if self.endpoint(id)?.receives.len() >= self.settings.profile.receive_depth {
             self.counters.count("refused.full");
             return Err(Errno(sys::FI_EAGAIN));
@@ -421,9 +422,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes and opens endpoints for posts as the script says, and refuses a post to one that is shut.
+    /// Refuses a post to an endpoint that is shut.
     fn may_reach(&mut self, target: u64) -> Outcome {
-        let Self { faults, shut, counters, posts, .. } = self;
+        self.change_endpoints();
+        if self.shut.contains(&target) {
+            self.counters.count("faults.shut");
+            return Err(Errno(sys::FI_EAGAIN));
+        }
+        Ok(())
+    }
+
+    /// Rejects a receive on an endpoint that is deaf.
+    fn may_receive(&mut self, endpoint: u64) -> Outcome {
+        self.change_endpoints();
+        if self.deaf.contains(&endpoint) {
+            self.counters.count("faults.deaf");
+            return Err(Errno(sys::FI_EIO));
+        }
+        Ok(())
+    }
+
+    /// Closes and opens endpoints for posts and for receives, as the script says.
+    fn change_endpoints(&mut self) {
+        let Self { faults, shut, deaf, counters, posts, .. } = self;
         faults.retain(|fault| match fault {
             Fault::Shut(endpoint, at) if *at <= *posts => {
                 shut.insert(*endpoint);
@@ -435,13 +456,18 @@ impl Engine {
                 }
                 false
             }
+            Fault::Deaf(endpoint, at) if *at <= *posts => {
+                deaf.insert(*endpoint);
+                false
+            }
+            Fault::Hears(endpoint, at) if *at <= *posts => {
+                if deaf.remove(endpoint) {
+                    counters.count("faults.hears");
+                }
+                false
+            }
             _ => true,
         });
-        if shut.contains(&target) {
-            counters.count("faults.shut");
-            return Err(Errno(sys::FI_EAGAIN));
-        }
-        Ok(())
     }
 
     /// The first posts to a peer get -FI_EAGAIN until both ends have polled.
