@@ -283,6 +283,11 @@ pub(crate) enum Cause {
         rail: Label,
         fault: FabricError,
     },
+    /// No receive can be posted on a control rail.
+    NoReceives {
+        rail: Label,
+        fault: FabricError,
+    },
     /// The peer named a rail that is not there.
     NoSuchRail,
     NotPosted(FabricError),
@@ -447,6 +452,7 @@ impl Cause {
             | Self::AcceptTimeout { .. }
             | Self::Unreachable(_)
             | Self::CannotReach { .. }
+            | Self::NoReceives { .. }
             | Self::NoSuchRail
             | Self::NotPosted(_)
             | Self::Completion { .. }

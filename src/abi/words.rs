@@ -195,6 +195,9 @@ impl Display for Cause {
             Self::CannotReach { rail, fault } => {
                 write!(f, "{rail} cannot use the peer's address: {fault}")
             }
+            Self::NoReceives { rail, fault } => {
+                write!(f, "no receive can be posted on {rail}: {fault}")
+            }
             Self::NoSuchRail => f.write_str("the peer named a rail that is not there"),
             Self::NotPosted(fault) => fault.fmt(f),
             Self::Completion { operation, rail, failed } => write!(

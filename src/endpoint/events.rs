@@ -4,10 +4,11 @@ use proto::channel::{WriteId, Written};
 use proto::flow;
 use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
-use super::executor::{Executor, Happened, low_byte};
+use super::executor::{Deferred, Executor, Happened, low_byte};
 use super::letter_buffers::LetterSubject;
 use super::nics::Port;
 use super::purpose::Purpose;
+use super::unposted::Trouble;
 use crate::error::{Cause, Operation};
 use crate::fault;
 use crate::label::Label;
@@ -18,6 +19,19 @@ const BATCHES: u32 = 4;
 /// One in this many polls reads every data rail's queue: some providers progress a peer's operations there, such as connecting, only while
 /// we poll.
 const DATA_POLLS: u32 = 64;
+
+/// A receive cannot be posted on a control rail.
+#[cold]
+fn not_posted((nic, label): (usize, &str), trouble: Trouble, deferred: &mut Deferred) {
+    match trouble {
+        Trouble::Begins(error) => {
+            log::warn!(
+                "no receive can be posted on the control rail {label}: {error}; trying again"
+            );
+        }
+        Trouble::Deaf(error) => deferred.deaf.push((nic, error)),
+    }
+}
 
 /// The queue that is being read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,14 +86,16 @@ impl Executor {
             self.skipped = 0;
         }
         self.cursor = Cursor::default();
-        if let Some(sendrecv) = &mut self.sendrecv {
-            sendrecv.post_receives(&mut self.nics);
-        }
-        for Port { nic, letters, .. } in &mut self.nics {
+        let Self { nics, sendrecv, deferred, .. } = self;
+        for (index, Port { nic, letters, label, .. }) in nics.iter_mut().enumerate() {
             let Some(letters) = letters else { continue };
-            if let Err(error) = letters.post_receives(nic) {
-                log::error!("no receive can be posted on a control rail: {error}");
-                letters.skip();
+            if let Some(trouble) = letters.post_receives(nic, now) {
+                not_posted((index, label), trouble, deferred);
+            }
+            if let Some(sendrecv) = sendrecv
+                && let Some(trouble) = sendrecv.post_receives(index, nic, now)
+            {
+                not_posted((index, label), trouble, deferred);
             }
         }
     }

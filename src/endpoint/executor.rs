@@ -69,6 +69,8 @@ pub(super) struct Deferred {
     /// Data rails to peers that were lost, and those that came back.
     pub(super) rails_lost: u64,
     pub(super) rails_returned: u64,
+    /// NICs on whose control rail no receive can be posted.
+    pub(super) deaf: Vec<(usize, FabricError)>,
     /// A queue is unusable.
     pub(super) broken: Option<Cause>,
     /// Packets that arrived as messages and name no inbox of ours.
@@ -87,6 +89,7 @@ impl Deferred {
             && self.strays.is_empty()
             && self.rails_lost == 0
             && self.rails_returned == 0
+            && self.deaf.is_empty()
             && self.broken.is_none()
             && self.misplaced == 0
     }

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use proto::{Cause as ChannelCause, ChannelId, Cut, Fault, Flow, Outcome, ReceiveFlow, Slot};
+use fabric::FabricError;
+use proto::{
+    Cause as ChannelCause, ChannelId, Cut, Event, Fault, Flow, Outcome, ReceiveFlow, Slot,
+};
 
 use super::Endpoint;
 use super::comms::Side;
+use super::executor::Executor;
 use super::transfer::return_entries;
 use crate::error::{Cause, Error};
+use crate::label::Label;
 
 impl Endpoint {
     /// The error of a call about a comm whose flow has failed, logged at its first report. Polls then, since NCCL may stop polling after an
@@ -97,6 +102,21 @@ impl Endpoint {
         let error = *peer.failure.get_or_insert_with(|| cause.into());
         log::debug!("the channel to {} has failed: {error}", peer.label());
         self.return_channel_entries(channel);
+    }
+
+    /// No receive can be posted on the control rail of a NIC: its channels lose that rail.
+    #[cold]
+    pub(super) fn receives_nothing(&mut self, nic: usize, fault: FabricError) {
+        let Executor { nics, channels, queued, .. } = &mut self.executor;
+        let cause = Cause::NoReceives { rail: Label::of(&nics[nic].label), fault };
+        for peer in channels {
+            let Some(rail) = peer.control_rail(nic) else { continue };
+            let channel = self.core.channel(peer.channel);
+            if channel.is_some_and(|channel| channel.is_alive() && !channel.is_lost(rail)) {
+                peer.failed(cause);
+                queued.push_back(Event::LetterFailed { channel: peer.channel, rail });
+            }
+        }
     }
 
     /// Returns the completion queue entries of a failed channel's receives to the budget: other receives need not wait until NCCL closes.

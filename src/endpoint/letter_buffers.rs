@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use fabric::{Control, FabricError, Nic, Pages, PeerAddress, Post, Region};
-use proto::ChannelId;
 use proto::limits::MAX_MESSAGE_BYTES;
+use proto::{ChannelId, Moment};
 
 use super::purpose::Purpose;
-use super::unposted::Unposted;
+use super::unposted::{Trouble, Unposted};
 
 /// Receives that are kept posted. Further letters wait in the provider.
 const RECEIVES: u16 = 32;
@@ -52,14 +52,10 @@ impl LetterBuffers {
         self.unposted.ended(buffer);
     }
 
-    /// Posts receives until the provider refuses one.
-    ///
-    /// # Errors
-    ///
-    /// What fi_recv (fi_msg(3)) returned: the rail cannot receive any more.
-    pub(super) fn post_receives(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
+    /// As [`Unposted::post`], with fi_recv (fi_msg(3)).
+    pub(super) fn post_receives(&mut self, nic: &mut Nic, now: Moment) -> Option<Trouble> {
         let Self { region, unposted, .. } = self;
-        unposted.post(|buffer| {
+        unposted.post(now, |buffer| {
             let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
             let room = region.local(at, MAX_MESSAGE_BYTES).ok_or(FabricError::OUTSIDE)?;
             nic.receive(room, Purpose::LetterReceive { buffer }.token())
@@ -69,11 +65,6 @@ impl LetterBuffers {
     /// As [`Unposted::stop`].
     pub(super) fn stop(&mut self) {
         self.unposted.stop();
-    }
-
-    /// As [`Unposted::skip`].
-    pub(super) fn skip(&mut self) {
-        self.unposted.skip();
     }
 
     /// Copies out what arrived in a buffer, so that nothing can change it while it is parsed.

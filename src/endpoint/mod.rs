@@ -267,6 +267,7 @@ impl Endpoint {
             misplaced,
             rails_lost,
             rails_returned,
+            deaf,
             broken,
         } = std::mem::take(&mut self.executor.deferred);
         self.incidents.garbage += misplaced;
@@ -288,6 +289,7 @@ impl Endpoint {
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
         let no_rail = proto::Cause::NoRail;
         lost.into_iter().for_each(|channel| self.core.fail(channel, no_rail));
+        deaf.into_iter().for_each(|(nic, fault)| self.receives_nothing(nic, fault));
         self.release_closed();
     }
 

@@ -8,6 +8,7 @@ mod classes;
 mod closing;
 mod connecting;
 mod counted;
+mod deaf;
 mod fabric;
 mod flush;
 mod fused;

@@ -223,6 +223,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             Kind::Remote,
             "net eth0 cannot use the peer's address: fi_write to itself: Input/output error (-5)",
         ),
+        receiving(
+            Cause::NoReceives { rail, fault },
+            Kind::Remote,
+            "receiving from rank 3, process 7 on here: no receive can be posted on net eth0: fi_write to itself: Input/output error (-5)",
+        ),
         sending(
             Cause::NotPosted(fault),
             Kind::Remote,

@@ -6,16 +6,17 @@
 
 mod packet_buffers;
 
-use fabric::{FabricError, Post as Posted, Tags};
+use fabric::{FabricError, Nic, Post as Posted, Tags};
 use proto::flow;
 use proto::memory::MemoryId;
 use proto::receive::Tagged;
 use proto::sendrecv::Letterbox;
-use proto::{Event, Generation, Line, Slot};
+use proto::{Event, Generation, Line, Moment, Slot};
 
 use super::executor::{Executor, Happened, named};
 use super::nics::Port;
 use super::purpose::Purpose;
+use super::unposted::Trouble;
 use crate::error::Cause;
 use packet_buffers::PacketBuffers;
 
@@ -46,16 +47,15 @@ impl Sendrecv {
         self.letterbox.retire(memory);
     }
 
-    /// Posts the packet receives again that have completed.
+    /// Posts the packet receives of a NIC again that have completed.
     #[inline]
-    pub(super) fn post_receives(&mut self, nics: &mut [Port]) {
-        for (rooms, port) in self.rooms.iter_mut().zip(nics) {
-            let Some(rooms) = rooms else { continue };
-            if let Err(error) = rooms.post(&mut port.nic) {
-                log::error!("no tagged receive can be posted on a control rail: {error}");
-                rooms.skip();
-            }
-        }
+    pub(super) fn post_receives(
+        &mut self,
+        index: usize,
+        nic: &mut Nic,
+        now: Moment,
+    ) -> Option<Trouble> {
+        self.room(index)?.post(nic, now)
     }
 
     /// Posts no receives any more.

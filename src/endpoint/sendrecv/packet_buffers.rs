@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use fabric::{Control, FabricError, Nic, Pages, Region, Tags};
+use proto::Moment;
 use proto::packet::Ring;
 
 use super::super::purpose::Purpose;
-use super::super::unposted::Unposted;
+use super::super::unposted::{Trouble, Unposted};
 
 /// Receives that are kept posted. Further packets wait in the provider; a channel has at most a ring of them in flight.
 const RECEIVES: u16 = 32;
@@ -27,15 +28,11 @@ impl PacketBuffers {
         Ok(Self { region, pages, unposted: Unposted::all(RECEIVES) })
     }
 
-    /// Posts receives until the provider refuses one.
-    ///
-    /// # Errors
-    ///
-    /// What fi_trecv (fi_tagged(3)) returned: the rail cannot receive any more.
+    /// As [`Unposted::post`], with fi_trecv (fi_tagged(3)).
     #[inline]
-    pub(super) fn post(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
+    pub(super) fn post(&mut self, nic: &mut Nic, now: Moment) -> Option<Trouble> {
         let Self { region, unposted, .. } = self;
-        unposted.post(|buffer| {
+        unposted.post(now, |buffer| {
             let at = usize::from(buffer) * PACKET_BYTES;
             let room = region.local(at, PACKET_BYTES).ok_or(FabricError::OUTSIDE)?;
             nic.receive_tagged(room, Tags::ANY, Purpose::PacketReceive { buffer }.token())
@@ -60,10 +57,5 @@ impl PacketBuffers {
     /// As [`Unposted::stop`].
     pub(super) fn stop(&mut self) {
         self.unposted.stop();
-    }
-
-    /// As [`Unposted::skip`].
-    pub(super) fn skip(&mut self) {
-        self.unposted.skip();
     }
 }
