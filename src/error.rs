@@ -254,6 +254,11 @@ pub(crate) enum Cause {
     FlushFailed {
         device: Label,
     },
+    /// A read has not ended.
+    FlushHangs {
+        rail: Label,
+        bound_ms: u32,
+    },
     FlushNotPosted {
         rail: u8,
         fault: FabricError,
@@ -444,6 +449,7 @@ impl Cause {
             | Self::NotClosed { .. }
             | Self::NoFlush { .. }
             | Self::FlushFailed { .. }
+            | Self::FlushHangs { .. }
             | Self::FlushNotPosted { .. }
             | Self::QueueBroken { .. } => Kind::System,
 

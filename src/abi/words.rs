@@ -167,6 +167,10 @@ impl Display for Cause {
                 "GPU memory cannot be flushed on device {device}: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0"
             ),
             Self::FlushFailed { device } => write!(f, "a flush on device {device} failed"),
+            Self::FlushHangs { rail, bound_ms } => write!(
+                f,
+                "a flush on {rail} has not ended after {bound_ms} ms; that NIC or its provider hangs (IRONRAIL_PEER_TIMEOUT_MS sets the bound)"
+            ),
             Self::FlushNotPosted { rail, fault } => write!(f, "a flush on rail {rail}: {fault}"),
             Self::QueueBroken { rail, fault } => {
                 write!(f, "the completion queue of {rail} is broken: {fault}; restart the job")

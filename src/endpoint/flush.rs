@@ -10,16 +10,19 @@ use std::ptr;
 use std::sync::Arc;
 
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
+use proto::Moment;
 
 use super::Endpoint;
 use super::comms::Side;
 use super::executor::Executor;
+use super::failures::milliseconds;
 use super::in_flight::InFlight;
 use super::nics::Port;
 use super::purpose::Purpose;
 use super::region::UserRegion;
 use super::slots::Slots;
 use crate::error::{Bug, Cause, Noun, Result, Table};
+use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
 
@@ -46,6 +49,8 @@ pub(super) struct Flush {
     /// Reads that have not completed.
     in_flight: InFlight,
     failed: bool,
+    /// When it began, or a rail was closed under it, by [`proto::ProgressLoop::patience`].
+    since: Moment,
 }
 
 /// One read on each of some NICs.
@@ -160,7 +165,8 @@ impl Endpoint {
             return Err(Cause::NoFlush { device: self.label() }.into());
         }
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
-        let flush = Flush { comm: id, reads, in_flight: InFlight::default(), failed: false };
+        let since = self.core.patience();
+        let flush = Flush { comm: id, reads, in_flight: InFlight::default(), failed: false, since };
         let mut generation = 0;
         let slot = self.flushes.insert_with(|_, current| {
             generation = current;
@@ -188,7 +194,11 @@ impl Endpoint {
                 break;
             }
             if polled {
-                return Ok(Tested::Pending);
+                let waited = self.core.patience().since(flush.since);
+                if waited < self.settings.peer_timeout {
+                    return Ok(Tested::Pending);
+                }
+                return Err(self.flush_hangs(slot, flush.unposted()).into());
             }
             self.progress();
         }
@@ -204,11 +214,27 @@ impl Endpoint {
         Ok(Tested::Group(0))
     }
 
+    /// Names a rail whose read has not ended. As long as the rail is open no other rail's read will do. The flush stays, for the reads that
+    /// have its slot and its memory; it may still end.
+    #[cold]
+    fn flush_hangs(&self, slot: u16, unposted: u32) -> Cause {
+        let Executor { nics, landing, .. } = &self.executor;
+        let token = Purpose::Flush { flush: slot }.token();
+        let reads = |(index, port): &(usize, &Port)| {
+            unposted >> index & 1 == 1 || landing.tokens(*index, &port.nic).any(|its| its == token)
+        };
+        let port = nics.iter().enumerate().find(reads);
+        let rail = port.map_or_else(|| self.label(), |(_, port)| Label::of(&port.label));
+        Cause::FlushHangs { rail, bound_ms: milliseconds(self.settings.peer_timeout) }
+    }
+
     /// The rail of a read was closed before it completed: the read is posted on another rail.
     #[cold]
     pub(super) fn flush_again(&mut self, flush: u16) {
         let nics = open_nics(&self.executor.nics, u32::MAX);
+        let now = self.core.patience();
         let Some(flush) = self.flushes.at_mut(flush) else { return };
+        flush.since = now;
         flush.completed(nics != 0);
         let first = nics & nics.wrapping_neg();
         flush.reads.iter_mut().flatten().for_each(|read| read.unposted |= first);

@@ -88,6 +88,11 @@ impl UserRegion {
         rails.any(|(region, port)| port.nic.uses_of(region) > 0)
     }
 
+    /// The tokens of the operations on data rail `rail` that use it.
+    pub(super) fn tokens(&self, rail: usize, nic: &Nic) -> impl Iterator<Item = u64> {
+        self.rail(rail).into_iter().flat_map(|region| nic.tokens_on(region))
+    }
+
     /// Whether `len` bytes from `address` lie inside.
     #[inline]
     pub(crate) fn holds(&self, address: u64, len: usize) -> bool {

@@ -1,6 +1,6 @@
-//! A flush reads once on each rail that brought bytes, however often its reads are refused.
+//! A flush reads once on each rail that brought bytes, however often its reads are refused, and ends though they hang.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::calls::Buffer;
 use crate::support::stage::play;
@@ -13,6 +13,8 @@ const BYTES: usize = 8 << 10;
 const RAILS: usize = 3;
 /// More tests of a request that is not done are a hang.
 const TESTS_MAX: u32 = 10_000;
+/// Far more than the timeout, on a busy machine.
+const HANG: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_refused_read_is_neither_lost_nor_repeated() {
@@ -64,6 +66,50 @@ fn a_refused_read_is_neither_lost_nor_repeated() {
             end.close();
             fabric.is_clean();
         }
+    });
+}
+
+/// No other rail's read shows what that NIC has brought.
+#[test]
+fn a_read_that_hangs_is_an_error_with_the_name_of_its_rail() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STRIPE_MIN", "1K");
+        set("IRONRAIL_MAX_CONTROL_RAILS", "1");
+        set("IRONRAIL_PEER_TIMEOUT_MS", "1000");
+        let World { nets: [net, _], fabric } = World::open(part, "efa", [RAILS, RAILS]);
+        let end = End::open(net);
+        let (send, receive) = connect(&end, &end);
+        let (out, into) = (Buffer::new(BYTES), Buffer::new(BYTES));
+        let region = net.register(send, out).expect("regMr");
+        let target = net.register(receive, into).expect("regMr");
+        let request = net.irecv(receive, into.address(), BYTES, 0, target).expect("irecv");
+        let received = request.expect("the window is empty");
+        let sent = (0..TESTS_MAX)
+            .find_map(|_| net.isend(send, out.address(), BYTES, 0, region).expect("isend"));
+        let sent = sent.expect("the receive is advertised");
+        done(|| net.test(received).expect("test").is_some());
+        done(|| net.test(sent).expect("test").is_some());
+        fabric.change(2, "stall");
+        let flush = net.iflush(receive, into.address(), BYTES, target).expect("iflush");
+        let flush = flush.expect("there is something to flush");
+        let start = Instant::now();
+        let failure = loop {
+            match net.test_flush(flush) {
+                Err(failure) => break failure,
+                Ok(done) => assert!(!done, "one read hangs"),
+            }
+            assert!(start.elapsed() < HANG, "it never ends");
+        };
+        let words = "a flush on vfabric vnic2 has not ended after 1000 ms";
+        assert!(failure.said[0].contains(words), "{failure:?}");
+        fabric.change(2, "resume");
+        done(|| matches!(net.test_flush(flush), Ok(true)));
+        net.deregister(send, region).expect("deregMr");
+        net.deregister(receive, target).expect("deregMr");
+        net.close_send(send).expect("closeSend");
+        net.close_recv(receive).expect("closeRecv");
+        end.close();
+        fabric.is_clean();
     });
 }
 

@@ -269,6 +269,11 @@ impl<C: Connection> ProgressLoop<C> {
         }
     }
 
+    /// The time of the last poll by the clock of [`Patience`].
+    pub fn patience(&self) -> Moment {
+        self.patience.now()
+    }
+
     /// How long a peer has been silent while this side waited for it, counting only time in which this endpoint was
     /// polled.
     pub fn silence(&self, id: ChannelId) -> Duration {

@@ -189,6 +189,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         ),
         called(Cause::FlushFailed { device }, Kind::System, "a flush on device eth0 failed"),
         called(
+            Cause::FlushHangs { rail, bound_ms: 75_000 },
+            Kind::System,
+            "a flush on net eth0 has not ended after 75000 ms; that NIC or its provider hangs (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
+        ),
+        called(
             Cause::FlushNotPosted { rail: 1, fault },
             Kind::System,
             "a flush on rail 1: fi_write to itself: Input/output error (-5)",
