@@ -123,7 +123,8 @@ impl Channel {
         if self.state != State::Alive {
             return None;
         }
-        let waits = waits || self.waits(counts) || self.inquiry.is_due();
+        let unconfirmed = !self.confirmed.settles(counts);
+        let waits = waits || unconfirmed || self.waits() || self.inquiry.is_due();
         if !waits {
             self.recovery.content(now);
         } else if self.is_silent(now) {
@@ -136,7 +137,6 @@ impl Channel {
         let inbox = self.inbox.as_ref()?;
         let lease = *inbox.lease();
         let target = self.shadow.target().copied();
-        let unconfirmed = !self.confirmed.settles(counts);
         let what = self.recovery.due(target.is_some(), (waits, unconfirmed), now)?;
         let epoch = target.map_or(Epoch(0), |target| target.epoch);
         let counts = *counts;
@@ -179,15 +179,14 @@ impl Channel {
         Some(Due { rail, letter, what })
     }
 
-    /// Whether the channel itself waits for the peer.
-    fn waits(&self, counts: &PeerCounts) -> bool {
+    /// Whether the channel itself waits for the peer, but for the confirmation of parts.
+    fn waits(&self) -> bool {
         // The peer has to lend an inbox on another rail.
         let elsewhere = self.shadow.target().is_some_and(|target| self.is_lost(target.rail));
         self.shadow.unacknowledged() > 0
             || elsewhere
             || !self.recovery.is_echoed()
             || self.ending.is_begun()
-            || !self.confirmed.settles(counts)
     }
 
     /// Whether the peer has timed out. Set-up has timeouts of its own, and after the peer's END silence is no error.
