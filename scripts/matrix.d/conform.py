@@ -24,6 +24,8 @@ def run(m):
         name, begun = f"{row},v{table}", monotonic()
         # Selected by name, they get the driver that stands in for CUDA's.
         skipped = "properties-ports-differ,hints-are-taken,ll128-flag-comes-after-its-data" + ("" if "--only" in arguments else f",{GPUS}")
+        # By v8 no region is: NCCL 2.21 and 2.22 would register buffers twice.
+        skipped += ",properties-global-regions-are-global" if table == 8 else ""
         rules = m.folder / f"{name}.rules"
         rules.mkdir()
         # Each process that opens the virtual fabric reports the rules that it broke.
