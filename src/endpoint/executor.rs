@@ -543,17 +543,7 @@ impl Perform<Flow> for Executor {
         if nic >= self.nics.len() {
             return false;
         }
-        // What has arrived or completed before the close is still counted.
-        for _ in 0..LAST_BATCHES {
-            if self.nics[nic].nic.poll_data().is_empty() {
-                break;
-            }
-            while let Some(event) = self.nics[nic].nic.next_data() {
-                if let Some(event) = self.of_data(nic, event) {
-                    self.queued.push_back(event);
-                }
-            }
-        }
+        // What its queue still holds goes with it: parts that have arrived so are sent again, by another rail.
         let Port { nic: card, label, is_closed, .. } = &mut self.nics[nic];
         match card.fence::<Data>() {
             Ok(tokens) => {
@@ -722,9 +712,6 @@ impl Executor {
 
 /// Bytes that a trial of a rail writes onto the peer's landing page.
 const TRIAL_BYTES: usize = 8;
-
-/// Batches of completions that are read at most before a rail closes.
-const LAST_BATCHES: u32 = 1024;
 
 #[inline]
 fn token_of(channel: ChannelId, write: WriteId) -> Purpose {

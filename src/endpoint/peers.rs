@@ -118,3 +118,36 @@ fn rail_of(lanes: &[Lane], nic: usize) -> Option<u8> {
     };
     u8::try_from(at).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use proto::setup::Host;
+
+    use super::*;
+    use crate::endpoint::identity::KnownProcesses;
+
+    fn peer() -> Peer {
+        let name = KnownProcesses::default().peer_name(&Host::default());
+        Peer::new(ChannelId(0), Box::new([]), Box::new([]), name)
+    }
+
+    #[test]
+    fn the_first_of_several_failures_is_the_cause() {
+        let mut peer = peer();
+        peer.failed(Cause::SendDeregistered);
+        peer.failed(Cause::Ended);
+        assert!(matches!(peer.first_failure, Some(Cause::SendDeregistered)));
+    }
+
+    #[test]
+    fn refusals_count_from_the_first_one_after_a_post_that_was_accepted() {
+        let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
+        let mut peer = peer();
+        let refused = [1, 5, 9].map(|ms| peer.refused(at(ms)).as_millis());
+        assert_eq!(refused, [0, 4, 8]);
+        assert!(!peer.is_gone(at(200)) && peer.is_gone(at(201)));
+        peer.accepted();
+        assert!(!peer.is_gone(at(1000)));
+        assert_eq!(peer.refused(at(2000)), Duration::ZERO);
+    }
+}
