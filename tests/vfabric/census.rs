@@ -68,13 +68,21 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
     });
 }
 
-/// Its reply cannot be posted, and its listener is closed: what it had allocated is freed.
+/// A call, after a poll of both ends.
+fn with_polls<T>(ends: &[End; 2], mut call: impl FnMut() -> T) -> impl FnMut(u32) -> T {
+    move |_| {
+        ends.iter().for_each(End::poll);
+        call()
+    }
+}
+
+/// Its reply cannot be posted, and its listener is closed: what it had allocated is freed, and the sender, which may have the reply later, hears of the end.
 #[test]
 fn an_accept_that_is_given_up_leaves_nothing() {
     play(&[provider()], BOUND, |part| {
         let World { nets, fabric } = World::open(part, "cxi", [1, 1]);
         let ends @ [end, other] = nets.map(End::open);
-        let regions = fabric.number("opened.regions");
+        let (regions, mut ours) = (fabric.number("opened.regions"), 0);
         // A receiver takes two units of a slab of 64, a sender one that the peer may write to and that is not reused.
         for _ in 0..ROUNDS {
             let (mut handle, listener) = end.net.listen(end.context, 0).expect("listen");
@@ -90,8 +98,20 @@ fn an_accept_that_is_given_up_leaves_nothing() {
             assert!(fabric.number("counter.faults.refuse") > 0);
             end.net.close_listen(listener).expect("closeListen");
             (posts..posts + 5).for_each(|_| end.poll());
+            // The sender has the reply, or will; then it hears of the end.
+            let asked = || other.net.connect(other.context, 0, &mut handle).expect("connect");
+            let send = (0..POLLS).find_map(with_polls(&ends, asked)).expect("it was accepted");
+            let before = fabric.number("opened.regions");
+            let (out, region) = (Buffer::new(8), other.net.register(send, Buffer::new(8)));
+            ours += fabric.number("opened.regions") - before;
+            let region = region.expect("regMr");
+            let sent = || other.net.isend(send, out.address(), 0, 0, region).err();
+            let gone = (0..POLLS).find_map(with_polls(&ends, sent));
+            assert!(gone.is_some(), "its receiver is gone");
+            other.net.deregister(send, region).expect("deregMr");
+            other.net.close_send(send).expect("closeSend");
         }
-        assert_eq!(fabric.number("opened.regions"), regions + 2, "a slab at either end");
+        assert_eq!(fabric.number("opened.regions"), regions + 2 + ours, "a slab at either end");
         close_together(ends);
         fabric.is_clean();
     });

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::calls::Buffer;
+use crate::support::calls::{Buffer, Object};
 use crate::support::stage::play;
 use crate::support::virtual_fabric::set;
+use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -111,6 +112,61 @@ fn a_read_that_hangs_is_an_error_with_the_name_of_its_rail() {
         end.close();
         fabric.is_clean();
     });
+}
+
+/// A part hangs on the same NIC, so that its rail is lost and closed. Then nothing is under way there any more, and another one reads.
+#[test]
+fn a_flush_whose_rail_is_closed_reads_on_another() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STRIPE_MIN", "1K");
+        set("IRONRAIL_MAX_CONTROL_RAILS", "1");
+        let World { nets: [net, _], fabric } = World::open(part, "efa", [RAILS, RAILS]);
+        let ends @ [end, other] = [0, 1].map(|_| End::open(net));
+        let (send, receive) = connect(&end, &other);
+        let (out, into) = (Buffer::new(BYTES), Buffer::new(BYTES));
+        let region = net.register(send, out).expect("regMr");
+        let target = net.register(receive, into).expect("regMr");
+        let message = || {
+            let request = net.irecv(receive, into.address(), BYTES, 0, target).expect("irecv");
+            let poll = || ends.iter().for_each(End::poll);
+            let sent = (0..TESTS_MAX).find_map(|_| {
+                poll();
+                net.isend(send, out.address(), BYTES, 0, region).expect("isend")
+            });
+            [request.expect("the window has room"), sent.expect("the receive is advertised")]
+        };
+        let ended = |[received, sent]: [Object; 2]| {
+            within(|| {
+                ends.iter().for_each(End::poll);
+                net.test(received).expect("test").is_some()
+            });
+            within(|| net.test(sent).expect("test").is_some());
+        };
+        ended(message());
+        fabric.change(2, "stall");
+        let flush = net.iflush(receive, into.address(), BYTES, target).expect("iflush");
+        let flush = flush.expect("there is something to flush");
+        assert_eq!(net.test_flush(flush), Ok(false), "one read hangs");
+        ended(message());
+        within(|| {
+            ends.iter().for_each(End::poll);
+            net.test_flush(flush).expect("test")
+        });
+        fabric.change(2, "resume");
+        net.deregister(send, region).expect("deregMr");
+        net.deregister(receive, target).expect("deregMr");
+        net.close_send(send).expect("closeSend");
+        net.close_recv(receive).expect("closeRecv");
+        close_together(ends);
+        assert_eq!(fabric.violations(), Vec::<String>::new());
+    });
+}
+
+fn within(mut test: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !test() {
+        assert!(start.elapsed() < HANG, "it never ends");
+    }
 }
 
 fn done(mut test: impl FnMut() -> bool) {

@@ -324,6 +324,37 @@ fn a_rail_that_was_lost_comes_back_and_carries_all_when_the_other_one_goes() {
     });
 }
 
+/// Where regions are bound to endpoints, a rail that comes back has other keys. A message that was advertised before its loss is written by them.
+#[test]
+fn a_receive_that_was_advertised_before_its_rail_was_lost_is_written_by_it() {
+    play_each(&["cxi", "adversary"], &[provider()], BOUND, |part, profile| {
+        set("IRONRAIL_TEST_LOG_LEVEL", "info");
+        let world = world_with(part, profile, 2, "immediates=1");
+        let link = open(world);
+        let other = Link::open(world, link.ends);
+        other.warm();
+        let lost = || logged("data rail", " is lost");
+        for at in [0, 1] {
+            let before = lost();
+            let received = other.irecv(0, 6000, 0);
+            link.poll();
+            message_whose_write_fails(&link, 100, profile);
+            within(&link, "both ends take it back", || {
+                (logged("data rail", " is back") >= before + 2).then_some(())
+            });
+            assert_eq!(lost(), before + 2, "{profile}");
+            let sent = within(&other, "isend", || other.isend(at, 6000, 0));
+            let test = |request| other.net.test(request).expect("test");
+            within(&other, "the send", || test(sent));
+            assert_eq!(within(&other, "the receive", || test(received)), 6000);
+            assert!(other.has(0, at, 6000), "{profile}");
+            assert_eq!(lost(), before + 2, "{profile}: a key was not right any more");
+        }
+        other.close_comms();
+        close(&link);
+    });
+}
+
 /// More losses than there are control rails: without their return the channel would have failed.
 #[test]
 fn control_rails_that_were_lost_come_back() {

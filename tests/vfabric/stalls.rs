@@ -244,3 +244,25 @@ fn a_receive_posted_early_is_reported_only_when_no_other_message_ends() {
         link.close_all();
     });
 }
+
+/// What was open on a comm that is closed is open no more: NCCL need not poll for it.
+#[test]
+fn a_request_of_a_closed_comm_is_not_missed() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 1);
+        link.irecv(0, LONG, 0);
+        link.close_comms();
+        link.poll();
+        let (send, receive) = connect(&link.ends[0], &link.ends[1]);
+        // The keeper checks meanwhile.
+        let start = Instant::now();
+        while start.elapsed() < REPORT * 3 {
+            std::thread::park_timeout(REPORT / 10);
+        }
+        assert_eq!(warnings(), Vec::<String>::new());
+        link.net.close_send(send).expect("closeSend");
+        link.net.close_recv(receive).expect("closeRecv");
+        link.poll();
+        close_together(link.ends);
+    });
+}

@@ -400,3 +400,28 @@ pub struct RemoteBytes<K: RailKind> {
     /// The region's key.
     pub key: RemoteKey<K>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Data;
+    use crate::lock::Lock;
+    use crate::memory::UserMemory;
+
+    fn region(memory: UserMemory) -> Region<Data> {
+        let names = Names { descriptor: ptr::null_mut(), key: 7, wire_base: 0 };
+        Region::new(&names, memory.into(), 0, 0, Arc::new(Lock::new(Vec::new())))
+    }
+
+    #[test]
+    fn no_bytes_of_a_gpu_are_read_by_the_processor() {
+        // SAFETY: it is registered nowhere, and nothing accesses it: addresses are compared.
+        let ours = region(unsafe { UserMemory::host(0x1000, 64) });
+        // SAFETY: as above.
+        let a_gpus = region(unsafe { UserMemory::cuda(0x1000, 64, 0, None) });
+        for (address, len, inside) in [(0x1000, 64, true), (0x1010, 49, false), (0xfff, 8, false)] {
+            assert_eq!(ours.host_bytes(address, len).is_some(), inside, "{address} {len}");
+            assert!(a_gpus.host_bytes(address, len).is_none(), "{address} {len}");
+        }
+    }
+}
