@@ -15,6 +15,7 @@ use super::seldom::Seldom;
 const SLOW_FOR: Duration = Duration::from_secs(5);
 /// The least time between two such lines of this process.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
+static REPORTED: Seldom = Seldom::new();
 
 /// What the checks have seen so far, by NIC.
 #[derive(Debug, Default)]
@@ -80,7 +81,8 @@ impl Endpoint {
         self.slow_rails.nics.resize(self.executor.nics.len(), Watched::default());
         for nic in 0..self.executor.nics.len() {
             let slowest = self.slowest(nic, passed);
-            let news = self.slow_rails.nics[nic].check(slowest.is_some(), polled, may_report);
+            let news = self.slow_rails.nics[nic]
+                .check(slowest.is_some(), polled, || REPORTED.may(REPORT_EVERY));
             let name = &self.executor.nics[nic].label;
             match (news, slowest) {
                 (Some(News::Slow(time)), Some(Slowest { percent, rail, channel, peers })) => {
@@ -124,12 +126,6 @@ impl Endpoint {
         }
         slowest
     }
-}
-
-/// Whether the last report of this process is long enough ago.
-fn may_report() -> bool {
-    static REPORTED: Seldom = Seldom::new();
-    REPORTED.may(REPORT_EVERY)
 }
 
 #[cfg(test)]

@@ -688,16 +688,23 @@ mod tests {
         });
     }
 
+    /// Of a long packet, and an array beside it.
+    type Packed = (Vec<u8>, Leaf<f64>);
+
+    /// Such an object to rank 1, and a message behind it.
+    fn send_two(group: &Group) {
+        let object: Packed = (vec![7; 1 << 20], vec![1.0; LONG].into());
+        group.send_obj(&object, 1, 5).unwrap();
+        group.send(&[8_u8], 1, 6).unwrap();
+    }
+
     #[test]
     fn an_object_that_is_dropped_between_its_packet_and_its_arrays_leaves_no_sender_waiting() {
         ranks_within(&library(), 2, TIMEOUT, |group| {
-            type Object = (Vec<u8>, Leaf<f64>);
             if group.rank() == 0 {
-                let object: Object = (vec![7; 1 << 20], vec![1.0; LONG].into());
-                group.send_obj(&object, 1, 5).unwrap();
-                return group.send(&[8_u8], 1, 6).unwrap();
+                return send_two(&group);
             }
-            let mut inbound = receiving::<Object>(&group);
+            let mut inbound = receiving::<Packed>(&group);
             let deadline = Instant::now() + TIMEOUT;
             while !matches!(inbound.stage, Stage::Packet { .. }) {
                 assert!(Instant::now() < deadline);
@@ -713,13 +720,10 @@ mod tests {
     #[test]
     fn an_object_that_is_dropped_before_a_collective_leaves_no_sender_waiting() {
         ranks_within(&library(), 2, TIMEOUT, |group| {
-            type Object = (Vec<u8>, Leaf<f64>);
             if group.rank() == 0 {
-                let object: Object = (vec![7; 1 << 20], vec![1.0; LONG].into());
-                group.send_obj(&object, 1, 5).unwrap();
-                return group.send(&[8_u8], 1, 6).unwrap();
+                return send_two(&group);
             }
-            let mut inbound = receiving::<Object>(&group);
+            let mut inbound = receiving::<Packed>(&group);
             let mut state = group.shared.lock();
             let deadline = Instant::now() + TIMEOUT;
             let poll = |state: &mut State| {
