@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::link::Link;
 use crate::support::calls::{Buffer, Object};
 use crate::support::stage::play;
 use crate::support::virtual_fabric::set;
-use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -70,6 +70,27 @@ fn a_refused_read_is_neither_lost_nor_repeated() {
     });
 }
 
+/// A message over all rails, which has ended.
+fn message(link: &Link) {
+    let received = link.irecv(0, BYTES, 0);
+    let poll = || link.ends.iter().for_each(End::poll);
+    let sent = (0..TESTS_MAX).find_map(|_| {
+        poll();
+        link.isend(0, BYTES, 0)
+    });
+    for request in [received, sent.expect("the receive is advertised")] {
+        within(|| {
+            poll();
+            link.net.test(request).expect("test").is_some()
+        });
+    }
+}
+
+fn flush(link: &Link) -> Object {
+    let flush = link.net.iflush(link.receive, link.into.address(), BYTES, link.to);
+    flush.expect("iflush").expect("there is something to flush")
+}
+
 /// No other rail's read shows what that NIC has brought.
 #[test]
 fn a_read_that_hangs_is_an_error_with_the_name_of_its_rail() {
@@ -77,25 +98,15 @@ fn a_read_that_hangs_is_an_error_with_the_name_of_its_rail() {
         set("IRONRAIL_STRIPE_MIN", "1K");
         set("IRONRAIL_MAX_CONTROL_RAILS", "1");
         set("IRONRAIL_PEER_TIMEOUT_MS", "1000");
-        let World { nets: [net, _], fabric } = World::open(part, "efa", [RAILS, RAILS]);
-        let end = End::open(net);
-        let (send, receive) = connect(&end, &end);
-        let (out, into) = (Buffer::new(BYTES), Buffer::new(BYTES));
-        let region = net.register(send, out).expect("regMr");
-        let target = net.register(receive, into).expect("regMr");
-        let request = net.irecv(receive, into.address(), BYTES, 0, target).expect("irecv");
-        let received = request.expect("the window is empty");
-        let sent = (0..TESTS_MAX)
-            .find_map(|_| net.isend(send, out.address(), BYTES, 0, region).expect("isend"));
-        let sent = sent.expect("the receive is advertised");
-        done(|| net.test(received).expect("test").is_some());
-        done(|| net.test(sent).expect("test").is_some());
-        fabric.change(2, "stall");
-        let flush = net.iflush(receive, into.address(), BYTES, target).expect("iflush");
-        let flush = flush.expect("there is something to flush");
+        let world = World::open(part, "efa", [RAILS, RAILS]);
+        let end = End::open(world.nets[0]);
+        let link = Link::open(world, [end, end]);
+        message(&link);
+        link.fabric.change(2, "stall");
+        let flush = flush(&link);
         let start = Instant::now();
         let failure = loop {
-            match net.test_flush(flush) {
+            match link.net.test_flush(flush) {
                 Err(failure) => break failure,
                 Ok(done) => assert!(!done, "one read hangs"),
             }
@@ -103,14 +114,11 @@ fn a_read_that_hangs_is_an_error_with_the_name_of_its_rail() {
         };
         let words = "a flush on vfabric vnic2 has not ended after 1000 ms";
         assert!(failure.said[0].contains(words), "{failure:?}");
-        fabric.change(2, "resume");
-        done(|| matches!(net.test_flush(flush), Ok(true)));
-        net.deregister(send, region).expect("deregMr");
-        net.deregister(receive, target).expect("deregMr");
-        net.close_send(send).expect("closeSend");
-        net.close_recv(receive).expect("closeRecv");
+        link.fabric.change(2, "resume");
+        done(|| matches!(link.net.test_flush(flush), Ok(true)));
+        link.close_comms();
         end.close();
-        fabric.is_clean();
+        link.fabric.is_clean();
     });
 }
 
@@ -120,45 +128,20 @@ fn a_flush_whose_rail_is_closed_reads_on_another() {
     play(&[provider()], BOUND, |part| {
         set("IRONRAIL_STRIPE_MIN", "1K");
         set("IRONRAIL_MAX_CONTROL_RAILS", "1");
-        let World { nets: [net, _], fabric } = World::open(part, "efa", [RAILS, RAILS]);
-        let ends @ [end, other] = [0, 1].map(|_| End::open(net));
-        let (send, receive) = connect(&end, &other);
-        let (out, into) = (Buffer::new(BYTES), Buffer::new(BYTES));
-        let region = net.register(send, out).expect("regMr");
-        let target = net.register(receive, into).expect("regMr");
-        let message = || {
-            let request = net.irecv(receive, into.address(), BYTES, 0, target).expect("irecv");
-            let poll = || ends.iter().for_each(End::poll);
-            let sent = (0..TESTS_MAX).find_map(|_| {
-                poll();
-                net.isend(send, out.address(), BYTES, 0, region).expect("isend")
-            });
-            [request.expect("the window has room"), sent.expect("the receive is advertised")]
-        };
-        let ended = |[received, sent]: [Object; 2]| {
-            within(|| {
-                ends.iter().for_each(End::poll);
-                net.test(received).expect("test").is_some()
-            });
-            within(|| net.test(sent).expect("test").is_some());
-        };
-        ended(message());
-        fabric.change(2, "stall");
-        let flush = net.iflush(receive, into.address(), BYTES, target).expect("iflush");
-        let flush = flush.expect("there is something to flush");
-        assert_eq!(net.test_flush(flush), Ok(false), "one read hangs");
-        ended(message());
+        let link = Link::between_ends(part, "efa", RAILS, "");
+        message(&link);
+        link.fabric.change(2, "stall");
+        let flush = flush(&link);
+        assert_eq!(link.net.test_flush(flush), Ok(false), "one read hangs");
+        message(&link);
         within(|| {
-            ends.iter().for_each(End::poll);
-            net.test_flush(flush).expect("test")
+            link.ends.iter().for_each(End::poll);
+            link.net.test_flush(flush).expect("test")
         });
-        fabric.change(2, "resume");
-        net.deregister(send, region).expect("deregMr");
-        net.deregister(receive, target).expect("deregMr");
-        net.close_send(send).expect("closeSend");
-        net.close_recv(receive).expect("closeRecv");
-        close_together(ends);
-        assert_eq!(fabric.violations(), Vec::<String>::new());
+        link.fabric.change(2, "resume");
+        link.close_comms();
+        link.close_ends();
+        assert_eq!(link.fabric.violations(), Vec::<String>::new());
     });
 }
 
