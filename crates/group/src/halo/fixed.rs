@@ -4,7 +4,8 @@
 //! one buffer, registered     out 0 | out 1 | in 0 | in 1 | … | in a-1
 //! round n                    sends out[n % 2], waits for in[n % a], and posts the receive of round n + a - 1 into the set of round n - 1
 //! ```
-//! So a round's borders may be read until the next round begins, and what was sent is waited for a round later.
+//! So a round's borders may be read until the next round begins, and what was sent is waited for a round later. Long borders have one set
+//! to send, and a round waits for that too.
 
 use std::fmt;
 use std::future::Future;
@@ -138,7 +139,7 @@ impl<T: Element> FixedHalo1d<T> {
     }
 
     /// Lets `fill` write what goes to the left and to the right, sends it, and returns what came from the left and from the right: none
-    /// where there is no neighbour. What is given to `fill` holds what was written there two rounds before, zeros at first.
+    /// where there is no neighbour. What is given to `fill` holds what was written there one or two rounds before, zeros at first.
     ///
     /// # Errors
     ///
@@ -223,9 +224,9 @@ impl<T: Element> FixedHalo1d<T> {
 
     /// A rank that the current round still waits for.
     fn awaited_rank(&self, state: &mut State) -> Result<Option<usize>, GroupError> {
+        let sent = self.layout.sent_before_next(self.rounds);
         for Link { rank, peer, .. } in &self.links {
-            // What this round sends is waited for in the next one.
-            match state.mesh.reached(*peer, self.name, self.rounds, self.rounds - 1)? {
+            match state.mesh.reached(*peer, self.name, self.rounds, sent)? {
                 Reached::All => {}
                 Reached::NotYet | Reached::Broken => return Ok(Some(*rank)),
                 Reached::Closed => return Err(GroupError::Cancelled { rank: *rank }),
@@ -246,8 +247,9 @@ impl<T: Element> FixedHalo1d<T> {
     /// All that keep the round waiting; `first` is one of them.
     fn late(&self, first: usize, limit: Duration) -> GroupError {
         let mut state = self.group.shared.lock();
+        let sent = self.layout.sent_before_next(self.rounds);
         let waits = |link: &&Link| {
-            let reached = state.mesh.reached(link.peer, self.name, self.rounds, self.rounds - 1);
+            let reached = state.mesh.reached(link.peer, self.name, self.rounds, sent);
             !matches!(reached, Ok(Reached::All))
         };
         let mut peers: Vec<_> = self.links.iter().filter(waits).map(|link| link.rank).collect();

@@ -6,8 +6,8 @@ use std::ops::Range;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element};
 
-/// Two sets of borders to send, then those that borders come into, each used by every so many-th round. Ranges are bytes of the first set of
-/// each.
+/// One or two sets of borders to send, then those that borders come into, each used by every so many-th round. Ranges are bytes of the first
+/// set of each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout<T> {
     /// Of a border to or from the left, and to or from the right.
@@ -19,6 +19,8 @@ pub(super) struct Layout<T> {
     right_to_left: usize,
     /// From one set to the next.
     stride: usize,
+    /// Sets to send.
+    outs: u64,
     /// Sets that borders come into.
     ahead: u64,
     elements: PhantomData<T>,
@@ -34,11 +36,12 @@ impl<T: Element> Layout<T> {
             let (left_to_right, right_to_left) =
                 if together { (left, right) } else { (padded(left)?, padded(right)?) };
             let stride = padded(left)?.checked_add(padded(right)?)?;
-            let fitting = AHEAD_BYTES / stride.max(1);
+            let fitting = CACHED_BYTES / stride.max(1);
+            let outs = fitting.clamp(1, OUTS_MAX) as u64;
             let ahead = fitting.clamp(AHEAD_MIN, AHEAD_MAX) as u64;
-            isize::try_from(stride.checked_mul(OUT + AHEAD_MAX)?).ok()?;
+            isize::try_from(stride.checked_mul(OUTS_MAX + AHEAD_MAX)?).ok()?;
             let elements = PhantomData;
-            Some(Self { left, right, left_to_right, right_to_left, stride, ahead, elements })
+            Some(Self { left, right, left_to_right, right_to_left, stride, outs, ahead, elements })
         };
         fit().ok_or_else(|| {
             let why = format!("borders of {left} and {right} elements do not fit memory");
@@ -51,6 +54,11 @@ impl<T: Element> Layout<T> {
         self.first_in() + bytes(self.ahead) * self.stride
     }
 
+    /// How many of so many rounds must have left their memory before the next one is written.
+    pub(super) fn sent_before_next(&self, rounds: u64) -> u64 {
+        (rounds + 1).saturating_sub(self.outs)
+    }
+
     /// For how many rounds borders can come before the oldest are no longer read.
     pub(super) fn ahead(&self) -> u64 {
         self.ahead
@@ -58,7 +66,7 @@ impl<T: Element> Layout<T> {
 
     /// From the first set that is sent to that of this round.
     pub(super) fn sent(&self, round: u64) -> usize {
-        bytes(round % OUT as u64) * self.stride
+        bytes(round % self.outs) * self.stride
     }
 
     /// From the first set that borders come into to that of this round.
@@ -67,7 +75,7 @@ impl<T: Element> Layout<T> {
     }
 
     fn first_in(&self) -> usize {
-        OUT * self.stride
+        bytes(self.outs) * self.stride
     }
 
     pub(super) fn out_left(&self) -> Range<usize> {
@@ -105,13 +113,13 @@ impl<T: Element> Layout<T> {
 
 /// Borders begin on cache lines, but where two are one message.
 const ALIGNMENT: usize = 64;
-/// Sets to send: what was sent is waited for a round later.
-const OUT: usize = 2;
-/// Sets that borders come into: as many as fit [`AHEAD_BYTES`], within these bounds. A plugin announces receives in groups where it has several
-/// that are not used yet, so more of them are fewer messages; past the size of a cache they cost more than they save.
+/// Sets of each kind: as many as fit [`CACHED_BYTES`], within these bounds. Past the size of a cache they cost more than they save.
+const CACHED_BYTES: usize = 512 << 10;
+/// Of two sets to send one is written while the other is still being sent, so that what was sent is waited for a round later.
+const OUTS_MAX: usize = 2;
+/// A plugin announces receives in groups where it has several that are not used yet, so more sets that borders come into are fewer messages.
 const AHEAD_MIN: usize = 2;
 const AHEAD_MAX: usize = 8;
-const AHEAD_BYTES: usize = 512 << 10;
 
 /// A small number.
 fn bytes(sets: u64) -> usize {
@@ -127,7 +135,7 @@ mod tests {
         for (left, right) in [(0, 0), (1, 0), (0, 3), (5, 16), (16, 16), (1000, 7)] {
             for together in [false, true] {
                 let layout = Layout::<f32>::new((left, right), together).unwrap();
-                let (out, into) = (0..2, 0..layout.ahead());
+                let (out, into) = (0..layout.outs, 0..layout.ahead());
                 let sent =
                     out.map(|round| (layout.sent(round), layout.out_left(), layout.out_right()));
                 let came =
@@ -152,6 +160,21 @@ mod tests {
             }
         }
         assert!(Layout::<f64>::new((usize::MAX / 8, 1), false).is_err());
+    }
+
+    #[test]
+    fn long_borders_are_sent_from_one_place_and_short_ones_from_two() {
+        let sent = |bytes| {
+            let layout = Layout::<u8>::new((bytes, bytes), true).unwrap();
+            let rounds = [0, 1, 2, 7].map(|rounds| layout.sent_before_next(rounds));
+            (layout.sent(1) == layout.sent(0), rounds)
+        };
+        for bytes in [1, 4096, 128 << 10] {
+            assert_eq!(sent(bytes), (false, [0, 0, 1, 6]), "{bytes}");
+        }
+        for bytes in [(128 << 10) + 1, 1 << 20] {
+            assert_eq!(sent(bytes), (true, [0, 1, 2, 7]), "{bytes}");
+        }
     }
 
     #[test]
