@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proto::channel::{Inbox, Parameters, Post, RailNews, WriteId};
 use proto::codec::Address;
-use proto::connection::{Connection, Submit, Urgency, Which};
+use proto::connection::{Connection, Standing, Submit, Urgency, Which};
 use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
 use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
@@ -158,8 +158,9 @@ impl Connection for Listener {
     type Fault = ();
     type Error = ();
 
-    fn urgency(&self, _: &Account, _: Moment) -> Urgency {
-        if self.owed > 0 { Urgency::Urgent } else { Urgency::Nothing }
+    fn standing(&self, _: &Account, _: Moment) -> Standing {
+        let urgency = if self.owed > 0 { Urgency::Urgent } else { Urgency::Nothing };
+        Standing { urgency, waits: self.outstanding > 0, ..Standing::default() }
     }
 
     fn next_frame(
@@ -222,14 +223,6 @@ impl Connection for Listener {
 
     fn is_quiet(&self) -> bool {
         true
-    }
-
-    fn waits(&self) -> bool {
-        self.outstanding > 0
-    }
-
-    fn awaits_parts(&self) -> bool {
-        false
     }
 
     fn ended(&mut self, _: bool, _: Moment) {

@@ -157,12 +157,13 @@ pub(super) fn connection(input: &[u8]) {
                     address: 0,
                     len,
                     tag: script.small(4).cast_signed(),
-                    keys: &keys,
                     host: script.small(2) == 0,
                 };
                 let count = if terms.grouped { 1 + script.small(8) as usize } else { 1 };
                 let how = Posting { cut: script.small(2) == 0, optional: script.small(2) == 0 };
-                if let Ok(Some(line)) = receiver.post(&[one; 8][..count], how, &theirs, now) {
+                if let Ok(Some(line)) =
+                    receiver.post(&[one; 8][..count], &keys.repeat(count), how, &theirs, now)
+                {
                     receives.push((line, len));
                 }
             }

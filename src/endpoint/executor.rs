@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use counters::Counter;
-use fabric::{
-    Data, Delivery, FabricError, MemoryKind, Post as Posted, RemoteBytes, RemoteKey, Write,
-};
+use fabric::{Data, Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 use proto::channel::{Post, RailNews, WriteId, Written};
 use proto::codec::Address;
@@ -27,7 +25,7 @@ use proto::sendrecv::Tag;
 use proto::setup::Peers;
 use proto::{
     Account, Breach, ChannelId, Event, Generation, MessageId, Moment, Nonce, Outcome, Outgoing,
-    PartWrite, Perform, Slot,
+    PartWrite, Perform, Slot, Target,
 };
 
 use super::authentication::{Mac, random_number};
@@ -130,35 +128,19 @@ pub(super) struct Executor {
     pub(super) spare: Vec<Vec<u8>>,
 }
 
-/// A checked buffer of NCCL's.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bytes {
-    pub(super) address: u64,
-    /// What a peer's write targets: the address, or the offset in the region where the provider has no virtual addresses.
-    pub(super) named: u64,
-    pub(super) len: usize,
-    pub(super) tag: i32,
-    /// The region's name: see [`name_of`].
-    pub(super) region: u32,
-    /// The buffer is in host memory.
-    pub(super) host: bool,
-}
-
 impl Executor {
-    /// A buffer of NCCL's, and its region.
+    /// The region of a buffer of NCCL's, and where in it the buffer begins.
     #[inline]
-    pub(super) fn bytes(&self, buffer: Buffer) -> crate::error::Result<(Bytes, &UserRegion)> {
-        let Buffer { address, len, tag, region } = buffer;
+    pub(super) fn place(&self, buffer: &Buffer) -> crate::error::Result<(Target, &UserRegion)> {
+        let &Buffer { address, len, region, .. } = buffer;
         if address == 0 && len > 0 {
             return Err(Cause::NullAddress { len }.into());
         }
         let handle = region.optional_region()?;
         if len == 0 {
             // Older NCCL passes another buffer's handle with an empty message, and some providers check addresses even of empty ones.
-            let address = self.landing.address();
-            let named = self.landing.target(address);
-            let bytes = Bytes { address, named, len, tag, region: LANDING, host: true };
-            return Ok((bytes, &self.landing));
+            let target = Target { address: self.landing.address(), region: LANDING };
+            return Ok((target, &self.landing));
         }
         let (Some(handle), Some(known)) = (handle, self.regions.of(region)) else {
             return Err(Cause::Stale(Noun::MemoryHandle).into());
@@ -166,9 +148,8 @@ impl Executor {
         if !known.holds(address, len) {
             return Err(Cause::OutsideOfRegion { address, len }.into());
         }
-        let (named, host) = (known.target(address), known.memory().kind() == MemoryKind::Host);
         let region = name_of(handle.slot(), handle.generation());
-        Ok((Bytes { address, named, len, tag, region, host }, known))
+        Ok((Target { address, region }, known))
     }
 
     /// Whether the loop has left anything to the endpoint.

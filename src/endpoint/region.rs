@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric::{
-    Data, FabricError, HostBytes, LocalBytes, Memory, Nic, NotDeregistered, Pages, Region,
+    Data, FabricError, HostBytes, LocalBytes, Memory, MemoryKind, Nic, NotDeregistered, Pages,
+    Region,
 };
 
 use super::nics::Port;
@@ -138,6 +139,12 @@ impl UserRegion {
     /// The key that lets the peer write through data rail `rail`.
     pub(crate) fn key(&self, rail: usize) -> u64 {
         self.keys.get(rail).map_or(0, |key| key.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is host memory, which the processor reads and writes.
+    #[inline]
+    pub(crate) fn is_host(&self) -> bool {
+        self.memory().kind() == MemoryKind::Host
     }
 
     pub(crate) fn memory(&self) -> &Memory {

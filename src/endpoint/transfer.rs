@@ -11,21 +11,9 @@ use proto::{
 
 use super::Endpoint;
 use super::comms::{Side, line_near, message_of};
-use super::executor::{Bytes, LANDING};
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
-
-/// Placeholders of a receive whose arguments are not parsed yet.
-const NO_BYTES: Bytes = Bytes { address: 0, named: 0, len: 0, tag: 0, region: LANDING, host: true };
-const NO_RECEIVE: Receive<'_> = Receive {
-    target: Target { address: 0, region: LANDING },
-    address: 0,
-    len: 0,
-    tag: 0,
-    keys: &[],
-    host: true,
-};
 
 impl Endpoint {
     /// Sends a message. `None`: not now, and one poll was made.
@@ -34,9 +22,10 @@ impl Endpoint {
         let id = comm.sender()?;
         self.check_intact()?;
         let (slot, _) = self.comms.open(id, Side::Send, Noun::SendComm)?;
-        let (bytes, _) = self.executor.bytes(outgoing)?;
-        let Bytes { address, len, tag, region, host, .. } = bytes;
-        let message = Outgoing { tag, len: len as u64, source: Source { address, region }, host };
+        let (Target { address, region }, memory) = self.executor.place(&outgoing)?;
+        let Buffer { tag, len, .. } = outgoing;
+        let (source, host) = (Source { address, region }, memory.is_host());
+        let message = Outgoing { tag, len: len as u64, source, host };
         let now = self.lately();
         let mut sent = self.core.submit(&mut self.executor, slot, &message, now);
         if let Ok(Submit::NotNow) = sent {
@@ -86,11 +75,11 @@ impl Endpoint {
         }
         // One receive is by far the most common group.
         let (mut one, mut several);
-        let all: &mut [Bytes] = if receives.len() == 1 {
-            one = [NO_BYTES; 1];
+        let all: &mut [Receive] = if receives.len() == 1 {
+            one = [Receive::default(); 1];
             &mut one
         } else {
-            several = [NO_BYTES; MAX_GROUP];
+            several = [Receive::default(); MAX_GROUP];
             &mut several[..receives.len()]
         };
         self.check_intact()?;
@@ -98,9 +87,11 @@ impl Endpoint {
         let Self { executor, keys, .. } = self;
         let lanes = executor.peer(opened.channel).map_or(&[][..], |peer| &*peer.data);
         keys.clear();
-        for (bytes, receive) in all.iter_mut().zip(receives) {
-            let (found, region) = executor.bytes(*receive)?;
-            *bytes = found;
+        for (receive, buffer) in all.iter_mut().zip(receives) {
+            let (target, region) = executor.place(buffer)?;
+            let address = region.target(target.address);
+            let (len, tag, host) = (buffer.len as u64, buffer.tag, region.is_host());
+            *receive = Receive { target, address, len, tag, host };
             keys.extend(lanes.iter().map(|lane| region.key(lane.nic)));
         }
         let now = self.lately();
@@ -120,30 +111,15 @@ impl Endpoint {
         Ok(Some(if how.optional { self.optional(request) } else { request }))
     }
 
+    /// Posts receives whose keys are in `self.keys`.
     fn post(
         &mut self,
         slot: Slot,
-        all: &[Bytes],
+        receives: &[Receive],
         how: Posting,
         now: Moment,
     ) -> Result<Option<Line>> {
         let Self { core, executor, budget, keys, .. } = self;
-        let rails = keys.len() / all.len().max(1);
-        let (mut one, mut several);
-        let receives: &mut [Receive<'_>] = if all.len() == 1 {
-            one = [NO_RECEIVE; 1];
-            &mut one
-        } else {
-            several = [NO_RECEIVE; MAX_GROUP];
-            &mut several[..all.len()]
-        };
-        for (at, (place, bytes)) in receives.iter_mut().zip(all).enumerate() {
-            let Bytes { address, named, len, tag, region, host } = *bytes;
-            let keys = keys.get(at * rails..(at + 1) * rails).unwrap_or_default();
-            let target = Target { address, region };
-            *place = Receive { target, address: named, len: len as u64, tag, keys, host };
-        }
-        let receives = &*receives;
         let posted = core.with(executor, slot, now, |flow, account| {
             let flow = flow.receiver_mut()?;
             return_entries(budget, std::mem::take(&mut account.entries_freed));
@@ -152,7 +128,7 @@ impl Endpoint {
             if !fails && !budget.take(slot, cost) {
                 return Some(Ok(None));
             }
-            let posted = flow.post(receives, how, account, now);
+            let posted = flow.post(receives, keys, how, account, now);
             if !matches!(posted, Ok(Some(_))) && !fails {
                 return_entries(budget, cost);
             }

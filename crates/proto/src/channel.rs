@@ -386,7 +386,8 @@ impl Channel {
         }
     }
 
-    /// The packet's frames are handled: overwrites it, counts it, and processes its acknowledgement.
+    /// The packet's frames are handled: overwrites it, counts it, and processes its acknowledgement. Returns the smoothed
+    /// round trip, if the packet has changed it.
     #[inline]
     pub fn consumed<M: InboxMemory>(
         &mut self,
@@ -394,17 +395,16 @@ impl Channel {
         arrived: &Arrived,
         Now { clock: now, patience }: Now,
         left: impl FnMut(Sent),
-    ) {
-        let Some(inbox) = &mut self.inbox else { return };
+    ) -> Option<Duration> {
+        let inbox = self.inbox.as_mut()?;
         inbox.consume(memory, arrived);
         let header: &Header = arrived.header();
         self.shadow.set_acknowledgement(header.number);
         self.acknowledgement.consumed(header.number, header.span(), now);
         self.recovery.heard(patience);
         self.recovery.progressed();
-        if let Some(posted_at) = self.acknowledged(header.acknowledged, patience, left) {
-            self.round_trip.sample(now.since(posted_at));
-        }
+        let posted_at = self.acknowledged(header.acknowledged, patience, left)?;
+        Some(self.round_trip.sample(now.since(posted_at)))
     }
 
     /// Reads the acknowledgement that the peer wrote into our cell.
@@ -423,10 +423,6 @@ impl Channel {
         if self.acknowledged(acknowledged, patience, left).is_some() {
             self.recovery.progressed();
         }
-    }
-
-    pub fn round_trip(&self) -> &RoundTrip {
-        &self.round_trip
     }
 
     /// Returns when the newest packet that is newly acknowledged was posted.

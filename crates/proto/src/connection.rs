@@ -25,6 +25,19 @@ pub enum Urgency {
     Waited,
 }
 
+/// What a connection has pending, and what it waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether it has frames to send, and how urgent they are.
+    pub urgency: Urgency,
+    /// It waits for an action of its peer. If so, the channel sends QUERY when the peer is silent.
+    pub waits: bool,
+    /// Something may arrive for it on a data rail.
+    pub awaits_parts: bool,
+    /// [`Connection::next_action`] may return an action.
+    pub acts: bool,
+}
+
 /// Which frames to take: a packet takes adverts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
@@ -43,7 +56,7 @@ pub enum Submit {
     Parts { message: MessageId },
 }
 
-/// One connection of a channel. The owner checks [`urgency`](Self::urgency) after each call.
+/// One connection of a channel. The owner checks its [`standing`](Self::standing) after each call.
 pub trait Connection: fmt::Debug {
     /// A message passed to `isend`.
     type Message: Copy + fmt::Debug;
@@ -58,8 +71,8 @@ pub trait Connection: fmt::Debug {
     /// Why the channel fails: a frame breaks a bound.
     type Error: Copy + fmt::Debug;
 
-    /// Whether it has frames to send, and how urgent they are.
-    fn urgency(&self, account: &Account, now: Moment) -> Urgency;
+    /// What it has pending, and what it waits for.
+    fn standing(&self, account: &Account, now: Moment) -> Standing;
 
     /// The next frame, if it has at most `words` words. The channel delivers each returned frame: a connection never
     /// repeats one.
@@ -95,16 +108,11 @@ pub trait Connection: fmt::Debug {
     fn copied(&mut self, place: Self::Place, account: &mut Account, now: Moment);
 
     /// The packet with this inline message needs no retransmission any more: its write has completed, or it is
-    /// acknowledged. Called once per message. It changes neither [`urgency`](Self::urgency) nor [`waits`](Self::waits).
+    /// acknowledged. Called once per message. It does not change the [`standing`](Self::standing).
     fn inline_left(&mut self, message: MessageId);
 
     /// The next action. It is returned again until [`acted`](Self::acted) says that it was posted.
     fn next_action(&mut self, account: &mut Account, now: Moment) -> Option<Self::Action>;
-
-    /// Whether there may be an action that no call or event caused: after a frame has left, or after the channel's end.
-    fn acts(&self) -> bool {
-        false
-    }
 
     /// The action that [`next_action`](Self::next_action) returned was posted, or was refused and is to be returned
     /// again.
@@ -117,12 +125,6 @@ pub trait Connection: fmt::Debug {
         account: &mut Account,
         now: Moment,
     ) -> Result<(), Self::Error>;
-
-    /// Whether it waits for an action of its peer. If so, the channel sends QUERY when the peer is silent.
-    fn waits(&self) -> bool;
-
-    /// Whether something may arrive for it on a data rail.
-    fn awaits_parts(&self) -> bool;
 
     /// Whether none of its writes outside of the channel are pending or in flight: END waits for that.
     fn is_quiet(&self) -> bool;

@@ -5,7 +5,7 @@
 //! itself.
 
 use super::account::Account;
-use super::connection::{Connection, Submit, Urgency, Which};
+use super::connection::{Connection, Standing, Submit, Which};
 use super::fault::{Breach, Fault};
 use super::frame::Frame;
 use super::ids::{Moment, Name};
@@ -130,11 +130,25 @@ impl Connection for Flow {
     type Error = Breach;
 
     #[inline]
-    fn urgency(&self, account: &Account, now: Moment) -> Urgency {
+    fn standing(&self, account: &Account, now: Moment) -> Standing {
         match self {
-            Self::Connecting(connecting) => connecting.urgency(now),
-            Self::Send(flow) => flow.urgency(),
-            Self::Receive(flow) => flow.urgency(account, now),
+            Self::Connecting(connecting) => Standing {
+                urgency: connecting.urgency(now),
+                waits: connecting.waits(),
+                ..Standing::default()
+            },
+            Self::Send(flow) => Standing {
+                urgency: flow.urgency(),
+                waits: flow.waits(),
+                awaits_parts: false,
+                acts: flow.has_parts(),
+            },
+            Self::Receive(flow) => Standing {
+                urgency: flow.urgency(account, now),
+                waits: flow.waits(),
+                awaits_parts: flow.awaits_parts(),
+                acts: flow.has_copies() || flow.is_tagging(),
+            },
         }
     }
 
@@ -255,28 +269,6 @@ impl Connection for Flow {
             _ => {}
         }
         Ok(())
-    }
-
-    #[inline]
-    fn acts(&self) -> bool {
-        matches!(self, Self::Receive(flow) if flow.is_tagging())
-    }
-
-    #[inline]
-    fn waits(&self) -> bool {
-        match self {
-            Self::Connecting(connecting) => connecting.waits(),
-            Self::Send(flow) => flow.waits(),
-            Self::Receive(flow) => flow.waits(),
-        }
-    }
-
-    #[inline]
-    fn awaits_parts(&self) -> bool {
-        match self {
-            Self::Connecting(_) | Self::Send(_) => false,
-            Self::Receive(flow) => flow.awaits_parts(),
-        }
     }
 
     fn is_quiet(&self) -> bool {

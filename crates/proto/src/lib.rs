@@ -56,7 +56,7 @@ pub mod window;
 pub use account::Account;
 pub use capabilities::{Capabilities, ImmediateWidth};
 pub use channel::{Cause, Channel};
-pub use connection::{Connection, Submit, Urgency, Which};
+pub use connection::{Connection, Standing, Submit, Urgency, Which};
 pub use fault::{Breach, Fault, Violation};
 pub use flow::{Action, Flow};
 pub use frame::{Frame, Malformed};

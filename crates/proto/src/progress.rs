@@ -34,6 +34,7 @@ use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
 use outage::{Hanging, Histories, Local, Outage, Refusing};
 use peer_table::PeerTable;
+use send::send;
 use table::{PendingList, Table};
 
 /// One channel, and what its connections share.
@@ -235,8 +236,7 @@ impl<C: Connection> ProgressLoop<C> {
         let tenant = self.table.tenant(slot)?;
         let peer = &mut self.peers[tenant.channel.0 as usize];
         let answer = call(&mut tenant.connection, &mut peer.account);
-        self.table.touch(slot, &mut peer.pending, &peer.account, now);
-        self.act(perform, slot, now);
+        changed(&mut self.table, peer, perform, slot, now);
         Some(answer)
     }
 
@@ -325,22 +325,25 @@ impl<C: Connection> ProgressLoop<C> {
     pub fn progress<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
         let patience = self.patience.poll(now);
         self.keeper.polled(now);
-        for peer in 0..self.peers.len() {
-            if self.peers.is_due(peer, now) {
-                self.send(perform, peer, now);
+        for index in 0..self.peers.len() {
+            if self.peers.is_due(index, now) {
+                send(&mut self.table, &mut self.peers[index], perform, now);
             }
         }
         for _ in 0..self.table.acting() {
-            if let Some(slot) = self.table.next_acting() {
-                self.act(perform, slot, now);
+            if let Some(slot) = self.table.next_acting()
+                && let Some(tenant) = self.table.tenant(slot)
+            {
+                let peer = &mut self.peers[tenant.channel.0 as usize];
+                act(&mut self.table, peer, perform, slot, now);
             }
         }
         while let Some(event) = perform.next_event() {
             self.happened(perform, event, Now { clock: now, patience });
         }
-        for peer in 0..self.peers.len() {
-            if self.peers.is_due(peer, now) || self.peers.has_news(peer, perform) {
-                self.visit(perform, peer, Now { clock: now, patience });
+        for index in 0..self.peers.len() {
+            if self.peers.is_due(index, now) || self.peers.has_news(index, perform) {
+                self.visit(perform, index, Now { clock: now, patience });
             }
         }
         if self.troubled {
@@ -357,35 +360,49 @@ impl<C: Connection> ProgressLoop<C> {
         // reported first.
         let settles = peer.must_settle(now.clock);
         self.read(perform, index, now);
-        let left = self.send(perform, index, now.clock);
+        let left = send(&mut self.table, &mut self.peers[index], perform, now.clock);
         if settles {
             self.settle(perform, index, left, now);
             self.troubled |= self.peers[index].has_troubled_rails(now);
         }
         self.peers.visited(index, now.clock);
     }
+}
 
-    /// Performs the actions of a connection until one is refused.
-    #[inline]
-    fn act<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
-        let Some(tenant) = self.table.tenant(slot) else { return };
-        let peer = &mut self.peers[tenant.channel.0 as usize];
-        loop {
-            // A failed channel posts nothing on any rail. Its connections return no more writes once the failure is
-            // reported to them.
-            if peer.channel.is_failing().is_some() {
-                self.table.act_later(slot);
-                return;
-            }
-            let Some(action) = tenant.connection.next_action(&mut peer.account, now) else {
-                return;
-            };
-            let posted = perform.act(slot, &action, &peer.account);
-            tenant.connection.acted(&action, posted, &mut peer.account, now);
-            if !posted {
-                self.table.act_later(slot);
-                return;
-            }
+/// After a call or an event of a connection: what it has pending now, and the actions that follow.
+#[inline]
+fn changed<C: Connection, P: Perform<C>>(
+    table: &mut Table<C>,
+    peer: &mut Peer,
+    perform: &mut P,
+    slot: Slot,
+    now: Moment,
+) {
+    if table.touch(slot, &mut peer.pending, &peer.account, now) {
+        act(table, peer, perform, slot, now);
+    }
+}
+
+/// Performs the actions of a connection until one is refused.
+fn act<C: Connection, P: Perform<C>>(
+    table: &mut Table<C>,
+    peer: &mut Peer,
+    perform: &mut P,
+    slot: Slot,
+    now: Moment,
+) {
+    let Some(tenant) = table.tenant(slot) else { return };
+    loop {
+        // A failed channel posts nothing on any rail. Its connections return no more writes once the failure is
+        // reported to them.
+        if peer.channel.is_failing().is_some() {
+            return table.act_later(slot);
+        }
+        let Some(action) = tenant.connection.next_action(&mut peer.account, now) else { return };
+        let posted = perform.act(slot, &action, &peer.account);
+        tenant.connection.acted(&action, posted, &mut peer.account, now);
+        if !posted {
+            return table.act_later(slot);
         }
     }
 }

@@ -41,15 +41,14 @@ pub use inline::{Arrived, Copy, Place};
 pub use slot::Target;
 pub use tagged::Tagged;
 
-/// A receive to post. `keys` has one for each data rail.
-#[derive(Clone, Copy, Debug)]
-pub struct Receive<'a> {
+/// A receive to post.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Receive {
     pub target: Target,
     /// The buffer's address as the peer uses it: virtual, or an offset in its region.
     pub address: u64,
     pub len: u64,
     pub tag: i32,
-    pub keys: &'a [u64],
     /// The buffer is host memory.
     pub host: bool,
 }

@@ -12,20 +12,15 @@ pub struct RoundTrip {
 const SAMPLE_MAX: Duration = Duration::from_millis(2);
 
 impl RoundTrip {
-    /// Adds a sample with a weight of an eighth.
+    /// Adds a sample with a weight of an eighth, and returns the smoothed time.
     #[inline]
-    pub fn sample(&mut self, time: Duration) {
+    pub fn sample(&mut self, time: Duration) -> Duration {
         let time = time.min(SAMPLE_MAX);
-        self.smoothed = Some(match self.smoothed {
+        let smoothed = match self.smoothed {
             None => time,
             Some(smoothed) => (smoothed * 7 + time) / 8,
-        });
-    }
-
-    /// None before the first sample.
-    #[inline]
-    pub fn smoothed(&self) -> Option<Duration> {
-        self.smoothed
+        };
+        *self.smoothed.insert(smoothed)
     }
 }
 
@@ -36,15 +31,12 @@ mod tests {
     #[test]
     fn a_round_trip_is_smoothed_and_bounded() {
         let mut trip = RoundTrip::default();
-        assert_eq!(trip.smoothed(), None);
-        trip.sample(Duration::from_micros(10));
-        assert_eq!(trip.smoothed(), Some(Duration::from_micros(10)));
-        trip.sample(Duration::from_micros(90));
-        assert_eq!(trip.smoothed(), Some(Duration::from_micros(20)));
+        assert_eq!(trip.sample(Duration::from_micros(10)), Duration::from_micros(10));
+        assert_eq!(trip.sample(Duration::from_micros(90)), Duration::from_micros(20));
         for _ in 0..100 {
             trip.sample(Duration::from_secs(10));
         }
-        assert!(trip.smoothed().is_some_and(|smoothed| smoothed <= SAMPLE_MAX));
-        assert!(trip.smoothed().is_some_and(|smoothed| smoothed > SAMPLE_MAX * 9 / 10));
+        let smoothed = trip.sample(Duration::from_secs(10));
+        assert!(smoothed <= SAMPLE_MAX && smoothed > SAMPLE_MAX * 9 / 10, "{smoothed:?}");
     }
 }

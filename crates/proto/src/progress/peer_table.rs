@@ -11,47 +11,45 @@ use super::super::connection::Connection;
 use super::super::ids::Moment;
 use super::{Peer, Perform};
 
-/// What a poll checks of a channel.
-#[derive(Clone, Copy, Debug, Default)]
-struct Check {
+/// What a poll checks of a channel, and the channel.
+#[derive(Debug)]
+struct Entry {
     /// When it is visited even if nothing has arrived.
     due: Moment,
     watch: Option<Watch>,
+    peer: Box<Peer>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct PeerTable {
-    peers: Vec<Peer>,
-    /// By the same index.
-    checks: Vec<Check>,
+    entries: Vec<Entry>,
 }
 
 impl PeerTable {
     pub(super) fn len(&self) -> usize {
-        self.peers.len()
+        self.entries.len()
     }
 
     pub(super) fn push(&mut self, peer: Peer) {
-        self.peers.push(peer);
-        self.checks.push(Check::default());
+        self.entries.push(Entry { due: Moment::default(), watch: None, peer: Box::new(peer) });
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&Peer> {
-        self.peers.get(index)
+        self.entries.get(index).map(|entry| &*entry.peer)
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Peer> {
         (index < self.len()).then(|| &mut self[index])
     }
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Peer> {
-        self.peers.iter()
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.entries.iter().map(|entry| &*entry.peer)
     }
 
     /// Whether it is time to visit a channel, whatever has arrived.
     #[inline]
     pub(super) fn is_due(&self, index: usize, now: Moment) -> bool {
-        self.checks[index].due <= now
+        self.entries[index].due <= now
     }
 
     /// Whether a packet or an acknowledgement has arrived since the last visit.
@@ -61,15 +59,15 @@ impl PeerTable {
         index: usize,
         perform: &mut P,
     ) -> bool {
-        let watch = &self.checks[index].watch;
+        let watch = &self.entries[index].watch;
         watch.is_some_and(|watch| watch.has_news(perform.inbox(watch.memory())))
     }
 
     /// The visit of a channel is over.
     #[inline]
     pub(super) fn visited(&mut self, index: usize, now: Moment) {
-        let peer = &self.peers[index];
-        self.checks[index] = Check { due: peer.next_visit(now), watch: peer.channel.watch() };
+        let Entry { due, watch, peer } = &mut self.entries[index];
+        (*due, *watch) = (peer.next_visit(now), peer.channel.watch());
     }
 }
 
@@ -78,14 +76,15 @@ impl Index<usize> for PeerTable {
 
     #[inline]
     fn index(&self, index: usize) -> &Peer {
-        &self.peers[index]
+        &self.entries[index].peer
     }
 }
 
 impl IndexMut<usize> for PeerTable {
     #[inline]
     fn index_mut(&mut self, index: usize) -> &mut Peer {
-        self.checks[index].due = Moment::default();
-        &mut self.peers[index]
+        let Entry { due, peer, .. } = &mut self.entries[index];
+        *due = Moment::default();
+        peer
     }
 }

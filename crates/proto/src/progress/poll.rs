@@ -6,9 +6,9 @@ use super::super::connection::Connection;
 use super::super::frame::Frame;
 use super::super::ids::{Moment, Name};
 use super::super::letter::{About, Body, Letter};
-use super::super::memory::{MemoryId, Payload};
+use super::super::memory::MemoryId;
 use super::table::Table;
-use super::{ChannelId, Event, Outcome, Peer, Perform, ProgressLoop};
+use super::{ChannelId, Event, Outcome, Peer, Perform, ProgressLoop, changed};
 
 impl<C: Connection> ProgressLoop<C> {
     pub(super) fn happened<P: Perform<C>>(
@@ -76,8 +76,7 @@ impl<C: Connection> ProgressLoop<C> {
             perform.violated(slot, error);
             peer.channel.fail(Cause::Connection);
         }
-        self.table.touch(slot, &mut peer.pending, &peer.account, now);
-        self.act(perform, slot, now);
+        changed(&mut self.table, peer, perform, slot, now);
     }
 
     #[cold]
@@ -180,61 +179,64 @@ impl<C: Connection> ProgressLoop<C> {
         mut arrived: Arrived,
         now: Now,
     ) {
-        loop {
-            match arrived.next_frame(perform.inbox(memory)) {
-                Ok(Some((frame, payload))) => {
-                    self.frame(perform, index, (&frame, memory, payload), now);
-                }
-                Ok(None) => break,
-                Err(malformed) => {
-                    self.peers[index].channel.fail(Cause::Malformed(malformed));
-                    break;
-                }
-            }
+        while let Some(frame) = self.deliver(perform, index, memory, &mut arrived, now.clock) {
+            self.channel_frame(perform, index, &frame, now);
         }
         let Self { peers, table, .. } = self;
         let Peer { channel, account, stirred, .. } = &mut peers[index];
-        channel.consumed(perform.inbox(memory), &arrived, now, |sent| left(table, sent));
-        if let Some(smoothed) = channel.round_trip().smoothed() {
-            account.set_round_trip(smoothed);
+        let sampled =
+            channel.consumed(perform.inbox(memory), &arrived, now, |sent| left(table, sent));
+        if let Some(round_trip) = sampled {
+            account.set_round_trip(round_trip);
         }
         *stirred |= channel.must_acknowledge(now.clock) || channel.is_ending();
     }
 
+    /// Passes the frames of a packet to their connections, up to one that is for the channel, which is returned.
     #[inline]
-    fn frame<P: Perform<C>>(
+    fn deliver<P: Perform<C>>(
         &mut self,
         perform: &mut P,
         index: usize,
-        (frame, memory, payload): (&Frame, MemoryId, Payload),
-        both: Now,
-    ) {
-        let now = both.clock;
-        let peer = &mut self.peers[index];
-        if peer.channel.ending().has_peer_said() {
-            peer.channel.fail(Cause::AfterEnd);
-            return;
-        }
-        let Some(to) = frame.to() else {
-            return self.channel_frame(perform, index, frame, both);
-        };
-        let Some(tenant) = self.table.named(to).filter(|tenant| tenant.channel == peer.id) else {
-            self.stale += 1;
-            return;
-        };
-        match tenant.connection.received(frame, &mut peer.account, now) {
-            Ok(None) => {}
-            Ok(Some(place)) => {
-                perform.copy_in(memory, payload, to.slot, &place, &mut peer.account);
-                tenant.connection.copied(place, &mut peer.account, now);
+        memory: MemoryId,
+        arrived: &mut Arrived,
+        now: Moment,
+    ) -> Option<Frame> {
+        let Self { peers, table, stale, .. } = self;
+        let peer = &mut peers[index];
+        loop {
+            // By reference: a frame has room for the longest kind, and most are short.
+            let next = arrived.next_frame(perform.inbox(memory));
+            let (frame, payload) = match &next {
+                Ok(Some((frame, payload))) => (frame, *payload),
+                Ok(None) => return None,
+                Err(malformed) => {
+                    peer.channel.fail(Cause::Malformed(*malformed));
+                    return None;
+                }
+            };
+            if peer.channel.ending().has_peer_said() {
+                peer.channel.fail(Cause::AfterEnd);
+                continue;
             }
-            Err(error) => {
-                perform.violated(to.slot, error);
-                peer.channel.fail(Cause::Connection);
+            let Some(to) = frame.to() else { return Some(*frame) };
+            let Some(tenant) = table.named(to).filter(|tenant| tenant.channel == peer.id) else {
+                *stale += 1;
+                continue;
+            };
+            match tenant.connection.received(frame, &mut peer.account, now) {
+                Ok(None) => {}
+                Ok(Some(place)) => {
+                    perform.copy_in(memory, payload, to.slot, &place, &mut peer.account);
+                    tenant.connection.copied(place, &mut peer.account, now);
+                }
+                Err(error) => {
+                    perform.violated(to.slot, error);
+                    peer.channel.fail(Cause::Connection);
+                }
             }
+            changed(table, peer, perform, to.slot, now);
         }
-        self.table.touch(to.slot, &mut peer.pending, &peer.account, now);
-        self.act(perform, to.slot, now);
     }
 
     /// Handles a frame that is for no connection.
@@ -360,9 +362,7 @@ impl<C: Connection> ProgressLoop<C> {
             at = slot.index() + 1;
             if let Some(tenant) = table.tenant(slot) {
                 tenant.connection.ended(failed, now);
-                let acts = tenant.connection.acts();
-                table.touch(slot, pending, account, now);
-                if acts {
+                if table.touch(slot, pending, account, now) {
                     table.act_later(slot);
                 }
             }

@@ -5,7 +5,7 @@ use super::super::connection::{Connection, Submit, Urgency, Which};
 use super::super::frame::{FRAME_WORDS_MAX, Frame, Refused};
 use super::super::ids::{Moment, PacketNumber, Slot};
 use super::super::memory::MemoryId;
-use super::{ChannelId, Peer, Perform, ProgressLoop, SubmitError, Table};
+use super::{ChannelId, Peer, Perform, ProgressLoop, SubmitError, Table, changed};
 
 impl<C: Connection> ProgressLoop<C> {
     /// An isend. An inline message leaves at once, with the frames to that peer that join it, if the channel posted
@@ -20,8 +20,7 @@ impl<C: Connection> ProgressLoop<C> {
     ) -> Result<Submit, SubmitError<C::Fault>> {
         let from = self.table.name(slot);
         let tenant = self.table.tenant(slot).ok_or(SubmitError::Unknown)?;
-        let index = tenant.channel.0 as usize;
-        let peer = &mut self.peers[index];
+        let peer = &mut self.peers[tenant.channel.0 as usize];
         if !peer.channel.may_write() || peer.channel.ending().is_begun() {
             return Err(SubmitError::Ended);
         }
@@ -38,8 +37,7 @@ impl<C: Connection> ProgressLoop<C> {
         let (id, frame) = match submit {
             Submit::Inline { message, frame } => (message, frame),
             other => {
-                self.table.touch(slot, &mut peer.pending, &peer.account, now);
-                self.act(perform, slot, now);
+                changed(&mut self.table, peer, perform, slot, now);
                 return Ok(other);
             }
         };
@@ -50,9 +48,8 @@ impl<C: Connection> ProgressLoop<C> {
             .expect("the connection was given the room that there is");
         perform.copy_out(memory, payload, message);
         if !peer.posted {
-            self.compose(perform, index, memory, now);
+            compose(&mut self.table, peer, perform, memory, now);
         }
-        let peer = &mut self.peers[index];
         self.table.touch(slot, &mut peer.pending, &peer.account, now);
         Ok(Submit::Inline { message: id, frame })
     }
@@ -61,7 +58,7 @@ impl<C: Connection> ProgressLoop<C> {
     pub fn send_urgent<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
         if let Some(tenant) = self.table.tenant(slot) {
             let index = tenant.channel.0 as usize;
-            self.send(perform, index, now);
+            send(&mut self.table, &mut self.peers[index], perform, now);
         }
     }
 
@@ -82,7 +79,7 @@ impl<C: Connection> ProgressLoop<C> {
     pub fn has_left(&mut self, slot: Slot, now: Moment) -> bool {
         let Some(tenant) = self.table.tenant(slot) else { return false };
         let peer = &self.peers[tenant.channel.0 as usize];
-        let urgency = tenant.connection.urgency(&peer.account, now);
+        let urgency = tenant.connection.standing(&peer.account, now).urgency;
         let shadow = peer.channel.shadow();
         let over = |packet: PacketNumber| {
             let reached = |number: PacketNumber| number.distance(packet).cast_signed() >= 0;
@@ -97,77 +94,73 @@ impl<C: Connection> ProgressLoop<C> {
             peer.refuse(refused);
         }
     }
+}
 
-    /// Posts sealed packets, then composes and posts what is due, as far as there is room. True if a packet was posted.
-    #[inline]
-    pub(super) fn send<P: Perform<C>>(
-        &mut self,
-        perform: &mut P,
-        index: usize,
-        now: Moment,
-    ) -> bool {
-        let peer = &mut self.peers[index];
-        if peer.is_content(now) {
-            return false;
+/// Posts sealed packets, then composes and posts what is due, as far as there is room. True if a packet was posted.
+#[inline]
+pub(super) fn send<C: Connection, P: Perform<C>>(
+    table: &mut Table<C>,
+    peer: &mut Peer,
+    perform: &mut P,
+    now: Moment,
+) -> bool {
+    if peer.is_content(now) {
+        return false;
+    }
+    let left = post(perform, peer, now);
+    let channel = &peer.channel;
+    if !channel.may_write() {
+        return left;
+    }
+    let Some(memory) = channel.shadow().memory() else { return left };
+    let mut due = channel.shadow().is_open()
+        || channel.ending().is_pending()
+        || !peer.refusals.is_empty()
+        || peer.has_rail_frames();
+    if !due && peer.pending.is_due(now) {
+        table.refresh(&mut peer.pending, &peer.account, now);
+        due = peer.pending.is_due(now);
+    }
+    let composed = due && compose(table, peer, perform, memory, now);
+    left || composed
+}
+
+/// Composes pending frames into packets, seals and posts them, until none is pending or there is no room. True if a
+/// packet was posted.
+fn compose<C: Connection, P: Perform<C>>(
+    table: &mut Table<C>,
+    peer: &mut Peer,
+    perform: &mut P,
+    memory: MemoryId,
+    now: Moment,
+) -> bool {
+    let mut left = false;
+    loop {
+        say_refusals(perform, peer, memory);
+        peer.say_rails(perform, memory);
+        // END follows the last pending frame, so all of them leave first.
+        if peer.pending.joins(now) || peer.channel.ending().is_pending() {
+            for which in [Which::Adverts, Which::Others] {
+                collect(perform, table, peer, memory, which, now);
+            }
+            table.refresh(&mut peer.pending, &peer.account, now);
         }
-        let left = post(perform, peer, now);
-        let channel = &peer.channel;
-        if !channel.may_write() {
+        say_arrivals(perform, peer, memory, now);
+        let said = peer.pending.is_empty() && peer.refusals.is_empty() && !peer.has_rail_frames();
+        if peer.channel.ending().is_pending() && said && may_end(table, peer) {
+            say_end(perform, table, peer, memory);
+        }
+        if !peer.channel.shadow().is_open() {
             return left;
         }
-        let Some(memory) = channel.shadow().memory() else { return left };
-        let mut due = channel.shadow().is_open()
-            || channel.ending().is_pending()
+        peer.channel.seal(perform.shadow(memory));
+        left |= post(perform, peer, now);
+        let more = peer.pending.joins(now)
             || !peer.refusals.is_empty()
-            || peer.has_rail_frames();
-        if !due && peer.pending.is_due(now) {
-            self.table.refresh(&mut peer.pending, &peer.account, now);
-            due = peer.pending.is_due(now);
-        }
-        let composed = due && self.compose(perform, index, memory, now);
-        left || composed
-    }
-
-    /// Composes pending frames into packets, seals and posts them, until none is pending or there is no room. True if a
-    /// packet was posted.
-    fn compose<P: Perform<C>>(
-        &mut self,
-        perform: &mut P,
-        index: usize,
-        memory: MemoryId,
-        now: Moment,
-    ) -> bool {
-        let Self { peers, table, .. } = self;
-        let peer = &mut peers[index];
-        let mut left = false;
-        loop {
-            say_refusals(perform, peer, memory);
-            peer.say_rails(perform, memory);
-            // END follows the last pending frame, so all of them leave first.
-            if peer.pending.joins(now) || peer.channel.ending().is_pending() {
-                for which in [Which::Adverts, Which::Others] {
-                    collect(perform, table, peer, memory, which, now);
-                }
-                table.refresh(&mut peer.pending, &peer.account, now);
-            }
-            say_arrivals(perform, peer, memory, now);
-            let said =
-                peer.pending.is_empty() && peer.refusals.is_empty() && !peer.has_rail_frames();
-            if peer.channel.ending().is_pending() && said && may_end(table, peer) {
-                say_end(perform, table, peer, memory);
-            }
-            if !peer.channel.shadow().is_open() {
-                return left;
-            }
-            peer.channel.seal(perform.shadow(memory));
-            left |= post(perform, peer, now);
-            let more = peer.pending.joins(now)
-                || !peer.refusals.is_empty()
-                || peer.has_rail_frames()
-                || peer.channel.ending().is_pending();
-            if !more || !peer.channel.may_write() {
-                return left;
-            }
+            || peer.has_rail_frames()
+            || peer.channel.ending().is_pending();
+        if !more || !peer.channel.may_write() {
+            return left;
         }
     }
 }
@@ -197,9 +190,6 @@ fn collect<C: Connection, P: Perform<C>>(
                 "a connection returned a frame that is longer than the room that it was given"
             );
             tenant.newest = Some(peer.channel.shadow().next());
-        }
-        if tenant.connection.acts() {
-            table.act_later(slot);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::account::Account;
-use super::super::connection::{Connection, Urgency};
+use super::super::connection::{Connection, Standing, Urgency};
 use super::super::ids::{Generation, Moment, Name, PacketNumber, Slot};
 use super::ChannelId;
 
@@ -212,7 +212,8 @@ impl<C: Connection> Table<C> {
         of.map(|tenant| &mut tenant.connection)
     }
 
-    /// To be called after each call of a connection: updates whether it has pending frames and whether it waits.
+    /// To be called after each call of a connection: updates whether it has pending frames and whether it waits. Returns
+    /// whether it may have actions.
     #[inline]
     pub(super) fn touch(
         &mut self,
@@ -220,29 +221,29 @@ impl<C: Connection> Table<C> {
         pending: &mut PendingList,
         account: &Account,
         now: Moment,
-    ) {
-        let Some(entry) = self.entries.get_mut(slot.index()) else { return };
-        let Some(tenant) = &mut entry.tenant else { return };
-        let waits = tenant.connection.waits();
+    ) -> bool {
+        let Some(entry) = self.entries.get_mut(slot.index()) else { return false };
+        let Some(tenant) = &mut entry.tenant else { return false };
+        let Standing { urgency, waits, awaits_parts: awaits, acts } =
+            tenant.connection.standing(account, now);
         if waits != tenant.waits {
             tenant.waits = waits;
             pending.waiting = if waits { pending.waiting + 1 } else { pending.waiting - 1 };
         }
-        let awaits = tenant.connection.awaits_parts();
         if awaits != tenant.awaits_parts {
             tenant.awaits_parts = awaits;
             self.awaiting_parts =
                 if awaits { self.awaiting_parts + 1 } else { self.awaiting_parts - 1 };
         }
-        let urgency = tenant.connection.urgency(account, now);
         if urgency == Urgency::Nothing {
-            return;
+            return acts;
         }
         pending.add(urgency);
         if !entry.linked {
             entry.linked = true;
             entry.next = pending.first.replace(slot);
         }
+        acts
     }
 
     pub(super) fn next_pending(&self, slot: Slot) -> Option<Slot> {
@@ -258,7 +259,10 @@ impl<C: Connection> Table<C> {
             let entry = &mut self.entries[slot.index()];
             at = entry.next.take();
             entry.linked = false;
-            self.touch(slot, pending, account, now);
+            // A frame that has left may be followed by an action.
+            if self.touch(slot, pending, account, now) {
+                self.act_later(slot);
+            }
         }
     }
 

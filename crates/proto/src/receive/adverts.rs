@@ -271,8 +271,8 @@ mod tests {
 
     fn post(flow: &mut ReceiveFlow, account: &Account) -> Line {
         let target = Target::default();
-        let receive = Receive { target, address: 0, len: 8, tag: 0, keys: &[7], host: true };
-        flow.post(&[receive], Posting::default(), account, NOW).unwrap().unwrap()
+        let receive = Receive { target, address: 0, len: 8, tag: 0, host: true };
+        flow.post(&[receive], &[7], Posting::default(), account, NOW).unwrap().unwrap()
     }
 
     /// The lines of the DONE frames that leave with a packet.

@@ -216,6 +216,12 @@ impl ReceiveFlow {
         self.copies > 0 && lines.any(|line| self.slot(line).state == State::Copying(message))
     }
 
+    /// Whether parked messages are to be copied into their receives.
+    #[inline]
+    pub fn has_copies(&self) -> bool {
+        self.copies > 0
+    }
+
     /// The next parked message to copy into its receive, oldest line first; then [`unparked`](Self::unparked).
     #[inline]
     pub fn next_copy(&self, parking: &Parking) -> Option<Copy> {

@@ -13,12 +13,13 @@ use crate::terms::COPIED_AT_MOST;
 use crate::window::{WINDOW, place};
 
 impl ReceiveFlow {
-    /// Posts a receive, or a group of them, and returns its first line; None while the window is full. Call
-    /// [`next_copy`](Self::next_copy) afterwards.
+    /// Posts a receive, or a group of them, and returns its first line; None while the window is full. `keys` has those of
+    /// each receive in turn, one for each data rail. Call [`next_copy`](Self::next_copy) afterwards.
     #[inline]
     pub fn post(
         &mut self,
-        receives: &[Receive<'_>],
+        receives: &[Receive],
+        keys: &[u64],
         how: Posting,
         account: &Account,
         now: Moment,
@@ -26,7 +27,7 @@ impl ReceiveFlow {
         if let Some(fault) = self.takes_no_more() {
             return Err(fault);
         }
-        self.check_post(receives)?;
+        self.check_post(receives, keys)?;
         let (first, count) = (self.next, count32(receives.len()));
         let free = |index| matches!(self.slots[place(first.plus(index))].state, State::Free);
         if count > WINDOW - first.distance(self.oldest()) || !(0..count).all(free) {
@@ -36,8 +37,10 @@ impl ReceiveFlow {
             self.lazy_from = now;
         }
         let optional = how.optional && count == 1 && self.may_report_early();
-        for (index, receive) in (0..).zip(receives) {
-            self.post_line(receive, (index, crate::bits::low8(count.into())), how.cut, optional);
+        let rails = usize::from(self.terms.cutting.rails);
+        for (index, (receive, keys)) in (0..).zip(receives.iter().zip(keys.chunks_exact(rails))) {
+            let place = (index, crate::bits::low8(count.into()));
+            self.post_line(receive, keys, place, how.cut, optional);
         }
         if !self.parked.is_empty() {
             self.match_parked(first, &account.parking);
@@ -45,13 +48,12 @@ impl ReceiveFlow {
         Ok(Some(first))
     }
 
-    fn check_post(&self, receives: &[Receive<'_>]) -> Result<(), Fault> {
+    fn check_post(&self, receives: &[Receive], keys: &[u64]) -> Result<(), Fault> {
         let most = if self.terms.grouped { MAX_GROUP } else { 1 };
         if receives.is_empty() || receives.len() > most {
             return Err(Fault::Misuse("a group of receives is longer than was agreed"));
         }
-        let rails = usize::from(self.terms.cutting.rails);
-        if receives.iter().any(|receive| receive.keys.len() != rails) {
+        if keys.len() != receives.len() * usize::from(self.terms.cutting.rails) {
             return Err(Fault::Misuse("a receive has one key for each data rail"));
         }
         Ok(())
@@ -67,13 +69,14 @@ impl ReceiveFlow {
     #[inline]
     fn post_line(
         &mut self,
-        receive: &Receive<'_>,
+        receive: &Receive,
+        keys: &[u64],
         (index, count): (u8, u8),
         cut: bool,
         optional: bool,
     ) {
         let line = self.next;
-        let &Receive { target, address, len, tag, keys, host } = receive;
+        let &Receive { target, address, len, tag, host } = receive;
         self.slots[place(line)] = Slot {
             state: State::Posted,
             target,

@@ -93,6 +93,12 @@ impl SendFlow {
 }
 
 impl SendFlow {
+    /// Whether parts are to be posted.
+    #[inline]
+    pub fn has_parts(&self) -> bool {
+        self.posting != 0
+    }
+
     /// The next part to post. The same one is returned until [`posted`](Self::posted) is called.
     #[inline]
     pub fn next_part(&mut self, account: &Account) -> Option<PartWrite> {

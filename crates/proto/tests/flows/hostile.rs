@@ -218,8 +218,8 @@ fn receiver(terms: Terms, posted: u32, advertised: u32) -> (ReceiveFlow, Account
     let (mut flow, mut account) = (ReceiveFlow::new(terms), account());
     for _ in 0..posted {
         let target = Target { address: 0, region: 0 };
-        let receive = Receive { target, address: 0, len: 1000, tag: 0, keys: &[7], host: true };
-        flow.post(&[receive], Posting::default(), &account, NOW).unwrap().unwrap();
+        let receive = Receive { target, address: 0, len: 1000, tag: 0, host: true };
+        flow.post(&[receive], &[7], Posting::default(), &account, NOW).unwrap().unwrap();
     }
     for _ in 0..advertised {
         assert!(flow.next_frame(Which::Adverts, 5, &mut account, NOW).is_some());
@@ -433,37 +433,36 @@ fn parked_messages_outlive_the_close_of_their_sender() {
         flow.received(&close(1), &mut account, NOW).unwrap();
         // Also the end of the channel.
         flow.ended(true);
-        let receive = Receive {
-            target: Target::default(),
-            address: 0,
-            len: 64,
-            tag: 0,
-            keys: &[7],
-            host: true,
-        };
-        let line = flow.post(&[receive], Posting::default(), &account, NOW).unwrap().unwrap();
+        let receive =
+            Receive { target: Target::default(), address: 0, len: 64, tag: 0, host: true };
+        let line = flow.post(&[receive], &[7], Posting::default(), &account, NOW).unwrap().unwrap();
         assert_eq!(flow.poll(line), ReceivePoll::Pending);
         let copy = flow.next_copy(&account.parking).unwrap();
         flow.unparked(copy, &mut account, NOW);
         assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
-        assert_eq!(flow.post(&[receive], Posting::default(), &account, NOW), Err(Fault::Closed));
+        assert_eq!(
+            flow.post(&[receive], &[7], Posting::default(), &account, NOW),
+            Err(Fault::Closed)
+        );
     }
 }
 
 #[test]
 fn calls_that_are_not_allowed_are_errors() {
     let (mut flow, account) = receiver(terms(), 0, 0);
-    let one =
-        Receive { target: Target::default(), address: 0, len: 8, tag: 0, keys: &[7], host: true };
-    let two_keys = Receive { keys: &[7, 8], ..one };
-    for wrong in [&[][..], &[one, one][..], &[two_keys][..]] {
-        let posted = flow.post(wrong, Posting::default(), &account, NOW);
+    let one = Receive { target: Target::default(), address: 0, len: 8, tag: 0, host: true };
+    let wrong: [(&[Receive], &[u64]); 3] = [(&[], &[]), (&[one, one], &[7, 8]), (&[one], &[7, 8])];
+    for (receives, keys) in wrong {
+        let posted = flow.post(receives, keys, Posting::default(), &account, NOW);
         assert!(matches!(posted, Err(Fault::Misuse(_))), "{posted:?}");
     }
     let (mut flow, account) = receiver(grouped(), 0, 0);
     assert!(matches!(
-        flow.post(&[one; 9], Posting::default(), &account, NOW),
+        flow.post(&[one; 9], &[7; 9], Posting::default(), &account, NOW),
         Err(Fault::Misuse(_))
     ));
-    assert_eq!(flow.post(&[one; 8], Posting::default(), &account, NOW), Ok(Some(Line::FIRST)));
+    assert_eq!(
+        flow.post(&[one; 8], &[7; 8], Posting::default(), &account, NOW),
+        Ok(Some(Line::FIRST))
+    );
 }

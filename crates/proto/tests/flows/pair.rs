@@ -183,8 +183,8 @@ impl Pair {
         let Some(group) = self.program.groups.get(self.next_group) else { return };
         let start: usize = self.program.groups[..self.next_group].iter().map(Vec::len).sum();
         let rails = usize::from(self.program.terms.cutting.rails);
-        let keys: Vec<Vec<u64>> = (0..group.len())
-            .map(|at| (0..rails).map(|rail| key(start + at, rail)).collect())
+        let keys: Vec<u64> = (0..group.len())
+            .flat_map(|at| (0..rails).map(move |rail| key(start + at, rail)))
             .collect();
         let receives: Vec<_> = group
             .iter()
@@ -194,12 +194,11 @@ impl Pair {
                 address: (start + at) as u64 * REGION,
                 len: item.room,
                 tag: item.tag,
-                keys: &keys[at],
                 host: item.host,
             })
             .collect();
         let how = Posting { cut: self.program.cut, optional: self.program.optional };
-        match self.receiver.post(&receives, how, &self.accounts[1], self.now) {
+        match self.receiver.post(&receives, &keys, how, &self.accounts[1], self.now) {
             Ok(Some(line)) => {
                 self.posted.push((line, start, group.len()));
                 self.next_group += 1;

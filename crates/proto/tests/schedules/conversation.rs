@@ -337,23 +337,23 @@ impl Conversation {
             faults.fire(Fault::PastBudget);
             return;
         }
-        let keys: Vec<Vec<u64>> = group
+        let first = self.first;
+        let keys: Vec<u64> = group
             .clone()
-            .map(|at| places.iter().map(|place| key(self.first + at, *place)).collect())
+            .flat_map(|at| places.iter().map(move |place| key(first + at, *place)))
             .collect();
-        let receives: Vec<Receive<'_>> = group
+        let receives: Vec<Receive> = group
             .clone()
-            .zip(&keys)
-            .map(|(at, keys)| {
+            .map(|at| {
                 let Item { tag, room, host, .. } = self.items[at];
                 let buffer = self.first + at;
                 let target = Target { address: 0, region: buffer as u32 };
                 let address = (buffer as u64) << BUFFER_SHIFT;
-                Receive { target, address, len: room, tag, keys, host }
+                Receive { target, address, len: room, tag, host }
             })
             .collect();
         let how = Posting { cut: self.cut, optional: self.optional };
-        match flow.post(&receives, how, account, now) {
+        match flow.post(&receives, &keys, how, account, now) {
             Ok(Some(line)) => {
                 self.posted.push((line, self.next_group));
                 self.next_group += 1;

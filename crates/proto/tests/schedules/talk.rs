@@ -6,7 +6,9 @@ use proto::frame::{
     Advert, Close, Fin, FinStatus, INLINE_WORDS, Inline, Keys, Lines, RailNote, RailState,
 };
 use proto::limits::MAX_DATA_RAILS;
-use proto::{Account, Connection, Frame, MessageId, Moment, Name, Submit, Urgency, Which};
+use proto::{
+    Account, Connection, Frame, MessageId, Moment, Name, Standing, Submit, Urgency, Which,
+};
 
 /// Inline messages of one connection that have not left.
 const MESSAGES: usize = 64;
@@ -181,15 +183,8 @@ impl Talk {
     }
 }
 
-impl Connection for Talk {
-    type Message = Message;
-    type Place = Message;
-    type Action = PartWrite;
-    type Event = Happened;
-    type Fault = ();
-    type Error = ();
-
-    fn urgency(&self, _: &Account, _: Moment) -> Urgency {
+impl Talk {
+    fn urgency(&self) -> Urgency {
         if self.answers > 0 {
             return Urgency::Waited;
         }
@@ -203,6 +198,26 @@ impl Connection for Talk {
             (sum, Urgency::Nothing) => sum,
             (_, urgency) => urgency,
         })
+    }
+}
+
+impl Connection for Talk {
+    type Message = Message;
+    type Place = Message;
+    type Action = PartWrite;
+    type Event = Happened;
+    type Fault = ();
+    type Error = ();
+
+    fn standing(&self, _: &Account, _: Moment) -> Standing {
+        let expects = self.heard < self.expects;
+        let waits = self.unanswered > 0 || self.outstanding() > 0 || expects;
+        Standing {
+            urgency: self.urgency(),
+            waits: self.ended.is_none() && waits,
+            awaits_parts: false,
+            acts: !self.parts.is_empty(),
+        }
     }
 
     fn next_frame(
@@ -315,15 +330,6 @@ impl Connection for Talk {
             }
         }
         Ok(())
-    }
-
-    fn waits(&self) -> bool {
-        let expects = self.heard < self.expects;
-        self.ended.is_none() && (self.unanswered > 0 || self.outstanding() > 0 || expects)
-    }
-
-    fn awaits_parts(&self) -> bool {
-        false
     }
 
     fn is_quiet(&self) -> bool {

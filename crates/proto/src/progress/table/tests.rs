@@ -21,8 +21,8 @@ impl Connection for Quiet {
     type Fault = ();
     type Error = ();
 
-    fn urgency(&self, _: &Account, _: Moment) -> Urgency {
-        self.urgency
+    fn standing(&self, _: &Account, _: Moment) -> Standing {
+        Standing { urgency: self.urgency, waits: self.waits, ..Standing::default() }
     }
 
     fn next_frame(&mut self, _: Which, _: usize, _: &mut Account, _: Moment) -> Option<Frame> {
@@ -53,14 +53,6 @@ impl Connection for Quiet {
 
     fn is_quiet(&self) -> bool {
         true
-    }
-
-    fn waits(&self) -> bool {
-        self.waits
-    }
-
-    fn awaits_parts(&self) -> bool {
-        false
     }
 
     fn ended(&mut self, _: bool, _: Moment) {}
