@@ -4,7 +4,7 @@ use super::super::bound::PACKETS_PER_POLL;
 use super::super::channel::{Arrived, Cause, Now, Sent};
 use super::super::connection::Connection;
 use super::super::frame::Frame;
-use super::super::ids::{Moment, Name};
+use super::super::ids::{Moment, Name, Slot};
 use super::super::letter::{About, Body, Letter};
 use super::super::memory::MemoryId;
 use super::table::Table;
@@ -204,26 +204,32 @@ impl<C: Connection> ProgressLoop<C> {
     ) -> Option<Frame> {
         let Self { peers, table, stale, .. } = self;
         let peer = &mut peers[index];
-        loop {
+        // A packet often has many frames for one connection, which is asked for what follows after the last of them.
+        let mut current: Option<Slot> = None;
+        let end = loop {
             // By reference: a frame has room for the longest kind, and most are short.
             let next = arrived.next_frame(perform.inbox(memory));
             let (frame, payload) = match &next {
                 Ok(Some((frame, payload))) => (frame, *payload),
-                Ok(None) => return None,
+                Ok(None) => break None,
                 Err(malformed) => {
                     peer.channel.fail(Cause::Malformed(*malformed));
-                    return None;
+                    break None;
                 }
             };
             if peer.channel.ending().has_peer_said() {
                 peer.channel.fail(Cause::AfterEnd);
                 continue;
             }
-            let Some(to) = frame.to() else { return Some(*frame) };
+            let Some(to) = frame.to() else { break Some(*frame) };
+            if let Some(before) = current.take_if(|before| *before != to.slot) {
+                changed(table, peer, perform, before, now);
+            }
             let Some(tenant) = table.named(to).filter(|tenant| tenant.channel == peer.id) else {
                 *stale += 1;
                 continue;
             };
+            current = Some(to.slot);
             match tenant.connection.received(frame, &mut peer.account, now) {
                 Ok(None) => {}
                 Ok(Some(place)) => {
@@ -235,8 +241,11 @@ impl<C: Connection> ProgressLoop<C> {
                     peer.channel.fail(Cause::Connection);
                 }
             }
-            changed(table, peer, perform, to.slot, now);
+        };
+        if let Some(last) = current {
+            changed(table, peer, perform, last, now);
         }
+        end
     }
 
     /// Handles a frame that is for no connection.

@@ -38,9 +38,12 @@ impl ReceiveFlow {
         }
         let optional = how.optional && count == 1 && self.may_report_early();
         let rails = usize::from(self.terms.cutting.rails);
-        for (index, (receive, keys)) in (0..).zip(receives.iter().zip(keys.chunks_exact(rails))) {
+        let mut rest = keys;
+        for (index, receive) in (0..).zip(receives) {
+            let (its, others) = rest.split_at(rails);
+            rest = others;
             let place = (index, crate::bits::low8(count.into()));
-            self.post_line(receive, keys, place, how.cut, optional);
+            self.post_line(receive, its, place, how.cut, optional);
         }
         if !self.parked.is_empty() {
             self.match_parked(first, &account.parking);
