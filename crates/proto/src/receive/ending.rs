@@ -8,6 +8,8 @@
 //! The receiver waits for messages that were begun: on some providers a completion at the sender does not prove arrival.
 //! After the sender's CLOSE, its counts of posted parts per rail show what may still come.
 
+use std::ops::Range;
+
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
 use crate::bits::{count32, low64};
@@ -152,19 +154,22 @@ impl ReceiveFlow {
         if flushed { self.flush_to.distance(self.done) } else { self.open_lines() }
     }
 
+    /// How many of these lines, counted from the oldest incomplete one, the sender may write to by their state.
+    fn writable(&self, lines: Range<u32>) -> u32 {
+        let slots = lines.map(|ahead| self.slot(self.done.plus(ahead)));
+        count32(slots.filter(|slot| slot.is_writable()).count())
+    }
+
     /// How many lines the sender may still write to. Until it is 0, their memory must stay registered.
     pub fn exposed(&self) -> u32 {
         if self.tagged.is_some() {
-            return self.tagged_count();
+            return self.tagged_count() + self.writable(self.open_lines()..self.lent_lines());
         }
         if self.nothing_comes() {
             return 0;
         }
         let (first, set) = match self.exposed {
-            Exposed::NotWithdrawn => {
-                let open = (0..self.lent_lines()).map(|ahead| self.slot(self.done.plus(ahead)));
-                return count32(open.filter(|slot| slot.is_writable()).count());
-            }
+            Exposed::NotWithdrawn => return self.writable(0..self.lent_lines()),
             Exposed::Pending { first, set }
             | Exposed::Requested { first, set }
             | Exposed::Begun { first, set } => (first, set),
