@@ -2,9 +2,10 @@
 
 use proto::frame::Refusal;
 use proto::setup::{Answer, refuse};
-use proto::{Fault as FlowFault, Flow, Name, Submit, SubmitError};
+use proto::{Fault as FlowFault, Flow, Moment, Name, ProgressLoop, Submit, SubmitError};
 
-use crate::conversation::{Received, Sending, Side};
+use crate::conversation::{Conversation, Received, Sending, Side};
+use crate::data::Flows;
 use crate::faults::Fault;
 use crate::hands::Hands;
 use crate::ranks::{Rank, World};
@@ -236,7 +237,9 @@ impl World {
         if wire.random.percent(20) {
             endpoint.send_urgent(&mut Hands { node, wire }, name.slot, now);
         }
-        if wire.random.percent(50) {
+        // With messages only a call that posts may have consequences, as in the plugin.
+        let may_post = wire.data.provider.is_none() || one.has_more_to_post();
+        if wire.random.percent(50) && may_post {
             let mut faults = crate::faults::Faults::default();
             endpoint.with(&mut Hands { node, wire }, name.slot, now, |flow, account| {
                 one.post(flow, account, (&places, now), budget, &mut faults);
@@ -253,9 +256,7 @@ impl World {
                 }
             });
         }
-        let mut hands = Hands { node, wire };
-        let over =
-            endpoint.with(&mut hands, name.slot, now, |flow, _| one.poll_receives(flow)).unwrap();
+        let over = polled(one, endpoint, Hands { node, wire }, name, now);
         one.received(&over, wire);
         // Pending receives of a failed flow never complete.
         let failed = over.iter().any(|(_, received)| matches!(received, Received::Failed));
@@ -318,15 +319,13 @@ impl World {
         let one = &mut conversations[number];
         let node = one.nodes[side];
         let endpoint = &mut ranks[node].endpoint;
-        let mut hands = Hands { node, wire };
         if side == 0 {
+            let mut hands = Hands { node, wire };
             let polled =
                 endpoint.with(&mut hands, name.slot, now, |flow, _| one.poll_sends(flow)).unwrap();
             one.sent(&polled, wire);
         } else {
-            let over = endpoint
-                .with(&mut hands, name.slot, now, |flow, _| one.poll_receives(flow))
-                .unwrap();
+            let over = polled(one, endpoint, Hands { node, wire }, name, now);
             one.received(&over, wire);
         }
         let is_over = endpoint.connection(name.slot).is_some_and(Flow::is_over);
@@ -336,6 +335,9 @@ impl World {
         if !is_over {
             return;
         }
+        let provider = &self.wire.data.provider;
+        let posted = provider.as_ref().is_some_and(|provider| provider.holds(node, name));
+        self.wire.law(!posted, "a slot is freed whose receives are posted");
         let flow = self.ranks[node].endpoint.disconnect(name.slot).unwrap();
         let one = &mut self.conversations[number];
         if let Flow::Receive(flow) = &flow {
@@ -348,6 +350,21 @@ impl World {
         one.sides[side] = Side::Gone;
         self.wire.data.slots[node][name.slot.index()] = None;
     }
+}
+
+/// Tests all receives of a connection. With messages nothing follows from that, as in the plugin; so what is to be posted
+/// must be posted by itself.
+fn polled(
+    one: &mut Conversation,
+    endpoint: &mut ProgressLoop<Flow>,
+    mut hands: Hands<'_, Flows>,
+    name: Name,
+    now: Moment,
+) -> Vec<(usize, Received)> {
+    if hands.wire.data.provider.is_some() {
+        return one.poll_receives(endpoint.connection_mut(name.slot).unwrap());
+    }
+    endpoint.with(&mut hands, name.slot, now, |flow, _| one.poll_receives(flow)).unwrap()
 }
 
 fn is_own_close(fault: FlowFault) -> bool {

@@ -317,6 +317,10 @@ impl Conversation {
         }
     }
 
+    pub(crate) fn has_more_to_post(&self) -> bool {
+        self.next_group < self.groups.len()
+    }
+
     /// Posts the next group, if window and budget have room.
     pub(crate) fn post(
         &mut self,
@@ -458,7 +462,10 @@ impl Conversation {
 
     /// The memory of the receives is deregistered.
     pub(crate) fn give_back(&self, wire: &mut Wire<Flows>) {
-        for buffer in &mut wire.data.buffers[self.first..self.first + self.items.len()] {
+        let all = self.first..self.first + self.items.len();
+        let used = wire.data.provider.as_ref().is_some_and(|provider| provider.uses(all.clone()));
+        wire.law(!used, "memory is deregistered into which a receive is posted");
+        for buffer in &mut wire.data.buffers[all] {
             buffer.closed = true;
         }
     }

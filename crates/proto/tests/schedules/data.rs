@@ -17,6 +17,7 @@ use proto::{
 
 use crate::faults::Fault;
 use crate::hands::Data;
+use crate::tagged::{self, Provider};
 use crate::talk::mix;
 use crate::trials::{self, Returns};
 use crate::wire::{Content, Wire};
@@ -116,6 +117,8 @@ pub(crate) struct Flows {
     pub(crate) order: Vec<Vec<u8>>,
     /// By node and channel.
     pub(crate) channels: Vec<Vec<Joined>>,
+    /// Where parts are messages; None: they are writes.
+    pub(crate) provider: Option<Provider>,
     /// By node and slot: the channel of the connection there.
     pub(crate) slots: Vec<Vec<Option<(ChannelId, Name)>>>,
     pub(crate) buffers: Vec<Buffer>,
@@ -267,6 +270,12 @@ impl Flight {
         (self.write.target >> BUFFER_SHIFT) as usize
     }
 
+    /// What has not landed never does.
+    pub(crate) fn drop_rest(&mut self) {
+        self.left.clear();
+        self.arrived = true;
+    }
+
     fn is_over(&self) -> bool {
         let comes = matches!(self.fate, Fate::Lands | Fate::FailsLate);
         self.completed && (self.has_landed() || !comes)
@@ -320,7 +329,7 @@ impl Data for Flows {
                 fill(wire, copy.target.region as usize, &words, copy.len.into());
                 true
             }
-            Action::Tagged(_) => unreachable!("these channels use RDMA"),
+            Action::Tagged(tagged) => tagged::act(wire, node, slot, tagged),
         }
     }
 
@@ -470,6 +479,7 @@ impl Data for Flows {
 
     fn advance(wire: &mut Wire<Self>, most: usize) {
         trials::advance(wire, most);
+        tagged::advance(wire);
         for _ in 0..wire.data.flights.len().min(most) {
             let index = wire.random.below(wire.data.flights.len());
             if index < wire.data.flights.len() {
@@ -480,7 +490,9 @@ impl Data for Flows {
 
     /// Hanging writes do not count: they end when their endpoint closes.
     fn is_quiet(&self) -> bool {
-        self.flights.iter().all(|flight| flight.fate == Fate::Hangs) && self.returns.is_quiet()
+        let rests = self.provider.as_ref().is_none_or(Provider::is_quiet);
+        let flies = self.flights.iter().any(|flight| flight.fate != Fate::Hangs);
+        rests && !flies && self.returns.is_quiet()
     }
 }
 
@@ -490,7 +502,8 @@ fn arrive_at_last(wire: &mut Wire<Flows>, node: usize, link: u8) {
         let flight = &wire.data.flights[index];
         let current = flight.incarnation == wire.data.returns.incarnation(node, link);
         let here = (flight.to, flight.link, flight.fate) == (node, link, Fate::Lands) && current;
-        if !here || flight.held_until > wire.now || wire.random.percent(50) {
+        let waits = wire.data.provider.is_some();
+        if !here || waits || flight.held_until > wire.now || wire.random.percent(50) {
             continue;
         }
         while !wire.data.flights[index].has_landed() {
@@ -698,24 +711,43 @@ fn end(wire: &mut Wire<Flows>, index: usize) {
     wire.nodes[node].events.push_back(Event::Connection { slot, generation, event });
 }
 
-fn land(wire: &mut Wire<Flows>, index: usize, pick: usize) {
-    let flight = &mut wire.data.flights[index];
-    if !flight.left.is_empty() {
-        let (start, end) = flight.left.swap_remove(pick % flight.left.len());
-        let source = flight.write.source;
-        let bytes: Vec<u8> =
-            (start..end).map(|at| byte(source.region, source.address + at)).collect();
-        let offset = (flight.write.target & ((1 << BUFFER_SHIFT) - 1)) + start;
-        let buffer = flight.buffer();
-        if let Err(law) = wire.data.write(buffer, offset, &bytes) {
-            let flight = format!("{law}: {:?}", wire.data.flights[index]);
-            wire.law(false, &flight);
-        }
-        return;
+/// A message lands as a whole.
+pub(crate) fn land_all(wire: &mut Wire<Flows>, index: usize) {
+    while !wire.data.flights[index].left.is_empty() {
+        land_piece(wire, index, 0);
     }
+    arrive(wire, index);
+}
+
+fn land_piece(wire: &mut Wire<Flows>, index: usize, pick: usize) {
+    let flight = &mut wire.data.flights[index];
+    let (start, end) = flight.left.swap_remove(pick % flight.left.len());
+    let source = flight.write.source;
+    let bytes: Vec<u8> = (start..end).map(|at| byte(source.region, source.address + at)).collect();
+    let offset = (flight.write.target & ((1 << BUFFER_SHIFT) - 1)) + start;
+    let buffer = flight.buffer();
+    if let Err(law) = wire.data.write(buffer, offset, &bytes) {
+        let flight = format!("{law}: {:?}", wire.data.flights[index]);
+        wire.law(false, &flight);
+    }
+}
+
+fn arrive(wire: &mut Wire<Flows>, index: usize) {
+    let flight = &mut wire.data.flights[index];
     flight.arrived = true;
     let slowest = &mut wire.data.slowest[usize::from(flight.link)];
     *slowest = flight.age(wire.now).max(*slowest);
+}
+
+fn land(wire: &mut Wire<Flows>, index: usize, pick: usize) {
+    if wire.data.provider.is_some() {
+        return tagged::land(wire, index);
+    }
+    if !wire.data.flights[index].left.is_empty() {
+        return land_piece(wire, index, pick);
+    }
+    arrive(wire, index);
+    let flight = &wire.data.flights[index];
     let Some(immediate) = flight.write.immediate else { return };
     let (to, link, len) = (flight.to, flight.link, flight.write.len);
     let connection = immediate.connection();

@@ -85,6 +85,11 @@ pub(crate) enum Fault {
     PartByReturnedRail,
     PartAgain,
     SurvivedOnLess,
+    ReceivePosted,
+    RefusedReceive,
+    ReceiveCancelled,
+    CancelledTooLate,
+    Unexpected,
 }
 
 /// Faults of schedules with stand-in connections.
@@ -205,6 +210,36 @@ pub(crate) const FLOWS: [Fault; 75] = [
     Fault::PartByReturnedRail,
     Fault::PartAgain,
     Fault::SurvivedOnLess,
+];
+
+/// Faults of schedules with real flows over a provider without one-sided writes.
+pub(crate) const MESSAGES: [Fault; 26] = [
+    Fault::ReceivePosted,
+    Fault::RefusedReceive,
+    Fault::ReceiveCancelled,
+    Fault::CancelledTooLate,
+    Fault::Unexpected,
+    Fault::LostPart,
+    Fault::RefusedPart,
+    Fault::FailedPart,
+    Fault::LatePart,
+    Fault::EarlyPartCompletion,
+    Fault::LateFailedPart,
+    Fault::LostPacket,
+    Fault::RailDeath,
+    Fault::SilentForEver,
+    Fault::Failed,
+    Fault::EndBothWays,
+    Fault::ChannelToItself,
+    Fault::InlineReceived,
+    Fault::Parked,
+    Fault::ZeroBytes,
+    Fault::Group,
+    Fault::Cut,
+    Fault::TooLong,
+    Fault::ClosedEarly,
+    Fault::Withdrawn,
+    Fault::SlotUsedAgain,
 ];
 
 #[derive(Clone, Debug, Default)]

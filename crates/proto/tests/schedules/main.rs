@@ -19,6 +19,7 @@ mod laws;
 mod random;
 mod ranks;
 mod setup;
+mod tagged;
 mod talk;
 mod talks;
 mod trials;
@@ -31,12 +32,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use faults::{FLOWS, Fault, Faults, TALKS};
+use faults::{FLOWS, Fault, Faults, MESSAGES, TALKS};
 
 /// How many broken laws stop a run.
 const LAWS_SHOWN: usize = 8;
 const DEFAULT_TALKS: u64 = 1500;
 const DEFAULT_FLOWS: u64 = 2000;
+const DEFAULT_MESSAGES: u64 = 1000;
 /// With fewer schedules than this, a rare fault may not occur.
 const SCHEDULES_WITH_EVERY_FAULT: u64 = 1000;
 
@@ -119,6 +121,11 @@ fn every_message_of_real_flows_arrives_once_or_both_ends_fail() {
 }
 
 #[test]
+fn every_message_without_one_sided_writes_arrives_once_or_both_ends_fail() {
+    run_all(ranks::run_by_messages, DEFAULT_MESSAGES, &MESSAGES);
+}
+
+#[test]
 fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
     for seed in 0..3 {
         let polls = world::World::idle(seed, 1000).unwrap();
@@ -127,7 +134,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 32] = [
+const MENDED: [(Schedule, u64, &str); 33] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -180,6 +187,11 @@ const MENDED: [(Schedule, u64, &str); 32] = [
         600_103_843,
         "letters under way for the peer timeout did not explain a silent peer",
     ),
+    (
+        ranks::run_by_messages,
+        299,
+        "receives whose adverts explain a failure, to be posted at the provider, did not count as exposed",
+    ),
 ];
 
 #[test]
@@ -191,7 +203,7 @@ fn no_seed_that_once_broke_a_law_breaks_one_now() {
 
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
-    for schedule in [world::run, ranks::run] {
+    for schedule in [world::run, ranks::run, ranks::run_by_messages] {
         for seed in 0..20 {
             let [one, other] = [(); 2].map(|()| run(schedule, seed).unwrap().0);
             assert_eq!(one, other);

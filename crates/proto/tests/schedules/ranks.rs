@@ -21,6 +21,7 @@ use crate::faults::{Fault, Faults};
 use crate::hands::{Data, Hands};
 use crate::random::Random;
 use crate::setup::Setup;
+use crate::tagged::Provider;
 use crate::trials::{Returns, revive};
 use crate::wire::{Content, Mail, Wire};
 
@@ -107,8 +108,25 @@ fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: 
     }
 }
 
+/// What a provider without one-sided writes can do.
+fn by_messages(presence: Presence) -> Presence {
+    let capabilities = Capabilities {
+        immediate: ImmediateWidth::Four,
+        true_lengths: true,
+        self_read: false,
+        proves_arrival: false,
+        messages: true,
+        arrival_times: false,
+        delivery_complete: false,
+        largest_write: 1 << 30,
+        ..presence.capabilities
+    };
+    Presence { capabilities, ..presence }
+}
+
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// `messages`: over a provider without one-sided writes, with one rail.
+    pub(crate) fn new(seed: u64, messages: bool) -> Self {
         let mut random = Random::new(seed ^ 0xf10e_5000_0000);
         let mut setup = Setup::new(&mut random);
         setup.nodes = random.pick(&[2, 2, 2, 3, 4]);
@@ -117,7 +135,10 @@ impl World {
         // Set-up messages may wait for ever for a silent node.
         setup.silent = setup.silent.map(|node| node % setup.nodes);
         let harsh = setup.losses > 0 || setup.refuse > 0 || setup.deaths > 0;
-        let data_rails = random.pick(&[1, 1, 2, 3, 4]);
+        let mut data_rails = random.pick(&[1, 1, 2, 3, 4]);
+        if messages {
+            (data_rails, setup.rails, setup.data_deaths) = (1, 1, 0);
+        }
         let links = data_rails.max(usize::from(setup.rails));
         let order: Vec<Vec<u8>> = (0..setup.nodes)
             .map(|node| (0..links).map(|at| ((at + node) % links) as u8).collect())
@@ -125,7 +146,7 @@ impl World {
         let peers: Vec<Peers<Mixing>> = (0..setup.nodes)
             .map(|node| {
                 let presence = presence(node, &order[node], setup.rails, &mut random, harsh);
-                Peers::new(presence, Mixing)
+                Peers::new(if messages { by_messages(presence) } else { presence }, Mixing)
             })
             .collect();
         let to_fail = usize::from(harsh && random.percent(8));
@@ -134,6 +155,7 @@ impl World {
         // Receives on a failed channel keep their entries.
         let room = if stays { (SLOTS, 1 << 16) } else { (FEW_SLOTS, CAPACITY_MIN) };
         let mut world = Self::of((setup, harsh), random, (peers, order), to_fail, room);
+        world.wire.data.provider = messages.then(|| Provider::new(&mut world.wire.random));
         for _ in 0..1 + world.wire.random.below(CONNECTIONS) {
             world.plan();
         }
@@ -187,6 +209,7 @@ impl World {
             peers,
             order,
             channels: vec![Vec::new(); setup.nodes],
+            provider: None,
             slots: vec![vec![None; slots]; setup.nodes],
             buffers: Vec::new(),
             flights: Vec::new(),
@@ -251,8 +274,11 @@ impl World {
             self.listening[listener].accepts += 1;
         }
         let number = self.conversations.len();
-        let conversation =
+        let mut conversation =
             Conversation::new(number, [from, to], self.harsh, random, &mut data.buffers);
+        if data.provider.is_some() {
+            conversation.features.iter_mut().for_each(|features| features.fin_only = false);
+        }
         self.converse(conversation, listener);
     }
 
@@ -695,5 +721,10 @@ impl World {
 
 /// Runs one schedule.
 pub(crate) fn run(seed: u64) -> Result<Faults, String> {
-    World::new(seed).run()
+    World::new(seed, false).run()
+}
+
+/// Runs one over a provider without one-sided writes.
+pub(crate) fn run_by_messages(seed: u64) -> Result<Faults, String> {
+    World::new(seed, true).run()
 }
