@@ -401,18 +401,30 @@ impl SendFlow {
     /// Whether it waits for the receiver: for an advert or credit after a refused `isend`, for a DONE, or for CLOSE.
     #[inline]
     pub fn waits(&self) -> bool {
-        let waits = |record: &Record| {
-            record.state == State::Landed { fin: false } && !self.peer_done.is_after(record.line)
-        };
         match self.ending {
             Ending::Open => {
                 self.refused_caller
                     || !self.unadvertised.is_empty()
-                    || self.terms.needs_done() && self.records.iter().any(waits)
+                    || self.terms.needs_done() && self.awaits_done()
             }
             Ending::Closing { peer: false } | Ending::Closed => true,
             Ending::Closing { peer: true } | Ending::PeerClosed | Ending::Over => false,
         }
+    }
+
+    /// Whether a message has landed that no DONE covers yet.
+    fn awaits_done(&self) -> bool {
+        let mut used = ALL_FREE & !self.free;
+        while used != 0 {
+            let record = &self.records[used.trailing_zeros() as usize % RECORDS];
+            if record.state == (State::Landed { fin: false })
+                && !self.peer_done.is_after(record.line)
+            {
+                return true;
+            }
+            used &= used - 1;
+        }
+        false
     }
 
     /// The data rails of a message that was not reported yet, one bit each; 0 if it goes inline.
