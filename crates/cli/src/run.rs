@@ -24,7 +24,7 @@ use job::Job;
 /// Starts a program once per rank. Each finds its rank and the others by its environment, as ironrail-group reads it; RANK, WORLD_SIZE and
 /// LOCAL_RANK are set too. Lines of output begin with their rank. When a rank fails, the others are killed, with the processes that ranks have
 /// started; the exit code is the first one that is not 0. INT, TERM, HUP and QUIT are passed to the ranks and end the job, with code 128 and
-/// the signal.
+/// the signal. TSTP (Ctrl-Z) stops the launcher and the ranks, CONT (`fg`) continues them.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// How many ranks

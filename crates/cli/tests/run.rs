@@ -40,11 +40,27 @@ fn processes(out: &str) -> Vec<i32> {
     out.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
 }
 
+/// The state of a process by proc_pid_stat(5), or X if it is gone.
+fn state(process: i32) -> char {
+    // It follows the name, which is in parentheses.
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('X')
+}
+
 /// Whether a process runs; one that has ended is not, even if its parent has not asked for its status.
 fn runs(process: i32) -> bool {
-    // proc_pid_stat(5): the state follows the name, which is in parentheses.
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    text.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    !matches!(state(process), 'Z' | 'X')
+}
+
+/// Waits until all of them are stopped, or until none is.
+#[track_caller]
+fn wait_until_stopped(processes: &[i32], stopped: bool) {
+    let deadline = Instant::now() + HANGS;
+    while processes.iter().any(|&process| (state(process) == 'T') != stopped) {
+        let states: Vec<_> = processes.iter().map(|&process| state(process)).collect();
+        assert!(Instant::now() < deadline, "stopped is to be {stopped}: {states:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[track_caller]
@@ -129,8 +145,13 @@ struct Launcher {
 
 /// Starts a launcher by way of env(1), which says what signals do: the tests may run where some are ignored.
 fn launch(signals: &str, ranks: usize, script: &str) -> Launcher {
+    launch_with(signals, &[], ranks, script)
+}
+
+fn launch_with(signals: &str, options: &[&str], ranks: usize, script: &str) -> Launcher {
     let mut command = Command::new("env");
     command.args([signals, env!("CARGO_BIN_EXE_ironrail"), "run", "-n", &ranks.to_string()]);
+    command.args(options);
     command.args(["--", "sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let out = lines(process.stdout.take().unwrap());
@@ -201,6 +222,35 @@ fn ranks_see_the_signal_that_the_launcher_got_and_may_clean_up() {
     assert_eq!(last, ["[0] cleaned", "[1] cleaned"]);
     assert_eq!(launcher.code(), Some(143));
     assert_ended(&ranks);
+}
+
+#[test]
+fn a_job_is_stopped_and_continued_whole() {
+    let mut launcher = launch("--default-signal", 2, "sleep 25 & echo $!; echo $$; wait");
+    let mut job = launcher.processes(4);
+    job.push(Pid::from_child(&launcher.process).as_raw_pid());
+    for _ in 0..2 {
+        launcher.kill(Signal::TSTP);
+        wait_until_stopped(&job, true);
+        launcher.kill(Signal::CONT);
+        wait_until_stopped(&job, false);
+    }
+    launcher.kill(Signal::TERM);
+    assert_eq!(launcher.code(), Some(143));
+    assert_ended(&job);
+}
+
+#[test]
+fn a_job_that_is_stopped_spends_no_time_of_its_timeout() {
+    let script = "trap 'echo continued; exit 0' CONT; echo $$; while :; do sleep 0.01; done";
+    let mut launcher = launch_with("--default-signal", &["--timeout", "3"], 1, script);
+    let job = launcher.processes(1);
+    launcher.kill(Signal::TSTP);
+    wait_until_stopped(&job, true);
+    thread::sleep(Duration::from_secs(3)); // all of the timeout
+    launcher.kill(Signal::CONT);
+    assert_eq!(launcher.out.recv_timeout(HANGS).unwrap(), "[0] continued");
+    assert_eq!(launcher.code(), Some(0));
 }
 
 #[test]

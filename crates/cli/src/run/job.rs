@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use ironrail_group::patience;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use signal_hook::low_level::emulate_default_handler;
 
 use super::lines::relay;
-use super::signals::Ending;
+use super::signals::Heeded;
 use crate::output;
 
 /// Dropped, it kills what still runs.
@@ -23,7 +24,7 @@ pub(super) struct Job {
     relays: Vec<JoinHandle<()>>,
     /// The first exit code that was not 0.
     code: u8,
-    signals: Ending,
+    signals: Heeded,
     timeout: u64,
     deadline: Option<Instant>,
     /// A signal or the timeout ends the job: nothing is waited for without a bound any more.
@@ -40,14 +41,14 @@ struct Rank {
 }
 
 impl Job {
-    /// A job without ranks. From now on signals no longer end this process; `timeout` is in seconds, and 0 is none.
+    /// A job without ranks. From now on signals no longer end or stop this process; `timeout` is in seconds, and 0 is none.
     pub(super) fn new(timeout: u64) -> io::Result<Self> {
         let (until, over) = io::pipe()?;
         Ok(Self {
             ranks: Vec::new(),
             relays: Vec::new(),
             code: 0,
-            signals: Ending::new()?,
+            signals: Heeded::new()?,
             timeout,
             deadline: None,
             hurries: false,
@@ -111,16 +112,34 @@ impl Job {
         }
     }
 
-    /// Passes signals on to the ranks, which may clean up. True if one has come.
+    /// Passes signals on to the ranks, which may clean up. True if one that ends the job has come.
     pub(super) fn is_interrupted(&mut self) -> bool {
         for signal in self.signals.pending() {
             self.signal(signal);
-            self.hurries = true;
-            if self.code == 0 {
-                self.code = code(None, Some(signal.as_raw()));
+            match signal {
+                Signal::TSTP => self.pause(),
+                Signal::CONT => {}
+                _ => self.interrupt(signal),
             }
         }
         self.hurries
+    }
+
+    fn interrupt(&mut self, signal: Signal) {
+        self.hurries = true;
+        if self.code == 0 {
+            self.code = code(None, Some(signal.as_raw()));
+        }
+    }
+
+    /// Stops this process until CONT. That time does not count for the timeout.
+    fn pause(&mut self) {
+        let since = Instant::now();
+        // By SIGSTOP, to this thread: it is stopped before this returns.
+        let _ = emulate_default_handler(Signal::TSTP.as_raw());
+        if let Some(deadline) = &mut self.deadline {
+            *deadline += since.elapsed();
+        }
     }
 
     /// Gives the others a moment to report the failure themselves, then kills all groups, and shows what they wrote.

@@ -1,4 +1,4 @@
-//! Signals that end a job.
+//! Signals that end a job, or stop and continue it.
 
 use std::fs;
 use std::io;
@@ -6,19 +6,24 @@ use std::io;
 use rustix::process::Signal;
 use signal_hook::iterator::Signals;
 
-/// From its creation on these signals no longer end this process, but are kept here.
-pub(super) struct Ending(Signals);
+/// From its creation on these signals no longer end or stop this process, but are kept here.
+pub(super) struct Heeded(Signals);
 
-impl Ending {
+impl Heeded {
     pub(super) fn new() -> io::Result<Self> {
         let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
-        let heeded = ENDING.iter().map(|signal| signal.as_raw());
+        let heeded = HEEDED.iter().map(|signal| signal.as_raw());
         Signals::new(heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0)).map(Self)
     }
 
-    /// Those that have come since the last call.
+    /// Those that have come since the last call. CONT undoes TSTP, as in the kernel: their order is not known here, and a job that runs can be
+    /// stopped again.
     pub(super) fn pending(&mut self) -> Vec<Signal> {
-        self.0.pending().filter_map(Signal::from_named_raw).collect()
+        let mut pending: Vec<_> = self.0.pending().filter_map(Signal::from_named_raw).collect();
+        if pending.contains(&Signal::CONT) {
+            pending.retain(|signal| *signal != Signal::TSTP);
+        }
+        pending
     }
 }
 
@@ -30,4 +35,5 @@ fn ignored(status: &str) -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
-const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+const HEEDED: [Signal; 6] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::TSTP, Signal::CONT];
