@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use ironrail_group::status::Status;
 use support::net::{self, Handle, Listener, Memory, Net};
 use support::traffic::End;
 
@@ -409,7 +410,6 @@ fn meet() {
 
 /// What this process alone keeps resident.
 fn resident_kib() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/status").expect("the system tells it");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is there");
-    line.trim().trim_end_matches("kB").trim().parse().expect("a number of KiB")
+    let status = Status::of_this_process().expect("the system tells it");
+    status.kib("VmRSS").expect("VmRSS is there") as f64
 }

@@ -20,6 +20,7 @@ use fabric::{
     Data, Delivery, Event, Library, Nic, NicOptions, Pages, Post, Query, Region, RemoteBytes,
     RemoteKey, Write as DataWrite,
 };
+use ironrail_group::status::Status;
 use support::net::{self, Handle, Memory, Net};
 use support::traffic::End;
 
@@ -313,7 +314,6 @@ fn milliseconds(time: Duration) -> f64 {
 
 /// What this process alone keeps resident.
 fn resident_kib() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/status").expect("the system tells it");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is there");
-    line.trim().trim_end_matches("kB").trim().parse().expect("a number of KiB")
+    let status = Status::of_this_process().expect("the system tells it");
+    status.kib("VmRSS").expect("VmRSS is there") as f64
 }

@@ -16,11 +16,11 @@ mod crossing;
 mod cycle;
 mod deaths;
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use cycle::Ends;
+use ironrail_group::status::Status;
 use support::calls::Net;
 use support::gpu::{Gpus, driver};
 use support::link::descriptors;
@@ -234,10 +234,8 @@ fn timed(cycles: &mut impl Cycles, seed: u64) -> Duration {
 
 /// Resident pages of this process that no file backs: the kernel takes pages of programs and libraries away, and brings them back.
 fn pages() -> u64 {
-    let text = fs::read_to_string("/proc/self/status").expect("proc is mounted");
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.expect("status has a number") / 4
+    let status = Status::of_this_process().expect("proc is mounted");
+    status.kib("RssAnon").expect("status has a number") / 4
 }
 
 fn number(name: &str) -> Option<u64> {

@@ -17,6 +17,7 @@ use crate::memory::Registered;
 use crate::mesh::{Connector, Mesh, Moved, OpId, Parts};
 use crate::messages::Entry;
 use crate::objects::Schemas;
+use crate::status::Status;
 use crate::tuning::Tuning;
 
 /// How a group is made.
@@ -232,9 +233,9 @@ fn host() -> String {
 
 /// The CPUs that this thread may use, in the kernel's notation: hexadecimal words, the lowest last.
 fn cpus() -> String {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
-    line.map_or_else(|| "1".to_owned(), |mask| mask.trim().to_owned())
+    let status = Status::of_this_thread().ok();
+    let mask = status.as_ref().and_then(|status| status.field("Cpus_allowed"));
+    mask.unwrap_or("1").to_owned()
 }
 
 /// The number of CPUs in the union of these masks.

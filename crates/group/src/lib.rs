@@ -33,6 +33,7 @@ pub mod messages;
 pub mod objects;
 pub mod patience;
 pub mod start;
+pub mod status;
 pub mod tuning;
 
 // The tests in this crate run ranks as those beside it do.

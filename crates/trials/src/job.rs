@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ironrail_group::status::Status;
 
 use crate::Outcome;
 use crate::network::Network;
@@ -168,13 +169,11 @@ impl Job {
         start.elapsed()
     }
 
-    /// What each rank's memory takes now, in KiB: VmRSS of proc(5).
+    /// What each rank's memory takes now, in KiB; 0 where it has ended.
     pub(crate) fn memory_kib(&self) -> [i64; 2] {
         [0, 1].map(|rank: usize| {
-            let path = format!("/proc/{}/status", self.ranks[rank].id());
-            let status = std::fs::read_to_string(path).unwrap_or_default();
-            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+            let kib = Status::of(self.ranks[rank].id()).ok().and_then(|status| status.kib("VmRSS"));
+            kib.and_then(|kib| i64::try_from(kib).ok()).unwrap_or_default()
         })
     }
 

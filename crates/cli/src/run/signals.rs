@@ -1,8 +1,8 @@
 //! Signals that end a job, or stop and continue it.
 
-use std::fs;
 use std::io;
 
+use ironrail_group::status::Status;
 use rustix::process::Signal;
 use signal_hook::iterator::Signals;
 
@@ -11,7 +11,8 @@ pub(super) struct Heeded(Signals);
 
 impl Heeded {
     pub(super) fn new() -> io::Result<Self> {
-        let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
+        // nohup(1) ignores HUP, and a shell script INT and QUIT for what it starts in the background.
+        let ignored = Status::of_this_process()?.signals("SigIgn").unwrap_or_default();
         let heeded = HEEDED.iter().map(|signal| signal.as_raw());
         Signals::new(heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0)).map(Self)
     }
@@ -25,14 +26,6 @@ impl Heeded {
         }
         pending
     }
-}
-
-/// The signals that this process was started to ignore, a bit each: nohup(1) ignores HUP, and a shell script INT and QUIT for what it starts in
-/// the background.
-fn ignored(status: &str) -> u64 {
-    // proc_pid_status(5)
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 const HEEDED: [Signal; 6] =

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ironrail_group::loader::Library;
 use ironrail_group::loader::raw::{self, Net};
+use ironrail_group::status::Status;
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};
@@ -360,9 +361,7 @@ const BYTES_A_CYCLE: usize = 1024;
 
 /// Resident bytes of this process, and the number of its mappings.
 fn occupied() -> Outcome<(usize, usize)> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    let kib = Status::of_this_process()?.kib("RssAnon").and_then(|kib| usize::try_from(kib).ok());
     let Some(kib) = kib else { return fail("there is no RssAnon in /proc/self/status") };
     Ok((kib * 1024, fs::read_to_string("/proc/self/maps")?.lines().count()))
 }

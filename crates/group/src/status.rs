@@ -1,0 +1,73 @@
+//! What the kernel tells of a process or a thread, by proc_pid_status(5).
+
+use std::fmt::Display;
+use std::fs;
+use std::io;
+
+/// The fields of a `/proc/…/status`, as they were when it was read.
+#[derive(Clone, Debug)]
+pub struct Status(String);
+
+impl Status {
+    /// Of this process.
+    pub fn of_this_process() -> io::Result<Self> {
+        Self::read("self")
+    }
+
+    /// Of this thread.
+    pub fn of_this_thread() -> io::Result<Self> {
+        Self::read("thread-self")
+    }
+
+    pub fn of(process: u32) -> io::Result<Self> {
+        Self::read(process)
+    }
+
+    fn read(whose: impl Display) -> io::Result<Self> {
+        fs::read_to_string(format!("/proc/{whose}/status")).map(Self)
+    }
+
+    /// A field by its whole name, without the blanks around it. `None`: this kernel has no such field.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    }
+
+    /// A field that counts memory, such as VmRSS, in KiB.
+    pub fn kib(&self, name: &str) -> Option<u64> {
+        self.field(name)?.strip_suffix("kB")?.trim_end().parse().ok()
+    }
+
+    /// A field that is a set of signals, such as SigIgn: signal 1 is the lowest bit.
+    pub fn signals(&self, name: &str) -> Option<u64> {
+        u64::from_str_radix(self.field(name)?, 16).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_whole_names_and_values_without_blanks() {
+        let status = Status(
+            "Name:\tVmRSS: 1\nVmRSS:\t   12345 kB\nSigIgn:\t0000000000001001\nCpus_allowed_list:\t0-1\nCpus_allowed:\t3\n"
+                .to_owned(),
+        );
+        assert_eq!(status.field("Name"), Some("VmRSS: 1"));
+        assert_eq!(status.field("Cpus_allowed"), Some("3"));
+        assert_eq!(status.field("Cpus"), None);
+        assert_eq!(status.kib("VmRSS"), Some(12345));
+        assert_eq!((status.kib("Name"), status.kib("VmSwap")), (None, None));
+        assert_eq!(status.signals("SigIgn"), Some(0x1001));
+    }
+
+    #[test]
+    fn the_kernel_tells_of_this_process_and_of_no_process_that_is_not_there() {
+        let own = Status::of_this_process().unwrap();
+        assert_eq!(own.field("Pid"), Some(std::process::id().to_string().as_str()));
+        assert!(own.kib("VmRSS").unwrap() > 0);
+        assert!(own.signals("SigIgn").is_some());
+        assert!(Status::of_this_thread().unwrap().field("Cpus_allowed").is_some());
+        assert!(Status::of(u32::MAX).is_err());
+    }
+}
