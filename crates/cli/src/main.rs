@@ -129,14 +129,16 @@ fn main() -> ExitCode {
         Action::Nccl(nccl) => nccl.run(),
         // The exit code of a job is its ranks'.
         Action::Run(run) => match run.run() {
-            Ok(code) => return code,
+            Ok(0) => Ok(true),
+            Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),
         },
         Action::Topo(topo) => topo.run(),
         Action::Completions(completions) => completions.run(Command::command()),
         Action::Man(man) => man.run(Command::command()),
     };
-    match ended {
+    // Output that is lost makes a success a failure.
+    match ended.and_then(|well| output::end().map(|()| well)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(WRONG),
         Err(error) => {

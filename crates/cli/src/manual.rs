@@ -1,12 +1,13 @@
 //! Shell completions and manual pages, generated from the command line's definition.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Command};
 use clap_complete::Shell;
 use ironrail_group::error::GroupError;
+
+use crate::output;
 
 /// Prints a shell's completions.
 #[derive(Debug, Args)]
@@ -29,7 +30,7 @@ impl Completions {
         let name = command.get_name().to_owned();
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut command, name, &mut text);
-        print(&text);
+        output::bytes(&text);
         Ok(true)
     }
 }
@@ -38,7 +39,7 @@ impl Man {
     /// Always succeeds.
     pub(crate) fn run(&self, command: Command) -> Result<bool, GroupError> {
         let Some(folder) = &self.folder else {
-            print(&page(command)?);
+            output::bytes(&page(command)?);
             return Ok(true);
         };
         let unwritable = |error| GroupError::System { what: "writing a manual page", error };
@@ -54,9 +55,4 @@ fn page(command: Command) -> Result<Vec<u8>, GroupError> {
         .render(&mut text)
         .map_err(|error| GroupError::System { what: "making a manual page", error })?;
     Ok(text)
-}
-
-/// A closed pipe is not an error: the reader may stop early.
-fn print(text: &[u8]) {
-    let _ = std::io::stdout().lock().write_all(text);
 }

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, parent_id};
-use std::process::{self, Child, Command, ExitCode, Stdio};
+use std::process::{self, Child, Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
@@ -50,9 +50,10 @@ fn ranks(text: &str) -> Result<usize, String> {
 
 impl Run {
     /// Runs all ranks to their end. Returns the exit code of the job.
-    pub(crate) fn run(&self) -> Result<ExitCode, GroupError> {
+    pub(crate) fn run(&self) -> Result<u8, GroupError> {
         if let Some(launcher) = self.launcher {
-            return Ok(self.execute(launcher));
+            self.execute(launcher);
+            return Ok(1);
         }
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let hub = Hub::start(loopback, self.ranks, JOINING)?;
@@ -64,7 +65,7 @@ impl Run {
                 break;
             }
         }
-        Ok(ExitCode::from(job.run()))
+        Ok(job.run())
     }
 
     /// Starts a rank in a process group of its own, to which the processes that it starts belong. Called by the main thread only: a rank is
@@ -100,12 +101,10 @@ impl Run {
 
     /// Becomes the program, which the kernel kills when the launcher dies: prctl(2) sets that for the calling process, and a call between
     /// fork(2) and execve(2) would be unsafe code. Reports an error on the pipe that is standard input; the program closes it unused.
-    fn execute(&self, launcher: u32) -> ExitCode {
+    fn execute(&self, launcher: u32) {
         // Where a sandbox refuses it, ranks outlive a launcher that SIGKILL ends, and no other.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        let Ok(report) = io::stdin().as_fd().try_clone_to_owned() else {
-            return ExitCode::FAILURE;
-        };
+        let Ok(report) = io::stdin().as_fd().try_clone_to_owned() else { return };
         // Otherwise the launcher died before that call, which then has no effect.
         if parent_id() == launcher {
             let (program, arguments) = self.program.split_first().expect("clap requires one");
@@ -113,7 +112,6 @@ impl Run {
             let code = error.raw_os_error().unwrap_or_default();
             let _ = File::from(report).write_all(&code.to_ne_bytes());
         }
-        ExitCode::FAILURE
     }
 }
 

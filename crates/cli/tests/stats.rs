@@ -1,11 +1,11 @@
 //! `ironrail stats` over pages of counters, as processes leave them.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn stats(arguments: &[&str], folder: &Path) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
@@ -67,6 +67,30 @@ fn a_page_that_cannot_be_read_or_none_at_all_is_a_failure() {
         let (code, _, errors) = stats(form, &folder);
         assert_eq!(code, 1, "{form:?}: {errors}");
         assert!(errors.contains("no page of Ironrail's"), "{form:?}: {errors}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn output_that_finds_no_room_is_a_failure() {
+    let folder = folder("full");
+    stale(&folder);
+    let folder_of_pages = folder.to_str().unwrap();
+    for arguments in [
+        &["stats", "--folder", folder_of_pages][..],
+        &["stats", "--prometheus", "--folder", folder_of_pages],
+        &["env", "--plugin", "/opt/ironrail"],
+        &["completions", "bash"],
+        &["run", "-n", "1", "--", "sh", "-c", "echo here"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let Output { status, stderr, .. } =
+            command.args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let errors = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(1), "{arguments:?}: {errors}");
+        let words = "writing to standard output: No space left on device";
+        assert!(errors.contains(words), "{arguments:?}: {errors}");
     }
     fs::remove_dir_all(folder).unwrap();
 }

@@ -148,6 +148,18 @@ fn an_interval_and_a_count_out_of_range_are_a_wrong_command_line() {
     }
 }
 
+#[test]
+fn frames_end_when_their_reader_has_left() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-reader");
+    fs::create_dir_all(&folder).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["top", "-d", "0.1", "-n", "1000000", "--folder"]).arg(folder);
+    let mut top = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = [0];
+    top.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(ended(top).code(), Some(0));
+}
+
 /// As when a window is closed: every read of the terminal is an end of file.
 #[test]
 fn a_signal_ends_it_where_the_terminal_is_gone() {

@@ -79,6 +79,9 @@ impl Top {
             for line in display.frame(self, usize::MAX)? {
                 output::line(line);
             }
+            if output::is_over() {
+                break;
+            }
         }
         Ok(true)
     }

@@ -59,8 +59,9 @@ impl Job {
 
     /// Takes a process that leads a group.
     pub(super) fn add(&mut self, number: usize, mut child: Child) {
-        let out = child.stdout.take().map(|from| relay(number, from, &self.until, io::stdout));
-        let errors = child.stderr.take().map(|from| relay(number, from, &self.until, io::stderr));
+        let out = child.stdout.take().map(|from| relay(number, from, &self.until, output::bytes));
+        let errors =
+            child.stderr.take().map(|from| relay(number, from, &self.until, output::error_bytes));
         self.relays.extend(out.into_iter().chain(errors));
         self.ranks.push(Rank { number, child, ended: false });
     }

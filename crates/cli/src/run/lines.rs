@@ -1,6 +1,6 @@
 //! The output of ranks, shown line by line.
 
-use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
+use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -8,18 +8,18 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::ioctl_fionread;
 
-/// Copies whole lines, each with its rank before it, until nothing has `pipe` open for writing, or until the other end of `over` is closed.
-pub(super) fn relay<W: Write>(
+/// Shows whole lines, each with its rank before it, while `show` can, until nothing has `pipe` open for writing, or until the other end of `over` is closed.
+pub(super) fn relay(
     rank: usize,
     pipe: impl Read + AsFd + Send + 'static,
     over: &Arc<PipeReader>,
-    to: impl Fn() -> W + Send + 'static,
+    show: impl Fn(&[u8]) -> bool + Send + 'static,
 ) -> JoinHandle<()> {
     let output = Output { pipe, over: Arc::clone(over), left: None };
     thread::spawn(move || {
         for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
             let whole = [format!("[{rank}] ").as_bytes(), &line, b"\n"].concat();
-            if to().write_all(&whole).is_err() {
+            if !show(&whole) {
                 return;
             }
         }
