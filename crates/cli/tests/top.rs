@@ -130,6 +130,37 @@ fn a_signal_that_ends_it_leaves_the_terminal_as_it_was() {
     }
 }
 
+/// The state of a process by proc_pid_stat(5): it follows the name, which is in parentheses.
+fn state(process: &Child) -> char {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+#[test]
+fn it_stops_with_the_terminal_as_it_was_and_continues_on_its_screen() {
+    for stop in [
+        |_: &mut Terminal, top: &Child| kill_process(Pid::from_child(top), Signal::TSTP).unwrap(),
+        |terminal: &mut Terminal, _: &Child| terminal.keys.write_all(b"\x1a").unwrap(),
+    ] {
+        let mut terminal = Terminal::open();
+        let before = terminal.modes();
+        let top = terminal.top();
+        stop(&mut terminal, &top);
+        let start = Instant::now();
+        while state(&top) != 'T' {
+            assert!(start.elapsed() < WAIT, "it does not stop");
+            thread::yield_now();
+        }
+        is_as_it_was(&mut terminal, &before);
+        terminal.text.clear();
+        kill_process(Pid::from_child(&top), Signal::CONT).unwrap();
+        terminal.shows(ENTERS_SCREEN);
+        terminal.keys.write_all(b"q").unwrap();
+        assert_eq!(ended(top).code(), Some(0));
+        is_as_it_was(&mut terminal, &before);
+    }
+}
+
 #[test]
 fn an_interval_and_a_count_out_of_range_are_a_wrong_command_line() {
     for (option, value, words) in [

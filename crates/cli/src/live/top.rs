@@ -10,8 +10,9 @@ use counters::{Direction, Kind};
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, execute, queue, terminal};
 use ironrail_group::error::GroupError;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::{emulate_default_handler, raise};
 
 use super::NONE;
 use super::pages::{self, Found, State};
@@ -20,7 +21,7 @@ use crate::output;
 
 /// Shows what this user's processes with Ironrail move, now: rates per device, peer and direction, and per rail.
 ///
-/// It reads pages of shared memory, and costs the processes nothing. q ends it.
+/// It reads pages of shared memory, and costs the processes nothing. q ends it, Ctrl-Z stops it.
 ///
 /// COUNT is messages, or parts of them on a rail; a rail has ? for bytes that its provider does not report. INLINE is the share of messages
 /// that travelled in control packets, WAITS the calls or posts that had to be repeated, P50 and P99 are latencies of messages. TROUBLE, since
@@ -102,16 +103,18 @@ impl Top {
     }
 }
 
-/// Restores the terminal when a signal comes, then ends the process by that signal, so that a shell sees it. In a thread of its own, since
-/// crossterm continues a wait that a signal has interrupted, and never returns if the terminal is gone.
+/// Restores the terminal when a signal comes, then ends the process by that signal, or stops it, so that a shell sees it. In a thread of its
+/// own, since crossterm continues a wait that a signal has interrupted, and never returns if the terminal is gone.
 fn restore_on_signals() -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP])?;
     let wait = move || {
-        if let Some(signal) = signals.forever().next() {
-            // Held until the process has ended, so that no frame follows.
+        for signal in signals.forever() {
+            // Held until the process has ended or continues, so that no frame follows.
             let _out = io::stdout().lock();
             restore();
-            let _ended = signal_hook::low_level::emulate_default_handler(signal);
+            let _ended = emulate_default_handler(signal);
+            // A terminal that is gone has no next frame either.
+            let _again = take();
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
@@ -133,6 +136,10 @@ fn is_ended(interval: Duration) -> io::Result<bool> {
                 {
                     return Ok(true);
                 }
+                // In raw mode the terminal sends no signal.
+                if key.code == KeyCode::Char('z') && control {
+                    raise(SIGTSTP)?;
+                }
             }
             // The terminal has another size: draw at once.
             Event::Resize(..) => break,
@@ -148,9 +155,8 @@ struct Screen;
 
 impl Screen {
     fn open() -> io::Result<Self> {
-        terminal::enable_raw_mode()?;
         let screen = Self;
-        execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
+        take()?;
         Ok(screen)
     }
 
@@ -171,6 +177,11 @@ impl Drop for Screen {
     fn drop(&mut self) {
         restore();
     }
+}
+
+fn take() -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
 }
 
 fn restore() {
