@@ -47,7 +47,10 @@ fn a_stale_page_is_reported_on_standard_error_and_no_failure() {
     for form in [&[][..], &["--json"], &["--prometheus"]] {
         let (code, said, errors) = stats(form, &folder);
         assert_eq!(code, 0, "{form:?}: {said}{errors}");
-        assert!(errors.contains("is stale: process 7 has ended"), "{form:?}: {errors}");
+        assert!(
+            errors.contains("is stale: process 7 has ended") && errors.contains("a minute old"),
+            "{form:?}: {errors}"
+        );
         assert!(!said.contains("has ended"), "{form:?}: {said}");
     }
     fs::remove_dir_all(folder).unwrap();
