@@ -4,6 +4,19 @@ use std::path::PathBuf;
 
 use crate::output;
 
+/// The value of `--net`: a script may pass a variable that is empty.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    if names(text).next().is_none() {
+        return Err("a plugin's name or file is asked for".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// The plugins that a value of NCCL_NET_PLUGIN names: NCCL takes a list.
+pub(crate) fn names(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').filter(|name| !name.is_empty())
+}
+
 /// Ours where a build or a package puts it, or by name for the loader.
 pub(crate) fn ours() -> String {
     let found = folder().map(|folder| folder.join(FILE));

@@ -86,6 +86,37 @@ fn a_setting_is_explained_by_its_name_in_any_form_and_a_wrong_name_gets_similar_
 }
 
 #[test]
+fn the_prefix_of_all_settings_makes_none_of_them_similar() {
+    let (code, _, errors) = ironrail("explain rail", &[]);
+    assert_eq!(code, 2, "{errors}");
+    let names = "IRONRAIL_RAILS, IRONRAIL_MAX_RAILS, IRONRAIL_MAX_CONTROL_RAILS\n";
+    assert!(errors.ends_with(&format!("there is {names}")), "{errors}");
+}
+
+#[test]
+fn an_empty_name_of_a_plugin_is_a_wrong_command_line() {
+    for command in ["explain", "info", "doctor", "conform", "perf all_reduce", "nccl all_reduce"] {
+        for name in ["", ","] {
+            let mut process = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+            process.args(command.split(' ')).args(["--net", name]);
+            let Output { status, stderr, .. } = process.output().unwrap();
+            let errors = String::from_utf8(stderr).unwrap();
+            assert_eq!(status.code(), Some(2), "{command} {name:?}: {errors}");
+            assert!(errors.contains("a plugin's name or file is asked for"), "{errors}");
+        }
+    }
+}
+
+#[test]
+fn of_a_list_of_plugins_the_first_is_explained() {
+    let list = format!(",{},other", plugin().display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["explain", "max_rails"]).env("NCCL_NET_PLUGIN", list);
+    let Output { status, stderr, .. } = command.output().unwrap();
+    assert_eq!(status.code(), Some(0), "{}", String::from_utf8_lossy(&stderr));
+}
+
+#[test]
 fn an_inline_size_beyond_what_a_packet_has_room_for_is_shown_as_what_it_is_cut_to() {
     for (value, shown) in [("1M", "1M, in effect 4096"), ("4K", "4K"), ("40", "40")] {
         let (code, said, errors) =

@@ -35,7 +35,7 @@ use behaviour::{Behaviour, Shape};
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Conform {
     /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
-    #[arg(long, value_name = "PLUGIN")]
+    #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     net: Option<String>,
     #[arg(
         long,

@@ -42,7 +42,7 @@ use report::Report;
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct Doctor {
     /// Check this plugin, as if NCCL_NET_PLUGIN named it: a word, a file, or a list of them
-    #[arg(long, value_name = "PLUGIN")]
+    #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     net: Option<String>,
     /// Write the findings as JSON, to a file or, without one, to standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
@@ -87,7 +87,9 @@ impl Doctor {
     /// Whether there is no problem.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         if !self.timeout.is_finite() || self.timeout <= 0.0 || self.timeout > 3600.0 {
-            return Err(GroupError::Usage("--timeout is seconds, more than 0".to_owned()));
+            return Err(GroupError::Usage(
+                "--timeout is seconds, more than 0 and 3600 at most".to_owned(),
+            ));
         }
         let wait = Duration::from_secs_f64(self.timeout);
         if let Some(probe) = self.probe {

@@ -15,7 +15,7 @@ use crate::output;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Info {
     /// The plugin [default: what NCCL_NET_PLUGIN names, or Ironrail next to this executable]
-    #[arg(long, value_name = "PLUGIN")]
+    #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     net: Option<String>,
     /// Write all of it as JSON
     #[arg(long)]

@@ -20,7 +20,7 @@ pub(crate) struct Explain {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// The plugin [default: what NCCL_NET_PLUGIN names, or Ironrail next to this executable]
-    #[arg(long, value_name = "PLUGIN")]
+    #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     net: Option<String>,
     /// Explain what a message of this many bytes (K, M, G) would do: parts, rails, inline or not. The plugin is started for that
     #[arg(long, value_name = "BYTES", value_parser = size::parse, allow_negative_numbers = true, conflicts_with = "names")]
@@ -66,11 +66,12 @@ impl Explain {
     }
 }
 
-/// The plugin to ask: the one that NCCL would use, or ours if none is named.
+/// The plugin to ask: the first that NCCL would try, or ours if none is named.
 fn plugin(net: Option<&str>) -> String {
     let named = std::env::var("NCCL_NET_PLUGIN").ok();
-    let named = named.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("none"));
-    net.map(str::to_owned).or(named).unwrap_or_else(crate::plugin::ours)
+    let named = named.filter(|value| !value.eq_ignore_ascii_case("none"));
+    let first = net.or(named.as_deref()).and_then(|value| crate::plugin::names(value).next());
+    first.map_or_else(crate::plugin::ours, str::to_owned)
 }
 
 fn not_ours(file: &str, network: &str) -> GroupError {

@@ -61,9 +61,10 @@ fn chosen<'a>(
         let upper = name.to_ascii_uppercase();
         let full = if upper.starts_with(PREFIX) { upper } else { format!("{PREFIX}{upper}") };
         explanation.settings.iter().find(|setting| setting.name == full).ok_or_else(|| {
+            let part = &full[PREFIX.len()..];
             let near = explanation.settings.iter().map(|setting| setting.name.as_str());
-            let near: Vec<_> = near.filter(|other| other.contains(&full[PREFIX.len()..])).collect();
-            let hint = if near.is_empty() {
+            let near: Vec<_> = near.filter(|other| is_near(other, part)).collect();
+            let hint = if near.is_empty() || part.is_empty() {
                 "`ironrail explain` lists them all".to_owned()
             } else {
                 format!("there is {}", near.join(", "))
@@ -72,6 +73,11 @@ fn chosen<'a>(
         })
     };
     names.iter().map(find).collect()
+}
+
+/// Whether a name contains a part, apart from the prefix that all have, in which there is a RAIL.
+fn is_near(name: &str, part: &str) -> bool {
+    name.strip_prefix(PREFIX).is_some_and(|own| own.contains(part))
 }
 
 const PREFIX: &str = "IRONRAIL_";

@@ -71,7 +71,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "INDEX")]
     device: Option<usize>,
     /// The plugin's file [default: Ironrail, next to this executable]
-    #[arg(long, value_name = "PLUGIN")]
+    #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     net: Option<String>,
     /// Another plugin's file to run side by side; may be given several times
     #[arg(long, value_name = "PLUGIN")]

@@ -403,7 +403,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub(super) cpus: Vec<usize>,
     /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
-    #[arg(long, value_name = "PLUGIN")]
+    #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     net: Option<String>,
     #[arg(
         long,

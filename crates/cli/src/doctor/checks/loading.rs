@@ -55,6 +55,12 @@ fn named(machine: &Machine) -> Option<Finding> {
             format!("unset NCCL_NET_PLUGIN in {place}, or set NCCL_NET_PLUGIN=ironrail"),
         );
     }
+    if crate::plugin::names(value).next().is_none() {
+        return fail(
+            "the value names no plugin: NCCL would use its own network, sockets where there is no InfiniBand".to_owned(),
+            "set NCCL_NET_PLUGIN=ironrail".to_owned(),
+        );
+    }
     let bare = value
         .trim_matches(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\'');
     if bare != value {

@@ -84,8 +84,10 @@ fn plugins(machine: &Machine, place: &Place) -> Vec<super::machine::Plugin> {
     let wanted = machine.value("NCCL_NET");
     let names: Vec<&str> = match named {
         None => vec!["libnccl-net.so"],
-        Some(name) if name.eq_ignore_ascii_case("none") => return Vec::new(),
-        Some(names) => names.split(',').filter(|name| !name.is_empty()).collect(),
+        Some(name) if name.eq_ignore_ascii_case("none") && place.net.is_none() => {
+            return Vec::new();
+        }
+        Some(value) => crate::plugin::names(value).collect(),
     };
     let mut started = false;
     let mut plugins = Vec::new();
