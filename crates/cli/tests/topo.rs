@@ -33,6 +33,14 @@ fn it_says_each_device_with_its_reason() {
 }
 
 #[test]
+fn a_machine_without_a_nic_is_said_to_have_none() {
+    let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("empty.machine");
+    fs::write(&empty, "").unwrap();
+    let (code, _, errors) = topo(&["--machine", empty.to_str().unwrap()]);
+    assert_eq!((code, errors.as_str()), (1, "ironrail: no NIC makes a device\n"));
+}
+
+#[test]
 fn a_description_describes_itself() {
     let (code, said, _) = of("dgx-h100", &["--describe"]);
     assert_eq!(code, 0);

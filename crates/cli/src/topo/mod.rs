@@ -71,7 +71,11 @@ impl Topo {
             let text = grouping.text(&described.machine, &described.nics, hint.as_ref());
             output::line(text.trim_end());
         }
-        Ok(!found.grouping.groups.is_empty())
+        let is_empty = found.grouping.groups.is_empty();
+        if is_empty {
+            output::print_error("no NIC makes a device");
+        }
+        Ok(!is_empty)
     }
 }
 
