@@ -1,6 +1,6 @@
 //! The plugin to use where none is named.
 
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 
 use crate::output;
 
@@ -30,8 +30,9 @@ pub(crate) fn folder() -> Option<PathBuf> {
         here.ancestors().skip(1).take(2).flat_map(|folder| {
             [folder.join("plugin"), folder.to_owned(), folder.join("lib/ironrail")]
         });
-    let built = ["target/release", "target/debug"].map(PathBuf::from);
-    beside.chain(built).find(|folder| folder.join(FILE).is_file())
+    let built = ["target/release/plugin", "target/release", "target/debug"].map(PathBuf::from);
+    let found = beside.chain(built).find(|folder| folder.join(FILE).is_file())?;
+    path::absolute(found).ok()
 }
 
 /// Prints the folder. Returns whether there is one.

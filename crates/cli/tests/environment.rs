@@ -43,6 +43,13 @@ fn what_env_prints_makes_a_machine_on_which_doctor_finds_nothing() {
 }
 
 #[test]
+fn a_folder_named_from_here_is_printed_from_the_root() {
+    let (code, said, errors) = shell("cd /opt; \"$IRON\" env --plugin x/plugin", Path::new("/"));
+    assert_eq!(code, 0, "{errors}");
+    assert!(said.contains("LD_LIBRARY_PATH=/opt/x/plugin${"), "{said}");
+}
+
+#[test]
 fn each_line_of_env_has_a_reason_before_it_in_every_form() {
     for form in ["", "--dockerfile", "--enroot", "--apptainer", "--slurm"] {
         let (code, said, errors) =
