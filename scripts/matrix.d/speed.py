@@ -13,9 +13,8 @@ def run(m, pairs):
     """Each row runs in a network namespace of its own with reno, where that is permitted, since BBR paces every run otherwise
     (docs/benchmarks.md); before other processes; and each rank on a CPU of its own."""
     alone, heading = [], None
-    reno = 'ip link set lo up && sysctl -qw net.ipv4.tcp_congestion_control=reno && exec "$@"'
     for prefix, without in (
-        (["unshare", "-n", "bash", "-c", reno, "-"], "no network namespace with reno: on this machine's own loopback"),
+        (["scripts/apart"], "no network namespace with reno: on this machine's own loopback"),
         (["chrt", "-r", "50"], "no real-time priority"),
     ):
         tried = subprocess.run([*prefix, "true"], capture_output=True, text=True)
