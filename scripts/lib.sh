@@ -96,3 +96,10 @@ set_up() {
     *) die "there is no set-up for $1: run, test or check." ;;
     esac
 }
+
+# The commit that the plugin and the command show, for their build scripts. Sources without a repository have none, unless the caller knows it.
+name_commit() {
+    [[ -z ${IRONRAIL_COMMIT:-} && -e .git ]] || return 0
+    IRONRAIL_COMMIT=$(git describe --always --abbrev=12 --dirty --exclude='*' 2>/dev/null) || return 0
+    export IRONRAIL_COMMIT
+}

@@ -13,13 +13,16 @@ fn main() {
         }
     }
     // A package is built from an archive of the sources without a repository: its maker passes the commit.
-    let commit = std::env::var("IRONRAIL_COMMIT").ok().or_else(described);
+    let passed = std::env::var("IRONRAIL_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let commit = passed.or_else(described);
     fact("COMMIT", commit.as_deref().unwrap_or("unknown commit"));
     fact("TARGET", &cargo("TARGET"));
     fact("PROFILE", &cargo("PROFILE"));
 }
 
 fn described() -> Option<String> {
+    // An archive may be unpacked inside of another repository, whose commit says nothing.
+    git(&["rev-parse", "--show-prefix"]).filter(|prefix| prefix == "crates/cli/")?;
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 

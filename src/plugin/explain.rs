@@ -18,6 +18,7 @@ pub(crate) fn explain() -> String {
     settings()
         .text("format", FORMAT)
         .text("version", env!("CARGO_PKG_VERSION"))
+        .text("commit", env!("BUILT_COMMIT"))
         .text("target", env!("BUILT_TARGET"))
         .text("profile", env!("BUILT_PROFILE"))
         .maybe("protocols", started().ok().and_then(protocols))

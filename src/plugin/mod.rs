@@ -453,9 +453,9 @@ impl Plugin {
     fn start() -> Result<Self, StartError> {
         fault::point("start");
         let config = Config::read()?;
-        let [version, target, profile] =
-            [env!("CARGO_PKG_VERSION"), env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
-        log::info!("Initializing Ironrail {version} ({target}, {profile})");
+        let [version, commit] = [env!("CARGO_PKG_VERSION"), env!("BUILT_COMMIT")];
+        let [target, profile] = [env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
+        log::info!("Initializing Ironrail {version} ({commit}, {target}, {profile})");
         environment::set_provider_variables(&config);
         dump::watch(config.dump_trigger.as_deref());
         counts::share(&device::host_name(), config.stats_page);

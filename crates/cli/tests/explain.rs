@@ -164,6 +164,16 @@ fn info_shows_rails_what_was_probed_of_them_and_properties_for_nccl() {
 
 /// Where the provider has no RMA, or IRONRAIL_PROTOCOL asks for messages.
 #[test]
+fn info_names_the_commit_that_the_plugin_was_built_from() {
+    let commit = option_env!("IRONRAIL_COMMIT").unwrap_or("unknown commit");
+    let (_, shown, errors) = ironrail("info", &[]);
+    assert!(shown.contains(&format!(" ({commit}, ")), "{shown}{errors}");
+    let (_, json, _) = ironrail("explain --json", &[]);
+    let shown: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(shown["commit"], commit);
+}
+
+#[test]
 fn by_messages_a_size_and_the_device_are_explained_without_a_probe() {
     let sendrecv = [("IRONRAIL_PROTOCOL", "sendrecv"), ("IRONRAIL_RAILS", "127.0.0.1")];
     let (code, shown, errors) = ironrail("explain --size 1M", &sendrecv);

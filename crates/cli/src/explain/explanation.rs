@@ -19,6 +19,7 @@ use crate::output;
 pub(super) struct Explanation {
     pub(super) format: String,
     pub(super) version: String,
+    pub(super) commit: String,
     pub(super) target: String,
     pub(super) profile: String,
     /// The error with which a wrong value stops the start.

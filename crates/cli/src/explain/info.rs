@@ -4,7 +4,7 @@ use anstyle::Style;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use super::explanation::{self, Device, Found, Probed, Properties, Rail};
+use super::explanation::{self, Device, Explanation, Found, Probed, Properties, Rail};
 use crate::output;
 
 /// Shows the plugin's devices, rails and capabilities as probed, and their properties for NCCL.
@@ -50,7 +50,11 @@ fn show(found: &Found) {
     let bold = Style::new().bold();
     let tables: Vec<_> = tables.iter().map(|version| format!("v{version}")).collect();
     let version = explanation.as_ref().map_or_else(String::new, |explanation| {
-        format!(" {} ({}, {})", explanation.version, explanation.target, explanation.profile)
+        let Explanation { version, commit, target, profile, .. } = explanation;
+        // A plugin before it had a commit to tell has none.
+        let build = [commit, target, profile].map(String::as_str);
+        let build: Vec<_> = build.into_iter().filter(|fact| !fact.is_empty()).collect();
+        format!(" {version} ({})", build.join(", "))
     });
     output::line(format_args!(
         "{bold}{network}{version}{bold:#}, {file}, tables {}",
