@@ -6,20 +6,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
+use crate::mesh::Quiet;
 
-/// Counts polls that moved nothing. The clock is read rarely, so an idle poll costs a few instructions.
+/// Counts polls that moved nothing. A time without polls, of a process that was stopped, counts for a part of the limit. The clock is read rarely, so an idle poll costs a few instructions.
 #[derive(Clone, Debug)]
 pub struct Patience {
     limit: Duration,
     spins: u32,
     idle: u32,
-    since: Option<Instant>,
+    /// The time without progress, from the first look at the clock.
+    quiet: Option<Quiet>,
 }
 
 impl Patience {
     /// Yields after `spins` idle polls: few where ranks outnumber CPUs, many where each has its own.
     pub fn new(limit: Duration, spins: u32) -> Self {
-        Self { limit, spins: spins.max(1), idle: 0, since: None }
+        Self { limit, spins: spins.max(1), idle: 0, quiet: None }
     }
 
     pub fn limit(&self) -> Duration {
@@ -31,7 +33,7 @@ impl Patience {
     pub fn reset(&mut self) {
         beat();
         self.idle = 0;
-        self.since = None;
+        self.quiet = None;
     }
 
     /// Nothing moved. `awaited` is called only at a timeout.
@@ -47,11 +49,9 @@ impl Patience {
 
     #[cold]
     fn slow(&mut self, awaited: impl FnOnce() -> String) -> Result<(), GroupError> {
-        beat();
         thread::yield_now();
-        let now = Instant::now();
-        let since = *self.since.get_or_insert(now);
-        if now.duration_since(since) < self.limit {
+        let quiet = self.quiet.get_or_insert_with(|| Quiet::new(self.limit));
+        if !quiet.is_over(0) {
             return Ok(());
         }
         Err(GroupError::Timeout { peers: Vec::new(), awaited: awaited(), limit: self.limit })
@@ -121,6 +121,15 @@ mod tests {
         let (hour, begun) = (Duration::from_secs(3600), Instant::now());
         assert!(deadline(hour) >= begun + hour && deadline(hour) < begun + 2 * hour);
         assert!(deadline(Duration::MAX) >= begun + LONGEST);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_waits_on() {
+        let mut patience = Patience::new(Duration::from_millis(400), 1);
+        patience.idle(String::new).unwrap();
+        thread::sleep(Duration::from_millis(800)); // no poll meanwhile
+        patience.idle(String::new).unwrap();
+        while patience.idle(String::new).is_ok() {}
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Drop for Wait {
 }
 
 /// The time without progress of a wait with a limit of its own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Quiet {
     limit: Duration,
     since: Instant,
