@@ -14,6 +14,7 @@ mod output;
 mod perf;
 mod plugin;
 mod run;
+mod signals;
 mod topo;
 
 use std::process::ExitCode;

@@ -2,7 +2,6 @@
 
 mod job;
 mod lines;
-mod signals;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -57,8 +56,7 @@ impl Run {
         }
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let hub = Hub::start(loopback, self.ranks, JOINING)?;
-        let mut job = Job::new(self.timeout)
-            .map_err(|error| GroupError::System { what: "handling signals", error })?;
+        let mut job = Job::new(self.timeout)?;
         for rank in 0..self.ranks {
             job.add(rank, self.start(rank, &hub)?);
             if job.is_interrupted() {

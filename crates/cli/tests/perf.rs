@@ -11,6 +11,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn perf(arguments: &str) -> Command {
@@ -408,6 +410,33 @@ fn a_barrier_has_no_size_and_one_row() {
     let rows = rows(&table);
     assert_eq!((rows.len(), rows[0][0]), (1, "0"), "{table}");
     assert!(table.contains(" minBytes 0 maxBytes 0 "), "{table}");
+}
+
+#[test]
+fn ranks_are_stopped_and_continued_with_their_launcher() {
+    let mut command = perf("all_reduce -r 2 -b 8 -e 8 -n 100000000");
+    let mut launcher = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut job: Vec<u32> = lines
+        .filter_map(|line| line.split_once(" Pid ")?.1.split_whitespace().next()?.parse().ok())
+        .take(2)
+        .collect();
+    job.push(launcher.id());
+    for (signal, stopped) in [(Signal::TSTP, true), (Signal::CONT, false)] {
+        kill_process(Pid::from_child(&launcher), signal).unwrap();
+        let is_stopped = |process: &u32| {
+            // proc_pid_stat(5): the state follows the name, which is in parentheses.
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        let deadline = Instant::now() + HANGS;
+        while job.iter().any(|process| is_stopped(process) != stopped) {
+            assert!(Instant::now() < deadline, "stopped is to be {stopped}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
 }
 
 #[test]

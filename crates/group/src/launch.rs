@@ -2,7 +2,7 @@
 //!
 //! Each child gets its [`Meeting`] in the environment, and a pipe as standard input, which it reads until end of file: when the launcher
 //! dies in any way, its ranks notice and exit. Ctrl-C reaches the launcher only: each rank has a process group of its own, so that it can
-//! still clean up.
+//! still clean up. So does Ctrl-Z: a launcher that wants its ranks to stop with it passes the signal on.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Read};
@@ -109,9 +109,12 @@ impl Launch {
         Ok(launch)
     }
 
-    /// The next line of rank 0, while any rank runs. `None`: all ranks have ended, and all lines were returned.
-    pub fn next_line(&mut self) -> Option<String> {
+    /// The next line of rank 0, while any rank runs. `None`: all ranks have ended, and all lines were returned. `meanwhile` is called again and
+    /// again with the processes that are not waited for yet, each of which leads a process group.
+    pub fn next_line(&mut self, mut meanwhile: impl FnMut(&[u32])) -> Option<String> {
         loop {
+            let processes: Vec<_> = self.children.iter().flatten().map(Child::id).collect();
+            meanwhile(&processes);
             let wait = if self.running() { WATCH } else { LAST_WORDS };
             match self.lines.recv_timeout(wait) {
                 Ok(line) => return Some(line),

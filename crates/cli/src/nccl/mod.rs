@@ -26,6 +26,7 @@ use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::{DataType, Library};
 
 use crate::perf::sizes;
+use crate::signals::{Heeded, STOPPING};
 use crate::{files, output, plugin};
 use collective::Test;
 use evidence::Wanted;
@@ -235,8 +236,9 @@ impl Options {
         self.head(&run);
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let hub = Hub::start(loopback, self.ranks, self.timeout())?;
+        let mut signals = Heeded::new(&STOPPING)?;
         let mut launch = Launch::start(&program, hub, self.ranks)?;
-        while let Some(line) = launch.next_line() {
+        while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {
             match serde_json::from_str(&line) {
                 Ok(Event::Ready(ready)) => {
                     output::line(format_args!("# NCCL {} {}", ready.nccl, ready.file));

@@ -20,6 +20,7 @@ use super::rank::{self, Failed};
 use super::raw;
 use super::report::{Event, Report};
 use crate::output;
+use crate::signals::{Heeded, STOPPING};
 
 /// Runs a benchmark, or this process's part of one. Returns whether all is well.
 pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, GroupError> {
@@ -126,8 +127,9 @@ pub(super) fn processes(
     let alone = |error: GroupError| vec![error.to_string()];
     let count = if options.threads { 1 } else { options.ranks };
     let hub = Hub::start(loopback, count, options.timeout()).map_err(alone)?;
+    let mut signals = Heeded::new(&STOPPING).map_err(alone)?;
     let mut launch = Launch::start(program, hub, count).map_err(alone)?;
-    while let Some(line) = launch.next_line() {
+    while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {
         match serde_json::from_str(&line) {
             Ok(parsed) => event(parsed),
             Err(_) => log::warn!("rank 0 printed: {line}"), // A plugin that prints.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ironrail_group::error::GroupError;
 use ironrail_group::patience;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use signal_hook::low_level::emulate_default_handler;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::lines::relay;
-use super::signals::Heeded;
 use crate::output;
+use crate::signals::{self, Heeded};
 
 /// Dropped, it kills what still runs.
 pub(super) struct Job {
@@ -42,13 +42,14 @@ struct Rank {
 
 impl Job {
     /// A job without ranks. From now on signals no longer end or stop this process; `timeout` is in seconds, and 0 is none.
-    pub(super) fn new(timeout: u64) -> io::Result<Self> {
-        let (until, over) = io::pipe()?;
+    pub(super) fn new(timeout: u64) -> Result<Self, GroupError> {
+        let (until, over) =
+            io::pipe().map_err(|error| GroupError::System { what: "starting a rank", error })?;
         Ok(Self {
             ranks: Vec::new(),
             relays: Vec::new(),
             code: 0,
-            signals: Heeded::new()?,
+            signals: Heeded::new(&HEEDED)?,
             timeout,
             deadline: None,
             hurries: false,
@@ -136,8 +137,7 @@ impl Job {
     /// Stops this process until CONT. That time does not count for the timeout.
     fn pause(&mut self) {
         let since = Instant::now();
-        // By SIGSTOP, to this thread: it is stopped before this returns.
-        let _ = emulate_default_handler(Signal::TSTP.as_raw());
+        signals::stop();
         if let Some(deadline) = &mut self.deadline {
             *deadline += since.elapsed();
         }
@@ -162,8 +162,7 @@ impl Job {
 
     fn signal(&self, signal: Signal) {
         for rank in &self.ranks {
-            // It fails if only a process that has ended is left.
-            let _ = kill_process_group(Pid::from_child(&rank.child), signal);
+            signals::pass(signal, Some(Pid::from_child(&rank.child)));
         }
     }
 
@@ -205,6 +204,8 @@ fn code(code: Option<i32>, signal: Option<i32>) -> u8 {
     u8::try_from(code).unwrap_or(1)
 }
 
+const HEEDED: [Signal; 6] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::TSTP, Signal::CONT];
 const WATCH: Duration = Duration::from_millis(10);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const TIMED_OUT: u8 = 124;

@@ -1,0 +1,61 @@
+//! Signals to a command whose ranks lead process groups, which a terminal's keys do not reach.
+
+use std::io;
+
+use ironrail_group::error::GroupError;
+use ironrail_group::status::Status;
+use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+/// From its creation on these signals no longer end or stop this process, but are kept here.
+pub(crate) struct Heeded(Signals);
+
+impl Heeded {
+    pub(crate) fn new(signals: &[Signal]) -> Result<Self, GroupError> {
+        Self::of(signals).map_err(|error| GroupError::System { what: "handling signals", error })
+    }
+
+    fn of(signals: &[Signal]) -> io::Result<Self> {
+        // nohup(1) ignores HUP, and a shell script INT and QUIT for what it starts in the background.
+        let ignored = Status::of_this_process()?.signals("SigIgn").unwrap_or_default();
+        let heeded = signals.iter().map(|signal| signal.as_raw());
+        Signals::new(heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0)).map(Self)
+    }
+
+    /// Those that have come since the last call. CONT undoes TSTP, as in the kernel: their order is not known here, and a job that runs can be
+    /// stopped again.
+    pub(crate) fn pending(&mut self) -> Vec<Signal> {
+        let mut pending: Vec<_> = self.0.pending().filter_map(Signal::from_named_raw).collect();
+        if pending.contains(&Signal::CONT) {
+            pending.retain(|signal| *signal != Signal::TSTP);
+        }
+        pending
+    }
+
+    /// Stops the ranks and this process, or continues the ranks, if a signal for that has come.
+    pub(crate) fn follow(&mut self, ranks: &[u32]) {
+        for signal in self.pending() {
+            for &rank in ranks {
+                pass(signal, i32::try_from(rank).ok().and_then(Pid::from_raw));
+            }
+            if signal == Signal::TSTP {
+                stop();
+            }
+        }
+    }
+}
+
+/// Passes a signal on to the process group that a rank leads.
+pub(crate) fn pass(signal: Signal, rank: Option<Pid>) {
+    // It fails if only a process that has ended is left.
+    let _ = rank.map(|rank| kill_process_group(rank, signal));
+}
+
+/// Stops this process until CONT: by SIGSTOP, to this thread, so that it is stopped before this returns.
+pub(crate) fn stop() {
+    let _ = emulate_default_handler(Signal::TSTP.as_raw());
+}
+
+/// What stops and continues a command.
+pub(crate) const STOPPING: [Signal; 2] = [Signal::TSTP, Signal::CONT];
