@@ -66,7 +66,8 @@ fn unwritable(path: &Path, error: io::Error) -> GroupError {
     GroupError::System { what: "writing a file", error: of(path, error) }
 }
 
-fn of(path: &Path, error: io::Error) -> io::Error {
+/// The error with the name of its file.
+pub(crate) fn of(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 

@@ -404,6 +404,15 @@ fn a_file_that_cannot_be_used_is_named_before_a_rank_starts() {
 }
 
 #[test]
+fn a_folder_for_temporary_files_that_is_not_there_is_named() {
+    let mut command = perf("all_reduce -e 8");
+    command.env("TMPDIR", "/no/such/folder");
+    let (code, _, errors) = ended(command);
+    assert_eq!(code, 1, "{errors}");
+    assert!(errors.contains("directory: /no/such/folder/ironrail-"), "{errors}");
+}
+
+#[test]
 fn a_barrier_has_no_size_and_one_row() {
     let (code, table, errors) = ended(perf("barrier -n 3 -w 1"));
     assert_eq!(code, 0, "{table}{errors}");

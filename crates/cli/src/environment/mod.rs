@@ -50,7 +50,10 @@ impl Environment {
     /// Whether there is a plugin to point to.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let folder = match &self.plugin {
-            Some(folder) => std::path::absolute(folder).map_err(|error| GroupError::Usage(format!("--plugin: {error}")))?,
+            Some(folder) => std::path::absolute(folder).map_err(|error| GroupError::System {
+                what: "finding the current folder",
+                error,
+            })?,
             None => crate::plugin::folder().ok_or_else(|| {
                 GroupError::Usage(
                     "libnccl-net-ironrail.so does not lie beside this command: name its folder by --plugin".to_owned(),

@@ -354,11 +354,13 @@ impl Folder {
     fn new() -> Result<Self, GroupError> {
         let path = std::env::temp_dir().join(format!("ironrail-nccl-{}", std::process::id()));
         // An existing folder belongs to someone else: it is not used.
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| GroupError::System { what: "making a private folder", error })?;
-        Ok(Self(path))
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(Self(path)),
+            Err(error) => Err(GroupError::System {
+                what: "making a private folder",
+                error: files::of(&path, error),
+            }),
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl Files {
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(crate::files::of(&path, error)),
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
