@@ -162,7 +162,6 @@ fn info_shows_rails_what_was_probed_of_them_and_properties_for_nccl() {
     assert!(shown.contains("for NCCL: 20000 Mb/s, memory of host"), "{shown}");
 }
 
-/// Where the provider has no RMA, or IRONRAIL_PROTOCOL asks for messages.
 #[test]
 fn info_names_the_commit_that_the_plugin_was_built_from() {
     let commit = option_env!("IRONRAIL_COMMIT").unwrap_or("unknown commit");
@@ -173,6 +172,7 @@ fn info_names_the_commit_that_the_plugin_was_built_from() {
     assert_eq!(shown["commit"], commit);
 }
 
+/// Where the provider has no RMA, or IRONRAIL_PROTOCOL asks for messages.
 #[test]
 fn by_messages_a_size_and_the_device_are_explained_without_a_probe() {
     let sendrecv = [("IRONRAIL_PROTOCOL", "sendrecv"), ("IRONRAIL_RAILS", "127.0.0.1")];
