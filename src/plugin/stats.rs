@@ -43,11 +43,12 @@ pub(super) fn add(config: &Config, report: &Report) {
     }
 }
 
-/// Writes the file that the user named. Links are not followed: in a folder that others may write to, one could lead anywhere.
+/// Writes the file that the user named. Links are not followed: in a folder that others may write to, one could lead anywhere. Nor is a pipe
+/// waited for there, since one without a reader would hold up finalize, or the keeper, for ever.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
     let mut file = options.open(path)?;
     file.write_all(text.as_bytes())?;
     file.write_all(b"\n")
@@ -137,9 +138,25 @@ fn row_json(row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use counters::{Direction, Key};
 
     use super::*;
+
+    #[test]
+    fn a_pipe_in_place_of_the_file_is_an_error_and_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("ironrail-pipe-{}", std::process::id()));
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+        assert!(made.success());
+        let (sender, answered) = mpsc::channel();
+        let pipe = path.clone();
+        std::thread::spawn(move || sender.send(write(&pipe, "{}").map_err(|error| error.kind())));
+        let answer = answered.recv_timeout(Duration::from_secs(20));
+        std::fs::remove_file(&path).expect("it was made here");
+        assert!(matches!(answer, Ok(Err(_))), "{answer:?}");
+    }
 
     #[test]
     fn endpoints_on_one_rail_are_summed() {
