@@ -69,7 +69,7 @@ const ACTIVE: u8 = 4;
 fn megabits(text: &str) -> Option<u32> {
     let (whole, tenth) = text.split_once('.').unwrap_or((text, "0"));
     let whole = whole.parse::<u32>().ok()?.checked_mul(1000)?;
-    Some(whole + tenth.parse::<u32>().ok().filter(|tenth| *tenth < 10)? * 100)
+    whole.checked_add(tenth.parse::<u32>().ok().filter(|tenth| *tenth < 10)? * 100)
 }
 
 /// A NIC by its PCI function: its speed is that of its interface, if it has one.
@@ -147,6 +147,15 @@ mod tests {
         );
         assert_eq!(found[1].address, "0000:0a:00.0".parse().ok());
         assert_eq!(found[1].network, "InfiniBand");
+    }
+
+    #[test]
+    fn a_rate_past_all_numbers_is_unknown() {
+        assert_eq!(megabits("400"), Some(400_000));
+        assert_eq!(megabits("4294967.2"), Some(4_294_967_200));
+        for text in ["4294967.9", "4294968", "2.55", "x", "", "."] {
+            assert_eq!(megabits(text), None, "{text}");
+        }
     }
 
     #[test]
