@@ -160,11 +160,18 @@ pub(crate) fn connect(
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
 ) -> Result<Option<ObjectId>, SetupError> {
-    let (comm, waits_for) = on_device(owner, device, |endpoint| {
+    let mut number = None;
+    let connected = on_device(owner, device, |endpoint| {
+        number = Some(endpoint.number());
         fault::point("connect locked");
         let comm = endpoint.connect(handle)?;
         Ok::<_, SetupError>((comm, endpoint.waits_for()))
-    })?;
+    });
+    // No close follows a connect that has failed.
+    if let (Err(_), Some(number)) = (&connected, number) {
+        registry::close_if_unused(number);
+    }
+    let (comm, waits_for) = connected?;
     push_probe(waits_for);
     Ok(comm)
 }
@@ -366,7 +373,7 @@ pub(crate) fn close_send(comm: ObjectId) -> Result<()> {
         fault::point("closeSend locked");
         endpoint.close_send(comm)
     })?;
-    registry::close_if_unused(comm);
+    registry::close_if_unused(comm.endpoint());
     Ok(())
 }
 
@@ -376,7 +383,7 @@ pub(crate) fn close_receive(comm: ObjectId) -> Result<()> {
         fault::point("closeRecv locked");
         endpoint.close_receive(comm)
     })?;
-    registry::close_if_unused(comm);
+    registry::close_if_unused(comm.endpoint());
     Ok(())
 }
 
@@ -386,7 +393,7 @@ pub(crate) fn close_listen(listener: ObjectId) -> Result<()> {
         fault::point("closeListen locked");
         endpoint.close_listen(listener)
     })?;
-    registry::close_if_unused(listener);
+    registry::close_if_unused(listener.endpoint());
     Ok(())
 }
 

@@ -395,9 +395,8 @@ fn under<R, E: From<Error>>(
     })
 }
 
-/// Closes the endpoint that `id` names if a thread owns it and nothing is left on it.
-pub(super) fn close_if_unused(id: ObjectId) {
-    let number = id.endpoint();
+/// Closes endpoint `number` if threads own it and nothing is left on it.
+pub(super) fn close_if_unused(number: u16) {
     let endpoint = {
         let mut registry = registry();
         let Some(registry) = registry.as_mut() else { return };

@@ -3,7 +3,7 @@
 use harness::Test;
 use std::time::{Duration, Instant};
 
-use net_abi::ResultCode;
+use net_abi::{HANDLE_MAX_BYTES, ResultCode};
 
 use crate::bystander::{self, Bystander};
 use crate::support::calls::{Buffer, Failure, Net, Object};
@@ -153,6 +153,21 @@ fn a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint() {
     });
 }
 
+fn a_connect_of_v8_that_fails_frees_the_endpoint() {
+    play(SETTINGS, BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        net.init_v8().expect("init");
+        let mut before = Vec::new();
+        for _ in 0..3 {
+            before.push(descriptors());
+            let mut handle = [0xee; HANDLE_MAX_BYTES];
+            // The endpoint learns what its device can do before it reads the handle.
+            wait("connect to be refused", || net.connect_v8(0, &mut handle).is_err());
+        }
+        assert_eq!(descriptors(), before[0], "{before:?}");
+    });
+}
+
 fn connect_v8(net: Net) -> (Object, Object) {
     let (mut handle, listener) = net.listen_v8(0).expect("listen");
     let (mut send, mut receive) = (None, None);
@@ -172,5 +187,6 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(finalize_frees_what_was_left_open),
         Test::new(the_last_close_of_v8_frees_the_endpoint),
         Test::new(a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint),
+        Test::new(a_connect_of_v8_that_fails_frees_the_endpoint),
     ]
 }
