@@ -43,6 +43,9 @@ impl Endpoint {
         if self.broken {
             return Ok(());
         }
+        if side == Side::Receive {
+            self.close_flushes(id);
+        }
         let now = self.now();
         self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
         self.budget.forget(slot);

@@ -43,8 +43,8 @@ pub(super) enum FlushSource {
 /// A flush under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flush {
-    /// The receive comm.
-    comm: ObjectId,
+    /// The receive comm; none once NCCL has closed it. The flush stays until its reads have ended.
+    comm: Option<ObjectId>,
     reads: [Option<Read>; READS_MAX],
     /// Reads that have not completed.
     in_flight: InFlight,
@@ -85,6 +85,17 @@ impl Flush {
 
     fn unposted(&self) -> u32 {
         self.reads.iter().flatten().fold(0, |all, read| all | read.unposted)
+    }
+
+    /// NCCL has closed its comm: nothing more is posted for it.
+    fn close(&mut self) {
+        self.comm = None;
+        self.reads.iter_mut().flatten().for_each(|read| read.unposted = 0);
+    }
+
+    /// Whether neither NCCL nor a read refers to it any more.
+    fn is_over(&self) -> bool {
+        self.comm.is_none() && self.has_ended()
     }
 }
 
@@ -166,7 +177,8 @@ impl Endpoint {
         }
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
         let since = self.core.patience();
-        let flush = Flush { comm: id, reads, in_flight: InFlight::default(), failed: false, since };
+        let comm = Some(id);
+        let flush = Flush { comm, reads, in_flight: InFlight::default(), failed: false, since };
         let mut generation = 0;
         let slot = self.flushes.insert_with(|_, current| {
             generation = current;
@@ -184,12 +196,15 @@ impl Endpoint {
 
     pub(super) fn test_flush(&mut self, request: ObjectId) -> Result<Tested> {
         let (slot, generation) = (request.slot(), request.generation());
+        let stale = Cause::Stale(Noun::Request);
+        let named = self.flushes.get(slot, generation);
+        let comm = named.and_then(|flush| flush.comm).ok_or(stale)?;
         for polled in [false, true] {
-            let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
+            let flush = self.flushes.get(slot, generation).ok_or(stale)?;
             if flush.unposted() != 0 {
                 self.post_flush(slot)?;
             }
-            let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
+            let flush = self.flushes.get(slot, generation).ok_or(stale)?;
             if flush.unposted() == 0 && flush.has_ended() {
                 break;
             }
@@ -202,13 +217,11 @@ impl Endpoint {
             }
             self.progress();
         }
-        let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
-        let (comm, failed) = (flush.comm, flush.failed);
-        self.flushes.remove(slot, generation);
+        let flush = self.flushes.remove(slot, generation).ok_or(stale)?;
         if let Ok((_, comm)) = self.comms.open(comm, Side::Receive, Noun::ReceiveComm) {
             comm.flushing.ends();
         }
-        if failed {
+        if flush.failed {
             return Err(Cause::FlushFailed { device: self.label() }.into());
         }
         Ok(Tested::Group(0))
@@ -230,10 +243,13 @@ impl Endpoint {
 
     /// The rail of a read was closed before it completed: the read is posted on another rail.
     #[cold]
-    pub(super) fn flush_again(&mut self, flush: u16) {
+    pub(super) fn flush_again(&mut self, slot: u16) {
         let nics = open_nics(&self.executor.nics, u32::MAX);
         let now = self.core.patience();
-        let Some(flush) = self.flushes.at_mut(flush) else { return };
+        let Some(flush) = self.flushes.at_mut(slot) else { return };
+        if flush.comm.is_none() {
+            return self.flush_read(slot, false);
+        }
         flush.since = now;
         flush.completed(nics != 0);
         let first = nics & nics.wrapping_neg();
@@ -241,9 +257,24 @@ impl Endpoint {
     }
 
     /// A read of a flush has ended. If it has failed, no other NIC's read shows what its NIC has brought.
-    pub(super) fn flush_read(&mut self, flush: u16, well: bool) {
-        if let Some(flush) = self.flushes.at_mut(flush) {
-            flush.completed(well);
+    pub(super) fn flush_read(&mut self, slot: u16, well: bool) {
+        let Some(flush) = self.flushes.at_mut(slot) else { return };
+        flush.completed(well);
+        if flush.is_over() {
+            self.flushes.remove_at(slot);
+        }
+    }
+
+    /// NCCL has closed a receive comm, whose flushes it does not test any more.
+    pub(super) fn close_flushes(&mut self, comm: ObjectId) {
+        for (slot, _) in self.flushes.keys() {
+            let Some(flush) = self.flushes.at_mut(slot) else { continue };
+            if flush.comm == Some(comm) {
+                flush.close();
+            }
+            if flush.is_over() {
+                self.flushes.remove_at(slot);
+            }
         }
     }
 

@@ -107,12 +107,16 @@ impl<T> Slots<T> {
 
     /// Removes the value and frees the slot.
     pub(crate) fn remove(&mut self, slot: u16, generation: u16) -> Option<T> {
-        let entry = self
-            .entries
-            .get_mut(usize::from(slot))
-            .filter(|entry| entry.generation() == generation)?;
+        self.get(slot, generation)?;
+        self.remove_at(slot)
+    }
+
+    /// The same for the value in `slot`, of whatever generation.
+    pub(crate) fn remove_at(&mut self, slot: u16) -> Option<T> {
+        let entry = self.entries.get_mut(usize::from(slot))?;
         let value = entry.value.take()?;
-        *entry = Entry::new(RawId::of(self.family, generation.wrapping_add(1), slot));
+        let next = entry.generation().wrapping_add(1);
+        *entry = Entry::new(RawId::of(self.family, next, slot));
         self.free.push(slot);
         Some(value)
     }

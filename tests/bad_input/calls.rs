@@ -5,6 +5,7 @@ use net_abi::ResultCode;
 
 use crate::support::calls::{Buffer, Net, Object};
 use crate::support::link::{Link, SLOT, wait};
+use crate::support::say;
 use crate::support::stage::play;
 use crate::{BOUND, SETTINGS, open, refused};
 
@@ -94,6 +95,34 @@ fn what_was_closed_is_refused_by_every_call() {
             links.iter_mut().for_each(Link::works);
             net.finalize(next).expect("finalize");
         }
+    });
+}
+
+fn a_flush_ends_with_its_comm() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let gone = Link::to_self(net, context);
+        let flush = |link: &Link| {
+            // Long enough for the rails to carry it.
+            finish(net, begin(net, link, SLOT).into());
+            net.iflush(link.receive, link.input.slot(0), SLOT, link.input.region).expect("iflush")
+        };
+        let Some(first) = flush(&gone) else {
+            return say("the provider has nothing to flush");
+        };
+        // None of them is tested, as after an abort.
+        let more = || {
+            let (slot, region) = (gone.input.slot(0), gone.input.region);
+            net.iflush(gone.receive, slot, SLOT, region)
+        };
+        while more().is_ok() {}
+        net.close_recv(gone.receive).expect("closeRecv");
+        refused(net.test_flush(first), INVALID, GONE);
+        let next = flush(&link).expect("there is room again");
+        wait("the flush", || net.test_flush(next).expect("test"));
+        link.works();
+        net.finalize(context).expect("finalize");
     });
 }
 
@@ -278,6 +307,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new(a_request_that_is_finished_is_refused_however_often_its_place_is_used_again),
         Test::new(what_was_closed_is_refused_by_every_call),
+        Test::new(a_flush_ends_with_its_comm),
         Test::new(objects_of_one_kind_are_refused_as_another),
         Test::new(bytes_outside_of_a_registered_buffer_are_refused),
         Test::new(sizes_and_groups_that_cannot_be_are_refused),
