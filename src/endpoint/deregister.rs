@@ -60,7 +60,6 @@ impl Endpoint {
         if !ours || self.executor.regions.of(id.raw()).is_none() {
             return Err(Cause::Stale(Noun::MemoryHandle).into());
         }
-        self.ownership.remove(id);
         self.executor.regions.hide(id.slot());
         if !self.is_posted(id) && self.naming(id).is_empty() {
             return self.close_region(id);
@@ -201,6 +200,8 @@ impl Endpoint {
     }
 
     fn close_region(&mut self, id: ObjectId) -> Result<bool> {
+        // Not before: what stays registered still has its owner.
+        self.ownership.remove(id);
         let taken = self.executor.regions.remove(id.slot(), id.generation());
         let Some(region) = taken else { return Ok(true) };
         let Some(region) = self.cache.release(region) else { return Ok(true) };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::link::{Link, POLLS};
 use crate::support::calls::{Buffer, Object, warnings};
 use crate::support::stage::{Part, play, play_each};
+use crate::support::virtual_fabric::set;
 use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 use crate::{Fabric, support};
@@ -192,6 +193,37 @@ fn two_that_share_an_endpoint_finalize_at_the_same_time() {
             assert_eq!(open_endpoints(world), 0);
             world.fabric.is_clean();
         }
+    });
+}
+
+/// Its sender's thread is busy elsewhere, so deregMr has returned an error.
+#[test]
+fn memory_that_stays_registered_is_left_to_the_communicator_that_registered_it() {
+    play(&[provider()], BOUND, |part| {
+        // Before the keeper polls for the sender (250 ms).
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "50");
+        let world = world(part, "cxi", 2);
+        let net = world.nets[0];
+        let [sender, other] = world.nets.map(End::open);
+        let [beside, owner] = [net; 2].map(End::open);
+        assert_eq!(endpoint(owner.listener), endpoint(other.listener));
+        let link = Link::open(world, [sender, owner]);
+        link.warm();
+        link.irecv(0, 4096, 0);
+        link.settle();
+        let failure =
+            net.deregister(link.receive, link.to).expect_err("the sender may write there");
+        assert!(failure.said[0].contains("stay registered"), "{failure:?}");
+        other.close();
+        let free = (0..POLLS).any(|_| {
+            sender.poll();
+            net.deregister(link.receive, link.to).is_ok()
+        });
+        assert!(free, "the sender has answered");
+        link.close_comms();
+        link.poll();
+        close_together([sender, beside, owner]);
+        world.fabric.is_clean();
     });
 }
 
