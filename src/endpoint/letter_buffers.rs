@@ -13,6 +13,9 @@ use super::unposted::{Trouble, Unposted};
 const RECEIVES: u16 = 32;
 /// Letters in flight at most; more are sent later.
 const SENDS: u16 = 32;
+/// Buffers of which a peer that has one gets no other. Letters to a host that hangs stay in flight, and are repeated; without a limit they
+/// would leave none for the answers to living peers, which then take this rank for dead.
+const SPARE: usize = SENDS as usize / 2;
 
 /// What a letter in flight is about, for when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,8 @@ pub(super) struct LetterBuffers {
     region: Region<Control>,
     pages: Arc<Pages>,
     free: Vec<u16>,
-    under_way: Box<[LetterSubject]>,
+    /// By buffer, the letter in flight from there, and its target.
+    under_way: Box<[Option<(LetterSubject, PeerAddress)>]>,
     unposted: Unposted,
 }
 
@@ -42,7 +46,7 @@ impl LetterBuffers {
             region,
             pages,
             free: (RECEIVES..buffers).rev().collect(),
-            under_way: vec![LetterSubject::Stranger; usize::from(buffers)].into(),
+            under_way: vec![None; usize::from(buffers)].into(),
             unposted: Unposted::all(RECEIVES),
         })
     }
@@ -74,7 +78,8 @@ impl LetterBuffers {
         self.pages.copy_out(usize::from(buffer) * MAX_MESSAGE_BYTES, into);
     }
 
-    /// Posts a message.
+    /// Posts a message. Where buffers are scarce and one to the same peer is in flight, it is dropped instead, as if it were lost on the way:
+    /// letters that have no effect are repeated.
     ///
     /// # Errors
     ///
@@ -89,6 +94,10 @@ impl LetterBuffers {
         if message.len() > MAX_MESSAGE_BYTES {
             return Err(FabricError::OUTSIDE);
         }
+        let is_to = |letter: &Option<(_, PeerAddress)>| letter.is_some_and(|(_, to)| to == peer);
+        if self.free.len() <= SPARE && self.under_way.iter().any(is_to) {
+            return Ok(Post::Accepted);
+        }
         let Some(buffer) = self.free.last().copied() else { return Ok(Post::Full) };
         let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
         self.pages.copy_in(at, message);
@@ -96,7 +105,7 @@ impl LetterBuffers {
         let posted = nic.send(local, peer, Purpose::LetterSend { buffer }.token())?;
         if posted == Post::Accepted {
             self.free.pop();
-            self.under_way[usize::from(buffer)] = about;
+            self.under_way[usize::from(buffer)] = Some((about, peer));
         }
         Ok(posted)
     }
@@ -104,6 +113,7 @@ impl LetterBuffers {
     /// A letter was sent, or has failed. Returns what it was about.
     pub(super) fn sent(&mut self, buffer: u16) -> LetterSubject {
         self.free.push(buffer);
-        self.under_way.get(usize::from(buffer)).copied().unwrap_or(LetterSubject::Stranger)
+        let ended = self.under_way.get_mut(usize::from(buffer)).and_then(Option::take);
+        ended.map_or(LetterSubject::Stranger, |(about, _)| about)
     }
 }

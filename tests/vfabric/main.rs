@@ -13,6 +13,7 @@ mod fabric;
 mod flush;
 mod fused;
 mod gone;
+mod hung;
 mod inline;
 mod lines;
 mod link;
