@@ -142,6 +142,40 @@ fn messages_pass_what_waits_for_a_peer_that_takes_nothing() {
     });
 }
 
+/// Nor does a connect wait for another one, whose peer takes no request.
+#[test]
+fn a_connection_is_made_though_an_earlier_connect_is_refused() {
+    play_each(&["cxi", "efa", "tcp", "adversary"], &[provider()], BOUND, |part, profile| {
+        let World { nets: [net, _], fabric } = World::open(part, profile, [1, 1]);
+        let [sender, living] = [net; 2].map(End::open);
+        let before = fabric.number("opened.endpoints");
+        let gone = End::open(net);
+        let numbers = before + 1..=fabric.number("opened.endpoints");
+        let (mut handle, listener) = net.listen(gone.context, 0).expect("listen");
+        numbers.clone().for_each(|number| fabric.fault(&format!("shut={number}")));
+        let mut ask = || net.connect(sender.context, 0, &mut handle).expect("connect");
+        (0..POLLS).for_each(|_| assert_eq!(ask(), None));
+        assert!(fabric.number("counter.faults.shut") > 0, "it asks again and again");
+        let comms = connect(&sender, &living);
+        numbers.for_each(|number| fabric.fault(&format!("open={number}")));
+        let (mut send, mut receive) = (None, None);
+        wait("the earlier one", || {
+            send = send.or_else(&mut ask);
+            receive = receive.or_else(|| net.accept(listener).expect("accept"));
+            send.is_some() && receive.is_some()
+        });
+        net.close_listen(listener).expect("closeListen");
+        for (send, receive) in [comms, (send.expect("connected"), receive.expect("accepted"))] {
+            net.close_send(send).expect("closeSend");
+            net.close_recv(receive).expect("closeRecv");
+        }
+        let ends = [sender, living, gone];
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+        close_together(ends);
+        fabric.is_clean();
+    });
+}
+
 /// Connections are made, used and closed beside one whose CLOSE cannot be posted.
 #[test]
 fn farewells_pass_one_that_is_never_taken() {

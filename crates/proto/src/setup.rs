@@ -21,8 +21,8 @@
 //!
 //! **Each poll**, the keeper's too: [`ProgressLoop::progress`](super::ProgressLoop::progress), and
 //! [`ProgressLoop::entries_freed`](super::ProgressLoop::entries_freed) is returned to the budget. Before it, while
-//! [`Peers::next_hello`] has one, insert its control address and send it; if the provider accepts it,
-//! [`Peers::hello_posted`]. For each two-sided message that has arrived, [`Peers::heard`]:
+//! [`Peers::next_hello`] or, for the peer of a connect, [`Peers::hello_to`] has one, insert its control address and send it;
+//! if the provider accepts it, [`Peers::hello_posted`]. For each two-sided message that has arrived, [`Peers::heard`]:
 //!
 //! | [`Heard`] | do |
 //! |---|---|

@@ -123,7 +123,7 @@ impl Endpoint {
                     Err(Cause::NoCommonRail.negotiating())
                 }
                 _ => {
-                    self.send_hellos(now);
+                    self.send_first_hello(peer, now);
                     Ok(())
                 }
             };

@@ -80,19 +80,18 @@ impl Endpoint {
         }
     }
 
-    /// Sends a HELLO to each peer of which only a handle is known, where one is due.
-    pub(in crate::endpoint) fn send_hellos(&mut self, now: Moment) {
-        while let Some(FirstHello { peer, control, bytes, .. }) =
-            self.executor.peers.next_hello(now)
-        {
-            let error = match self.send_hello(control.as_bytes(), &bytes) {
-                Ok(Post::Accepted) => None,
-                Ok(Post::Again | Post::Full) => return,
-                Err(error) => Some(error),
-            };
-            self.executor.peers.hello_posted(peer, now);
-            self.hello_posted(peer, error, now);
-        }
+    /// Sends a HELLO to a peer of which only a handle is known, if one is due. Each connect sends its own: providers refuse messages to a
+    /// host that does not answer for as long as they try to reach it.
+    pub(in crate::endpoint) fn send_first_hello(&mut self, peer: PeerId, now: Moment) {
+        let Some(hello) = self.executor.peers.hello_to(peer, now) else { return };
+        let FirstHello { control, bytes, .. } = hello;
+        let error = match self.send_hello(control.as_bytes(), &bytes) {
+            Ok(Post::Accepted) => None,
+            Ok(Post::Again | Post::Full) => return,
+            Err(error) => Some(error),
+        };
+        self.executor.peers.hello_posted(peer, now);
+        self.hello_posted(peer, error, now);
     }
 
     fn send_hello(&mut self, to: &[u8], bytes: &[u8]) -> Result<Post> {

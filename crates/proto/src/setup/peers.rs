@@ -176,18 +176,22 @@ impl<P: Prove> Peers<P> {
         self.meetings.iter().find(|meeting| meeting.channel == Some(channel))
     }
 
-    /// A HELLO that is due to a peer that is not met. It is returned again until [`hello_posted`](Self::hello_posted).
+    /// A HELLO that is due to any peer that is not met. It is returned again until
+    /// [`hello_posted`](Self::hello_posted), and no other before.
     pub fn next_hello(&self, now: Moment) -> Option<FirstHello> {
-        let due = |(index, meeting): (usize, &Meeting)| {
-            let (control, address_format) = meeting.is_due(now)?;
-            let hello = meeting.hello(&self.us, None, &self.prove);
-            let bytes = hello.encode().ok()?;
-            Some(FirstHello { peer: PeerId(count32(index)), control, address_format, bytes })
-        };
-        self.meetings.iter().enumerate().find_map(due)
+        (0..count32(self.meetings.len())).find_map(|peer| self.hello_to(PeerId(peer), now))
     }
 
-    /// The HELLO of [`next_hello`](Self::next_hello) was posted.
+    /// The HELLO that is due to this peer, if it is not met. Where one peer's HELLO may be refused for long, the others'
+    /// are not behind it.
+    pub fn hello_to(&self, peer: PeerId, now: Moment) -> Option<FirstHello> {
+        let meeting = self.meeting(peer)?;
+        let (control, address_format) = meeting.is_due(now)?;
+        let bytes = meeting.hello(&self.us, None, &self.prove).encode().ok()?;
+        Some(FirstHello { peer, control, address_format, bytes })
+    }
+
+    /// The HELLO of [`next_hello`](Self::next_hello) or [`hello_to`](Self::hello_to) was posted.
     pub fn hello_posted(&mut self, peer: PeerId, now: Moment) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
             meeting.hello_posted(now);

@@ -217,6 +217,19 @@ fn a_hello_is_repeated_with_back_off_until_the_peer_is_met() {
 }
 
 #[test]
+fn a_hello_is_due_though_that_to_an_earlier_peer_is_refused() {
+    let mut end = End::new(1);
+    let [refused, other] = [2, 3].map(|id| end.meet(&End::new(id).listen()));
+    assert_eq!(end.peers.next_hello(NOW).map(|hello| hello.peer), Some(refused));
+    for peer in [other, refused] {
+        assert_eq!(end.peers.hello_to(peer, NOW).map(|hello| hello.peer), Some(peer));
+        end.peers.hello_posted(peer, NOW);
+        assert_eq!(end.peers.hello_to(peer, NOW), None);
+    }
+    assert_eq!(end.peers.next_hello(NOW), None);
+}
+
+#[test]
 fn a_peer_without_a_secret_of_ours_makes_no_channel_and_is_not_remembered() {
     let mut other = End::new(2);
     let handle = other.listen();
