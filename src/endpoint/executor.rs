@@ -338,7 +338,7 @@ impl Perform<Flow> for Executor {
         // A trial is sent on a rail that is lost already: its failure says nothing about the peer.
         let trial = matches!(letter.body, Body::Trial(_));
         let about =
-            if trial { LetterSubject::Stranger } else { LetterSubject::Channel { channel, rail } };
+            if trial { LetterSubject::Other } else { LetterSubject::Channel { channel, rail } };
         let sent = letters.send(nic, lane.peer, &bytes, about);
         self.written = bytes;
         let now = self.now;

@@ -11,10 +11,10 @@ use super::unposted::{Trouble, Unposted};
 
 /// Receives that are kept posted. Further letters wait in the provider.
 const RECEIVES: u16 = 32;
-/// Letters in flight at most; more are sent later.
+/// Buffers for sends in one registration. There is another one only if peers that hang have all: a letter to such a host stays in flight, and
+/// a living peer that gets no answer takes this rank for dead.
 const SENDS: u16 = 32;
-/// Buffers of which a peer that has one gets no other. Letters to a host that hangs stay in flight, and are repeated; without a limit they
-/// would leave none for the answers to living peers, which then take this rank for dead.
+/// Free buffers of which a peer that has one gets no other, however often its letters are repeated.
 const SPARE: usize = SENDS as usize / 2;
 
 /// What a letter in flight is about, for when it fails.
@@ -22,33 +22,67 @@ const SPARE: usize = SENDS as usize / 2;
 pub(super) enum LetterSubject {
     /// A channel, on this of its control rails.
     Channel { channel: ChannelId, rail: u8 },
-    /// No channel: a HELLO, an answer to one, or a trial of a lost rail. Its failure has no consequence.
-    Stranger,
+    /// The first HELLO of a connect. Its failure has no consequence, as that of the next.
+    Hello,
+    /// An answer to whoever has sent something, or a trial of a lost rail. It gets no buffer where they are scarce: anybody may ask for one.
+    Other,
 }
 
-/// One registration, cut into buffers: first those of the receives, then those of the sends.
+/// The buffers of one control rail: first those of the receives, then those of the sends, which may become more.
 #[derive(Debug)]
 pub(super) struct LetterBuffers {
-    region: Region<Control>,
-    pages: Arc<Pages>,
+    /// The receives and the first sends, then further sends.
+    blocks: Vec<Block>,
     free: Vec<u16>,
     /// By buffer, the letter in flight from there, and its target.
-    under_way: Box<[Option<(LetterSubject, PeerAddress)>]>,
+    under_way: Vec<Option<(LetterSubject, PeerAddress)>>,
     unposted: Unposted,
+}
+
+/// One registration, cut into buffers.
+#[derive(Debug)]
+struct Block {
+    region: Region<Control>,
+    pages: Arc<Pages>,
+}
+
+impl Block {
+    fn new(nic: &mut Nic, buffers: u16) -> Result<Self, FabricError> {
+        let pages = Arc::new(Pages::map(usize::from(buffers) * MAX_MESSAGE_BYTES)?);
+        Ok(Self { region: nic.register(Arc::clone(&pages).into())?, pages })
+    }
 }
 
 impl LetterBuffers {
     pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
         let buffers = RECEIVES + SENDS;
-        let pages = Arc::new(Pages::map(usize::from(buffers) * MAX_MESSAGE_BYTES)?);
-        let region = nic.register(Arc::clone(&pages).into())?;
         Ok(Self {
-            region,
-            pages,
+            blocks: vec![Block::new(nic, buffers)?],
             free: (RECEIVES..buffers).rev().collect(),
-            under_way: vec![None; usize::from(buffers)].into(),
+            under_way: vec![None; usize::from(buffers)],
             unposted: Unposted::all(RECEIVES),
         })
+    }
+
+    /// Registers more buffers for sends.
+    #[cold]
+    fn grow(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
+        let first = u16::try_from(self.under_way.len()).unwrap_or(u16::MAX);
+        // Not past the numbers that there are.
+        if let Some(end) = first.checked_add(SENDS) {
+            self.blocks.push(Block::new(nic, SENDS)?);
+            self.free.extend((first..end).rev());
+            self.under_way.resize(end.into(), None);
+        }
+        Ok(())
+    }
+
+    /// A buffer's block, and its offset there in bytes.
+    fn place(&self, buffer: u16) -> Option<(&Block, usize)> {
+        let of_sends = usize::from(buffer).saturating_sub(RECEIVES.into());
+        let block = of_sends / usize::from(SENDS);
+        let first = if block == 0 { 0 } else { usize::from(RECEIVES) + block * usize::from(SENDS) };
+        Some((self.blocks.get(block)?, (usize::from(buffer) - first) * MAX_MESSAGE_BYTES))
     }
 
     /// A receive has ended: the next poll posts it again.
@@ -58,8 +92,9 @@ impl LetterBuffers {
 
     /// As [`Unposted::post`], with fi_recv (fi_msg(3)).
     pub(super) fn post_receives(&mut self, nic: &mut Nic, now: Moment) -> Option<Trouble> {
-        let Self { region, unposted, .. } = self;
+        let Self { blocks, unposted, .. } = self;
         unposted.post(now, |buffer| {
+            let Block { region, .. } = blocks.first().ok_or(FabricError::NO_RAIL)?;
             let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
             let room = region.local(at, MAX_MESSAGE_BYTES).ok_or(FabricError::OUTSIDE)?;
             nic.receive(room, Purpose::LetterReceive { buffer }.token())
@@ -75,7 +110,9 @@ impl LetterBuffers {
     pub(super) fn arrived(&self, buffer: u16, len: usize, into: &mut Vec<u8>) {
         into.clear();
         into.resize(len.min(MAX_MESSAGE_BYTES), 0);
-        self.pages.copy_out(usize::from(buffer) * MAX_MESSAGE_BYTES, into);
+        if let Some((block, at)) = self.place(buffer) {
+            block.pages.copy_out(at, into);
+        }
     }
 
     /// Posts a message. Where buffers are scarce and one to the same peer is in flight, it is dropped instead, as if it were lost on the way:
@@ -95,13 +132,23 @@ impl LetterBuffers {
             return Err(FabricError::OUTSIDE);
         }
         let is_to = |letter: &Option<(_, PeerAddress)>| letter.is_some_and(|(_, to)| to == peer);
-        if self.free.len() <= SPARE && self.under_way.iter().any(is_to) {
-            return Ok(Post::Accepted);
+        if self.free.len() <= SPARE {
+            if about == LetterSubject::Other {
+                return Ok(Post::Full);
+            }
+            if self.under_way.iter().any(is_to) {
+                return Ok(Post::Accepted);
+            }
+        }
+        if self.free.is_empty()
+            && let Err(error) = self.grow(nic)
+        {
+            log::debug!("no memory for more letters: {error}");
         }
         let Some(buffer) = self.free.last().copied() else { return Ok(Post::Full) };
-        let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
-        self.pages.copy_in(at, message);
-        let local = self.region.local(at, message.len()).ok_or(FabricError::OUTSIDE)?;
+        let (block, at) = self.place(buffer).ok_or(FabricError::OUTSIDE)?;
+        block.pages.copy_in(at, message);
+        let local = block.region.local(at, message.len()).ok_or(FabricError::OUTSIDE)?;
         let posted = nic.send(local, peer, Purpose::LetterSend { buffer }.token())?;
         if posted == Post::Accepted {
             self.free.pop();
@@ -114,6 +161,6 @@ impl LetterBuffers {
     pub(super) fn sent(&mut self, buffer: u16) -> LetterSubject {
         self.free.push(buffer);
         let ended = self.under_way.get_mut(usize::from(buffer)).and_then(Option::take);
-        ended.map_or(LetterSubject::Stranger, |(about, _)| about)
+        ended.map_or(LetterSubject::Other, |(about, _)| about)
     }
 }

@@ -13,8 +13,8 @@ use crate::world::{End, World, connect, provider};
 /// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 const TIMEOUT: Duration = Duration::from_millis(2000);
-/// Together they can have more letters in flight within the timeout than a rail has buffers.
-const HUNG: usize = 8;
+/// More than the buffers for letters that a rail has at first, less those that any peer may take several of.
+const HUNG: usize = 24;
 
 /// The plugin a second time, on a NIC of its own.
 fn on_another_nic(part: &Part) -> Net {

@@ -98,7 +98,7 @@ impl Endpoint {
         let lane = self.lane::<Control>(SETUP_RAIL, to)?;
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
-        let posted = letters.send(nic, lane.peer, bytes, LetterSubject::Stranger);
+        let posted = letters.send(nic, lane.peer, bytes, LetterSubject::Hello);
         nic.remove_peer::<Control>(lane.peer);
         posted.map_err(|error| Cause::Unreachable(error).into())
     }
@@ -173,7 +173,7 @@ impl Endpoint {
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let posted = letters
             .as_mut()
-            .map(|letters| letters.send(nic, lane.peer, bytes, LetterSubject::Stranger));
+            .map(|letters| letters.send(nic, lane.peer, bytes, LetterSubject::Other));
         nic.remove_peer::<Control>(lane.peer);
         if let Some(Err(error)) = posted {
             log::debug!("device {}: a reply to an unknown peer: {error}", self.label());
