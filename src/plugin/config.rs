@@ -103,7 +103,7 @@ settings! {
     connect_warn: Duration = "CONNECT_WARN_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
     /// How long a peer may leave keepalive queries unanswered, or its endpoint refuse every write, before its connections fail. A peer whose program is late does not time out: its plugin answers.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;
-    /// How long deregMr and close wait, in total, for peers that do not answer and for the last DONE to be sent.
+    /// How long deregMr and close wait, on each device of a communicator in total, for peers that do not answer and for the last DONE to be sent.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// After how long a request that waits, while NCCL polls, is reported by a warning: which side is late, with what, and the progress of both ends. One per minute at most; 0: never.
     stall_report: Duration = "STALL_REPORT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
