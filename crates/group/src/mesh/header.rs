@@ -39,7 +39,12 @@ impl Space {
 
     /// Whether its messages are packets of objects.
     pub(crate) fn is_of_objects(self) -> bool {
-        self.kind == Self::OBJECTS.kind || self.kind == Self::object_collective(0).kind
+        self.kind == Self::OBJECTS.kind || self.is_of_collective()
+    }
+
+    /// Whether it is one collective of objects.
+    pub(crate) fn is_of_collective(self) -> bool {
+        self.kind == Self::object_collective(0).kind
     }
 
     /// One exchange of one stream of exchanges.

@@ -53,6 +53,11 @@ pub(crate) enum Moved {
 
 /// The memory of a message that announces others.
 pub(crate) trait Announces: fmt::Debug + Send {
+    /// Memory for a message of so many bytes, and the place to receive it into. That is empty where no message is so long.
+    fn room(bytes: usize) -> Result<(Self, Place), GroupError>
+    where
+        Self: Sized;
+
     /// The space of those, and how many there are, if there are any. Called when the message is there.
     fn announces(&self) -> Option<(Space, Count)>;
 }
@@ -76,6 +81,16 @@ struct Dropped {
     memory: Box<dyn Announces>,
 }
 
+/// A message that nobody receives any more. It is received when it comes, as nothing else tells what it announces.
+#[derive(Debug)]
+struct Unwanted {
+    wanted: Wanted,
+    room: fn(usize) -> Result<Room, GroupError>,
+}
+
+/// Memory of some kind, and its place.
+type Room = (Box<dyn Announces>, Place);
+
 /// The parts of a mesh.
 pub(crate) struct Parts {
     pub(crate) net: Arc<Net>,
@@ -98,6 +113,7 @@ pub(crate) struct Mesh {
     peers: Vec<Option<Peer>>, // Closed before the plugin is finalized.
     registry: Registry,
     dropped: Vec<Dropped>, // Freed after the connections have closed.
+    unwanted: Vec<Unwanted>,
     matching: Matching,
     scratch: Option<Buffer>,
     rank: usize,
@@ -149,6 +165,7 @@ impl Mesh {
                 .collect(),
             registry: Registry::default(),
             dropped: Vec::new(),
+            unwanted: Vec::new(),
             matching: Matching::default(),
             scratch: None,
             rank,
@@ -234,6 +251,7 @@ impl Mesh {
         self.registry = Registry::default();
         self.peers.iter_mut().for_each(|peer| *peer = None);
         self.dropped.clear();
+        self.unwanted.clear();
         error
     }
 
@@ -256,6 +274,9 @@ impl Mesh {
 
     /// What precedes each poll: reads messages of the rendezvous, and fails if the group has failed.
     fn hear(&mut self) -> Result<(), GroupError> {
+        if !self.unwanted.is_empty() {
+            self.drop_unwanted();
+        }
         if !self.dropped.is_empty() {
             self.end_dropped();
         }
@@ -554,6 +575,40 @@ impl Mesh {
                 self.cancel(scope, space, count);
             }
         }
+    }
+
+    /// The next message that such a receive takes is dropped when it comes, with those that it announces. Until then its memory is of
+    /// the kind `M`.
+    pub(crate) fn refuse<M: Announces + 'static>(&mut self, wanted: Wanted) {
+        if self.failure.is_some() {
+            return;
+        }
+        let room = |bytes| M::room(bytes).map(|(memory, place)| (Box::new(memory) as _, place));
+        self.unwanted.push(Unwanted { wanted, room });
+        self.drop_unwanted();
+    }
+
+    fn drop_unwanted(&mut self) {
+        let mut unwanted = std::mem::take(&mut self.unwanted);
+        unwanted.retain(|unwanted| !self.drop_one(unwanted));
+        self.unwanted = unwanted;
+    }
+
+    /// Whether the message has come, or never will.
+    fn drop_one(&mut self, Unwanted { wanted, room }: &Unwanted) -> bool {
+        let Some((envelope, _)) = self.matching.probe(wanted) else {
+            let source = wanted.source.filter(|rank| *rank != self.rank);
+            let is_lost = source.is_some_and(|rank| self.is_lost(rank, Way::Small));
+            return is_lost;
+        };
+        // It waits where there is no memory for it: what it announces has to be known.
+        let Ok((memory, place)) = room(envelope.bytes) else { return false };
+        let (source, tag) = (Some(envelope.source), Some(envelope.tag));
+        let wanted = Wanted { source, tag, place, ..*wanted };
+        let op = match_receive(&mut self.peers, &mut self.matching, wanted);
+        self.dropped.push(Dropped { op, scope: wanted.scope, memory });
+        self.end_dropped();
+        true
     }
 
     /// Counts that change whenever a piece of a long message to this peer, or from it, moves.
@@ -871,9 +926,9 @@ impl Mesh {
         self.with(to, |peer, shared| peer.send(letter, shared)).unwrap();
     }
 
-    /// The spaces of which messages are dropped.
+    /// The spaces of which messages are dropped, and the messages that nobody receives.
     pub(crate) fn cancellations(&self) -> usize {
-        self.matching.cancellations()
+        self.matching.cancellations() + self.unwanted.len() + self.dropped.len()
     }
 }
 

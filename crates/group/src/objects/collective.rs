@@ -127,9 +127,15 @@ impl Group {
     ) -> Result<ReducingObject<O>, GroupError> {
         check_type::<O>()?;
         let gathering = self.igather_obj(object, 0)?;
-        let answer = Some(self.object_route());
+        let route = self.object_route();
+        let answer = if self.rank() == 0 {
+            Answering::To(route)
+        } else {
+            // Received from the beginning, so that it is thrown away if this is dropped.
+            Answering::From(Box::new(BroadcastingObject::new(self, None, 0, route)?))
+        };
         let (group, stage) = (self.clone(), Stage::Gathering(gathering));
-        Ok(ReducingObject { group, op, answer, failed: None, stage })
+        Ok(ReducingObject { group, op, answer: Some(answer), failed: None, stage })
     }
 
     /// The same, to the root only, which alone gets the errors about types and shapes.
@@ -242,7 +248,7 @@ fn whole(over: bool, failed: &mut Option<GroupError>) -> Result<bool, GroupError
     failed.take_if(|_| over).map_or(Ok(over), Err)
 }
 
-/// A gather of objects in progress. Dropped, it still sends this rank's.
+/// A gather of objects in progress. Dropped, it still sends this rank's, and what comes for it is thrown away.
 #[derive(Debug)]
 #[must_use = "it makes progress when tested or waited for"]
 pub struct GatheringObjects<O> {
@@ -308,7 +314,7 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
     }
 }
 
-/// A broadcast of an object in progress. Dropped on the root, it still sends.
+/// A broadcast of an object in progress. Dropped on the root, it still sends; on another rank, what comes for it is thrown away.
 #[derive(Debug)]
 #[must_use = "it makes progress when tested or waited for"]
 pub struct BroadcastingObject<O> {
@@ -371,17 +377,26 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
     }
 }
 
-/// A reduction of objects in progress. Dropped, it leaves other ranks without a result.
+/// A reduction of objects in progress. Dropped on rank 0, one for all leaves the others without a result; on another rank it still sends.
 #[derive(Debug)]
 #[must_use = "it makes progress when tested or waited for"]
 pub struct ReducingObject<O> {
     group: Group,
     op: Op,
-    /// Where the result goes to all ranks, from rank 0.
-    answer: Option<Route>,
+    /// Where all ranks get the result. Taken when it follows.
+    answer: Option<Answering<O>>,
     /// Why rank 0 has no result, which it returns when the others know.
     failed: Option<GroupError>,
     stage: Stage<O>,
+}
+
+/// The copy of the result to all ranks.
+#[derive(Debug)]
+enum Answering<O> {
+    /// From rank 0, which has yet to make it.
+    To(Route),
+    /// To this rank.
+    From(Box<BroadcastingObject<Answer<O>>>),
 }
 
 /// The result that rank 0 sends, or why there is none.
@@ -468,7 +483,7 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
         gathered: Result<Option<Vec<O>>, GroupError>,
     ) -> Result<Stage<O>, GroupError> {
         let result = gathered.and_then(|all| all.map(|all| self.fold(&all)).transpose());
-        let Some(route) = self.answer else { return result.map(Stage::Done) };
+        let Some(answering) = self.answer.take() else { return result.map(Stage::Done) };
         // Others wait for the answer, also where there is no result.
         let answer = match result {
             Ok(result) => result.map(Ok),
@@ -478,8 +493,12 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
                 Some(Err(refusal))
             }
         };
-        let answering = BroadcastingObject::new(&self.group, answer, 0, route)?;
-        Ok(Stage::Answering(Box::new(answering)))
+        Ok(Stage::Answering(match answering {
+            Answering::From(answering) => answering,
+            Answering::To(route) => {
+                Box::new(BroadcastingObject::new(&self.group, answer, 0, route)?)
+            }
+        }))
     }
 
     fn fold(&self, all: &[O]) -> Result<O, GroupError> {
@@ -517,4 +536,64 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
 pub(super) fn other_shape(rank: usize) -> GroupError {
     let why = format!("rank {rank} reduces an object of another shape than rank 0");
     GroupError::Mismatch { rank, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::leaf::Leaf;
+    use super::*;
+    use crate::support::{library, ranks_within};
+
+    /// Only a sender that is left waiting takes so long.
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// One rank begins a collective and drops it, before the other begins or after. The other's must end.
+    fn drop_one<R>(
+        group: &Group,
+        dropping: usize,
+        begin: impl Fn() -> R,
+        wait: impl Fn(R) -> Result<(), GroupError>,
+    ) {
+        for before in [true, false] {
+            if group.rank() == dropping {
+                let begun = begin();
+                if !before {
+                    group.meet(&[]).unwrap();
+                }
+                drop(begun);
+                if before {
+                    group.meet(&[]).unwrap();
+                }
+            } else if before {
+                group.meet(&[]).unwrap();
+                wait(begin()).unwrap();
+            } else {
+                let begun = begin();
+                group.meet(&[]).unwrap();
+                wait(begun).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_collective_of_objects_that_is_dropped_leaves_no_sender_waiting() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            // More than sockets buffer, and a packet that is long itself.
+            let object = (vec![7_u8; 1 << 20], Leaf::from(vec![1.0_f64; 4 << 20]));
+            let own = |root: usize| (group.rank() == root).then(|| object.clone());
+            let gather = || group.igather_obj(&object, 0).unwrap();
+            drop_one(&group, 0, gather, |begun| begun.wait().map(drop));
+            let all_gather = || group.iall_gather_obj(&object).unwrap();
+            drop_one(&group, 0, all_gather, |begun| begun.wait().map(drop));
+            let broadcast = || group.ibroadcast_obj(own(0), 0).unwrap();
+            drop_one(&group, 1, broadcast, |begun| begun.wait().map(drop));
+            let numbers = &object.1;
+            let reduce = || group.ireduce_obj(numbers, Op::Sum, 0).unwrap();
+            drop_one(&group, 0, reduce, |begun| begun.wait().map(drop));
+            let all_reduce = || group.iall_reduce_obj(numbers, Op::Sum).unwrap();
+            drop_one(&group, 1, all_reduce, |begun| begun.wait().map(drop));
+            group.barrier().unwrap();
+            assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
 }

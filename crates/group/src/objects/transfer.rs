@@ -37,6 +37,12 @@ pub(crate) struct Schemas {
 
 /// A packet announces its long leaves.
 impl Announces for Block {
+    fn room(bytes: usize) -> Result<(Self, Place), GroupError> {
+        let mut block = Self::new(if bytes > LIMIT { 0 } else { bytes })?;
+        let place = block.place();
+        Ok((block, place))
+    }
+
     fn announces(&self) -> Option<(Space, Count)> {
         leaves(&packet::open(self.bytes(), LIMIT)?)
     }
@@ -448,12 +454,6 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
     }
 
-    fn wanted(&self, place: Place) -> Wanted {
-        let Self { space, source, tag, group, .. } = self;
-        let (scope, element) = (group.scope, DataType::U8);
-        Wanted { scope, space: *space, source: *source, tag: *tag, element, place }
-    }
-
     fn has_arrived(&mut self, state: &mut State) -> Result<bool, GroupError> {
         if let Some((envelope, bytes)) = state.mesh.take(&self.wanted(Place::empty())) {
             self.stage = Stage::Over;
@@ -600,11 +600,26 @@ impl<O> Stage<O> {
     }
 }
 
+impl<O> Inbound<O> {
+    fn wanted(&self, place: Place) -> Wanted {
+        let Self { space, source, tag, group, .. } = self;
+        let (scope, element) = (group.scope, DataType::U8);
+        Wanted { scope, space: *space, source: *source, tag: *tag, element, place }
+    }
+
+    /// Whether its packet is still to be found, and no other receive can take it: a collective's comes for this one alone.
+    fn is_due(&self) -> bool {
+        matches!(self.stage, Stage::Probing) && self.space.is_of_collective()
+    }
+}
+
 impl<O> Drop for Inbound<O> {
     fn drop(&mut self) {
         if self.stage.is_receiving() {
             let free = self.stage.let_go(self.group.scope, &mut self.group.shared.lock());
             drop(free);
+        } else if self.is_due() {
+            self.group.shared.lock().mesh.refuse::<Block>(self.wanted(Place::empty()));
         }
     }
 }
