@@ -589,8 +589,8 @@ impl Group {
     /// Those of the rendezvous.
     pub fn meet(&self, part: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         // Without the lock, so that progress continues meanwhile.
-        let round = self.shared.lock().mesh.place().begin_round(part)?;
-        round.wait(self.shared.timeout)
+        let round = self.shared.lock().mesh.place().begin_round(part, self.shared.timeout)?;
+        round.wait()
     }
 
     /// Reports to the rendezvous why this rank gives up, before it closes anything. Returns whether that was received.

@@ -12,7 +12,7 @@ pub(super) struct Hello {
     pub(super) size: u32,
 }
 
-const MAGIC: [u8; 8] = *b"IRONGRP\x01";
+const MAGIC: [u8; 8] = *b"IRONGRP\x02";
 
 impl Hello {
     pub(super) fn write(self, stream: &mut impl Write) -> io::Result<()> {
@@ -39,11 +39,13 @@ impl Hello {
 /// The later frames, in both directions. The hub answers a part with all parts or a failure, and a failure with a farewell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A rank's part of a round.
-    Part(Vec<u8>),
+    /// A rank's part of a round, by a number of its own that is in the answer. It is answered within this many milliseconds.
+    Part { round: u32, within_ms: u32, bytes: Vec<u8> },
     /// All parts of a round.
-    All(Vec<Vec<u8>>),
-    /// The group has failed, or a rank gives up; with the reason.
+    All { round: u32, parts: Vec<Vec<u8>> },
+    /// A round has ended without the parts; with the reason.
+    Missed { round: u32, why: String },
+    /// The hub refuses a rank, or a rank gives up; with the reason.
     Failed(String),
     /// This rank has finished.
     Bye,
@@ -100,12 +102,15 @@ impl Frame {
     pub(super) fn write(&self, stream: &mut impl Write) -> io::Result<()> {
         let mut bytes = Vec::new();
         match self {
-            Self::Part(part) => {
+            Self::Part { round, within_ms, bytes: part } => {
                 bytes.push(1);
+                bytes.extend(round.to_le_bytes());
+                bytes.extend(within_ms.to_le_bytes());
                 put(&mut bytes, part)?;
             }
-            Self::All(parts) => {
+            Self::All { round, parts } => {
                 bytes.push(2);
+                bytes.extend(round.to_le_bytes());
                 let count = u32::try_from(parts.len()).map_err(|_| bad("too many parts"))?;
                 bytes.extend(count.to_le_bytes());
                 for part in parts {
@@ -127,6 +132,11 @@ impl Frame {
                 bytes.push(7);
                 bytes.extend(within_ms.to_le_bytes());
             }
+            Self::Missed { round, why } => {
+                bytes.push(9);
+                bytes.extend(round.to_le_bytes());
+                put(&mut bytes, cut(why))?;
+            }
             Self::News(news) => {
                 let (kind, ranks, why) = news.parts();
                 bytes.extend([8, kind]);
@@ -141,26 +151,28 @@ impl Frame {
     pub(super) fn read(stream: &mut impl Read) -> io::Result<Self> {
         let [kind] = array(stream)?;
         Ok(match kind {
-            1 => Self::Part(get(stream)?),
+            1 => Self::Part { round: word(stream)?, within_ms: word(stream)?, bytes: get(stream)? },
             2 => {
-                let count = u32::from_le_bytes(array(stream)?);
+                let round = word(stream)?;
+                let count = word(stream)?;
                 if count as usize > RANKS_MAX {
                     return Err(bad("more parts than there can be ranks"));
                 }
-                Self::All((0..count).map(|_| get(stream)).collect::<io::Result<_>>()?)
+                let parts = (0..count).map(|_| get(stream)).collect::<io::Result<_>>()?;
+                Self::All { round, parts }
             }
-            3 => Self::Failed(String::from_utf8_lossy(&get(stream)?).into_owned()),
+            3 => Self::Failed(text(stream)?),
             4 => Self::Bye,
             5 => Self::Welcome,
             6 => Self::Mail { peer: count(stream)?, bytes: get(stream)? },
-            7 => Self::Stuck(u32::from_le_bytes(array(stream)?)),
+            7 => Self::Stuck(word(stream)?),
             8 => {
                 let [kind] = array(stream)?;
                 let ranks =
                     (0..count(stream)?).map(|_| count(stream)).collect::<io::Result<_>>()?;
-                let why = String::from_utf8_lossy(&get(stream)?).into_owned();
-                Self::News(News::of(kind, ranks, why)?)
+                Self::News(News::of(kind, ranks, text(stream)?)?)
             }
+            9 => Self::Missed { round: word(stream)?, why: text(stream)? },
             _ => return Err(bad("an unknown frame")),
         })
     }
@@ -180,9 +192,17 @@ fn number(bytes: &mut Vec<u8>, number: usize) -> io::Result<()> {
     Ok(())
 }
 
+fn word(stream: &mut impl Read) -> io::Result<u32> {
+    Ok(u32::from_le_bytes(array(stream)?))
+}
+
+fn text(stream: &mut impl Read) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&get(stream)?).into_owned())
+}
+
 /// A rank, or a number of ranks.
 fn count(stream: &mut impl Read) -> io::Result<usize> {
-    let count = u32::from_le_bytes(array(stream)?) as usize;
+    let count = word(stream)? as usize;
     if count > RANKS_MAX { Err(bad("more than there can be ranks")) } else { Ok(count) }
 }
 
@@ -223,9 +243,10 @@ mod tests {
     #[test]
     fn every_frame_is_read_as_it_was_written_and_never_from_less() {
         let frames = [
-            Frame::Part(vec![]),
-            Frame::Part(vec![1, 2, 3]),
-            Frame::All(vec![vec![], vec![9; 300]]),
+            Frame::Part { round: 1, within_ms: 250, bytes: vec![] },
+            Frame::Part { round: u32::MAX, within_ms: u32::MAX, bytes: vec![1, 2, 3] },
+            Frame::All { round: 2, parts: vec![vec![], vec![9; 300]] },
+            Frame::Missed { round: 3, why: "rank 1 left".to_owned() },
             Frame::Failed("rank 1 left".to_owned()),
             Frame::Bye,
             Frame::Welcome,
@@ -249,9 +270,13 @@ mod tests {
 
     #[test]
     fn lengths_that_cannot_be_are_refused_before_anything_is_allocated() {
-        for hostile in
-            [&[1, 255, 255, 255, 255][..], &[2, 255, 255, 255, 127], &[3, 1, 0, 1, 0], &[9]]
-        {
+        let (part, all) = ([1; 9], [2; 5]);
+        for hostile in [
+            &[&part[..], &[255; 4]].concat()[..],
+            &[&all[..], &[255, 255, 255, 127]].concat(),
+            &[3, 1, 0, 1, 0],
+            &[10],
+        ] {
             let error = Frame::read(&mut hostile.iter().as_slice()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }

@@ -219,18 +219,18 @@ impl Shared {
     }
 
     /// Starts the thread that takes `rank` through its rounds, so that its other frames are read meanwhile.
-    fn rounds_of(self: &Arc<Self>, rank: usize) -> io::Result<Sender<Vec<u8>>> {
+    fn rounds_of(self: &Arc<Self>, rank: usize) -> io::Result<Sender<Part>> {
         let (parts, given) = mpsc::channel();
         let ours = Arc::clone(self);
         thread::Builder::new().spawn(move || ours.take_through(rank, &given))?;
         Ok(parts)
     }
 
-    fn take_through(&self, rank: usize, parts: &Receiver<Vec<u8>>) {
-        for part in parts {
-            let answer = match self.rounds.give(rank, part, self.wait) {
-                Ok(all) => Frame::All(all.to_vec()),
-                Err(error) => Frame::Failed(error.to_string()),
+    fn take_through(&self, rank: usize, parts: &Receiver<Part>) {
+        for Part { round, within, bytes } in parts {
+            let answer = match self.rounds.give(rank, bytes, within.min(self.wait)) {
+                Ok(all) => Frame::All { round, parts: all.to_vec() },
+                Err(error) => Frame::Missed { round, why: error.to_string() },
             };
             if self.send(rank, &answer).is_err() {
                 // The thread that reads sees the end of the connection.
@@ -276,15 +276,23 @@ impl Shared {
     }
 }
 
+/// A rank's part of a round, which it waits for so long.
+struct Part {
+    round: u32,
+    within: Duration,
+    bytes: Vec<u8>,
+}
+
 /// Represents `rank` in the rounds until it leaves.
 fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     let mut gone = false;
     let Ok(parts) = shared.rounds_of(rank) else { return shared.lost(rank) };
     loop {
         match Frame::read(&mut stream) {
-            Ok(Frame::Part(part)) => {
+            Ok(Frame::Part { round, within_ms, bytes }) => {
+                let within = Duration::from_millis(within_ms.into());
                 // A rank whose last answer could not be sent has no rounds any more.
-                let _ = parts.send(part);
+                let _ = parts.send(Part { round, within, bytes });
             }
             Ok(Frame::Mail { peer, bytes }) => {
                 if peer < shared.size {
@@ -395,7 +403,7 @@ mod tests {
         let hub = hub(3, WAIT);
         let [mut first, second, third] =
             [0, 1, 2].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
-        let round = first.begin_round(b"part").unwrap();
+        let round = first.begin_round(b"part", WAIT).unwrap();
         first.mail(1, b"letter").unwrap();
         first.abort().unwrap();
         let deadline = Instant::now() + WAIT / 2;
@@ -418,6 +426,42 @@ mod tests {
         let mut here = Remote::join(hub.meeting(1), WAIT).unwrap();
         let why = here.barrier(WAIT).unwrap_err().to_string();
         assert!(why.contains("ranks [0, 2]"), "{why}");
+    }
+
+    #[test]
+    fn a_rank_that_waits_no_longer_than_it_likes_is_told_who_is_missing_and_may_try_again() {
+        let hub = hub(2, WAIT);
+        let [mut first, mut second] =
+            [0, 1].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        let why = first.all_gather(b"early", Duration::from_millis(50)).unwrap_err().to_string();
+        assert!(why.contains("ranks [1]"), "{why}");
+        let other = thread::spawn(move || (second.all_gather(b"other", WAIT).unwrap(), second));
+        let all = first.all_gather(b"again", WAIT).unwrap();
+        assert_eq!(all, [b"again", b"other"]);
+        let (theirs, second) = other.join().unwrap();
+        assert_eq!(theirs, all);
+        drop((first, second));
+    }
+
+    #[test]
+    fn the_answer_of_a_round_that_is_not_waited_for_is_no_other_rounds() {
+        let hub = hub(2, WAIT);
+        let [mut first, mut second] =
+            [0, 1].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        for came in [false, true] {
+            let round = first.begin_round(b"left", WAIT).unwrap();
+            if came {
+                assert_eq!(second.all_gather(b"other", WAIT).unwrap(), [&b"left"[..], b"other"]);
+                drop(round);
+            } else {
+                drop(round);
+                assert_eq!(second.all_gather(b"other", WAIT).unwrap(), [&b"left"[..], b"other"]);
+            }
+            let round = first.begin_round(b"next", WAIT).unwrap();
+            assert_eq!(second.all_gather(b"last", WAIT).unwrap(), [b"next", b"last"]);
+            assert_eq!(round.wait().unwrap(), [b"next", b"last"]);
+        }
+        drop((first, second));
     }
 
     #[test]

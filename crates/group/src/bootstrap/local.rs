@@ -127,6 +127,18 @@ mod tests {
     }
 
     #[test]
+    fn the_part_of_a_rank_that_waits_no_more_is_in_no_round() {
+        let mut places = Local::group(2);
+        let (early, short) = (b"early".as_slice(), Duration::from_millis(30));
+        assert!(places[0].all_gather(early, short).is_err());
+        let ended = places[1].all_gather(b"other", short);
+        assert!(
+            matches!(&ended, Err(GroupError::Timeout { peers, .. }) if *peers == [0]),
+            "{ended:?}"
+        );
+    }
+
+    #[test]
     fn a_missing_rank_is_named() {
         let mut places = Local::group(3);
         let why = places[1].barrier(Duration::from_millis(30)).unwrap_err().to_string();

@@ -1,6 +1,6 @@
 //! Messages of the hub that have not been read yet.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,9 @@ pub(super) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct Inbox {
-    answers: VecDeque<Frame>,
+    answers: Vec<Frame>,
+    /// Rounds that nobody waits for any more. Each is answered once.
+    forgotten: HashSet<u32>,
     mail: VecDeque<(usize, Vec<u8>)>,
     news: VecDeque<News>,
     closed: bool,
@@ -39,7 +41,9 @@ impl Mailbox {
                     inbox.news.push_back(news);
                     self.waiting.store(true, Ordering::Release);
                 }
-                answer => inbox.answers.push_back(answer),
+                Frame::All { round, .. } | Frame::Missed { round, .. }
+                    if inbox.forgotten.remove(&round) => {}
+                answer => inbox.answers.push(answer),
             }
             drop(inbox);
             self.changed.notify_all();
@@ -52,11 +56,11 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// The next answer; None when the hub is gone or `deadline` has passed.
-    pub(super) fn answer(&self, deadline: Instant) -> Option<Frame> {
+    /// The answer to a round, or to a farewell; None when the hub is gone or `deadline` has passed.
+    pub(super) fn answer(&self, round: Option<u32>, deadline: Instant) -> Option<Frame> {
         let mut inbox = self.lock();
         loop {
-            if let Some(answer) = inbox.answers.pop_front() {
+            if let Some(answer) = inbox.take(round) {
                 return Some(answer);
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -65,6 +69,14 @@ impl Mailbox {
             }
             let woken = self.changed.wait_timeout(inbox, left);
             inbox = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Drops the answer to a round, now or when it comes.
+    pub(super) fn forget(&self, round: u32) {
+        let mut inbox = self.lock();
+        if inbox.take(Some(round)).is_none() && !inbox.closed {
+            inbox.forgotten.insert(round);
         }
     }
 
@@ -95,5 +107,15 @@ impl Mailbox {
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox {
+    fn take(&mut self, wanted: Option<u32>) -> Option<Frame> {
+        let index = self.answers.iter().position(|answer| match answer {
+            Frame::All { round, .. } | Frame::Missed { round, .. } => Some(*round) == wanted,
+            _ => wanted.is_none(),
+        })?;
+        Some(self.answers.remove(index))
     }
 }

@@ -56,6 +56,8 @@ pub struct Remote {
     /// Set once this rank gave up: whether the hub received the reason.
     gave_up: Option<bool>,
     left: bool,
+    /// The number of the next round.
+    rounds: u32,
 }
 
 impl Remote {
@@ -90,7 +92,14 @@ impl Remote {
         let fills = Arc::clone(&mailbox);
         let reader = thread::Builder::new().name("mail".to_owned());
         reader.spawn(move || fills.fill(reads)).map_err(failed)?;
-        Ok(Self { meeting, line: Line::new(stream), mailbox, gave_up: None, left: false })
+        Ok(Self {
+            meeting,
+            line: Line::new(stream),
+            mailbox,
+            gave_up: None,
+            left: false,
+            rounds: 0,
+        })
     }
 
     /// Reports that this rank has finished, so that its leaving fails no other rank.
@@ -111,18 +120,21 @@ impl Remote {
     fn send_cause(&mut self, cause: &str) -> Option<()> {
         self.line.send(&Frame::Failed(cause.to_owned())).ok()?;
         let deadline = Instant::now() + GRACE;
-        // The answer of a round that this rank no longer waited for may come first.
-        while self.mailbox.answer(deadline)? != Frame::Bye {}
-        Some(())
+        (self.mailbox.answer(None, deadline)? == Frame::Bye).then_some(())
     }
 
-    /// Sends this rank's part of a round; [`Round::wait`] waits for the answer, and does not borrow this.
-    pub(crate) fn begin_round(&mut self, part: &[u8]) -> Result<Round, GroupError> {
+    /// Sends this rank's part of a round, which may take `wait`; [`Round::wait`] waits for the answer, and does not borrow this.
+    pub(crate) fn begin_round(&mut self, part: &[u8], wait: Duration) -> Result<Round, GroupError> {
         if part.len() > PART_BYTES_MAX {
             return Err(GroupError::Usage("a part longer than a round carries".to_owned()));
         }
-        self.say(&Frame::Part(part.to_vec()))?;
-        Ok(Round { mailbox: Arc::clone(&self.mailbox), size: self.meeting.size })
+        let (number, size) = (self.rounds, self.meeting.size);
+        // Ranks that come from a wait of that time are a little later.
+        let wait = wait.saturating_add(GRACE);
+        let within_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        self.say(&Frame::Part { round: number, within_ms, bytes: part.to_vec() })?;
+        self.rounds = number.wrapping_add(1);
+        Ok(Round { mailbox: Arc::clone(&self.mailbox), number, size, wait, answered: false })
     }
 
     /// Sends bytes to another rank by the hub. They arrive in order.
@@ -178,21 +190,35 @@ impl Remote {
     }
 }
 
-/// A round for which this rank has sent its part.
+/// A round for which this rank has sent its part. Dropped, its answer is thrown away.
 pub(crate) struct Round {
     mailbox: Arc<Mailbox>,
+    number: u32,
     size: usize,
+    wait: Duration,
+    answered: bool,
 }
 
 impl Round {
     /// Waits for every rank's part.
-    pub(crate) fn wait(self, wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
+    pub(crate) fn wait(mut self) -> Result<Vec<Vec<u8>>, GroupError> {
         // The hub's wait ends first, and the hub knows which ranks are missing.
-        match self.mailbox.answer(deadline(wait.saturating_add(GRACE))) {
-            Some(Frame::All(all)) if all.len() == self.size => Ok(all),
-            Some(Frame::Failed(why)) => Err(GroupError::Bootstrap(why)),
+        let deadline = deadline(self.wait.saturating_add(GRACE));
+        let answer = self.mailbox.answer(Some(self.number), deadline);
+        self.answered = answer.is_some();
+        match answer {
+            Some(Frame::All { parts, .. }) if parts.len() == self.size => Ok(parts),
+            Some(Frame::Missed { why, .. }) => Err(GroupError::Bootstrap(why)),
             Some(_) => Err(invalid()),
             None => Err(GroupError::Bootstrap("the rendezvous broke: no answer".to_owned())),
+        }
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.mailbox.forget(self.number);
         }
     }
 }
@@ -211,7 +237,7 @@ impl Bootstrap for Remote {
     }
 
     fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
-        self.begin_round(part)?.wait(wait)
+        self.begin_round(part, wait)?.wait()
     }
 
     fn give_up(&mut self, why: &GroupError) -> bool {

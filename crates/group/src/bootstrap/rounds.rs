@@ -48,7 +48,7 @@ impl Rounds {
         }
     }
 
-    /// Contributes `part`, and waits for all others.
+    /// Contributes `part`, and waits for all others. After a timeout the part is taken back.
     pub(super) fn give(
         &self,
         rank: usize,
@@ -76,6 +76,8 @@ impl Rounds {
             if left.is_zero() {
                 let missing: Vec<_> =
                     (0..state.parts.len()).filter(|rank| state.parts[*rank].is_none()).collect();
+                // A later try of this rank goes with what the others give then.
+                state.parts[rank] = None;
                 let awaited = format!("ranks {missing:?} to come to the rendezvous");
                 return Err(GroupError::Timeout { peers: missing, awaited, limit: wait });
             }
