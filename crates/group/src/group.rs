@@ -449,7 +449,7 @@ impl Shared {
     }
 }
 
-/// The lock, if no other thread has it. A caller's code that panicked under it, as it decoded an object, has broken nothing.
+/// The lock, if no other thread has it. A panic under it has broken nothing.
 fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
     match state.try_lock() {
         Ok(state) => Some(state),

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +20,7 @@ use ironrail_group::error::GroupError;
 use ironrail_group::group::{Builder, Group};
 use ironrail_group::halo::FixedHalo1d;
 use ironrail_group::loader::{Net, Op};
-use ironrail_group::objects::{ObjectBatch, Schema};
+use ironrail_group::objects::{Leaf, ObjectBatch, Schema};
 use ironrail_group::tuning::Tuning;
 use serde::{Deserialize, Deserializer, Serialize};
 use support::{WAIT, block_on, library, ranks_within};
@@ -242,6 +243,89 @@ fn a_rank_whose_decoding_has_panicked_makes_progress_between_calls() {
         group.meet(&[]).unwrap();
         assert_eq!(receiving.wait().unwrap().0[0], 7);
     });
+}
+
+thread_local! {
+    /// What decoding calls.
+    static GROUP: RefCell<Option<Group>> = const { RefCell::new(None) };
+}
+
+/// Its decoding receives another object.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, Schema)]
+#[serde(from = "Plain")]
+struct Calls {
+    number: u8,
+}
+
+#[derive(Deserialize)]
+struct Plain {
+    number: u8,
+}
+
+impl From<Plain> for Calls {
+    fn from(Plain { number }: Plain) -> Self {
+        let group = GROUP.with_borrow(|group| group.clone().unwrap());
+        let (inner, _) = group.recv_obj::<Leaf<u8>>(0, 2).unwrap();
+        assert_eq!(*inner, vec![8_u8; 100]);
+        Self { number }
+    }
+}
+
+/// The array is decoded after that.
+type Outer = (Calls, Leaf<f64>);
+
+#[test]
+fn the_decoding_of_an_object_may_call_the_group() {
+    type Receive = fn(&Group) -> Outer;
+    let receives: [Receive; 6] = [
+        |group| group.recv_obj(0, 1).unwrap().0,
+        |group| {
+            let mut into = Outer::default();
+            group.recv_obj_into(&mut into, 0, 1).unwrap();
+            into
+        },
+        |group| {
+            let mut receiving = group.irecv_obj(0, 1).unwrap();
+            assert!(receiving.wait_timeout(TIMEOUT).unwrap());
+            receiving.wait().unwrap().0
+        },
+        |group| {
+            let mut into = None;
+            let mut batch = ObjectBatch::new();
+            batch.recv(&mut into, 0, 1);
+            batch.execute(group).unwrap();
+            into.unwrap().0
+        },
+        |group| group.broadcast_obj(None, 0).unwrap(),
+        |group| group.gather_obj(&Outer::default(), 1).unwrap().unwrap().remove(0),
+    ];
+    for (index, receive) in receives.into_iter().enumerate() {
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            let object: Outer = (Calls { number: 7 }, vec![1.0; 100_000].into());
+            if group.rank() == 0 {
+                // Of a gather also that of the other rank.
+                let inner = Leaf::from(vec![8_u8; 100]);
+                let _inners = [2, 2].map(|tag| group.isend_obj(&inner, 1, tag).unwrap());
+                match index {
+                    4 => drop(group.broadcast_obj(Some(object), 0).unwrap()),
+                    5 => drop(group.gather_obj(&object, 1).unwrap()),
+                    _ => group.send_obj(&object, 1, 1).unwrap(),
+                }
+                return group.meet(&[]).map(drop).unwrap();
+            }
+            let (tell, told) = mpsc::channel();
+            let calls = group.clone();
+            // A call that waits for itself never ends.
+            let calling = thread::spawn(move || {
+                GROUP.set(Some(calls.clone()));
+                tell.send(receive(&calls)).unwrap();
+            });
+            let came = told.recv_timeout(2 * TIMEOUT).expect("the decoding waits for itself");
+            assert_eq!((came.0.number, came.1), (7, object.1));
+            calling.join().unwrap();
+            group.meet(&[]).unwrap();
+        });
+    }
 }
 
 #[test]

@@ -27,8 +27,8 @@ type Make<'env> = Box<dyn FnOnce(&Group) -> Result<Box<dyn Coming + 'env>, Group
 trait Coming {
     fn advance(&mut self, state: &mut State) -> Result<bool, GroupError>;
 
-    /// Puts the object where it goes, if it is there. Without the lock: an older object is dropped.
-    fn store(&mut self);
+    /// Puts the object where it goes, if it is there. Without the lock: it is decoded, and an older object is dropped.
+    fn store(&mut self) -> Result<(), GroupError>;
 }
 
 struct Slot<'env, O> {
@@ -41,10 +41,11 @@ impl<O: DeserializeOwned + Schema> Coming for Slot<'_, O> {
         self.inbound.advance(state)
     }
 
-    fn store(&mut self) {
-        if let Some(came) = self.inbound.take() {
+    fn store(&mut self) -> Result<(), GroupError> {
+        if let Some(came) = self.inbound.take()? {
             *self.into = Some(came);
         }
+        Ok(())
     }
 }
 
@@ -103,7 +104,11 @@ impl<'env> ObjectBatch<'env> {
             }
             Ok(sends.advance(state, &mut failed) && all)
         });
-        receives.iter_mut().for_each(|receive| receive.store());
+        for receive in &mut receives {
+            if let Err(error) = receive.store() {
+                failed.get_or_insert(error);
+            }
+        }
         waited?;
         failed.map_or(Ok(()), Err)
     }

@@ -65,7 +65,7 @@ impl Group {
         self.until(inbound.focus(), |state| inbound.find(state))?;
         inbound.offer(spares(std::mem::take(object)));
         self.until(inbound.focus(), |state| inbound.advance(state))?;
-        let (came, origin) = inbound.take().ok_or_else(taken)?;
+        let (came, origin) = inbound.take()?.ok_or_else(taken)?;
         *object = came;
         Ok(origin)
     }
@@ -232,7 +232,10 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
     pub fn test(&mut self) -> Result<bool, GroupError> {
         let mut state = self.group.shared.lock();
         state.mesh.poll(None)?;
-        self.inbound.advance(&mut state)
+        let is_there = self.inbound.advance(&mut state)?;
+        drop(state);
+        self.inbound.decode()?;
+        Ok(is_there)
     }
 
     /// Waits for the object.
@@ -244,7 +247,7 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
         let focus = self.inbound.focus();
         let inbound = &mut self.inbound;
         self.group.until(focus, |state| inbound.advance(state))?;
-        inbound.take().ok_or_else(taken)
+        inbound.take()?.ok_or_else(taken)
     }
 
     /// Waits at most `limit`. Returns whether it has been received.

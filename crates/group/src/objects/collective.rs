@@ -292,6 +292,11 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
             }
             Ok(sends.advance(state, failed) && all)
         })?;
+        for (inbound, _) in receives.iter_mut().flatten() {
+            if let Err(error) = inbound.decode() {
+                failed.get_or_insert(error);
+            }
+        }
         whole(over, failed)
     }
 
@@ -308,7 +313,8 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
     }
 
     fn take(&mut self) -> Result<Option<Vec<O>>, GroupError> {
-        let object = |(mut inbound, _): (Inbound<O>, bool)| Ok(inbound.take().ok_or_else(taken)?.0);
+        let object =
+            |(mut inbound, _): (Inbound<O>, bool)| Ok(inbound.take()?.ok_or_else(taken)?.0);
         let all = self.receives.take().map(|receives| receives.into_iter().map(object).collect());
         all.transpose()
     }
@@ -360,6 +366,9 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
             };
             Ok(sends.advance(state, failed) && received)
         })?;
+        if let Some(inbound) = receive {
+            inbound.decode()?;
+        }
         whole(over, failed)
     }
 
@@ -372,8 +381,8 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
     /// As [`Group::recv_obj`].
     pub fn wait(mut self) -> Result<O, GroupError> {
         self.drive(Drive::ToEnd)?;
-        let received = self.receive.as_mut().and_then(Inbound::take).map(|(object, _)| object);
-        received.or(self.own).ok_or_else(taken)
+        let received = self.receive.as_mut().map_or(Ok(None), Inbound::take)?;
+        received.map(|(object, _)| object).or(self.own).ok_or_else(taken)
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use serde::Serialize;
 
@@ -144,6 +145,24 @@ thread_local! {
     static IN: RefCell<Option<Inbox>> = const { RefCell::new(None) };
 }
 
+/// Runs `work` with a list; returns what is left of it. The list before, of an object whose own code called the group, is there again
+/// afterwards, after a panic too.
+fn within<L: 'static, R>(
+    key: &'static LocalKey<RefCell<Option<L>>>,
+    list: L,
+    work: impl FnOnce() -> R,
+) -> (R, Option<L>) {
+    struct Restore<L: 'static>(&'static LocalKey<RefCell<Option<L>>>, Option<L>);
+    impl<L> Drop for Restore<L> {
+        fn drop(&mut self) {
+            self.0.set(self.1.take());
+        }
+    }
+    let _before = Restore(key, key.replace(Some(list)));
+    let done = work();
+    (done, key.take())
+}
+
 /// Runs `work` with the list of the object being encoded; None, if no group encodes it.
 pub(super) fn sending<R>(work: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
     OUT.with_borrow_mut(|outbox| outbox.as_mut().map(work))
@@ -160,26 +179,24 @@ pub(super) const MISSING: &str = "an array that the message does not have";
 /// Runs an encoding; returns the leaves in it. The short ones are in `room`, whose contents are replaced.
 pub(super) fn collecting<R>(mut room: Vec<u8>, encode: impl FnOnce() -> R) -> (R, Outbox) {
     room.clear();
-    OUT.set(Some(Outbox { inline: room, ..Outbox::default() }));
-    let done = encode();
-    (done, OUT.take().unwrap_or_default())
+    let (done, outbox) = within(&OUT, Outbox { inline: room, ..Outbox::default() }, encode);
+    (done, outbox.unwrap_or_default())
 }
 
 /// The memory of an object's long arrays, if each has one owner, to receive into.
 pub(super) fn spares<O: Serialize>(object: O) -> VecDeque<Landing> {
-    OUT.set(Some(Outbox { spare: Some(Vec::new()), ..Outbox::default() }));
+    let outbox = Outbox { spare: Some(Vec::new()), ..Outbox::default() };
     // The encoding itself is not needed; nor is it an error here if there is none.
-    let _ = postcard::experimental::serialized_size(&object);
-    let spares = OUT.take().and_then(|outbox| outbox.spare).unwrap_or_default();
+    let (_, outbox) = within(&OUT, outbox, || postcard::experimental::serialized_size(&object));
+    let spares = outbox.and_then(|outbox| outbox.spare).unwrap_or_default();
     drop(object);
     spares.into_iter().filter_map(Landing::again).collect()
 }
 
 /// Runs a decoding with these leaves; whether it took all of them.
 pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) {
-    IN.set(Some(inbox));
-    let done = decode();
-    let left = IN.take().unwrap_or_default();
+    let (done, left) = within(&IN, inbox, decode);
+    let left = left.unwrap_or_default();
     (done, left.inline == left.at && left.long.is_empty())
 }
 
@@ -198,6 +215,8 @@ impl fmt::Debug for Spare {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::catch_unwind;
+
     use super::*;
 
     #[test]
@@ -222,6 +241,26 @@ mod tests {
             ]
         );
         assert_eq!(outbox.inline.len(), 16_064);
+    }
+
+    #[test]
+    fn an_encoding_that_panics_leaves_no_list_behind_and_one_within_another_leaves_that() {
+        let panics = || collecting(Vec::new(), || panic!("as this test wants it"));
+        assert!(catch_unwind(panics).is_err());
+        assert!(sending(|_| ()).is_none());
+        let bytes = [1_u8; 3];
+        let add = || {
+            sending(|outbox| {
+                outbox.add((DataType::U8, 1), Place::reading(&bytes), || Arc::new(()) as Owner);
+            })
+        };
+        let ((), outer) = collecting(Vec::new(), || {
+            add();
+            let (_, inner) = collecting(Vec::new(), add);
+            assert_eq!(inner.inline, bytes);
+            add();
+        });
+        assert_eq!(outer.inline, bytes.repeat(2));
     }
 
     #[test]

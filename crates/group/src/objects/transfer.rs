@@ -309,6 +309,13 @@ enum Stage<O> {
         bytes: Bytes,
         from: From,
     },
+    /// All of it is there.
+    Arrived {
+        packet: Packet,
+        bytes: Bytes,
+        long: VecDeque<Landing>,
+        from: From,
+    },
     Done(O, Origin),
     /// It was taken, or an error was returned.
     Over,
@@ -378,18 +385,30 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         is_probing
     }
 
-    /// The received object.
-    pub(super) fn take(&mut self) -> Option<(O, Origin)> {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
+    /// The received object. Without the lock, as [`Inbound::decode`].
+    pub(super) fn take(&mut self) -> Result<Option<(O, Origin)>, GroupError> {
+        self.decode()?;
+        Ok(match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Done(object, origin) => Some((object, origin)),
             other => {
                 self.stage = other;
                 None
             }
-        }
+        })
     }
 
-    /// Whether it has been received. After an error nothing of it is left.
+    /// Makes the object, if all of it is there. Without the lock, because that runs the type's own code.
+    pub(super) fn decode(&mut self) -> Result<(), GroupError> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Arrived { packet, bytes, long, from } => {
+                self.stage = self.build(&packet, bytes, long, from)?;
+            }
+            other => self.stage = other,
+        }
+        Ok(())
+    }
+
+    /// Whether it has been received, but for [`Inbound::decode`]. After an error nothing of it is left.
     pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
         self.advance_to(state, false)
     }
@@ -417,7 +436,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         loop {
             state.mesh.check()?;
             match &mut self.stage {
-                Stage::Done(..) => return Ok(true),
+                Stage::Arrived { .. } | Stage::Done(..) => return Ok(true),
                 Stage::Over => {
                     return Err(GroupError::Usage("this object was received before".to_owned()));
                 }
@@ -444,10 +463,10 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                             return Err(self.broken(from, "a shorter array than it said"));
                         }
                     }
-                    if let Stage::Leaves { landings, packet, bytes, .. } =
+                    if let Stage::Leaves { landings: long, packet, bytes, .. } =
                         std::mem::replace(&mut self.stage, Stage::Over)
                     {
-                        self.stage = self.build(state, &packet, bytes, landings, from)?;
+                        self.stage = Stage::Arrived { packet, bytes, long, from };
                     }
                 }
             }
@@ -544,7 +563,6 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
 
     fn build(
         &self,
-        state: &mut State,
         packet: &Packet,
         bytes: Bytes,
         long: VecDeque<Landing>,
@@ -564,7 +582,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             return Err(broken());
         }
         if block.is_none() {
-            state.mesh.give_back(lent);
+            self.group.shared.lock().mesh.give_back(lent);
         }
         let source = self.group.rank_in_group(from.peer);
         Ok(Stage::Done(object, Origin { source, tag: from.tag }))
