@@ -614,15 +614,15 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
         self.note(ended)
     }
 
-    /// Removes the receive if it has no message so far. Returns whether it has ended: then [`Receiving::wait`] returns the memory at once,
-    /// with nothing received.
+    /// Removes the receive if it has no message so far. Returns whether it did: then [`Receiving::wait`] returns the memory at once, with
+    /// nothing received. One whose message is there, or that has ended, stays as it is.
     pub fn take_back(&mut self) -> bool {
-        let Some(op) = self.request.op else { return true };
-        let over = self.request.group.shared.lock().mesh.take_back(op);
-        if over {
+        let Some(op) = self.request.op else { return false };
+        let is_removed = self.request.group.shared.lock().mesh.recall(op);
+        if is_removed {
             self.request.op = None;
         }
-        over
+        is_removed
     }
 
     fn note(&mut self, ended: Option<Option<Envelope>>) -> Result<bool, GroupError> {

@@ -11,7 +11,7 @@ use ironrail_group::check;
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::loader::{Complex64, DataType, Element, Op};
-use ironrail_group::messages::Any;
+use ironrail_group::messages::{Any, Received};
 use ironrail_group::with_element;
 use support::{library, ranks};
 
@@ -406,5 +406,25 @@ fn a_message_to_oneself_is_received_into_new_memory_from_any_rank() {
         assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "as by recv: {refused:?}");
         let (data, came) = group.recv_vec::<u8>(Any, Any).unwrap();
         assert_eq!((data, came.source, came.tag), (sending.wait().unwrap(), rank, 6));
+    });
+}
+
+#[test]
+fn a_receive_whose_message_is_there_is_not_taken_back() {
+    ranks(&library(), 2, |group| {
+        if group.rank() == 1 {
+            group.send(&[7_u8; 3], 0, 1).unwrap();
+            group.send(&[8_u8], 0, 2).unwrap();
+            return group.meet(&[]).map(drop).unwrap();
+        }
+        let mut receiving = group.irecv(vec![0_u8; 8], 1, 1).unwrap();
+        let mut in_vain = group.irecv(vec![0_u8; 8], 1, 3).unwrap();
+        // It was sent later.
+        group.recv(&mut [0_u8], 1, 2).unwrap();
+        assert!(!receiving.take_back() && in_vain.take_back());
+        let (data, Received { source, tag, count }) = receiving.wait().unwrap();
+        assert_eq!((&data[..3], source, tag, count), (&[7; 3][..], 1, 1, 3));
+        assert_eq!(in_vain.wait().unwrap().1.count, 0);
+        group.meet(&[]).unwrap();
     });
 }

@@ -314,20 +314,35 @@ impl Matching {
 
     /// Removes a receive without a message so far. Returns whether nothing of it is in progress.
     pub(super) fn take_back(&mut self, op: OpId) -> bool {
-        let before = self.posted.len();
-        self.posted.retain(|(other, _)| *other != op);
-        let taken_back = self.posted.len() < before;
+        if self.recall(op) {
+            return true;
+        }
         let Some((state, generation)) = self.ops.get_mut(op.index) else { return true };
         if *generation != op.generation {
             return true;
         }
-        if taken_back || matches!(state, State::Done(_)) {
-            *state = State::Free;
-            *generation = generation.wrapping_add(1);
-            self.free.push(op.index);
-            return true;
+        let is_done = matches!(state, State::Done(_));
+        if is_done {
+            self.forget(op.index);
         }
-        false
+        is_done
+    }
+
+    /// Removes a receive without a message so far. Returns whether it was one.
+    pub(super) fn recall(&mut self, op: OpId) -> bool {
+        let Some(index) = self.posted.iter().position(|(other, _)| *other == op) else {
+            return false;
+        };
+        self.posted.remove(index);
+        self.forget(op.index);
+        true
+    }
+
+    fn forget(&mut self, index: usize) {
+        let (state, generation) = &mut self.ops[index];
+        *state = State::Free;
+        *generation = generation.wrapping_add(1);
+        self.free.push(index);
     }
 
     fn claim(&mut self, source: usize, header: &Header) -> Option<Claim> {

@@ -559,6 +559,11 @@ impl Mesh {
         self.matching.cancel(scope, space, Box::new(due));
     }
 
+    /// Removes a receive without a message so far. Returns whether it was one.
+    pub(crate) fn recall(&mut self, op: OpId) -> bool {
+        self.matching.recall(op)
+    }
+
     /// The caller of a receive has gone. Its memory is kept until the message is there; what that announces is cancelled then.
     pub(crate) fn let_go(&mut self, op: OpId, scope: u32, memory: impl Announces + 'static) {
         self.dropped.push(Dropped { op, scope, memory: Box::new(memory) });
