@@ -354,7 +354,9 @@ const WAKE_EVERY: Duration = Duration::from_millis(5);
 impl Drop for Mover {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
+        // The last handle of a group may go with a waker, or with memory that this thread frees: it ends by itself then.
+        let is_other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = self.thread.take().filter(is_other) {
             thread.thread().unpark();
             let _ = thread.join();
         }

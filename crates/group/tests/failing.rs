@@ -8,10 +8,10 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -326,6 +326,49 @@ fn the_decoding_of_an_object_may_call_the_group() {
             group.meet(&[]).unwrap();
         });
     }
+}
+
+/// A waker with the last handle of a group.
+struct Last {
+    group: Option<Group>,
+    is_last: Mutex<mpsc::Receiver<()>>,
+    tell: mpsc::Sender<bool>,
+}
+
+impl Wake for Last {
+    fn wake(self: Arc<Self>) {
+        self.is_last.lock().unwrap().recv_timeout(WAIT).unwrap();
+    }
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let group = self.group.take();
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(group)));
+        let is_there = thread::current().name() == Some("progress");
+        self.tell.send(is_there && dropped.is_ok()).unwrap();
+    }
+}
+
+#[test]
+fn the_last_handle_of_a_group_may_be_dropped_by_its_own_thread() {
+    ranks_within(&library(), 2, TIMEOUT, |group| {
+        if group.rank() == 1 {
+            return group.meet(&[]).map(drop).unwrap();
+        }
+        let ((now, is_last), (tell, told)) = (mpsc::channel(), mpsc::channel());
+        let last = Last { group: Some(group.clone()), is_last: is_last.into(), tell };
+        let exchange = group.exchange::<u8>(&[1], &[]).unwrap();
+        {
+            let waker = Waker::from(Arc::new(last));
+            let mut completion = pin!(exchange.completion());
+            assert!(completion.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        group.meet(&[]).unwrap();
+        drop((exchange, group));
+        now.send(()).unwrap();
+        assert!(told.recv_timeout(WAIT).unwrap(), "dropped elsewhere, or with a panic");
+    });
 }
 
 #[test]
