@@ -192,10 +192,15 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
 impl Shared {
     /// Sends one frame to a rank. A rank that accepts no data for long, or has left, gets none.
     fn send(&self, rank: usize, frame: &Frame) -> io::Result<()> {
-        match &mut *self.stream(rank) {
-            Some(stream) => frame.write(stream),
-            None => Err(io::ErrorKind::NotConnected.into()),
+        let mut connected = self.stream(rank);
+        let Some(stream) = &mut *connected else { return Err(io::ErrorKind::NotConnected.into()) };
+        let sent = frame.write(stream);
+        if sent.is_err() {
+            // Part of the frame may be sent, so no other can follow. The thread that reads sees the end of the connection.
+            let _ = stream.shutdown(Shutdown::Both);
+            *connected = None;
         }
+        sent
     }
 
     fn send_to_all_but(&self, rank: Option<usize>, news: &News) {
@@ -233,10 +238,6 @@ impl Shared {
                 Err(error) => Frame::Missed { round, why: error.to_string() },
             };
             if self.send(rank, &answer).is_err() {
-                // The thread that reads sees the end of the connection.
-                if let Some(stream) = &*self.stream(rank) {
-                    let _ = stream.shutdown(Shutdown::Both);
-                }
                 return;
             }
         }
@@ -509,6 +510,27 @@ mod tests {
         for place in [first, second] {
             place.leave();
         }
+    }
+
+    #[test]
+    fn a_rank_that_reads_nothing_is_lost_and_holds_up_no_other() {
+        let hub = hub(2, WAIT);
+        let mut reads_nothing = TcpStream::connect(hub.address).unwrap();
+        let Meeting { secret, .. } = hub.meeting(1);
+        Hello { secret, rank: 1, size: 2 }.write(&mut reads_nothing).unwrap();
+        assert_eq!(Frame::read(&mut reads_nothing).unwrap(), Frame::Welcome);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        let begun = Instant::now();
+        // More than sockets buffer.
+        for _ in 0..400 {
+            first.mail(1, &[0; super::super::PART_BYTES_MAX]).unwrap();
+            assert!(begun.elapsed() < WAIT / 2, "each letter is waited for");
+        }
+        while !matches!(first.next_news(), Some(News::Lost { rank: 1, .. })) {
+            assert!(begun.elapsed() < WAIT / 2, "the hub goes on with it");
+            thread::sleep(Duration::from_millis(1));
+        }
+        first.leave();
     }
 
     #[test]
