@@ -256,4 +256,9 @@ impl Due for Rest {
         self.0.retain(|one| !one.is_over());
         self.0.is_empty()
     }
+
+    fn lost(&mut self, source: usize) -> bool {
+        self.0.retain(|one| one.peer != source);
+        self.0.is_empty()
+    }
 }

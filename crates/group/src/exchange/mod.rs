@@ -579,6 +579,21 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_kept_of_an_exchange_with_a_rank_that_has_left() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 1 {
+                return;
+            }
+            for _ in 0..3 {
+                let exchange = group.exchange::<u8>(&[1], &[]).unwrap();
+                let ended = exchange.wait();
+                assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            }
+            assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
+
+    #[test]
     fn nothing_is_kept_of_an_exchange_that_was_cancelled_once_its_messages_have_come() {
         ranks(&library(), 2, |group| {
             for sent in [Sent::Nothing, Sent::Some, Sent::Last, Sent::Cancelled] {

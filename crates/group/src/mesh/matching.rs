@@ -84,6 +84,11 @@ impl Wanted {
 pub(crate) trait Due: fmt::Debug + Send {
     /// One has come. Returns whether it was the last one.
     fn came(&mut self, source: usize, note: u64) -> bool;
+
+    /// No more come from this rank. Returns whether none is left.
+    fn lost(&mut self, _source: usize) -> bool {
+        false
+    }
 }
 
 /// A receive that was matched with a message whose bytes are still to arrive.

@@ -556,6 +556,11 @@ impl Mesh {
                 return;
             }
         }
+        for rank in 0..self.left.len() {
+            if self.left[rank].is_some() && self.is_lost(rank, Way::Small) && due.lost(rank) {
+                return;
+            }
+        }
         self.matching.cancel(scope, space, Box::new(due));
     }
 
