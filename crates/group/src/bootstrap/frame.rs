@@ -45,6 +45,8 @@ pub(super) enum Frame {
     All { round: u32, parts: Vec<Vec<u8>> },
     /// A round has ended without the parts; with the reason.
     Missed { round: u32, why: String },
+    /// A round has ended after so many milliseconds, in which these ranks did not come.
+    Late { round: u32, ranks: Vec<usize>, after_ms: u32 },
     /// The hub refuses a rank, or a rank gives up; with the reason.
     Failed(String),
     /// This rank has finished.
@@ -137,11 +139,16 @@ impl Frame {
                 bytes.extend(round.to_le_bytes());
                 put(&mut bytes, cut(why))?;
             }
+            Self::Late { round, ranks, after_ms } => {
+                bytes.push(10);
+                bytes.extend(round.to_le_bytes());
+                put_ranks(&mut bytes, ranks)?;
+                bytes.extend(after_ms.to_le_bytes());
+            }
             Self::News(news) => {
                 let (kind, ranks, why) = news.parts();
                 bytes.extend([8, kind]);
-                number(&mut bytes, ranks.len())?;
-                ranks.iter().try_for_each(|rank| number(&mut bytes, *rank))?;
+                put_ranks(&mut bytes, &ranks)?;
                 put(&mut bytes, cut(why))?;
             }
         }
@@ -168,11 +175,13 @@ impl Frame {
             7 => Self::Stuck(word(stream)?),
             8 => {
                 let [kind] = array(stream)?;
-                let ranks =
-                    (0..count(stream)?).map(|_| count(stream)).collect::<io::Result<_>>()?;
+                let ranks = ranks(stream)?;
                 Self::News(News::of(kind, ranks, text(stream)?)?)
             }
             9 => Self::Missed { round: word(stream)?, why: text(stream)? },
+            10 => {
+                Self::Late { round: word(stream)?, ranks: ranks(stream)?, after_ms: word(stream)? }
+            }
             _ => return Err(bad("an unknown frame")),
         })
     }
@@ -190,6 +199,15 @@ fn number(bytes: &mut Vec<u8>, number: usize) -> io::Result<()> {
     let number = u32::try_from(number).map_err(|_| bad("too large a number"))?;
     bytes.extend(number.to_le_bytes());
     Ok(())
+}
+
+fn put_ranks(bytes: &mut Vec<u8>, ranks: &[usize]) -> io::Result<()> {
+    number(bytes, ranks.len())?;
+    ranks.iter().try_for_each(|rank| number(bytes, *rank))
+}
+
+fn ranks(stream: &mut impl Read) -> io::Result<Vec<usize>> {
+    (0..count(stream)?).map(|_| count(stream)).collect()
 }
 
 fn word(stream: &mut impl Read) -> io::Result<u32> {
@@ -247,6 +265,7 @@ mod tests {
             Frame::Part { round: u32::MAX, within_ms: u32::MAX, bytes: vec![1, 2, 3] },
             Frame::All { round: 2, parts: vec![vec![], vec![9; 300]] },
             Frame::Missed { round: 3, why: "rank 1 left".to_owned() },
+            Frame::Late { round: 4, ranks: vec![0, 2], after_ms: 250 },
             Frame::Failed("rank 1 left".to_owned()),
             Frame::Bye,
             Frame::Welcome,
@@ -275,7 +294,7 @@ mod tests {
             &[&part[..], &[255; 4]].concat()[..],
             &[&all[..], &[255, 255, 255, 127]].concat(),
             &[3, 1, 0, 1, 0],
-            &[10],
+            &[11],
         ] {
             let error = Frame::read(&mut hostile.iter().as_slice()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

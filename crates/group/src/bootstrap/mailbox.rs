@@ -41,7 +41,9 @@ impl Mailbox {
                     inbox.news.push_back(news);
                     self.waiting.store(true, Ordering::Release);
                 }
-                Frame::All { round, .. } | Frame::Missed { round, .. }
+                Frame::All { round, .. }
+                | Frame::Missed { round, .. }
+                | Frame::Late { round, .. }
                     if inbox.forgotten.remove(&round) => {}
                 answer => inbox.answers.push(answer),
             }
@@ -113,7 +115,9 @@ impl Mailbox {
 impl Inbox {
     fn take(&mut self, wanted: Option<u32>) -> Option<Frame> {
         let index = self.answers.iter().position(|answer| match answer {
-            Frame::All { round, .. } | Frame::Missed { round, .. } => Some(*round) == wanted,
+            Frame::All { round, .. } | Frame::Missed { round, .. } | Frame::Late { round, .. } => {
+                Some(*round) == wanted
+            }
             _ => wanted.is_none(),
         })?;
         Some(self.answers.remove(index))

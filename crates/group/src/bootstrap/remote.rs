@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::frame::{Frame, Hello, News};
 use super::line::{Line, Stuck};
 use super::mailbox::Mailbox;
+use super::rounds::late;
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
 use crate::patience::deadline;
@@ -209,6 +210,9 @@ impl Round {
         match answer {
             Some(Frame::All { parts, .. }) if parts.len() == self.size => Ok(parts),
             Some(Frame::Missed { why, .. }) => Err(GroupError::Bootstrap(why)),
+            Some(Frame::Late { ranks, after_ms, .. }) => {
+                Err(late(ranks, Duration::from_millis(after_ms.into())))
+            }
             Some(_) => Err(invalid()),
             None => Err(GroupError::Bootstrap("the rendezvous broke: no answer".to_owned())),
         }

@@ -78,8 +78,7 @@ impl Rounds {
                     (0..state.parts.len()).filter(|rank| state.parts[*rank].is_none()).collect();
                 // A later try of this rank goes with what the others give then.
                 state.parts[rank] = None;
-                let awaited = format!("ranks {missing:?} to come to the rendezvous");
-                return Err(GroupError::Timeout { peers: missing, awaited, limit: wait });
+                return Err(late(missing, wait));
             }
             let woken = self.changed.wait_timeout(state, left);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -110,4 +109,10 @@ impl Rounds {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The error of a round in which these ranks are missing.
+pub(super) fn late(missing: Vec<usize>, limit: Duration) -> GroupError {
+    let awaited = format!("ranks {missing:?} to come to the rendezvous");
+    GroupError::Timeout { peers: missing, awaited, limit }
 }
