@@ -333,7 +333,10 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
                 }
             }
             Err(_) if gone => return shared.left(rank),
-            Ok(_) => return shared.rounds.fail(format!("rank {rank} sent what only the hub may")),
+            Ok(_) => {
+                shared.rounds.fail(format!("rank {rank} sent what only the hub may"));
+                return shared.lost(rank);
+            }
             Err(_) => return shared.lost(rank),
         }
     }
@@ -535,6 +538,23 @@ mod tests {
         }
         while !matches!(first.next_news(), Some(News::Lost { rank: 1, .. })) {
             assert!(begun.elapsed() < WAIT / 2, "the hub goes on with it");
+            thread::sleep(Duration::from_millis(1));
+        }
+        first.leave();
+    }
+
+    #[test]
+    fn a_rank_that_sends_what_only_the_hub_may_is_lost() {
+        let hub = hub(2, WAIT);
+        let mut wrong = TcpStream::connect(hub.address).unwrap();
+        let Meeting { secret, .. } = hub.meeting(1);
+        Hello { secret, rank: 1, size: 2 }.write(&mut wrong).unwrap();
+        assert_eq!(Frame::read(&mut wrong).unwrap(), Frame::Welcome);
+        let first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        Frame::Welcome.write(&mut wrong).unwrap();
+        let begun = Instant::now();
+        while !matches!(first.next_news(), Some(News::Lost { rank: 1, .. })) {
+            assert!(begun.elapsed() < WAIT / 2, "nobody is told");
             thread::sleep(Duration::from_millis(1));
         }
         first.leave();
