@@ -561,6 +561,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_that_comes_while_too_many_greet_comes_again() {
+        let hub = hub(1, WAIT);
+        let strangers: Vec<_> =
+            (0..STRANGERS_MAX).map(|_| TcpStream::connect(hub.address).unwrap()).collect();
+        let meeting = hub.meeting(0);
+        let joining = thread::spawn(move || Remote::join(meeting, WAIT).map(Remote::leave));
+        let begun = Instant::now();
+        while hub.refused() == 0 && !joining.is_finished() {
+            assert!(begun.elapsed() < WAIT / 4, "it is not turned away");
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(strangers);
+        let joined = joining.join().unwrap();
+        assert!(joined.is_ok(), "{joined:?}");
+    }
+
+    #[test]
     fn strangers_are_turned_away_and_the_group_goes_on() {
         let hub = hub(1, WAIT);
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n........"[..], &[0xFF; 64], b""] {

@@ -62,7 +62,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Joins as a rank, which only one caller may do. Until `wait` has passed, a hub that does not listen yet is tried again.
+    /// Joins as a rank, which only one caller may do. Until `wait` has passed, a hub that does not listen yet, or has too many new
+    /// connections, is tried again.
     ///
     /// # Errors
     ///
@@ -71,7 +72,6 @@ impl Remote {
     pub fn join(meeting: Meeting, wait: Duration) -> Result<Self, GroupError> {
         let deadline = deadline(wait);
         let failed = |error| GroupError::System { what: "joining the group", error };
-        let mut stream = connect(meeting.address, deadline).map_err(failed)?;
         let greet = |stream: &mut TcpStream| {
             stream.set_nodelay(true)?;
             stream.set_write_timeout(Some(WRITE))?;
@@ -83,7 +83,17 @@ impl Remote {
             stream.set_read_timeout(None)?;
             Ok(answer)
         };
-        match greet(&mut stream).map_err(failed)? {
+        let (stream, answer) = loop {
+            let mut stream = connect(meeting.address, deadline).map_err(failed)?;
+            match greet(&mut stream) {
+                // The hub closes connections without an answer while too many have not greeted yet.
+                Err(error) if is_end(&error) && Instant::now() + RETRY < deadline => {
+                    thread::sleep(RETRY);
+                }
+                answered => break (stream, answered.map_err(failed)?),
+            }
+        };
+        match answer {
             Frame::Welcome => {}
             Frame::Failed(why) => return Err(GroupError::Bootstrap(why)),
             _ => return Err(invalid()),
@@ -263,6 +273,12 @@ impl Drop for Remote {
 
 fn invalid() -> GroupError {
     GroupError::Bootstrap("the hub sent an invalid frame".to_owned())
+}
+
+/// Whether the other end has closed the connection.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 /// The hub may not be listening yet: ranks are started in any order.
