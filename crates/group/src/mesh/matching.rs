@@ -149,6 +149,8 @@ pub(super) struct Matching {
 const QUEUE: usize = 64;
 /// Unexpected messages for which memory is allocated at the start.
 const SPARE: usize = 16;
+/// The most memory of unexpected messages that is kept for later ones, as many times that of one.
+const SPARES_MAX: usize = 256;
 
 impl Default for Matching {
     fn default() -> Self {
@@ -243,7 +245,7 @@ impl Matching {
             Body::Long(ordinal) => return Found::Long { source, ordinal, claim },
             Body::Bytes(bytes) => {
                 self.fill(claim, Place::reading(&bytes));
-                self.spare.push(bytes);
+                self.give_back(bytes);
             }
             Body::Own(place, sent) => {
                 self.fill(claim, place);
@@ -304,7 +306,9 @@ impl Matching {
 
     /// Memory of a message that was taken, for others.
     pub(super) fn give_back(&mut self, bytes: Vec<u8>) {
-        self.spare.push(bytes);
+        if self.spare.len() < SPARES_MAX {
+            self.spare.push(bytes);
+        }
     }
 
     /// The operation was dropped. Returns whether its memory is free: it has ended, or is a receive without a message so far, which is
@@ -456,6 +460,26 @@ mod tests {
             matching.take(&wanted(Some(7), Place::empty())).is_none(),
             "its bytes are elsewhere"
         );
+    }
+
+    #[test]
+    fn the_memory_of_many_early_messages_is_not_kept() {
+        let mut matching = Matching::default();
+        for _ in 0..10 * SPARES_MAX {
+            matching.short(1, header(5, 3), Place::reading(&[1_u8; 3]));
+        }
+        let mut room = [0_u8; 3];
+        for received in 0..10 * SPARES_MAX {
+            if received % 2 == 0 {
+                let op = matching.begin();
+                matching.receive(op, wanted(Some(5), Place::writing(&mut room)));
+                assert!(matching.ended(op).unwrap().is_ok());
+            } else {
+                let (_, bytes) = matching.take(&wanted(Some(5), Place::empty())).unwrap();
+                matching.give_back(bytes);
+            }
+        }
+        assert_eq!(matching.spare.len(), SPARES_MAX);
     }
 
     #[test]
