@@ -37,6 +37,9 @@ pub struct Message<T> {
 /// The longest metadata of a message.
 pub const META_BYTES_MAX: usize = SMALL;
 
+/// The most messages whose memory is kept to receive into.
+const SPARES_MAX: usize = 4;
+
 /// The longest message of an exchange in bytes, unless [`Exchange::message_bytes_max`] sets another one.
 const LIMIT: usize = 1 << 36;
 
@@ -590,6 +593,22 @@ mod tests {
                 assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
             }
             assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
+
+    #[test]
+    fn an_exchange_frees_what_it_has_sent() {
+        ranks(&library(), 2, |group| {
+            let (sources, destinations): (&[usize], &[usize]) =
+                if group.rank() == 0 { (&[], &[1]) } else { (&[0], &[]) };
+            let exchange = group.exchange::<u8>(sources, destinations).unwrap();
+            for _ in 0..10 * SPARES_MAX * destinations.len() {
+                exchange.insert(1, vec![], vec![7; 1000]).unwrap();
+            }
+            exchange.finish().unwrap();
+            exchange.wait().unwrap();
+            let kept = exchange.lock().spare.len();
+            assert!(kept <= SPARES_MAX, "{kept}");
         });
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::SPARES_MAX;
 use super::note::{NUMBER_MAX, Note};
 use crate::error::GroupError;
 use crate::group::State;
@@ -110,7 +111,9 @@ impl<T: Element> Outgoing<T> {
         while let Some((op, _)) = self.flights.front() {
             let Some(ended) = state.mesh.ended(*op) else { break };
             moved = true;
-            if let Some((_, Sent::Data(data))) = self.flights.pop_front() {
+            if let Some((_, Sent::Data(data))) = self.flights.pop_front()
+                && spare.len() < SPARES_MAX
+            {
                 spare.push(data);
             }
             ended?;
