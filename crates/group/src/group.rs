@@ -281,6 +281,7 @@ impl Mover {
                         let polled = state.mesh.poll(None);
                         // Any thread's poll may have ended them.
                         let ended = state.take_ended();
+                        state.mesh.sweep();
                         drop(state);
                         drop(ended);
                         match polled {
@@ -626,6 +627,27 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::{WAIT, library, ranks};
+
+    #[test]
+    fn the_memory_of_a_buffer_is_freed_when_it_is_dropped() {
+        ranks(&library(), 2, |group| {
+            let mut buffer = group.buffer::<u8>(100_000).unwrap();
+            if group.rank() == 0 {
+                group.send(&buffer, 1, 1).unwrap();
+            } else {
+                group.recv(&mut buffer, 0, 1).unwrap();
+            }
+            assert_eq!((group.registrations(), group.shared.lock().mesh.buffers()), (1, 1));
+            drop(buffer);
+            let deadline = Instant::now() + WAIT;
+            while group.shared.lock().mesh.buffers() > 0 {
+                assert!(Instant::now() < deadline, "it is kept");
+                thread::yield_now();
+            }
+            group.meet(&[]).unwrap();
+        });
+    }
 
     #[test]
     fn cpus_that_ranks_share_count_once() {

@@ -212,6 +212,11 @@ impl Mesh {
         self.registry.add(buffer.memory());
     }
 
+    /// Deregisters and frees buffers that were dropped.
+    pub(crate) fn sweep(&mut self) {
+        self.registry.sweep();
+    }
+
     /// Registered memory for a collective; its content is lost when it grows.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<Place, GroupError> {
         match &self.scratch {
@@ -934,6 +939,11 @@ impl Mesh {
         let header = Header { kind, element: 0, scope, tag: 0, len, space, note: 0 };
         let letter = Letter { header, body: Place::empty(), op: None };
         self.with(to, |peer, shared| peer.send(letter, shared)).unwrap();
+    }
+
+    /// The buffers that may be registered on connections.
+    pub(crate) fn buffers(&self) -> usize {
+        self.registry.buffers()
     }
 
     /// The spaces of which messages are dropped, and the messages that nobody receives.

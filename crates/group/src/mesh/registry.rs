@@ -66,9 +66,14 @@ struct Entry {
 }
 
 impl Registry {
-    /// Adds memory. Buffers that were dropped in the meantime are deregistered.
-    pub(super) fn add(&mut self, memory: &Arc<Memory>) {
+    /// Deregisters and frees buffers that were dropped.
+    pub(super) fn sweep(&mut self) {
         self.entries.retain(|entry| !entry.memory.is_abandoned());
+    }
+
+    /// Adds memory.
+    pub(super) fn add(&mut self, memory: &Arc<Memory>) {
+        self.sweep();
         let place = memory.place();
         if self.find(place).is_none() {
             let (start, end) = (place.address(), place.address() + place.len());
@@ -99,6 +104,11 @@ impl Registry {
             self.registrations += 1;
         }
         Ok(region.as_ref())
+    }
+
+    #[cfg(test)]
+    pub(super) fn buffers(&self) -> usize {
+        self.entries.len()
     }
 
     /// The number of regions ever made.
