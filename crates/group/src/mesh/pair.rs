@@ -168,7 +168,8 @@ impl Pair {
         let (sent, received) = (self.lanes.0.done(), self.lanes.1.done());
         // What the peer has received has left, even if the plugin cannot report that any more.
         let has_left = sent >= left || self.ended.is_some_and(|ended| ended.came >= left);
-        if received >= came && has_left {
+        // What the peer's user had not received when it went is read by nobody.
+        if received >= came && (has_left || self.ended.is_some()) {
             return Reached::All;
         }
         match self.ended {
@@ -302,6 +303,7 @@ mod tests {
         pair.ended = Some(Counts { left: 1, came: 1 });
         assert_eq!(pair.reached(1, 1), Reached::NotYet, "sent before it closed");
         assert_eq!(pair.reached(0, 1), Reached::All, "the peer has received it");
+        assert_eq!(pair.reached(0, 2), Reached::All, "nobody receives the second one");
         assert_eq!(pair.reached(2, 1), Reached::Closed);
         assert_eq!(pair.reached(1, 2), Reached::Closed);
         pair.broken = Some(String::new());
