@@ -275,6 +275,7 @@ impl World {
         if let Some(Flow::Receive(flow)) = flow
             && flow.fault().is_some()
             && flow.exposed() == 0
+            && !flow.has_copies()
         {
             one.give_back(&mut self.wire);
         }

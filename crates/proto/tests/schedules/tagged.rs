@@ -112,7 +112,8 @@ fn tag_of(flight: &Flight) -> Option<Tag> {
 pub(crate) fn advance(wire: &mut Wire<Flows>) {
     let Some(provider) = &mut wire.data.provider else { return };
     let Some(at) = provider.posted.iter().position(|one| one.cancelled) else { return };
-    if !wire.random.percent(provider.ends) {
+    let ends = if wire.fair { 50 } else { provider.ends };
+    if !wire.random.percent(ends) {
         return;
     }
     let Posted { node, name, line, tag, .. } = provider.posted.swap_remove(at);
