@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use crate::error::GroupError;
 use crate::mesh::Quiet;
 
-/// Counts polls that moved nothing. A time without polls, of a process that was stopped, counts for a part of the limit. The clock is read rarely, so an idle poll costs a few instructions.
+/// Counts polls that moved nothing. A time without polls, of a process that was stopped, counts for a part of the limit. The clock is read
+/// rarely, so an idle poll costs a few instructions.
 #[derive(Clone, Debug)]
 pub struct Patience {
     limit: Duration,

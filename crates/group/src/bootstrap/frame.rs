@@ -155,6 +155,16 @@ impl Frame {
         stream.write_all(&bytes)
     }
 
+    /// The round that it answers.
+    pub(super) fn answers(&self) -> Option<u32> {
+        match self {
+            Self::All { round, .. } | Self::Missed { round, .. } | Self::Late { round, .. } => {
+                Some(*round)
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn read(stream: &mut impl Read) -> io::Result<Self> {
         let [kind] = array(stream)?;
         Ok(match kind {

@@ -522,13 +522,19 @@ mod tests {
         }
     }
 
+    /// The connection of rank 1, which has greeted.
+    fn second_of_two(hub: &Hub) -> TcpStream {
+        let mut stream = TcpStream::connect(hub.address).unwrap();
+        let Meeting { secret, .. } = hub.meeting(1);
+        Hello { secret, rank: 1, size: 2 }.write(&mut stream).unwrap();
+        assert_eq!(Frame::read(&mut stream).unwrap(), Frame::Welcome);
+        stream
+    }
+
     #[test]
     fn a_rank_that_reads_nothing_is_lost_and_holds_up_no_other() {
         let hub = hub(2, WAIT);
-        let mut reads_nothing = TcpStream::connect(hub.address).unwrap();
-        let Meeting { secret, .. } = hub.meeting(1);
-        Hello { secret, rank: 1, size: 2 }.write(&mut reads_nothing).unwrap();
-        assert_eq!(Frame::read(&mut reads_nothing).unwrap(), Frame::Welcome);
+        let _reads_nothing = second_of_two(&hub);
         let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
         let begun = Instant::now();
         // More than sockets buffer.
@@ -546,10 +552,7 @@ mod tests {
     #[test]
     fn a_rank_that_sends_what_only_the_hub_may_is_lost() {
         let hub = hub(2, WAIT);
-        let mut wrong = TcpStream::connect(hub.address).unwrap();
-        let Meeting { secret, .. } = hub.meeting(1);
-        Hello { secret, rank: 1, size: 2 }.write(&mut wrong).unwrap();
-        assert_eq!(Frame::read(&mut wrong).unwrap(), Frame::Welcome);
+        let mut wrong = second_of_two(&hub);
         let first = Remote::join(hub.meeting(0), WAIT).unwrap();
         Frame::Welcome.write(&mut wrong).unwrap();
         let begun = Instant::now();

@@ -41,10 +41,7 @@ impl Mailbox {
                     inbox.news.push_back(news);
                     self.waiting.store(true, Ordering::Release);
                 }
-                Frame::All { round, .. }
-                | Frame::Missed { round, .. }
-                | Frame::Late { round, .. }
-                    if inbox.forgotten.remove(&round) => {}
+                answer if answer.answers().is_some_and(|round| inbox.forgotten.remove(&round)) => {}
                 answer => inbox.answers.push(answer),
             }
             drop(inbox);
@@ -114,12 +111,7 @@ impl Mailbox {
 
 impl Inbox {
     fn take(&mut self, wanted: Option<u32>) -> Option<Frame> {
-        let index = self.answers.iter().position(|answer| match answer {
-            Frame::All { round, .. } | Frame::Missed { round, .. } | Frame::Late { round, .. } => {
-                Some(*round) == wanted
-            }
-            _ => wanted.is_none(),
-        })?;
+        let index = self.answers.iter().position(|answer| answer.answers() == wanted)?;
         Some(self.answers.remove(index))
     }
 }

@@ -144,7 +144,7 @@ impl ReceiveFlow {
 
     /// Whether this region may still be written to: by the sender, or by a copy out of parking.
     pub fn exposes(&self, region: u32) -> bool {
-        self.fills(region) && (self.copies > 0 || self.exposed() > 0)
+        self.fills(region) && (self.has_copies() || self.exposed() > 0)
     }
 
     /// How many lines are advertised or will be, from the oldest incomplete one on: the adverts of a flush leave also after
