@@ -38,7 +38,7 @@ impl Link {
     /// A burst between two polls, message `index` from `index + round`, and its posts after the next poll.
     fn burst(&self, round: usize, len: impl Fn(usize) -> usize) -> (Vec<Object>, u64) {
         let before = self.fabric.number("counter.posts");
-        let send = |index| self.isend_at_last(index + round, len(index));
+        let send = |index| self.isend_at_last(index + round, len(index), 0);
         let sent = (0..BURST).map(send).collect();
         self.ends[0].poll();
         (sent, self.fabric.number("counter.posts") - before)
@@ -50,22 +50,6 @@ impl Link {
         let receives: Vec<_> = (0..4).map(|index| (at(index), 16, tag_of(index))).collect();
         let posted = self.net.irecv_each(self.receive, &receives, self.to);
         posted.expect("irecv").expect("the window has room")
-    }
-
-    /// A message whose post may be refused, or whose advert is in flight.
-    fn isend_at_last(&self, at: usize, len: usize) -> Object {
-        self.isend_tagged(at, len, 0)
-    }
-
-    fn isend_tagged(&self, at: usize, len: usize, tag: i32) -> Object {
-        let sent = (0..100 * POLLS).find_map(|_| {
-            let sent = self.isend(at, len, tag);
-            if sent.is_none() {
-                self.ends.iter().for_each(End::poll);
-            }
-            sent
-        });
-        sent.expect("not for ever")
     }
 
     fn arrive(&self, received: Vec<Object>, round: usize, len: impl Fn(usize) -> usize) {
@@ -203,7 +187,7 @@ fn refused_posts_lose_nothing_of_a_burst() {
         let link = open(part, profile, 2, "eagain=500");
         for round in 0..50 {
             let received = link.receives();
-            let send = |index| link.isend_at_last(index + round, index % 17);
+            let send = |index| link.isend_at_last(index + round, index % 17, 0);
             let sent = (0..BURST).map(send).collect();
             link.arrive(received, round, |index| index % 17);
             link.end(sent);
@@ -262,7 +246,7 @@ fn a_sender_that_closes_after_a_burst_has_sent_it() {
         let link = open(part, profile, 1, more);
         let received = link.receives();
         (0..BURST).for_each(|index| {
-            link.isend_at_last(index, 16);
+            link.isend_at_last(index, 16, 0);
         });
         link.net.deregister(link.send, link.from).expect("deregMr");
         link.out.write(0, &[0xff; 2048]);
@@ -317,7 +301,7 @@ fn messages_without_receives_arrive_when_these_are_posted() {
             let tag = |index: usize| i32::from(index % 2 == 1);
             for index in 0..CREDIT {
                 // The receiver reads what has arrived, and has posted no receive.
-                sent.push(link.isend_tagged(index + round, index % 17, tag(index)));
+                sent.push(link.isend_at_last(index + round, index % 17, tag(index)));
             }
             assert_eq!(link.isend(round, 16, 0), None, "{profile}: the credit is used up");
             // In another order than they were sent.
@@ -329,7 +313,7 @@ fn messages_without_receives_arrive_when_these_are_posted() {
             }
             link.end(sent);
             let received = link.irecv(0, 16, 0);
-            let last = link.isend_at_last(round, 16);
+            let last = link.isend_at_last(round, 16, 0);
             assert_eq!(link.finish(received), 16, "{profile}");
             link.end(vec![last]);
         }
@@ -386,7 +370,7 @@ fn a_receive_completes_early_only_where_no_message_travels_before_it() {
                 net.test(posted).expect("test")
             });
             assert_eq!(completed, early.then_some(0));
-            let sent = link.isend_tagged(64, BYTES, 3);
+            let sent = link.isend_at_last(64, BYTES, 3);
             if !early {
                 assert_eq!(link.finish(posted), BYTES);
             }

@@ -1,5 +1,7 @@
 //! Both ends of a connection in one process, with memory at each.
 
+use std::time::{Duration, Instant};
+
 use crate::support::calls::{Buffer, Net, Object};
 use crate::support::stage::Part;
 use crate::support::virtual_fabric::VirtualFabric;
@@ -18,8 +20,10 @@ pub(crate) struct Link {
     pub(crate) to: Object,
 }
 
-/// More polls than anything takes that ends.
+/// More polls than it takes until nothing moves any more.
 pub(crate) const POLLS: u32 = 500;
+/// How long something may take that ends: it may wait for a timer of the plugin's.
+const PATIENCE: Duration = Duration::from_secs(20);
 const BUFFER: usize = 8192;
 
 impl Link {
@@ -51,15 +55,18 @@ impl Link {
         received.expect("the window has room")
     }
 
+    /// A message whose post may be refused, or whose advert is in flight.
+    #[track_caller]
+    pub(crate) fn isend_at_last(&self, at: usize, len: usize, tag: i32) -> Object {
+        self.at_last(|| self.isend(at, len, tag))
+    }
+
     /// A first message: some providers refuse the first post to a peer.
     pub(crate) fn warm(&self) {
         let received = self.irecv(0, 100, 0);
-        let sent = (0..POLLS).find_map(|_| {
-            self.ends.iter().for_each(End::poll);
-            self.isend(0, 100, 0)
-        });
+        let sent = self.isend_at_last(0, 100, 0);
         self.finish(received);
-        self.finish(sent.expect("its receive is advertised"));
+        self.finish(sent);
     }
 
     pub(crate) fn poll(&self) {
@@ -71,13 +78,22 @@ impl Link {
         self.fabric.settle(|| self.ends.iter().for_each(End::poll));
     }
 
+    #[track_caller]
     pub(crate) fn finish(&self, request: Object) -> usize {
-        let mut tests = 0..POLLS;
-        let found = tests.find_map(|_| {
+        self.at_last(|| self.net.test(request).expect("test"))
+    }
+
+    /// Calls both ends until `test` returns a value.
+    #[track_caller]
+    fn at_last<T>(&self, mut test: impl FnMut() -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(answer) = test() {
+                return answer;
+            }
             self.ends.iter().for_each(End::poll);
-            self.net.test(request).expect("test")
-        });
-        found.expect("it ends")
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}");
+        }
     }
 
     /// Whether the bytes at `at` are those that were sent from `from`.
