@@ -168,12 +168,13 @@ impl Case {
     /// Calls `step` repeatedly for a time.
     pub(super) fn during(&self, time: Duration, mut step: impl FnMut() -> Outcome) -> Outcome {
         let end = Instant::now() + time;
+        let mut idle = Idle::default();
         loop {
             step()?;
             if Instant::now() >= end {
                 return Ok(());
             }
-            thread::yield_now();
+            idle.pass();
         }
     }
 
@@ -223,10 +224,11 @@ impl Case {
     pub(super) fn meet_while(&self, what: &str, mut step: impl FnMut() -> Outcome) -> Outcome {
         self.send(what.as_bytes())?;
         self.stage(what);
+        let mut idle = Idle::default();
         while self.received()?.is_none() {
             step()?;
             self.in_time(|| what.to_owned())?;
-            thread::yield_now();
+            idle.pass();
         }
         Ok(())
     }

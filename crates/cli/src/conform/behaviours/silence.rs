@@ -8,7 +8,7 @@ use ironrail_group::loader::raw::Net;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::super::behaviour::{Behaviour, two, victim};
-use super::super::case::{Case, Outcome, Stop, fail, hold};
+use super::super::case::{Case, Idle, Outcome, Stop, fail, hold};
 use super::super::link::Link;
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
 use super::{few, nudge, pass, talk};
@@ -154,11 +154,13 @@ fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
 fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
     let begun = Instant::now();
     case.stage("wait for an error");
+    let mut idle = Idle::default();
     while begun.elapsed() < case.death_limit {
         match flow.step() {
             Err(Stop::Fail(why)) => return Ok(why),
             Err(other) => return Err(other),
-            Ok(_) => thread::yield_now(),
+            Ok(true) => idle.end(),
+            Ok(false) => idle.pass(),
         }
         hold!(!flow.is_finished(), "messages were done with a process that is dead");
     }
