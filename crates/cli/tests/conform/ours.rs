@@ -128,23 +128,25 @@ fn alike_by_any_table() -> String {
 
 /// Two rails of a profile, with both sides in one process, since the virtual fabric does not reach further. Each process reports the
 /// fabric's rules that it broke, whether or not a behaviour failed by it.
-fn profile(profile: &str, table: u32, known: &[&str]) {
+pub(crate) fn profile(profile: &str, table: u32, library: Option<&Path>) {
     let folder = vfabric().to_str().unwrap();
     let own = format!("conform-rules-{profile}-{table}-{}", process::id());
     let reports = Path::new(TEMPORARY).join(own);
     let _ = std::fs::remove_dir_all(&reports);
     std::fs::create_dir_all(&reports).unwrap();
-    let environment = [
-        ("VFABRIC_REPORT", &*format!("{}/%p", reports.display())),
+    let report = format!("{}/%p", reports.display());
+    let mut environment = vec![
+        ("VFABRIC_REPORT", &*report),
         ("FI_PROVIDER_PATH", folder),
         ("FI_PROVIDER", "vfabric"),
         ("VFABRIC_PROFILE", profile),
         ("VFABRIC_NICS", "2"),
         ("IRONRAIL_RAILS", "vnic0,vnic1"),
     ];
+    environment.extend(library.map(|file| ("IRONRAIL_LIBFABRIC", file.to_str().unwrap())));
     let alike = if table == 8 { alike_by_any_table() } else { String::new() };
     let arguments = format!("--threads --except {KEPT_BELOW}{alike}");
-    holds(&arguments, table, &environment, known);
+    holds(&arguments, table, &environment, &[]);
     no_rule_is_broken(&reports, if table == 8 { 50 } else { 80 });
     std::fs::remove_dir_all(&reports).unwrap();
 }
@@ -164,25 +166,16 @@ fn no_rule_is_broken(reports: &Path, least: usize) {
     assert!(count >= least, "{count} reports");
 }
 
-macro_rules! profiles {
-    ($($newest:ident and $eighth:ident: $profile:literal, $known:expr;)*) => {$(
-        #[test]
-        fn $newest() {
-            profile($profile, 12, $known);
-        }
+// The other profiles, and v8, run in tests/second_libfabric.rs.
 
-        #[test]
-        fn $eighth() {
-            profile($profile, 8, $known);
-        }
-    )*};
+#[test]
+fn it_passes_over_the_profile_of_cxi() {
+    profile("cxi", 12, None);
 }
 
-profiles! {
-    it_passes_over_the_profile_of_cxi and by_v8_over_the_profile_of_cxi: "cxi", &[];
-    it_passes_over_the_profile_of_efa and by_v8_over_the_profile_of_efa: "efa", &[];
-    it_passes_over_the_profile_of_tcp and by_v8_over_the_profile_of_tcp: "tcp", &[];
-    it_passes_over_the_adversary and by_v8_over_the_adversary: "adversary", &[];
+#[test]
+fn it_passes_over_the_profile_of_tcp() {
+    profile("tcp", 12, None);
 }
 
 // ---- without one-sided writes --------------------------------------------------------------------------------------
@@ -212,12 +205,6 @@ fn it_passes_by_messages_alone_over_every_software_provider() {
         let (code, lines, errors) = ended(command);
         assert_eq!(code, 0, "{provider}: {lines}{errors}");
     }
-}
-
-/// Without a setting: the profile has nothing else. Its regions are bound to endpoints.
-#[test]
-fn it_passes_over_a_profile_that_has_messages_alone() {
-    profile("messages", 12, &[]);
 }
 
 // ---- the memory of GPUs ------------------------------------------------------------------------------------------
@@ -296,7 +283,7 @@ macro_rules! on_gpus {
     )*};
 }
 
-// Dmabufs depend on the provider and on libfabric: 1.17 has none, and tests/dmabufs.rs has the other releases.
+// Dmabufs depend on the provider and on libfabric: 1.17 has none, and tests/second_libfabric.rs has 2.5.1.
 on_gpus! {
     gpu_memory_over_the_profile_of_cxi: "cxi", 12;
     gpu_memory_over_the_profile_of_tcp: "tcp", 12;
