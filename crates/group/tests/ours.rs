@@ -1,5 +1,5 @@
-//! The cases T-I, T-M, T-C and T-R, and halos of fixed lengths, over the plugin of this tree: with one rail and with two, by its newest
-//! table and by v8. Ignored without libfabric.
+//! The cases T-I, T-M, T-C and T-R, and halos of fixed lengths, over the plugin of this tree: with one rail and with two by its newest
+//! table, and with one by v8. Ignored without libfabric.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::borrow::Cow;
@@ -15,7 +15,6 @@ fn main() -> ExitCode {
         Test::new(by_v12_with_one_rail).needs(libfabric()),
         Test::new(by_v12_with_two_rails).needs(libfabric()),
         Test::new(by_v8_with_one_rail).needs(libfabric()),
-        Test::new(by_v8_with_two_rails).needs(libfabric()),
     ])
 }
 
@@ -34,10 +33,6 @@ fn by_v12_with_two_rails() {
 
 fn by_v8_with_one_rail() {
     pass(8, "127.0.0.1");
-}
-
-fn by_v8_with_two_rails() {
-    pass(8, "127.0.0.1,127.0.0.2");
 }
 
 /// Runs the cases in processes of their own, which open the plugin with these rails and this version of the table.
