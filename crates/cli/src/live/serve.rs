@@ -3,7 +3,8 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ironrail_group::error::GroupError;
 
@@ -12,9 +13,11 @@ use crate::output;
 
 /// The default address.
 pub(super) const ADDRESS: &str = "127.0.0.1:9417";
-/// A slower client gets no answer.
+/// A slower client gets no answer: for its whole request, and for each piece of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_MAX: usize = 4096;
+/// Between tries to accept.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until the process is interrupted.
 ///
@@ -34,34 +37,98 @@ pub(super) fn forever(address: SocketAddr, folder: &Path) -> Result<(), GroupErr
     let listener = TcpListener::bind(address).map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
     output::line(format_args!("serving http://{address}/metrics"));
-    for stream in listener.incoming().flatten() {
-        // A client that disconnects is not an error.
-        let _gone = answer(stream, folder);
+    loop {
+        match listener.accept() {
+            // A client that disconnects is not an error.
+            Ok((stream, _)) => drop(answer(stream, folder)),
+            // Without free descriptors the client stays in the queue, and accept fails at once, again and again.
+            Err(_) => thread::sleep(PAUSE),
+        }
     }
-    Ok(())
 }
 
 fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let end = Instant::now() + PATIENCE;
     let mut request = [0; REQUEST_MAX];
     let mut len = 0;
     while len < REQUEST_MAX && !request[..len].windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = end.saturating_duration_since(Instant::now());
+        // A timeout of zero would be none.
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match stream.read(&mut request[len..])? {
             0 => break,
             read => len += read,
         }
     }
-    let (status, body) = match request[..len].split(|byte| *byte == b' ').nth(1) {
-        Some(b"/metrics" | b"/") if request.starts_with(b"GET ") => {
-            let found = pages::find(folder, &[]).unwrap_or_default();
-            ("200 OK", prometheus::text(&found))
-        }
-        _ => ("404 Not Found", "GET /metrics\n".to_owned()),
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let answer = Answer::to(&request[..len]);
+    let body = match answer {
+        Answer::Metrics { .. } => prometheus::text(&pages::find(folder, &[]).unwrap_or_default()),
+        Answer::NotFound | Answer::NotAllowed => "GET /metrics\n".to_owned(),
     };
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        answer.status(),
         body.len()
-    )
+    )?;
+    match answer {
+        Answer::Metrics { head: true } => Ok(()),
+        _ => stream.write_all(body.as_bytes()),
+    }
+}
+
+/// What a request gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The counters, or for HEAD their length alone.
+    Metrics {
+        head: bool,
+    },
+    NotFound,
+    NotAllowed,
+}
+
+impl Answer {
+    /// By the request line of RFC 9112, §3. What follows `?` is ignored: Prometheus adds the parameters of its scrape_config.
+    fn to(request: &[u8]) -> Self {
+        let mut words = request.split(|byte| byte.is_ascii_whitespace());
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let head = match method {
+            b"GET" => false,
+            b"HEAD" => true,
+            _ => return Self::NotAllowed,
+        };
+        match target.split(|byte| *byte == b'?').next() {
+            Some(b"/metrics" | b"/") => Self::Metrics { head },
+            _ => Self::NotFound,
+        }
+    }
+
+    const fn status(self) -> &'static str {
+        match self {
+            Self::Metrics { .. } => "200 OK",
+            Self::NotFound => "404 Not Found",
+            Self::NotAllowed => "405 Method Not Allowed\r\nAllow: GET, HEAD",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Answer;
+
+    #[test]
+    fn the_request_line_says_what_is_answered() {
+        let metrics = Answer::Metrics { head: false };
+        assert_eq!(Answer::to(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"), metrics);
+        assert_eq!(Answer::to(b"GET / HTTP/1.0\r\n\r\n"), metrics);
+        assert_eq!(Answer::to(b"GET /metrics?job=nccl HTTP/1.1\r\n\r\n"), metrics);
+        let head = Answer::Metrics { head: true };
+        assert_eq!(Answer::to(b"HEAD /metrics HTTP/1.1\r\n\r\n"), head);
+        assert_eq!(Answer::to(b"GET /metricsX HTTP/1.1\r\n\r\n"), Answer::NotFound);
+        for other in [&b"POST /metrics HTTP/1.1\r\n\r\n"[..], b"GETX /metrics", b"", b"\xff"] {
+            assert_eq!(Answer::to(other), Answer::NotAllowed, "{other:?}");
+        }
+    }
 }
