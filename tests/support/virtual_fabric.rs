@@ -58,10 +58,9 @@ impl VirtualFabric {
         }
     }
 
-    /// The next operation fails, or the next post is rejected, as the word says.
-    pub(crate) fn fault_next(self, word: &str) {
-        let counter = if word == "reject" { "counter.posts" } else { "counter.operations" };
-        self.fault(&format!("{word}={}", self.number(counter) + 1));
+    /// What the word says happens to the next post or operation of at least so many bytes, whatever else is posted before.
+    pub(crate) fn fault_next(self, word: &str, least: usize) {
+        self.fault(&format!("{word}=next:{least}"));
     }
 
     /// The next operation lands this many polls later.

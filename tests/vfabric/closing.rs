@@ -85,7 +85,7 @@ fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
         let link = link::Link::between_ends(part, profile, 1, "");
         link.warm();
         link.settle();
-        link.fabric.fault_next("reject");
+        link.fabric.fault_next("reject", 0);
         // Longer than what comes inline, so its advert does not wait.
         let received = link.irecv(0, 6000, 41);
         let failed = (0..POLLS).find_map(|_| link.net.test(received).err());

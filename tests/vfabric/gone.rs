@@ -211,7 +211,7 @@ fn what_a_failed_connection_waits_to_post_goes_with_it() {
         let received = [0, 2000].map(|at| failing.irecv(at, 2000, 0));
         let there = other.irecv(0, 2000, 0);
         failing.settle();
-        fabric.fault_next("fail");
+        fabric.fault_next("fail", 1000);
         let first = failing.isend(0, 1000, 0).expect("its receive is advertised");
         trio.change("shut");
         let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
@@ -250,7 +250,7 @@ fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
         trio.change("shut");
         // Messages alternate between the rails, and only the other one has room.
         failing.isend(0, 1000, 0).expect("its receive is advertised");
-        fabric.fault_next("reject");
+        fabric.fault_next("reject", 1000);
         let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
         assert_eq!(fabric.number("counter.faults.reject"), 1);
         assert!(failing.net.test(second).is_err(), "it was not posted");

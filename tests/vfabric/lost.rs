@@ -24,11 +24,16 @@ const SETTLED: Duration = Duration::from_millis(20);
 
 /// A connection that is to fail: its close is not waited for.
 fn open(part: &Part, profile: &str) -> Link {
-    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
-    open_to_last(part, profile)
+    open_with(part, profile, "200")
 }
 
+/// One that is closed well, however busy the machine is.
 fn open_to_last(part: &Part, profile: &str) -> Link {
+    open_with(part, profile, "20000")
+}
+
+fn open_with(part: &Part, profile: &str, close_timeout: &str) -> Link {
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", close_timeout);
     set("IRONRAIL_PEER_TIMEOUT_MS", PEER_TIMEOUT);
     // Where immediates are refused, only a part's own completion would say that it has been delivered.
     let more = if profile == "cxi" { "immediates=1" } else { "" };
@@ -54,11 +59,8 @@ fn settle(link: &Link) {
     }
 }
 
-/// The next operation completes with success, and has no effect.
-fn vanish_next(link: &Link) {
-    let operation = link.fabric.number("counter.operations") + 1;
-    link.fabric.fault(&format!("vanish={operation}"));
-}
+/// More than any packet here has, and less than a part of a long message.
+const OF_DATA: usize = 1000;
 
 fn fired(link: &Link, fault: &str) -> u64 {
     link.fabric.number(&format!("counter.faults.{fault}"))
@@ -87,6 +89,22 @@ fn error_of(link: &Link, request: Object) -> Failure {
     })
 }
 
+/// The error of a send that fails. Where this thread is preempted after the post, the call itself has it already.
+fn error_of_send(link: &Link, len: usize) -> Failure {
+    match link.net.isend(link.send, link.out.address(), len, 0, link.from) {
+        Ok(sent) => error_of(link, sent.expect("its receive is advertised")),
+        Err(failure) => failure,
+    }
+}
+
+/// The same for a receive.
+fn error_of_receive(link: &Link, len: usize) -> Failure {
+    match link.net.irecv(link.receive, link.into.address(), len, 0, link.to) {
+        Ok(received) => error_of(link, received.expect("the window has room")),
+        Err(failure) => failure,
+    }
+}
+
 /// The error of a later message, once there is one.
 fn refused_send(link: &Link) -> Option<Failure> {
     link.net.isend(link.send, link.out.address(), SHORT, 0, link.from).err()
@@ -110,11 +128,11 @@ fn a_packet_that_is_lost_in_silence_comes_again() {
         // Each time an inbox is replaced, and there are four.
         for round in 0..2 {
             settle(&link);
-            vanish_next(&link);
+            link.fabric.fault_next("vanish", 0);
             let received = link.irecv(0, SHORT, 0);
             if round % 2 == 1 {
                 settle(&link);
-                vanish_next(&link);
+                link.fabric.fault_next("vanish", 0);
             }
             let sent = poll_for("isend", || {
                 link.ends.iter().for_each(End::poll);
@@ -140,7 +158,7 @@ fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
         let link = open(part, profile);
         let received = link.irecv(0, LONG, 0);
         settle(&link);
-        vanish_next(&link);
+        link.fabric.fault_next("vanish", OF_DATA);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         // The send may complete before the loss is detected: then the next message fails.
         let completed = poll_for("an answer", || match link.net.test(sent) {
@@ -169,7 +187,7 @@ fn a_part_whose_send_was_reported_is_an_error_on_both_ends_though_its_rail_is_su
         settle(&link);
         let received = link.irecv(0, LONG, 0);
         settle(&link);
-        vanish_next(&link);
+        link.fabric.fault_next("vanish", OF_DATA);
         let sent = poll_for("isend", || link.isend(0, LONG, 0));
         poll_for("the send", || link.net.test(sent).expect("its writes have completed"));
         assert_eq!(fired(&link, "vanish"), 1);
@@ -193,7 +211,7 @@ fn a_part_of_a_silent_sender_that_is_lost_in_silence_is_an_error_at_its_receiver
         let link = open(part, profile);
         let received = link.irecv(0, LONG, 0);
         settle(&link);
-        vanish_next(&link);
+        link.fabric.fault_next("vanish", OF_DATA);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         let completed = poll_for("an answer", || link.net.test(sent).expect("it has left"));
         assert_eq!((completed, fired(&link, "vanish")), (LONG, 1), "{profile}");
@@ -210,7 +228,7 @@ fn a_sender_gets_the_error_of_a_lost_part_though_its_receiver_makes_no_calls() {
         let link = open(part, profile);
         link.irecv(0, LONG, 0);
         settle(&link);
-        vanish_next(&link);
+        link.fabric.fault_next("vanish", OF_DATA);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         // With one rail a completion is the end of a send: then its next message fails.
         poll_for("an answer", || (link.net.test(sent) != Ok(None)).then_some(()));
@@ -230,16 +248,8 @@ fn a_part_that_fails_is_an_error_on_both_ends() {
             let link = open(part, profile);
             let received = link.irecv(0, LONG, 0);
             settle(&link);
-            let what = if fault == "reject" { "reject" } else { "fail" };
-            match fault.as_str() {
-                "fail_late" => {
-                    let operation = link.fabric.number("counter.operations") + 1;
-                    link.fabric.fault(&format!("fail_late={operation}"));
-                }
-                _ => link.fabric.fault_next(what),
-            }
-            let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
-            let failure = error_of(&link, sent);
+            link.fabric.fault_next(&fault, OF_DATA);
+            let failure = error_of_send(&link, LONG);
             assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
             // One that landed in spite of its error may have arrived already.
             let received = poll_for("an end", || {
@@ -259,9 +269,8 @@ fn a_packet_that_fails_is_an_error_on_both_ends() {
         play_each(&PROFILES, &[provider(), ("TEST_FAULT", fault)], BOUND, |part, profile| {
             let fault = std::env::var("IRONRAIL_TEST_FAULT").expect("the play sets it");
             let link = open(part, profile);
-            link.fabric.fault_next(&fault);
-            let received = link.irecv(0, SHORT, 0);
-            let failure = error_of(&link, received);
+            link.fabric.fault_next(&fault, 0);
+            let failure = error_of_receive(&link, SHORT);
             assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
             assert_eq!(fired(&link, &fault), 1, "{profile}");
             poll_for("an error", || refused_send(&link));
@@ -278,7 +287,7 @@ fn a_packet_that_fails_goes_by_another_rail() {
         let link = Link::between_ends(part, profile, 2, "");
         (0..2).for_each(|_| link.warm());
         settle(&link);
-        link.fabric.fault_next("fail");
+        link.fabric.fault_next("fail", 0);
         let received = link.irecv(0, SHORT, 0);
         let sent = poll_for("isend", || {
             link.ends.iter().for_each(End::poll);

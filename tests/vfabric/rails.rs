@@ -264,7 +264,7 @@ fn the_first_failure_is_an_error_where_failover_is_off() {
             net.irecv(link.receive, into, 6000, 0, link.to).expect("irecv")
         });
         link.poll();
-        link.fabric.fault_next("fail");
+        link.fabric.fault_next("fail", 1000);
         // Nothing else is posted before it.
         let sent = net.isend(link.send, out, 6000, 0, link.from).expect("isend");
         let sent = sent.expect("its receive is advertised");
@@ -290,7 +290,7 @@ fn message_whose_write_fails(link: &Link, len: usize, case: &str) {
     let received =
         within(link, "irecv", || net.irecv(link.receive, into, len, 0, link.to).expect("irecv"));
     (0..8).for_each(|_| link.poll());
-    link.fabric.fault_next("fail");
+    link.fabric.fault_next("fail", 0);
     let sent = net.isend(link.send, out, len, 0, link.from).expect("isend");
     let sent = sent.unwrap_or_else(|| panic!("{case}: its receive is advertised"));
     within(link, "the send", || net.test(sent).expect("the send"));

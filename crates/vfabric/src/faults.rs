@@ -2,7 +2,8 @@
 //! no receives, when a NIC stalls, dies and comes back.
 //!
 //! Posts are counted from 1 over all endpoints, refused ones included; operations (accepted posts that complete) and two-sided
-//! messages likewise.
+//! messages likewise. A rule for the next of at least some length is independent of what else is posted meanwhile, by other threads above
+//! all.
 
 use std::ops::RangeInclusive;
 
@@ -11,14 +12,8 @@ use std::ops::RangeInclusive;
 pub(crate) enum Fault {
     /// `refuse=7` or `refuse=7-9`: these posts get -FI_EAGAIN.
     Refuse(RangeInclusive<u64>),
-    /// `reject=7`: this post gets -FI_EIO, and nothing is posted.
-    Reject(u64),
-    /// `fail=5`: this operation ends in an error, and its bytes do not land.
-    Fail(u64),
-    /// `vanish=5`: this operation ends well, and its bytes never land.
-    Vanish(u64),
-    /// `fail_late=5`: this operation ends in an error although its bytes have landed.
-    FailLate(u64),
+    /// `fail=5`, `fail=next:4096` and so on: what happens to this post or operation.
+    One(Effect, Which),
     /// `delay=5:200`: this operation lands that much later (polls, or ns of virtual time).
     Delay(u64, u64),
     /// `lose=2`: this message never arrives, though its completion says that it was sent.
@@ -35,6 +30,67 @@ pub(crate) enum Fault {
     Deaf(u64, u64),
     /// `hears=12` or `hears=12@90`: the endpoint accepts receives again.
     Hears(u64, u64),
+}
+
+/// What happens to one post or operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// `reject`: this post gets -FI_EIO, and nothing is posted.
+    Reject,
+    /// `fail`: this operation ends in an error, and its bytes do not land.
+    Fail,
+    /// `vanish`: this operation ends well, and its bytes never land.
+    Vanish,
+    /// `fail_late`: this operation ends in an error although its bytes have landed.
+    FailLate,
+}
+
+impl Effect {
+    const NAMES: [(&'static str, Self); 4] = [
+        ("reject", Self::Reject),
+        ("fail", Self::Fail),
+        ("vanish", Self::Vanish),
+        ("fail_late", Self::FailLate),
+    ];
+
+    fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(word, _)| *word == name).map(|(_, effect)| *effect)
+    }
+}
+
+/// The post or operation that a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Number(u64),
+    /// The next one of at least so many bytes.
+    Next(u64),
+}
+
+impl Which {
+    fn parse(value: &str) -> Option<Self> {
+        Some(match value.strip_prefix("next") {
+            Some("") => Self::Next(0),
+            Some(least) => Self::Next(least.strip_prefix(':')?.parse().ok()?),
+            None => Self::Number(value.parse().ok()?),
+        })
+    }
+
+    const fn is(self, number: u64, len: u64) -> bool {
+        match self {
+            Self::Number(this) => this == number,
+            Self::Next(least) => least <= len,
+        }
+    }
+}
+
+/// Whether this happens to the post or operation of this number and length. A rule for the next one applies once.
+pub(crate) fn take(faults: &mut Vec<Fault>, effect: Effect, number: u64, len: u64) -> bool {
+    let applies = |fault: &Fault| matches!(fault, Fault::One(what, which) if *what == effect && which.is(number, len));
+    let Some(at) = faults.iter().position(applies) else { return false };
+    if matches!(faults[at], Fault::One(_, Which::Next(_))) {
+        faults.remove(at);
+    }
+    true
 }
 
 /// What can happen to a NIC.
@@ -81,15 +137,14 @@ pub(crate) fn parse(script: &str) -> Result<Vec<Fault>, String> {
 
 fn one(word: &str) -> Option<Fault> {
     let (name, value) = word.split_once('=')?;
+    if let Some(effect) = Effect::named(name) {
+        return Some(Fault::One(effect, Which::parse(value)?));
+    }
     Some(match name {
         "refuse" => {
             let (from, to) = value.split_once('-').unwrap_or((value, value));
             Fault::Refuse(from.parse().ok()?..=to.parse().ok()?)
         }
-        "reject" => Fault::Reject(value.parse().ok()?),
-        "fail" => Fault::Fail(value.parse().ok()?),
-        "vanish" => Fault::Vanish(value.parse().ok()?),
-        "fail_late" => Fault::FailLate(value.parse().ok()?),
         "lose" => Fault::Lose(value.parse().ok()?),
         "double" => {
             let (number, later) = value.split_once(':').unwrap_or((value, "0"));
@@ -122,14 +177,14 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 deaf=4@6 hears=4";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 deaf=4@6 hears=4 vanish=next fail=next:4096";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
-            Fault::Reject(3),
-            Fault::Fail(5),
-            Fault::FailLate(6),
-            Fault::Vanish(7),
+            Fault::One(Effect::Reject, Which::Number(3)),
+            Fault::One(Effect::Fail, Which::Number(5)),
+            Fault::One(Effect::FailLate, Which::Number(6)),
+            Fault::One(Effect::Vanish, Which::Number(7)),
             Fault::Delay(5, 200),
             Fault::Nic(NicAction::Stall, 1, 40),
             Fault::Nic(NicAction::Revive, 15, 3),
@@ -142,12 +197,32 @@ mod tests {
             Fault::Nic(NicAction::Absent, 1, 2),
             Fault::Deaf(4, 6),
             Fault::Hears(4, 0),
+            Fault::One(Effect::Vanish, Which::Next(0)),
+            Fault::One(Effect::Fail, Which::Next(4096)),
         ];
         assert_eq!(parse(script), Ok(expected));
         assert_eq!(parse(""), Ok(vec![]));
-        for wrong in ["refuse", "refuse=x", "kill=1", "melt=1@2", "delay=5", "double=:5", "open=1@"]
-        {
+        for wrong in [
+            "refuse",
+            "refuse=x",
+            "kill=1",
+            "melt=1@2",
+            "delay=5",
+            "double=:5",
+            "open=1@",
+            "fail=next4",
+            "fail=next:",
+            "refuse=next",
+        ] {
             assert!(parse(wrong).unwrap_err().contains(wrong));
         }
+    }
+
+    #[test]
+    fn a_rule_for_the_next_one_applies_once_to_one_that_is_long_enough() {
+        let mut faults = parse("vanish=next:100 vanish=7").unwrap();
+        let mut taken = |number, len| take(&mut faults, Effect::Vanish, number, len);
+        let each = [(1, 99), (2, 100), (3, 1000), (7, 0)].map(|(number, len)| taken(number, len));
+        assert_eq!(each, [false, true, false, true]);
     }
 }

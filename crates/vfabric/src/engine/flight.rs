@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use super::fate::Fate;
 use super::post::{Kind, Local, Remote};
 use super::{Engine, Entry, Errno, Outcome};
-use crate::faults::Fault;
+use crate::faults::{self, Effect, Fault};
 use crate::ledger::Rule;
 use crate::memory;
 use crate::profile::Progress;
@@ -91,20 +91,19 @@ impl Engine {
         self.accepted += u64::from(!operation.silent);
         let number = self.accepted;
         if !operation.silent {
-            let early = |fault: &Fault| *fault == Fault::Fail(number);
-            let late = |fault: &Fault| *fault == Fault::FailLate(number);
-            if self.faults.iter().any(early) {
-                self.counters.count("faults.fail");
+            let Self { faults, counters, .. } = &mut *self;
+            let mut happens = |effect, name| {
+                let taken = faults::take(faults, effect, number, operation.local.len);
+                if taken {
+                    counters.count(name);
+                }
+                taken
+            };
+            if happens(Effect::Fail, "faults.fail") {
                 operation.result = Err(Errno(sys::FI_EIO));
             }
-            if self.faults.iter().any(late) {
-                self.counters.count("faults.fail_late");
-                operation.fails_late = true;
-            }
-            if self.faults.contains(&Fault::Vanish(number)) {
-                self.counters.count("faults.vanish");
-                operation.vanishes = true;
-            }
+            operation.fails_late |= happens(Effect::FailLate, "faults.fail_late");
+            operation.vanishes |= happens(Effect::Vanish, "faults.vanish");
             operation.delay = self.delay_of(number);
         }
         operation.fate = self.fate(operation.kind);

@@ -5,7 +5,7 @@ use libfabric_sys as sys;
 use super::fate::Fate;
 use super::flight::Source;
 use super::{Connecting, Engine, Errno, Operation, Outcome};
-use crate::faults::{Fault, NicAction};
+use crate::faults::{self, Effect, Fault, NicAction};
 use crate::ledger::Rule;
 use crate::memory;
 use crate::profile::Progress;
@@ -170,7 +170,7 @@ impl Engine {
         };
         ask.local.shift = self.shift_of(region);
         self.counters.count(ask.name());
-        self.may_post(nic)?;
+        self.may_post(nic, ask.local.len)?;
         self.may_reach(target)?;
         self.connect(ask.endpoint, target)?;
         let endpoint = self.endpoint(ask.endpoint)?;
@@ -236,7 +236,8 @@ impl Engine {
         let region = self.check_local(id, &local, sys::FI_RECV)?;
         local.shift = self.shift_of(region);
         self.counters.count(if tags.is_some() { "posts.trecv" } else { "posts.recv" });
-        self.may_post(nic)?;
+        // It has no bytes of its own.
+        self.may_post(nic, 0)?;
         self.may_receive(id)?;
         if self.endpoint(id)?.receives.len() >= self.settings.profile.receive_depth {
             self.counters.count("refused.full");
@@ -393,7 +394,7 @@ impl Engine {
     }
 
     /// Counts the post, runs the script up to it, and refuses it if the script or chance says so.
-    fn may_post(&mut self, nic: usize) -> Outcome {
+    fn may_post(&mut self, nic: usize, len: u64) -> Outcome {
         self.posts += 1;
         let post = self.posts;
         let due = |fault: &Fault| match fault {
@@ -411,7 +412,7 @@ impl Engine {
             self.counters.count("faults.refuse");
             return Err(Errno(sys::FI_EAGAIN));
         }
-        if self.faults.contains(&Fault::Reject(post)) {
+        if faults::take(&mut self.faults, Effect::Reject, post, len) {
             self.counters.count("faults.reject");
             return Err(Errno(sys::FI_EIO));
         }
