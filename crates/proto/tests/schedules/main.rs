@@ -16,6 +16,7 @@ mod faults;
 mod hands;
 mod job;
 mod laws;
+mod prompt;
 mod random;
 mod ranks;
 mod setup;

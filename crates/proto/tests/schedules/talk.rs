@@ -112,6 +112,11 @@ impl Talk {
         self.expects = self.heard + frames;
     }
 
+    /// The other end's name.
+    pub(crate) fn to(&self) -> Name {
+        self.to
+    }
+
     pub(crate) fn said(&self) -> u32 {
         self.said
     }

@@ -22,12 +22,12 @@ const FAIR_ROUNDS: usize = 6000;
 const SLOTS: usize = 24;
 
 #[derive(Debug)]
-struct Node {
-    endpoint: ProgressLoop<Talk>,
+pub(crate) struct Node {
+    pub(crate) endpoint: ProgressLoop<Talk>,
     calling: bool,
     closing: bool,
-    slots: Vec<Slot>,
-    channels: Vec<ChannelId>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) channels: Vec<ChannelId>,
     /// Calls that are left.
     calls: usize,
     consumed: Vec<u32>,
@@ -35,8 +35,8 @@ struct Node {
 
 #[derive(Debug)]
 pub(crate) struct World {
-    wire: Wire<Talks>,
-    nodes: Vec<Node>,
+    pub(crate) wire: Wire<Talks>,
+    pub(crate) nodes: Vec<Node>,
     silent: Option<usize>,
 }
 
@@ -135,15 +135,19 @@ impl World {
         Ok(self.wire.faults)
     }
 
+    /// Two nodes with one channel, on a wire without faults.
+    pub(crate) fn of_two(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let setup = Setup { nodes: 2, self_channel: false, ..Setup::without_faults(&mut random) };
+        Self::of(setup, random)
+    }
+
     /// One of two nodes waits for the other for `minutes` minutes, while that one is idle and only its keeper polls.
     /// Then the expected frame comes. Returns how often the waiting node polled.
     pub(crate) fn idle(seed: u64, minutes: u64) -> Result<u64, String> {
-        let mut random = Random::new(seed);
+        let mut world = Self::of_two(seed);
         // The waiting node sends QUERY, which is no fault here.
-        let calm = false;
-        let setup =
-            Setup { nodes: 2, self_channel: false, calm, ..Setup::without_faults(&mut random) };
-        let mut world = Self::of(setup, random);
+        world.wire.setup.calm = false;
         let slot = world.nodes[0].slots[0];
         for _ in 0..200 {
             world.pass(Duration::from_millis(1));
@@ -178,7 +182,7 @@ impl World {
     }
 
     /// Time passes: node 0 polls, and the wire advances.
-    fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         self.wire.now += u64::try_from(time.as_nanos()).unwrap();
         self.progress(0);
         self.wire.advance(4);
@@ -285,11 +289,11 @@ impl World {
         self.wire.violation.clone().map_or(Ok(()), Err)
     }
 
-    fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> Moment {
         Moment::from_nanos(self.wire.now)
     }
 
-    fn progress(&mut self, node: usize) {
+    pub(crate) fn progress(&mut self, node: usize) {
         let now = self.moment();
         let mut hands = Hands { node, wire: &mut self.wire };
         self.nodes[node].endpoint.progress(&mut hands, now);
