@@ -131,7 +131,7 @@ fn a_refusal_is_to_be_sent_first() {
     assert!(!caller.must_send_first());
 }
 
-/// Also where it came by the number of a connection that is there no more.
+/// Parts and letters: also those for a connection that was there before.
 #[test]
 fn what_comes_for_no_connection_is_counted_and_dropped() {
     let mut caller = Caller::new(3);
@@ -150,4 +150,9 @@ fn what_comes_for_no_connection_is_counted_and_dropped() {
         assert_eq!(endpoint.stale(), count);
         assert_eq!(endpoint.connection(slot).unwrap().parts_seen, 0);
     }
+    let (before, channel) = (caller.world.nodes[0].endpoint.stale(), caller.channel);
+    caller.world.forge_letters(0, channel);
+    caller.world.progress(0);
+    assert_eq!(caller.world.nodes[0].endpoint.stale(), before + 2);
+    assert_eq!(caller.world.wire.nodes[0].outcomes[channel.0 as usize], None);
 }

@@ -431,6 +431,11 @@ impl World {
         }
         let node = self.wire.random.below(self.nodes.len());
         let channel = self.wire.random.pick(&self.nodes[node].channels);
+        self.forge_letters(node, channel);
+    }
+
+    /// Two letters that no peer has sent come to a node: one with a wrong key, one with a proof that is for HELLO.
+    pub(crate) fn forge_letters(&mut self, node: usize, channel: ChannelId) {
         let number = PacketNumber::new(self.wire.setup.first.wrapping_add(30));
         let template = Status {
             epoch: Epoch(1),
