@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proto::frame::{Refusal, Refused};
-use proto::{ChannelId, Event, Name, ProgressLoop, Slot, Urgency};
+use proto::{ChannelId, Event, Name, ProgressLoop, Slot, SubmitError, Urgency};
 
 use crate::faults::Fault;
 use crate::hands::Hands;
@@ -129,6 +129,20 @@ fn a_refusal_is_to_be_sent_first() {
     assert!(caller.must_send_first());
     caller.world.progress(0);
     assert!(!caller.must_send_first());
+}
+
+/// The connections are told of the end only later.
+#[test]
+fn no_message_is_taken_once_the_channel_is_to_end() {
+    let mut caller = Caller::new(4);
+    let (slot, channel, now) = (caller.slot, caller.channel, caller.world.moment());
+    caller.world.progress(0);
+    let before = caller.packets();
+    caller.with(|endpoint, _| endpoint.end(channel));
+    let message = Message { seed: 7, len: 16 };
+    let submitted = caller.with(|endpoint, hands| endpoint.submit(hands, slot, &message, now));
+    assert_eq!(submitted.map(drop), Err(SubmitError::Ended));
+    assert_eq!(caller.packets(), before);
 }
 
 /// Parts and letters: also those for a connection that was there before.
