@@ -576,11 +576,23 @@ impl Pair {
         let Item { room, len, .. } = self.receives[at].item;
         let expected = if self.program.cut { len.min(room) } else { len };
         assert_eq!(size, expected, "receive {at} has the message that matches it");
+        self.check_cuts(len > room);
         for offset in 0..size {
             let index = usize::try_from(offset).unwrap();
             assert_eq!(self.receives[at].bytes[index], byte(at, offset), "message {at}");
         }
         assert!(u32::from(carried) < 1 << self.program.terms.cutting.rails);
+    }
+
+    /// One end reports the first message that was truncated to its receive: the sender if it had the advert.
+    fn check_cuts(&self, some: bool) {
+        let reports = [self.sender.cut(), self.receiver.cut()];
+        assert!(!some || reports != [None; 2], "a message that was cut is reported");
+        for cut in reports.into_iter().flatten() {
+            let is_it = |item: &Item| (item.len, item.room) == (cut.sent, cut.posted);
+            let real = self.receives.iter().any(|receive| is_it(&receive.item));
+            assert!(real && cut.sent > cut.posted, "{cut:?} is of no message that was cut");
+        }
     }
 
     /// Delivers everything promptly until all requests have ended. False if that takes too long.
