@@ -53,8 +53,10 @@ fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
     let mut len = 0;
     while len < REQUEST_MAX && !request[..len].windows(4).any(|end| end == b"\r\n\r\n") {
         let left = end.saturating_duration_since(Instant::now());
-        // A timeout of zero would be none.
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut request[len..])? {
             0 => break,
             read => len += read,
