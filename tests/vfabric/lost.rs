@@ -41,10 +41,7 @@ fn open_with(part: &Part, profile: &str, close_timeout: &str) -> Link {
     link.warm();
     // The rail for data as well: software refuses the first post to a peer.
     let received = link.irecv(0, LONG, 0);
-    let sent = poll_for("isend", || {
-        link.ends.iter().for_each(End::poll);
-        link.isend(0, LONG, 0)
-    });
+    let sent = link.isend_at_last(0, LONG, 0);
     link.finish(received);
     link.finish(sent);
     settle(&link);
@@ -134,10 +131,7 @@ fn a_packet_that_is_lost_in_silence_comes_again() {
                 settle(&link);
                 link.fabric.fault_next("vanish", 0);
             }
-            let sent = poll_for("isend", || {
-                link.ends.iter().for_each(End::poll);
-                link.isend(round, SHORT, 0)
-            });
+            let sent = link.isend_at_last(round, SHORT, 0);
             let size = poll_for("the message", || {
                 link.ends.iter().for_each(End::poll);
                 link.net.test(received).expect("it comes again")
@@ -289,10 +283,7 @@ fn a_packet_that_fails_goes_by_another_rail() {
         settle(&link);
         link.fabric.fault_next("fail", 0);
         let received = link.irecv(0, SHORT, 0);
-        let sent = poll_for("isend", || {
-            link.ends.iter().for_each(End::poll);
-            link.isend(3, SHORT, 0)
-        });
+        let sent = link.isend_at_last(3, SHORT, 0);
         let size = poll_for("the message", || {
             link.ends.iter().for_each(End::poll);
             link.net.test(received).expect("another rail is left")
