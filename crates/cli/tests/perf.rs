@@ -300,6 +300,31 @@ fn a_ping_pong_has_one_receive_posted_unless_more_are_asked_for() {
     }
 }
 
+/// A plugin may announce a receive at its first poll only, and over sockets isend copies: a peer would wait for both.
+#[test]
+fn a_long_send_is_posted_alone_and_after_the_receives_were_polled() {
+    for benchmark in
+        ["all_gather", "alltoall", "reduce_scatter", "all_reduce", "broadcast", "gather"]
+    {
+        let order = scratch("order");
+        let mut command = perf(&format!("{benchmark} -b 256K -e 8M -f 32 -n 3 -c 0"));
+        command.env("LOOPBACK_ORDER", &order);
+        let (code, table, errors) = ended(command);
+        assert_eq!(code, 0, "{table}{errors}");
+        let counted = fs::read_to_string(&order).unwrap();
+        fs::remove_file(order).unwrap();
+        assert_eq!(counted.lines().count(), 2, "one line per rank: {counted}");
+        let counts = |line: &str| -> [u64; 2] {
+            let counts: Vec<_> = line.split(' ').map(|count| count.parse().unwrap()).collect();
+            counts.try_into().unwrap()
+        };
+        // The first messages may be posted in the poll that finds their connections open.
+        let kept = |[early, together]: [u64; 2]| early <= 2 && together <= 1;
+        assert!(counted.lines().map(counts).all(kept), "{benchmark}: {counted}");
+        assert!(counted.lines().any(|line| counts(line)[1] == 1), "no long sends: {counted}");
+    }
+}
+
 #[test]
 fn writes_per_message_are_those_that_the_plugin_counts() {
     for (benchmark, messages) in [

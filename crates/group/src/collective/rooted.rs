@@ -18,7 +18,7 @@ pub(super) fn broadcast(
     let size = session.size();
     let (place, at) = chain(session, root);
     // Where a rank passes pieces on, it waits for the whole of one first.
-    let bytes = if size == 2 { DIRECT_PIECE } else { CHAIN_PIECE };
+    let bytes = if size == 2 { data.len() } else { CHAIN_PIECE };
     let pieces = data.len().div_ceil(bytes);
     session.with_work(|session, work| {
         if let Some(previous) = place.previous {
@@ -201,7 +201,6 @@ fn chain(session: &Session<'_>, first: usize) -> (Links, usize) {
 }
 
 const CHAIN_PIECE: usize = 256 << 10;
-const DIRECT_PIECE: usize = 512 << 10;
 const REDUCE_PIECE: usize = 512 << 10;
 const AHEAD: usize = 2;
 const ALIGNMENT: usize = 64;

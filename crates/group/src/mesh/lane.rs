@@ -2,6 +2,9 @@
 //!
 //! Both ends cut a message into pieces of [`PIECE`] bytes. A piece of registered memory is sent without a copy, any other by a slot of the
 //! lane's own staging memory. Only the oldest request is tested, as in NCCL.
+//!
+//! Over sockets the call that posts a send copies its bytes, and what the peer sends meanwhile waits. So a step posts at most one piece: two
+//! ranks that send to each other copy a piece each, then receive one each, and what is in flight stays in their caches.
 
 use std::collections::VecDeque;
 
@@ -10,7 +13,7 @@ use crate::error::GroupError;
 use crate::loader::{Buffer, Place, Post, Region};
 
 /// The largest message passed to the plugin.
-pub(super) const PIECE: usize = 512 << 10;
+const PIECE: usize = 512 << 10;
 /// Pieces outstanding.
 const WINDOW: usize = 8;
 /// Slots of staging memory: one is copied while others are in flight.
@@ -215,6 +218,9 @@ impl<E: End> Lane<E> {
             self.flights.push_back(Flight { post, part, len, slot, last });
             self.steps += 1;
             moved = true;
+            if !E::RECEIVES {
+                break;
+            }
         }
         Ok(moved)
     }

@@ -482,6 +482,8 @@ impl Peer {
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
         self.open(Way::Data, shared)?;
+        // A receive is announced by the poll after its post. The peer sends meanwhile what would otherwise wait until this rank has sent.
+        self.bring_by(Way::Data, |peer| peer.data.1.progress(shared.registry))?;
         let number = self.data.0.push(place);
         self.data.0.progress(shared.registry)?;
         Ok(number)

@@ -13,7 +13,10 @@
 //   LOOPBACK_DIE=n:path     the first process to make its n-th isend makes the file and dies of SIGKILL
 //   LOOPBACK_FORGET=1       isend leaves *request as it was
 //   LOOPBACK_DEAF=1         accept never finds a peer
-// LOOPBACK_AHEAD=path is not a fault: each process appends a line with the most receives outstanding on one of its comms.
+// These are no faults; each process appends a line to a file:
+//   LOOPBACK_AHEAD=path     the most receives outstanding on one of its comms
+//   LOOPBACK_ORDER=path     of messages above 64 KiB: the sends posted before the oldest receive of a comm was polled, and the most sends
+//                           posted between two polls. A plugin may announce a receive at its first poll only, and copy in isend
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -31,7 +34,7 @@
 #include <unistd.h>
 
 enum { OK = 0, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
-enum { REQUESTS = 32, MAGIC = 0x10095ac6, HEADER_BYTES = 48 };
+enum { REQUESTS = 32, MAGIC = 0x10095ac6, HEADER_BYTES = 48, RECEIVERS = 64, LONG = 64 << 10 };
 typedef void (*logger_t)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
 // ---- state -----------------------------------------------------------------------------------------------------
@@ -43,6 +46,7 @@ struct request {
   uint64_t header;       // the body's length, on the wire before it
   size_t header_moved;
   int done, live;
+  unsigned long polls;   // of the process, when it was posted
 };
 
 struct comm {
@@ -72,6 +76,8 @@ static logger_t logger;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int comms_open;
 static unsigned most_ahead;
+static struct comm *receivers[RECEIVERS];
+static unsigned long polls, early_sends, sends_since_poll, most_sends;
 static unsigned long bytes_sent, messages_sent, sends_tried, receives_tried, messages_received;
 
 static long fault(const char *name) {
@@ -91,6 +97,35 @@ static void write_ahead(void) {
   if (!file) return;
   fprintf(file, "%u\n", most_ahead);
   fclose(file);
+}
+
+// LOOPBACK_ORDER.
+static void write_order(void) {
+  const char *path = getenv("LOOPBACK_ORDER");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%lu %lu\n", early_sends, most_sends);
+  fclose(file);
+}
+
+// A receiver takes a free place, or gives its own back.
+static void exchange_receiver(struct comm *from, struct comm *to) {
+  int place = 0;
+  while (place < RECEIVERS && receivers[place] != from) place++;
+  if (place < RECEIVERS) receivers[place] = to;
+}
+
+static void long_send(void) {
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < RECEIVERS; i++) {
+    struct comm *comm = receivers[i];
+    if (comm && comm->first != comm->last && comm->requests[comm->first % REQUESTS].polls == polls) {
+      early_sends++;
+      break;
+    }
+  }
+  if (++sends_since_poll > most_sends) most_sends = sends_since_poll;
+  pthread_mutex_unlock(&lock);
 }
 
 static void write_stats(void) {
@@ -115,6 +150,7 @@ static struct comm *new_comm(int fd, int sends) {
   comm->sends = sends;
   pthread_mutex_lock(&lock);
   comms_open++;
+  if (!sends) exchange_receiver(NULL, comm);
   pthread_mutex_unlock(&lock);
   return comm;
 }
@@ -216,6 +252,7 @@ static struct request *post(struct comm *comm, void *data, size_t size) {
   if (comm->last - comm->first >= REQUESTS) return NULL;
   struct request *request = &comm->requests[comm->last++ % REQUESTS];
   *request = (struct request){.comm = comm, .data = data, .size = size, .header = size, .live = 1};
+  request->polls = __atomic_load_n(&polls, __ATOMIC_RELAXED);
   return request;
 }
 
@@ -274,6 +311,7 @@ static int isend_any(void *opaque, void *data, size_t size, struct region *regio
   if (fault("LOOPBACK_REFUSE") && number % (unsigned long)fault("LOOPBACK_REFUSE") == 0) return progress(comm);
   if (!inside(comm, data, size, region)) return fail(INVALID_ARGUMENT, "loopback: isend outside its region");
   *out = post(comm, data, size);
+  if (*out && size > LONG) long_send();
   if (*out) {
     __atomic_add_fetch(&bytes_sent, size, __ATOMIC_RELAXED);
     __atomic_add_fetch(&messages_sent, 1, __ATOMIC_RELAXED);
@@ -305,6 +343,9 @@ static int test(void *opaque, int *done, int *sizes) {
   struct request *request = opaque;
   struct comm *comm = request->comm;
   *done = 0;
+  pthread_mutex_lock(&lock);
+  polls++, sends_since_poll = 0;
+  pthread_mutex_unlock(&lock);
   if (!request->live) return fail(INVALID_ARGUMENT, "loopback: a dead request was tested");
   if (request != &comm->requests[comm->first % REQUESTS])
     return fail(INVALID_USAGE, "loopback: only the oldest request may be tested");
@@ -322,9 +363,10 @@ static int test(void *opaque, int *done, int *sizes) {
 static int close_comm(void *opaque) {
   struct comm *comm = opaque;
   close(comm->fd);
-  free(comm);
   pthread_mutex_lock(&lock);
-  if (--comms_open == 0) write_stats(), write_ahead();
+  exchange_receiver(comm, NULL);
+  free(comm);
+  if (--comms_open == 0) write_stats(), write_ahead(), write_order();
   pthread_mutex_unlock(&lock);
   return OK;
 }
