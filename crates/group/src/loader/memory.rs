@@ -63,6 +63,9 @@ impl Buffer {
     }
 }
 
+/// From this length on memory is asked to be of huge pages: the kernel copies it to and from sockets in less time, and a NIC needs fewer entries.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// The allocation behind a [`Buffer`], shared with its regions and requests.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -88,9 +91,17 @@ impl Memory {
         };
         let page = page_bytes();
         let whole = len.max(1).checked_next_multiple_of(page).ok_or_else(refused)?;
-        let layout = Layout::from_size_align(whole, page).map_err(|_| refused())?;
+        let align = if whole < HUGE_PAGE { page } else { HUGE_PAGE };
+        let layout = Layout::from_size_align(whole, align).map_err(|_| refused())?;
         // SAFETY: the layout is not empty.
-        let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(refused)?;
+        let base = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or_else(refused)?;
+        if whole >= HUGE_PAGE {
+            // Advice: what it returns does not matter.
+            // SAFETY: the pages from `base` on are this allocation's.
+            unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_HUGEPAGE) };
+        }
+        // SAFETY: `base` has `whole` bytes, which nothing else refers to.
+        unsafe { base.as_ptr().write_bytes(0, whole) };
         let claims = Claims::new();
         Ok(Self { base, len, layout, claims, abandoned: AtomicBool::new(false) })
     }
