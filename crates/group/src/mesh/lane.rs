@@ -1,6 +1,6 @@
 //! Messages of known sizes, in order, in one direction to or from one peer.
 //!
-//! Both ends cut a message into pieces of [`PIECE`] bytes. A piece of registered memory is sent without a copy, any other by a slot of the
+//! Both ends cut a message into pieces of the lane's length. A piece of registered memory is sent without a copy, any other by a slot of the
 //! lane's own staging memory. Only the oldest request is tested, as in NCCL.
 //!
 //! Over sockets the call that posts a send copies its bytes, and what the peer sends meanwhile waits. So a step posts at most one piece: two
@@ -12,8 +12,10 @@ use super::registry::{End, Registry};
 use crate::error::GroupError;
 use crate::loader::{Buffer, Place, Post, Region};
 
-/// The largest message passed to the plugin.
+/// The largest message passed to the plugin, where one may be copied while another is in flight.
 const PIECE: usize = 512 << 10;
+/// The same where none is copied.
+const REGISTERED_PIECE: usize = 1 << 20;
 /// Pieces outstanding.
 const WINDOW: usize = 8;
 /// Slots of staging memory: one is copied while others are in flight.
@@ -30,6 +32,8 @@ pub(super) struct Lane<E> {
     end: Option<E>,
     number: usize,
     tag: i32,
+    /// The length of its pieces, the same at both ends.
+    piece: usize,
     jobs: VecDeque<Job>,
     pushed: u64,
     done: u64,
@@ -85,11 +89,17 @@ impl<E: End> Lane<E> {
             end: None,
             number: 0,
             tag,
+            piece: PIECE,
             jobs: VecDeque::with_capacity(QUEUE),
             pushed: 0,
             done: 0,
             steps: 0,
         }
+    }
+
+    /// A lane whose messages are in registered memory at both ends.
+    pub(super) fn of_registered(tag: i32) -> Self {
+        Self { piece: REGISTERED_PIECE, ..Self::new(tag) }
     }
 
     /// `number` identifies the comm in the mesh.
@@ -185,7 +195,7 @@ impl<E: End> Lane<E> {
         let Some(end) = &self.end else { return Ok(false) };
         let mut moved = false;
         while let (Some(job), true) = (self.jobs.front_mut(), self.flights.len() < WINDOW) {
-            let len = PIECE.min(job.len - job.at);
+            let len = self.piece.min(job.len - job.at);
             let part = job.place.map(|place| place.part(job.at, len));
             let region = match part {
                 Some(part) => registry.region(part, end, self.number)?,

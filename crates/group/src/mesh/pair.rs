@@ -74,7 +74,7 @@ impl Pair {
         let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
         Self {
             opening: Opening::default(),
-            lanes: (Lane::new(tag(own)), Lane::new(tag(rank))),
+            lanes: (Lane::of_registered(tag(own)), Lane::of_registered(tag(rank))),
             registry: Registry::default(),
             stage: Stage::Invited(None),
             name,
