@@ -19,7 +19,7 @@ SECOND_WHEEL="mpich==5.0.2 \
 # Debian 12's packages, by what is to be done with them.
 PACKAGES_RUN=(ca-certificates gcc libc6-dev libfabric1)
 PACKAGES_TEST=("${PACKAGES_RUN[@]}" binutils libfabric-bin python3 python3-pip valgrind)
-PACKAGES_CHECK=("${PACKAGES_TEST[@]}" libfabric-dev libclang-dev)
+PACKAGES_CHECK=("${PACKAGES_TEST[@]}" libfabric-dev)
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 die() {
