@@ -176,7 +176,7 @@ pub(super) fn connection(input: &[u8]) {
                         sender.inline_left(message);
                         sends.push(message);
                     }
-                    Ok(Submit::Parts { message }) => sends.push(message),
+                    Ok(Submit::Parts { message, .. }) => sends.push(message),
                     Ok(Submit::NotNow) | Err(_) => {}
                 }
             }

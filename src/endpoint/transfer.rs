@@ -37,7 +37,9 @@ impl Endpoint {
             Ok(Submit::Inline { message, .. }) => {
                 Ok(Some(self.sent(comm, slot, message, true, now)))
             }
-            Ok(Submit::Parts { message }) => Ok(Some(self.sent(comm, slot, message, false, now))),
+            Ok(Submit::Parts { message, .. }) => {
+                Ok(Some(self.sent(comm, slot, message, false, now)))
+            }
             Ok(Submit::NotNow) => {
                 self.count_wait(slot);
                 Ok(None)

@@ -52,8 +52,9 @@ pub enum Submit {
     NotNow,
     /// The message is sent inline. The caller copies its payload into the packet at once.
     Inline { message: MessageId, frame: Inline },
-    /// The message is sent in parts: see [`Connection::next_action`].
-    Parts { message: MessageId },
+    /// The message is sent in parts: see [`Connection::next_action`]. `long`: posting them may take longer than a packet, so
+    /// what peers wait for leaves first.
+    Parts { message: MessageId, long: bool },
 }
 
 /// One connection of a channel. The owner checks its [`standing`](Self::standing) after each call.

@@ -325,11 +325,7 @@ impl<C: Connection> ProgressLoop<C> {
     pub fn progress<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
         let patience = self.patience.poll(now);
         self.keeper.polled(now);
-        for index in 0..self.peers.len() {
-            if self.peers.is_due(index, now) {
-                send(&mut self.table, &mut self.peers[index], perform, now);
-            }
-        }
+        self.send_due(perform, now);
         for _ in 0..self.table.acting() {
             if let Some(slot) = self.table.next_acting()
                 && let Some(tenant) = self.table.tenant(slot)

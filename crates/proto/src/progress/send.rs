@@ -20,7 +20,8 @@ impl<C: Connection> ProgressLoop<C> {
     ) -> Result<Submit, SubmitError<C::Fault>> {
         let from = self.table.name(slot);
         let tenant = self.table.tenant(slot).ok_or(SubmitError::Unknown)?;
-        let peer = &mut self.peers[tenant.channel.0 as usize];
+        let channel = tenant.channel;
+        let peer = &mut self.peers[channel.0 as usize];
         if !peer.channel.may_write() || peer.channel.ending().is_begun() {
             return Err(SubmitError::Ended);
         }
@@ -37,6 +38,10 @@ impl<C: Connection> ProgressLoop<C> {
         let (id, frame) = match submit {
             Submit::Inline { message, frame } => (message, frame),
             other => {
+                if let Submit::Parts { long: true, .. } = other {
+                    self.send_due(perform, now);
+                }
+                let peer = &mut self.peers[channel.0 as usize];
                 changed(&mut self.table, peer, perform, slot, now);
                 return Ok(other);
             }
@@ -52,6 +57,16 @@ impl<C: Connection> ProgressLoop<C> {
         }
         self.table.touch(slot, &mut peer.pending, &peer.account, now);
         Ok(Submit::Inline { message: id, frame })
+    }
+
+    /// Sends what is due on all channels.
+    pub(super) fn send_due<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
+        for index in 0..self.peers.len() {
+            if self.peers.is_due(index, now) {
+                let peer = &mut self.peers[index];
+                send(&mut self.table, peer, perform, now);
+            }
+        }
     }
 
     /// Sends the pending frames of a connection in set-up at once: connect and accept wait for them.

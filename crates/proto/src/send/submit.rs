@@ -16,6 +16,8 @@ use crate::window::{RECORDS, bit};
 
 /// After so many long messages in a row that found only one advert, receives count as not posted ahead.
 const AHEAD_LASTS: u8 = 8;
+/// Over sockets a write is copied when it is posted. From here on that takes several times as long as a packet takes.
+const LONG: u64 = 256 << 10;
 
 impl SendFlow {
     /// Submits a message, if it can be sent now. `words` is the room in the open packet.
@@ -83,7 +85,7 @@ impl SendFlow {
         let message = self.record(message.source, line, len, state);
         self.assign_rails(message, split, len, &mut account.loads);
         self.posting |= bit_of(message);
-        Ok(Submit::Parts { message })
+        Ok(Submit::Parts { message, long: len >= LONG })
     }
 
     /// Whether a message that could go inline is better written: it is long, and receives are posted ahead.

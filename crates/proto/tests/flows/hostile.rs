@@ -150,7 +150,10 @@ fn an_advert_cannot_move_a_message_that_is_being_written() {
     let mut flow = SendFlow::new(Terms { inline, ..terms() });
     let mut account = account();
     hears(&mut flow, Frame::Advert(advert(0))).unwrap();
-    assert!(matches!(flow.submit(&message(9000), 600, &mut account), Ok(Submit::Parts { .. })));
+    assert!(matches!(
+        flow.submit(&message(9000), 600, &mut account),
+        Ok(Submit::Parts { long: false, .. })
+    ));
     let before = flow.next_part(&account);
     assert_eq!(hears(&mut flow, Frame::Advert(advert(64))), Err(Violation::AdvertLine));
     assert_eq!(flow.next_part(&account), before);
@@ -187,7 +190,8 @@ fn completions_of_parts_that_were_not_posted_or_ended_already_change_nothing() {
     let mut flow = SendFlow::new(Terms { inline, ..terms() });
     let mut account = account();
     hears(&mut flow, Frame::Advert(advert(0))).unwrap();
-    let Ok(Submit::Parts { message }) = flow.submit(&message(1 << 20), 0, &mut account) else {
+    let Ok(Submit::Parts { message, long: true }) = flow.submit(&message(1 << 20), 0, &mut account)
+    else {
         panic!("it takes parts");
     };
     let write = flow.next_part(&account).unwrap();

@@ -276,7 +276,7 @@ impl Pair {
                 self.frames[0].push_back((Frame::Inline(frame), payload.collect()));
                 self.left.push(message);
             }
-            Ok(Submit::Parts { message }) => self.sends[index].state = Sending::Under(message),
+            Ok(Submit::Parts { message, .. }) => self.sends[index].state = Sending::Under(message),
             Err(_) => self.sends[index].state = Sending::Failed,
         }
     }

@@ -204,7 +204,7 @@ impl World {
         {
             match endpoint.submit(&mut Hands { node, wire }, name.slot, &message, now) {
                 Ok(Submit::NotNow) => {}
-                Ok(Submit::Inline { message, .. } | Submit::Parts { message }) => {
+                Ok(Submit::Inline { message, .. } | Submit::Parts { message, .. }) => {
                     one.sends[index] = Sending::Under(message);
                 }
                 Err(SubmitError::Connection(fault)) => {

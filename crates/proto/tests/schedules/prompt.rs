@@ -8,7 +8,7 @@ use proto::{ChannelId, Event, Name, ProgressLoop, Slot, SubmitError, Urgency};
 
 use crate::faults::Fault;
 use crate::hands::Hands;
-use crate::talk::{Happened, Message, Planned, Talk};
+use crate::talk::{Happened, LONG, Message, Planned, Talk};
 use crate::world::World;
 
 /// Node 0 of a world whose channel is open and rests.
@@ -38,8 +38,12 @@ impl Caller {
     }
 
     fn submit(&mut self) {
+        self.submit_of(16);
+    }
+
+    fn submit_of(&mut self, len: usize) {
         let (slot, now) = (self.slot, self.world.moment());
-        let message = Message { seed: 7, len: 16 };
+        let message = Message { seed: 7, len };
         self.with(|endpoint, hands| endpoint.submit(hands, slot, &message, now)).unwrap();
     }
 
@@ -72,6 +76,26 @@ fn a_short_message_leaves_in_its_call_and_the_next_ones_share_the_packet_of_the_
         assert_eq!(caller.packets(), before + 1, "seed {seed}");
         caller.world.progress(0);
         assert_eq!(caller.packets(), before + 2, "seed {seed}");
+    }
+}
+
+/// Over sockets the post of a long part copies it, and the peer would wait for that.
+#[test]
+fn what_is_due_leaves_before_a_long_message_is_posted_and_else_in_the_next_poll() {
+    for seed in 0..20 {
+        for (len, left) in [(LONG, 1), (LONG - 1, 0)] {
+            let mut caller = Caller::new(seed);
+            caller.world.progress(0);
+            caller.plan(Urgency::Urgent);
+            let before = caller.packets();
+            caller.submit_of(len);
+            assert_eq!(caller.packets(), before + left, "seed {seed}");
+            let parts = &caller.world.wire.data.parts;
+            assert_eq!(parts.len(), 1, "seed {seed}");
+            assert_eq!(parts[0].packets_before, before + left, "seed {seed}");
+            caller.world.progress(0);
+            assert_eq!(caller.packets(), before + 1, "seed {seed}");
+        }
     }
 }
 

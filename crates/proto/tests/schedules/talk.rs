@@ -17,8 +17,11 @@ const MESSAGES: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) seed: u64,
+    /// Above the length of any inline message it is sent in one part, from [`LONG`] on as a long message.
     pub(crate) len: usize,
 }
+
+pub(crate) const LONG: usize = 1 << 20;
 
 impl Message {
     pub(crate) fn word(&self, index: usize) -> u64 {
@@ -263,6 +266,11 @@ impl Connection for Talk {
         _: &mut Account,
         _: Moment,
     ) -> Result<Submit, ()> {
+        if message.len > usize::from(u16::MAX) {
+            self.parts.push(PartWrite { rail: 0 });
+            let (message, long) = (MessageId::new(0), message.len >= LONG);
+            return Ok(Submit::Parts { message, long });
+        }
         let free = self.outstanding.iter().position(|taken| !taken);
         let fits = INLINE_WORDS + message.len.div_ceil(8) <= words;
         let (Some(index), true, None) = (free, fits, self.ended) else { return Ok(Submit::NotNow) };

@@ -19,6 +19,8 @@ pub(crate) struct Part {
     lost: bool,
     completed: bool,
     arrived: bool,
+    /// How many packets all nodes had written when it was posted.
+    pub(crate) packets_before: u64,
 }
 
 /// The connections of one node by slot: their other ends, and their channels.
@@ -31,7 +33,7 @@ pub(crate) struct Ends {
 #[derive(Debug, Default)]
 pub(crate) struct Talks {
     pub(crate) nodes: Vec<Ends>,
-    parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
     to_lose: usize,
     /// Channels on which a part was lost.
     pub(crate) lost: Vec<(usize, ChannelId)>,
@@ -89,7 +91,8 @@ impl Data for Talks {
             wire.data.lost.push((node, channel));
         }
         let (rail, completed, arrived) = (part.rail, false, false);
-        wire.data.parts.push(Part { from, to, rail, lost, completed, arrived });
+        let packets_before = wire.faults.0.get(&Fault::PacketWritten).copied().unwrap_or(0);
+        wire.data.parts.push(Part { from, to, rail, lost, completed, arrived, packets_before });
         true
     }
 
