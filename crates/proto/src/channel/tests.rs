@@ -222,6 +222,23 @@ fn a_shadow_is_free_when_its_packet_is_acknowledged_and_its_write_is_over() {
     }
 }
 
+/// Not by what is acknowledged, which may be any number of packets further.
+#[test]
+fn the_write_that_is_not_over_is_that_of_the_oldest_packet_that_is_kept() {
+    let mut direction = Direction::new();
+    assert!(direction.say(400));
+    let mut writes = direction.post(false);
+    assert!(direction.say(400));
+    writes.extend(direction.post(false));
+    direction.read();
+    assert_eq!(direction.acknowledge(), 2);
+    for write in writes {
+        assert_eq!(direction.shadow.writing(), Some(write.number));
+        direction.shadow.wrote(write.number, true, |_| {});
+    }
+    assert_eq!(direction.shadow.writing(), None);
+}
+
 #[test]
 fn a_message_has_left_once_when_its_write_completes_or_its_packet_is_acknowledged() {
     let mut direction = Direction::new();
