@@ -6,9 +6,6 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use escargot::CargoBuild;
-use escargot::format::Message;
-
 use crate::support::{self, client};
 use crate::vfabric;
 
@@ -126,32 +123,10 @@ impl Report {
     }
 }
 
-/// The command, built by cargo once. Where `scripts/test` has built all tests of the workspace, theirs is taken: that of the package alone has
-/// other features, and would be built again.
+/// The command, built by cargo once.
 pub(crate) fn command() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
     COMMAND.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let whole = std::env::var_os("IRONRAIL_TEST_WHOLE").is_some();
-        let (manifest, all) = if whole {
-            (root.join("Cargo.toml"), ["--workspace", "--tests"].as_slice())
-        } else {
-            (root.join("crates/cli/Cargo.toml"), ["--bin", "ironrail"].as_slice())
-        };
-        let mut found = None;
-        for message in
-            CargoBuild::new().manifest_path(manifest).args(all).exec().expect("cargo runs")
-        {
-            let message = message.expect("the command builds");
-            let Ok(Message::CompilerArtifact(artifact)) = message.decode() else { continue };
-            let is_command =
-                artifact.target.kind.iter().any(|kind| kind == "bin") && !artifact.profile.test;
-            if let Some(program) =
-                artifact.executable.filter(|_| is_command && artifact.target.name == "ironrail")
-            {
-                found = Some(program.into_owned());
-            }
-        }
-        found.expect("cargo says where it left the command")
+        harness::executable("ironrail", &["--package", "ironrail-cli", "--bin", "ironrail"])
     })
 }

@@ -37,7 +37,7 @@ fn by_v8_with_one_rail() {
 
 /// Runs the cases in processes of their own, which open the plugin with these rails and this version of the table.
 fn pass(version: u32, rails: &str) {
-    let plugin = built(&["--package", "ironrail", "--lib"], "libnccl_net_ironrail.so");
+    let plugin = built_plugin();
     let targets = [
         ("infiniccl", "t_", 10),
         ("mlx", "t_", 12),
@@ -46,7 +46,7 @@ fn pass(version: u32, rails: &str) {
         ("fixed_halo", "", 12),
     ];
     for (target, filter, cases) in targets {
-        let program = cases_of(target);
+        let program = harness::executable(target, &["--package", "ironrail-group", "--tests"]);
         let output = Command::new(program)
             .args([filter, "--test-threads=2"])
             .env("IRONRAIL_GROUP_TEST_NET", &plugin)
@@ -62,29 +62,17 @@ fn pass(version: u32, rails: &str) {
     }
 }
 
-/// The test executable of this name. Where `scripts/test` has built all tests of the workspace, it is theirs: those of a package alone
-/// have other features, and would be built again.
-fn cases_of(target: &str) -> PathBuf {
-    let all: &[&str] = if std::env::var_os("IRONRAIL_TEST_WHOLE").is_some() {
-        &["--workspace", "--tests"]
-    } else {
-        &["--package", "ironrail-group", "--tests"]
-    };
-    built(all, target)
-}
-
-/// What cargo builds with these arguments: the library of this name, or the executable of the target of this name. It is built for the
-/// test that calls this: other files in the target folder are ignored.
-fn built(arguments: &[&str], name: &str) -> PathBuf {
+/// The plugin of this tree, built by cargo for the test that calls this: other files in the target folder are ignored.
+fn built_plugin() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let cargo = CargoBuild::new().manifest_path(manifest).package("ironrail").arg("--lib");
     let mut found = None;
-    for message in CargoBuild::new().manifest_path(manifest).args(arguments).exec().unwrap() {
+    for message in cargo.exec().unwrap() {
         let message = message.unwrap();
         let Ok(Message::CompilerArtifact(artifact)) = message.decode() else { continue };
-        let named = |file: &&Cow<'_, Path>| file.ends_with(name);
+        let named = |file: &&Cow<'_, Path>| file.ends_with("libnccl_net_ironrail.so");
         let library = artifact.filenames.iter().find(named);
-        let program = artifact.executable.as_ref().filter(|_| artifact.target.name == name);
-        found = library.or(program).map(|file| file.to_path_buf()).or(found);
+        found = library.map(|file| file.to_path_buf()).or(found);
     }
     found.unwrap()
 }

@@ -22,9 +22,11 @@
 use std::any::type_name;
 use std::env;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use escargot::CargoBuild;
+use escargot::format::Message;
 use libtest_mimic::{Arguments, Trial};
 
 /// What a test needs of the machine: there, or what is lacking, as in "libfabric 2.5.1".
@@ -124,9 +126,37 @@ fn trial(name: String, body: Box<dyn Fn() + Send>) -> Trial {
     })
 }
 
+fn is_whole() -> bool {
+    env::var_os("IRONRAIL_TEST_WHOLE").is_some_and(|value| value == "1")
+}
+
+/// An executable of this workspace, a command or a test target, by its name: built by cargo for the test that calls this, so that other files
+/// in the target folder are ignored. `alone` are the arguments that build it alone. scripts/test has built all tests of the workspace,
+/// and theirs is taken then: features of a package alone differ, and it would be built again.
+///
+/// # Panics
+///
+/// cargo does not run or does not build it.
+pub fn executable(name: &str, alone: &[&str]) -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let arguments = if is_whole() { &["--workspace", "--tests"] } else { alone };
+    let cargo = CargoBuild::new().manifest_path(manifest).args(arguments);
+    let mut found = None;
+    for message in cargo.exec().expect("cargo runs") {
+        let message = message.expect("it is built");
+        let Ok(Message::CompilerArtifact(artifact)) = message.decode() else { continue };
+        // The unit tests of a command have its name.
+        let is_test = artifact.target.kind.iter().any(|kind| kind == "test");
+        if artifact.target.name == name && artifact.profile.test == is_test {
+            found = artifact.executable.map(|file| file.into_owned()).or(found);
+        }
+    }
+    found.expect("cargo says where it left the executable")
+}
+
 /// Runs the tests that the command line asks for, and reports as cargo's own harness does.
 pub fn run(tests: impl IntoIterator<Item = Test>) -> ExitCode {
-    let whole = env::var_os("IRONRAIL_TEST_WHOLE").is_some_and(|value| value == "1");
+    let whole = is_whole();
     let trials = tests.into_iter().map(|test| test.into_trial(whole)).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
