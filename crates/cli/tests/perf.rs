@@ -282,21 +282,27 @@ fn check_json(text: &str, sizes: usize) {
     assert_eq!(json["rails"][0]["percent"], 100.0);
 }
 
+/// What the plugin of the tests counts, a line per rank, in the file that `variable` names.
+fn counted(variable: &str, benchmark: &str) -> String {
+    let file = scratch(variable);
+    let mut command = perf(benchmark);
+    command.env(variable, &file);
+    let (code, table, errors) = ended(command);
+    assert_eq!(code, 0, "{table}{errors}");
+    let counted = fs::read_to_string(&file).unwrap();
+    fs::remove_file(file).unwrap();
+    assert_eq!(counted.lines().count(), 2, "one line per rank: {counted}");
+    counted
+}
+
 /// The plugin of the tests counts outstanding irecvs and isends.
 #[test]
 fn a_ping_pong_has_one_receive_posted_unless_more_are_asked_for() {
     for (more, posted) in
         [("", 1), (" --ahead 1", 1), (" --ahead 8", 8), (" --ahead 8 --batch 2", 8)]
     {
-        let ahead = scratch("ahead");
-        let mut command = perf(&format!("pingpong{more} -b 8 -e 8 -n 40 -c 0"));
-        command.env("LOOPBACK_AHEAD", &ahead);
-        let (code, table, errors) = ended(command);
-        assert_eq!(code, 0, "{table}{errors}");
-        let most = fs::read_to_string(&ahead).unwrap();
-        fs::remove_file(ahead).unwrap();
+        let most = counted("LOOPBACK_AHEAD", &format!("pingpong{more} -b 8 -e 8 -n 40 -c 0"));
         assert!(most.lines().all(|line| line.trim() == posted.to_string()), "{more}: {most}");
-        assert_eq!(most.lines().count(), 2, "one line per rank: {most}");
     }
 }
 
@@ -306,22 +312,16 @@ fn a_long_send_is_posted_alone_and_after_the_receives_were_polled() {
     for benchmark in
         ["all_gather", "alltoall", "reduce_scatter", "all_reduce", "broadcast", "gather"]
     {
-        let order = scratch("order");
-        let mut command = perf(&format!("{benchmark} -b 256K -e 8M -f 32 -n 3 -c 0"));
-        command.env("LOOPBACK_ORDER", &order);
-        let (code, table, errors) = ended(command);
-        assert_eq!(code, 0, "{table}{errors}");
-        let counted = fs::read_to_string(&order).unwrap();
-        fs::remove_file(order).unwrap();
-        assert_eq!(counted.lines().count(), 2, "one line per rank: {counted}");
+        let order =
+            counted("LOOPBACK_ORDER", &format!("{benchmark} -b 256K -e 8M -f 32 -n 3 -c 0"));
         let counts = |line: &str| -> [u64; 2] {
             let counts: Vec<_> = line.split(' ').map(|count| count.parse().unwrap()).collect();
             counts.try_into().unwrap()
         };
         // The first messages may be posted in the poll that finds their connections open.
         let kept = |[early, together]: [u64; 2]| early <= 2 && together <= 1;
-        assert!(counted.lines().map(counts).all(kept), "{benchmark}: {counted}");
-        assert!(counted.lines().any(|line| counts(line)[1] == 1), "no long sends: {counted}");
+        assert!(order.lines().map(counts).all(kept), "{benchmark}: {order}");
+        assert!(order.lines().any(|line| counts(line)[1] == 1), "no long sends: {order}");
     }
 }
 

@@ -90,22 +90,21 @@ static int fail(int code, const char *why) {
   return code;
 }
 
-// LOOPBACK_AHEAD: a file to which each process appends the most receives outstanding on one of its comms.
-static void write_ahead(void) {
-  const char *path = getenv("LOOPBACK_AHEAD");
+// Appends a line to the file that an environment variable names.
+static void append(const char *name, const char *line) {
+  const char *path = getenv(name);
   FILE *file = path ? fopen(path, "a") : NULL;
   if (!file) return;
-  fprintf(file, "%u\n", most_ahead);
+  fprintf(file, "%s\n", line);
   fclose(file);
 }
 
-// LOOPBACK_ORDER.
-static void write_order(void) {
-  const char *path = getenv("LOOPBACK_ORDER");
-  FILE *file = path ? fopen(path, "a") : NULL;
-  if (!file) return;
-  fprintf(file, "%lu %lu\n", early_sends, most_sends);
-  fclose(file);
+static void write_counts(void) {
+  char line[64];
+  snprintf(line, sizeof line, "%u", most_ahead);
+  append("LOOPBACK_AHEAD", line);
+  snprintf(line, sizeof line, "%lu %lu", early_sends, most_sends);
+  append("LOOPBACK_ORDER", line);
 }
 
 // A receiver takes a free place, or gives its own back.
@@ -366,7 +365,7 @@ static int close_comm(void *opaque) {
   pthread_mutex_lock(&lock);
   exchange_receiver(comm, NULL);
   free(comm);
-  if (--comms_open == 0) write_stats(), write_ahead(), write_order();
+  if (--comms_open == 0) write_stats(), write_counts();
   pthread_mutex_unlock(&lock);
   return OK;
 }

@@ -250,6 +250,10 @@ impl Faults {
         *self.0.entry(fault).or_default() += 1;
     }
 
+    pub(crate) fn count(&self, fault: Fault) -> u64 {
+        self.0.get(&fault).copied().unwrap_or(0)
+    }
+
     pub(crate) fn has(&self, fault: Fault) -> bool {
         self.0.contains_key(&fault)
     }

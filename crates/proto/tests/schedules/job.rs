@@ -94,8 +94,7 @@ impl Job {
     }
 
     fn returned(&self) -> usize {
-        let returned = self.world.wire.faults.0.get(&Fault::RailReturned);
-        returned.map_or(0, |count| *count as usize)
+        self.world.wire.faults.count(Fault::RailReturned) as usize
     }
 }
 

@@ -59,7 +59,7 @@ impl Caller {
 
     /// How many packets both nodes have posted.
     fn packets(&self) -> u64 {
-        self.world.wire.faults.0.get(&Fault::PacketWritten).copied().unwrap_or(0)
+        self.world.wire.faults.count(Fault::PacketWritten)
     }
 }
 

@@ -91,7 +91,7 @@ impl Data for Talks {
             wire.data.lost.push((node, channel));
         }
         let (rail, completed, arrived) = (part.rail, false, false);
-        let packets_before = wire.faults.0.get(&Fault::PacketWritten).copied().unwrap_or(0);
+        let packets_before = wire.faults.count(Fault::PacketWritten);
         wire.data.parts.push(Part { from, to, rail, lost, completed, arrived, packets_before });
         true
     }
