@@ -284,14 +284,19 @@ fn check_json(text: &str, sizes: usize) {
 
 /// What the plugin of the tests counts, a line per rank, in the file that `variable` names.
 fn counted(variable: &str, benchmark: &str) -> String {
-    let file = scratch(variable);
+    counted_by(2, variable, benchmark)
+}
+
+fn counted_by(ranks: usize, variable: &str, benchmark: &str) -> String {
+    // Tests run side by side.
+    let file = scratch(&format!("{variable}-{ranks}"));
     let mut command = perf(benchmark);
     command.env(variable, &file);
     let (code, table, errors) = ended(command);
     assert_eq!(code, 0, "{table}{errors}");
     let counted = fs::read_to_string(&file).unwrap();
     fs::remove_file(file).unwrap();
-    assert_eq!(counted.lines().count(), 2, "one line per rank: {counted}");
+    assert_eq!(counted.lines().count(), ranks, "one line per rank: {counted}");
     counted
 }
 
@@ -322,6 +327,42 @@ fn a_long_send_is_posted_alone_and_after_the_receives_were_polled() {
         let kept = |[early, together]: [u64; 2]| early <= 2 && together <= 1;
         assert!(order.lines().map(counts).all(kept), "{benchmark}: {order}");
         assert!(order.lines().any(|line| counts(line)[1] == 1), "no long sends: {order}");
+    }
+}
+
+/// Three counts of each line.
+fn tests_counted(ranks: usize, benchmark: &str) -> Vec<[u64; 3]> {
+    let counts = |line: &str| -> [u64; 3] {
+        let counts: Vec<_> = line.split(' ').map(|count| count.parse().unwrap()).collect();
+        counts.try_into().unwrap()
+    };
+    counted_by(ranks, "LOOPBACK_TESTS", benchmark).lines().map(counts).collect()
+}
+
+/// A test that finds nothing is a poll of the network.
+#[test]
+fn a_rank_that_has_what_it_waits_for_does_not_test_for_more() {
+    for benchmark in ["all_reduce", "all_gather", "alltoall"] {
+        let counts = tests_counted(2, &format!("{benchmark} -b 8 -e 8 -n 300 -c 0"));
+        for [sent, found, needless] in counts {
+            // Every few idle polls everything is looked for.
+            let few = needless * 4 < found;
+            assert!(few, "{benchmark}: {sent} sent, {found} found, {needless} tests for more");
+        }
+    }
+}
+
+#[test]
+fn of_short_blocks_four_ranks_send_two_messages_each() {
+    for benchmark in ["all_gather", "alltoall", "all_reduce"] {
+        let sent = |count: u32| {
+            let counts =
+                tests_counted(4, &format!("{benchmark} -r 4 -b 64 -e 64 -w 1 -n {count} -c 0"));
+            counts.into_iter().map(|[sent, ..]| sent).sum::<u64>()
+        };
+        let (few, many) = (sent(10), sent(110));
+        let each = (many - few) as f64 / (100.0 * 4.0);
+        assert!((2.0..2.1).contains(&each) || (4.0..4.2).contains(&each), "{benchmark}: {each}");
     }
 }
 

@@ -113,6 +113,8 @@ fn a_collective_that_a_rank_has_left_is_the_same_error_on_all_ranks_from_then_on
         let rank = group.rank();
         let three = group.split((rank < 3).then_some(0), 0).unwrap();
         let two = group.split((rank < 2).then_some(0), 0).unwrap();
+        // A rank that still splits would fail with the others.
+        group.meet(&[]).unwrap();
         let lost = |ended: Result<(), GroupError>| {
             assert!(
                 matches!(ended, Err(GroupError::PeerLost { rank: 2, .. })),

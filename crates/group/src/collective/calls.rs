@@ -310,13 +310,12 @@ impl Group {
     /// As above; [`GroupError::InvalidArgument`] for unequal lengths, or one that is not a multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), GroupError> {
         same_length(input.len(), output.len())?;
-        let each = self.evenly(input.len())? * size_of::<T>();
+        self.evenly(input.len())?;
         let (input, output) = (Place::reading(input), Place::writing(output));
         if input.is_empty() {
             return Ok(());
         }
-        let of = |whole: Place| move |rank: usize| whole.part(rank * each, each);
-        self.collective(|session| everyone::all_to_all(session, of(input), of(output)))
+        self.collective(|session| everyone::all_to_all_even(session, input, output))
     }
 
     /// The same with a length for each rank, in elements: `sends[r]` elements go to rank r, block after block of `input`, and `receives[r]`

@@ -12,7 +12,28 @@ pub(super) fn all_gather(
     input: Place,
     output: Place,
 ) -> Result<(), GroupError> {
-    exchange(session, input, |rank| output.part(rank * input.len(), input.len()))
+    let (size, len) = (session.size(), input.len());
+    if size > 2 && size.is_power_of_two() && len <= DOUBLED {
+        return doubling(session, input, output);
+    }
+    exchange(session, input, |rank| output.part(rank * len, len))
+}
+
+/// In step k two ranks whose numbers differ by 2^k exchange the 2^k blocks that each of them has, which are beside each other. A rank sends
+/// as many messages as there are steps, not one to each other rank.
+fn doubling(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
+    let (rank, size, len) = (session.rank(), session.size(), input.len());
+    let blocks = |first: usize, count: usize| output.part(first * len, count * len);
+    own(blocks(rank, 1), input);
+    let mut count = 1;
+    while count < size {
+        let peer = rank ^ count;
+        let due = session.expect(peer, blocks(peer & !(count - 1), count))?;
+        session.send(peer, blocks(rank & !(count - 1), count))?;
+        session.arrived(due)?;
+        count *= 2;
+    }
+    session.flush()
 }
 
 /// Each rank sends its own input to all others, and receives theirs in their places.
@@ -104,17 +125,74 @@ pub(super) fn all_to_all(
     })
 }
 
-/// In step k a rank signals the one 2^k ahead, and waits for the one 2^k behind.
+/// [`all_to_all`] with blocks of equal length. Short ones between 2^n ranks travel together, in n steps.
+pub(super) fn all_to_all_even(
+    session: &mut Session<'_>,
+    input: Place,
+    output: Place,
+) -> Result<(), GroupError> {
+    let size = session.size();
+    let len = input.len() / size;
+    if size > 2 && size.is_power_of_two() && len <= CARRIED {
+        return carried(session, input, output);
+    }
+    let of = |whole: Place| move |rank: usize| whole.part(rank * len, len);
+    all_to_all(session, of(input), of(output))
+}
+
+/// Block `j` in hand is for the rank whose number differs in the bits of `j`. In step k two ranks whose numbers differ in bit k exchange their
+/// blocks with that bit: in the end block `j` is the one that came from that rank.
+fn carried(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
+    let (rank, size) = (session.rank(), session.size());
+    let len = input.len() / size;
+    let scratch = session.scratch(2 * size * len)?;
+    let hand = |block: usize| scratch.part(block * len, len);
+    let (leaving, coming) = (scratch.part(size * len, size / 2 * len), size / 2 * 3 * len);
+    let coming = scratch.part(coming, size / 2 * len);
+    for block in 0..size {
+        hand(block).copy_from(input.part((rank ^ block) * len, len));
+    }
+    let mut bit = 1;
+    while bit < size {
+        let exchanged = || (0..size).filter(|block| block & bit != 0).enumerate();
+        for (at, block) in exchanged() {
+            leaving.part(at * len, len).copy_from(hand(block));
+        }
+        let due = session.expect(rank ^ bit, coming)?;
+        let sent = session.send(rank ^ bit, leaving)?;
+        session.arrived(due)?;
+        session.sent(rank ^ bit, sent)?;
+        for (at, block) in exchanged() {
+            hand(block).copy_from(coming.part(at * len, len));
+        }
+        bit *= 2;
+    }
+    for block in 0..size {
+        output.part((rank ^ block) * len, len).copy_from(hand(block));
+    }
+    session.flush()
+}
+
+/// In step k a rank signals the one 2^k ahead, and waits for the one 2^k behind. Among 2^n ranks those whose numbers differ by 2^k signal
+/// each other: then no rank waits for one that waits for a third.
 pub(super) fn barrier(session: &mut Session<'_>) -> Result<(), GroupError> {
     let (rank, size) = (session.rank(), session.size());
     let mut distance = 1;
     while distance < size {
-        session.signal((rank + distance) % size)?;
-        session.await_signal((rank + size - distance) % size)?;
+        let (ahead, behind) = match size.is_power_of_two() {
+            true => (rank ^ distance, rank ^ distance),
+            false => ((rank + distance) % size, (rank + size - distance) % size),
+        };
+        session.signal(ahead)?;
+        session.await_signal(behind)?;
         distance *= 2;
     }
     session.flush()
 }
 
+/// The longest block of an all_gather in steps.
+const DOUBLED: usize = 1 << 20;
+/// The longest block of an all_to_all that other ranks carry.
+const CARRIED: usize = 8 << 10;
 const AHEAD: usize = 2;
 const ALIGNMENT: usize = 64;

@@ -131,6 +131,8 @@ pub(crate) struct Mesh {
     failure: Option<Failure>,
     /// For ranks that sent their farewell: when whatever they had connected before is open.
     left: Vec<Option<Instant>>,
+    /// This rank has sent its farewell.
+    has_left: bool,
     aborted: Arc<AtomicBool>,
     place: Remote,
     connector: Arc<Connector>,
@@ -179,6 +181,7 @@ impl Mesh {
             hub,
             failure: None,
             left: vec![None; size],
+            has_left: false,
             aborted,
             place,
             connector,
@@ -323,6 +326,11 @@ impl Mesh {
     /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, unless the hub knows an earlier
     /// cause.
     fn link_failed(&mut self, rank: usize, error: &GroupError) -> Result<(), GroupError> {
+        if self.has_left {
+            // The peer knows that this rank has left, and ends what it had begun with it.
+            self.peers[rank] = None;
+            return Ok(());
+        }
         let deadline = self.settled();
         while Instant::now() < deadline {
             self.read_news()?;
@@ -914,6 +922,7 @@ impl Mesh {
         // Farewell first, so that a peer that sees these connections end has the reason. Usually all leave together,
         // and none sees it.
         self.place.farewell();
+        self.has_left = true;
         let deadline = Instant::now() + LINGER;
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);

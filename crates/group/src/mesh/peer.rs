@@ -149,7 +149,8 @@ impl Peer {
                 moved |= self.connect(way, shared)?;
             }
         }
-        moved |= self.bring_in(shared)?;
+        // A peer that sends all the time must not keep this poll.
+        moved |= self.bring_in(SLOTS, shared)?;
         moved |= self.push_out(shared)?;
         for pair in &mut self.pairs {
             moved |= pair.progress();
@@ -171,10 +172,11 @@ impl Peer {
         Ok(moved)
     }
 
-    fn bring_in(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+    /// Receives what is there, of messages in slots up to `most`.
+    fn bring_in(&mut self, most: usize, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let data = self.bring_by(Way::Data, |peer| peer.data.1.progress(shared.registry))?;
-        let small =
-            self.bring_by(Way::Small, |peer| Ok(peer.take_in(shared)? | peer.receiver.post()?))?;
+        let small = self
+            .bring_by(Way::Small, |peer| Ok(peer.take_in(most, shared)? | peer.receiver.post()?))?;
         let bulk = self.bring_by(Way::Bulk, |peer| {
             if peer.lacks_memory {
                 peer.post_long();
@@ -258,7 +260,7 @@ impl Peer {
     pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
         let before = self.receiver.parts();
         let done = (self.data.1.posted(), self.bulk.1.posted());
-        let any = self.bring_in(shared)?;
+        let any = self.bring_in(1, shared)?;
         let mut parts =
             self.receiver.parts() != before || done != (self.data.1.posted(), self.bulk.1.posted());
         if !self.is_closed {
@@ -309,13 +311,15 @@ impl Peer {
         Ok(moved)
     }
 
-    fn take_in(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+    fn take_in(&mut self, most: usize, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut any = false;
-        // A peer that sends all the time must not keep this poll.
-        for _ in 0..SLOTS {
+        for _ in 0..most {
             let (moved, arrival) = self.receiver.arrived()?;
-            any |= moved;
-            let Some(arrival) = arrival else { break };
+            if !moved {
+                break;
+            }
+            any = true;
+            let Some(arrival) = arrival else { continue };
             if arrival.header.kind == Kind::Short {
                 shared.matching.short(self.rank, arrival.header, arrival.body);
             } else {

@@ -192,34 +192,33 @@ impl SlotReceiver {
         self.end.is_some()
     }
 
-    /// The next received message between ranks; parts of collectives are held. Returns whether anything moved.
+    /// The next message, if it is there. A part of a collective is held, any other message is returned. Returns whether anything moved.
+    ///
+    /// One at a time: a test that finds nothing is a poll of the network, and a caller who waits for this message needs no further one.
     pub(super) fn arrived(&mut self) -> Result<(bool, Option<Arrival>), GroupError> {
         let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok((false, None)) };
-        let mut moved = false;
-        while let Some((post, slot)) = self.flights.front() {
-            let Some(len) = end.test_post(post)? else { break };
-            let slot = *slot;
-            self.flights.pop_front();
-            moved = true;
-            let place = slots.slot(slot).part(0, len);
-            let header = Header::decode(place.part(0, HEADER_BYTES).elements());
-            let body = place.part(HEADER_BYTES, SMALL_OBJECT);
-            let whole = |header: &Header| {
-                let long = header.kind == Kind::Long;
-                body.len() as u64 == if long { 0 } else { header.len }
-            };
-            let Some(header) = header.filter(whole) else {
-                let why = format!("{len} bytes came that are no message of ours");
-                return Err(GroupError::Contract(why));
-            };
-            let arrival = Arrival { header, body, slot };
-            if header.kind != Kind::Part {
-                return Ok((true, Some(arrival)));
-            }
-            self.held.push_back(arrival);
-            self.parts += 1;
+        let Some((post, slot)) = self.flights.front() else { return Ok((false, None)) };
+        let Some(len) = end.test_post(post)? else { return Ok((false, None)) };
+        let slot = *slot;
+        self.flights.pop_front();
+        let place = slots.slot(slot).part(0, len);
+        let header = Header::decode(place.part(0, HEADER_BYTES).elements());
+        let body = place.part(HEADER_BYTES, SMALL_OBJECT);
+        let whole = |header: &Header| {
+            let long = header.kind == Kind::Long;
+            body.len() as u64 == if long { 0 } else { header.len }
+        };
+        let Some(header) = header.filter(whole) else {
+            let why = format!("{len} bytes came that are no message of ours");
+            return Err(GroupError::Contract(why));
+        };
+        let arrival = Arrival { header, body, slot };
+        if header.kind != Kind::Part {
+            return Ok((true, Some(arrival)));
         }
-        Ok((moved, None))
+        self.held.push_back(arrival);
+        self.parts += 1;
+        Ok((true, None))
     }
 
     /// The number of parts of collectives received so far.

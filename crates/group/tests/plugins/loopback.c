@@ -17,6 +17,8 @@
 //   LOOPBACK_AHEAD=path     the most receives outstanding on one of its comms
 //   LOOPBACK_ORDER=path     of messages above 64 KiB: the sends posted before the oldest receive of a comm was polled, and the most sends
 //                           posted between two polls. A plugin may announce a receive at its first poll only, and copy in isend
+//   LOOPBACK_TESTS=path     the messages sent, those received, and the tests of a receive that found nothing directly after one that
+//                           found a message, with no send between them
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -78,6 +80,8 @@ static int comms_open;
 static unsigned most_ahead;
 static struct comm *receivers[RECEIVERS];
 static unsigned long polls, early_sends, sends_since_poll, most_sends;
+static unsigned long found, needless;
+static int found_since_send;
 static unsigned long bytes_sent, messages_sent, sends_tried, receives_tried, messages_received;
 
 static long fault(const char *name) {
@@ -105,6 +109,8 @@ static void write_counts(void) {
   append("LOOPBACK_AHEAD", line);
   snprintf(line, sizeof line, "%lu %lu", early_sends, most_sends);
   append("LOOPBACK_ORDER", line);
+  snprintf(line, sizeof line, "%lu %lu %lu", messages_sent, found, needless);
+  append("LOOPBACK_TESTS", line);
 }
 
 // A receiver takes a free place, or gives its own back.
@@ -124,6 +130,14 @@ static void long_send(void) {
     }
   }
   if (++sends_since_poll > most_sends) most_sends = sends_since_poll;
+  pthread_mutex_unlock(&lock);
+}
+
+static void receive_tested(int done) {
+  pthread_mutex_lock(&lock);
+  if (done) found++;
+  else if (found_since_send) needless++;
+  found_since_send = done;
   pthread_mutex_unlock(&lock);
 }
 
@@ -312,6 +326,7 @@ static int isend_any(void *opaque, void *data, size_t size, struct region *regio
   *out = post(comm, data, size);
   if (*out && size > LONG) long_send();
   if (*out) {
+    __atomic_store_n(&found_since_send, 0, __ATOMIC_RELAXED);
     __atomic_add_fetch(&bytes_sent, size, __ATOMIC_RELAXED);
     __atomic_add_fetch(&messages_sent, 1, __ATOMIC_RELAXED);
   }
@@ -350,6 +365,7 @@ static int test(void *opaque, int *done, int *sizes) {
     return fail(INVALID_USAGE, "loopback: only the oldest request may be tested");
   int code = progress(comm);
   if (code) return code;
+  if (!comm->sends) receive_tested(request->done);
   if (request->done) {
     *done = 1;
     if (sizes) sizes[0] = (int)request->header;
