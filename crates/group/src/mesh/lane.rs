@@ -164,29 +164,31 @@ impl<E: End> Lane<E> {
     // Apart, so that most polls, which are of empty lanes, cost no call.
     #[inline(never)]
     fn advance(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
-        let ended = self.end_flight()?;
+        let ended = self.end_flights()?;
         Ok(self.post(registry)? || ended)
     }
 
-    /// Completes the oldest piece, if it is done. One at a time, as [`super::slots::SlotReceiver::arrived`].
-    fn end_flight(&mut self) -> Result<bool, GroupError> {
-        let (Some(end), Some(flight)) = (&self.end, self.flights.front()) else { return Ok(false) };
-        let Some(len) = end.test_post(&flight.post)? else { return Ok(false) };
-        if len != flight.len {
-            let expected = flight.len;
-            let why = format!("a message of {len} bytes came where one of {expected} was due");
-            return Err(GroupError::Contract(why));
-        }
-        if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
-            if let (true, Some(part)) = (E::RECEIVES, flight.part) {
-                part.copy_from(staging.slot(slot));
+    fn end_flights(&mut self) -> Result<bool, GroupError> {
+        let mut moved = false;
+        while let (Some(end), Some(flight)) = (&self.end, self.flights.front()) {
+            let Some(len) = end.test_post(&flight.post)? else { break };
+            if len != flight.len {
+                let expected = flight.len;
+                let why = format!("a message of {len} bytes came where one of {expected} was due");
+                return Err(GroupError::Contract(why));
             }
-            staging.used[slot] = false;
+            if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
+                if let (true, Some(part)) = (E::RECEIVES, flight.part) {
+                    part.copy_from(staging.slot(slot));
+                }
+                staging.used[slot] = false;
+            }
+            self.done += u64::from(flight.last);
+            self.flights.pop_front();
+            self.steps += 1;
+            moved = true;
         }
-        self.done += u64::from(flight.last);
-        self.flights.pop_front();
-        self.steps += 1;
-        Ok(true)
+        Ok(moved)
     }
 
     fn post(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {

@@ -173,7 +173,9 @@ impl Pair {
             return Reached::All;
         }
         match self.ended {
-            Some(ended) if ended.left < came || !has_left => Reached::Closed,
+            Some(ended) if ended.left < came => Reached::Closed,
+            // A message of this rank's that its user no longer receives ends the connection.
+            Some(_) if !has_left && self.broken.is_some() => Reached::Closed,
             _ if self.broken.is_some() => Reached::Broken,
             _ => Reached::NotYet,
         }
@@ -305,9 +307,10 @@ mod tests {
         assert_eq!(pair.reached(0, 1), Reached::All, "the peer has received it");
         assert_eq!(pair.reached(0, 2), Reached::All, "nobody receives the second one");
         assert_eq!(pair.reached(2, 1), Reached::Closed);
-        assert_eq!(pair.reached(1, 2), Reached::Closed);
+        assert_eq!(pair.reached(1, 2), Reached::NotYet, "what it had sent still arrives");
         pair.broken = Some(String::new());
         assert_eq!(pair.reached(1, 1), Reached::Broken, "it was due");
-        assert_eq!(pair.reached(2, 1), Reached::Closed, "the connection ends because of that");
+        assert_eq!(pair.reached(2, 1), Reached::Closed);
+        assert_eq!(pair.reached(1, 2), Reached::Closed, "the connection ends because of that");
     }
 }
