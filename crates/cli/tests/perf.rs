@@ -319,24 +319,21 @@ fn a_long_send_is_posted_alone_and_after_the_receives_were_polled() {
     {
         let order =
             counted("LOOPBACK_ORDER", &format!("{benchmark} -b 256K -e 8M -f 32 -n 3 -c 0"));
-        let counts = |line: &str| -> [u64; 2] {
-            let counts: Vec<_> = line.split(' ').map(|count| count.parse().unwrap()).collect();
-            counts.try_into().unwrap()
-        };
         // The first messages may be posted in the poll that finds their connections open.
         let kept = |[early, together]: [u64; 2]| early <= 2 && together <= 1;
-        assert!(order.lines().map(counts).all(kept), "{benchmark}: {order}");
-        assert!(order.lines().any(|line| counts(line)[1] == 1), "no long sends: {order}");
+        assert!(order.lines().map(numbers).all(kept), "{benchmark}: {order}");
+        assert!(order.lines().any(|line| numbers::<2>(line)[1] == 1), "no long sends: {order}");
     }
 }
 
-/// Three counts of each line.
+/// The counts of a line.
+fn numbers<const N: usize>(line: &str) -> [u64; N] {
+    let numbers: Vec<_> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
 fn tests_counted(ranks: usize, benchmark: &str) -> Vec<[u64; 3]> {
-    let counts = |line: &str| -> [u64; 3] {
-        let counts: Vec<_> = line.split(' ').map(|count| count.parse().unwrap()).collect();
-        counts.try_into().unwrap()
-    };
-    counted_by(ranks, "LOOPBACK_TESTS", benchmark).lines().map(counts).collect()
+    counted_by(ranks, "LOOPBACK_TESTS", benchmark).lines().map(numbers).collect()
 }
 
 /// A test that finds nothing is a poll of the network.

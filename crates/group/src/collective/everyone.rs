@@ -145,10 +145,10 @@ pub(super) fn all_to_all_even(
 fn carried(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
     let (rank, size) = (session.rank(), session.size());
     let len = input.len() / size;
-    let scratch = session.scratch(2 * size * len)?;
+    let (all, half) = (size * len, size / 2 * len);
+    let scratch = session.scratch(2 * all)?;
     let hand = |block: usize| scratch.part(block * len, len);
-    let (leaving, coming) = (scratch.part(size * len, size / 2 * len), size / 2 * 3 * len);
-    let coming = scratch.part(coming, size / 2 * len);
+    let (leaving, coming) = (scratch.part(all, half), scratch.part(all + half, half));
     for block in 0..size {
         hand(block).copy_from(input.part((rank ^ block) * len, len));
     }
