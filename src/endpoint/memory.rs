@@ -162,6 +162,11 @@ impl ShadowMemory for Unit {
     }
 
     #[inline]
+    fn prefetch(&self, word: usize) {
+        self.pages.prefetch(self.first_word + word);
+    }
+
+    #[inline]
     fn load_eight(&self, word: usize) -> [u64; 8] {
         self.pages.load_words(self.first_word + word)
     }

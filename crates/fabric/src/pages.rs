@@ -158,6 +158,22 @@ impl Pages {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
+    /// Fetches the cache line of a word that is stored soon: PREFETCHW of x86-64. Elsewhere it does nothing.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    #[inline]
+    pub fn prefetch(&self, word: usize) {
+        let _place = ptr::from_ref(self.word(word));
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            // SAFETY: a hint: it neither faults nor changes memory.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(_place.cast()) };
+        }
+    }
+
     /// Copies `bytes` to `offset`, given in bytes.
     ///
     /// # Panics

@@ -28,6 +28,9 @@ pub trait ShadowMemory {
 
     fn store(&mut self, word: usize, value: u64);
 
+    /// Fetches the cache line of a word that is stored soon. A hint, without any other effect.
+    fn prefetch(&self, _word: usize) {}
+
     /// Loads eight words.
     fn load_eight(&self, word: usize) -> [u64; 8] {
         std::array::from_fn(|index| self.load(word + index))

@@ -379,6 +379,12 @@ impl Shadow {
         Some(PacketWrite { number: self.unposted, memory, to, at: record.at, bytes: record.bytes })
     }
 
+    /// Fetches the place of the next packet into the cache, which may have lost it in the lap since it was used.
+    #[inline]
+    pub fn prefetch<S: ShadowMemory>(&self, memory: &S) {
+        memory.prefetch(self.head as usize / 8);
+    }
+
     #[inline]
     pub fn posted(&mut self, now: Moment) {
         let number = self.unposted;

@@ -1,5 +1,7 @@
 //! The parts of a channel on their own, over a wire on which every write lands at once.
 
+use std::cell::Cell;
+
 use super::*;
 use crate::counts::Counts;
 use crate::frame::{Frame, Inline};
@@ -164,6 +166,44 @@ fn packets_start_on_a_cache_line_and_neither_wrap_nor_pass_a_quarter_of_the_ring
 }
 
 /// The argument in docs/protocol.md: when a writer has to wait, the reader's cell is due.
+/// Notes the word whose line is fetched.
+struct Fetched(Cell<Option<usize>>);
+
+impl ShadowMemory for Fetched {
+    fn load(&self, _: usize) -> u64 {
+        unreachable!("a hint reads nothing")
+    }
+
+    fn store(&mut self, _: usize, _: u64) {
+        unreachable!("a hint writes nothing")
+    }
+
+    fn prefetch(&self, word: usize) {
+        self.0.set(Some(word));
+    }
+}
+
+#[test]
+fn the_line_that_is_fetched_is_where_the_next_packet_starts() {
+    let mut direction = Direction::new();
+    let mut passed = 0;
+    while passed < 3 {
+        let fetched = Fetched(Cell::new(None));
+        direction.shadow.prefetch(&fetched);
+        assert!(direction.say(200));
+        // A packet behind a pad starts at the next lap.
+        let packet = direction.post(true).pop().unwrap();
+        let word = fetched.0.get().unwrap();
+        assert!(word < ring().words(), "{word}");
+        if packet.at > 0 || word == 0 {
+            assert_eq!(word, packet.at as usize / 8);
+        }
+        passed += usize::from(packet.at == 0);
+        direction.read();
+        direction.acknowledge();
+    }
+}
+
 #[test]
 fn a_writer_and_a_reader_never_deadlock() {
     for seed in 0..400_u32 {

@@ -274,5 +274,8 @@ fn post<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Mom
         left = true;
     }
     peer.posted |= left;
+    if left && let Some(memory) = peer.channel.shadow().memory() {
+        peer.channel.shadow().prefetch(perform.shadow(memory));
+    }
     left
 }
