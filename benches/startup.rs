@@ -227,8 +227,7 @@ fn raw_side(place: Place, is_first: bool) -> Report {
     let before_kib = resident_kib();
     let start = start_together();
     let entries = RAW_QUEUE_ENTRIES;
-    let options =
-        NicOptions { data: Some(&[]), control: None, entries, one_queue: false, operations: 1 };
+    let options = NicOptions { data: Some(&[]), entries, operations: 1, ..NicOptions::default() };
     let mut nic = Nic::open(&library, &info, &options).expect("a NIC");
     let listen_ms = milliseconds(start.elapsed());
     let pages = Pages::map(2 * MESSAGE_BYTES).expect("memory");

@@ -93,7 +93,7 @@ fn reopen(device: &Device, info: &Info) -> Reopen {
     let (entries, operations) = sizes(device);
     Reopen(Box::new(move |nic| {
         let data = Some(data.as_slice());
-        let opened = NicOptions { data, control: None, one_queue: false, entries, operations };
+        let opened = NicOptions { data, entries, operations, ..NicOptions::default() };
         nic.reopen(&library, &info, &opened)
     }))
 }
@@ -119,9 +119,10 @@ fn open_one(
     let opened = NicOptions {
         data: Some(&data),
         control: with_control.then_some(control.as_slice()),
+        injects_control: options::injects(info.provider()),
         entries,
-        one_queue: false,
         operations,
+        ..NicOptions::default()
     };
     let nic = Nic::open_in_class(device.library(), info, &opened, Some(options::LOW_LATENCY))?;
     if let Some(error) = nic.refused_class() {

@@ -191,6 +191,14 @@ fn options_for(
     PROVIDER_OPTIONS.iter().filter(fits).map(|row| row.option).collect()
 }
 
+/// Providers whose control rails inject short writes: packets, and acknowledgements. Only there is a copy faster than what they do otherwise.
+pub(crate) const INJECTING: &[&str] = &["tcp", "net"];
+
+/// Whether control rails of this provider inject short writes.
+pub(super) fn injects(provider: &str) -> bool {
+    INJECTING.contains(&provider)
+}
+
 /// FI_TC_LOW_LATENCY of rdma/fabric.h, the class of control rails.
 pub(super) const LOW_LATENCY: u32 = 0x201;
 const BEST_EFFORT: u32 = 0x200;
@@ -315,6 +323,14 @@ mod tests {
     }
 
     #[test]
+    fn only_providers_that_gain_by_it_inject_and_no_layer_over_them() {
+        assert!(injects("tcp") && injects("net"));
+        for provider in ["tcp;ofi_rxm", "verbs;ofi_rxm", "cxi", "efa", "shm", "sockets"] {
+            assert!(!injects(provider), "{provider}");
+        }
+    }
+
+    #[test]
     fn latencies_are_whole_and_known_by_device() {
         assert_eq!(latency_us("efa", Some(0xefa1)), 75);
         assert_eq!(latency_us("efa", Some(0xefa2)), 35);
@@ -353,6 +369,7 @@ mod tests {
         }
         page += PAGE_ARRIVAL;
         page.extend(super::super::arrival::ROWS.iter().map(super::super::arrival::Row::line));
+        page += &PAGE_INJECTED.replace("INJECTING", &INJECTING.join("` and `"));
         page += PAGE_CLASSES;
         let mut first = 0;
         for (last, _, label) in LABELS {
@@ -423,7 +440,17 @@ lacks. Both ends must have the proof. Why so:
 |---|---|---|---|
 ";
 
-    const PAGE_CLASSES: &str = "
+    const PAGE_INJECTED: &str = "
+## Injected writes
+
+Over `INJECTING` control rails inject writes of at most the provider's inject size, 128 bytes (FI_INJECT, fi_rma(3)): packets with a short message or an
+advert, and acknowledgements. Each has its completion, like any other write. These providers then copy the bytes behind their header, and pass one buffer to the
+kernel (sendto) instead of two (sendmsg): half a round trip of 8 bytes takes 4 % less ([benchmarks.md](benchmarks.md)).
+Not over others: verbs and cxi send short writes inline without the flag, efa injects no writes, shm would copy twice, and rxm copies into a buffer of its own.
+
+";
+
+    const PAGE_CLASSES: &str = "\
 ## Traffic classes
 
 A communicator's class (`ncclConfig_t.trafficClass`: the byte of IP's header) goes to the data rails as a DSCP, its upper six bits: with tables

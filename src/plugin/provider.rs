@@ -22,13 +22,7 @@ pub(super) fn opens_with(
     info: &Info,
     options: &[EndpointOption],
 ) -> Result<(), FabricError> {
-    let options = NicOptions {
-        data: Some(options),
-        control: None,
-        entries: ENTRIES,
-        one_queue: false,
-        operations: 0,
-    };
+    let options = NicOptions { data: Some(options), entries: ENTRIES, ..NicOptions::default() };
     Nic::open(library, info, &options).map(drop)
 }
 

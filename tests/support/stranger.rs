@@ -93,11 +93,10 @@ impl Stranger {
 
     fn over(library: &Arc<Library>, info: &Info) -> Self {
         let options = NicOptions {
-            data: None,
             control: Some(&[]),
             entries: 1024,
-            one_queue: false,
             operations: OPERATIONS,
+            ..NicOptions::default()
         };
         let mut nic = Nic::open(library, info, &options).expect("a NIC");
         let pages = Arc::new(Pages::map(LONGEST).expect("pages"));

@@ -160,6 +160,39 @@ fn a_delivery_complete_write_completes_with_its_bytes_there(provider: Provider, 
     }
 }
 
+fn an_injected_control_write_leaves_its_bytes_free_at_once(provider: Provider, basic: bool) {
+    const LONG: usize = BYTES / 2;
+    const NOTHING: u8 = 0xee;
+    let mut pair = Pair::open_injecting(provider, basic);
+    let most = pair.near.nic.inject_bytes::<Control>();
+    let write = |near: &mut Side, far: &mut Side, (at, len): (usize, usize), token: u64| {
+        let local = near.control_region.local(at, len).unwrap();
+        let (remote, peer) = (far.control_at(at), near.control_peer());
+        let delivery = Delivery::Default;
+        near.nic.write_control(&Write { local, remote, peer, delivery }, token)
+    };
+    for (round, len) in [1, most, most + 1].into_iter().enumerate() {
+        let sent = pattern(round + 3, len);
+        pair.far.control_pages.fill(LONG, len, NOTHING);
+        // Behind more than a socket takes, it waits.
+        for token in 0..24 {
+            pair.post(|near, far| write(near, far, (0, LONG), token));
+        }
+        pair.near.control_pages.copy_in(LONG, &sent);
+        pair.post(|near, far| write(near, far, (LONG, len), 99));
+        if len <= most {
+            pair.near.control_pages.fill(LONG, len, 0);
+        }
+        for token in (0..24).chain([99]) {
+            pair.wait_near(token);
+        }
+        pair.wait("its bytes", |pair| {
+            bytes_of(&pair.far.control_pages, LONG + len - 1, 1) != [NOTHING]
+        });
+        assert_eq!(bytes_of(&pair.far.control_pages, LONG, len), sent, "{len} bytes");
+    }
+}
+
 fn a_cancelled_receive_ends(provider: Provider, basic: bool) {
     let mut pair = Pair::open(provider, basic);
     pair.post(|near, _| near.nic.receive(near.control_region.local(0, 64).unwrap(), 9));
@@ -217,7 +250,7 @@ fn a_peer_or_a_region_of_another_nic_is_refused(provider: Provider, basic: bool)
     let local = ours.host_bytes(ours.memory().address(), 8).unwrap();
     assert_eq!(near.nic.inject(local, remote, far_peer, 0).unwrap_err().errno(), 22);
     assert_eq!((near.nic.in_flight(), near.nic.uses_of(ours), near.nic.uses_of(theirs)), (0, 0, 0));
-    let other = Side::open(&support::library().unwrap(), &info_of(provider, basic));
+    let other = Side::open(&support::library().unwrap(), &info_of(provider, basic), false);
     let Side { data_region, nic: gone, .. } = other;
     drop(gone);
     // Its memory stays valid as long as the region does, and every other NIC refuses it.
@@ -351,6 +384,7 @@ macro_rules! providers {
                 a_read_from_oneself_works
                 messages_fill_posted_receives_in_order
                 a_delivery_complete_write_completes_with_its_bytes_there
+                an_injected_control_write_leaves_its_bytes_free_at_once
                 a_cancelled_receive_ends
                 keys_are_unique_and_reused_only_after_a_close
                 an_injected_write_beyond_the_limit_is_refused

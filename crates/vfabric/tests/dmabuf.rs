@@ -115,7 +115,7 @@ impl Device {
 
 fn open(library: &Library, info: &Info) -> Nic {
     let options =
-        NicOptions { data: Some(&[]), control: None, entries: 64, one_queue: false, operations: 4 };
+        NicOptions { data: Some(&[]), entries: 64, operations: 4, ..NicOptions::default() };
     Nic::open(library, info, &options).unwrap()
 }
 

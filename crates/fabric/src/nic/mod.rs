@@ -97,7 +97,7 @@ use regions::{Regions, Registered};
 pub use tagged::Tags;
 
 /// The options for opening a NIC.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NicOptions<'a> {
     /// The options of the data rail's endpoint; none: there is no data rail.
     pub data: Option<&'a [EndpointOption]>,
@@ -105,6 +105,9 @@ pub struct NicOptions<'a> {
     pub control: Option<&'a [EndpointOption]>,
     /// Both rails share the data rail's completion queue. Then the data rail cannot be fenced on its own.
     pub one_queue: bool,
+    /// Control writes of at most the inject size have FI_INJECT (fi_rma(3)): the provider copies their bytes in the call. They have
+    /// completions like others.
+    pub injects_control: bool,
     /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
     pub entries: usize,
     /// Operations in flight at most.
@@ -125,6 +128,8 @@ pub struct Nic {
     keys: Keys,
     number: u32,
     carried: Traffic,
+    /// Control writes of at most so many bytes are injected; 0: none.
+    injected_bytes: usize,
     /// Pages whose regions have closed, and whether they were for the data rail. Writes that peers began before may still arrive in them
     /// (fi_mr(3)), until the endpoint has closed.
     quarantine: Vec<(bool, Arc<Pages>)>,
@@ -246,6 +251,7 @@ impl Nic {
             }
         };
         let number = NicNumber::new().get();
+        let injected_bytes = if options.injects_control { control.inject_bytes() } else { 0 };
         Ok(Self {
             data,
             control,
@@ -255,6 +261,7 @@ impl Nic {
             keys: Keys::new(info.key_bytes()),
             number,
             carried: Traffic::default(),
+            injected_bytes,
             quarantine: Vec::new(),
             is_fenced: false,
             shares_queue,

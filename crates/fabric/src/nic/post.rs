@@ -59,7 +59,8 @@ struct Raw {
     remote: u64,
     key: u64,
     immediate: Option<u64>,
-    delivery: Delivery,
+    /// FI_DELIVERY_COMPLETE, FI_INJECT: what only fi_writemsg takes.
+    flags: u64,
 }
 
 /// An operation that is being posted.
@@ -164,7 +165,7 @@ impl Nic {
         self.finish(CALL, begun.index, code)
     }
 
-    /// Writes on the control rail.
+    /// Writes on the control rail; a short one is injected if [`NicOptions::injects_control`](super::NicOptions) says so.
     ///
     /// # Errors
     ///
@@ -266,7 +267,8 @@ impl Nic {
         token: u64,
     ) -> Result<Post, FabricError> {
         let Write { local, peer, .. } = write;
-        let raw = Raw::of(write, immediate);
+        let injects = !K::IS_DATA && local.len <= self.injected_bytes;
+        let raw = Raw::of(write, immediate, injects);
         let Some(begun) = self.begin(raw.call(), kind, local, Some(*peer), token)? else {
             return Ok(Post::Full);
         };
@@ -363,24 +365,24 @@ impl Nic {
 
 impl Raw {
     #[inline(always)]
-    fn of<K: RailKind>(write: &Write<'_, K>, immediate: Option<u64>) -> Self {
+    fn of<K: RailKind>(write: &Write<'_, K>, immediate: Option<u64>, injects: bool) -> Self {
         let Write { local, remote, delivery, .. } = *write;
         // An empty write delivers nothing, and shm of 1.17 never completes one with FI_DELIVERY_COMPLETE.
-        let delivery = if delivery == Delivery::Complete && local.len == 0 {
-            Delivery::Default
-        } else {
-            delivery
+        let level = match delivery {
+            Delivery::Complete if local.len > 0 => sys::FI_DELIVERY_COMPLETE,
+            Delivery::Complete | Delivery::Default => 0,
         };
+        let flags = if injects { level | sys::FI_INJECT } else { level };
         let (remote, key) = (remote.address, remote.key.to_wire());
-        Self { address: local.address, len: local.len, remote, key, immediate, delivery }
+        Self { address: local.address, len: local.len, remote, key, immediate, flags }
     }
 
     /// The call that posts it.
     #[inline(always)]
     fn call(&self) -> Call {
-        match (self.delivery, self.immediate) {
-            (Delivery::Default, None) => Call::fi_write,
-            (Delivery::Default, Some(_)) => Call::fi_writedata,
+        match (self.flags, self.immediate) {
+            (0, None) => Call::fi_write,
+            (0, Some(_)) => Call::fi_writedata,
             _ => Call::fi_writemsg,
         }
     }
@@ -398,8 +400,8 @@ impl Raw {
         context: *mut c_void,
     ) -> isize {
         let (endpoint, from) = (endpoint.as_ptr(), buffer(self.address));
-        match (self.delivery, self.immediate) {
-            (Delivery::Default, Some(immediate)) => {
+        match (self.flags, self.immediate) {
+            (0, Some(immediate)) => {
                 // SAFETY: the caller vouches for it.
                 unsafe {
                     sys::fi_writedata(
@@ -415,7 +417,7 @@ impl Raw {
                     )
                 }
             }
-            (Delivery::Default, None) => {
+            (0, None) => {
                 // SAFETY: as above.
                 unsafe {
                     sys::fi_write(
@@ -460,13 +462,11 @@ impl Raw {
             context,
             data: self.immediate.unwrap_or(0),
         };
-        let level = match self.delivery {
-            Delivery::Default => 0,
-            Delivery::Complete => sys::FI_DELIVERY_COMPLETE,
-        };
         let data = if self.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
         // SAFETY: the caller vouches for it; the vectors are only read during the call.
-        unsafe { sys::fi_writemsg(endpoint, &raw const message, level | sys::FI_COMPLETION | data) }
+        unsafe {
+            sys::fi_writemsg(endpoint, &raw const message, self.flags | sys::FI_COMPLETION | data)
+        }
     }
 }
 

@@ -94,13 +94,14 @@ pub(crate) enum QueueEvent {
 pub(crate) const OPERATIONS: u16 = 64;
 
 impl Side {
-    pub(crate) fn open(library: &Library, info: &Info) -> Self {
+    pub(crate) fn open(library: &Library, info: &Info, injects_control: bool) -> Self {
         let options = NicOptions {
             data: Some(&[]),
             control: Some(&[]),
+            injects_control,
             entries: 1024,
-            one_queue: false,
             operations: OPERATIONS,
+            ..NicOptions::default()
         };
         let mut nic = Nic::open(library, info, &options).expect("a NIC");
         let data_pages = Arc::new(Pages::map(BYTES).expect("pages"));
@@ -183,11 +184,20 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn open(provider: Provider, basic_regions: bool) -> Self {
+        Self::of(provider, basic_regions, false)
+    }
+
+    /// With control rails that inject short writes.
+    pub(crate) fn open_injecting(provider: Provider, basic_regions: bool) -> Self {
+        Self::of(provider, basic_regions, true)
+    }
+
+    fn of(provider: Provider, basic_regions: bool, injects_control: bool) -> Self {
         let library = library().expect("the test runs only where there is one");
         let info = info(&library, provider, basic_regions);
         let info = info.expect("the test runs only where the provider is");
-        let mut near = Side::open(&library, &info);
-        let mut far = Side::open(&library, &info);
+        let mut near = Side::open(&library, &info, injects_control);
+        let mut far = Side::open(&library, &info, injects_control);
         near.meet(&far);
         far.meet(&near);
         Self { near, far, near_events: Vec::new(), far_events: Vec::new() }

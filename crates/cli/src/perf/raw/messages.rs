@@ -57,8 +57,7 @@ impl Mail {
         let operations = u16::try_from(raw.window + AHEAD)
             .map_err(|_| GroupError::Usage(format!("a window of {}", raw.window)))?;
         let entries = QUEUE_ENTRIES;
-        let rails =
-            NicOptions { data: None, control: Some(&[]), entries, one_queue: false, operations };
+        let rails = NicOptions { control: Some(&[]), entries, operations, ..NicOptions::default() };
         let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
         let first = bootstrap.rank() == 0;
         let (sent, received) = match (raw.latency, first) {

@@ -92,6 +92,7 @@ impl Pair {
             one_queue: true,
             entries,
             operations,
+            ..NicOptions::default()
         };
         let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
         let map = |bytes| {

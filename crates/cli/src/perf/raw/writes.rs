@@ -55,10 +55,9 @@ impl Rail {
         let entries = QUEUE_ENTRIES;
         let rails = NicOptions {
             data: Some(&[]),
-            control: None,
             entries,
-            one_queue: false,
             operations: OPERATIONS,
+            ..NicOptions::default()
         };
         let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
         let mut register = || {
