@@ -17,7 +17,7 @@ pub struct InlineLimits {
 /// Messages above this length are written, not sent inline, if receives are posted ahead of them. An inline message is
 /// copied into its packet, checked at both ends and copied out. Above this length that costs more than a write, and
 /// saves time only if the message would have to wait for its advert (docs/benchmarks.md).
-pub const COPIED_AT_MOST: u64 = 2048;
+pub const COPIED_AT_MOST: u64 = 3072;
 
 impl InlineLimits {
     /// Whether a message fits a limit; 0 admits none, not even an empty one.

@@ -292,10 +292,11 @@ fn bounce(pair: &mut Pair, rounds: std::ops::Range<usize>, ahead: usize) {
 }
 
 #[test]
-fn messages_of_4_kib_are_written_where_receives_are_posted_ahead_and_inline_where_one_is() {
+fn messages_above_3_kib_are_written_where_receives_are_posted_ahead_and_inline_where_one_is() {
     let long = Item { tag: 0, room: 4096, len: 4096, host: true };
     let inline = InlineLimits { unadvertised: 4096, host: 4096 };
-    for (len, ahead, written) in [(4096, 8, 80), (2048, 8, 0), (4096, 1, 0)] {
+    let most = proto::COPIED_AT_MOST;
+    for (len, ahead, written) in [(4096, 8, 80), (most + 1, 8, 80), (most, 8, 0), (4096, 1, 0)] {
         let item = Item { len, ..long };
         let terms = Terms { inline, ..terms() };
         let mut pair = Pair::new(program(terms, 80, item), Random::new(1), 0);
