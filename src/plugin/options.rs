@@ -192,7 +192,7 @@ fn options_for(
 }
 
 /// Providers whose control rails inject short writes: packets, and acknowledgements. Only there is a copy faster than what they do otherwise.
-pub(crate) const INJECTING: &[&str] = &["tcp", "net"];
+const INJECTING: &[&str] = &["tcp", "net"];
 
 /// Whether control rails of this provider inject short writes.
 pub(super) fn injects(provider: &str) -> bool {

@@ -128,7 +128,7 @@ pub struct Nic {
     keys: Keys,
     number: u32,
     carried: Traffic,
-    /// Control writes of at most so many bytes are injected; 0: none.
+    /// Control writes of one to so many bytes are injected; 0: none.
     injected_bytes: usize,
     /// Pages whose regions have closed, and whether they were for the data rail. Writes that peers began before may still arrive in them
     /// (fi_mr(3)), until the endpoint has closed.

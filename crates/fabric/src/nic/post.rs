@@ -267,7 +267,7 @@ impl Nic {
         token: u64,
     ) -> Result<Post, FabricError> {
         let Write { local, peer, .. } = write;
-        let injects = !K::IS_DATA && local.len <= self.injected_bytes;
+        let injects = !K::IS_DATA && (1..=self.injected_bytes).contains(&local.len);
         let raw = Raw::of(write, immediate, injects);
         let Some(begun) = self.begin(raw.call(), kind, local, Some(*peer), token)? else {
             return Ok(Post::Full);

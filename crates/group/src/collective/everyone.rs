@@ -13,10 +13,15 @@ pub(super) fn all_gather(
     output: Place,
 ) -> Result<(), GroupError> {
     let (size, len) = (session.size(), input.len());
-    if size > 2 && size.is_power_of_two() && len <= DOUBLED {
+    if has_short_way(size) && len <= DOUBLED {
         return doubling(session, input, output);
     }
     exchange(session, input, |rank| output.part(rank * len, len))
+}
+
+/// Whether so many ranks can exchange in log2 n steps of pairs, and in fewer messages than with every other rank.
+fn has_short_way(size: usize) -> bool {
+    size > 2 && size.is_power_of_two()
 }
 
 /// In step k two ranks whose numbers differ by 2^k exchange the 2^k blocks that each of them has, which are beside each other. A rank sends
@@ -133,7 +138,7 @@ pub(super) fn all_to_all_even(
 ) -> Result<(), GroupError> {
     let size = session.size();
     let len = input.len() / size;
-    if size > 2 && size.is_power_of_two() && len <= CARRIED {
+    if has_short_way(size) && len <= CARRIED {
         return carried(session, input, output);
     }
     let of = |whole: Place| move |rank: usize| whole.part(rank * len, len);

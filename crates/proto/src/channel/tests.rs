@@ -165,7 +165,6 @@ fn packets_start_on_a_cache_line_and_neither_wrap_nor_pass_a_quarter_of_the_ring
     assert!(pads > 10);
 }
 
-/// The argument in docs/protocol.md: when a writer has to wait, the reader's cell is due.
 /// Notes the word whose line is fetched.
 struct Fetched(Cell<Option<usize>>);
 
@@ -204,6 +203,7 @@ fn the_line_that_is_fetched_is_where_the_next_packet_starts() {
     }
 }
 
+/// The argument in docs/protocol.md: when a writer has to wait, the reader's cell is due.
 #[test]
 fn a_writer_and_a_reader_never_deadlock() {
     for seed in 0..400_u32 {
