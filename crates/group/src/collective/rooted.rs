@@ -63,7 +63,7 @@ pub(super) fn reduce(
     output: Option<Place>,
 ) -> Result<(), GroupError> {
     let size = session.size();
-    if input.len() > SMALL {
+    if input.len() > DIRECT {
         return reduce_chain(session, reducer, root, input, output);
     }
     let Some(output) = output else {
@@ -145,7 +145,6 @@ pub(super) fn gather(
     input: Place,
     output: Option<Place>,
 ) -> Result<(), GroupError> {
-    session.has_root();
     let Some(output) = output else {
         session.send(root, input)?;
         return session.flush();
@@ -170,7 +169,6 @@ pub(super) fn scatter(
     input: Option<Place>,
     output: Place,
 ) -> Result<(), GroupError> {
-    session.has_root();
     let Some(input) = input else { return session.receive(root, output) };
     let block = |rank: usize| input.part(rank * output.len(), output.len());
     for peer in session.others() {
@@ -200,6 +198,8 @@ fn chain(session: &Session<'_>, first: usize) -> (Links, usize) {
     (Links { previous, next: (rank + 1) % size }, at)
 }
 
+/// The longest input that every rank sends to the root of a reduction.
+const DIRECT: usize = 32 << 10;
 const CHAIN_PIECE: usize = 256 << 10;
 const REDUCE_PIECE: usize = 512 << 10;
 const AHEAD: usize = 2;

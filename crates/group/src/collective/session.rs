@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::error::GroupError;
 use crate::loader::Place;
-use crate::mesh::{Mesh, SLOTTED, SMALL};
+use crate::mesh::{Mesh, SMALL};
 
 /// The lists of collectives, kept between calls so that they allocate nothing.
 #[derive(Debug, Default)]
@@ -33,8 +33,6 @@ pub(crate) struct Session<'a> {
     rank: usize,
     /// The group, and the number of this collective in it.
     name: (u32, u32),
-    /// The longest part that goes through slots, the same on all ranks.
-    slotted: usize,
 }
 
 /// A part to be received.
@@ -42,7 +40,7 @@ pub(crate) struct Session<'a> {
 pub(super) struct Due {
     from: usize,
     place: Place,
-    /// Its number on the data lane; None if it comes through slots.
+    /// Its number on the data lane; None if it comes in a slot.
     number: Option<u64>,
 }
 
@@ -54,15 +52,7 @@ impl<'a> Session<'a> {
         rank: usize,
         name: (u32, u32),
     ) -> Self {
-        Self { mesh, work, members, rank, name, slotted: SLOTTED }
-    }
-
-    /// For parts between one rank and all others: among more than two ranks those longer than a slot wait for the announcement of
-    /// their place, because the one rank would copy all of them.
-    pub(super) fn has_root(&mut self) {
-        if self.size() > 2 {
-            self.slotted = SMALL;
-        }
+        Self { mesh, work, members, rank, name }
     }
 
     /// Runs an algorithm with empty lists that have capacity.
@@ -95,12 +85,12 @@ impl<'a> Session<'a> {
         if place.is_empty() {
             return Ok(0);
         }
-        self.mesh.send_part(self.members[to], self.name, place, self.slotted)
+        self.mesh.send_part(self.members[to], self.name, place)
     }
 
     /// Sends a message without bytes.
     pub(super) fn signal(&mut self, to: usize) -> Result<(), GroupError> {
-        self.mesh.send_part(self.members[to], self.name, Place::empty(), self.slotted).map(drop)
+        self.mesh.send_part(self.members[to], self.name, Place::empty()).map(drop)
     }
 
     /// Waits for a message without bytes.
@@ -110,7 +100,7 @@ impl<'a> Session<'a> {
 
     /// Announces where the next part of a rank goes.
     pub(super) fn expect(&mut self, from: usize, place: Place) -> Result<Due, GroupError> {
-        let number = if place.len() > self.slotted {
+        let number = if place.len() > SMALL {
             Some(self.mesh.expect_part(self.members[from], place)?)
         } else {
             None

@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Element;
-use crate::mesh::{Mesh, Name, Quiet, SMALL, Space, Wait, rest};
+use crate::mesh::{Mesh, Name, Quiet, Space, Wait, rest};
 use incoming::{Incoming, Rest};
 use outgoing::Outgoing;
 
@@ -35,7 +35,7 @@ pub struct Message<T> {
 }
 
 /// The longest metadata of a message.
-pub const META_BYTES_MAX: usize = SMALL;
+pub const META_BYTES_MAX: usize = 32 << 10;
 
 /// The most messages whose memory is kept to receive into.
 const SPARES_MAX: usize = 4;

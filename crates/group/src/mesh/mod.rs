@@ -38,8 +38,8 @@ use crate::bootstrap::{Bootstrap, News, Remote};
 use crate::error::GroupError;
 use crate::loader::{self, Buffer, DataType, Net, Place};
 
+pub(crate) use slots::SMALL;
 use slots::SMALL_OBJECT;
-pub(crate) use slots::{SLOTTED, SMALL};
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -671,30 +671,26 @@ impl Mesh {
         error
     }
 
-    /// Sends a part of collective `number`, through slots up to `slotted` bytes. Its memory is free after [`Mesh::flush`].
+    /// Sends a part of collective `number`, in a slot if it fits one. Its memory is free after [`Mesh::flush`].
     pub(crate) fn send_part(
         &mut self,
         to: usize,
         (scope, number): (u32, u32),
         place: Place,
-        slotted: usize,
     ) -> Result<u64, GroupError> {
-        if place.len() > slotted {
+        if place.len() > SMALL {
             self.reach_by(to, Way::Data)?;
             return self.with(to, |peer, shared| peer.send_data(place, shared));
         }
         self.reach(to)?;
-        // The length of the whole part is in each message, so that a rank with another one notices at the first.
-        let (space, note) = (Space::MESSAGES, place.len() as u64);
-        for body in in_slots(place) {
-            let (kind, len) = (Kind::Part, body.len() as u64);
-            let header = Header { kind, element: 0, scope, tag: number, len, space, note };
-            self.with(to, |peer, shared| peer.send(Letter { header, body, op: None }, shared))?;
-        }
+        let (kind, space, len) = (Kind::Part, Space::MESSAGES, place.len() as u64);
+        let header = Header { kind, element: 0, scope, tag: number, len, space, note: 0 };
+        let letter = Letter { header, body: place, op: None };
+        self.with(to, |peer, shared| peer.send(letter, shared))?;
         Ok(0)
     }
 
-    /// Announces where a part goes that is too long for slots; returns its number.
+    /// Announces where a part goes that is too long for a slot; returns its number.
     pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
         self.reach_by(from, Way::Data)?;
         self.with(from, |peer, shared| peer.receive_data(place, shared))
@@ -717,31 +713,19 @@ impl Mesh {
     pub(crate) fn take_part(
         &mut self,
         from: usize,
-        name: (u32, u32),
+        (scope, number): (u32, u32),
         place: Place,
     ) -> Result<(), GroupError> {
         self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
-        let len = place.len() as u64;
-        in_slots(place).try_for_each(|place| self.take_slot(from, name, len, place))
-    }
-
-    /// Takes one message of a part of `len` bytes.
-    fn take_slot(
-        &mut self,
-        from: usize,
-        (scope, number): (u32, u32),
-        len: u64,
-        place: Place,
-    ) -> Result<(), GroupError> {
         let mut found = None;
         self.until(Some((from, Way::Small)), |mesh| {
             found = mesh.peer(from).and_then(|peer| peer.held());
             found.is_some()
         })?;
         let Some(arrival) = found else { return self.check() };
-        let Header { scope: theirs, tag, note: sent, .. } = arrival.header;
-        let fits = arrival.body.len() == place.len();
-        if (theirs, tag, sent) != (scope, number, len) || !fits {
+        let Header { scope: theirs, tag, .. } = arrival.header;
+        let (sent, len) = (arrival.body.len(), place.len());
+        if (theirs, tag, sent) != (scope, number, len) {
             let why = format!(
                 "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, this rank in {number} of group \
                  {scope} and waits for {len}"
@@ -996,12 +980,6 @@ fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wa
         peer.claim(ordinal, claim, matching);
     }
     op
-}
-
-/// What goes in each slot of a part; an empty part takes one, too.
-fn in_slots(part: Place) -> impl Iterator<Item = Place> {
-    let slots = part.len().div_ceil(SMALL).max(1);
-    (0..slots).map(move |slot| part.part(slot * SMALL, SMALL))
 }
 
 #[cfg(test)]

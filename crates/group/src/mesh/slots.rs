@@ -11,11 +11,9 @@ use super::registry::End;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Place, Post, ReceiveComm, Region, SendComm};
 
-/// The longest message of elements in a slot; longer ones are sent without a copy.
-pub(crate) const SMALL: usize = 32 << 10;
-/// The longest part of a collective that goes through slots, as several messages: at this length two copies take less time than a wait for
-/// the announcement of its place, at twice this length more.
-pub(crate) const SLOTTED: usize = 2 * SMALL;
+/// The longest message of elements in a slot; longer ones are sent without a copy. At this length two copies take less time than a wait
+/// for the announcement of a place, at twice this length more.
+pub(crate) const SMALL: usize = 64 << 10;
 /// The longest packet of an object: as many elements, and its metadata.
 pub(crate) const SMALL_OBJECT: usize = SMALL + (2 << 10);
 const STRIDE: usize = SMALL_OBJECT + 64;
