@@ -351,7 +351,7 @@ fn a_rank_that_has_what_it_waits_for_does_not_test_for_more() {
 
 #[test]
 fn of_short_blocks_four_ranks_send_two_messages_each() {
-    for benchmark in ["all_gather", "alltoall", "all_reduce"] {
+    for benchmark in ["all_gather", "alltoall", "all_reduce", "reduce_scatter"] {
         let sent = |count: u32| {
             let counts =
                 tests_counted(4, &format!("{benchmark} -r 4 -b 64 -e 64 -w 1 -n {count} -c 0"));

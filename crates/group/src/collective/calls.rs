@@ -80,7 +80,7 @@ impl Group {
             return Ok(());
         }
         if self.size() == 1 {
-            rooted::own(output, input);
+            own(output, input);
             return Ok(());
         }
         let by = by.unwrap_or_else(|| self.tuning().choose(self.size(), input.len()));
@@ -137,7 +137,7 @@ impl Group {
             return Ok(());
         }
         if self.size() == 1 {
-            rooted::own(output.unwrap_or(input), input);
+            own(output.unwrap_or(input), input);
             return Ok(());
         }
         self.collective(|session| rooted::reduce(session, reducer, root, input, output))
@@ -297,7 +297,7 @@ impl Group {
             return Ok(());
         }
         if self.size() == 1 {
-            rooted::own(output, input);
+            own(output, input);
             return Ok(());
         }
         self.collective(|session| everyone::reduce_scatter(session, reducer, input, output))
@@ -419,4 +419,11 @@ fn same_length(input: usize, output: usize) -> Result<(), GroupError> {
         return Ok(());
     }
     invalid(format!("{input} elements in, room for {output}"))
+}
+
+/// What a group of one rank does, unless the output is the input.
+fn own(output: Place, input: Place) {
+    if output.address() != input.address() {
+        output.copy_from(input);
+    }
 }

@@ -1,7 +1,6 @@
 //! Collectives without a root: all_gather, reduce_scatter, all_to_all, barrier.
 
 use super::reducer::Reducer;
-use super::rooted::own;
 use super::session::{Session, piece, terms_piece};
 use crate::error::GroupError;
 use crate::loader::Place;
@@ -29,7 +28,7 @@ fn has_short_way(size: usize) -> bool {
 fn doubling(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
     let (rank, size, len) = (session.rank(), session.size(), input.len());
     let blocks = |first: usize, count: usize| output.part(first * len, count * len);
-    own(blocks(rank, 1), input);
+    session.keep(blocks(rank, 1), input)?;
     let mut count = 1;
     while count < size {
         let peer = rank ^ count;
@@ -54,7 +53,7 @@ pub(super) fn exchange(
         for peer in session.others() {
             session.send(peer, input)?;
         }
-        own(place(session.rank()), input);
+        session.keep(place(session.rank()), input)?;
         while let Some(due) = work.parts.pop_front() {
             session.arrived(due)?;
         }
@@ -62,7 +61,8 @@ pub(super) fn exchange(
     })
 }
 
-/// Rank r's output is the reduction of block `r` of all inputs, in the order of ranks.
+/// Rank r's output is the reduction of block `r` of all inputs, in the order of ranks. Short blocks between 2^n ranks travel together, in n
+/// steps.
 pub(super) fn reduce_scatter(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -70,6 +70,14 @@ pub(super) fn reduce_scatter(
     output: Place,
 ) -> Result<(), GroupError> {
     let (rank, size, len) = (session.rank(), session.size(), output.len());
+    if has_short_way(size) && len <= TERMS_CARRIED {
+        let all = (size * len).next_multiple_of(ALIGNMENT);
+        let scratch = session.scratch(3 * all)?;
+        let terms = scratch.part(0, size * len);
+        carried(session, input, terms, scratch.part(all, 2 * all))?;
+        reducer.fold(output, (0..size).map(|rank| terms.part(rank * len, len)));
+        return Ok(());
+    }
     let bytes = terms_piece(size);
     let of = |owner: usize, step: usize| piece(input.part(owner * len, len), bytes, step);
     let pieces = len.div_ceil(bytes);
@@ -122,7 +130,7 @@ pub(super) fn all_to_all(
         for peer in session.others() {
             session.send(peer, input(peer))?;
         }
-        output(rank).copy_from(input(rank));
+        session.keep(output(rank), input(rank))?;
         while let Some(due) = work.parts.pop_front() {
             session.arrived(due)?;
         }
@@ -139,19 +147,24 @@ pub(super) fn all_to_all_even(
     let size = session.size();
     let len = input.len() / size;
     if has_short_way(size) && len <= CARRIED {
-        return carried(session, input, output);
+        let scratch = session.scratch(2 * input.len())?;
+        return carried(session, input, output, scratch);
     }
     let of = |whole: Place| move |rank: usize| whole.part(rank * len, len);
     all_to_all(session, of(input), of(output))
 }
 
 /// Block `j` in hand is for the rank whose number differs in the bits of `j`. In step k two ranks whose numbers differ in bit k exchange their
-/// blocks with that bit: in the end block `j` is the one that came from that rank.
-fn carried(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
+/// blocks with that bit: in the end block `j` is the one that came from that rank. The scratch memory is twice as long as the input.
+fn carried(
+    session: &mut Session<'_>,
+    input: Place,
+    output: Place,
+    scratch: Place,
+) -> Result<(), GroupError> {
     let (rank, size) = (session.rank(), session.size());
     let len = input.len() / size;
     let (all, half) = (size * len, size / 2 * len);
-    let scratch = session.scratch(2 * all)?;
     let hand = |block: usize| scratch.part(block * len, len);
     let (leaving, coming) = (scratch.part(all, half), scratch.part(all + half, half));
     for block in 0..size {
@@ -199,5 +212,7 @@ pub(super) fn barrier(session: &mut Session<'_>) -> Result<(), GroupError> {
 const DOUBLED: usize = 1 << 20;
 /// The longest block of an all_to_all that other ranks carry.
 const CARRIED: usize = 8 << 10;
+/// The same of a reduce_scatter.
+const TERMS_CARRIED: usize = 4 << 10;
 const AHEAD: usize = 2;
 const ALIGNMENT: usize = 64;

@@ -154,7 +154,7 @@ pub(super) fn gather(
         for peer in session.others() {
             work.parts.push_back(session.expect(peer, block(peer))?);
         }
-        own(block(session.rank()), input);
+        session.keep(block(session.rank()), input)?;
         while let Some(due) = work.parts.pop_front() {
             session.arrived(due)?;
         }
@@ -174,15 +174,8 @@ pub(super) fn scatter(
     for peer in session.others() {
         session.send(peer, block(peer))?;
     }
-    own(output, block(session.rank()));
+    session.keep(output, block(session.rank()))?;
     session.flush()
-}
-
-/// Copies a rank's own block, unless it is in its place already.
-pub(super) fn own(to: Place, from: Place) {
-    if to.address() != from.address() {
-        to.copy_from(from);
-    }
 }
 
 struct Links {

@@ -124,6 +124,20 @@ impl<'a> Session<'a> {
         self.arrived(due)
     }
 
+    /// Copies a rank's own block, unless it is in its place already. A long one in pieces, between which parts of others move.
+    pub(super) fn keep(&mut self, to: Place, from: Place) -> Result<(), GroupError> {
+        if to.address() == from.address() {
+            return Ok(());
+        }
+        for index in 0..to.len().div_ceil(OWN_PIECE) {
+            if index > 0 {
+                self.mesh.poll(None)?;
+            }
+            piece(to, OWN_PIECE, index).copy_from(piece(from, OWN_PIECE, index));
+        }
+        Ok(())
+    }
+
     /// Waits until the memory of a part is free; `number` comes from [`Session::send`].
     pub(super) fn sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
         if number == 0 { Ok(()) } else { self.mesh.await_sent(self.members[to], number) }
@@ -160,6 +174,9 @@ pub(super) fn share(
 pub(super) fn terms_piece(ranks: usize) -> usize {
     ((512 << 10) / (ranks - 1).max(1)).next_multiple_of(4 << 10).max(128 << 10)
 }
+
+/// The length of the pieces of a rank's own block.
+const OWN_PIECE: usize = 256 << 10;
 
 /// Piece `index` of a place that is cut into pieces of `piece` bytes.
 pub(super) fn piece(place: Place, piece: usize, index: usize) -> Place {
