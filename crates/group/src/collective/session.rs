@@ -129,13 +129,7 @@ impl<'a> Session<'a> {
         if to.address() == from.address() {
             return Ok(());
         }
-        for index in 0..to.len().div_ceil(OWN_PIECE) {
-            if index > 0 {
-                self.mesh.poll(None)?;
-            }
-            piece(to, OWN_PIECE, index).copy_from(piece(from, OWN_PIECE, index));
-        }
-        Ok(())
+        copy_with_pauses(to, from, || self.mesh.poll(None).map(drop))
     }
 
     /// Waits until the memory of a part is free; `number` comes from [`Session::send`].
@@ -178,6 +172,21 @@ pub(super) fn terms_piece(ranks: usize) -> usize {
 /// The length of the pieces of a rank's own block.
 const OWN_PIECE: usize = 256 << 10;
 
+/// Copies in pieces, with a pause after each but the last.
+fn copy_with_pauses(
+    to: Place,
+    from: Place,
+    mut pause: impl FnMut() -> Result<(), GroupError>,
+) -> Result<(), GroupError> {
+    for index in 0..to.len().div_ceil(OWN_PIECE) {
+        if index > 0 {
+            pause()?;
+        }
+        piece(to, OWN_PIECE, index).copy_from(piece(from, OWN_PIECE, index));
+    }
+    Ok(())
+}
+
 /// Piece `index` of a place that is cut into pieces of `piece` bytes.
 pub(super) fn piece(place: Place, piece: usize, index: usize) -> Place {
     place.part(index.saturating_mul(piece), piece)
@@ -197,6 +206,25 @@ mod tests {
                 end = range.end;
             }
             assert_eq!(end, count * 4);
+        }
+    }
+    #[test]
+    fn a_long_block_is_copied_with_pauses() {
+        for (len, pauses) in
+            [(0, 0), (1, 0), (OWN_PIECE, 0), (OWN_PIECE + 1, 1), (4 * OWN_PIECE, 3)]
+        {
+            let (from, mut to) = (vec![7_u8; len], vec![0_u8; len]);
+            let place = Place::writing(&mut to);
+            let mut paused = 0;
+            let copied = copy_with_pauses(place, Place::reading(&from), || {
+                paused += 1;
+                let so_far = place.elements::<u8>().iter().filter(|byte| **byte == 7).count();
+                assert_eq!(so_far, paused * OWN_PIECE, "{len} bytes");
+                Ok(())
+            });
+            copied.unwrap();
+            assert_eq!(paused, pauses, "{len} bytes");
+            assert_eq!(to, from);
         }
     }
 }
