@@ -280,22 +280,36 @@ fn collectives_of_twelve_ranks_are_right() {
 
 #[test]
 fn t_m7_reduce_scatter_deals_evenly_or_not_at_all() {
-    ranks(&library(), 3, |group| {
-        for each in [1, 1000, 100_001] {
-            let input: Vec<i64> =
-                (0..3 * each).map(|i| i64::try_from(i * (group.rank() + 1)).unwrap()).collect();
-            let mut output = vec![0; each];
-            group.reduce_scatter(&input, &mut output, Op::Sum).unwrap();
-            let first = group.rank() * each;
-            assert!(output.iter().zip(first..).all(|(v, i)| *v == i64::try_from(i * 6).unwrap()));
-            let mut data = input.clone();
-            group.reduce_scatter_in_place(&mut data, Op::Sum).unwrap();
-            assert_eq!(data[first..first + each], output);
-            assert_eq!(data[..first], input[..first]);
-        }
-        let refused = group.reduce_scatter_in_place(&mut [1_i32; 10], Op::Sum);
-        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
-    });
+    for size in [3, 4, 8] {
+        ranks(&library(), size, move |group| {
+            let (rank, size) = (group.rank(), group.size());
+            let terms = size * (size + 1) / 2;
+            // Short blocks go in another way among 4 and 8 ranks: up to 512 elements.
+            for each in [1, 511, 512, 513, 1000, 100_001] {
+                let number = |n: usize| i64::try_from(n).unwrap();
+                let input: Vec<_> = (0..size * each).map(|i| number(i * (rank + 1))).collect();
+                let first = rank * each;
+                let mut output = vec![0; each];
+                for (op, result) in [(Op::Sum, terms), (Op::Max, size), (Op::Min, 1)] {
+                    group.reduce_scatter(&input, &mut output, op).unwrap();
+                    let right = output.iter().zip(first..).all(|(v, i)| *v == number(i * result));
+                    assert!(right, "{op} of {each} among {size}");
+                }
+                group.reduce_scatter(&input, &mut output, Op::Sum).unwrap();
+                let mut data = input.clone();
+                group.reduce_scatter_in_place(&mut data, Op::Sum).unwrap();
+                assert_eq!(data[first..first + each], output);
+                assert_eq!(data[..first], input[..first]);
+                let floats: Vec<_> = input.iter().map(|v| *v as f64).collect();
+                let mut average = vec![0.0; each];
+                group.reduce_scatter(&floats, &mut average, Op::Avg).unwrap();
+                let right = |(v, i): (&f64, usize)| *v == (i * terms) as f64 / size as f64;
+                assert!(average.iter().zip(first..).all(right), "{each} among {size}");
+            }
+            let refused = group.reduce_scatter_in_place(&mut [1_i32; 10][..size + 1], Op::Sum);
+            assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        });
+    }
 }
 
 #[test]
@@ -518,6 +532,20 @@ fn parts_of_collectives_around_the_lengths_of_slots_arrive_whole_and_in_order() 
             assert!(gathered == all, "{len}");
         }
     });
+}
+
+#[test]
+fn short_blocks_that_other_ranks_carry_wait_for_their_connections() {
+    for size in [4, 8] {
+        ranks(&library(), size, move |group| {
+            let of = |from: usize, to: usize| [(from * 10 + to) as u64; 3];
+            let input: Vec<_> = (0..size).flat_map(|to| of(group.rank(), to)).collect();
+            let mut output = vec![0; 3 * size];
+            group.all_to_all(&input, &mut output).unwrap();
+            let due: Vec<_> = (0..size).flat_map(|from| of(from, group.rank())).collect();
+            assert_eq!(output, due);
+        });
+    }
 }
 
 #[test]

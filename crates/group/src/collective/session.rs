@@ -134,7 +134,10 @@ impl<'a> Session<'a> {
 
     /// Waits until the memory of a part is free; `number` comes from [`Session::send`].
     pub(super) fn sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
-        if number == 0 { Ok(()) } else { self.mesh.await_sent(self.members[to], number) }
+        match number {
+            0 => self.mesh.await_taken(self.members[to]),
+            _ => self.mesh.await_sent(self.members[to], number),
+        }
     }
 
     /// Waits until the memory of all parts is free.

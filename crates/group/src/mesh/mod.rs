@@ -671,7 +671,8 @@ impl Mesh {
         error
     }
 
-    /// Sends a part of collective `number`, in a slot if it fits one. Its memory is free after [`Mesh::flush`].
+    /// Sends a part of collective `number`, in a slot if it fits one. Its memory is free after [`Mesh::flush`]. Returns its number for
+    /// [`Mesh::await_sent`]; of a part in a slot 0, which is for [`Mesh::await_taken`].
     pub(crate) fn send_part(
         &mut self,
         to: usize,
@@ -709,6 +710,12 @@ impl Mesh {
         self.until(Some((to, Way::Data)), sent)
     }
 
+    /// Waits until all short parts are in slots. One stays in its memory while the connection is not open, or no slot is free.
+    pub(crate) fn await_taken(&mut self, to: usize) -> Result<(), GroupError> {
+        let is_taken = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_slots());
+        self.until(Some((to, Way::Small)), is_taken)
+    }
+
     /// Waits for a short part of a collective and copies it to its place.
     pub(crate) fn take_part(
         &mut self,
@@ -741,8 +748,7 @@ impl Mesh {
         if to == self.rank {
             return Ok(());
         }
-        let is_taken = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_slots());
-        self.until(Some((to, Way::Small)), is_taken)?;
+        self.await_taken(to)?;
         let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_data());
         self.until(Some((to, Way::Data)), sent)
     }
