@@ -211,6 +211,7 @@ mod tests {
             assert_eq!(end, count * 4);
         }
     }
+
     #[test]
     fn a_long_block_is_copied_with_pauses() {
         for (len, pauses) in
