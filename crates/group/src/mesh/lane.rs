@@ -3,8 +3,8 @@
 //! Both ends cut a message into pieces of the lane's length. A piece of registered memory is sent without a copy, any other by a slot of the
 //! lane's own staging memory. Only the oldest request is tested, as in NCCL.
 //!
-//! Over sockets the call that posts a send copies its bytes, and what the peer sends meanwhile waits. So a step posts at most one piece: two
-//! ranks that send to each other copy a piece each, then receive one each, and what is in flight stays in their caches.
+//! Over sockets the call that posts a send copies its bytes, and what the peer sends meanwhile waits. So a step ends at most one piece and sends
+//! at most one: two ranks that send to each other copy a piece each, then receive one each, and what is in flight stays in their caches.
 
 use std::collections::VecDeque;
 
@@ -164,31 +164,29 @@ impl<E: End> Lane<E> {
     // Apart, so that most polls, which are of empty lanes, cost no call.
     #[inline(never)]
     fn advance(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
-        let ended = self.end_flights()?;
+        let ended = self.end_flight()?;
         Ok(self.post(registry)? || ended)
     }
 
-    fn end_flights(&mut self) -> Result<bool, GroupError> {
-        let mut moved = false;
-        while let (Some(end), Some(flight)) = (&self.end, self.flights.front()) {
-            let Some(len) = end.test_post(&flight.post)? else { break };
-            if len != flight.len {
-                let expected = flight.len;
-                let why = format!("a message of {len} bytes came where one of {expected} was due");
-                return Err(GroupError::Contract(why));
-            }
-            if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
-                if let (true, Some(part)) = (E::RECEIVES, flight.part) {
-                    part.copy_from(staging.slot(slot));
-                }
-                staging.used[slot] = false;
-            }
-            self.done += u64::from(flight.last);
-            self.flights.pop_front();
-            self.steps += 1;
-            moved = true;
+    /// Ends the oldest flight, if the plugin has completed it.
+    fn end_flight(&mut self) -> Result<bool, GroupError> {
+        let (Some(end), Some(flight)) = (&self.end, self.flights.front()) else { return Ok(false) };
+        let Some(len) = end.test_post(&flight.post)? else { return Ok(false) };
+        if len != flight.len {
+            let expected = flight.len;
+            let why = format!("a message of {len} bytes came where one of {expected} was due");
+            return Err(GroupError::Contract(why));
         }
-        Ok(moved)
+        if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
+            if let (true, Some(part)) = (E::RECEIVES, flight.part) {
+                part.copy_from(staging.slot(slot));
+            }
+            staging.used[slot] = false;
+        }
+        self.done += u64::from(flight.last);
+        self.flights.pop_front();
+        self.steps += 1;
+        Ok(true)
     }
 
     fn post(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
