@@ -84,16 +84,18 @@ pub(super) fn mesh(
                     work.parts.push_back(session.expect(peer, slot(step, peer))?);
                 }
                 for peer in session.others() {
-                    work.numbers.push_back(session.send(peer, of(input, peer, step))?);
+                    work.sends.push_back(session.send(peer, of(input, peer, step))?);
                 }
             }
             let Some(step) = step.checked_sub(AHEAD) else { continue };
             // Posted before this rank computes its own result, so that results of others need not wait.
             for peer in session.others() {
                 // In place, a result lands where the part was sent from.
-                let number = work.numbers.pop_front().unwrap_or(0);
-                if input.address() == output.address() {
-                    session.sent(peer, number)?;
+                let sending = work.sends.pop_front();
+                if input.address() == output.address()
+                    && let Some(sending) = sending
+                {
+                    session.sent(sending)?;
                 }
                 work.results.push_back(session.expect(peer, of(output, peer, step))?);
             }
@@ -143,7 +145,7 @@ pub(super) fn ring(
     session.with_work(|session, work| {
         let mut expected = 0;
         for index in 0..pieces {
-            work.numbers.push_back(session.send(next, of(input, 0, index))?);
+            work.sends.push_back(session.send(next, of(input, 0, index))?);
         }
         for step in 0..rounds {
             while expected < rounds.min(step + RING_AHEAD) {
@@ -160,13 +162,13 @@ pub(super) fn ring(
             if round + 2 == size {
                 reducer.finish(sum);
             }
-            work.numbers.push_back(session.send(next, sum)?);
+            work.sends.push_back(session.send(next, sum)?);
         }
         for step in 0..rounds {
             let (round, index) = (step / pieces, step % pieces);
             // The send from here in the first round has completed before the result lands.
-            if let Some(number) = work.numbers.pop_front() {
-                session.sent(next, number)?;
+            if let Some(sending) = work.sends.pop_front() {
+                session.sent(sending)?;
             }
             work.results.push_back(session.expect(previous, of(output, round + size, index))?);
             if work.results.len() > RING_AHEAD || step + 1 == rounds {

@@ -177,9 +177,9 @@ fn carried(
             leaving.part(at * len, len).copy_from(hand(block));
         }
         let due = session.expect(rank ^ bit, coming)?;
-        let sent = session.send(rank ^ bit, leaving)?;
+        let sending = session.send(rank ^ bit, leaving)?;
         session.arrived(due)?;
-        session.sent(rank ^ bit, sent)?;
+        session.sent(sending)?;
         for (at, block) in exchanged() {
             hand(block).copy_from(coming.part(at * len, len));
         }

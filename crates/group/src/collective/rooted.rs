@@ -115,10 +115,10 @@ fn reduce_chain(
                 Some(output) if last => piece(output, REDUCE_PIECE, index),
                 _ => {
                     // The sum in this slot has been sent.
-                    if work.numbers.len() >= AHEAD
-                        && let Some(number) = work.numbers.pop_front()
+                    if work.sends.len() >= AHEAD
+                        && let Some(sending) = work.sends.pop_front()
                     {
-                        session.sent(place.next, number)?;
+                        session.sent(sending)?;
                     }
                     sum(index, own.len())
                 }
@@ -127,7 +127,7 @@ fn reduce_chain(
             if last {
                 reducer.finish(whole);
             } else {
-                work.numbers.push_back(session.send(place.next, whole)?);
+                work.sends.push_back(session.send(place.next, whole)?);
             }
             let ahead = index + AHEAD;
             if ahead < pieces {

@@ -11,7 +11,7 @@ use crate::mesh::{Mesh, SMALL};
 pub(crate) struct Work {
     pub(super) parts: VecDeque<Due>,
     pub(super) results: VecDeque<Due>,
-    pub(super) numbers: VecDeque<u64>,
+    pub(super) sends: VecDeque<Sending>,
 }
 
 impl Work {
@@ -19,7 +19,7 @@ impl Work {
     fn emptied(mut self) -> Self {
         self.parts.clear();
         self.results.clear();
-        self.numbers.clear();
+        self.sends.clear();
         self
     }
 }
@@ -41,6 +41,14 @@ pub(super) struct Due {
     from: usize,
     place: Place,
     /// Its number on the data lane; None if it comes in a slot.
+    number: Option<u64>,
+}
+
+/// A part whose memory may still be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending {
+    to: usize,
+    /// Its number on the data lane; None if it goes in a slot.
     number: Option<u64>,
 }
 
@@ -81,11 +89,12 @@ impl<'a> Session<'a> {
     }
 
     /// Sends a part. Its memory is free after [`Session::sent`] or [`Session::flush`]. An empty part sends nothing.
-    pub(super) fn send(&mut self, to: usize, place: Place) -> Result<u64, GroupError> {
-        if place.is_empty() {
-            return Ok(0);
-        }
-        self.mesh.send_part(self.members[to], self.name, place)
+    pub(super) fn send(&mut self, to: usize, place: Place) -> Result<Sending, GroupError> {
+        let number = match place.len() {
+            0 => None,
+            _ => self.mesh.send_part(self.members[to], self.name, place)?,
+        };
+        Ok(Sending { to, number })
     }
 
     /// Sends a message without bytes.
@@ -132,11 +141,11 @@ impl<'a> Session<'a> {
         copy_with_pauses(to, from, || self.mesh.poll(None).map(drop))
     }
 
-    /// Waits until the memory of a part is free; `number` comes from [`Session::send`].
-    pub(super) fn sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
+    /// Waits until the memory of a part is free.
+    pub(super) fn sent(&mut self, Sending { to, number }: Sending) -> Result<(), GroupError> {
         match number {
-            0 => self.mesh.await_taken(self.members[to]),
-            _ => self.mesh.await_sent(self.members[to], number),
+            Some(number) => self.mesh.await_sent(self.members[to], number),
+            None => self.mesh.await_taken(self.members[to]),
         }
     }
 

@@ -672,23 +672,23 @@ impl Mesh {
     }
 
     /// Sends a part of collective `number`, in a slot if it fits one. Its memory is free after [`Mesh::flush`]. Returns its number for
-    /// [`Mesh::await_sent`]; of a part in a slot 0, which is for [`Mesh::await_taken`].
+    /// [`Mesh::await_sent`]; None for a part in a slot, which is for [`Mesh::await_taken`].
     pub(crate) fn send_part(
         &mut self,
         to: usize,
         (scope, number): (u32, u32),
         place: Place,
-    ) -> Result<u64, GroupError> {
+    ) -> Result<Option<u64>, GroupError> {
         if place.len() > SMALL {
             self.reach_by(to, Way::Data)?;
-            return self.with(to, |peer, shared| peer.send_data(place, shared));
+            return self.with(to, |peer, shared| peer.send_data(place, shared)).map(Some);
         }
         self.reach(to)?;
         let (kind, space, len) = (Kind::Part, Space::MESSAGES, place.len() as u64);
         let header = Header { kind, element: 0, scope, tag: number, len, space, note: 0 };
         let letter = Letter { header, body: place, op: None };
         self.with(to, |peer, shared| peer.send(letter, shared))?;
-        Ok(0)
+        Ok(None)
     }
 
     /// Announces where a part goes that is too long for a slot; returns its number.
