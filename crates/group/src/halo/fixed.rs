@@ -5,7 +5,7 @@
 //! round n                    sends out[n % 2], waits for in[n % a], and posts the receive of round n + a - 1 into the set of round n - 1
 //! ```
 //! So a round's borders may be read until the next round begins, and what was sent is waited for a round later. Long borders have one set
-//! to send, and a round waits for that too.
+//! to send, and a round waits for that too; the longest have one that comes, whose receive is posted when its round begins.
 
 use std::fmt;
 use std::future::Future;

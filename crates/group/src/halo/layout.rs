@@ -38,7 +38,8 @@ impl<T: Element> Layout<T> {
             let stride = padded(left)?.checked_add(padded(right)?)?;
             let fitting = CACHED_BYTES / stride.max(1);
             let outs = fitting.clamp(1, OUTS_MAX) as u64;
-            let ahead = fitting.clamp(AHEAD_MIN, AHEAD_MAX) as u64;
+            let ahead_min = if stride < LONG_SET { AHEAD_MIN } else { 1 };
+            let ahead = fitting.clamp(ahead_min, AHEAD_MAX) as u64;
             isize::try_from(stride.checked_mul(OUTS_MAX + AHEAD_MAX)?).ok()?;
             let elements = PhantomData;
             Some(Self { left, right, left_to_right, right_to_left, stride, outs, ahead, elements })
@@ -120,6 +121,8 @@ const OUTS_MAX: usize = 2;
 /// A plugin announces receives in groups where it has several that are not used yet, so more sets that borders come into are fewer messages.
 const AHEAD_MIN: usize = 2;
 const AHEAD_MAX: usize = 8;
+/// Of sets of this length there is one: two push more out of the caches than a wait for the announcement takes.
+const LONG_SET: usize = 3 << 19;
 
 /// A small number.
 fn bytes(sets: u64) -> usize {
@@ -178,9 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn long_borders_are_received_two_rounds_ahead_and_short_ones_as_many_as_fit_a_cache() {
+    fn short_borders_have_as_many_places_to_come_to_as_fit_a_cache_longer_ones_two_and_the_longest_one() {
         let ahead = |bytes| Layout::<u8>::new((bytes, bytes), true).unwrap().ahead();
         assert_eq!([0, 100, 4096, 32 << 10].map(ahead), [8; 4]);
-        assert_eq!([64 << 10, 100 << 10, 1 << 20].map(ahead), [4, 2, 2]);
+        assert_eq!([64 << 10, 100 << 10, 512 << 10].map(ahead), [4, 2, 2]);
+        assert_eq!([LONG_SET / 2, 1 << 20, 64 << 20].map(ahead), [1; 3]);
     }
 }
