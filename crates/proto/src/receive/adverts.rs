@@ -1,7 +1,8 @@
 //! When adverts and DONE leave.
 //!
 //! Adverts are collected while the sender cannot run out of them: until as many are unsent as are advertised and
-//! incomplete; three times as many if those keep the rails busy. If the last message into a receive of that length came
+//! incomplete; three times as many if those keep the rails busy, unless only the last one is left: the next event would
+//! be its end, and the sender would wait. If the last message into a receive of that length came
 //! inline, they are lazy: they wait for some round trips, and are not needed if another inline message comes first. A
 //! flush that has begun sends all pending adverts, since half a group cannot be used.
 //!
@@ -59,7 +60,8 @@ impl ReceiveFlow {
     /// Whether `unsent` adverts are due, when the sender has `left` others that are incomplete.
     fn is_due(&self, unsent: u32, left: u32) -> bool {
         unsent >= left
-            && (unsent >= BUSY_FACTOR * left
+            && (left <= 1
+                || unsent >= BUSY_FACTOR * left
                 || self.recent.saturating_mul(left.into()) < self.busy_bytes)
     }
 
@@ -275,6 +277,48 @@ mod tests {
         flow.post(&[receive], &[7], Posting::default(), account, NOW).unwrap().unwrap()
     }
 
+    /// Completes the oldest line by a write.
+    fn complete(flow: &mut ReceiveFlow, account: &mut Account, len: u64) {
+        let own = flow.terms.own.in_immediate();
+        let line = flow.done;
+        let whole = Immediate::new(own, line, 0, true, true, 0);
+        flow.arrived(0, whole, len, account, NOW);
+        assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+    }
+
+    /// How many adverts leave with a packet that leaves only if it has to.
+    fn advertised(flow: &mut ReceiveFlow, account: &mut Account) -> usize {
+        if flow.urgency(account, NOW) != Urgency::Urgent {
+            return 0;
+        }
+        std::iter::from_fn(|| flow.next_frame(Which::Adverts, 1000, account, NOW)).count()
+    }
+
+    /// The bytes of each are enough to keep the rails busy.
+    #[test]
+    fn a_sender_of_long_messages_has_an_advert_left_whenever_as_many_receives_are_kept_posted() {
+        for window in 2..=WINDOW {
+            let (mut flow, mut account) = flow(0);
+            flow.set_busy_bytes(8);
+            for _ in 0..window {
+                post(&mut flow, &account);
+            }
+            assert_eq!(advertised(&mut flow, &mut account), window as usize);
+            let (mut left, mut packets) = (window as usize, 0);
+            for _ in 0..4 * window {
+                complete(&mut flow, &mut account, 8);
+                left -= 1;
+                assert!(left > 0, "with {window} posted the sender waits");
+                post(&mut flow, &account);
+                let more = advertised(&mut flow, &mut account);
+                packets += u32::from(more > 0);
+                left += more;
+            }
+            // Fewer than one packet for half of them.
+            assert!(packets * window / 2 <= 5 * window, "{packets} packets, {window} posted");
+        }
+    }
+
     /// The lines of the DONE frames that leave with a packet.
     fn said(flow: &mut ReceiveFlow, account: &mut Account) -> Vec<Line> {
         let frames = std::iter::from_fn(|| flow.next_frame(Which::Others, 100, account, NOW));
@@ -294,10 +338,7 @@ mod tests {
             let advert = flow.next_frame(Which::Adverts, 100, &mut account, NOW);
             assert!(matches!(advert, Some(Frame::Advert(_))));
             left.extend(said(&mut flow, &mut account));
-            let own = flow.terms.own.in_immediate();
-            let whole = Immediate::new(own, line, 0, true, true, 0);
-            flow.arrived(0, whole, 8, &mut account, NOW);
-            assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+            complete(&mut flow, &mut account, 8);
             assert_eq!(line, Line::new(number));
         }
         assert_eq!(left, [Line::new(FAR)]);
