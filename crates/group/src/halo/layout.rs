@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn short_borders_have_as_many_places_to_come_to_as_fit_a_cache_longer_ones_two_and_the_longest_one() {
+    fn short_borders_have_many_places_to_come_to_and_the_longest_one() {
         let ahead = |bytes| Layout::<u8>::new((bytes, bytes), true).unwrap().ahead();
         assert_eq!([0, 100, 4096, 32 << 10].map(ahead), [8; 4]);
         assert_eq!([64 << 10, 100 << 10, 512 << 10].map(ahead), [4, 2, 2]);
