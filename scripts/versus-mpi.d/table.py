@@ -23,14 +23,16 @@ DEALT = {"all_gather", "gather", "scatter", "reduce_scatter", "alltoall"}
 SIZES = [8 * 8**power for power in range(8)] + [64 << 20]
 # From this size on a group of two must not be behind; below it within the second figure.
 LARGE, SLACK = 32 << 10, 1.2
+# Up to which size there are how many iterations.
+ITERATIONS = [(4 << 10, 10000), (32 << 10, 5000), (1 << 20, 400), (2 << 20, 100)]
 # A run that takes longer hangs. At real-time priority nothing else has the CPUs meanwhile.
 LIMIT_S = 60
 
 
 def iterations(size):
-    """The same for all contenders. Several times as many bytes as sockets buffer: who sends without waiting for anybody would else be
-    finished before the root, or whoever receives, has begun."""
-    return 10000 if size <= 4 << 10 else 5000 if size <= 32 << 10 else 400 if size <= 1 << 20 else 100 if size <= 2 << 20 else 20
+    """The same for all contenders. From 4 KiB on several times as many bytes as sockets buffer: else a rank that only sends would be finished
+    before its receiver has begun."""
+    return next((count for most, count in ITERATIONS if size <= most), 20)
 
 
 class Contender:

@@ -90,9 +90,10 @@ impl<'a> Session<'a> {
 
     /// Sends a part. Its memory is free after [`Session::sent`] or [`Session::flush`]. An empty part sends nothing.
     pub(super) fn send(&mut self, to: usize, place: Place) -> Result<Sending, GroupError> {
-        let number = match place.len() {
-            0 => None,
-            _ => self.mesh.send_part(self.members[to], self.name, place)?,
+        let number = if place.is_empty() {
+            None
+        } else {
+            self.mesh.send_part(self.members[to], self.name, place)?
         };
         Ok(Sending { to, number })
     }
