@@ -61,15 +61,20 @@ class Matrix:
 
     def virtual(self, runtime, profile, rails, **settings):
         """An all-reduce over the virtual fabric, whose report must have no broken rule and nothing left open."""
+        given = {**on_vfabric(profile, rails), "IRONRAIL_MAX_RAILS": "16", **second(runtime), **settings}
+        ran = self.reported(given, *all_reduce(*SMALL, "--threads"))
+        self.report(runtime, profile, f"{rails} rails", words_of(settings), *ran)
+
+    def reported(self, settings, *command):
+        """As `run`, over the virtual fabric; a broken rule, or what is left open, is exit code 99."""
         report = self.folder / "report"
         report.unlink(missing_ok=True)
-        given = {**on_vfabric(profile, rails), "IRONRAIL_MAX_RAILS": "16", "VFABRIC_REPORT": str(report)}
-        code, text = self.run("row", {**given, **second(runtime), **settings}, *all_reduce(*SMALL, "--threads"))
+        code, text = self.run("row", {**settings, "VFABRIC_REPORT": str(report)}, *command)
         if code == 0 and not self.listing:
             said = report.read_text() if report.exists() else ""
             if "violations 0" not in said.splitlines() or re.search(r"^open [a-z]+ [1-9]", said, re.M):
                 code, text = 99, text + "\n".join(re.findall(r"^(?:violation|open).*", said, re.M))
-        self.report(runtime, profile, f"{rails} rails", words_of(settings), code, text)
+        return code, text
 
     def mixed(self, runtime, profile, rails, words, **settings):
         """The workload of tests/vfabric/mixed.rs, over the optimised plugin."""
@@ -160,3 +165,26 @@ def seeds(m, count):
     for profile, (place, rails) in itertools.product(REGIONS, enumerate(spread)):
         first = 1 + place * each
         m.mixed("1.17", profile, rails, f"from {first}", MIXED_EAGAIN="300", MIXED_SEEDS=str(each), MIXED_FIRST=str(first))
+
+
+def programs(m, count):
+    """Random programs of the group library, other ones in each row."""
+    command = ["cargo", "test", "--quiet", "-p", "ironrail-group", "--test", "programs", "--", "--nocapture"]
+    first = int(os.environ.get("GROUP_FIRST", "1000"))
+
+    def given(**settings):
+        nonlocal first
+        numbers = {"GROUP_FIRST": str(first), "GROUP_PROGRAMS": str(count)}
+        first += count
+        return numbers | {"IRONRAIL_GROUP_TEST_NET": str(Path(NET).absolute()), **settings}
+
+    over = [("1.17", "net", rails) for rails in ("127.0.0.1", TWO)]
+    over += [("2.5.1", "tcp", rails) for rails in ("127.0.0.1", TWO)]
+    over += [("1.17", "tcp;ofi_rxm", TWO), ("1.17", "sockets", TWO), ("1.17", "shm", "")]
+    for runtime, provider, rails in over:
+        settings = given(IRONRAIL_PROVIDER=provider, IRONRAIL_RAILS=rails, **second(runtime))
+        m.report(runtime, provider, rails, f"from program {settings['GROUP_FIRST']}", *m.run("row", settings, *command))
+    for profile, refused in itertools.product((*REGIONS, "messages"), ("0", "200")):
+        settings = given(**on_vfabric(profile, 2), VFABRIC_EAGAIN=refused)
+        words = f"from program {settings['GROUP_FIRST']} VFABRIC_EAGAIN={refused}"
+        m.report("1.17", profile, "2 rails", words, *m.reported(settings, *command))

@@ -21,7 +21,7 @@ use crate::status::Status;
 use crate::tuning::Tuning;
 
 /// How a group is made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Builder {
     library: Arc<Library>,
     device: Option<usize>,

@@ -1,5 +1,5 @@
-//! The cases T-I, T-M, T-C and T-R, and halos of fixed lengths, over the plugin of this tree: with one rail and with two by its newest
-//! table, and with one by v8. Ignored without libfabric.
+//! The cases T-I, T-M, T-C and T-R, halos of fixed lengths, and random programs, over the plugin of this tree: with one rail and
+//! with two by its newest table, and with one by v8. Ignored without libfabric.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::borrow::Cow;
@@ -44,6 +44,7 @@ fn pass(version: u32, rails: &str) {
         ("rapidsmpf", "t_", 14),
         ("conduit", "t_", 10),
         ("fixed_halo", "", 12),
+        ("programs", "", 1),
     ];
     for (target, filter, cases) in targets {
         let program = harness::executable(target, &["--package", "ironrail-group", "--tests"]);
@@ -52,6 +53,7 @@ fn pass(version: u32, rails: &str) {
             .env("IRONRAIL_GROUP_TEST_NET", &plugin)
             .env("IRONRAIL_GROUP_TEST_ABI", version.to_string())
             .env("IRONRAIL_RAILS", rails)
+            .env("GROUP_PROGRAMS", "12")
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

@@ -79,15 +79,25 @@ pub(crate) fn ranks_within<T: Send + 'static>(
     timeout: std::time::Duration,
     work: impl Fn(ironrail_group::group::Group) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
+    let builder = ironrail_group::group::Builder::new(library).timeout(timeout);
+    ranks_built(&builder, size, work)
+}
+
+/// The same with groups as this makes them.
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
+pub(crate) fn ranks_built<T: Send + 'static>(
+    builder: &ironrail_group::group::Builder,
+    size: usize,
+    work: impl Fn(ironrail_group::group::Group) -> T + Clone + Send + 'static,
+) -> Vec<T> {
     use ironrail_group::bootstrap::{Hub, Remote};
     let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let hub = Hub::start(loopback, size, WAIT).unwrap();
     let threads: Vec<_> = (0..size)
         .map(|rank| {
-            let (library, work, meeting) = (library.clone(), work.clone(), hub.meeting(rank));
+            let (builder, work, meeting) = (builder.clone(), work.clone(), hub.meeting(rank));
             thread::spawn(move || {
                 let place = Remote::join(meeting, WAIT).unwrap();
-                let builder = ironrail_group::group::Builder::new(&library).timeout(timeout);
                 work(builder.join(place).unwrap())
             })
         })
