@@ -37,7 +37,9 @@ pub(super) fn handle(input: &[u8]) {
         bytes[12..16].copy_from_slice(&check.to_le_bytes());
     }
     if let Ok(handle) = Handle::decode(&bytes) {
-        assert!(handle.control.as_bytes().len() <= HANDLE_ADDRESS_BYTES);
+        for turn in 0..2 {
+            assert!(handle.control.at(turn).as_bytes().len() <= HANDLE_ADDRESS_BYTES);
+        }
         assert_eq!(Handle::decode(&handle.encode()), Ok(handle));
     }
 }

@@ -486,8 +486,9 @@ impl Perform<Flow> for Executor {
         let (label, control) = (peer.label(), peer.control.clone());
         let why = peer.first_failure.take();
         for (rail, lane) in (0_u8..).zip(&control) {
-            let name = &self.nics[lane.nic].label;
+            let Port { label: name, has_lost_control, .. } = &mut self.nics[lane.nic];
             if news.lost >> rail & 1 != 0 {
+                *has_lost_control = true;
                 match why {
                     Some(why) => {
                         log::warn!("control rail {rail} ({name}) to {label} is lost: {why}")
@@ -496,6 +497,7 @@ impl Perform<Flow> for Executor {
                 }
             }
             if news.returned >> rail & 1 != 0 {
+                *has_lost_control = false;
                 log::warn!("control rail {rail} ({name}) to {label} is back");
             }
         }

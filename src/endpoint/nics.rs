@@ -48,6 +48,8 @@ pub(super) struct Port {
     pub(super) label: String,
     /// The data rail is closed: that was the only way to stop a peer's late writes.
     pub(super) is_closed: bool,
+    /// The last that was heard of the control rail is that it was lost to a peer, whichever end's NIC that was.
+    pub(super) has_lost_control: bool,
     reopen: Reopen,
 }
 
@@ -55,7 +57,16 @@ impl Port {
     pub(super) fn new(opened: Opened) -> Result<Self, FabricError> {
         let Opened { mut nic, fabric_name, label, reopen } = opened;
         let letters = if nic.has_control() { Some(LetterBuffers::new(&mut nic)?) } else { None };
-        Ok(Self { nic, letters, myself: None, fabric_name, label, is_closed: false, reopen })
+        Ok(Self {
+            nic,
+            letters,
+            myself: None,
+            fabric_name,
+            label,
+            is_closed: false,
+            has_lost_control: false,
+            reopen,
+        })
     }
 
     /// Opens the data rail again, with a new libfabric endpoint.

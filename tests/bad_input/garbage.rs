@@ -63,7 +63,7 @@ impl Door {
     pub(crate) fn open(net: Net, context: Object) -> Self {
         let (handle, listener) = net.listen(context, 0).expect("listen");
         let stranger = Stranger::open();
-        let peer = stranger.meet(wire_handle(&handle).control.as_bytes());
+        let peer = stranger.meet(wire_handle(&handle).control.at(0).as_bytes());
         Self { net, handle, listener, stranger, peer }
     }
 
@@ -330,7 +330,7 @@ fn an_invalid_hello_makes_no_connection_and_is_harmless() {
 
 /// The TCP port of a control address, where the provider has one.
 fn port(handle: &Handle) -> SocketAddrV4 {
-    let address = wire_handle(handle).control;
+    let address = wire_handle(handle).control.at(0);
     let bytes = address.as_bytes();
     let ip: [u8; 4] = bytes[4..8].try_into().expect("four bytes");
     SocketAddrV4::new(Ipv4Addr::from(ip), u16::from_be_bytes([bytes[2], bytes[3]]))

@@ -206,7 +206,7 @@ fn a_hello_of_which_one_rail_cannot_be_used_leaves_no_address() {
         let (handle, listener) = net.listen(end.context, 0).expect("listen");
         let stranger = Stranger::on_virtual_fabric();
         let shown = wire_handle(&handle);
-        let door = stranger.meet(shown.control.as_bytes());
+        let door = stranger.meet(shown.control.at(0).as_bytes());
         let address = |text: &str| {
             let mut bytes = stranger.name();
             bytes.fill(0);

@@ -105,6 +105,29 @@ fn connections_are_made_though_the_first_hellos_are_rejected() {
     });
 }
 
+/// As where NCCL connects two more ranks after the first NIC of both was lost, with an error or in silence.
+#[test]
+fn connections_are_made_though_the_first_nic_is_lost() {
+    let cases = ["cxi kill", "cxi stall", "efa kill", "tcp kill", "tcp stall", "adversary kill"];
+    play_each(&cases, &[provider()], BOUND, |part, case| {
+        let (profile, fault) = case.split_once(' ').expect("a profile and a fault");
+        let world = World::open(part, profile, [2, 2]);
+        let ends = world.nets.map(End::open);
+        let from_now = |fault| {
+            let posts = world.fabric.number("counter.posts");
+            world.fabric.fault(&format!("{fault}=0@{}", posts + 1));
+        };
+        from_now(fault);
+        let links = connect(&ends, 1);
+        finish(&ends, links);
+        assert_eq!(number(world, fault), 1);
+        // Operations that hang for ever would be left open.
+        from_now(if fault == "stall" { "resume" } else { "revive" });
+        close_together(ends);
+        world.fabric.is_clean();
+    });
+}
+
 /// `connect` fails in time, and names the reason, where no HELLO can be posted.
 #[test]
 fn connect_fails_where_every_hello_is_rejected() {

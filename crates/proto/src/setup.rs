@@ -21,8 +21,8 @@
 //!
 //! **Each poll**, the keeper's too: [`ProgressLoop::progress`](super::ProgressLoop::progress), and
 //! [`ProgressLoop::entries_freed`](super::ProgressLoop::entries_freed) is returned to the budget. Before it, while
-//! [`Peers::next_hello`] or, for the peer of a connect, [`Peers::hello_to`] has one, insert its control address and send it;
-//! if the provider accepts it, [`Peers::hello_posted`]. For each two-sided message that has arrived, [`Peers::heard`]:
+//! [`Peers::next_hello`] or, for the peer of a connect, [`Peers::hello_to`] has one, insert its control address on its rail and send it by that;
+//! if the provider accepts it, [`Peers::hello_posted`], else [`Peers::hello_refused`]. For each two-sided message that has arrived, [`Peers::heard`]:
 //!
 //! | [`Heard`] | do |
 //! |---|---|
@@ -89,7 +89,7 @@ mod version;
 
 pub use agreement::{Agreement, Offers};
 pub use connecting::{Answer, Connecting};
-pub use handle::{HANDLE_ADDRESS_BYTES, Handle, HandleError, SCRATCH_BYTES};
+pub use handle::{ControlAddresses, HANDLE_ADDRESS_BYTES, Handle, HandleError, SCRATCH_BYTES};
 pub use hello::{Entries, Entry, Hello, Host, MAX_CHANNEL_BYTES, MAX_ENTRIES, MAX_HELLO_BYTES};
 pub use listener::{ClosedListeners, Listener, QUEUE, QueuedOpen, REMEMBERED, refuse};
 pub use message::Message;

@@ -1,14 +1,12 @@
 //! Listen and accept. OPENs with a proof of the listener's secret are queued; accept answers one with OPENED.
 
-use proto::codec::Bounded;
 use proto::frame::Refusal;
-use proto::setup::{QueuedOpen, Secret, refuse};
+use proto::setup::{ControlAddresses, QueuedOpen, Secret, refuse};
 use proto::{ChannelId, ListenerId, Moment, Slot};
 
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_bytes};
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
-use super::SETUP_RAIL;
 use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -42,9 +40,7 @@ impl Endpoint {
         if self.listeners.upcoming().is_none() {
             return Err(full.into());
         }
-        let door = self.executor.nics.get(SETUP_RAIL).filter(|port| port.nic.has_control());
-        let control = door.and_then(|port| Bounded::new(port.nic.control_name()));
-        let control = control.ok_or(Cause::AddressNotInHandle)?;
+        let control = self.control_addresses().ok_or(Cause::AddressNotInHandle)?;
         let shown = random_bytes().map(Secret).map_err(|_| Cause::NoRandom)?;
         let secret = job_secret(shown, &self.settings.job);
         let made = self.executor.peers.listen(secret, control, self.device.address_format);
@@ -68,6 +64,14 @@ impl Endpoint {
             ObjectId::new(ObjectKind::Listener, self.number, generation, slot.ok_or(full)?, 0);
         self.ownership.add(listener);
         Ok(listener)
+    }
+
+    /// Where peers can reach this endpoint: first by control rails that are not lost to any peer.
+    fn control_addresses(&self) -> Option<ControlAddresses> {
+        let mut ports: Vec<_> =
+            self.executor.nics.iter().filter(|port| port.nic.has_control()).collect();
+        ports.sort_by_key(|port| port.has_lost_control);
+        ControlAddresses::new(ports.iter().map(|port| port.nic.control_name()))
     }
 
     /// `None`: no peer has connected, or OPENED has not left; one poll was made.

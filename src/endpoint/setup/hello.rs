@@ -15,7 +15,6 @@ use super::super::identity::{PeerName, differences};
 use super::super::letter_buffers::LetterSubject;
 use super::super::nics::Port;
 use super::super::peers::{Lane, Peer};
-use super::SETUP_RAIL;
 use crate::error::{Bug, Cause, Error, Result, Table};
 use crate::label::Label;
 
@@ -84,18 +83,21 @@ impl Endpoint {
     /// host that does not answer for as long as they try to reach it.
     pub(in crate::endpoint) fn send_first_hello(&mut self, peer: PeerId, now: Moment) {
         let Some(hello) = self.executor.peers.hello_to(peer, now) else { return };
-        let FirstHello { control, bytes, .. } = hello;
-        let error = match self.send_hello(control.as_bytes(), &bytes) {
+        let FirstHello { rail, control, bytes, .. } = hello;
+        let error = match self.send_hello(rail, control.as_bytes(), &bytes) {
             Ok(Post::Accepted) => None,
-            Ok(Post::Again | Post::Full) => return,
+            Ok(Post::Again | Post::Full) => {
+                self.executor.peers.hello_refused(peer, now);
+                return;
+            }
             Err(error) => Some(error),
         };
         self.executor.peers.hello_posted(peer, now);
         self.hello_posted(peer, error, now);
     }
 
-    fn send_hello(&mut self, to: &[u8], bytes: &[u8]) -> Result<Post> {
-        let lane = self.lane::<Control>(SETUP_RAIL, to)?;
+    fn send_hello(&mut self, nic: usize, to: &[u8], bytes: &[u8]) -> Result<Post> {
+        let lane = self.lane::<Control>(nic, to)?;
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
         let posted = letters.send(nic, lane.peer, bytes, LetterSubject::Hello);
@@ -167,9 +169,10 @@ impl Endpoint {
         }
     }
 
-    /// Replies to the address that came with a letter. If the provider refuses, the peer repeats its letter.
+    /// Replies to the address that came with a letter of an older version, which has one rail for these. If the provider refuses, the peer
+    /// repeats its letter.
     fn reply(&mut self, to: &[u8], bytes: &[u8]) {
-        let Ok(lane) = self.lane::<Control>(SETUP_RAIL, to) else { return };
+        let Ok(lane) = self.lane::<Control>(0, to) else { return };
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let posted = letters
             .as_mut()

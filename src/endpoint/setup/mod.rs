@@ -18,9 +18,6 @@ use super::nics::Port;
 use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{DeviceFacts, Settings};
 
-/// The NIC whose control rail carries HELLOs.
-const SETUP_RAIL: usize = 0;
-
 /// Our rails, as HELLO describes them.
 pub(super) fn rails_of(nics: &[Port]) -> Result<Vec<Rail>> {
     let address = |name: &[u8]| Address::new(name).ok_or(Cause::AddressTooLong { len: name.len() });

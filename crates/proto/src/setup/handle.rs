@@ -1,9 +1,10 @@
 //! The handle that `listen` returns and `connect` gets: 128 bytes that NCCL's bootstrap carries.
 //!
 //! ```text
-//! 0..8 magic | 8..10 newest version | 10 address length | 11 oldest version | 12..16 check | 16..32 endpoint id
-//! 32..36 listener | 36..40 address format | 40..56 secret | 56..64 zero | 64..112 control address
+//! 0..8 magic | 8..10 newest version | 10 addresses | 11 oldest version | 12..16 check | 16..32 endpoint id
+//! 32..36 listener | 36..40 address format | 40..56 secret | 56..112 one or two control addresses
 //! 112..128 scratch of connect, outside of the check
+//! addresses: bits 0 to 6 the length of each; bit 7: there are two
 //! ```
 //!
 //! Magic, newest version and check have the same places as in version 1, so that each version recognises the other.
@@ -30,10 +31,39 @@ pub struct Handle {
     pub endpoint: EndpointId,
     pub listener: ListenerId,
     pub secret: Secret,
-    /// The address of the control rail on which the endpoint receives two-sided messages.
-    pub control: Bounded<HANDLE_ADDRESS_BYTES>,
-    /// The address format of `control` (`fi_info::addr_format`).
+    /// Where the endpoint receives two-sided messages.
+    pub control: ControlAddresses,
+    /// The format of these addresses (`fi_info::addr_format`).
     pub address_format: u32,
+}
+
+/// The addresses of one or two control rails of an endpoint. Two, where both fit: the NIC of one may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlAddresses {
+    first: Bounded<HANDLE_ADDRESS_BYTES>,
+    second: Option<Bounded<HANDLE_ADDRESS_BYTES>>,
+}
+
+impl ControlAddresses {
+    /// The first of these addresses, and the second if it fits, too. `None`: there is none, or it is too long.
+    pub fn new<'a>(mut addresses: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
+        let first = Bounded::new(addresses.next()?)?;
+        let len = first.as_bytes().len();
+        let fits = |second: &&[u8]| second.len() == len && 2 * len <= ADDRESSES.len();
+        let second = addresses.next().filter(fits).and_then(Bounded::new);
+        Some(Self { first, second })
+    }
+
+    /// One or two.
+    pub fn count(&self) -> usize {
+        1 + usize::from(self.second.is_some())
+    }
+
+    /// Each of them in turn, over and over.
+    pub fn at(&self, turn: usize) -> Bounded<HANDLE_ADDRESS_BYTES> {
+        let second = self.second.filter(|_| turn % 2 == 1);
+        second.unwrap_or(self.first)
+    }
 }
 
 /// Omits the secret, with which anyone could connect.
@@ -81,16 +111,22 @@ impl std::error::Error for HandleError {}
 impl Handle {
     pub fn encode(&self) -> [u8; HANDLE_BYTES] {
         let mut bytes = [0; HANDLE_BYTES];
-        let address = self.control.as_bytes();
+        let ControlAddresses { first, second } = &self.control;
+        let len = first.as_bytes().len();
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&self.versions.newest.to_le_bytes());
-        bytes[10] = low8(address.len() as u64);
+        bytes[10] = low8(len as u64);
         bytes[11] = low8(self.versions.oldest.into());
         bytes[16..32].copy_from_slice(&self.endpoint.0);
         bytes[32..36].copy_from_slice(&self.listener.0.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.address_format.to_le_bytes());
         bytes[40..56].copy_from_slice(&self.secret.0);
-        bytes[64..64 + address.len()].copy_from_slice(address);
+        let places = bytes[ADDRESSES].split_at_mut(len);
+        places.0.copy_from_slice(first.as_bytes());
+        if let Some(second) = second {
+            places.1[..len].copy_from_slice(second.as_bytes());
+            bytes[10] |= TWO_ADDRESSES;
+        }
         let check = check_of(&bytes[..SCRATCH_AT]);
         bytes[CHECK_AT].copy_from_slice(&check.to_le_bytes());
         bytes
@@ -111,16 +147,17 @@ impl Handle {
         if versions.oldest == 0 || versions.common(Versions::OURS).is_none() {
             return Err(HandleError::Version(newest));
         }
-        if bytes[56..64] != [0; 8] {
-            return Err(HandleError::Value("reserved part"));
-        }
-        let address = bytes[64..SCRATCH_AT].get(..usize::from(bytes[10]));
+        let len = usize::from(bytes[10] & !TWO_ADDRESSES);
+        let count = if bytes[10] & TWO_ADDRESSES == 0 { 1 } else { 2 };
+        let addresses = bytes[ADDRESSES].chunks_exact(len.max(1)).take(count);
+        let control = ControlAddresses::new(addresses);
+        let control = control.filter(|found| len > 0 && found.count() == count);
         Ok(Self {
             versions,
             endpoint: EndpointId(array(bytes, 16)),
             listener: ListenerId(u32::from_le_bytes(array(bytes, 32))),
             secret: Secret(array(bytes, 40)),
-            control: address.and_then(Bounded::new).ok_or(HandleError::Value("address"))?,
+            control: control.ok_or(HandleError::Value("address"))?,
             address_format: u32::from_le_bytes(array(bytes, 36)),
         })
     }
@@ -137,8 +174,10 @@ impl Handle {
 
 const MAGIC: [u8; 8] = *b"Ironrail";
 const CHECK_AT: std::ops::Range<usize> = 12..16;
+const ADDRESSES: std::ops::Range<usize> = 56..SCRATCH_AT;
+/// In the byte of the addresses' length.
+const TWO_ADDRESSES: u8 = 0x80;
 const SCRATCH_AT: usize = HANDLE_BYTES - SCRATCH_BYTES;
-const _: () = assert!(64 + HANDLE_ADDRESS_BYTES == SCRATCH_AT);
 
 fn array<const LEN: usize>(bytes: &[u8; HANDLE_BYTES], at: usize) -> [u8; LEN] {
     let mut array = [0; LEN];
@@ -150,29 +189,58 @@ fn array<const LEN: usize>(bytes: &[u8; HANDLE_BYTES], at: usize) -> [u8; LEN] {
 mod tests {
     use super::*;
 
-    fn handle(address: usize) -> Handle {
+    /// With addresses of these lengths.
+    fn handle(addresses: &[usize]) -> Handle {
+        let bytes = [[5; HANDLE_ADDRESS_BYTES], [6; HANDLE_ADDRESS_BYTES]];
+        let addresses = addresses.iter().zip(&bytes).map(|(len, bytes)| &bytes[..*len]);
         Handle {
             versions: Versions::OURS,
             endpoint: EndpointId([7; 16]),
             listener: ListenerId(0x0102_0304),
             secret: Secret([9; 16]),
-            control: Bounded::new(&vec![5; address]).unwrap(),
+            control: ControlAddresses::new(addresses).unwrap(),
             address_format: 3,
         }
     }
 
     #[test]
     fn a_handle_decodes_to_what_it_was_made_of() {
-        for address in 0..=HANDLE_ADDRESS_BYTES {
-            let handle = handle(address);
-            assert_eq!(Handle::decode(&handle.encode()), Ok(handle));
+        for len in 1..=HANDLE_ADDRESS_BYTES {
+            for addresses in [&[len][..], &[len, len]] {
+                let handle = handle(addresses);
+                assert_eq!(Handle::decode(&handle.encode()), Ok(handle));
+            }
         }
-        assert_eq!(Bounded::<HANDLE_ADDRESS_BYTES>::new(&[0; 49]), None);
+        assert_eq!(ControlAddresses::new([&[0; 49][..]].into_iter()), None);
+    }
+
+    #[test]
+    fn a_second_address_is_kept_where_both_fit() {
+        let kept = |addresses: &[usize]| {
+            let found = Handle::decode(&handle(addresses).encode()).unwrap().control;
+            (0..4).map(|turn| found.at(turn).as_bytes()[0]).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&[28, 28]), [5, 6, 5, 6]);
+        assert_eq!(kept(&[29, 29]), [5; 4]);
+        assert_eq!(kept(&[16, 28]), [5; 4], "those of one fabric have one length");
+        assert_eq!(kept(&[16]), [5; 4]);
+    }
+
+    #[test]
+    fn lengths_that_no_addresses_have_are_refused() {
+        for lengths in [0, 49, 127, TWO_ADDRESSES, TWO_ADDRESSES | 29, 0xFF] {
+            let mut bytes = handle(&[16]).encode();
+            bytes[10] = lengths;
+            bytes[CHECK_AT].fill(0);
+            let fits = check_of(&bytes[..SCRATCH_AT]);
+            bytes[CHECK_AT].copy_from_slice(&fits.to_le_bytes());
+            assert_eq!(Handle::decode(&bytes), Err(HandleError::Value("address")), "{lengths:#x}");
+        }
     }
 
     #[test]
     fn every_bit_outside_of_the_scratch_is_guarded() {
-        let bytes = handle(16).encode();
+        let bytes = handle(&[16, 16]).encode();
         for bit in 0..SCRATCH_AT * 8 {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);
@@ -194,13 +262,13 @@ mod tests {
         let check = check_of(&old[..SCRATCH_AT]);
         old[CHECK_AT].copy_from_slice(&check.to_le_bytes());
         assert_eq!(Handle::decode(&old), Err(HandleError::Version(1)));
-        let new = handle(16).encode();
+        let new = handle(&[16, 16]).encode();
         assert_eq!((&new[..8], &new[8..10]), (&b"Ironrail"[..], &2_u16.to_le_bytes()[..]));
     }
 
     #[test]
     fn a_handle_does_not_print_its_secret() {
-        let text = format!("{:?}", handle(4));
+        let text = format!("{:?}", handle(&[4]));
         assert!(!text.contains("9, 9") && !text.contains("secret"), "{text}");
     }
 }

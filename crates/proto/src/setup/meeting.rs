@@ -17,7 +17,7 @@ use super::super::ids::{ListenerId, Moment};
 use super::super::letter::Letter;
 use super::super::progress::ChannelId;
 use super::agreement::Agreement;
-use super::handle::Handle;
+use super::handle::{HANDLE_ADDRESS_BYTES, Handle};
 use super::hello::{Entries, Hello, Host, MAX_ENTRIES};
 use super::message::pack;
 use super::peers::Presence;
@@ -43,10 +43,26 @@ struct Voucher {
 
 /// The HELLOs to a peer of which only a handle is known.
 #[derive(Clone, Debug)]
-struct FirstHellos {
-    handle: Handle,
+pub(super) struct FirstHellos {
+    pub(super) handle: Handle,
+    /// How many have gone a way each, or were refused on it for long.
+    pub(super) count: usize,
     posted: Option<Moment>,
     wait: Duration,
+    /// Since when the next one is refused.
+    refused: Option<Moment>,
+}
+
+impl FirstHellos {
+    /// The rail that the next HELLO goes by, one of ours that can, and the address that it goes to. NICs of either end may be lost, so
+    /// each HELLO goes another way: first each address by the rail at its place, for these two may be in one network, then by the next
+    /// rail.
+    pub(super) fn way(&self, ours: &[usize]) -> Option<(usize, Bounded<HANDLE_ADDRESS_BYTES>)> {
+        let addresses = &self.handle.control;
+        let place = self.count % addresses.count() + self.count / addresses.count();
+        let rail = ours.get(place.checked_rem(ours.len())?)?;
+        Some((*rail, addresses.at(self.count)))
+    }
 }
 
 /// What a peer's first proven HELLO said.
@@ -81,7 +97,9 @@ impl Meeting {
     pub(super) fn given(&mut self, handle: &Handle) {
         self.vouch(handle.listener, Role::Connects, handle.secret);
         if self.channel.is_none() && self.hellos.is_none() {
-            let hellos = FirstHellos { handle: *handle, posted: None, wait: HELLO_AGAIN };
+            let (posted, refused) = (None, None);
+            let hellos =
+                FirstHellos { handle: *handle, count: 0, posted, wait: HELLO_AGAIN, refused };
             self.hellos = Some(hellos);
         }
     }
@@ -178,19 +196,29 @@ impl Meeting {
         })
     }
 
-    /// The control address of the handle, and its format, if a HELLO is due to it now.
-    pub(super) fn is_due(&self, now: Moment) -> Option<(Bounded<48>, u32)> {
+    /// The HELLOs to the peer's handle, if one is due now.
+    pub(super) fn due(&self, now: Moment) -> Option<&FirstHellos> {
         let hellos = self.hellos.as_ref()?;
         let due = hellos.posted.is_none_or(|posted| now.since(posted) >= hellos.wait);
-        due.then_some((hellos.handle.control, hellos.handle.address_format))
+        due.then_some(hellos)
     }
 
     /// The HELLO was posted.
     pub(super) fn hello_posted(&mut self, now: Moment) {
-        if let Some(hellos) = &mut self.hellos
-            && hellos.posted.replace(now).is_some()
-        {
+        let Some(hellos) = &mut self.hellos else { return };
+        hellos.count = hellos.count.wrapping_add(1);
+        hellos.refused = None;
+        if hellos.posted.replace(now).is_some() {
             hellos.wait = (2 * hellos.wait).min(HELLO_AGAIN_MAX);
+        }
+    }
+
+    /// The provider takes no HELLO now, as over sockets while it connects. Where it goes on so, the host may not be reached this way.
+    pub(super) fn hello_refused(&mut self, now: Moment) {
+        let Some(hellos) = &mut self.hellos else { return };
+        if now.since(*hellos.refused.get_or_insert(now)) >= HELLO_AGAIN {
+            hellos.count = hellos.count.wrapping_add(1);
+            hellos.refused = None;
         }
     }
 

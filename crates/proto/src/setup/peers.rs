@@ -14,7 +14,7 @@ use super::super::progress::ChannelId;
 use super::super::receive::ReceiveFlow;
 use super::agreement::{Agreement, Offers};
 use super::connecting::Connecting;
-use super::handle::{HANDLE_ADDRESS_BYTES, Handle};
+use super::handle::{ControlAddresses, HANDLE_ADDRESS_BYTES, Handle};
 use super::hello::{Hello, Host};
 use super::listener::{ClosedListeners, Listener, QueuedOpen, refuse};
 use super::meeting::{Half, Meeting, Prover};
@@ -49,7 +49,9 @@ pub struct Presence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstHello {
     pub peer: PeerId,
-    /// The control address in the peer's handle, and its format.
+    /// The rail of ours that it goes by, one with a control address.
+    pub rail: usize,
+    /// A control address in the peer's handle, and its format.
     pub control: Bounded<HANDLE_ADDRESS_BYTES>,
     pub address_format: u32,
     pub bytes: Vec<u8>,
@@ -123,11 +125,11 @@ impl<P: Prove> Peers<P> {
     }
 
     /// Makes a listener, and its handle. `secret` is random; `control` is where the endpoint receives two-sided
-    /// messages. None if all numbers of listeners are used up.
+    /// messages now. None if all numbers of listeners are used up.
     pub fn listen(
         &mut self,
         secret: Secret,
-        control: Bounded<HANDLE_ADDRESS_BYTES>,
+        control: ControlAddresses,
         address_format: u32,
     ) -> Option<Handle> {
         let listener = ListenerId(self.next_listener);
@@ -186,15 +188,26 @@ impl<P: Prove> Peers<P> {
     /// are not behind it.
     pub fn hello_to(&self, peer: PeerId, now: Moment) -> Option<FirstHello> {
         let meeting = self.meeting(peer)?;
-        let (control, address_format) = meeting.is_due(now)?;
+        let hellos = meeting.due(now)?;
+        let rails = (0..).zip(&self.us.rails).filter(|(_, rail)| rail.control.is_some());
+        let ours: Vec<usize> = rails.map(|(place, _)| place).collect();
+        let (rail, control) = hellos.way(&ours)?;
+        let address_format = hellos.handle.address_format;
         let bytes = meeting.hello(&self.us, None, &self.prove).encode().ok()?;
-        Some(FirstHello { peer, control, address_format, bytes })
+        Some(FirstHello { peer, rail, control, address_format, bytes })
     }
 
     /// The HELLO of [`next_hello`](Self::next_hello) or [`hello_to`](Self::hello_to) was posted.
     pub fn hello_posted(&mut self, peer: PeerId, now: Moment) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
             meeting.hello_posted(now);
+        }
+    }
+
+    /// The provider does not take the HELLO of [`next_hello`](Self::next_hello) or [`hello_to`](Self::hello_to) now.
+    pub fn hello_refused(&mut self, peer: PeerId, now: Moment) {
+        if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
+            meeting.hello_refused(now);
         }
     }
 

@@ -50,7 +50,8 @@ impl End {
 
     fn listen(&mut self) -> Handle {
         let secret = Secret([self.peers.us.id.0[0] + 50; 16]);
-        self.peers.listen(secret, Bounded::new(&[9; 16]).unwrap(), 1).unwrap()
+        let control = ControlAddresses::new([&[9; 16][..]].into_iter()).unwrap();
+        self.peers.listen(secret, control, 1).unwrap()
     }
 
     fn meet(&mut self, handle: &Handle) -> PeerId {
@@ -214,6 +215,57 @@ fn a_hello_is_repeated_with_back_off_until_the_peer_is_met() {
         }
     }
     assert_eq!(said, [0, 20, 60, 140, 300, 620, 1260, 2260]);
+}
+
+/// So that two ends meet while any control rail of each is left, whether or not their networks are connected.
+#[test]
+fn hellos_to_a_handle_go_by_each_rail_of_ours_to_each_of_its_addresses() {
+    let ways = |control: [bool; 3], addresses: &[&[u8]]| {
+        let mut us = presence(1, "f");
+        us.rails = vec![us.rails[0]; 3];
+        for (rail, has) in us.rails.iter_mut().zip(control) {
+            rail.control = rail.control.filter(|_| has);
+        }
+        let mut end = End { peers: Peers::new(us, Mixing), seed: 1 };
+        let control = ControlAddresses::new(addresses.iter().copied()).unwrap();
+        end.meet(&Handle { control, ..End::new(2).listen() });
+        let mut found = Vec::new();
+        for second in 0..12 {
+            let now = Moment::from_nanos(second * 1_000_000_000);
+            let hello = end.peers.next_hello(now).unwrap();
+            end.peers.hello_posted(hello.peer, now);
+            found.push((hello.rail, hello.control.as_bytes()[0]));
+        }
+        found
+    };
+    let two: &[&[u8]] = &[&[7; 16], &[8; 16]];
+    assert_eq!(ways([true; 3], two)[..6], [(0, 7), (1, 8), (1, 7), (2, 8), (2, 7), (0, 8)]);
+    assert_eq!(ways([true; 3], two)[6..8], [(0, 7), (1, 8)]);
+    assert_eq!(ways([false, true, true], two)[..4], [(1, 7), (2, 8), (2, 7), (1, 8)]);
+    assert_eq!(ways([true, false, true], &two[..1])[..3], [(0, 7), (2, 7), (0, 7)]);
+    assert_eq!(ways([true, false, false], two)[..3], [(0, 7), (0, 8), (0, 7)]);
+}
+
+/// As over sockets while a connection is attempted, which a host that is not there never answers.
+#[test]
+fn a_hello_that_is_refused_for_20_ms_goes_another_way() {
+    let mut us = presence(1, "f");
+    us.rails = vec![us.rails[0]; 2];
+    let mut end = End { peers: Peers::new(us, Mixing), seed: 1 };
+    let peer = end.meet(&End::new(2).listen());
+    let mut goes_by = |millis: u64, refused: bool| {
+        let now = Moment::from_nanos(millis * 1_000_000);
+        let hello = end.peers.next_hello(now).unwrap();
+        if refused {
+            end.peers.hello_refused(peer, now);
+        } else {
+            end.peers.hello_posted(peer, now);
+        }
+        hello.rail
+    };
+    assert_eq!([0, 10, 20, 21, 40].map(|millis| goes_by(millis, true)), [0, 0, 0, 1, 1]);
+    assert_eq!([41, 42].map(|millis| goes_by(millis, true)), [1, 0]);
+    assert_eq!([50, 70].map(|millis| goes_by(millis, false)), [0, 1]);
 }
 
 #[test]

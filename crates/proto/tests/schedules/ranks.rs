@@ -6,12 +6,13 @@ use std::time::Duration;
 use proto::budget::{Budget, CAPACITY_MIN};
 use proto::capabilities::{Capabilities, ImmediateWidth};
 use proto::channel::Parameters;
-use proto::codec::{Bounded, Name as Text};
+use proto::codec::{Address, Name as Text};
 use proto::ids::PacketNumber;
 use proto::packet::Ring;
 use proto::rails::Rail;
 use proto::setup::{
-    EndpointId, Handle, Heard, Host, Ignored, Offers, PeerId, Peers, Presence, Secret,
+    ControlAddresses, EndpointId, Handle, Heard, Host, Ignored, Offers, PeerId, Peers, Presence,
+    Secret,
 };
 use proto::{ChannelId, Event, Flow, Moment, Name, Outcome, ProgressLoop, Slot};
 
@@ -106,6 +107,12 @@ fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: 
             shared_from: random.pick(&[0, 512, 4096, u64::MAX]),
         },
     }
+}
+
+/// The addresses in a handle of a node.
+fn control_addresses(us: &Presence) -> ControlAddresses {
+    let control = us.rails.iter().filter_map(|rail| rail.control.as_ref());
+    ControlAddresses::new(control.map(Address::as_bytes)).unwrap()
 }
 
 /// What a provider without one-sided writes can do.
@@ -286,7 +293,7 @@ impl World {
     fn listen(&mut self, node: usize) {
         let Wire { random, data, .. } = &mut self.wire;
         let secret = Secret([random.next() as u8; 16]);
-        let control = Bounded::new(address(node, 0, true).as_bytes()).unwrap();
+        let control = control_addresses(data.peers[node].us());
         let handle = data.peers[node].listen(secret, control, 1).unwrap();
         let (accepts, open, closes_after, calls) = (1, true, None, 0);
         self.listening.push(Listening { node, handle, accepts, open, closes_after, calls });
@@ -448,14 +455,17 @@ impl World {
         let now = self.moment();
         while let Some(hello) = self.wire.data.peers[node].next_hello(now) {
             if self.wire.refuses(Fault::RefusedLetter) {
+                self.wire.data.peers[node].hello_refused(hello.peer, now);
                 break;
             }
             self.wire.data.peers[node].hello_posted(hello.peer, now);
             self.wire.faults.fire(Fault::HelloSaid);
             let bytes = hello.control.as_bytes();
             let (to, link) = (usize::from(bytes[0]), bytes[1]);
+            // Nothing routes from one rail's network to another's.
+            let is_reached = self.wire.data.order[node][hello.rail] == link;
             let held_until = self.wire.holds(Fault::LateLetter);
-            if !self.wire.loses(Fault::LostLetter) {
+            if is_reached && !self.wire.loses(Fault::LostLetter) {
                 let content = Content::Bytes { to, bytes: hello.bytes };
                 let since = self.wire.now;
                 self.wire.mail.push(Mail { node, channel: None, link, content, since, held_until });

@@ -342,7 +342,10 @@ impl<D: Data> Wire<D> {
         }
         let mail = self.mail.swap_remove(index);
         let link = usize::from(mail.link);
-        if self.dead[link] && self.random.percent(70) {
+        // A first HELLO finds another way, if there is one.
+        let others = self.dead[..usize::from(self.setup.rails)].contains(&false);
+        let lost = if mail.channel.is_none() && others { 100 } else { 70 };
+        if self.dead[link] && self.random.percent(lost) {
             if let Some((channel, rail)) = mail.channel {
                 self.nodes[mail.node].events.push_back(Event::LetterFailed { channel, rail });
             }

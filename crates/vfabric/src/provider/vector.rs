@@ -22,8 +22,8 @@ table! {
     }
 }
 
-/// Length of an address, padded with zeros.
-pub(super) const ADDRESS_BYTES: usize = 40;
+/// Length of an address, padded with zeros: that of an IPv6 address (sockaddr_in6).
+pub(super) const ADDRESS_BYTES: usize = 28;
 
 /// The address of an endpoint.
 pub(super) fn address(nic: usize, endpoint: u64) -> [u8; ADDRESS_BYTES] {
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn addresses_name_their_endpoint_and_garbage_names_none() {
         assert_eq!(endpoint_of(&address(3, 17)), Some(17));
-        assert_eq!(endpoint_of(&address(15, u64::MAX)), Some(u64::MAX));
+        assert_eq!(endpoint_of(&address(15, u32::MAX.into())), Some(u32::MAX.into()));
         for garbage in [&b"vfabric://x/1\0"[..], b"vfabric://1/\0", b"\0", b"no end"] {
             assert_eq!(endpoint_of(garbage), None);
         }
