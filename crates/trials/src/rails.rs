@@ -59,6 +59,15 @@ struct Trial {
     /// The most milliseconds without progress.
     bound_ms: f64,
     times: u32,
+    /// It is done before the ranks connect.
+    early: bool,
+}
+
+impl Trial {
+    /// The phase in which it begins: none is before an early one.
+    fn first_phase(&self) -> usize {
+        usize::from(!self.early)
+    }
 }
 
 impl Rails {
@@ -81,6 +90,9 @@ impl Rails {
         let (rails, rail) = (usize::from(self.rails), usize::from(self.rail));
         say(format_args!("== {}, rail {rail}: {} ==", trial.name, self.fabric.provider));
         network.wait_until_up()?;
+        if trial.early {
+            network.act(rail, trial.deed)?;
+        }
         let plan = Plan { bytes: self.bytes, stream: self.stream, ..Plan::default() };
         let mut job = Job::start(network, rails, &self.fabric, &self.plugin, &plan)?;
         job.wait_for_laps()?;
@@ -92,12 +104,16 @@ impl Rails {
             lives = lives && job.run(record, Duration::from_secs_f64(seconds));
             phases.push(Phase { name, time: from..now_micros() });
         };
-        stretch(&mut job, &mut record, "before", self.seconds);
+        if !trial.early {
+            stretch(&mut job, &mut record, "before", self.seconds);
+        }
         let sockets = network.sockets(rail)?;
         // What cannot be undone is done quickly.
         let hurry = if trial.undo.is_none() { f64::from(trial.times.max(1)) } else { 1.0 };
         for _ in 0..trial.times {
-            network.act(rail, trial.deed)?;
+            if !trial.early {
+                network.act(rail, trial.deed)?;
+            }
             stretch(&mut job, &mut record, trial.name, self.seconds / hurry);
             if let Some(undo) = trial.undo {
                 network.act(rail, undo)?;
@@ -107,7 +123,7 @@ impl Rails {
         let whole = job.end(&mut record) && lives;
         say(chart::table(&record, rails, &phases).trim_end());
         say(chart::picture(&record, rails, &phases).trim_end());
-        let began = phases[1].time.start;
+        let began = phases[trial.first_phase()].time.start;
         for (at, rank, line) in record.log.iter().filter(|(at, _, _)| *at >= began).take(LINES) {
             say(format_args!("  {:>6} ms, rank {rank}: {line}", (at - began) / 1000));
         }
@@ -131,7 +147,7 @@ impl Rails {
             record.laps.len(),
             if self.stream { "messages" } else { "all-reduces" }
         ));
-        let harmed = phases[1].time.start..phases[phases.len() - 1].time.end;
+        let harmed = phases[trial.first_phase()].time.start..phases[phases.len() - 1].time.end;
         let pause = record.longest_pause_ms(&harmed);
         let sums = record.last();
         say(format_args!(
@@ -142,7 +158,9 @@ impl Rails {
             sums.failed,
             sums.moved
         ));
-        let before = record.rate(rail, &phases[0].time);
+        // What a rail carries that nothing was done to.
+        let whole_rail = if trial.early { (rail + 1) % usize::from(self.rails) } else { rail };
+        let before = record.rate(whole_rail, &phases[0].time);
         for phase in phases.iter().filter(|phase| phase.name == "mended") {
             let end = phase.time.end;
             say(match record.back_at(rail, phase.time.start, before / 2.0) {
@@ -181,6 +199,18 @@ impl Rails {
             undo,
             bound_ms,
             times,
+            early: false,
+        };
+        let early = Trial {
+            early: true,
+            ..trial(
+                "early",
+                "dropped every packet from before the ranks connected",
+                Deed::Cut,
+                Some(Deed::Join),
+                SILENT_MS,
+                1,
+            )
         };
         vec![
             trial("reset", "had its sockets destroyed", Deed::Reset, None, SILENT_MS, self.resets),
@@ -196,6 +226,7 @@ impl Rails {
                 1,
             ),
             trial("flaps", "went down and up", Deed::Down, Some(Deed::Up), SILENT_MS, self.flaps),
+            early,
         ]
     }
 }
