@@ -131,6 +131,8 @@ pub(crate) struct Mesh {
     failure: Option<Failure>,
     /// For ranks that sent their farewell: when whatever they had connected before is open.
     left: Vec<Option<Instant>>,
+    /// By rank: the long parts of collectives that came from a peer that was forgotten.
+    came: Vec<u64>,
     /// This rank has sent its farewell.
     has_left: bool,
     aborted: Arc<AtomicBool>,
@@ -181,6 +183,7 @@ impl Mesh {
             hub,
             failure: None,
             left: vec![None; size],
+            came: vec![0; size],
             has_left: false,
             aborted,
             place,
@@ -314,9 +317,8 @@ impl Mesh {
         work: impl FnOnce(&mut Peer, &mut Shared<'_>) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
         let Some(Some(known)) = self.peers.get_mut(peer) else { return Ok(T::default()) };
-        // Not at once: whoever waits for the last thing that came from it looks for that first.
         if known.is_over() {
-            self.peers[peer] = None;
+            self.forget(peer);
             return Ok(T::default());
         }
         let done = work(known, shared!(self));
@@ -337,7 +339,7 @@ impl Mesh {
             if self.left[rank].is_some() {
                 let known = self.peers[rank].as_mut();
                 if known.is_some_and(|peer| !peer.left()) {
-                    self.peers[rank] = None;
+                    self.forget(rank);
                 }
                 return Ok(());
             }
@@ -346,6 +348,14 @@ impl Mesh {
         let why = error.to_string();
         let _ = self.place.accuse(rank, &why);
         Err(self.fail(Failure::Lost { rank, why }))
+    }
+
+    /// Nothing more comes from a peer, or goes there: its connections close. What came before counts still, for a collective may wait for
+    /// other ranks first.
+    fn forget(&mut self, rank: usize) {
+        if let Some(peer) = self.peers[rank].take() {
+            self.came[rank] = peer.received_data();
+        }
     }
 
     /// When what has happened by now is known here.
@@ -700,7 +710,8 @@ impl Mesh {
     /// Waits for a long part.
     pub(crate) fn await_part(&mut self, from: usize, number: u64) -> Result<(), GroupError> {
         self.until(Some((from, Way::Data)), |mesh| {
-            mesh.peer(from).is_some_and(|peer| peer.received_data() >= number)
+            let came = mesh.came[from];
+            mesh.peer(from).map_or(came, |peer| peer.received_data()) >= number
         })
     }
 
@@ -991,6 +1002,7 @@ fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::{library, ranks};
 
     /// More than any memory, as a peer may say.
     const HUGE: usize = isize::MAX as usize;
@@ -1050,5 +1062,28 @@ mod tests {
         begin_receive(&mut peers, &mut matching, wanted(0, &mut short)).unwrap();
         let peer = peers[1].as_ref().unwrap();
         assert_eq!((peer.claims(), peer.posted()), (2, 2), "both in their order");
+    }
+
+    /// As the root of a gather waits for a slow rank first, while another one has ended its part, and its process.
+    #[test]
+    fn a_part_counts_though_its_rank_has_left_before_it_is_awaited() {
+        ranks(&library(), 2, |group| {
+            // The connection of short messages is open, so that its end is seen.
+            group.barrier().unwrap();
+            let mut part = vec![7_u8; 4 * SMALL];
+            let mut state = group.shared.lock();
+            let mesh = &mut state.mesh;
+            if group.rank() == 1 {
+                let number = mesh.send_part(0, (0, 0), Place::reading(&part)).unwrap();
+                return mesh.await_sent(0, number.unwrap()).unwrap();
+            }
+            part.fill(0);
+            let number = mesh.expect_part(1, Place::writing(&mut part)).unwrap();
+            mesh.until(None, |mesh| mesh.peers[1].is_none()).unwrap();
+            mesh.await_part(1, number).unwrap();
+            assert_eq!(part, vec![7; 4 * SMALL]);
+            let next = mesh.expect_part(1, Place::writing(&mut part));
+            assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
+        });
     }
 }
