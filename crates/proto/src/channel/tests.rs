@@ -844,3 +844,36 @@ fn an_end_that_has_left_is_waited_for_briefly_once_the_peer_has_said_its_own() {
     channel.wrote(packet.write, 0, true, |_| {});
     assert!(!channel.may_be_left(at(timeout)), "the peer may have more to say");
 }
+
+/// The keeper polls at once only for what is pending.
+#[test]
+fn a_packet_that_is_not_acknowledged_is_pending_and_so_is_a_failure_that_the_peer_does_not_know_of()
+{
+    let counts = PeerCounts::default();
+    let (mut channel, mut memories) = greeted(1);
+    assert!(!channel.has_pending(&counts));
+    assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
+    assert!(channel.has_pending(&counts), "the packet is open");
+    channel.seal(memories.shadow(MemoryId(0)));
+    let packet = channel.next_post().unwrap();
+    channel.posted(&packet, at(0));
+    assert!(channel.has_pending(&counts), "it is posted");
+    let (mut channel, _) = greeted(1);
+    channel.fail(Cause::Connection);
+    assert!(channel.has_pending(&counts), "the peer is to know");
+}
+
+/// No connection begins on it then.
+#[test]
+fn a_channel_is_ending_once_either_side_has_begun_to_end_it() {
+    for (ours, theirs) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (mut channel, _) = greeted(1);
+        if ours {
+            channel.ending_mut().begin();
+        }
+        if theirs {
+            channel.ending_mut().peer_said();
+        }
+        assert_eq!(channel.is_ending(), ours || theirs);
+    }
+}

@@ -367,4 +367,27 @@ mod tests {
             assert!(behind < Some(WINDOW), "a mark stays behind: {behind:?}");
         }
     }
+
+    /// A line that was filled without an advert keeps its place until then.
+    #[test]
+    fn an_advert_waits_for_the_done_that_frees_its_place_in_the_senders_table() {
+        let (mut flow, mut account) = flow(512);
+        // A sender of groups can take a message for a line only when a DONE passes that.
+        flow.terms.grouped = true;
+        let to = flow.terms.own;
+        for _ in 0..WINDOW {
+            let line = post(&mut flow, &account);
+            let inline = Inline { to, line, advertised: false, tag: 0, base: line, len: 8 };
+            let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+            flow.copied(place.unwrap(), &mut account, NOW);
+            assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+        }
+        let line = post(&mut flow, &account);
+        flow.flush_to = flow.next;
+        assert_eq!(flow.next_frame(Which::Adverts, 100, &mut account, NOW), None);
+        assert_eq!(flow.urgency(&account, NOW), Urgency::Urgent, "for DONE");
+        assert_eq!(said(&mut flow, &mut account), [line]);
+        let advert = flow.next_frame(Which::Adverts, 100, &mut account, NOW);
+        assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
+    }
 }

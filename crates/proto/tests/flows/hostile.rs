@@ -159,6 +159,36 @@ fn an_advert_cannot_move_a_message_that_is_being_written() {
     assert_eq!(flow.next_part(&account), before);
 }
 
+/// A message that went inline is not written, whether its advert came before it, after it or never.
+#[test]
+fn a_sender_answers_a_withdrawal_with_the_lines_that_it_writes_to_and_no_other() {
+    for terms in [terms(), grouped()] {
+        let (mut flow, mut account) = (SendFlow::new(terms), account());
+        for line in 0..3 {
+            assert!(matches!(
+                flow.submit(&message(8), 600, &mut account),
+                Ok(Submit::Inline { .. })
+            ));
+            if terms.grouped && line < 2 {
+                flow.received(&Frame::Advert(advert(line)), &mut account).unwrap();
+            }
+        }
+        if terms.grouped {
+            flow.received(&Frame::Advert(advert(2)), &mut account).unwrap();
+        }
+        for line in [3, 4] {
+            flow.received(&Frame::Advert(advert(line)), &mut account).unwrap();
+        }
+        let submitted = flow.submit(&message(1 << 20), 600, &mut account);
+        assert!(matches!(submitted, Ok(Submit::Parts { .. })), "{submitted:?}");
+        let asked = Frame::Withdraw(lines(0, 0x1F));
+        flow.received(&asked, &mut account).unwrap();
+        let answer = flow.next_frame(Which::Others, 100);
+        let expected = Lines { to: name(3, 5), ..lines(0, 1 << 3) };
+        assert_eq!(answer, Some(Frame::Withdrawn(expected)));
+    }
+}
+
 #[test]
 fn a_sender_refuses_ends_that_come_twice_and_frames_of_the_other_direction() {
     let mut flow = SendFlow::new(terms());
