@@ -170,21 +170,35 @@ def seeds(m, count):
 def programs(m, count):
     """Random programs of the group library, other ones in each row."""
     command = ["cargo", "test", "--quiet", "-p", "ironrail-group", "--test", "programs", "--", "--nocapture"]
-    first = int(os.environ.get("GROUP_FIRST", "1000"))
+    firsts = itertools.count(int(os.environ.get("GROUP_FIRST", "1000")), count)
 
-    def given(**settings):
-        nonlocal first
-        numbers = {"GROUP_FIRST": str(first), "GROUP_PROGRAMS": str(count)}
-        first += count
+    def given(first, number, **settings):
+        numbers = {"GROUP_FIRST": str(first), "GROUP_PROGRAMS": str(number)}
         return numbers | {"IRONRAIL_GROUP_TEST_NET": str(Path(NET).absolute()), **settings}
 
     over = [("1.17", "net", rails) for rails in ("127.0.0.1", TWO)]
     over += [("2.5.1", "tcp", rails) for rails in ("127.0.0.1", TWO)]
     over += [("1.17", "tcp;ofi_rxm", TWO), ("1.17", "sockets", TWO), ("1.17", "shm", "")]
-    for runtime, provider, rails in over:
-        settings = given(IRONRAIL_PROVIDER=provider, IRONRAIL_RAILS=rails, **second(runtime))
-        m.report(runtime, provider, rails, f"from program {settings['GROUP_FIRST']}", *m.run("row", settings, *command))
-    for profile, refused in itertools.product((*REGIONS, "messages"), ("0", "200")):
-        settings = given(**on_vfabric(profile, 2), VFABRIC_EAGAIN=refused)
-        words = f"from program {settings['GROUP_FIRST']} VFABRIC_EAGAIN={refused}"
-        m.report("1.17", profile, "2 rails", words, *m.reported(settings, *command))
+    for (runtime, provider, rails), first in zip(over, firsts):
+        settings = given(first, count, IRONRAIL_PROVIDER=provider, IRONRAIL_RAILS=rails, **second(runtime))
+        m.report(runtime, provider, rails, f"from program {first}", *m.run("row", settings, *command))
+    for (profile, refused), first in zip(itertools.product((*REGIONS, "messages"), ("0", "200")), firsts):
+        settings = given(first, count, **on_vfabric(profile, 2), VFABRIC_EAGAIN=refused)
+        m.report("1.17", profile, "2 rails", f"from program {first} VFABRIC_EAGAIN={refused}", *m.reported(settings, *command))
+    # Where regions are bound to endpoints, a NIC on which writes hang for ever fails the channel.
+    losses = [(profile, "kill") for profile in REGIONS] + [(profile, "stall") for profile in ("efa", "tcp")]
+    for ((profile, loss), nic), first in zip(itertools.product(losses, (0, 1)), firsts):
+        words = f"from program {first} {loss}={nic}"
+        # A process for each, since the NIC stays lost.
+        for program in range(first, first + max(count // 5, 1)):
+            faults = f"{loss}={nic}@{LOST_FROM + program * 379 % LOST_WITHIN}"
+            settings = given(program, 1, **on_vfabric(profile, 3), VFABRIC_FAULTS=faults)
+            code, text = m.run("row", settings, *command)
+            if code:
+                words = f"program {program} {faults}"
+                break
+        m.report("1.17", profile, "3 rails", words, code, text)
+
+
+# The posts of a program at which a NIC is lost: after those of set-up, before which a device with a lost NIC does not open.
+LOST_FROM, LOST_WITHIN = 900, 3000
