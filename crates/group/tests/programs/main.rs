@@ -15,6 +15,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::env;
+use std::iter;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -111,14 +112,9 @@ impl Runner {
     }
 
     fn step(&mut self, group: &Group, common: &mut Random, number: usize) {
-        let all: usize = STEPS.iter().map(|(.., weight)| weight).sum();
-        let mut place = common.below(all);
-        let chosen = STEPS.iter().find(|(.., weight)| {
-            let is_it = place < *weight;
-            place = place.saturating_sub(*weight);
-            is_it
-        });
-        let (name, run, _) = chosen.unwrap();
+        let mut weighted = STEPS.iter().flat_map(|step| iter::repeat_n(step, step.2));
+        let all = weighted.clone().count();
+        let (name, run, _) = weighted.nth(common.below(all)).unwrap();
         let note = self.begin(name, number, group.rank());
         run(Step { group, common, own: &mut self.own, number });
         drop(note);

@@ -62,7 +62,8 @@ impl Random {
             1 << 20,
         ];
         let around = |random: &mut Self, bytes: usize| {
-            (bytes / size_of::<T>() + random.below(3)).saturating_sub(1)
+            // No element is longer than the first edge.
+            bytes / size_of::<T>() + random.below(3) - 1
         };
         let count = match self.below(16) {
             0 => 0,
