@@ -216,12 +216,7 @@ impl SendFlow {
         }
         match self.fault {
             Some(fault) if !self.goes_on(message, fault) => {
-                // The caller may reuse the buffer, except for parts in flight.
-                self.posting &= !bit_of(message);
-                if let State::Writing(writing) = &mut self.records[message.index() % RECORDS].state
-                {
-                    writing.failed = true;
-                }
+                self.give_up(message);
                 SendPoll::Failed(fault)
             }
             _ => SendPoll::Pending,

@@ -436,6 +436,57 @@ fn a_part_that_a_lost_rail_lacks_is_not_posted_behind_end() {
     }
 }
 
+/// Posts all parts of a message over two rails, of which the one of its first part is lost when that part has completed.
+/// `all`: the other part has completed, too. Returns the rail.
+fn lose_rail_of_first_part(pair: &mut Pair, all: bool) -> u8 {
+    pair.post();
+    settle(pair);
+    send(pair, 0);
+    let first = pair.sender.next_part(&pair.accounts[0]).unwrap();
+    while let Some(write) = pair.sender.next_part(&pair.accounts[0]) {
+        pair.sender.posted(&write, &mut pair.accounts[0]);
+        if all || write == first {
+            let PartWrite { message, part, .. } = write;
+            pair.sender.written(message, part, &mut pair.accounts[0], Moment::default());
+        }
+    }
+    pair.sender.rail_left(first.rail);
+    first.rail
+}
+
+/// The receiver reports that nothing has arrived by a rail.
+fn list_nothing(pair: &mut Pair, rail: u8) {
+    let to = pair.sender.terms().own;
+    let listed = RailNote { to, line: Line::FIRST, rail, state: RailState::Listed, parts: 0 };
+    pair.sender.received(&Frame::Rail(listed), &mut pair.accounts[0]).unwrap();
+}
+
+fn two_rails() -> Pair {
+    let terms = Terms { cutting: Cutting::new(2, 64 << 10, 1 << 30).unwrap(), ..terms() };
+    Pair::new(program(terms, 1, LONG), Random::new(1), 0)
+}
+
+/// Its buffer may hold something else by then.
+#[test]
+fn a_part_of_a_send_that_was_reported_as_failed_is_not_posted_again() {
+    for landed in [true, false] {
+        let mut pair = two_rails();
+        let rail = lose_rail_of_first_part(&mut pair, landed);
+        if landed {
+            pair.receiver.withdraw();
+            settle(&mut pair);
+            assert_eq!(pair.sender.fault(), Some(Fault::Withdrawn));
+        } else {
+            pair.sender.fail("a bug");
+        }
+        pair.poll();
+        assert_eq!(pair.sends[0].state, Sending::Failed);
+        list_nothing(&mut pair, rail);
+        assert_eq!(pair.sender.next_part(&pair.accounts[0]), None, "landed: {landed}");
+        assert_eq!(pair.sender.is_quiet(), landed, "END waits for what is in flight only");
+    }
+}
+
 /// Completions prove arrival, says the provider, so a send is reported with them.
 #[test]
 fn a_part_that_is_missing_although_its_send_was_reported_fails_both_ends() {

@@ -9,8 +9,8 @@
 //! waits until all writes have completed: writes without immediates are not counted, and a failed one must be reported
 //! first.
 
-use super::SendFlow;
 use super::record::State;
+use super::{SendFlow, bit_of};
 use crate::account::Account;
 use crate::fault::{Fault, Violation};
 use crate::frame::{Close, Frame, Lines};
@@ -124,6 +124,27 @@ impl SendFlow {
                 "the memory of a message that was being sent was deregistered",
             ));
             self.posting = 0;
+        }
+    }
+
+    /// A message is reported as failed. The caller may reuse its buffer, except for parts in flight, so no part of it is
+    /// posted from now on, nor posted again.
+    #[cold]
+    pub(super) fn give_up(&mut self, message: MessageId) {
+        let at = message.index() % RECORDS;
+        self.posting &= !bit_of(message);
+        let again = self.drop_again(at);
+        let record = &mut self.records[at];
+        match &mut record.state {
+            State::Writing(writing) => {
+                writing.completed |= again;
+                writing.failed = true;
+            }
+            State::Landed { .. } => {
+                record.state = State::Free;
+                self.free |= bit_of(message);
+            }
+            State::Free | State::Inline | State::Sent | State::FinPending => {}
         }
     }
 

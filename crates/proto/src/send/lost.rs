@@ -149,6 +149,12 @@ impl SendFlow {
         again
     }
 
+    /// Drops the parts of a record that are to be posted again. Returns them.
+    #[cold]
+    pub(super) fn drop_again(&mut self, at: usize) -> u64 {
+        self.lost.as_mut().map_or(0, |lost| std::mem::take(&mut lost.again[at]))
+    }
+
     /// Whether parts of lost rails are neither in flight nor known to have arrived.
     pub(super) fn lacks_parts(&self) -> bool {
         let lacks = |lost: &Lost| lost.fenced != 0 || (0..RECORDS).any(|at| lost.parts_of(at) != 0);
@@ -290,6 +296,8 @@ impl SendFlow {
         let on_rail = self.on_rail(at, writing.posted, rail);
         let Some(lost) = &mut self.lost else { return 0 };
         let arrived = match writing.path {
+            // It was reported as failed, so nothing of it is posted again.
+            _ if writing.failed => u64::MAX,
             Path::Immediate { .. } => lost.has(record.line),
             // Writes on the FIN path complete on delivery.
             Path::Fin => writing.completed,
