@@ -436,6 +436,34 @@ fn a_part_that_a_lost_rail_lacks_is_not_posted_behind_end() {
     }
 }
 
+/// A message on the FIN path is posted in rounds of 64 parts. Its memory is deregistered while all of a round are in flight.
+#[test]
+fn no_further_round_is_posted_from_memory_that_was_given_up() {
+    let cutting = Cutting::new(1, 512, 256).unwrap();
+    let inline = InlineLimits { unadvertised: 0, host: 0 };
+    let terms = Terms { cutting, inline, ..terms() };
+    let item = Item { tag: 0, room: 128 * 256, len: 128 * 256, host: true };
+    let mut pair = Pair::new(program(terms, 1, item), Random::new(1), 0);
+    pair.post();
+    settle(&mut pair);
+    send(&mut pair, 0);
+    while pair.sender.next_part(&pair.accounts[0]).is_some() {
+        pair.post_part();
+    }
+    assert_eq!(pair.sender.in_flight(), 64);
+    assert!(pair.sender.feeds_from(0), "the second round is pending");
+    assert!(!pair.sender.feeds_from(1), "that is another region");
+    pair.sender.give_up_region(0);
+    assert!(!pair.sender.feeds_from(0));
+    while !pair.wire.is_empty() {
+        pair.land();
+        pair.complete();
+    }
+    assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
+    pair.poll();
+    assert_eq!(pair.sends[0].state, Sending::Failed);
+}
+
 /// Posts all parts of a message over two rails, of which the one of its first part is lost when that part has completed.
 /// `all`: the other part has completed, too. Returns the rail.
 fn lose_rail_of_first_part(pair: &mut Pair, all: bool) -> u8 {
@@ -483,7 +511,38 @@ fn a_part_of_a_send_that_was_reported_as_failed_is_not_posted_again() {
         assert_eq!(pair.sends[0].state, Sending::Failed);
         list_nothing(&mut pair, rail);
         assert_eq!(pair.sender.next_part(&pair.accounts[0]), None, "landed: {landed}");
+        assert!(!pair.sender.feeds_from(0));
         assert_eq!(pair.sender.is_quiet(), landed, "END waits for what is in flight only");
+    }
+}
+
+#[test]
+fn a_part_that_waits_to_be_posted_again_is_dropped_with_its_send() {
+    let mut pair = two_rails();
+    let rail = lose_rail_of_first_part(&mut pair, true);
+    list_nothing(&mut pair, rail);
+    assert!(pair.sender.next_part(&pair.accounts[0]).is_some() && !pair.sender.is_quiet());
+    pair.sender.give_up_region(0);
+    assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
+    assert!(!pair.sender.feeds_from(0) && pair.sender.is_quiet());
+}
+
+/// Nothing is posted again by then, so its memory may be deregistered.
+#[test]
+fn a_sender_that_has_closed_or_ended_sends_from_no_memory() {
+    let ends: [fn(&mut Pair); 3] = [
+        |pair| pair.sender.close(),
+        |pair| pair.sender.ended(false),
+        |pair| pair.sender.ended(true),
+    ];
+    for end in ends {
+        let mut pair = two_rails();
+        let rail = lose_rail_of_first_part(&mut pair, true);
+        list_nothing(&mut pair, rail);
+        assert!(pair.sender.feeds_from(0), "a part is to be posted again");
+        end(&mut pair);
+        assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
+        assert!(!pair.sender.feeds_from(0));
     }
 }
 

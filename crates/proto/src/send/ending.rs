@@ -110,20 +110,26 @@ impl SendFlow {
     /// Whether parts are pending from this region.
     pub fn feeds_from(&self, region: u32) -> bool {
         let feeds = |(at, record): (usize, &super::record::Record)| {
-            let unposted = matches!(record.state, State::Writing(writing) if !writing.is_posted() || writing.next_round(record.len).is_some());
+            let unposted =
+                matches!(record.state, State::Writing(writing) if writing.has_unposted(record.len));
             (unposted || self.lacks_parts_of(at)) && record.source().region == region
         };
-        (self.posting != 0 || self.lacks_parts()) && self.records.iter().enumerate().any(feeds)
+        // The last round in flight may be followed by another one.
+        let some = self.posting != 0 || self.in_flight != 0 || self.lacks_parts();
+        some && self.may_post() && self.records.iter().enumerate().any(feeds)
     }
 
     /// The caller deregisters a region from which parts are pending: these are dropped, and the connection fails.
     #[cold]
     pub fn give_up_region(&mut self, region: u32) {
-        if self.feeds_from(region) {
-            self.stick(Fault::Misuse(
-                "the memory of a message that was being sent was deregistered",
-            ));
-            self.posting = 0;
+        if !self.feeds_from(region) {
+            return;
+        }
+        self.stick(Fault::Misuse("the memory of a message that was being sent was deregistered"));
+        for at in 0..RECORDS {
+            if !self.is_done(&self.records[at]) {
+                self.give_up(MessageId(crate::bits::low8(at as u64)));
+            }
         }
     }
 
