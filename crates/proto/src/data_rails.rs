@@ -75,10 +75,15 @@ impl DataRails {
         self.failed | self.refused != 0
     }
 
-    /// Whether a write has failed on a rail that is not lost yet.
+    /// Whether a write has failed on a rail since the last call of [`take_failed`](Self::take_failed).
     #[inline]
     pub(crate) const fn has_failures(&self) -> bool {
         self.failed != 0
+    }
+
+    /// The rails on which one has.
+    pub(crate) const fn failures(&self) -> u16 {
+        self.failed
     }
 
     /// The rails on which a write has failed since the last call.

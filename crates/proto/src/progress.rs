@@ -18,7 +18,11 @@ mod peer_table;
 mod perform;
 mod poll;
 mod send;
+#[cfg(test)]
+mod stand_in;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use keeper::Keeper;
 pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform, TrialTarget};
@@ -356,6 +360,9 @@ impl<C: Connection> ProgressLoop<C> {
         // reported first.
         let settles = peer.must_settle(now.clock);
         self.read(perform, index, now);
+        if settles {
+            self.leave_failed_rails(perform, index, now);
+        }
         let left = send(&mut self.table, &mut self.peers[index], perform, now.clock);
         if settles {
             self.settle(perform, index, left, now);

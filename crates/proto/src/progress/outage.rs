@@ -396,6 +396,26 @@ impl<C: Connection> ProgressLoop<C> {
         peer.settle_counts(note.rail);
     }
 
+    /// A rail on which a write has just failed is lost before any frame leaves, if the channel survives that: after a
+    /// CLOSE that overtook *down* the receiver would expect nothing more by the rail, where writes without immediates may
+    /// still land. If the channel does not survive, the FIN that reports the failure leaves before it fails.
+    #[inline]
+    pub(super) fn leave_failed_rails<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        index: usize,
+        now: Now,
+    ) {
+        if !self.peers[index].account.rails.has_failures() {
+            return;
+        }
+        for rail in rails_of(self.peers[index].account.rails.failures()) {
+            if self.peers[index].account.survives(rail) {
+                self.rail_lost(perform, (index, rail), Cause::DataFailed { rail }, now);
+            }
+        }
+    }
+
     /// Advances the state of lost rails. Called while one is not settled.
     #[cold]
     pub(super) fn tend_rails<P: Perform<C>>(&mut self, perform: &mut P, now: Now) {

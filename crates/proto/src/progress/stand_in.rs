@@ -1,0 +1,191 @@
+//! A stand-in for the environment of a progress loop in tests: memory, and a record of what was done.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{ChannelId, Event, LentInbox, Outcome, Perform, TrialTarget};
+use crate::account::Account;
+use crate::channel::{Cause, Parameters, Post, RailNews, Written};
+use crate::codec::Address;
+use crate::fault::Breach;
+use crate::flow::{self, Action, Flow};
+use crate::frame::{Frame, Offer, Open, Refused};
+use crate::ids::{Epoch, Nonce, PacketNumber, Slot};
+use crate::letter::{Body, Hello, Letter, RailNumbers};
+use crate::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
+use crate::packet::{HEADER_WORDS, Ring};
+use crate::receive::Place;
+use crate::send::{Outgoing, PartWrite};
+
+const RING: Ring = Ring::SHORT;
+
+/// The parameters of a channel with one control rail, whose data rails are the endpoint's first ones.
+pub(super) fn parameters(data_rails: u8) -> Parameters {
+    Parameters {
+        ring: RING,
+        rails: 1,
+        data_rails,
+        rail: 0,
+        key: 1,
+        locals: std::array::from_fn(|at| crate::bits::low8(at as u64)),
+        failover: true,
+        tries: true,
+        closes: true,
+        measure_by_arrival: false,
+        peer_timeout: Duration::from_secs(75),
+        first: PacketNumber::new(1),
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Words(Vec<u64>);
+
+impl InboxMemory for Words {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word]
+    }
+
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word] = value;
+    }
+}
+
+impl ShadowMemory for Words {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word]
+    }
+
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word] = value;
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct StandIn {
+    memory: Vec<Words>,
+    pub(super) events: VecDeque<Event<flow::Event>>,
+    /// The frames of the packets that were posted, and the parts, in order.
+    pub(super) frames: Vec<Frame>,
+    pub(super) writes: Vec<PartWrite>,
+    /// Our data rails that were closed, and the trials that were posted.
+    pub(super) closed: Vec<u8>,
+    pub(super) trials: Vec<Offer>,
+}
+
+impl StandIn {
+    /// The peer of a channel lends its first inbox.
+    pub(super) fn meet(&mut self, channel: ChannelId) {
+        let lease = Lease { epoch: Epoch(1), nonce: Nonce(5), rail: 0, address: 0, key: 0 };
+        let consumed = PacketNumber::new(0);
+        let hello = Hello { lease, key: 2, consumed, echo: Epoch(0), requests_echo: true };
+        let rails = RailNumbers::default();
+        let letter = Letter { key: 0, rails, body: Body::Hello(hello) };
+        self.events.push_back(Event::Letter { channel, letter, proven: true });
+    }
+
+    fn lend(&mut self) -> MemoryId {
+        self.memory.push(Words(vec![0; RING.words() + 8]));
+        MemoryId(crate::bits::count32(self.memory.len() - 1))
+    }
+}
+
+impl Shadows for StandIn {
+    type Shadow = Words;
+
+    fn shadow(&mut self, id: MemoryId) -> &mut Words {
+        &mut self.memory[id.0 as usize]
+    }
+}
+
+impl Perform<Flow> for StandIn {
+    type Inbox = Words;
+
+    fn inbox(&mut self, id: MemoryId) -> &mut Words {
+        &mut self.memory[id.0 as usize]
+    }
+
+    fn post(&mut self, _: ChannelId, post: &Post) -> bool {
+        if let Written::Packet(_) = post.write.what {
+            let (from, bytes) = (post.at as usize / 8, post.bytes as usize / 8);
+            let packet = &self.memory[post.from.0 as usize].0[from..][..bytes];
+            let mut rest = &packet[HEADER_WORDS..];
+            while !rest.is_empty() {
+                let frame = Frame::decode(rest).unwrap();
+                rest = &rest[frame.words()..];
+                self.frames.push(frame);
+            }
+        }
+        true
+    }
+
+    fn send(&mut self, _: ChannelId, _: u8, _: &Letter) -> bool {
+        true
+    }
+
+    fn act(&mut self, _: Slot, action: &Action, _: &Account) -> bool {
+        if let Action::Write(write) = action {
+            self.writes.push(*write);
+        }
+        true
+    }
+
+    fn copy_out(&mut self, _: MemoryId, _: Payload, _: &Outgoing) {}
+
+    fn copy_in(&mut self, _: MemoryId, _: Payload, _: Slot, _: &Place, _: &mut Account) {}
+
+    fn next_event(&mut self) -> Option<Event<flow::Event>> {
+        self.events.pop_front()
+    }
+
+    fn lend_inbox(&mut self, _: ChannelId, _: u8) -> Option<LentInbox> {
+        Some(LentInbox { memory: self.lend(), address: 0, key: 0, nonce: Nonce(6) })
+    }
+
+    fn lend_shadow(&mut self, _: ChannelId) -> Option<MemoryId> {
+        Some(self.lend())
+    }
+
+    fn retire_inbox(&mut self, _: MemoryId, _: u8) {}
+
+    fn release_shadow(&mut self, _: MemoryId) {}
+
+    fn open_requested(&mut self, _: ChannelId, _: &Open) -> Option<Refused> {
+        None
+    }
+
+    fn violated(&mut self, _: Slot, _: Breach) {}
+
+    fn control_rails(&mut self, _: ChannelId, _: RailNews) {}
+
+    fn rail_lost(&mut self, _: ChannelId, _: u8, _: Cause) {}
+
+    fn close_rail(&mut self, local: u8) -> bool {
+        self.closed.push(local);
+        true
+    }
+
+    fn open_rail(&mut self, _: u8) -> Option<bool> {
+        Some(false)
+    }
+
+    fn trial_target(&mut self, local: u8) -> Option<TrialTarget> {
+        Some(TrialTarget { address: Address::new(&[local])?, target: 0, key: 0 })
+    }
+
+    fn key_of(&mut self, _: u8, _: u32) -> u64 {
+        0
+    }
+
+    fn reach(&mut self, _: ChannelId, _: u8, _: &Address) -> bool {
+        true
+    }
+
+    fn try_rail(&mut self, _: ChannelId, offer: &Offer) -> bool {
+        self.trials.push(*offer);
+        true
+    }
+
+    fn rail_returned(&mut self, _: ChannelId, _: u8) {}
+
+    fn ended(&mut self, _: ChannelId, _: Outcome) {}
+}

@@ -1,0 +1,87 @@
+//! The progress loop against a stand-in for its environment.
+
+use super::stand_in::{StandIn, parameters};
+use super::*;
+use crate::capabilities::ImmediateWidth;
+use crate::connection::Submit;
+use crate::flow::{self, Flow};
+use crate::frame::{Advert, Frame, Keys, RailNote, RailState};
+use crate::line::Line;
+use crate::message::Source;
+use crate::send::{Outgoing, SendFlow};
+use crate::split::Cutting;
+use crate::terms::{InlineLimits, Terms};
+
+fn ms(ms: u64) -> Moment {
+    Moment::from_nanos(ms * 1_000_000)
+}
+
+/// A sender over two rails, all of whose messages take the FIN path in one part.
+fn sender(own: Name) -> Flow {
+    Flow::Send(SendFlow::new(Terms {
+        peer: Name::default(),
+        own,
+        cutting: Cutting::new(2, u64::MAX, 1 << 30).unwrap(),
+        grouped: false,
+        immediates: ImmediateWidth::None,
+        true_lengths: false,
+        delivery: true,
+        proves_arrival: false,
+        messages: false,
+        inline: InlineLimits::default(),
+    }))
+}
+
+/// An endpoint with one channel over two data rails, and a sender on it in the only slot.
+fn endpoint_with_sender() -> (ProgressLoop<Flow>, StandIn, ChannelId, Name) {
+    let (mut endpoint, hands) = (ProgressLoop::new(1), StandIn::default());
+    let channel = endpoint.add_channel(parameters(2)).unwrap();
+    let name = endpoint.vacant().unwrap();
+    assert!(endpoint.connect(name, channel, sender(name), ms(0)));
+    (endpoint, hands, channel, name)
+}
+
+fn hears(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, slot: Slot, frame: &Frame) {
+    let heard = endpoint
+        .with(hands, slot, ms(1), |flow, account| flow.received(frame, account, ms(1)).is_ok());
+    assert_eq!(heard, Some(true));
+}
+
+/// A write without an immediate is in no count, and may land though it has failed. So a receiver that read CLOSE first would
+/// free its memory.
+#[test]
+fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
+    let (mut endpoint, mut hands, channel, Name { slot, generation }) = endpoint_with_sender();
+    hands.meet(channel);
+    endpoint.progress(&mut hands, ms(0));
+    let advert = Advert {
+        to: Name { slot, generation },
+        line: Line::FIRST,
+        tag: 0,
+        address: 0,
+        len: 1000,
+        cut: false,
+        host: false,
+        ends_group: true,
+        keys: Keys::new(&[0, 0]).unwrap(),
+    };
+    hears(&mut endpoint, &mut hands, slot, &Frame::Advert(advert));
+    let message = Outgoing { tag: 0, len: 1000, source: Source::default(), host: false };
+    let submitted = endpoint.submit(&mut hands, slot, &message, ms(1));
+    assert!(matches!(submitted, Ok(Submit::Parts { .. })));
+    let write = hands.writes[0];
+    endpoint.with(&mut hands, slot, ms(1), Flow::close);
+    let event = flow::Event::WriteFailed { message: write.message, part: write.part, code: 5 };
+    hands.events.push_back(Event::Connection { slot, generation, event });
+    for now in 2..4 {
+        endpoint.progress(&mut hands, ms(now));
+    }
+    assert!(
+        matches!(
+            hands.frames[..],
+            [Frame::Rail(RailNote { state: RailState::Down, .. }), Frame::Close(_)]
+        ),
+        "{:?}",
+        hands.frames
+    );
+}
