@@ -376,6 +376,8 @@ impl<C: Connection> ProgressLoop<C> {
                 }
             }
         }
+        // What cannot leave any more keeps no slot in the list.
+        table.refresh(pending, account, now);
     }
 }
 

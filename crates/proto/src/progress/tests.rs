@@ -5,7 +5,8 @@ use super::*;
 use crate::capabilities::ImmediateWidth;
 use crate::connection::Submit;
 use crate::flow::{self, Flow};
-use crate::frame::{Advert, Frame, Keys, RailNote, RailState};
+use crate::frame::{Advert, Frame, Keys, Lines, RailNote, RailState};
+use crate::ids::Generation;
 use crate::line::Line;
 use crate::message::Source;
 use crate::send::{Outgoing, SendFlow};
@@ -84,4 +85,19 @@ fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
         "{:?}",
         hands.frames
     );
+}
+
+#[test]
+fn the_slot_of_a_connection_is_free_though_its_channel_failed_before_its_frames_left() {
+    let (mut endpoint, mut hands, channel, name) = endpoint_with_sender();
+    let lines = Lines { to: name, first: Line::FIRST, set: 1 };
+    hears(&mut endpoint, &mut hands, name.slot, &Frame::Withdraw(lines));
+    endpoint.progress(&mut hands, ms(2));
+    assert!(hands.frames.is_empty(), "the peer has lent no inbox");
+    endpoint.fail(channel, Cause::NoRail);
+    endpoint.progress(&mut hands, ms(3));
+    assert!(endpoint.connection(name.slot).is_some_and(Flow::is_over));
+    assert!(endpoint.disconnect(name.slot).is_some());
+    let next = Name { generation: Generation::new(1), ..name };
+    assert_eq!(endpoint.vacant(), Some(next));
 }
