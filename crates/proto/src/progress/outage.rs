@@ -599,9 +599,11 @@ impl<C: Connection> ProgressLoop<C> {
         if !over {
             return;
         }
-        if perform.close_rail(low8(local as u64)) {
+        // A channel that was made meanwhile, and has no other rail.
+        let needed = users.iter().any(|(index, rail)| self.peers[*index].outage(*rail).is_none());
+        if !needed && perform.close_rail(low8(local as u64)) {
             self.locals[local] = Local::Closing;
-        } else if now.since(since) >= RAIL_CLOSE_MAX {
+        } else if needed || now.since(since) >= RAIL_CLOSE_MAX {
             self.locals[local] = Local::Stuck;
             for (index, rail) in users {
                 let peer = &mut self.peers[index];

@@ -485,11 +485,66 @@ impl<C: Connection> ProgressLoop<C> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Expected, Outage};
     use super::*;
+    use crate::flow::Flow;
+    use crate::progress::stand_in::{StandIn, parameters};
+
+    type Endpoint = ProgressLoop<Flow>;
+
+    fn ms(ms: u64) -> Now {
+        let now = Moment::from_nanos(ms * 1_000_000);
+        Now { clock: now, patience: now }
+    }
+
+    /// An endpoint with channels over two data rails. Each of them has lost the first rail, at time 0, and both its ends have
+    /// fenced it.
+    fn without_first_rail(channels: usize) -> (Endpoint, StandIn) {
+        let mut endpoint = Endpoint::new(1);
+        for index in 0..channels {
+            endpoint.add_channel(parameters(2)).unwrap();
+            let peer = &mut endpoint.peers[index];
+            let regain = peer.histories.lost(0, ms(0).clock);
+            let fenced = Outage {
+                down_sent: true,
+                expects: Some(Expected { posted: 0, uncounted: false }),
+                fenced: true,
+                fence_sent: true,
+                peer_fenced: true,
+                ..Outage::new(0, ms(0).patience, regain)
+            };
+            peer.leave_rail(fenced);
+        }
+        (endpoint, StandIn::default())
+    }
 
     #[test]
     fn the_newer_round_counts_across_the_wrap() {
         assert!(is_newer(1, 0) && is_newer(0, 255) && is_newer(127, 0));
         assert!(!is_newer(0, 0) && !is_newer(0, 1) && !is_newer(255, 0));
+    }
+
+    /// Its peer has no other rail in common with us.
+    #[test]
+    fn a_rail_stays_open_that_is_the_only_one_of_a_channel_made_while_it_was_drained() {
+        let (mut endpoint, mut hands) = without_first_rail(2);
+        let outage = &mut endpoint.peers[0].outages[0];
+        (outage.fenced, outage.needs_close) = (false, true);
+        outage.expects = Some(Expected { posted: 1, uncounted: false });
+        // The second channel still uses it, and has a write in flight there.
+        let user = &mut endpoint.peers[1];
+        user.outages.clear();
+        user.account.loads.open(0);
+        user.account.rails.posted(0, true);
+        endpoint.tend_rails(&mut hands, ms(1));
+        assert!(matches!(endpoint.locals[0], Local::Draining { .. }));
+        endpoint.add_channel(parameters(1)).unwrap();
+        assert!(endpoint.peers[1].account.rails.ended(0, true, true));
+        for now in 2..5 {
+            endpoint.tend_rails(&mut hands, ms(now));
+        }
+        assert!(hands.closed.is_empty(), "the new channel has lost its only rail");
+        let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
+        assert!(failing.eq([Some(Cause::DataLost { rail: 0 }), None, None]));
     }
 }
