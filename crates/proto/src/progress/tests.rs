@@ -5,7 +5,7 @@ use super::*;
 use crate::capabilities::ImmediateWidth;
 use crate::connection::Submit;
 use crate::flow::{self, Flow};
-use crate::frame::{Advert, Frame, Keys, Lines, RailNote, RailState};
+use crate::frame::{Advert, Frame, Keys, Lines, RailNote, RailState, Refusal};
 use crate::ids::Generation;
 use crate::line::Line;
 use crate::message::Source;
@@ -100,4 +100,19 @@ fn the_slot_of_a_connection_is_free_though_its_channel_failed_before_its_frames_
     assert!(endpoint.disconnect(name.slot).is_some());
     let next = Name { generation: Generation::new(1), ..name };
     assert_eq!(endpoint.vacant(), Some(next));
+}
+
+/// A peer has one unanswered OPEN in a slot at most.
+#[test]
+fn a_channel_fails_whose_peer_makes_more_refusals_due_than_it_has_slots() {
+    let (mut endpoint, _, channel, to) = endpoint_with_sender();
+    let refused = Refused { to, why: Refusal::Busy, detail: 0 };
+    for _ in 0..Slot::COUNT {
+        endpoint.refuse(channel, refused);
+    }
+    assert!(endpoint.channel(channel).is_some_and(Channel::is_alive));
+    endpoint.refuse(channel, refused);
+    let failing = endpoint.channel(channel).and_then(Channel::is_failing);
+    assert_eq!(failing, Some(Cause::Connection));
+    assert_eq!(endpoint.peers[0].refusals.len(), Slot::COUNT);
 }

@@ -485,16 +485,26 @@ impl<C: Connection> ProgressLoop<C> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::{Expected, Outage};
     use super::*;
+    use crate::bound::RAIL_REST;
+    use crate::codec::Address;
     use crate::flow::Flow;
     use crate::progress::stand_in::{StandIn, parameters};
 
     type Endpoint = ProgressLoop<Flow>;
+    /// Changes a channel, and what that means.
+    type Use = (&'static str, fn(&mut Peer));
+
+    fn at(time: Duration) -> Now {
+        let now = Moment::default().plus(time);
+        Now { clock: now, patience: now }
+    }
 
     fn ms(ms: u64) -> Now {
-        let now = Moment::from_nanos(ms * 1_000_000);
-        Now { clock: now, patience: now }
+        at(Duration::from_millis(ms))
     }
 
     /// An endpoint with channels over two data rails. Each of them has lost the first rail, at time 0, and both its ends have
@@ -518,10 +528,156 @@ mod tests {
         (endpoint, StandIn::default())
     }
 
+    fn regain(endpoint: &mut Endpoint, index: usize) -> &mut Regain {
+        &mut endpoint.peers[index].outages[0].regain
+    }
+
+    /// What the first channel's round has come to.
+    fn trying(endpoint: &mut Endpoint) -> &mut Trying {
+        match &mut regain(endpoint, 0).stage {
+            Stage::Trying(trying) => trying,
+            Stage::Resting { .. } => panic!("it is resting"),
+        }
+    }
+
+    fn offer(round: u8) -> Offer {
+        let address = Address::new(&[1]).unwrap();
+        Offer { rail: 0, round, channel: 0, target: 0, key: 0, address }
+    }
+
     #[test]
     fn the_newer_round_counts_across_the_wrap() {
         assert!(is_newer(1, 0) && is_newer(0, 255) && is_newer(127, 0));
         assert!(!is_newer(0, 0) && !is_newer(0, 1) && !is_newer(255, 0));
+    }
+
+    #[test]
+    fn an_endpoint_of_a_rail_is_replaced_only_while_no_channel_uses_it() {
+        let uses: [Use; 6] = [
+            ("it has not lost the rail", |peer| peer.outages.clear()),
+            ("parts may arrive here", |peer| peer.outages[0].fenced = false),
+            ("parts may arrive there", |peer| peer.outages[0].peer_fenced = false),
+            ("the peer does not know of the fence", |peer| peer.outages[0].fence_sent = false),
+            ("a write of ours is in flight", |peer| peer.account.rails.posted(0, true)),
+            ("the peer may be posting", |peer| {
+                let seen = Trying { seen: true, ..Trying::default() };
+                peer.outages[0].regain.stage = Stage::Trying(seen);
+            }),
+        ];
+        for (why, use_it) in uses {
+            for user in 0..2 {
+                let (mut endpoint, _) = without_first_rail(2);
+                assert!(endpoint.may_renew(0));
+                use_it(&mut endpoint.peers[user]);
+                assert!(!endpoint.may_renew(0), "{why}");
+                endpoint.peers[user].channel.fail(Cause::NoRail);
+                assert!(endpoint.may_renew(0), "a channel that has failed uses nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_rail_is_tried_after_its_pause_or_when_the_peer_offers_a_newer_round() {
+        for offered in [false, true] {
+            let (mut endpoint, mut hands) = without_first_rail(1);
+            let rest = u64::try_from(RAIL_REST.as_millis()).unwrap();
+            assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(rest - 1)));
+            assert!(!regain(&mut endpoint, 0).is_trying());
+            if offered {
+                endpoint.offered(0, &offer(7), ms(rest - 1));
+            }
+            let now = if offered { rest - 1 } else { rest };
+            assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(now)));
+            assert!(regain(&mut endpoint, 0).is_trying());
+            assert_eq!(regain(&mut endpoint, 0).round, if offered { 7 } else { 1 });
+        }
+    }
+
+    #[test]
+    fn no_rail_is_tried_that_an_end_has_not_fenced_or_while_the_channel_ends() {
+        let forbids: [fn(&mut Peer); 5] = [
+            |peer| peer.outages[0].fenced = false,
+            |peer| peer.outages[0].peer_fenced = false,
+            |peer| peer.account.rails.posted(0, true),
+            |peer| peer.channel.ending_mut().begin(),
+            |peer| peer.histories.tries = false,
+        ];
+        for forbid in forbids {
+            let (mut endpoint, mut hands) = without_first_rail(1);
+            forbid(&mut endpoint.peers[0]);
+            endpoint.offered(0, &offer(7), ms(1000));
+            assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(1000)));
+            assert!(!regain(&mut endpoint, 0).is_trying());
+        }
+    }
+
+    #[test]
+    fn a_trial_goes_to_the_address_of_the_peers_offer_once_until_it_has_failed() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        for now in [300, 301] {
+            endpoint.tend_return(&mut hands, (0, 0), ms(now));
+        }
+        assert!(hands.trials.is_empty(), "the peer has not said where");
+        endpoint.offered(0, &offer(1), ms(302));
+        for now in [302, 303] {
+            endpoint.tend_return(&mut hands, (0, 0), ms(now));
+        }
+        assert_eq!(hands.trials, [offer(1)]);
+        endpoint.peers[0].trial_ended(0, false, ms(304).patience);
+        let again = ms(304).patience.plus(RAIL_TRY_AGAIN);
+        let just_before = Moment::from_nanos(again.nanos() - 1);
+        for patience in [just_before, again] {
+            assert_eq!(hands.trials.len(), 1);
+            endpoint.tend_return(&mut hands, (0, 0), Now { clock: patience, patience });
+        }
+        assert_eq!(hands.trials.len(), 2);
+    }
+
+    #[test]
+    fn a_round_without_a_trial_ends_after_a_second_unless_the_peer_may_be_posting() {
+        for seen in [false, true] {
+            let (mut endpoint, mut hands) = without_first_rail(1);
+            endpoint.tend_return(&mut hands, (0, 0), ms(300));
+            trying(&mut endpoint).seen = seen;
+            let end = Duration::from_millis(300) + RAIL_TRIAL;
+            endpoint.tend_return(&mut hands, (0, 0), at(end - Duration::from_nanos(1)));
+            assert!(regain(&mut endpoint, 0).is_trying());
+            endpoint.tend_return(&mut hands, (0, 0), at(end));
+            assert_eq!(regain(&mut endpoint, 0).is_trying(), seen);
+            // The next round is another one, after another pause.
+            endpoint.tend_return(&mut hands, (0, 0), at(end + RAIL_REST - Duration::from_nanos(1)));
+            assert_eq!(regain(&mut endpoint, 0).is_trying(), seen);
+            if !seen {
+                // Its endpoint is replaced first, since a round has failed with it.
+                for _ in 0..2 {
+                    endpoint.tend_return(&mut hands, (0, 0), at(end + RAIL_REST));
+                    endpoint.locals[0] = Local::Reopened;
+                }
+                assert_eq!(hands.closed, [0]);
+                assert!(regain(&mut endpoint, 0).is_trying());
+                assert_eq!(regain(&mut endpoint, 0).round, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rail_is_back_once_each_end_has_seen_the_others_trial_even_if_the_channel_ends() {
+        for ends in [false, true] {
+            for (seen_sent, heard) in [(false, false), (false, true), (true, false), (true, true)] {
+                let (mut endpoint, mut hands) = without_first_rail(1);
+                endpoint.tend_return(&mut hands, (0, 0), ms(300));
+                let round = trying(&mut endpoint);
+                (round.seen, round.seen_sent, round.heard) = (true, seen_sent, heard);
+                if ends {
+                    endpoint.peers[0].channel.ending_mut().begin();
+                }
+                let back = seen_sent && heard;
+                assert_eq!(endpoint.tend_return(&mut hands, (0, 0), ms(301)), back);
+                let peer = &endpoint.peers[0];
+                assert_eq!(peer.account.loads.is_open(0), back, "parts go by it again");
+                assert_eq!(peer.outages.is_empty(), back);
+            }
+        }
     }
 
     /// Its peer has no other rail in common with us.
