@@ -390,10 +390,10 @@ fn a_batch_sends_what_it_can_though_a_rank_has_left() {
 
 #[test]
 fn what_a_rank_sends_first_and_last_arrives_though_it_has_left() {
-    // By a slot, by the way of long messages, and by the way of long parts.
-    for count in [1_usize, 100_000, 1 << 20] {
+    // By a slot, by the way of long messages in one piece and in several, and by the way of long parts.
+    for (count, long) in [(1_usize, false), (100_000, false), (3 << 20, false), (1 << 20, true)] {
         ranks_within(&library(), 3, TIMEOUT, move |group| {
-            let (long, other) = (count == 1 << 20, group.rank() == 2);
+            let other = group.rank() == 2;
             let mut data = vec![u8::from(group.rank() == 1); count];
             if group.rank() == 1 {
                 if long {

@@ -1,5 +1,6 @@
 //! The header of every small message, and the one that is sent in place of a large message.
 
+use super::long::Route;
 use crate::loader::DataType;
 
 /// The kind of a message.
@@ -7,8 +8,8 @@ use crate::loader::DataType;
 pub(super) enum Kind {
     /// A complete message between two ranks.
     Short,
-    /// A message whose bytes travel on the bulk lane, in the order of these headers.
-    Long,
+    /// A message whose bytes travel by another way, in the order of these headers.
+    Long(Route),
     /// A part of a collective.
     Part,
 }
@@ -80,7 +81,7 @@ pub(super) struct Header {
     pub(super) scope: u32,
     /// The user's tag; for a part, the number of its collective.
     pub(super) tag: u32,
-    /// Bytes that follow, or that travel on the bulk lane.
+    /// Bytes that follow, or that travel by another way.
     pub(super) len: u64,
     pub(super) space: Space,
     pub(super) note: u64,
@@ -88,14 +89,15 @@ pub(super) struct Header {
 
 /// A multiple of the largest element, so that elements behind it are aligned.
 pub(super) const HEADER_BYTES: usize = 48;
-const MAGIC: u32 = u32::from_le_bytes(*b"IRG\x02");
+const MAGIC: u32 = u32::from_le_bytes(*b"IRG\x03");
 
 impl Header {
     pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
         let kind = match self.kind {
             Kind::Short => 1,
-            Kind::Long => 2,
+            Kind::Long(Route::Direct) => 2,
             Kind::Part => 3,
+            Kind::Long(Route::Staged) => 4,
         };
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -118,8 +120,9 @@ impl Header {
         }
         let kind = match bytes.get(4)? {
             1 => Kind::Short,
-            2 => Kind::Long,
+            2 => Kind::Long(Route::Direct),
             3 => Kind::Part,
+            4 => Kind::Long(Route::Staged),
             _ => return None,
         };
         let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
@@ -147,7 +150,8 @@ mod tests {
     #[test]
     fn a_header_is_read_as_it_was_written_and_nothing_else_is_one() {
         let (scope, tag, len) = (7, u32::MAX, u64::MAX - 5);
-        for kind in [Kind::Short, Kind::Long, Kind::Part] {
+        for kind in [Kind::Short, Kind::Long(Route::Direct), Kind::Long(Route::Staged), Kind::Part]
+        {
             let (space, note) = (Space::exchange(u32::MAX, 3), 1 << 63);
             let header = Header { kind, element: 12, scope, tag, len, space, note };
             let bytes = header.encode();

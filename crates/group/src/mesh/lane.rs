@@ -8,18 +8,19 @@
 
 use std::collections::VecDeque;
 
+use super::long::Receiver;
 use super::registry::{End, Registry};
 use crate::error::GroupError;
-use crate::loader::{Buffer, Place, Post, Region};
+use crate::loader::{Buffer, Place, Post, ReceiveComm, Region};
 
 /// The largest message passed to the plugin, where one may be copied while another is in flight.
-const PIECE: usize = 512 << 10;
+pub(super) const PIECE: usize = 512 << 10;
 /// The same where none is copied.
 const REGISTERED_PIECE: usize = 1 << 20;
 /// Pieces outstanding.
 const WINDOW: usize = 8;
 /// Slots of staging memory: one is copied while others are in flight.
-const SLOTS: usize = 3;
+pub(super) const SLOTS: usize = 3;
 
 /// Messages that may wait before the queue grows.
 const QUEUE: usize = 64;
@@ -115,11 +116,6 @@ impl<E: End> Lane<E> {
     /// Adds a message; returns its number. An empty place adds none: the result is the number of the last one.
     pub(super) fn push(&mut self, place: Place) -> u64 {
         self.add(Some(place), place.len())
-    }
-
-    /// Adds a message of the peer that no receive takes: it passes through staging memory alone.
-    pub(super) fn push_discarded(&mut self, len: usize) -> u64 {
-        self.add(None, len)
     }
 
     fn add(&mut self, place: Option<Place>, len: usize) -> u64 {
@@ -231,5 +227,38 @@ impl<E: End> Lane<E> {
             }
         }
         Ok(moved)
+    }
+}
+
+impl Receiver for Lane<ReceiveComm> {
+    fn open(&mut self, end: ReceiveComm, number: usize) -> Result<(), GroupError> {
+        self.open(end, number);
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open()
+    }
+
+    // Receives are posted for messages that have a place alone.
+    fn announced(&mut self, _: usize) {}
+
+    fn leaves(&mut self) {}
+
+    /// What is dropped passes through staging memory alone.
+    fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
+        self.add(place, len)
+    }
+
+    fn done(&self) -> u64 {
+        self.done()
+    }
+
+    fn moves(&self) -> u64 {
+        self.posted()
+    }
+
+    fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
+        self.progress(registry)
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
 use super::header::{self, Header, Space};
+use super::long::Route;
 use super::slots::SMALL_OBJECT;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
@@ -118,10 +119,16 @@ struct Unexpected {
 #[derive(Debug)]
 enum Body {
     Bytes(Vec<u8>),
-    /// The bytes are on the source's bulk lane; this is the message's number there.
-    Long(u64),
+    Long(Position),
     /// This rank's message to itself, still in the sender's memory.
     Own(Place, OpId),
+}
+
+/// Where a long message's bytes come from its source: the route, and the message's number there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    pub(super) route: Route,
+    pub(super) ordinal: u64,
 }
 
 /// The result of posting a receive.
@@ -129,8 +136,8 @@ enum Body {
 pub(super) enum Found {
     /// No message yet, or a message that was delivered.
     Nothing,
-    /// A message on the bulk lane of this rank.
-    Long { source: usize, ordinal: u64, claim: Claim },
+    /// A long message of this rank.
+    Long { source: usize, position: Position, claim: Claim },
 }
 
 #[derive(Debug)]
@@ -222,12 +229,12 @@ impl Matching {
         }
     }
 
-    /// The long message that such a receive takes: its source, and its number there.
-    pub(super) fn waiting_long(&self, wanted: &Wanted) -> Option<(usize, u64)> {
+    /// The long message that such a receive takes.
+    pub(super) fn waiting_long(&self, wanted: &Wanted) -> Option<(usize, Position)> {
         let takes = |message: &&Unexpected| wanted.takes(message.source, &message.header);
         let Unexpected { source, body, .. } = self.unexpected.iter().find(takes)?;
-        let Body::Long(ordinal) = body else { return None };
-        Some((*source, *ordinal))
+        let Body::Long(position) = body else { return None };
+        Some((*source, *position))
     }
 
     /// Posts a receive: it takes the oldest message that matches, or waits for one.
@@ -242,7 +249,7 @@ impl Matching {
         };
         let claim = Claim { op, outcome: wanted.outcome(source, &header), place: wanted.place };
         match body {
-            Body::Long(ordinal) => return Found::Long { source, ordinal, claim },
+            Body::Long(position) => return Found::Long { source, position, claim },
             Body::Bytes(bytes) => {
                 self.fill(claim, Place::reading(&bytes));
                 self.give_back(bytes);
@@ -266,11 +273,16 @@ impl Matching {
         self.unexpected.push_back(Unexpected { source, header, body: Body::Bytes(bytes) });
     }
 
-    /// A message whose bytes come on the bulk lane: returns the receive that takes it, if there is one.
-    pub(super) fn long(&mut self, source: usize, header: Header, ordinal: u64) -> Option<Claim> {
+    /// A message whose bytes come by another way: returns the receive that takes it, if there is one.
+    pub(super) fn long(
+        &mut self,
+        source: usize,
+        header: Header,
+        position: Position,
+    ) -> Option<Claim> {
         let claim = self.claim(source, &header);
         if claim.is_none() {
-            self.unexpected.push_back(Unexpected { source, header, body: Body::Long(ordinal) });
+            self.unexpected.push_back(Unexpected { source, header, body: Body::Long(position) });
         }
         claim
     }
@@ -455,7 +467,7 @@ mod tests {
         assert_eq!(matching.spare.len(), spares + 1);
         let next = matching.probe(&wanted(None, Place::empty())).unwrap().0;
         assert_eq!((next.tag, next.bytes), (5, 3));
-        matching.long(1, header(7, 9), 0);
+        matching.long(1, header(7, 9), Position { route: Route::Direct, ordinal: 0 });
         assert!(
             matching.take(&wanted(Some(7), Place::empty())).is_none(),
             "its bytes are elsewhere"

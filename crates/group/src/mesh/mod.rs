@@ -8,6 +8,7 @@ mod connector;
 mod failure;
 mod header;
 mod lane;
+mod long;
 mod matching;
 mod opening;
 mod pace;
@@ -15,6 +16,7 @@ mod pair;
 mod peer;
 mod registry;
 mod slots;
+mod staged;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ pub(crate) use connector::Connector;
 use failure::Failure;
 use header::{Header, Kind};
 pub(crate) use header::{Name, Space, name as type_name, number as type_number};
+use long::Route;
 pub(crate) use matching::{Due, Envelope, OpId, Wanted};
 use matching::{Found, Matching};
 pub(crate) use pace::{Pace, Quiet, Wait, rest};
@@ -370,6 +373,9 @@ impl Mesh {
                 && let Some(left) = self.left.get_mut(rank)
             {
                 *left = Some(settled);
+                if let Some(peer) = self.peer(rank) {
+                    peer.leaves();
+                }
             } else if self.failure.is_none() {
                 let awaited = || self.awaited();
                 if let Some(failure) = Failure::of(news, awaited, self.timeout, self.hub) {
@@ -509,10 +515,9 @@ impl Mesh {
     ) -> Result<OpId, GroupError> {
         self.reach(to)?;
         let op = self.matching.begin();
-        let small = if space.is_of_objects() { SMALL_OBJECT } else { SMALL };
-        let long = place.len() > small && to != self.rank;
+        let route = self.route(to, space, place);
         let header = Header {
-            kind: if long { Kind::Long } else { Kind::Short },
+            kind: route.map_or(Kind::Short, Kind::Long),
             element: header::number(element),
             scope,
             tag,
@@ -524,12 +529,26 @@ impl Mesh {
             self.matching.own(op, to, header, place);
             return Ok(op);
         }
-        let (body, ends) = if long { (Place::empty(), None) } else { (place, Some(op)) };
         self.with(to, |peer, shared| {
-            peer.send(Letter { header, body, op: ends }, shared)?;
-            if long { peer.send_long(place, op, shared) } else { Ok(()) }
+            let Some(route) = route else {
+                return peer.send(Letter { header, body: place, op: Some(op) }, shared);
+            };
+            peer.send(Letter { header, body: Place::empty(), op: None }, shared)?;
+            peer.send_long(route, place, op, shared)
         })?;
         Ok(op)
+    }
+
+    /// How the bytes of a message travel; none for those that its header's slot has room for, and for a message to this rank.
+    fn route(&mut self, to: usize, space: Space, place: Place) -> Option<Route> {
+        let small = if space.is_of_objects() { SMALL_OBJECT } else { SMALL };
+        if place.len() <= small || to == self.rank {
+            None
+        } else if self.registry.has(place) {
+            Some(Route::Direct)
+        } else {
+            Some(Route::Staged)
+        }
     }
 
     /// Begins a receive.
@@ -945,7 +964,7 @@ impl Mesh {
 impl Mesh {
     /// Announces a message of bytes that never come, more than any memory has.
     pub(crate) fn announce_huge(&mut self, to: usize, scope: u32) {
-        let (kind, space, len) = (Kind::Long, Space::MESSAGES, isize::MAX as u64);
+        let (kind, space, len) = (Kind::Long(Route::Direct), Space::MESSAGES, isize::MAX as u64);
         let header = Header { kind, element: 0, scope, tag: 0, len, space, note: 0 };
         let letter = Letter { header, body: Place::empty(), op: None };
         self.with(to, |peer, shared| peer.send(letter, shared)).unwrap();
@@ -980,10 +999,10 @@ fn begin_receive(
     matching: &mut Matching,
     wanted: Wanted,
 ) -> Result<OpId, GroupError> {
-    if let Some((source, ordinal)) = matching.waiting_long(&wanted)
+    if let Some((source, position)) = matching.waiting_long(&wanted)
         && let Some(Some(peer)) = peers.get_mut(source)
     {
-        peer.make_room(ordinal)?;
+        peer.make_room(position)?;
     }
     Ok(match_receive(peers, matching, wanted))
 }
@@ -991,10 +1010,10 @@ fn begin_receive(
 /// The same without that memory: where there is none, the message waits for those before it.
 fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wanted) -> OpId {
     let op = matching.begin();
-    if let Found::Long { source, ordinal, claim } = matching.receive(op, wanted)
+    if let Found::Long { source, position, claim } = matching.receive(op, wanted)
         && let Some(Some(peer)) = peers.get_mut(source)
     {
-        peer.claim(ordinal, claim, matching);
+        peer.claim(position, claim, matching);
     }
     op
 }
@@ -1008,7 +1027,7 @@ mod tests {
     const HUGE: usize = isize::MAX as usize;
 
     fn header(tag: u32, len: usize) -> Header {
-        let (kind, element) = (Kind::Long, header::number(DataType::U8));
+        let (kind, element) = (Kind::Long(Route::Direct), header::number(DataType::U8));
         let (space, len) = (Space::MESSAGES, len as u64);
         Header { kind, element, scope: 0, tag, len, space, note: 0 }
     }
@@ -1017,7 +1036,7 @@ mod tests {
     fn announced(lengths: &[usize]) -> ([Option<Peer>; 2], Matching) {
         let (mut peer, mut matching) = (Peer::new(1, 0, 0), Matching::default());
         for (tag, len) in (0..).zip(lengths) {
-            peer.announced(header(tag, *len), &mut matching).unwrap();
+            peer.announced(Route::Direct, header(tag, *len), &mut matching).unwrap();
         }
         ([None, Some(peer)], matching)
     }
@@ -1056,12 +1075,30 @@ mod tests {
         let (mut short, mut room) = ([0; 4], vec![0; 100_000]);
         begin_receive(&mut peers, &mut matching, wanted(1, &mut room)).unwrap();
         let peer = peers[1].as_mut().unwrap();
-        peer.announced(header(0, HUGE), &mut matching).unwrap();
-        peer.announced(header(1, 100_000), &mut matching).unwrap();
+        peer.announced(Route::Direct, header(0, HUGE), &mut matching).unwrap();
+        peer.announced(Route::Direct, header(1, 100_000), &mut matching).unwrap();
         assert_eq!((peer.claims(), peer.posted()), (1, 0));
         begin_receive(&mut peers, &mut matching, wanted(0, &mut short)).unwrap();
         let peer = peers[1].as_ref().unwrap();
         assert_eq!((peer.claims(), peer.posted()), (2, 2), "both in their order");
+    }
+
+    #[test]
+    fn a_long_message_of_memory_that_is_not_registered_comes_before_its_receive() {
+        const BYTES: usize = 3 << 19;
+        ranks(&library(), 2, |group| {
+            if group.rank() == 1 {
+                group.send(&vec![7_u8; BYTES], 0, 5).unwrap();
+                return group.barrier().unwrap();
+            }
+            let mut state = group.shared.lock();
+            state.mesh.until(None, |mesh| mesh.pieces(1).1 == 3).unwrap();
+            drop(state);
+            let mut came = vec![0_u8; BYTES];
+            group.recv(&mut came, 1, 5).unwrap();
+            assert_eq!(came, [7; BYTES]);
+            group.barrier().unwrap();
+        });
     }
 
     /// As the root of a gather waits for a slow rank first, while another one has ended its part, and its process.

@@ -1,6 +1,5 @@
-//! Another rank: its lanes, how they are opened, and its long messages in flight.
+//! Another rank: its lanes, and how they are opened.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,18 +7,16 @@ use super::Moved;
 use super::connector::Connector;
 use super::header::{Header, Kind};
 use super::lane::Lane;
-use super::matching::{Claim, Matching, OpId};
+use super::long::{Long, Route};
+use super::matching::{Claim, Matching, OpId, Position};
 use super::opening::Opening;
 use super::pair::{self, Pair, PairName};
 use super::registry::Registry;
 use super::slots::{Arrival, SLOTS, SlotReceiver, SlotSender};
+use super::staged::StagedReceiver;
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Handle, Net, Place, ReceiveComm, SendComm};
-use crate::memory::zeroed;
-
-/// Long messages that may be in flight before the queues grow.
-const QUEUE: usize = 64;
 
 /// What a pair of comms carries. Each pair is opened on first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +24,27 @@ pub(super) enum Way {
     /// Small messages and headers, through slots.
     Small,
     /// Long messages between ranks, in the order of their headers.
-    Bulk,
+    Long(Route),
     /// Long parts of collectives, in program order.
     Data,
 }
 
 impl Way {
-    pub(super) const ALL: [Self; 3] = [Self::Small, Self::Bulk, Self::Data];
+    pub(super) const ALL: [Self; 4] =
+        [Self::Small, Self::Long(Route::Direct), Self::Data, Self::Long(Route::Staged)];
 
     fn number(self) -> u8 {
-        self as u8
+        match self {
+            Self::Small => 0,
+            Self::Long(Route::Direct) => 1,
+            Self::Data => 2,
+            Self::Long(Route::Staged) => 3,
+        }
+    }
+
+    /// In lists by way.
+    fn index(self) -> usize {
+        self.number().into()
     }
 }
 
@@ -56,20 +64,15 @@ pub(super) struct Peer {
     rank: usize,
     /// The device for this peer.
     device: usize,
-    openings: [Opening; 3],
+    openings: [Opening; 4],
     sender: SlotSender,
     receiver: SlotReceiver,
-    bulk: (Lane<SendComm>, Lane<ReceiveComm>),
+    /// By [`Route`].
+    long: [Long; 2],
     data: (Lane<SendComm>, Lane<ReceiveComm>),
     pairs: Vec<Pair>,
-    outgoing: VecDeque<(u64, OpId)>,
-    incoming: VecDeque<Incoming>,
-    /// The number of the first of those.
-    first: u64,
-    /// A long message without a receive keeps later ones waiting, because there was no memory for it.
-    lacks_memory: bool,
     /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
-    silent: [bool; 3],
+    silent: [bool; 4],
     /// Nothing more can be sent to the peer.
     is_closed: bool,
     /// The connection of an error that is being reported.
@@ -82,18 +85,6 @@ enum Failing {
     Out,
 }
 
-/// A long message whose header has arrived.
-#[derive(Debug)]
-struct Incoming {
-    len: usize,
-    /// Its number on the bulk lane.
-    posted: Option<u64>,
-    /// Its own memory, if no receive took it in time.
-    spill: Option<Vec<u8>>,
-    claim: Option<Claim>,
-    over: bool,
-}
-
 impl Peer {
     pub(super) fn new(rank: usize, own: usize, device: usize) -> Self {
         let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
@@ -103,14 +94,13 @@ impl Peer {
             openings: Default::default(),
             sender: SlotSender::default(),
             receiver: SlotReceiver::default(),
-            bulk: (Lane::new(tag(own)), Lane::new(tag(rank))),
+            long: [
+                Long::new(rank, Lane::new(tag(own)), Box::new(Lane::new(tag(rank)))),
+                Long::new(rank, Lane::new(tag(own)), Box::new(StagedReceiver::new(tag(rank)))),
+            ],
             data: (Lane::new(tag(own)), Lane::new(tag(rank))),
             pairs: Vec::new(),
-            outgoing: VecDeque::with_capacity(QUEUE),
-            incoming: VecDeque::with_capacity(QUEUE),
-            first: 0,
-            lacks_memory: false,
-            silent: [false; 3],
+            silent: [false; 4],
             is_closed: false,
             failing: None,
         }
@@ -118,7 +108,7 @@ impl Peer {
 
     /// Requests a pair of comms, once.
     pub(super) fn open(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<(), GroupError> {
-        self.openings[way as usize].request(self.rank, self.device, &[way.number()], shared)
+        self.openings[way.index()].request(self.rank, self.device, &[way.number()], shared)
     }
 
     /// The peer's handle has arrived.
@@ -137,7 +127,7 @@ impl Peer {
         let way = Way::ALL.into_iter().find(|way| way.number() == *number).ok_or_else(nonsense)?;
         let handle = Handle(bytes.try_into().map_err(|_| nonsense())?);
         self.open(way, shared)?;
-        self.openings[way as usize].invited(self.device, handle, shared);
+        self.openings[way.index()].invited(self.device, handle, shared);
         Ok(())
     }
 
@@ -145,7 +135,7 @@ impl Peer {
     pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = false;
         for way in Way::ALL {
-            if self.openings[way as usize].is_requested() {
+            if self.openings[way.index()].is_requested() {
                 moved |= self.connect(way, shared)?;
             }
         }
@@ -166,7 +156,9 @@ impl Peer {
         self.failing = Some(Failing::Out);
         let mut moved = self.post_letters(shared.matching)?;
         moved |= self.sender.test()?;
-        moved |= self.bulk.0.progress(shared.registry)?;
+        for long in &mut self.long {
+            moved |= long.push_out(shared.registry)?;
+        }
         moved |= self.data.0.progress(shared.registry)?;
         self.failing = None;
         Ok(moved)
@@ -177,13 +169,12 @@ impl Peer {
         let data = self.bring_by(Way::Data, |peer| peer.data.1.progress(shared.registry))?;
         let small = self
             .bring_by(Way::Small, |peer| Ok(peer.take_in(most, shared)? | peer.receiver.post()?))?;
-        let bulk = self.bring_by(Way::Bulk, |peer| {
-            if peer.lacks_memory {
-                peer.post_long();
-            }
-            peer.bulk.1.progress(shared.registry)
-        })?;
-        Ok(data | small | bulk)
+        let mut long = false;
+        for route in Route::ALL {
+            let bring_in = |peer: &mut Self| peer.long[route as usize].bring_in(shared.registry);
+            long |= self.bring_by(Way::Long(route), bring_in)?;
+        }
+        Ok(data | small | long)
     }
 
     /// Receives by one way, unless nothing more comes by it.
@@ -193,7 +184,7 @@ impl Peer {
         way: Way,
         receive: impl FnOnce(&mut Self) -> Result<bool, GroupError>,
     ) -> Result<bool, GroupError> {
-        if self.silent[way as usize] {
+        if self.silent[way.index()] {
             return Ok(false);
         }
         self.failing = Some(Failing::In(way));
@@ -202,10 +193,15 @@ impl Peer {
         Ok(moved)
     }
 
+    /// The peer leaves. What it has sent still comes.
+    pub(super) fn leaves(&mut self) {
+        self.long.iter_mut().for_each(Long::leaves);
+    }
+
     /// The peer has left, and a connection with it has ended. False if it is unknown which.
     pub(super) fn left(&mut self) -> bool {
         match self.failing.take() {
-            Some(Failing::In(way)) => self.silent[way as usize] = true,
+            Some(Failing::In(way)) => self.silent[way.index()] = true,
             Some(Failing::Out) => self.is_closed = true,
             None => return false,
         }
@@ -220,25 +216,27 @@ impl Peer {
     /// The same, whatever its pairs do.
     #[inline]
     fn is_silent(&self) -> bool {
-        self.silent[Way::Small as usize] && self.is_silent_otherwise()
+        self.silent[Way::Small.index()] && self.is_silent_otherwise()
     }
 
     /// The same, where no more small messages come.
     #[cold]
     fn is_silent_otherwise(&self) -> bool {
-        let [_, bulk, data] = self.silent;
+        let is_silent = |way: Way| self.silent[way.index()];
+        let no_long =
+            |route: Route| is_silent(Way::Long(route)) || self.long[route as usize].awaits_none();
         (self.is_closed || self.has_sent())
             && self.receiver.held().is_none()
-            && (bulk || self.incoming.is_empty())
-            && (data || self.data.1.is_idle())
+            && Route::ALL.into_iter().all(no_long)
+            && (is_silent(Way::Data) || self.data.1.is_idle())
     }
 
     /// Whether nothing more can be received from it or sent to it by this way, which may never have been opened. `settled`: it has left,
     /// and whatever it had connected before is open by then.
     pub(super) fn is_lost(&mut self, way: Way, settled: Option<Instant>) -> bool {
-        let never = settled.is_some_and(|settled| self.openings[way as usize].is_in_vain(settled));
+        let never = settled.is_some_and(|settled| self.openings[way.index()].is_in_vain(settled));
         match way {
-            Way::Small if never && (self.is_closed || !self.bulk.0.is_in_flight()) => {
+            Way::Small if never && (self.is_closed || !self.sends_long()) => {
                 self.give_up_small();
             }
             Way::Data if never => return true,
@@ -247,26 +245,31 @@ impl Peer {
         self.is_silent()
     }
 
+    /// Whether the plugin may access the memory of any long message that is sent.
+    fn sends_long(&self) -> bool {
+        self.long.iter().any(Long::is_in_flight)
+    }
+
     /// The small messages never leave: they are dropped, because their memory is their callers' again.
     fn give_up_small(&mut self) {
-        self.openings[Way::Small as usize] = Opening::default();
+        self.openings[Way::Small.index()] = Opening::default();
         self.sender.clear();
         self.is_closed = true;
-        self.silent[Way::Small as usize] |= !self.receiver.is_open();
+        self.silent[Way::Small.index()] |= !self.receiver.is_open();
     }
 
     /// The least progress that receives what this peer sends, for a rank that waits for it. A short message does not
     /// count as progress towards the awaited one: if it is the awaited one, the wait ends.
     pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
-        let before = self.receiver.parts();
-        let done = (self.data.1.posted(), self.bulk.1.posted());
+        let before = (self.receiver.parts(), self.received());
         let any = self.bring_in(1, shared)?;
-        let mut parts =
-            self.receiver.parts() != before || done != (self.data.1.posted(), self.bulk.1.posted());
+        let mut parts = (self.receiver.parts(), self.received()) != before;
         if !self.is_closed {
             self.failing = Some(Failing::Out);
             parts |= self.data.0.progress(shared.registry)?;
-            parts |= self.bulk.0.progress(shared.registry)?;
+            for long in &mut self.long {
+                parts |= long.push_out(shared.registry)?;
+            }
             if self.sender.lacks_slots() {
                 parts |= self.sender.test()?;
                 parts |= self.post_letters(shared.matching)?;
@@ -281,13 +284,18 @@ impl Peer {
         })
     }
 
+    /// A count that changes whenever a piece is received.
+    fn received(&self) -> u64 {
+        self.data.1.posted() + self.pieces().1
+    }
+
     fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let has = match way {
             Way::Small => (self.sender.is_open(), self.receiver.is_open()),
-            Way::Bulk => (self.bulk.0.is_open(), self.bulk.1.is_open()),
+            Way::Long(route) => self.long[route as usize].is_open(),
             Way::Data => (self.data.0.is_open(), self.data.1.is_open()),
         };
-        let (send, receive) = self.openings[way as usize].brought(has)?;
+        let (send, receive) = self.openings[way.index()].brought(has)?;
         let moved = send.is_some() || receive.is_some();
         let mut number = || {
             *shared.comms += 1;
@@ -297,14 +305,14 @@ impl Peer {
         if let Some(end) = send {
             match way {
                 Way::Small => self.sender.open(end, tag(shared.rank))?,
-                Way::Bulk => self.bulk.0.open(end, number()),
+                Way::Long(route) => self.long[route as usize].open_send(end, number()),
                 Way::Data => self.data.0.open(end, number()),
             }
         }
         if let Some(end) = receive {
             match way {
                 Way::Small => self.receiver.open(end, tag(self.rank))?,
-                Way::Bulk => self.bulk.1.open(end, number()),
+                Way::Long(route) => self.long[route as usize].open_receive(end, number())?,
                 Way::Data => self.data.1.open(end, number()),
             }
         }
@@ -320,11 +328,12 @@ impl Peer {
             }
             any = true;
             let Some(arrival) = arrival else { continue };
-            if arrival.header.kind == Kind::Short {
-                shared.matching.short(self.rank, arrival.header, arrival.body);
-            } else {
-                self.open(Way::Bulk, shared)?;
-                self.announced(arrival.header, shared.matching)?;
+            match arrival.header.kind {
+                Kind::Long(route) => {
+                    self.open(Way::Long(route), shared)?;
+                    self.announced(route, arrival.header, shared.matching)?;
+                }
+                _ => shared.matching.short(self.rank, arrival.header, arrival.body),
             }
             self.receiver.release(arrival)?;
         }
@@ -334,117 +343,28 @@ impl Peer {
     /// A long message's header has come.
     pub(super) fn announced(
         &mut self,
+        route: Route,
         header: Header,
         matching: &mut Matching,
     ) -> Result<(), GroupError> {
-        let ordinal = self.first + self.incoming.len() as u64;
-        let claim = matching.long(self.rank, header, ordinal);
-        let len = usize::try_from(header.len).map_err(|_| {
-            GroupError::Contract("a message longer than memory was announced".to_owned())
-        })?;
-        self.incoming.push_back(Incoming { len, posted: None, spill: None, claim, over: false });
-        if claim.is_some() {
-            self.post_long();
-        }
-        Ok(())
+        self.long[route as usize].announced(route, header, matching)
     }
 
-    /// Makes memory for the messages before this one that no receive has taken. On an error nothing is matched or posted.
-    pub(super) fn make_room(&mut self, ordinal: u64) -> Result<(), GroupError> {
-        self.spill(self.index(ordinal))
+    /// Makes memory for the messages before this one that no receive has taken. On an error nothing is matched or received.
+    pub(super) fn make_room(&mut self, position: Position) -> Result<(), GroupError> {
+        self.long[position.route as usize].make_room(position.ordinal)
     }
 
     /// Matches a receive with a long message whose header came earlier.
-    pub(super) fn claim(&mut self, ordinal: u64, claim: Claim, matching: &mut Matching) {
-        let index = self.index(ordinal);
-        if let Some(incoming) = self.incoming.get_mut(index) {
-            incoming.claim = Some(claim);
-        }
-        self.post_long();
-        self.end_long(matching);
-    }
-
-    fn index(&self, ordinal: u64) -> usize {
-        usize::try_from(ordinal - self.first).unwrap_or(usize::MAX)
-    }
-
-    /// Makes memory for those of the first `count` long messages that no receive has taken.
-    fn spill(&mut self, count: usize) -> Result<(), GroupError> {
-        for incoming in self.incoming.iter_mut().take(count) {
-            let is_free = incoming.claim.is_none() && incoming.posted.is_none();
-            if is_free && incoming.spill.is_none() {
-                incoming.spill = Some(zeroed(incoming.len)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// Posts receives for long messages in order, up to the last one that has a receive. The others before it get memory; one for which
-    /// there is none stops this until there is, or a receive takes it.
-    fn post_long(&mut self) {
-        let last_claimed = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
-        let Some(last_claimed) = last_claimed else { return };
-        let made = self.spill(last_claimed + 1);
-        let lacked = std::mem::replace(&mut self.lacks_memory, made.is_err());
-        if let (Err(why), false) = (made, lacked) {
-            log::warn!("messages of rank {} wait for an earlier one: {why}", self.rank);
-        }
-        for incoming in self.incoming.iter_mut().take(last_claimed + 1) {
-            if incoming.posted.is_some() {
-                continue;
-            }
-            let lane = &mut self.bulk.1;
-            let number = match (&incoming.claim, &mut incoming.spill) {
-                (Some(claim), _) => match claim.place() {
-                    Some(place) => lane.push(place),
-                    None => lane.push_discarded(incoming.len),
-                },
-                (None, Some(spill)) => lane.push(Place::writing(spill)),
-                (None, None) => return,
-            };
-            if incoming.claim.is_some() {
-                // Made for an earlier receive, which found no memory for another message.
-                incoming.spill = None;
-            }
-            incoming.posted = Some(number);
-        }
+    pub(super) fn claim(&mut self, position: Position, claim: Claim, matching: &mut Matching) {
+        self.long[position.route as usize].claim(position.ordinal, claim, matching);
     }
 
     /// Completes long messages that were received or sent.
     fn end_long(&mut self, matching: &mut Matching) -> bool {
-        if self.outgoing.is_empty() && self.incoming.is_empty() {
-            return false;
-        }
         let mut moved = false;
-        while let Some((number, op)) = self.outgoing.front().copied() {
-            if self.bulk.0.done() < number {
-                break;
-            }
-            matching.sent(op);
-            self.outgoing.pop_front();
-            moved = true;
-        }
-        let done = self.bulk.1.done();
-        for incoming in &mut self.incoming {
-            if incoming.over {
-                continue;
-            }
-            if incoming.posted.is_none_or(|number| number > done) {
-                break;
-            }
-            if let Some(claim) = incoming.claim {
-                if let (Some(spill), Some(place)) = (&incoming.spill, claim.place()) {
-                    place.copy_from(Place::reading(spill));
-                }
-                matching.deliver(claim);
-                incoming.over = true;
-                incoming.spill = None;
-                moved = true;
-            }
-        }
-        while self.incoming.front().is_some_and(|incoming| incoming.over) {
-            self.incoming.pop_front();
-            self.first += 1;
+        for long in &mut self.long {
+            moved |= long.end(matching);
         }
         moved
     }
@@ -470,14 +390,13 @@ impl Peer {
     /// Sends the bytes of a long message, whose header was sent.
     pub(super) fn send_long(
         &mut self,
+        route: Route,
         place: Place,
         op: OpId,
         shared: &mut Shared<'_>,
     ) -> Result<(), GroupError> {
-        self.open(Way::Bulk, shared)?;
-        let number = self.bulk.0.push(place);
-        self.outgoing.push_back((number, op));
-        self.bulk.0.progress(shared.registry).map(drop)
+        self.open(Way::Long(route), shared)?;
+        self.long[route as usize].send(place, op, shared.registry)
     }
 
     pub(super) fn send_data(
@@ -506,7 +425,8 @@ impl Peer {
 
     /// The pieces of long messages posted and completed so far: those sent, and those received.
     pub(super) fn pieces(&self) -> (u64, u64) {
-        (self.bulk.0.posted(), self.bulk.1.posted())
+        let [(sent, came), (staged, landed)] = self.long.each_ref().map(Long::pieces);
+        (sent + staged, came + landed)
     }
 
     pub(super) fn sent_data(&self) -> u64 {
@@ -548,7 +468,8 @@ impl Peer {
 
     /// Whether the plugin has completed everything that this rank sends.
     pub(super) fn has_sent(&self) -> bool {
-        let lanes = self.sender.is_idle() && self.data.0.is_idle() && self.bulk.0.is_idle();
+        let long = self.long.iter().all(Long::has_sent);
+        let lanes = self.sender.is_idle() && self.data.0.is_idle() && long;
         lanes && self.pairs.iter().all(Pair::has_sent)
     }
 
@@ -605,13 +526,13 @@ impl Peer {
 
 #[cfg(test)]
 impl Peer {
-    /// The long messages whose bytes the bulk lane receives.
+    /// The long messages whose bytes are received.
     pub(super) fn posted(&self) -> usize {
-        self.incoming.iter().filter(|incoming| incoming.posted.is_some()).count()
+        self.long.iter().map(Long::posted).sum()
     }
 
     /// The long messages that receives have taken.
     pub(super) fn claims(&self) -> usize {
-        self.incoming.iter().filter(|incoming| incoming.claim.is_some()).count()
+        self.long.iter().map(Long::claims).sum()
     }
 }

@@ -106,6 +106,11 @@ impl Registry {
         Ok(region.as_ref())
     }
 
+    /// Whether a place is in a known buffer.
+    pub(super) fn has(&mut self, place: Place) -> bool {
+        self.find(place).is_some()
+    }
+
     #[cfg(test)]
     pub(super) fn buffers(&self) -> usize {
         self.entries.len()

@@ -203,7 +203,7 @@ impl SlotReceiver {
         let header = Header::decode(place.part(0, HEADER_BYTES).elements());
         let body = place.part(HEADER_BYTES, SMALL_OBJECT);
         let whole = |header: &Header| {
-            let long = header.kind == Kind::Long;
+            let long = matches!(header.kind, Kind::Long(_));
             body.len() as u64 == if long { 0 } else { header.len }
         };
         let Some(header) = header.filter(whole) else {

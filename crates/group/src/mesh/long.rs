@@ -1,0 +1,279 @@
+//! Long messages to and from a peer by one route: their bytes travel in the order of their headers, which are small messages.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::header::Header;
+use super::lane::Lane;
+use super::matching::{Claim, Matching, OpId, Position};
+use super::registry::Registry;
+use crate::error::GroupError;
+use crate::loader::{Place, ReceiveComm, SendComm};
+use crate::memory::zeroed;
+
+/// Long messages that may be in flight before the queues grow.
+const QUEUE: usize = 64;
+
+/// How the bytes of a long message travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// From registered memory, into the memory of the receive once that is announced.
+    Direct,
+    /// From other memory, by a copy at each end, into memory that was announced before.
+    Staged,
+}
+
+impl Route {
+    pub(super) const ALL: [Self; 2] = [Self::Direct, Self::Staged];
+}
+
+/// Receives messages of known sizes, in order. They are numbered from 1.
+pub(super) trait Receiver: fmt::Debug + Send {
+    /// `number` identifies the comm in the mesh.
+    fn open(&mut self, end: ReceiveComm, number: usize) -> Result<(), GroupError>;
+    fn is_open(&self) -> bool;
+    /// A message of so many bytes will come, which may not have a place yet.
+    fn announced(&mut self, len: usize);
+    /// The peer leaves: after what was announced nothing comes.
+    fn leaves(&mut self);
+    /// The place of the next message; returns its number. `place` None: no receive takes it, and its bytes are dropped.
+    fn expect(&mut self, place: Option<Place>, len: usize) -> u64;
+    /// The number up to which all messages are complete.
+    fn done(&self) -> u64;
+    /// A count that changes whenever a piece moves.
+    fn moves(&self) -> u64;
+    /// Returns whether anything moved.
+    fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError>;
+}
+
+#[derive(Debug)]
+pub(super) struct Long {
+    /// The peer's rank.
+    rank: usize,
+    sender: Lane<SendComm>,
+    receiver: Box<dyn Receiver>,
+    outgoing: VecDeque<(u64, OpId)>,
+    incoming: VecDeque<Incoming>,
+    /// The number of the first of those.
+    first: u64,
+    /// A message without a receive keeps later ones waiting, because there was no memory for it.
+    lacks_memory: bool,
+}
+
+/// A message whose header has arrived.
+#[derive(Debug)]
+struct Incoming {
+    len: usize,
+    /// Its number at the receiver.
+    posted: Option<u64>,
+    /// Its own memory, if no receive took it in time.
+    spill: Option<Vec<u8>>,
+    claim: Option<Claim>,
+    over: bool,
+}
+
+impl Long {
+    pub(super) fn new(rank: usize, sender: Lane<SendComm>, receiver: Box<dyn Receiver>) -> Self {
+        let (outgoing, incoming) = (VecDeque::with_capacity(QUEUE), VecDeque::with_capacity(QUEUE));
+        Self { rank, sender, receiver, outgoing, incoming, first: 0, lacks_memory: false }
+    }
+
+    pub(super) fn open_send(&mut self, end: SendComm, number: usize) {
+        self.sender.open(end, number);
+    }
+
+    pub(super) fn open_receive(
+        &mut self,
+        end: ReceiveComm,
+        number: usize,
+    ) -> Result<(), GroupError> {
+        self.receiver.open(end, number)
+    }
+
+    /// Which directions are open: to the peer, and from it.
+    pub(super) fn is_open(&self) -> (bool, bool) {
+        (self.sender.is_open(), self.receiver.is_open())
+    }
+
+    /// Sends the bytes of a message, whose header was sent.
+    pub(super) fn send(
+        &mut self,
+        place: Place,
+        op: OpId,
+        registry: &mut Registry,
+    ) -> Result<(), GroupError> {
+        let number = self.sender.push(place);
+        self.outgoing.push_back((number, op));
+        self.push_out(registry).map(drop)
+    }
+
+    #[inline]
+    pub(super) fn push_out(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
+        self.sender.progress(registry)
+    }
+
+    #[inline]
+    pub(super) fn bring_in(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
+        if self.awaits_none() {
+            return Ok(false);
+        }
+        if self.lacks_memory {
+            self.expect();
+        }
+        self.receiver.progress(registry)
+    }
+
+    /// The peer leaves: what it has sent still comes.
+    pub(super) fn leaves(&mut self) {
+        self.receiver.leaves();
+    }
+
+    /// Whether the plugin may access the memory of any message that is sent.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.sender.is_in_flight()
+    }
+
+    /// Whether the plugin has completed all sends.
+    pub(super) fn has_sent(&self) -> bool {
+        self.sender.is_idle()
+    }
+
+    /// Whether all messages whose headers have come are over.
+    pub(super) fn awaits_none(&self) -> bool {
+        self.incoming.is_empty()
+    }
+
+    /// Counts that change whenever a piece moves: of those sent, and of those received.
+    pub(super) fn pieces(&self) -> (u64, u64) {
+        (self.sender.posted(), self.receiver.moves())
+    }
+
+    /// A header has come.
+    pub(super) fn announced(
+        &mut self,
+        route: Route,
+        header: Header,
+        matching: &mut Matching,
+    ) -> Result<(), GroupError> {
+        let ordinal = self.first + self.incoming.len() as u64;
+        let claim = matching.long(self.rank, header, Position { route, ordinal });
+        let len = usize::try_from(header.len).map_err(|_| {
+            GroupError::Contract("a message longer than memory was announced".to_owned())
+        })?;
+        self.receiver.announced(len);
+        self.incoming.push_back(Incoming { len, posted: None, spill: None, claim, over: false });
+        if claim.is_some() {
+            self.expect();
+        }
+        Ok(())
+    }
+
+    /// Makes memory for the messages before this one that no receive has taken. On an error nothing is matched or expected.
+    pub(super) fn make_room(&mut self, ordinal: u64) -> Result<(), GroupError> {
+        self.spill(self.index(ordinal))
+    }
+
+    /// Matches a receive with a message whose header came earlier.
+    pub(super) fn claim(&mut self, ordinal: u64, claim: Claim, matching: &mut Matching) {
+        let index = self.index(ordinal);
+        if let Some(incoming) = self.incoming.get_mut(index) {
+            incoming.claim = Some(claim);
+        }
+        self.expect();
+        self.end(matching);
+    }
+
+    fn index(&self, ordinal: u64) -> usize {
+        usize::try_from(ordinal - self.first).unwrap_or(usize::MAX)
+    }
+
+    /// Makes memory for those of the first `count` messages that no receive has taken.
+    fn spill(&mut self, count: usize) -> Result<(), GroupError> {
+        for incoming in self.incoming.iter_mut().take(count) {
+            let is_free = incoming.claim.is_none() && incoming.posted.is_none();
+            if is_free && incoming.spill.is_none() {
+                incoming.spill = Some(zeroed(incoming.len)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the receiver of messages in order, up to the last one that has a receive. The others before it get memory; one for which
+    /// there is none stops this until there is, or a receive takes it.
+    fn expect(&mut self) {
+        let last_claimed = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
+        let Some(last_claimed) = last_claimed else { return };
+        let made = self.spill(last_claimed + 1);
+        let lacked = std::mem::replace(&mut self.lacks_memory, made.is_err());
+        if let (Err(why), false) = (made, lacked) {
+            log::warn!("messages of rank {} wait for an earlier one: {why}", self.rank);
+        }
+        for incoming in self.incoming.iter_mut().take(last_claimed + 1) {
+            if incoming.posted.is_some() {
+                continue;
+            }
+            let place = match (&incoming.claim, &mut incoming.spill) {
+                (Some(claim), _) => claim.place(),
+                (None, Some(spill)) => Some(Place::writing(spill)),
+                (None, None) => return,
+            };
+            if incoming.claim.is_some() {
+                // Made for an earlier receive, which found no memory for another message.
+                incoming.spill = None;
+            }
+            incoming.posted = Some(self.receiver.expect(place, incoming.len));
+        }
+    }
+
+    /// Completes messages that were received or sent. Returns whether there were any.
+    pub(super) fn end(&mut self, matching: &mut Matching) -> bool {
+        if self.outgoing.is_empty() && self.incoming.is_empty() {
+            return false;
+        }
+        let mut moved = false;
+        while let Some((number, op)) = self.outgoing.front().copied() {
+            if self.sender.done() < number {
+                break;
+            }
+            matching.sent(op);
+            self.outgoing.pop_front();
+            moved = true;
+        }
+        let done = self.receiver.done();
+        for incoming in &mut self.incoming {
+            if incoming.over {
+                continue;
+            }
+            if incoming.posted.is_none_or(|number| number > done) {
+                break;
+            }
+            if let Some(claim) = incoming.claim {
+                if let (Some(spill), Some(place)) = (&incoming.spill, claim.place()) {
+                    place.copy_from(Place::reading(spill));
+                }
+                matching.deliver(claim);
+                incoming.over = true;
+                incoming.spill = None;
+                moved = true;
+            }
+        }
+        while self.incoming.front().is_some_and(|incoming| incoming.over) {
+            self.incoming.pop_front();
+            self.first += 1;
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+impl Long {
+    /// The messages whose bytes are received.
+    pub(super) fn posted(&self) -> usize {
+        self.incoming.iter().filter(|incoming| incoming.posted.is_some()).count()
+    }
+
+    /// The messages that receives have taken.
+    pub(super) fn claims(&self) -> usize {
+        self.incoming.iter().filter(|incoming| incoming.claim.is_some()).count()
+    }
+}

@@ -1,0 +1,184 @@
+//! Messages of known sizes, in order, from one peer, all of which pass through staging memory.
+//!
+//! A receive is posted for each slot of it before any message is due, so that a piece finds its place announced when it is sent.
+//! [`super::lane::Lane`] sends the pieces.
+//!
+//! A connection's end is an error of receives that are posted ahead, and some plugins then fail earlier ones, too. So a piece is taken from the
+//! plugin when it comes, though no receive takes its message yet; nothing is tested that is not due; and no more is posted ahead once the
+//! peer leaves.
+
+use std::collections::VecDeque;
+
+use super::lane::{PIECE, SLOTS};
+use super::long::Receiver;
+use super::registry::Registry;
+use crate::error::GroupError;
+use crate::loader::{Buffer, Place, Post, ReceiveComm, Region};
+
+/// Messages that may wait before the queue grows.
+const QUEUE: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct StagedReceiver {
+    comm: Option<Comm>,
+    /// Slots without a receive.
+    free: Vec<usize>,
+    /// In the order in which pieces come.
+    flights: VecDeque<Flight>,
+    /// Pieces that have come: their slots and lengths.
+    landed: VecDeque<(usize, usize)>,
+    /// How many are announced, and have not come.
+    due: usize,
+    /// The peer leaves: it announces no more.
+    is_leaving: bool,
+    jobs: VecDeque<Job>,
+    tag: i32,
+    expected: u64,
+    done: u64,
+    moves: u64,
+}
+
+#[derive(Debug)]
+struct Comm {
+    region: Region, // Deregistered before the buffer goes.
+    buffer: Buffer,
+    end: ReceiveComm,
+}
+
+impl Comm {
+    fn slot(&self, slot: usize) -> Place {
+        self.buffer.memory().place().part(slot * PIECE, PIECE)
+    }
+}
+
+#[derive(Debug)]
+struct Flight {
+    post: Post,
+    slot: usize,
+}
+
+/// A message whose pieces are not all copied to its place.
+#[derive(Debug)]
+struct Job {
+    /// None: its bytes are dropped.
+    place: Option<Place>,
+    len: usize,
+    at: usize,
+}
+
+impl StagedReceiver {
+    pub(super) fn new(tag: i32) -> Self {
+        Self {
+            comm: None,
+            free: (0..SLOTS).rev().collect(),
+            flights: VecDeque::with_capacity(SLOTS),
+            landed: VecDeque::with_capacity(SLOTS),
+            due: 0,
+            is_leaving: false,
+            jobs: VecDeque::with_capacity(QUEUE),
+            tag,
+            expected: 0,
+            done: 0,
+            moves: 0,
+        }
+    }
+
+    /// Takes the next piece from the plugin, if it is there. Returns whether it was.
+    fn land(&mut self) -> Result<bool, GroupError> {
+        let (Some(comm), Some(flight)) = (&self.comm, self.flights.front()) else {
+            return Ok(false);
+        };
+        if self.due == 0 {
+            return Ok(false);
+        }
+        let Some(len) = comm.end.test_post(&flight.post)? else { return Ok(false) };
+        self.landed.push_back((flight.slot, len));
+        self.flights.pop_front();
+        self.due -= 1;
+        Ok(true)
+    }
+
+    /// Copies a piece to its place, if there is one. Returns whether there was.
+    fn copy(&mut self) -> Result<bool, GroupError> {
+        let (Some(comm), Some(job)) = (&self.comm, self.jobs.front_mut()) else { return Ok(false) };
+        let Some((slot, len)) = self.landed.pop_front() else { return Ok(false) };
+        let expected = PIECE.min(job.len - job.at);
+        if len != expected {
+            let why = format!("a message of {len} bytes came where one of {expected} was due");
+            return Err(GroupError::Contract(why));
+        }
+        if let Some(place) = job.place {
+            place.part(job.at, len).copy_from(comm.slot(slot).part(0, len));
+        }
+        self.free.push(slot);
+        job.at += len;
+        if job.at == job.len {
+            self.jobs.pop_front();
+            self.done += 1;
+        }
+        Ok(true)
+    }
+
+    /// Posts receives for free slots.
+    fn post(&mut self) -> Result<(), GroupError> {
+        let Some(comm) = &self.comm else { return Ok(()) };
+        while let Some(slot) = self.free.last().copied() {
+            if self.is_leaving && self.flights.len() >= self.due {
+                break;
+            }
+            let post = comm.end.post(comm.slot(slot), &comm.region, self.tag)?;
+            let Some(post) = post else { break };
+            self.flights.push_back(Flight { post, slot });
+            self.free.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Receiver for StagedReceiver {
+    fn open(&mut self, end: ReceiveComm, _: usize) -> Result<(), GroupError> {
+        let buffer = Buffer::new(SLOTS * PIECE)?;
+        let region = end.register_memory(buffer.memory())?;
+        self.comm = Some(Comm { region, buffer, end });
+        self.post()
+    }
+
+    fn is_open(&self) -> bool {
+        self.comm.is_some()
+    }
+
+    fn announced(&mut self, len: usize) {
+        self.due = self.due.saturating_add(len.div_ceil(PIECE));
+    }
+
+    fn leaves(&mut self) {
+        self.is_leaving = true;
+    }
+
+    fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
+        if len > 0 {
+            self.jobs.push_back(Job { place, len, at: 0 });
+            self.expected += 1;
+        }
+        self.expected
+    }
+
+    fn done(&self) -> u64 {
+        self.done
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Takes at most one piece, and copies at most one.
+    fn progress(&mut self, _: &mut Registry) -> Result<bool, GroupError> {
+        let landed = self.land()?;
+        let copied = self.copy()?;
+        if !self.free.is_empty() {
+            self.post()?;
+        }
+        self.moves += u64::from(landed) + u64::from(copied);
+        Ok(landed || copied)
+    }
+}
