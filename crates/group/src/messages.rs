@@ -81,7 +81,8 @@ pub struct Received {
 /// A receive may be longer than its message. One that is too short, or of another type, returns [`GroupError::TooLong`] or
 /// [`GroupError::OtherType`]; the message is dropped, the memory is unchanged, and the next message can be received.
 impl Group {
-    /// Sends, and returns when `data` may be changed: a message of up to 64 KiB may not have been received then.
+    /// Sends, and returns when `data` may be changed. A message of up to 64 KiB may not have been received then, nor the last 1.5 MiB of one whose
+    /// memory is not registered.
     ///
     /// # Errors
     ///
