@@ -1,4 +1,6 @@
 # A recipe for Spack, to be put into a repository of one's own as packages/ironrail/package.py. SPDX-License-Identifier: Apache-2.0
+import os
+
 from spack.package import *
 
 
@@ -17,7 +19,18 @@ class Ironrail(Package):
     # Loaded at run time: any from 1.17 on serves the same build.
     depends_on("libfabric@1.17:", type="run")
 
+    def describe_sources(self):
+        """What `ironrail --version` and the plugin's log show, as scripts/build names it; none without a repository in the stage itself."""
+        git = which("git")
+        if git is None or not os.path.exists(".git"):
+            return None
+        said = git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*", output=str, error=os.devnull, fail_on_error=False)
+        return said.strip() if git.returncode == 0 else None
+
     def install(self, spec, prefix):
+        commit = self.describe_sources()
+        if commit:
+            os.environ["IRONRAIL_COMMIT"] = commit
         cargo = which("cargo")
         cargo("build", "--release", "--package", "ironrail", "--package", "ironrail-cli")
         mkdirp(prefix.bin, prefix.lib.ironrail, prefix.include)

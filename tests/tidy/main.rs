@@ -350,6 +350,21 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
+/// The build scripts of the plugin and of the command read IRONRAIL_COMMIT.
+#[test]
+fn the_recipe_for_spack_names_the_commit_as_the_scripts_do() {
+    let scripts = read(&root().join("scripts/lib.sh"));
+    let recipe = read(&root().join("packaging/spack/package.py"));
+    let line = scripts.lines().find(|line| line.contains("IRONRAIL_COMMIT=$(git "));
+    let (_, call) = line.and_then(|line| line.split_once("$(git ")).expect("it asks git");
+    let words = call.split_whitespace().take_while(|word| !word.starts_with("2>"));
+    for word in words {
+        let quoted = format!("\"{}\"", word.replace('\'', ""));
+        assert!(recipe.contains(&quoted), "packaging/spack/package.py lacks {quoted}");
+    }
+    assert!(recipe.contains("os.environ[\"IRONRAIL_COMMIT\"] = "));
+}
+
 /// Every file below a folder, but what is built or fetched; a file alone.
 fn files(folder: &Path) -> Vec<PathBuf> {
     if folder.is_file() {
