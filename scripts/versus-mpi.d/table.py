@@ -91,7 +91,7 @@ class Ours(Contender):
         ]
         if self.in_place:
             command += ["--in-place"]
-        if options.tuning:
+        if options.tuning and collective == "all_reduce":
             command += ["--tuning", options.tuning]
         if options.cpus != "any":
             command += ["--cpus", options.cpus]

@@ -423,6 +423,16 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
         "pingpong --writes -b 8 -e 16",
         "all_reduce --root 2",
         "all_reduce -r 1025",
+        "all_reduce -b 8 -e 64 -i 0",
+        "all_reduce -b 0 -e 64",
+        "broadcast --algorithm ring",
+        "all_gather --tuning /no/such/file",
+        "pingpong --in-place",
+        "raw -r 1",
+        "raw -r 3 --latency",
+        "versus-raw -r 4",
+        "versus-raw -b 9 -e 8",
+        "versus-raw --threads",
         "nothing",
     ] {
         let (code, _, errors) = ended(perf(wrong));

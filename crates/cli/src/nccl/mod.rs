@@ -75,7 +75,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     net: Option<String>,
     /// Another plugin's file to run side by side; may be given several times
-    #[arg(long, value_name = "PLUGIN")]
+    #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
     versus: Vec<String>,
     /// Leave out NCCL's own sockets
     #[arg(long)]
@@ -155,12 +155,7 @@ impl Options {
         if let Some(meeting) = launch::child(|| {})? {
             return rank::part(self, meeting);
         }
-        if self.last < self.first {
-            return Err(GroupError::Usage(format!(
-                "the last size, {}, is below the first, {}",
-                self.last, self.first
-            )));
-        }
+        sizes::check(self.first, self.last, None)?;
         if collective::kind(self.kind).is_none() {
             return Err(GroupError::Usage(format!("NCCL has no type {}", self.kind)));
         }

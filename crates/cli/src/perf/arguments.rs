@@ -376,7 +376,7 @@ pub(super) struct Options {
     #[arg(short = 'f', long = "stepfactor", default_value_t = 2, value_parser = factor, value_name = "FACTOR")]
     factor: usize,
     /// Each size is the one before plus this, instead of --stepfactor
-    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", value_parser = sizes::parse)]
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", value_parser = step)]
     step: Option<usize>,
     /// Iterations per size, as in nccl-tests [default: 20; messages alone: more, up to 64K]
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = positive)]
@@ -424,7 +424,7 @@ pub(super) struct Options {
     /// All-reduce by this algorithm, whatever the table says: one-phase, doubling, mesh or ring
     #[arg(long, value_name = "NAME")]
     pub(super) algorithm: Option<Algorithm>,
-    /// A table of algorithms: lines of ranks, bytes at most, and a name
+    /// All-reduce by this table of algorithms: lines of ranks, bytes at most, and a name
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
     /// Seconds without any progress after which a wait is given up
@@ -543,15 +543,28 @@ impl Options {
         self.check(&Benchmark::Collective(Collective::AllReduce))
     }
 
+    /// Checks for versus-raw, whose two sides are commands of their own.
+    fn check_versus(&self) -> Result<(), GroupError> {
+        let usage = |why: &str| Err(GroupError::Usage(why.to_owned()));
+        if self.writes {
+            return usage("versus-raw compares times; pingpong, sendrecv and raw take --writes");
+        }
+        if self.report.is_some() {
+            return usage("versus-raw makes no page: --json, not --report");
+        }
+        if self.ranks != 2 {
+            return usage("versus-raw takes two ranks");
+        }
+        if self.algorithm.is_some() || self.tuning.is_some() || self.in_place || self.threads {
+            return usage("versus-raw takes no --algorithm, --tuning, --in-place or --threads");
+        }
+        sizes::check(self.first, self.last, self.step)
+    }
+
     /// Checks that clap cannot make.
     fn check(&self, benchmark: &Benchmark) -> Result<(), GroupError> {
         let usage = |why: String| Err(GroupError::Usage(why));
-        if self.last < self.first {
-            return usage(format!(
-                "the last size, {}, is below the first, {}",
-                self.last, self.first
-            ));
-        }
+        sizes::check(self.first, self.last, self.step)?;
         if self.root >= self.ranks {
             return usage(format!("there is no rank {} among {}", self.root, self.ranks));
         }
@@ -565,8 +578,19 @@ impl Options {
             Collective::Halo,
             Collective::FixedHalo,
         ];
-        if self.in_place && apart.iter().any(|what| *benchmark == Benchmark::Collective(*what)) {
+        let is_apart = match benchmark {
+            Benchmark::Collective(what) => apart.contains(what),
+            Benchmark::SendReceive(_) | Benchmark::PingPong(_) | Benchmark::Raw(_) => true,
+        };
+        if self.in_place && is_apart {
             return usage(format!("{} is out of place only", benchmark.name()));
+        }
+        let has_algorithms = *benchmark == Benchmark::Collective(Collective::AllReduce);
+        if !has_algorithms && (self.algorithm.is_some() || self.tuning.is_some()) {
+            return usage(format!(
+                "{} has no choice of algorithms: --algorithm and --tuning are for all_reduce",
+                benchmark.name()
+            ));
         }
         if let Some(algorithm) = self.algorithm
             && !algorithm.takes(self.ranks)
@@ -580,8 +604,8 @@ impl Options {
             return usage(format!("elements of type {} have no {}", self.kind, self.operation));
         }
         match benchmark {
-            Benchmark::PingPong(_) if self.ranks != 2 => {
-                usage("pingpong takes two ranks".to_owned())
+            Benchmark::PingPong(_) | Benchmark::Raw(_) if self.ranks != 2 => {
+                usage(format!("{} takes two ranks", benchmark.name()))
             }
             Benchmark::PingPong(PingPong { recv_factor, .. })
             | Benchmark::SendReceive(Stream { recv_factor, .. })
@@ -654,17 +678,7 @@ impl Perf {
             Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
             Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
             Command::VersusRaw { options, versus } => {
-                if options.writes {
-                    return Err(GroupError::Usage(
-                        "versus-raw compares times; pingpong, sendrecv and raw take --writes"
-                            .to_owned(),
-                    ));
-                }
-                if options.report.is_some() {
-                    return Err(GroupError::Usage(
-                        "versus-raw makes no page: --json, not --report".to_owned(),
-                    ));
-                }
+                options.check_versus()?;
                 return Ok(Task::Versus(versus, options));
             }
             Command::Tune { options, tune } => {
@@ -719,6 +733,14 @@ fn positive(text: &str) -> Result<usize, String> {
 
 fn ranks(text: &str) -> Result<usize, String> {
     number(text, 1, RANKS_MAX)
+}
+
+/// With a step of 0 the sizes after the first would never come.
+fn step(text: &str) -> Result<usize, String> {
+    match sizes::parse(text)? {
+        0 => Err("a size above 0 is asked for".to_owned()),
+        step => Ok(step),
+    }
 }
 
 fn factor(text: &str) -> Result<usize, String> {

@@ -1,5 +1,7 @@
 //! Sizes in nccl-tests' syntax: `8`, `64K`, `128M`, `1G`.
 
+use ironrail_group::error::GroupError;
+
 /// Parses a size; suffixes are powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text} is no size; write for example 8, 64K, 128M, 1G");
@@ -30,6 +32,24 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
 fn fraction(number: f64, unit: usize) -> Option<usize> {
     let bytes = number * unit as f64;
     ((0.0..1e15).contains(&bytes) && bytes.fract() == 0.0).then_some(bytes as usize)
+}
+
+/// Checks that there are sizes from `first` to `last`. From 0 a factor leads nowhere.
+///
+/// # Errors
+///
+/// [`GroupError::Usage`] where there are none.
+pub(crate) fn check(first: usize, last: usize, step: Option<usize>) -> Result<(), GroupError> {
+    let usage = |why: String| Err(GroupError::Usage(why));
+    if last < first {
+        return usage(format!("the last size, {last}, is below the first, {first}"));
+    }
+    if first == 0 && last > 0 && step.is_none() {
+        return usage(
+            "no factor leads from size 0 to a larger one: -b above 0, or -e 0".to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// The sizes from `first` to `last`, each `factor` times the one before, or larger by `step`.
@@ -73,6 +93,16 @@ mod tests {
         }
         for wrong in ["", "K", "8X", "-1", "1.3", "99999999999G", "8 K", "ninety", "inf"] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_from_zero_on_have_a_step_or_are_zero_alone() {
+        assert!(check(0, 0, None).is_ok());
+        assert!(check(0, 8, Some(4)).is_ok());
+        assert!(check(8, 8, None).is_ok());
+        for (first, last) in [(0, 8), (9, 8)] {
+            assert!(check(first, last, None).unwrap_err().is_usage(), "{first} to {last}");
         }
     }
 
