@@ -383,6 +383,22 @@ fn writes_per_message_are_those_that_the_plugin_counts() {
 }
 
 #[test]
+fn files_of_counters_that_the_user_asks_for_stay_at_the_users_place() {
+    let folder = scratch("counters");
+    fs::create_dir(&folder).unwrap();
+    let rails = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().any(|line| line.starts_with("# Rail "))
+    };
+    let pingpong = || perf("pingpong -b 8 -e 8 -n 2");
+    assert!(!rails(pingpong().env("IRONRAIL_STATS_FILE", folder.join("rank"))));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "a file for each rank");
+    assert!(rails(pingpong().env("IRONRAIL_STATS_FILE", "")));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn of_a_plugin_that_counts_no_posts_the_writes_are_unknown() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args("perf pingpong --writes -b 8 -e 8 -n 20".split_whitespace()).arg("--net");

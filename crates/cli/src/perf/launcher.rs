@@ -40,10 +40,13 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     let mut report = Report::new(benchmark, options)?;
     let files = Files::new()
         .map_err(|error| GroupError::System { what: "making a private directory", error })?;
-    let mut program = Program::this(std::env::args_os().skip(1))?
-        .with(rails::VARIABLE, files.base())
-        .with(rails::FOLDER, files.folder());
-    // If the user asked for the report, it stays at the user's place.
+    let mut program =
+        Program::this(std::env::args_os().skip(1))?.with(rails::FOLDER, files.folder());
+    // Files that the user asked for stay at the user's place. Then there are no lines about rails, but --writes is not given for nothing.
+    let asked = std::env::var_os(rails::VARIABLE).is_some_and(|value| !value.is_empty());
+    if options.writes || !asked {
+        program = program.with(rails::VARIABLE, files.base());
+    }
     if options.writes && std::env::var_os(rails::FABRIC_VARIABLE).is_none() {
         program = program.with(rails::FABRIC_VARIABLE, files.fabric());
     }
