@@ -46,6 +46,11 @@ impl Destination {
         Ok(Self { path: path.to_owned(), file })
     }
 
+    /// Whether results go to standard output.
+    pub(crate) const fn is_output(&self) -> bool {
+        self.file.is_none()
+    }
+
     pub(crate) fn write(&mut self, text: &str) -> Result<(), GroupError> {
         let Some(file) = &mut self.file else {
             output::line(text.trim_end());

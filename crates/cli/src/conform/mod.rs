@@ -68,22 +68,36 @@ pub(crate) struct Conform {
     #[arg(long)]
     threads: bool,
     /// Behaviours at once [default: half the CPUs, 4 at most]
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "COUNT", value_parser = jobs)]
     jobs: Option<usize>,
     /// Seconds that a behaviour may take, in place of its own limit
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<u64>,
     /// Seconds within which the death of a peer must be reported
-    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = seconds)]
     death: u64,
     /// Seconds of silence after which an idle peer must still be alive
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
     idle: u64,
     /// Also what the plugin logs
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
     worker: worker::Part,
+}
+
+fn jobs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(jobs @ 1..=1024) => Ok(jobs),
+        _ => Err("a whole number from 1 to 1024 is asked for".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=86_400) => Ok(seconds),
+        _ => Err("whole seconds, from 1 to 86400, are asked for".to_owned()),
+    }
 }
 
 impl Conform {
@@ -107,7 +121,7 @@ impl Conform {
         supervisor::run(&self)
     }
 
-    /// The chosen behaviours, in the table's order.
+    /// The chosen behaviours, in the table's order: at least one, so that a run that tests nothing is no success.
     fn chosen(&self) -> Result<Vec<&'static Behaviour>, GroupError> {
         for id in self.only.iter().chain(&self.except) {
             if table::find(id).is_none() {
@@ -117,11 +131,17 @@ impl Conform {
             }
         }
         let named = |ids: &[String], behaviour: &Behaviour| ids.iter().any(|id| id == behaviour.id);
-        Ok(table::all()
+        let chosen: Vec<_> = table::all()
             .filter(|behaviour| self.only.is_empty() || named(&self.only, behaviour))
             .filter(|behaviour| !named(&self.except, behaviour))
             .filter(|behaviour| !self.threads || behaviour.shape != Shape::Victim)
-            .collect())
+            .collect();
+        if chosen.is_empty() {
+            return Err(GroupError::Usage(
+                "no behaviour is left: --only, --except and --threads leave out all".to_owned(),
+            ));
+        }
+        Ok(chosen)
     }
 
     /// The number of processes that a behaviour runs in.

@@ -1,6 +1,5 @@
 //! The output of a run: a line per behaviour, the counts, JSON; the list, the page.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ironrail_group::error::GroupError;
@@ -10,7 +9,8 @@ use serde_json::{Value, json};
 use super::behaviour::{Behaviour, Shape};
 use super::table::CHAPTERS;
 use super::worker::Contents;
-use crate::{files, output};
+use crate::files::Destination;
+use crate::output;
 
 /// The result of a behaviour.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ fn one_line(text: &str) -> String {
 /// Collects results, and prints each as it comes.
 #[derive(Debug)]
 pub(super) struct Results {
-    json: Option<PathBuf>,
+    json: Option<Destination>,
     plugin: Value,
     all: Vec<Value>,
     passed: usize,
@@ -79,11 +79,10 @@ pub(super) struct Results {
 }
 
 impl Results {
-    pub(super) fn new(json: Option<&Path>, contents: &Contents) -> Self {
+    pub(super) fn new(json: Option<Destination>, contents: &Contents) -> Self {
         let plugin = json!({
             "network": contents.name, "file": contents.path, "tables": contents.tables,
         });
-        let json = json.map(Path::to_owned);
         Self { json, plugin, all: Vec::new(), passed: 0, failed: 0, skipped: 0 }
     }
 
@@ -102,17 +101,17 @@ impl Results {
     }
 
     /// Prints the counts. Returns whether nothing failed.
-    pub(super) fn finish(self) -> Result<bool, GroupError> {
-        if let Some(path) = &self.json {
+    pub(super) fn finish(mut self) -> Result<bool, GroupError> {
+        let replaces_lines = self.replaces_lines();
+        if let Some(json) = &mut self.json {
             let document = json!({
                 "format": "ironrail-conform/1", "plugin": self.plugin, "results": self.all,
                 "passed": self.passed, "failed": self.failed, "skipped": self.skipped,
             });
-            if self.replaces_lines() {
-                output::line(document);
+            json.write(&format!("{document}\n"))?;
+            if replaces_lines {
                 return Ok(self.failed == 0);
             }
-            files::write(path, &format!("{document}\n"))?;
         }
         let Self { passed, failed, skipped, .. } = self;
         output::line(format_args!("{passed} passed, {failed} failed, {skipped} skipped"));
@@ -120,7 +119,7 @@ impl Results {
     }
 
     fn replaces_lines(&self) -> bool {
-        self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
+        self.json.as_ref().is_some_and(Destination::is_output)
     }
 }
 

@@ -21,11 +21,13 @@ use super::behaviours::{GROUPS_EXPECTED_SINCE, NO_GROUPS};
 use super::case::STAGE;
 use super::report::{Held, Report, Results};
 use super::worker::{ANSWER, CONTENTS, Contents, TimedVerdict, VERDICT, Verdict};
+use crate::files::Destination;
 
 /// Runs the chosen behaviours. Returns whether all passed.
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     let behaviours = options.chosen()?;
     let asked = asked(options)?;
+    let json = options.json.as_deref().map(Destination::open).transpose()?;
     let contents = contents(options)?;
     let tables = match asked {
         Asked::Newest => contents.tables.iter().copied().take(1).collect(),
@@ -42,7 +44,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
         .iter()
         .flat_map(|table| behaviours.iter().map(|behaviour| (*table, *behaviour)))
         .collect();
-    let mut results = Results::new(options.json.as_deref(), &contents);
+    let mut results = Results::new(json, &contents);
     let next = AtomicUsize::new(0);
     let (send, receive) = mpsc::channel();
     thread::scope(|scope| {
@@ -103,7 +105,7 @@ fn asked(options: &Conform) -> Result<Asked, GroupError> {
 
 fn jobs(options: &Conform) -> usize {
     let cpus = thread::available_parallelism().map_or(2, usize::from);
-    options.jobs.map_or_else(|| (cpus / 2).clamp(1, 4), |jobs| jobs.max(1))
+    options.jobs.unwrap_or_else(|| (cpus / 2).clamp(1, 4))
 }
 
 fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Command, GroupError> {

@@ -255,6 +255,15 @@ fn json_takes_the_lines_place_or_goes_to_a_file() {
 }
 
 #[test]
+fn a_file_for_results_that_cannot_be_written_is_named_before_a_behaviour_runs() {
+    let mut command = conform("--only name-is-a-word --json /no/such/folder/file --net");
+    command.arg(reference());
+    let (code, lines, errors) = ended(command);
+    assert_eq!((code, lines.as_str()), (1, ""), "{errors}");
+    assert!(errors.contains("a file: /no/such/folder/file: "), "{errors}");
+}
+
+#[test]
 fn a_skip_says_why_and_can_be_made_a_failure() {
     let only = "--only gpu-memory-registers,name-is-a-word --net";
     let mut command = conform(only);
@@ -288,7 +297,19 @@ fn behaviours_are_chosen_by_id() {
 
 #[test]
 fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
-    for wrong in ["--net x --abi 5", "--net x --abi old", "--net x --only nothing", "--nothing"] {
+    for wrong in [
+        "--net x --abi 5",
+        "--net x --abi old",
+        "--net x --only nothing",
+        "--net x --only name-is-a-word --except name-is-a-word",
+        "--net x --threads --only death-of-the-sender-is-reported",
+        "--net x --jobs 0",
+        "--net x --timeout 0",
+        "--net x --timeout 18446744073709551615",
+        "--net x --death 18446744073709551615",
+        "--net x --idle 0",
+        "--nothing",
+    ] {
         let (code, _, errors) = ended(conform(wrong));
         assert_eq!(code, 2, "{wrong}: {errors}");
         assert!(!errors.is_empty());
