@@ -10,9 +10,10 @@
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | |
 //!
 //! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, replaces the last column, and is required where that is empty: rank 0 listens there.
-//! `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused.
+//! `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused. An empty value is the same as an unset one.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -40,12 +41,31 @@ impl Start {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The same from any variables.
+    /// As the caller says: a rank of `size`, which meet at `coordinator`, `host:port`, where rank 0 listens. Ranks with another `token`
+    /// are refused; an empty one is none.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Usage`] with what is wrong, in one line.
+    pub fn at(
+        coordinator: &str,
+        rank: usize,
+        size: usize,
+        token: Option<&str>,
+    ) -> Result<Self, GroupError> {
+        check("rank", rank, "size", size)?;
+        let address = address("coordinator", coordinator)?;
+        let meeting = Meeting { address, secret: secret(token), rank, size };
+        Ok(Self { meeting, holds_hub: true, matrix: None })
+    }
+
+    /// The same as [`Start::from_environment`], from any variables.
     ///
     /// # Errors
     ///
     /// As [`Start::from_environment`].
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self, GroupError> {
+        let get = |name: &str| get(name).filter(|value| !value.is_empty());
         if let Some(text) = get(MEETING_VARIABLE) {
             return Ok(Self { meeting: text.parse()?, holds_hub: false, matrix: None });
         }
@@ -124,13 +144,20 @@ fn place(
         };
         (rank_name, number(rank_name, &rank)?, size_name, number(size_name, &size)?)
     };
+    check(rank_name, rank, size_name, size)?;
+    Ok((rank, size))
+}
+
+fn check(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<(), GroupError> {
     if size == 0 || size > RANKS_MAX {
         return usage(format!("{size_name} is {size}, and a group has 1 to {RANKS_MAX} ranks"));
     }
     if rank >= size {
-        return usage(format!("{rank_name} is {rank}, and by {size_name} there are {size} ranks"));
+        return usage(format!(
+            "{rank_name} is {rank}, and by {size_name} there are {size} ranks, from 0"
+        ));
     }
-    Ok((rank, size))
+    Ok(())
 }
 
 fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<SocketAddr, GroupError> {
@@ -140,17 +167,30 @@ fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<SocketAddr, Grou
     let torch = || {
         let (host, port) = (get("MASTER_ADDR")?, get("MASTER_PORT")?);
         let host = if host.contains(':') { format!("[{host}]") } else { host };
-        Some(("MASTER_ADDR and MASTER_PORT", format!("{host}:{port}")))
+        Some(("MASTER_ADDR:MASTER_PORT", format!("{host}:{port}")))
     };
     let Some((name, text)) = own.or_else(mlx).or_else(torch) else {
         return usage(
             "nothing says where ranks meet: set IRONRAIL_GROUP_COORDINATOR to an address and port of rank 0",
         );
     };
-    let addresses = text.to_socket_addrs();
-    addresses.ok().and_then(|mut found| found.next()).ok_or_else(|| {
-        GroupError::Usage(format!("{name} is {text}, which is no address with a port"))
-    })
+    address(name, &text)
+}
+
+/// The address of `host:port`. Port 0 would be another one each time.
+fn address(name: &str, text: &str) -> Result<SocketAddr, GroupError> {
+    let found = match text.to_socket_addrs() {
+        Ok(mut found) => found.next(),
+        // It has no port, or one that is no number.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => None,
+        Err(error) => return usage(format!("{name} is {text:?}: {error}")),
+    };
+    match found {
+        Some(address) if address.port() != 0 => Ok(address),
+        _ => usage(format!(
+            "{name} is {text:?}, which is no address with a port, as host:4711; ports are 1 to 65535"
+        )),
+    }
 }
 
 /// The same number for the same word, on every machine.
@@ -211,10 +251,62 @@ mod tests {
                 "no address",
             ),
             (&[("MLX_RANK", "0")], "MLX_IBV_DEVICES must name a file"),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "::1"), ("MASTER_PORT", "x")],
+                "MASTER_ADDR:MASTER_PORT is \"[::1]:x\", which is no address",
+            ),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2"), ("IRONRAIL_GROUP_COORDINATOR", "::1:0")],
+                "no address",
+            ),
         ] {
             let said = start(variables).unwrap_err();
             assert!(said.is_usage() && said.to_string().contains(why), "{said}");
             assert!(!said.to_string().contains('\n'));
+        }
+    }
+
+    #[test]
+    fn a_host_without_an_address_is_told_from_a_value_without_a_port() {
+        // A label has at most 63 letters (RFC 1035, §2.3.4), so no server is asked.
+        let text = format!("{}:4711", "x".repeat(64));
+        let unknown = Start::at(&text, 0, 1, None).unwrap_err().to_string();
+        assert!(unknown.starts_with(&format!("coordinator is {text:?}: ")), "{unknown}");
+        for text in ["127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:0", "", ":"] {
+            let why = Start::at(text, 0, 1, None).unwrap_err().to_string();
+            assert!(
+                why.contains(&format!("coordinator is {text:?}, which is no address")),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_variable_is_an_unset_one() {
+        let torch =
+            [("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "::1"), ("MASTER_PORT", "77")];
+        let empty = [("IRONRAIL_GROUP_COORDINATOR", ""), ("IRONRAIL_GROUP_TOKEN", "")];
+        let all: Vec<_> = torch.iter().chain(&empty).copied().collect();
+        assert_eq!(start(&all).unwrap(), start(&torch).unwrap());
+        let why = start(&[("RANK", ""), ("WORLD_SIZE", "1")]).unwrap_err().to_string();
+        assert!(why.contains("no variable says which rank this is"), "{why}");
+    }
+
+    #[test]
+    fn what_the_caller_says_is_what_variables_say() {
+        let said = Start::at("127.0.0.1:4711", 1, 2, Some("sesame")).unwrap();
+        let variables = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("IRONRAIL_GROUP_COORDINATOR", "127.0.0.1:4711"),
+            ("IRONRAIL_GROUP_TOKEN", "sesame"),
+        ];
+        assert_eq!(said, start(&variables).unwrap());
+        for (rank, size, why) in
+            [(0, 0, "size is 0, and"), (2, 2, "rank is 2, and by size"), (0, 1025, "size is 1025")]
+        {
+            let said = Start::at("127.0.0.1:4711", rank, size, None).unwrap_err();
+            assert!(said.is_usage() && said.to_string().contains(why), "{said}");
         }
     }
 }

@@ -605,10 +605,12 @@ fn t_m10_start_up_errors_are_one_line_each_and_end_every_rank() {
     };
     let why = start("0", &address).join(WAIT).unwrap_err().to_string();
     assert!(why.contains("listening for ranks") && !why.contains('\n'), "{why}");
+    assert!(why.contains(&address) && why.contains("IRONRAIL_GROUP_COORDINATOR"), "{why}");
     drop(taken);
     let begun = Instant::now();
     let why = start("1", &address).join(Duration::from_millis(300)).unwrap_err().to_string();
     assert!(why.contains("joining the group") && begun.elapsed() < WAIT, "{why}");
+    assert!(why.contains(&format!("at {address}, where rank 0 listens: ")), "{why}");
 }
 
 #[test]

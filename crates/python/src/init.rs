@@ -68,16 +68,8 @@ impl Given {
                 "coordinator, rank and size are given all three, or none, and then the environment says them".to_owned(),
             ));
         };
-        if rank >= size {
-            return Err(GroupError::Usage(format!("there is no rank {rank} among {size}")));
-        }
-        Start::from_variables(|name| match name {
-            "RANK" => Some(rank.to_string()),
-            "WORLD_SIZE" => Some(size.to_string()),
-            "IRONRAIL_GROUP_COORDINATOR" => Some(coordinator.clone()),
-            "IRONRAIL_GROUP_TOKEN" => token.clone().or_else(|| std::env::var(name).ok()),
-            _ => None,
-        })
+        let token = token.or_else(|| std::env::var("IRONRAIL_GROUP_TOKEN").ok());
+        Start::at(&coordinator, rank, size, token.as_deref())
     }
 }
 

@@ -41,6 +41,16 @@ struct Shared {
     changed: Condvar,
 }
 
+/// The error with the address; torchrun itself listens at that of its variables.
+fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
+    let next = match error.kind() {
+        io::ErrorKind::AddrInUse => "; IRONRAIL_GROUP_COORDINATOR names another port",
+        io::ErrorKind::AddrNotAvailable => "; rank 0 runs on the host that has this address",
+        _ => "",
+    };
+    io::Error::new(error.kind(), format!("at {address}: {error}{next}"))
+}
+
 impl Hub {
     /// Listens on `address` (port 0: any) for `size` ranks; a round may take `wait`.
     pub fn start(address: SocketAddr, size: usize, wait: Duration) -> Result<Self, GroupError> {
@@ -55,7 +65,8 @@ impl Hub {
         secret: u64,
     ) -> Result<Self, GroupError> {
         let system = |what| move |error| GroupError::System { what, error };
-        let listener = TcpListener::bind(address).map_err(system("listening for ranks"))?;
+        let listener = TcpListener::bind(address)
+            .map_err(|error| system("listening for ranks")(unavailable(address, error)))?;
         let address = listener.local_addr().map_err(system("listening for ranks"))?;
         let shared = Arc::new(Shared {
             rounds: Rounds::new(size),

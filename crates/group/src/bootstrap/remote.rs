@@ -71,7 +71,11 @@ impl Remote {
     /// [`GroupError::System`] when there is no listener.
     pub fn join(meeting: Meeting, wait: Duration) -> Result<Self, GroupError> {
         let deadline = deadline(wait);
-        let failed = |error| GroupError::System { what: "joining the group", error };
+        let failed = |error: io::Error| {
+            let why = format!("at {}, where rank 0 listens: {error}", meeting.address);
+            let error = io::Error::new(error.kind(), why);
+            GroupError::System { what: "joining the group", error }
+        };
         let greet = |stream: &mut TcpStream| {
             stream.set_nodelay(true)?;
             stream.set_write_timeout(Some(WRITE))?;
