@@ -33,9 +33,9 @@ settings! {
         "What the fabric promises and demands. Comes first: the others change it.";
     "nics", "1 to 16", "4", "Virtual NICs: domains vnic0, vnic1 and so on.";
     "seed", "a number", "1", "Where all chance starts.";
-    "eagain", "0 to 999", "0", "So many of a thousand posts are refused with -FI_EAGAIN.";
-    "lose", "0 to 999", "0", "So many of a thousand two-sided messages never arrive, though their completions say that they were sent.";
-    "double", "0 to 1000", "0", "So many of a thousand two-sided messages arrive twice.";
+    "eagain", "0 to 999", "0", "How many of a thousand posts are refused with -FI_EAGAIN.";
+    "lose", "0 to 999", "0", "How many of a thousand two-sided messages never arrive, though their completions say that they were sent.";
+    "double", "0 to 1000", "0", "How many of a thousand two-sided messages arrive twice.";
     "faults", "a script", "", "Faults by post and by operation; see below.";
     "immediates", "0, 1 or variable", "the profile's",
         "Whether writes with immediates work; else they answer -FI_ENOSYS, whatever `cq_data_size` says. Variable: as below.";
@@ -48,7 +48,7 @@ settings! {
     "reorder", "polls", "the profile's", "How far completions and bytes may overtake each other.";
     "hold", "0 or 1", "the profile's", "Whether landed bytes may stay unseen for a while, torn at cache lines.";
     "linger", "0 to 1000", "1000",
-        "Profile tcp: so many of a thousand operations that were reported complete wait for another poll of the sender's; the rest leave at once.";
+        "Profile tcp: how many of a thousand operations that were reported complete wait for another poll of the sender's; the rest leave at once.";
     "clock", "polls or virtual", "polls",
         "The unit of time. Polls: each is one. Virtual: ns, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
     "bandwidth", "Mb/s, one or one per NIC", "200000", "Of each NIC, in virtual time.";
