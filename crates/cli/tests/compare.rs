@@ -112,7 +112,7 @@ fn what_cannot_be_compared_is_said() {
         (
             vec![one.as_str(), text.to_str().unwrap()],
             1,
-            "text.json: it is none that `ironrail perf --json` has written",
+            "text.json: it is not what `ironrail perf --json` writes",
         ),
         (vec![one.as_str(), "nope.json"], 1, "nope.json: No such file or directory"),
     ] {

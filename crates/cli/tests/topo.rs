@@ -78,6 +78,7 @@ fn a_text_that_is_no_machine_is_an_error_with_its_file_and_line() {
     let (code, _, errors) = topo(&["--machine", file.to_str().unwrap()]);
     assert_eq!(code, 1);
     assert!(errors.contains("wrong.machine: line 2 is not understood at \"nothing\""), "{errors}");
+    assert!(errors.contains("`ironrail topo --describe` prints what is read here"), "{errors}");
     let (code, _, errors) = topo(&["--machine", "/no/such/machine"]);
     assert!(code == 1 && errors.contains("/no/such/machine: No such file"), "{errors}");
 }

@@ -58,7 +58,7 @@ impl Series {
         for file in names.split(',').filter(|file| !file.is_empty()) {
             let path = Path::new(file);
             let found = parse(&files::read(path)?).ok_or_else(|| {
-                files::unusable(path, "it is none that `ironrail perf --json` has written")
+                files::unusable(path, "it is not what `ironrail perf --json` writes")
             })?;
             runs.extend(found);
         }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -26,13 +27,13 @@ pub(super) struct Ranks {
     #[arg(short = 'n', long, value_name = "COUNT")]
     ranks: Option<usize>,
     /// Another host, reached by a remote shell; this one is rank 0. May be repeated
-    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = host)]
     peer: Vec<String>,
     /// A file of hosts, one on a line; `slots=4` after it stands for four ranks there
     #[arg(long, value_name = "FILE", conflicts_with = "peer")]
     hosts: Option<PathBuf>,
     /// The remote shell: it gets the host and a command
-    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes")]
+    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes", value_parser = shell)]
     rsh: String,
     /// This command's path on the other hosts [default: its own]
     #[arg(long, value_name = "FILE")]
@@ -71,33 +72,56 @@ impl Ranks {
     }
 }
 
+/// A host to pass to a remote shell, which would take a word with `-` before it for an option.
+fn host(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.starts_with('-') || text.contains(char::is_whitespace) {
+        return Err("a host's name or address is asked for".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// The value of `--rsh`: a script may pass a variable that is empty.
+fn shell(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("a command is asked for, as ssh".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// Each rank opens a listener for each other one.
 const RANKS_MAX: usize = 256;
 
 /// Lines with a host and optionally `slots=N` or `:N`, as MPI launchers use. Any other word is an error.
 fn parse(file: &Path, text: &str) -> Result<Vec<Option<String>>, GroupError> {
     let mut places = Vec::new();
+    let name = file.display();
     for (number, line) in (1..).zip(text.lines()) {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
         let Some(first) = words.next() else { continue };
-        let (host, count) = match first.rsplit_once(':') {
+        let no_count = |word: &str| {
+            GroupError::Usage(format!(
+                "{name}, line {number}: {word} is not slots=NUMBER, 1 or more"
+            ))
+        };
+        let (named, count) = match first.rsplit_once(':') {
             // An IPv6 address has more colons than one.
             Some((host, count)) if !host.contains(':') && count.parse::<usize>().is_ok() => {
-                (host, count.parse().ok())
+                (host, Some(count.parse().map_err(|_| no_count(first))?))
             }
             _ => (first, None),
         };
+        host(named).map_err(|_| {
+            GroupError::Usage(format!("{name}, line {number}: {first} names no host"))
+        })?;
         let slots = |word: &str| {
             let slots = word.strip_prefix("slots=").and_then(|slots| slots.parse().ok());
-            slots.ok_or_else(|| {
-                let file = file.display();
-                GroupError::Usage(format!("{file}, line {number}: {word} is not slots=NUMBER"))
-            })
+            slots.ok_or_else(|| no_count(word))
         };
-        let slots = words.map(slots).collect::<Result<Vec<usize>, _>>()?.pop();
-        let here = host == "localhost" || Some(host) == hostname().as_deref();
-        let place = (!here).then(|| host.to_owned());
-        places.extend(std::iter::repeat_n(place, count.or(slots).unwrap_or(1)));
+        let slots = words.map(slots).collect::<Result<Vec<NonZeroUsize>, _>>()?.pop();
+        let here = named == "localhost" || Some(named) == hostname().as_deref();
+        let place = (!here).then(|| named.to_owned());
+        let count = count.or(slots).map_or(1, NonZeroUsize::get);
+        places.extend(std::iter::repeat_n(place, count));
     }
     Ok(places)
 }
@@ -332,10 +356,25 @@ mod tests {
 
     #[test]
     fn a_word_that_is_not_slots_is_an_error_with_its_line() {
-        for word in ["slots=x", "slot=4", "slots", "slots=-1"] {
-            let text = format!("# ours\nnode1 slots=2\nlocalhost {word}\n");
-            let why = parse(Path::new("hosts"), &text).unwrap_err().to_string();
-            assert_eq!(why, format!("hosts, line 3: {word} is not slots=NUMBER"));
+        let wrong = |line: &str| {
+            let text = format!("# ours\nnode1 slots=2\n{line}\n");
+            parse(Path::new("hosts"), &text).unwrap_err().to_string()
+        };
+        for word in ["slots=x", "slot=4", "slots", "slots=-1", "slots=0"] {
+            let why = wrong(&format!("localhost {word}"));
+            assert_eq!(why, format!("hosts, line 3: {word} is not slots=NUMBER, 1 or more"));
+        }
+        assert_eq!(wrong("node2:0"), "hosts, line 3: node2:0 is not slots=NUMBER, 1 or more");
+        assert_eq!(wrong("-v slots=2"), "hosts, line 3: -v names no host");
+    }
+
+    #[test]
+    fn a_host_is_a_word_that_no_remote_shell_takes_for_an_option() {
+        for right in ["node2", "me@node2", "10.0.0.2", "fe80::1", "größe"] {
+            assert_eq!(host(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", " ", "-oProxyCommand=x", "node2 node3"] {
+            assert!(host(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "FILE")]
     describe: Option<PathBuf>,
     /// Judge what `--describe` has written; for several machines, also the differences between them
-    #[arg(long, value_name = "FILE", conflicts_with = "describe", num_args = 1..)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["describe", "net", "ranks", "peer", "hosts"], num_args = 1..)]
     machine: Vec<PathBuf>,
     #[command(flatten)]
     ranks: Ranks,
@@ -158,8 +158,12 @@ fn judge(group: &Group) -> Report {
 fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
     let mut all = Group::default();
     for file in files {
-        let group: Group = serde_json::from_str(&files::read(file)?)
-            .map_err(|error| files::unusable(file, format!("it is no description: {error}")))?;
+        let group: Group = serde_json::from_str(&files::read(file)?).map_err(|error| {
+            files::unusable(
+                file,
+                format!("it is not what `ironrail doctor --describe` writes: {error}"),
+            )
+        })?;
         let before = all.ranks.len();
         all.ranks.extend(group.ranks);
         all.pairs.extend(group.pairs.into_iter().map(|pair| Pair {

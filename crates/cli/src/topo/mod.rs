@@ -89,7 +89,12 @@ impl Found {
 }
 
 fn read(file: &Path) -> Result<Description, GroupError> {
-    files::read(file)?.parse().map_err(|error| files::unusable(file, error))
+    files::read(file)?.parse().map_err(|error| {
+        files::unusable(
+            file,
+            format!("{error}; `ironrail topo --describe` prints what is read here"),
+        )
+    })
 }
 
 /// This machine.

@@ -59,6 +59,7 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
     tests.push(Test::new(settings_that_no_plugin_has_checked_are_counted_as_such));
     tests.push(Test::new(a_file_that_cannot_be_read_is_named_and_no_wrong_command_line));
+    tests.push(Test::new(a_wrong_command_line_is_code_2_and_checks_nothing));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
     tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));
@@ -167,6 +168,24 @@ fn a_file_that_cannot_be_read_is_named_and_no_wrong_command_line() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("text.json, line 1: slot=4 is not slots=NUMBER"), "{errors}");
+}
+
+fn a_wrong_command_line_is_code_2_and_checks_nothing() {
+    for wrong in [
+        &["--peer", ""][..],
+        &["--peer", "node2,"],
+        &["--peer=-v"],
+        &["--peer", "node2", "--rsh", " "],
+        &["--machine", "node.json", "-n", "2"],
+        &["--machine", "node.json", "--peer", "node2"],
+        &["--machine", "node.json", "--net", "ofi"],
+        &["-n", "0"],
+        &["--timeout", "nan"],
+    ] {
+        let output = bench::doctor().args(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{wrong:?}");
+    }
 }
 
 fn a_description_is_judged_as_the_machine_itself() {
