@@ -7,7 +7,7 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 use ironrail_group::error::GroupError;
 
-use crate::output;
+use crate::{files, output};
 
 /// Prints a shell's completions.
 #[derive(Debug, Args)]
@@ -42,7 +42,10 @@ impl Man {
             output::bytes(&page(command)?);
             return Ok(true);
         };
-        let unwritable = |error| GroupError::System { what: "writing a manual page", error };
+        let unwritable = |error| GroupError::System {
+            what: "writing a manual page",
+            error: files::of(folder, error),
+        };
         fs::create_dir_all(folder).map_err(unwritable)?;
         clap_mangen::generate_to(command, folder).map_err(unwritable)?;
         Ok(true)
@@ -55,4 +58,21 @@ fn page(command: Command) -> Result<Vec<u8>, GroupError> {
         .render(&mut text)
         .map_err(|error| GroupError::System { what: "making a manual page", error })?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Empty;
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named() {
+        let man = Man { folder: Some("/proc/no/such/folder".into()) };
+        let why = man.run(Empty::command()).unwrap_err().to_string();
+        assert!(why.starts_with("writing a manual page: /proc/no/such/folder: "), "{why}");
+    }
 }

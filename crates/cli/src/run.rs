@@ -20,11 +20,14 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use job::Job;
 
-/// Starts a program once per rank. Each finds its rank and the others by its environment, as ironrail-group reads it; RANK, WORLD_SIZE and
-/// LOCAL_RANK are set too. Lines of output begin with their rank. When a rank fails, the others are killed, with the processes that ranks have
-/// started; the exit code is the first one that is not 0. INT, TERM, HUP and QUIT are passed to the ranks and end the job, with code 128 and
-/// the signal. TSTP (Ctrl-Z) stops the launcher and the ranks, CONT (`fg`) continues them.
+/// Starts a program once per rank, on this machine.
+///
+/// Each rank finds its number and the others by its environment, as ironrail-group reads it; RANK, WORLD_SIZE and LOCAL_RANK are set too. Lines
+/// of output begin with their rank. When a rank fails, the others are killed, with the processes that ranks have started; the exit code is the
+/// first one that is not 0. INT, TERM, HUP and QUIT are passed to the ranks and end the job; the exit code is then 128 plus the signal's number.
+/// TSTP (Ctrl-Z) stops the launcher and the ranks, CONT (`fg`) continues them.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// How many ranks
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = ranks)]
@@ -39,6 +42,11 @@ pub(crate) struct Run {
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  ironrail run -n 4 -- python train.py       four ranks of a program
+  ironrail run -n 2 --timeout 60 -- ./test   killed after a minute";
 
 fn ranks(text: &str) -> Result<usize, String> {
     match text.parse() {

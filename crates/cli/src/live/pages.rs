@@ -31,7 +31,7 @@ impl Found {
         match &self.state {
             State::Live(_) => None,
             State::Stale(page) => Some(format!(
-                "{path} is stale: process {} has ended without removing it; the next process with Ironrail does, once it is a minute old, or rm",
+                "{path} is stale: process {} has ended without removing it; the next process with Ironrail removes it once it is a minute old, or remove it by rm",
                 page.process
             )),
             State::Unreadable(why) => Some(format!("{path}: {why}")),
