@@ -135,8 +135,10 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
 pub(crate) const PROTOCOLS: &str = "NCCL_PROTO";
 /// NCCL's variable for a topology file, which supplements sysfs (NCCL src/graph/topo.cc, ncclTopoGetSystem).
 pub(crate) const TOPOLOGY_FILE: &str = "NCCL_TOPO_FILE";
-/// Prefixes of our tests' and the group library's variables, which are in the plugin's environment too.
-const OTHERS: &[&str] = &["TEST_", "GROUP_"];
+/// Prefixes of our tests' variables, which are in the plugin's environment too.
+const OTHERS: &[&str] = &["TEST_", "GROUP_TEST_"];
+/// The group library's variables, which are there as well.
+const GROUP: &[&str] = &["GROUP_COORDINATOR", "GROUP_TOKEN"];
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
 const PROVIDER_PREFIX: &str = "FI_";
 const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
@@ -180,6 +182,7 @@ impl Config {
                 match setting(rest) {
                     Some(setting) => texts.put(setting, value),
                     None if OTHERS.iter().any(|prefix| rest.starts_with(prefix)) => {}
+                    None if GROUP.contains(&rest) => {}
                     None => notes.push(Note { level: Level::Warn, text: unknown(name) }),
                 }
             }
@@ -346,7 +349,8 @@ fn apply_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes:
 
 fn unknown(name: &str) -> String {
     let rest = name.strip_prefix(PREFIX).unwrap_or(name);
-    let nearest = SETTINGS.iter().map(|setting| (distance(rest, setting.name), setting.name)).min();
+    let names = SETTINGS.iter().map(|setting| setting.name).chain(GROUP.iter().copied());
+    let nearest = names.map(|name| (distance(rest, name), name)).min();
     match nearest {
         Some((steps, nearest)) if steps <= 2.max(rest.len() / 3) => {
             format!(

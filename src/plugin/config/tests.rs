@@ -168,6 +168,9 @@ fn an_unknown_name_gets_the_nearest_suggested() {
     assert_eq!(with("XYZ", "2").notes()[0].level, Level::Warn);
     assert!(with("TEST_PROFILE", "release").notes().is_empty());
     assert!(with("GROUP_COORDINATOR", "10.0.0.1:7700").notes().is_empty(), "the group library's");
+    assert!(with("GROUP_TOKEN", "sesame").notes().is_empty(), "the group library's");
+    let misspelt = with("GROUP_TOKN", "sesame");
+    assert!(texts(&misspelt)[0].ends_with("did you mean IRONRAIL_GROUP_TOKEN?"), "{misspelt:?}");
 }
 
 #[test]
@@ -318,7 +321,8 @@ files, which NCCL puts into the environment before: the one that `NCCL_CONF_FILE
 
 - An empty value is the same as an unset one.
 - A wrong value fails the start, with one error that names the value and what is accepted.
-- An unknown name is one warning, which names a known one if that is spelt almost the same.
+- An unknown name is one warning, which names a known one if that is spelt almost the same. `IRONRAIL_GROUP_COORDINATOR` and
+  `IRONRAIL_GROUP_TOKEN` are known: the group library reads them ([group.md](group.md#start)).
 - Bytes may end in K, M or G, powers of 1024.
 ";
 
