@@ -9,7 +9,26 @@
 //!   communicator ─▶ channel ───────────────▶ loader      a ring of bare connections, to measure the plugin itself
 //!   check                              test data, poison, counts of wrong elements
 //! ```
-//! [`group::Builder`] makes a [`group::Group`]; docs/group.md is the guide.
+//! [`group::Builder`] makes a [`group::Group`]; docs/group.md is the guide. A program for `ironrail run`, or another launcher:
+//!
+//! ```no_run
+//! use std::error::Error;
+//! use std::time::Duration;
+//!
+//! use ironrail_group::group::Builder;
+//! use ironrail_group::loader::{Library, Op};
+//! use ironrail_group::start::Start;
+//!
+//! fn main() -> Result<(), Box<dyn Error>> {
+//!     let library = Library::open("ironrail", None)?;
+//!     let (place, hub) = Start::from_environment()?.join(Duration::from_secs(30))?;
+//!     let group = Builder::new(&library).join_with(place, hub)?;
+//!     let mut data = [group.rank() as f32 + 1.0; 4];
+//!     group.all_reduce(&mut data, Op::Sum)?;
+//!     println!("{} of {}: {data:?}", group.rank(), group.size());
+//!     Ok(())
+//! }
+//! ```
 //!
 //! `unsafe` lives in [`loader`] only.
 #![deny(unsafe_code)]
