@@ -556,6 +556,16 @@ fn a_part_of_another_length_is_a_mismatch() {
         let ended = group.broadcast(&mut data, 0);
         if group.rank() == 1 {
             assert!(matches!(ended, Err(GroupError::Mismatch { rank: 0, .. })), "{ended:?}");
+            let again = group.barrier();
+            assert!(matches!(again, Err(GroupError::Mismatch { rank: 0, .. })), "{again:?}");
+        } else {
+            // It has sent, and learns of it by the next call at the latest.
+            match ended.and_then(|()| group.barrier()) {
+                Err(GroupError::PeerLost { rank: 1, why }) => {
+                    assert!(why.ends_with("rank 1 in 0 of group 0 and waits for 65536"), "{why}");
+                }
+                other => panic!("{other:?}"),
+            }
         }
     });
 }

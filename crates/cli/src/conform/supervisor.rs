@@ -147,7 +147,10 @@ fn contents(options: &Conform) -> Result<Contents, GroupError> {
     let why = complaint.lines().last().unwrap_or_default().trim_start_matches("ironrail: ");
     Err(GroupError::Load(match fate(output.status) {
         Some(fate) if output.status.signal().is_some() => {
-            format!("loading {} {fate}", options.plugin())
+            format!(
+                "loading {} {fate}: its tables are read then, so a symbol with a table's name may be none",
+                options.plugin()
+            )
         }
         _ => why.to_owned(),
     }))

@@ -21,6 +21,11 @@ pub(super) enum Failure {
     Aborted {
         rank: usize,
     },
+    /// This rank and another one have called different collectives.
+    Mismatch {
+        rank: usize,
+        why: String,
+    },
     Other(String),
 }
 
@@ -56,6 +61,7 @@ impl Failure {
                 GroupError::Timeout { peers: ranks, awaited, limit }
             }
             Self::Aborted { rank } => GroupError::Aborted { rank },
+            Self::Mismatch { rank, why } => GroupError::Mismatch { rank, why },
             Self::Other(why) => GroupError::Bootstrap(why),
         }
     }

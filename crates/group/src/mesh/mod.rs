@@ -693,6 +693,9 @@ impl Mesh {
             GroupError::PeerLost { rank, why } => {
                 (*rank, why.clone(), Failure::Lost { rank: *rank, why: why.clone() })
             }
+            GroupError::Mismatch { rank, why } => {
+                (self.rank, why.clone(), Failure::Mismatch { rank: *rank, why: why.clone() })
+            }
             other => (self.rank, other.to_string(), Failure::Other(other.to_string())),
         };
         let _ = self.place.accuse(rank, &why);
@@ -763,8 +766,9 @@ impl Mesh {
         let Header { scope: theirs, tag, .. } = arrival.header;
         let (sent, len) = (arrival.body.len(), place.len());
         if (theirs, tag, sent) != (scope, number, len) {
+            let own = self.rank;
             let why = format!(
-                "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, this rank in {number} of group \
+                "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, rank {own} in {number} of group \
                  {scope} and waits for {len}"
             );
             return Err(GroupError::Mismatch { rank: from, why });
