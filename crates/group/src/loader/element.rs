@@ -274,10 +274,13 @@ macro_rules! integers {
             }
 
             fn divide(values: &mut [Self], ranks: u32) {
-                // A type that cannot represent the number of ranks has smaller values: their quotients are 0.
                 match Self::try_from(ranks) {
                     Ok(ranks) => values.iter_mut().for_each(|value| *value /= ranks.max(1)),
-                    Err(_) => values.fill(0),
+                    // All are smaller, and their quotients 0, but for the least value that is divided by its own magnitude.
+                    Err(_) => values.iter_mut().for_each(|value| {
+                        let quotient = i128::from(*value) / i128::from(ranks);
+                        *value = Self::try_from(quotient).unwrap_or(0);
+                    }),
                 }
             }
         }
@@ -497,6 +500,16 @@ mod tests {
         let mut tiny = [127_i8, -128, 5];
         i8::divide(&mut tiny, 200);
         assert_eq!(tiny, [0; 3]);
+    }
+
+    #[test]
+    fn the_least_integer_divided_by_its_magnitude_is_minus_one() {
+        let mut values = [i8::MIN, -127, 127];
+        i8::divide(&mut values, 128);
+        assert_eq!(values, [-1, 0, 0]);
+        let mut values = [i16::MIN, -32_767, 32_767];
+        i16::divide(&mut values, 1 << 15);
+        assert_eq!(values, [-1, 0, 0]);
     }
 
     #[test]
