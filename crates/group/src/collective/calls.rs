@@ -361,9 +361,7 @@ impl Group {
     }
 
     fn reducer<T: Element>(&self, op: Op) -> Result<Reducer, GroupError> {
-        if !T::TYPE.supports(op) {
-            return invalid(format!("elements of type {} have no {op}", T::TYPE));
-        }
+        T::TYPE.check(op)?;
         Ok(Reducer::new::<T>(op, self.size()))
     }
 

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use super::halves::{Half, Sum};
 use super::picks::{self, Greatest, Least};
+use crate::error::GroupError;
 
 /// A type for which every bit pattern is a value, so that a buffer's bytes may be read as it.
 pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
@@ -181,6 +182,14 @@ impl DataType {
     /// Whether the operation is defined: complex numbers have no order.
     pub fn supports(self, op: Op) -> bool {
         !(self == Self::C64 && matches!(op, Op::Min | Op::Max))
+    }
+
+    /// Refuses an operation that is not defined.
+    pub(crate) fn check(self, op: Op) -> Result<(), GroupError> {
+        if self.supports(op) {
+            return Ok(());
+        }
+        Err(GroupError::InvalidArgument(format!("elements of type {self} have no {op}")))
     }
 }
 

@@ -416,6 +416,8 @@ enum Refusal {
     /// This rank's object does not go with rank 0's.
     OtherShape(u64),
     Lost(u64, String),
+    /// No rank's argument can be reduced so.
+    Invalid(String),
     Other(String),
 }
 
@@ -426,6 +428,7 @@ impl Refusal {
                 Self::OtherShape(*rank as u64)
             }
             GroupError::PeerLost { rank, why } => Self::Lost(*rank as u64, why.clone()),
+            GroupError::InvalidArgument(why) => Self::Invalid(why.clone()),
             other => Self::Other(other.to_string()),
         }
     }
@@ -435,6 +438,7 @@ impl Refusal {
         match self {
             Self::OtherShape(culprit) => other_shape(rank(culprit)),
             Self::Lost(culprit, why) => GroupError::PeerLost { rank: rank(culprit), why },
+            Self::Invalid(why) => GroupError::InvalidArgument(why),
             Self::Other(why) => {
                 let why = format!("rank 0 has no result of a reduction: {why}");
                 GroupError::Mismatch { rank: 0, why }
@@ -514,6 +518,7 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
         let mut ranks = all.iter().enumerate();
         let Some((_, first)) = ranks.next() else { return Err(taken()) };
         let mut whole = Numbers::of(first)?;
+        whole.check(self.op)?;
         for (rank, object) in ranks {
             let numbers = Numbers::of(object)?;
             if numbers.shape() != whole.shape() {
@@ -551,6 +556,7 @@ pub(super) fn other_shape(rank: usize) -> GroupError {
 mod tests {
     use super::super::leaf::Leaf;
     use super::*;
+    use crate::loader::Complex64;
     use crate::support::{library, ranks_within};
 
     /// Only a sender that is left waiting takes so long.
@@ -603,6 +609,28 @@ mod tests {
             drop_one(&group, 1, all_reduce, |begun| begun.wait().map(drop));
             group.barrier().unwrap();
             assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
+
+    #[test]
+    fn a_reduction_that_was_begun_refuses_an_operation_that_its_numbers_do_not_have() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            let refused = |ended: Result<Option<_>, GroupError>| {
+                assert!(matches!(ended, Err(GroupError::InvalidArgument(_))), "{ended:?}");
+            };
+            // Within the encoding, behind it, and a message of its own.
+            for count in [2, 200, 20_000] {
+                let numbers = Leaf::from(vec![Complex64 { re: 1.0, im: 2.0 }; count]);
+                for op in [Op::Min, Op::Max] {
+                    refused(group.iall_reduce_obj(&numbers, op).unwrap().wait());
+                    let ended = group.ireduce_obj(&numbers, op, 1).unwrap().wait();
+                    if group.rank() == 1 {
+                        refused(ended)
+                    } else {
+                        assert_eq!(ended.unwrap(), None)
+                    }
+                }
+            }
         });
     }
 }

@@ -348,6 +348,12 @@ impl Numbers {
         short
     }
 
+    /// Refuses an operation that some of them do not have.
+    pub(super) fn check(&mut self, op: Op) -> Result<(), GroupError> {
+        self.short().into_iter().try_for_each(|(element, _)| element.check(op))?;
+        self.long.iter().try_for_each(|landing| landing.element().check(op))
+    }
+
     /// Reduces with those of an object of the same shape. [`Op::Avg`] adds; [`Numbers::divide`] completes it.
     pub(super) fn reduce(&mut self, mut terms: Self, op: Op) {
         for ((element, into), (_, terms)) in self.short().into_iter().zip(terms.short()) {
