@@ -45,12 +45,26 @@ pub(super) fn doubling(
         let (low, high) = if rank < peer { (own, theirs) } else { (theirs, own) };
         distance *= 2;
         let whole = if distance >= session.size() { output } else { slot(at + 1) };
-        reducer.combine(whole, low, high);
+        if whole.address() == high.address() {
+            combine_over_low(reducer, whole, low, high);
+        } else {
+            reducer.combine(whole, low, high);
+        }
         // The own result must stay until the next step's send has completed; the third slot is free by then.
         (own, at) = (whole, at + 2);
     }
     reducer.finish(output);
     Ok(())
+}
+
+/// As the lower rank does it in place, and then a copy: which of two NaNs becomes the result depends on where that goes. In pieces that
+/// stay in the L1 cache.
+fn combine_over_low(reducer: Reducer, whole: Place, low: Place, high: Place) {
+    for index in 0..whole.len().div_ceil(COPIED_PIECE) {
+        let [whole, low, high] = [whole, low, high].map(|part| piece(part, COPIED_PIECE, index));
+        reducer.combine(low, low, high);
+        whole.copy_from(low);
+    }
 }
 
 /// Every rank owns a share: it receives that share of all inputs, reduces it in the order of ranks, and sends the result to all. In pieces,
@@ -191,5 +205,40 @@ pub(super) fn ring(
 const ALIGNMENT: usize = 64;
 /// The number of steps between a part and its result.
 const AHEAD: usize = 1;
+const COPIED_PIECE: usize = 8 << 10;
 const RING_PIECE: usize = 512 << 10;
 const RING_AHEAD: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use crate::loader::{Op, bf16, f16};
+    use crate::support::{library, ranks};
+    use crate::tuning::Algorithm;
+
+    #[test]
+    fn a_nan_has_the_same_bits_on_all_ranks() {
+        let all = ranks(&library(), 2, |group| {
+            let own = u16::try_from(group.rank()).unwrap() + 1;
+            let mut halves = vec![f16::from_bits(0x7E00 | own); 300];
+            let mut others = vec![bf16::from_bits(0x7FC0 | own); 300];
+            let mut floats = vec![f32::from_bits(0x7FC0_0000 | u32::from(own)); 300];
+            let mut found = Vec::new();
+            for op in [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg] {
+                group.all_reduce(&mut halves, op).unwrap();
+                group.all_reduce(&mut others, op).unwrap();
+                group.all_reduce(&mut floats, op).unwrap();
+                found.push((
+                    halves.iter().map(|half| half.to_bits()).collect::<Vec<_>>(),
+                    others.iter().map(|half| half.to_bits()).collect::<Vec<_>>(),
+                    floats.iter().map(|float| float.to_bits()).collect::<Vec<_>>(),
+                ));
+                halves.fill(f16::from_bits(0x7E00 | own));
+                others.fill(bf16::from_bits(0x7FC0 | own));
+                floats.fill(f32::from_bits(0x7FC0_0000 | u32::from(own)));
+            }
+            (group.tuning().choose(2, 600), found)
+        });
+        assert_eq!(all[0].0, Algorithm::Doubling);
+        assert_eq!(all[0], all[1]);
+    }
+}
