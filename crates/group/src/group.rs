@@ -649,6 +649,31 @@ mod tests {
         });
     }
 
+    /// Waits until `is_so`.
+    fn await_that(is_so: impl Fn() -> bool) {
+        let deadline = Instant::now() + WAIT;
+        while !is_so() {
+            assert!(Instant::now() < deadline, "it never comes about");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_memory_of_a_send_that_was_dropped_is_freed_when_its_receiver_has_left() {
+        ranks(&library(), 2, |group| {
+            group.barrier().unwrap();
+            let data: Arc<[u8]> = vec![7; 8 << 20].into();
+            if group.rank() == 0 {
+                drop(group.isend(Arc::clone(&data), 1, 1).unwrap());
+                group.meet(&[]).unwrap();
+                await_that(|| Arc::strong_count(&data) == 1);
+            } else {
+                // It receives nothing, and leaves.
+                group.meet(&[]).unwrap();
+            }
+        });
+    }
+
     #[test]
     fn cpus_that_ranks_share_count_once() {
         assert_eq!(union(["3", "3"].into_iter()), 2);

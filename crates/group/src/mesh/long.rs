@@ -138,6 +138,13 @@ impl Long {
         self.sender.is_idle()
     }
 
+    /// Those of sends, and of receives, that have not ended.
+    pub(super) fn operations(&self) -> impl Iterator<Item = OpId> {
+        let claims = self.incoming.iter().filter(|incoming| !incoming.over);
+        let receives = claims.filter_map(|incoming| Some(incoming.claim?.op()));
+        self.outgoing.iter().map(|(_, op)| *op).chain(receives)
+    }
+
     /// Whether all messages whose headers have come are over.
     pub(super) fn awaits_none(&self) -> bool {
         self.incoming.is_empty()

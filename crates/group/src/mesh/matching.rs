@@ -8,6 +8,7 @@ use std::fmt;
 
 use super::header::{self, Header, Space};
 use super::long::Route;
+use super::lost;
 use super::slots::SMALL_OBJECT;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
@@ -32,8 +33,15 @@ pub(crate) struct Envelope {
 /// Why a receive did not take the message that matched it. The message is dropped; the next one is not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    TooLong { room: usize },
-    OtherType { sent: u8, wanted: u8 },
+    TooLong {
+        room: usize,
+    },
+    OtherType {
+        sent: u8,
+        wanted: u8,
+    },
+    /// Its peer has left before the end.
+    Lost,
 }
 
 type Outcome = (Envelope, Option<Refusal>);
@@ -101,6 +109,10 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    pub(super) fn op(&self) -> OpId {
+        self.op
+    }
+
     /// Where the bytes go; None, if the receive does not take them.
     pub(super) fn place(&self) -> Option<Place> {
         let (envelope, refusal) = self.outcome;
@@ -202,6 +214,7 @@ impl Matching {
                 sent: header::name(sent),
                 wanted: header::name(wanted),
             }),
+            Some(Refusal::Lost) => Err(lost(source)),
         })
     }
 
@@ -209,6 +222,12 @@ impl Matching {
     pub(super) fn sent(&mut self, op: OpId) {
         let envelope = Envelope { source: 0, tag: 0, bytes: 0, note: 0 };
         self.end(op, (envelope, None));
+    }
+
+    /// Nothing of an operation with a peer that has left is in progress any more.
+    pub(super) fn lose(&mut self, op: OpId, source: usize) {
+        let envelope = Envelope { source, tag: 0, bytes: 0, note: 0 };
+        self.end(op, (envelope, Some(Refusal::Lost)));
     }
 
     pub(super) fn deliver(&mut self, claim: Claim) {

@@ -356,8 +356,10 @@ impl Mesh {
     /// Nothing more comes from a peer, or goes there: its connections close. What came before counts still, for a collective may wait for
     /// other ranks first.
     fn forget(&mut self, rank: usize) {
-        if let Some(peer) = self.peers[rank].take() {
-            self.came[rank] = peer.received_data();
+        let Some(peer) = self.peers[rank].take() else { return };
+        self.came[rank] = peer.received_data();
+        for op in peer.into_operations() {
+            self.matching.lose(op, rank);
         }
     }
 

@@ -75,6 +75,8 @@ pub(super) struct Peer {
     silent: [bool; 4],
     /// Nothing more can be sent to the peer.
     is_closed: bool,
+    /// Sends that were dropped since.
+    given_up: Vec<OpId>,
     /// The connection of an error that is being reported.
     failing: Option<Failing>,
 }
@@ -102,6 +104,7 @@ impl Peer {
             pairs: Vec::new(),
             silent: [false; 4],
             is_closed: false,
+            given_up: Vec::new(),
             failing: None,
         }
     }
@@ -208,6 +211,14 @@ impl Peer {
         true
     }
 
+    /// The operations that have not ended, when its connections close.
+    pub(super) fn into_operations(mut self) -> Vec<OpId> {
+        let mut operations = std::mem::take(&mut self.given_up);
+        operations.extend(self.sender.clear());
+        operations.extend(self.long.iter().flat_map(Long::operations));
+        operations
+    }
+
     /// Whether it has left, and nothing more can be received from it or sent to it.
     pub(super) fn is_over(&self) -> bool {
         self.is_silent() && self.pairs.iter().all(Pair::is_over)
@@ -253,7 +264,7 @@ impl Peer {
     /// The small messages never leave: they are dropped, because their memory is their callers' again.
     fn give_up_small(&mut self) {
         self.openings[Way::Small.index()] = Opening::default();
-        self.sender.clear();
+        self.given_up.extend(self.sender.clear());
         self.is_closed = true;
         self.silent[Way::Small.index()] |= !self.receiver.is_open();
     }

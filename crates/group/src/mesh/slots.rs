@@ -86,10 +86,10 @@ impl SlotSender {
         self.queue.push_back(letter);
     }
 
-    /// Drops the messages that the plugin has not accepted.
-    pub(super) fn clear(&mut self) {
-        self.queue.clear();
+    /// Drops the messages that the plugin has not accepted. Returns their operations.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = OpId> {
         self.free.extend(self.filled.take());
+        self.queue.drain(..).filter_map(|letter| letter.op)
     }
 
     /// Whether every message is in a slot.
