@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -461,11 +461,13 @@ fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let ended = self.lock().mesh.close();
-        // Last, because outstanding sends may need a connection.
-        self.mover = None;
+impl Shared {
+    fn leave(&self) {
+        let mut state = self.lock();
+        let ended = state.mesh.close();
+        let kept = state.take_ended();
+        drop(state);
+        drop(kept);
         if let Err(why) = ended {
             log::debug!("a group ends with an error: {why}");
         }
@@ -475,11 +477,43 @@ impl Drop for Shared {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.leave();
+        // Last, because outstanding sends may need a connection.
+        self.mover = None;
+    }
+}
+
+/// A rank's membership, which this does not prolong; see [`Group::downgrade`].
+#[derive(Clone, Debug)]
+pub struct WeakGroup(Weak<Shared>);
+
+impl WeakGroup {
+    /// Whether the last handle is gone.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Leaves as the drop of the last handle does: what was sent still arrives. Handles that are left return an error from now on. For the
+    /// end of a process, in which some may never be dropped.
+    pub fn leave(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.leave();
+        }
+    }
+}
+
 impl Group {
     fn new(shared: Arc<Shared>, scope: u32, members: Arc<[usize]>, rank: usize) -> Self {
         let (calls, objects, exchanges) = (Arc::default(), Arc::default(), Arc::default());
         let streams = Arc::new(AtomicU32::new(1));
         Self { shared, scope, members, rank, calls, objects, exchanges, streams }
+    }
+
+    /// This rank's membership in the first group and in all that were split from it.
+    pub fn downgrade(&self) -> WeakGroup {
+        WeakGroup(Arc::downgrade(&self.shared))
     }
 
     /// This rank, from 0.
@@ -627,7 +661,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{WAIT, library, ranks};
+    use crate::support::{WAIT, library, ranks, ranks_within};
 
     #[test]
     fn the_memory_of_a_buffer_is_freed_when_it_is_dropped() {
@@ -671,6 +705,29 @@ mod tests {
                 // It receives nothing, and leaves.
                 group.meet(&[]).unwrap();
             }
+        });
+    }
+
+    #[test]
+    fn a_rank_that_leaves_while_handles_are_left_says_farewell_and_its_calls_end() {
+        ranks_within(&library(), 2, Duration::from_secs(5), |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let (weak, split) = (group.downgrade(), group.split(Some(0), 0).unwrap().unwrap());
+                drop(group);
+                let waiting = thread::spawn(move || split.recv(&mut [0_u8], 0, 1));
+                weak.leave();
+                let ended = waiting.join().unwrap();
+                assert!(matches!(ended, Err(GroupError::Bootstrap(_))), "{ended:?}");
+                return assert!(weak.is_gone());
+            }
+            group.split(Some(0), 0).unwrap();
+            let ended = group.recv(&mut [0_u8], 1, 1);
+            assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            // That call's alone.
+            let mut came = [0_u8];
+            group.sendrecv(&[7_u8], 0, &mut came, 0, 2).unwrap();
+            assert_eq!(came, [7]);
         });
     }
 

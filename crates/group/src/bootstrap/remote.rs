@@ -123,8 +123,9 @@ impl Remote {
     }
 
     pub(crate) fn farewell(&mut self) {
-        self.left = true;
-        let _ = self.line.send(&Frame::Bye);
+        if !std::mem::replace(&mut self.left, true) {
+            let _ = self.line.send(&Frame::Bye);
+        }
     }
 
     /// Reports to the hub why ranks give up, the first cause first; returns whether it received everything. Ends the membership.

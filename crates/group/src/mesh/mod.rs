@@ -931,7 +931,8 @@ impl Mesh {
         self.peers.get_mut(rank)?.as_mut()
     }
 
-    /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here.
+    /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here. Every
+    /// later call is an error.
     pub(crate) fn close(&mut self) -> Result<(), GroupError> {
         if self.failure.is_some() {
             // The rendezvous in this process waits for all ranks to leave, this one included.
@@ -960,8 +961,7 @@ impl Mesh {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        self.registry = Registry::default();
-        self.peers.iter_mut().for_each(|peer| *peer = None);
+        self.fail(Failure::Other("this rank has left".to_owned()));
         ended
     }
 }
