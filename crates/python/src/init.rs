@@ -1,9 +1,10 @@
 //! How a process of Python's joins its group.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ironrail_group::error::GroupError;
-use ironrail_group::group::Builder;
+use ironrail_group::group::{Builder, WeakGroup};
 use ironrail_group::loader::Library;
 use ironrail_group::start::Start;
 use pyo3::prelude::*;
@@ -43,7 +44,21 @@ pub(crate) fn init(
         builder.progress_thread(progress_thread).matrix(matrix).join_with(place, hub)
     };
     let group = py.detach(join).map_err(raise)?;
+    let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+    joined.retain(|group| !group.is_gone());
+    joined.push(group.downgrade());
+    drop(joined);
     Ok(Group::new(group, allow_pickle))
+}
+
+/// What this process has joined, and may have left.
+static JOINED: Mutex<Vec<WeakGroup>> = Mutex::new(Vec::new());
+
+/// Leaves all groups, whatever still holds them: for the end of the interpreter.
+#[pyfunction]
+pub(crate) fn leave_all(py: Python<'_>) {
+    let joined = std::mem::take(&mut *JOINED.lock().unwrap_or_else(PoisonError::into_inner));
+    py.detach(|| joined.iter().for_each(WeakGroup::leave));
 }
 
 /// What the call says; the environment says the rest.

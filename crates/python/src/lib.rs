@@ -33,5 +33,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<halo::Halo1d>()?;
     module.add_class::<fixed_halo::FixedHalo1d>()?;
     module.add_function(wrap_pyfunction!(reductions::check_reducible, module)?)?;
+    module.add_function(wrap_pyfunction!(init::leave_all, module)?)?;
     module.add_function(wrap_pyfunction!(init::init, module)?)
 }

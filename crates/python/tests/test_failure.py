@@ -56,6 +56,24 @@ def test_an_abort_ends_every_call(ranks):
     """)  # fmt: skip
 
 
+def test_a_rank_that_ends_while_a_thread_holds_parts_of_its_group_says_farewell(ranks):
+    ranks(2, """
+        held = [group.split(0), group.halo(), group.irecv(bytearray(4), 1 - rank, 7)]
+        if rank == 1:
+            rest = threading.Event().wait
+            threading.Thread(target=lambda held: rest(60), args=(held,), daemon=True).start()
+            sys.exit()
+        try:
+            group.recv(bytearray(1), 1, 1)
+        except ironrail.PeerLost as error:
+            assert error.rank == 1
+        # That call's alone.
+        came = bytearray(1)
+        group.sendrecv(b"7", 0, came, 0)
+        assert came == b"7"
+    """)  # fmt: skip
+
+
 def test_a_message_that_does_not_fit_is_an_error_of_its_own(ranks):
     ranks(2, """
         if rank == 0:

@@ -69,6 +69,8 @@ def init(
 
 @atexit.register
 def _close():
-    # A group that something still holds when the interpreter ends would never say farewell.
+    # What something still holds when the interpreter ends, as a thread does, would never say farewell: a group, one that was split from it, a
+    # halo, a request.
     for group in list(_groups):
         group.close()
+    _native.leave_all()
