@@ -44,7 +44,7 @@ def test_what_cannot_be_moved_is_refused_in_a_sentence_and_the_group_goes_on(ran
 
 def test_whatever_has_the_buffer_protocol_is_moved_in_place(ranks):
     ranks(2, """
-        import array
+        import array, ctypes
         text = bytearray(b"abcd") if rank == 0 else bytearray(4)
         group.broadcast(text)
         assert text == b"abcd"
@@ -54,6 +54,10 @@ def test_whatever_has_the_buffer_protocol_is_moved_in_place(ranks):
         view = memoryview(bytearray(8)).cast("i")
         group.all_gather(array.array("i", [rank + 5]), view)
         assert list(view) == [5, 6]
+        # Without strides.
+        whole = (ctypes.c_int * 2)()
+        group.all_gather((ctypes.c_int * 1)(rank + 5), whole)
+        assert list(whole) == [5, 6]
         if rank == 0:
             group.send(b"bytes", 1)
         else:

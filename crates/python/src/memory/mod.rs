@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use ironrail_group::loader::{DataType, Element, Foreign, ForeignMut, Op};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 
 use crate::errors::invalid;
 use dlpack::Tensor;
@@ -52,7 +53,7 @@ impl fmt::Debug for Array {
 impl Array {
     /// Elements to be read. `name` is the argument's, for what is said where it cannot be.
     pub(crate) fn reading(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
-        match PyUntypedBuffer::get(object) {
+        match exported(object) {
             Ok(buffer) => Self::of_buffer(buffer, name, None),
             Err(_) if is_bfloat16(object) => {
                 let words = object.call_method1("view", ("uint16",))?;
@@ -206,6 +207,14 @@ impl Array {
 pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     // SAFETY: an element is plain numbers without padding.
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+/// What an object exports. Arrays of ctypes leave out their strides, which a view of them has.
+fn exported(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    PyUntypedBuffer::get(object).or_else(|_| {
+        let view = PyMemoryView::from(object)?;
+        PyUntypedBuffer::get(&view)
+    })
 }
 
 /// NumPy knows bfloat16 only from other packages, and exports no buffer of it.
