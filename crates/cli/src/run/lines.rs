@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::ioctl_fionread;
 
-/// Shows whole lines, each with its rank before it, while `show` can, until nothing has `pipe` open for writing, or until the other end of `over` is closed.
+/// Shows whole lines, each with its rank before it, while `show` can, until nothing has `pipe` open for writing, or until the other end of `over` is
+/// closed. A line longer than [`LINE_BYTES_MAX`] is shown in parts, as lines.
 pub(super) fn relay(
     rank: usize,
     pipe: impl Read + AsFd + Send + 'static,
@@ -17,14 +18,28 @@ pub(super) fn relay(
 ) -> JoinHandle<()> {
     let output = Output { pipe, over: Arc::clone(over), left: None };
     thread::spawn(move || {
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let whole = [format!("[{rank}] ").as_bytes(), &line, b"\n"].concat();
-            if !show(&whole) {
+        let (mut output, begin) = (BufReader::new(output), format!("[{rank}] ").into_bytes());
+        let (mut line, mut is_cut) = (begin.clone(), false);
+        loop {
+            line.truncate(begin.len());
+            let part = (&mut output).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+            let Ok(bytes @ 1..) = part else { return };
+            let was_cut = std::mem::replace(&mut is_cut, !line.ends_with(b"\n"));
+            if was_cut && bytes == 1 && !is_cut {
+                continue; // No more than the end of the line.
+            }
+            if is_cut {
+                line.push(b'\n');
+            }
+            if !show(&line) {
                 return;
             }
         }
     })
 }
+
+/// A rank that ends no line must not fill this process's memory.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// A pipe that ends where the job is over, too: then with what has been written by that time. A process that has left the rank's group may
 /// keep it open.
@@ -51,5 +66,42 @@ impl<P: Read + AsFd> Read for Output<P> {
         let count = (&mut self.pipe).take(*left).read(buffer)?;
         *left -= count as u64;
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Only a hang takes so long.
+    const WAIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_line_that_never_ends_is_shown_in_parts() {
+        let ((from, mut to), (until, _over)) = (io::pipe().unwrap(), io::pipe().unwrap());
+        let (shows, shown) = mpsc::channel();
+        let show = move |line: &[u8]| shows.send(line.to_vec()).is_ok();
+        let relay = relay(3, from, &Arc::new(until), show);
+        let next = || shown.recv_timeout(WAIT).expect("it is kept until the line ends");
+        let longest = vec![b'a'; usize::try_from(LINE_BYTES_MAX).unwrap()];
+        for more in [0, 1] {
+            to.write_all(&longest).unwrap();
+            to.write_all(&longest[..more]).unwrap();
+            assert_eq!(next(), [&b"[3] "[..], &longest, b"\n"].concat());
+            // The end of a line is no line.
+            to.write_all(b"\nb\n").unwrap();
+            if more > 0 {
+                assert_eq!(next(), b"[3] a\n");
+            }
+            assert_eq!(next(), b"[3] b\n");
+        }
+        to.write_all(b"\nc").unwrap();
+        drop(to);
+        assert_eq!((next(), next()), (b"[3] \n".to_vec(), b"[3] c\n".to_vec()));
+        relay.join().unwrap();
     }
 }
