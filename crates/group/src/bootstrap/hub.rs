@@ -1,6 +1,6 @@
 //! The rendezvous of a group's ranks over TCP. The launcher runs one; idle, it costs no CPU.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -174,15 +174,29 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
+/// Reads until a time, in however many pieces the bytes come.
+struct ReadsUntil<'a>(&'a TcpStream, Instant);
+
+impl Read for ReadsUntil<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Self(stream, end) = self;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        stream.read(buffer)
+    }
+}
+
 fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
-    stream.set_read_timeout(Some(GREETING))?;
     stream.set_write_timeout(Some(WRITE))?;
     stream.set_nodelay(true)?;
     let refuse = |why: String| {
         let _ = Frame::Failed(why.clone()).write(&mut &*stream);
         io::Error::new(io::ErrorKind::InvalidData, why)
     };
-    let hello = Hello::read(&mut &*stream)?;
+    let hello = Hello::read(&mut ReadsUntil(stream, Instant::now() + GREETING))?;
     let (rank, size) = (hello.rank as usize, hello.size as usize);
     if hello.secret != shared.secret {
         return Err(refuse(format!("rank {rank} has another join token than this group")));
@@ -358,7 +372,7 @@ const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Write;
 
     use super::super::{Bootstrap, Remote};
     use super::*;
@@ -589,6 +603,24 @@ mod tests {
         drop(strangers);
         let joined = joining.join().unwrap();
         assert!(joined.is_ok(), "{joined:?}");
+    }
+
+    #[test]
+    fn a_greeting_that_trickles_in_is_refused() {
+        let hub = hub(1, WAIT);
+        let mut stranger = TcpStream::connect(hub.address).unwrap();
+        let Meeting { secret, .. } = hub.meeting(0);
+        let mut greeting = Vec::new();
+        Hello { secret, rank: 0, size: 1 }.write(&mut greeting).unwrap();
+        for byte in greeting {
+            // Each comes soon, and all of them after the limit.
+            thread::sleep(GREETING / 16);
+            // The hub may have closed the connection.
+            let _ = stranger.write_all(&[byte]);
+        }
+        let answer = Frame::read(&mut stranger);
+        assert!(answer.is_err(), "{answer:?}");
+        assert_eq!(hub.refused(), 1);
     }
 
     #[test]
