@@ -147,6 +147,10 @@ impl Pending for Reducing {
     fn take_back(&mut self) -> bool {
         false
     }
+
+    fn goes_on(&self) -> bool {
+        self.reducing.is_awaited()
+    }
 }
 
 /// The numbers of the new object.

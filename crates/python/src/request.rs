@@ -1,7 +1,7 @@
 //! Sends and receives that go on when their call has returned.
 //!
 //! A request holds its array's memory until it has ended. One that is dropped before is taken back, if it is a receive that no message
-//! has come to; else its group keeps it until it has ended.
+//! has come to; else its group keeps it until it has ended, if it goes on.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -101,6 +101,9 @@ pub(crate) trait Pending: Send {
     fn wait(self: Box<Self>) -> Result<Outcome, GroupError>;
     /// Whether it was taken back, and has ended.
     fn take_back(&mut self) -> bool;
+    /// Whether it is tested on until it has ended when its request is dropped. Otherwise it is dropped too: what it sends still goes, and what
+    /// comes for it is thrown away at once, where no other rank must wait for a call of this one.
+    fn goes_on(&self) -> bool;
 }
 
 impl<T: Element> Pending for messages::Sending<T, Foreign<T>> {
@@ -118,6 +121,10 @@ impl<T: Element> Pending for messages::Sending<T, Foreign<T>> {
 
     fn take_back(&mut self) -> bool {
         false
+    }
+
+    fn goes_on(&self) -> bool {
+        true
     }
 }
 
@@ -137,11 +144,15 @@ impl<T: Element> Pending for messages::Receiving<T, ForeignMut<T>> {
     fn take_back(&mut self) -> bool {
         self.take_back()
     }
+
+    fn goes_on(&self) -> bool {
+        true
+    }
 }
 
-/// Operations of objects: what each has given, and whether it can be taken back.
+/// Operations of objects: what each has given, whether it can be taken back, and whether it goes on.
 macro_rules! of_objects {
-    ($($operation:ty: $outcome:expr, $take_back:expr;)*) => {$(
+    ($($operation:ty: $outcome:expr, $take_back:expr, $goes_on:expr;)*) => {$(
         impl Pending for $operation {
             fn test(&mut self) -> Result<bool, GroupError> {
                 self.test()
@@ -158,15 +169,19 @@ macro_rules! of_objects {
             fn take_back(&mut self) -> bool {
                 $take_back(self)
             }
+
+            fn goes_on(&self) -> bool {
+                $goes_on
+            }
         }
     )*};
 }
 
 of_objects! {
-    SendingObject: |()| Outcome::Nothing, |_: &mut Self| false;
-    ReceivingObject<Pickled>: |(object, _)| Outcome::Object(Box::new(object)), Self::take_back;
-    BroadcastingObject<Pickled>: |object| Outcome::Object(Box::new(object)), |_: &mut Self| false;
-    GatheringObjects<Pickled>: |all| all.map_or(Outcome::Nothing, Outcome::Objects), |_: &mut Self| false;
+    SendingObject: |()| Outcome::Nothing, |_: &mut Self| false, true;
+    ReceivingObject<Pickled>: |(object, _)| Outcome::Object(Box::new(object)), Self::take_back, false;
+    BroadcastingObject<Pickled>: |object| Outcome::Object(Box::new(object)), |_: &mut Self| false, false;
+    GatheringObjects<Pickled>: |all| all.map_or(Outcome::Nothing, Outcome::Objects), |_: &mut Self| false, false;
 }
 
 /// Operations whose requests were dropped before their end.
@@ -211,7 +226,8 @@ impl Orphans {
 
 /// An operation that goes on. Its array's memory is exported until it has ended: leave it alone until then.
 ///
-/// A receive that is dropped before a message has come to it is taken back. Any other goes on, and the group keeps its memory.
+/// A receive that is dropped before a message has come to it is taken back. Any other goes on, and the group keeps its memory; but objects that
+/// would come for it are thrown away.
 #[pyclass(frozen, weakref, generic, module = "ironrail")]
 pub(crate) struct Request {
     state: Mutex<State>,
@@ -333,7 +349,8 @@ impl Drop for Request {
         // Taken, so that the last one is dropped in there too: an operation in it may be the last handle of the group.
         let orphans = std::mem::take(&mut self.orphans);
         let let_go = move || {
-            if !pending.take_back() && pending.test().is_ok_and(|ended| !ended) {
+            let goes_on = !pending.take_back() && pending.goes_on();
+            if goes_on && pending.test().is_ok_and(|ended| !ended) {
                 orphans.adopt(pending);
             }
         };

@@ -158,3 +158,24 @@ def test_other_threads_run_while_the_last_request_of_a_dropped_group_is_dropped(
             await_file("told")
             group.recv(np.empty(1 << 20), 0)
     """, options="timeout=5.0")  # fmt: skip
+
+
+def test_what_comes_for_a_dropped_request_of_objects_keeps_no_rank_waiting(ranks):
+    ranks(2, """
+        numbers = np.ones(300_000)
+        begins = [
+            lambda: group.iall_reduce_obj(numbers),
+            lambda: group.iall_gather_obj(numbers),
+            lambda: group.ibroadcast_obj(numbers if rank == 0 else None),
+        ]
+        for begin in begins:
+            if rank == 0:
+                begin().wait()
+                group.send(b"1", 1, 1)
+            else:
+                ready = group.irecv(bytearray(1), 0, 1)
+                # Dropped at once. The wait is none of the group's calls.
+                begin()
+                ready.wait(30)
+        group.barrier()
+    """, options="timeout=8.0, allow_pickle=True")  # fmt: skip

@@ -457,6 +457,11 @@ enum Stage<O> {
 }
 
 impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
+    /// Whether all ranks wait for a result that this one has yet to make: dropped now, they get none.
+    pub fn is_awaited(&self) -> bool {
+        matches!(self.answer, Some(Answering::To(_)))
+    }
+
     fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
         loop {
             match &mut self.stage {
