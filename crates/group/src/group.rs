@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::fs;
+use std::mem::ManuallyDrop;
+use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::Waker;
@@ -133,9 +135,10 @@ impl Builder {
         let moving = if self.progress_thread { BRISK } else { CALM };
         let mover = Some(Mover::start(&state, connector, &wakers, moving)?);
         let scopes = AtomicU32::new(1);
-        let timeout = self.timeout;
+        let (timeout, process) = (self.timeout, process::id());
         let shared =
-            Arc::new(Shared { mover, state, wakers, tuning, aborted, scopes, timeout, hub });
+            Shared { mover, state, wakers, tuning, aborted, scopes, timeout, hub, process };
+        let shared = Arc::new(shared);
         Ok(Group::new(shared, 0, (0..size).collect(), rank))
     }
 
@@ -414,6 +417,8 @@ pub(crate) struct Shared {
     scopes: AtomicU32,
     timeout: Duration,
     hub: Option<Hub>,
+    /// The process that joined.
+    process: u32,
 }
 
 #[derive(Debug)]
@@ -462,7 +467,15 @@ fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
 }
 
 impl Shared {
+    /// Whether this is a copy in a child of the process that joined. Connections, threads and the rendezvous are the parent's, which goes on.
+    fn is_forked(&self) -> bool {
+        self.process != process::id()
+    }
+
     fn leave(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut state = self.lock();
         let ended = state.mesh.close();
         let kept = state.take_ended();
@@ -479,6 +492,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.is_forked() {
+            let parents = (self.mover.take(), self.hub.take(), Arc::clone(&self.state));
+            let _never_dropped = ManuallyDrop::new(parents);
+            return;
+        }
         self.leave();
         // Last, because outstanding sends may need a connection.
         self.mover = None;

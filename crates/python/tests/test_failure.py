@@ -74,6 +74,25 @@ def test_a_rank_that_ends_while_a_thread_holds_parts_of_its_group_says_farewell(
     """)  # fmt: skip
 
 
+def test_a_forked_child_that_ends_leaves_the_group_to_its_parent(ranks):
+    ranks(2, """
+        import os
+        group.barrier()
+        child = os.fork()
+        if child == 0:
+            sys.exit()
+        assert os.waitpid(child, 0)[1] == 0
+        group.barrier()
+        # By a connection that is made now.
+        data = np.full(1 << 20, rank)
+        if rank == 0:
+            group.send(data, 1)
+        else:
+            group.recv(data, 0)
+            assert (data == 0).all()
+    """, options="timeout=10.0")  # fmt: skip
+
+
 def test_a_message_that_does_not_fit_is_an_error_of_its_own(ranks):
     ranks(2, """
         if rank == 0:
