@@ -210,6 +210,36 @@ fn writes_that_hang_on_a_rail_are_made_again_by_another() {
     });
 }
 
+/// What hangs on a rail may touch memory until its endpoint has closed. If the provider refuses that, nothing of the rail is given up, however
+/// often it is tried.
+#[test]
+fn a_rail_whose_endpoint_does_not_close_is_never_taken_for_closed() {
+    play_each(&["efa", "tcp"], &[provider()], BOUND, |part, profile| {
+        set("IRONRAIL_TEST_LOG_LEVEL", "info");
+        set("IRONRAIL_PEER_TIMEOUT_MS", "1000");
+        let world = world(part, profile, 3);
+        let opened = world.fabric.number("opened.endpoints");
+        let link = open(world);
+        // Of each NIC first the data rail, then the control rail: NIC 1's data rails, of either end.
+        for of_end in [0, 6] {
+            link.fabric.fault(&format!("stuck={}", opened + of_end + 3));
+        }
+        link.fabric.change(1, "stall");
+        let (net, into, out) = (link.net, link.into.address(), link.out.address());
+        // Whether they end, and how, is not the point.
+        let _received = net.irecv(link.receive, into, LENGTHS[0], 0, link.to);
+        within(&link, "the rail is closed in vain", || {
+            let _sent = net.isend(link.send, out, LENGTHS[0], 0, link.from);
+            (link.fabric.number("counter.faults.stuck") > 0).then_some(())
+        });
+        link.poll();
+        assert_eq!(link.fabric.violations(), Vec::<String>::new(), "{profile}");
+        assert_eq!(logged("vnic1", " is closed, so that nothing late can arrive by it"), 0);
+        link.fabric.change(1, "resume");
+        close(&link);
+    });
+}
+
 /// Both ends get an error, within the bound, with the first cause.
 #[test]
 fn the_loss_of_all_rails_is_an_error_on_both_ends() {

@@ -495,7 +495,8 @@ impl Nic {
     /// # Errors
     ///
     /// -FI_EBUSY if regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; and if the rails share a
-    /// queue, which may hold their completions. What fi_close returned: then the endpoint leaks with its operations.
+    /// queue, which may hold their completions. What fi_close returned: then the endpoint leaks with its operations, and the rail is
+    /// never fenced.
     pub fn fence<K: RailKind>(&mut self) -> Result<Vec<u64>, FabricError> {
         if self.shares_queue {
             return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));

@@ -23,6 +23,8 @@ pub(super) struct Rail {
     endpoint: Handle<sys::fid_ep>, // Closes before its queue and its address vector: keep it first.
     queue: Handle<sys::fid_cq>,
     pub(super) peers: Peers,
+    /// libfabric has refused to close the endpoint, which leaks: its operations, and peers' writes, may still access memory.
+    is_stuck: bool,
     inject_bytes: usize,
     name: Box<[u8]>,
     batch: Batch,
@@ -58,6 +60,7 @@ impl Rail {
             endpoint: Handle::none(),
             queue: Handle::none(),
             peers: Peers::none(),
+            is_stuck: false,
             inject_bytes: 0,
             name: Box::default(),
             batch: Batch::new(),
@@ -89,6 +92,7 @@ impl Rail {
             endpoint,
             queue,
             peers,
+            is_stuck: false,
             inject_bytes,
             name: Box::default(),
             batch: Batch::new(),
@@ -247,9 +251,12 @@ impl Rail {
     }
 
     /// Closes the endpoint. Outstanding operations end without a completion, and after a success they can no longer access memory. After a
-    /// failure the endpoint leaks.
+    /// failure the endpoint leaks, and every later call fails, too.
     pub(super) fn close_endpoint(&mut self) -> Result<(), FabricError> {
-        self.endpoint.close()
+        if self.is_stuck {
+            return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
+        }
+        self.endpoint.close().inspect_err(|_| self.is_stuck = true)
     }
 
     /// Closes the queue, after its endpoint. Completions that were read and not consumed are dropped.

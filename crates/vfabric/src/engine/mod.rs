@@ -55,6 +55,8 @@ pub(crate) struct Engine {
     /// Endpoints that accept no posts, and those that accept no receives, by the script.
     shut: BTreeSet<u64>,
     deaf: BTreeSet<u64>,
+    /// Endpoints whose close is refused.
+    stuck: BTreeSet<u64>,
     /// Counts of posts, of accepted operations and of two-sided messages, which the script refers to.
     posts: u64,
     accepted: u64,
@@ -138,6 +140,7 @@ impl Engine {
             faults: settings.faults.clone(),
             shut: BTreeSet::new(),
             deaf: BTreeSet::new(),
+            stuck: BTreeSet::new(),
             posts: 0,
             accepted: 0,
             messages: 0,

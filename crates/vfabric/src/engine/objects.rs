@@ -401,6 +401,11 @@ impl Engine {
                 format!("endpoint {id} is closed before {bound} regions that are bound to it")
             });
         }
+        self.change_endpoints();
+        if self.stuck.contains(&id) {
+            self.counters.count("faults.stuck");
+            return Err(Errno(sys::FI_EBUSY));
+        }
         self.abandon_operations_of(id);
         self.show_of_endpoint(id);
         let Some(endpoint) = self.endpoints.remove(id) else { return Ok(()) };

@@ -443,9 +443,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes and opens endpoints for posts and for receives, as the script says.
-    fn change_endpoints(&mut self) {
-        let Self { faults, shut, deaf, counters, posts, .. } = self;
+    /// Closes and opens endpoints for posts and for receives, and makes their closes fail, as the script says.
+    pub(super) fn change_endpoints(&mut self) {
+        let Self { faults, shut, deaf, stuck, counters, posts, .. } = self;
         faults.retain(|fault| match fault {
             Fault::Shut(endpoint, at) if *at <= *posts => {
                 shut.insert(*endpoint);
@@ -465,6 +465,10 @@ impl Engine {
                 if deaf.remove(endpoint) {
                     counters.count("faults.hears");
                 }
+                false
+            }
+            Fault::Stuck(endpoint, at) if *at <= *posts => {
+                stuck.insert(*endpoint);
                 false
             }
             _ => true,
