@@ -167,7 +167,7 @@ fn start(plugin: &Path, side: &str, count: usize) -> Child {
         ("IRONRAIL_RAILS", "127.0.0.1"),
         ("IRONRAIL_PROVIDER", "net"),
         // Queues are the endpoint's. Long ones would be touched for the first time while other connections are weighed.
-        ("IRONRAIL_CQ_ENTRIES", "1024"),
+        ("IRONRAIL_CQ_ENTRIES", "1536"),
     ] {
         if std::env::var_os(name).is_none() {
             command.env(name, value);

@@ -13,9 +13,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use log::{Level, LevelFilter};
+use proto::budget::CAPACITY_MIN;
 use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use super::failure::StartError;
+use crate::endpoint::OPERATIONS;
 use crate::types::{Protocol, Settings};
 pub(super) use explain::settings;
 use value::Value;
@@ -110,7 +112,7 @@ settings! {
     /// When this file appears or changes, each process writes a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
     dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", ValueKind::Path, "", shared false;
     /// Entries of each completion queue.
-    cq_entries: usize = "CQ_ENTRIES", ValueKind::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
+    cq_entries: usize = "CQ_ENTRIES", ValueKind::Number { min: CQ_ENTRIES_MIN, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
     /// Longest inline (eager) message: in control packets, before its receive is known. Capped at 4096.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", ValueKind::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
     /// Whether each process publishes its counters in a page of shared memory (`/dev/shm`, its owner's alone), for `ironrail top` and `stats`.
@@ -145,6 +147,8 @@ const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
 const CONTROL_RAILS_MAX: u64 = MAX_CONTROL_RAILS as u64;
 /// Enough for a few hundred connections with full windows; past that irecv returns NULL. 64 bytes each in most providers.
 const CQ_ENTRIES_DEFAULT: usize = 16_384;
+/// All operations that an endpoint may have in flight on a NIC, and the arrivals of the smallest budget: with fewer entries a queue could overrun.
+const CQ_ENTRIES_MIN: u64 = OPERATIONS as u64 + CAPACITY_MIN as u64;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A line for the log about the settings.

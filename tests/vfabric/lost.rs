@@ -298,57 +298,67 @@ fn a_packet_that_fails_goes_by_another_rail() {
 /// As NCCL has them in an all-to-all of many ranks: the queue holds 16,384 entries.
 #[test]
 fn receives_of_two_thousand_connections_do_not_overrun_the_queue() {
+    play(&[provider()], BOUND * 3, |part| send_to_all_receives(part, CONNECTIONS));
+}
+
+/// The smallest one that is accepted.
+#[test]
+fn receives_of_many_connections_do_not_overrun_the_smallest_queue() {
     play(&[provider()], BOUND * 3, |part| {
-        set("IRONRAIL_INLINE_MAX_SIZE", "0");
-        let world = World::open(part, "efa", [1, 1]);
-        let ends @ [sender, receiver] = world.nets.map(End::open);
-        let net = receiver.net;
-        let comms: Vec<_> = (0..CONNECTIONS).map(|_| connect(&sender, &receiver)).collect();
-        let memory = crate::support::calls::Buffer::new(64);
-        let from = net.register(comms[0].0, memory).expect("regMr");
-        let to = net.register(comms[0].1, memory).expect("regMr");
-        let mut received = Vec::new();
-        let mut refused = 0;
-        for _ in 0..RECEIVES {
-            for (_, receive) in &comms {
-                match net.irecv(*receive, memory.address(), 64, 0, to).expect("irecv") {
-                    Some(request) => received.push(request),
-                    None => refused += 1,
-                }
-            }
-        }
-        assert!(refused > 0, "{} receives were taken", received.len());
-        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
-        // All accepted connections are sent to before the receiver polls once.
-        let mut sent = Vec::new();
-        let mut left = received.len();
-        let start = Instant::now();
-        while left > 0 {
-            assert!(start.elapsed() < WAIT * 3, "{left} are to be sent");
-            for (send, _) in &comms {
-                if let Some(request) =
-                    net.isend(*send, memory.address(), 64, 0, from).expect("isend")
-                {
-                    sent.push(request);
-                    left -= 1;
-                }
-            }
-            sender.poll();
-            if sent.len() > IN_FLIGHT {
-                break;
-            }
-        }
-        (0..POLLS).for_each(|_| sender.poll());
-        assert_eq!(world.fabric.violations(), Vec::<String>::new());
-        net.deregister(comms[0].0, from).ok();
-        for (send, receive) in comms {
-            net.close_send(send).expect("closeSend");
-            net.close_recv(receive).expect("closeRecv");
-        }
-        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
-        close_together(ends);
-        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+        set("IRONRAIL_CQ_ENTRIES", "1536");
+        send_to_all_receives(part, 200);
     });
+}
+
+/// Posts more receives than the budget allows, and sends to all that were accepted before the receiver polls once.
+fn send_to_all_receives(part: &Part, connections: usize) {
+    set("IRONRAIL_INLINE_MAX_SIZE", "0");
+    let world = World::open(part, "efa", [1, 1]);
+    let ends @ [sender, receiver] = world.nets.map(End::open);
+    let net = receiver.net;
+    let comms: Vec<_> = (0..connections).map(|_| connect(&sender, &receiver)).collect();
+    let memory = crate::support::calls::Buffer::new(64);
+    let from = net.register(comms[0].0, memory).expect("regMr");
+    let to = net.register(comms[0].1, memory).expect("regMr");
+    let mut received = Vec::new();
+    let mut refused = 0;
+    for _ in 0..RECEIVES {
+        for (_, receive) in &comms {
+            match net.irecv(*receive, memory.address(), 64, 0, to).expect("irecv") {
+                Some(request) => received.push(request),
+                None => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 0, "{} receives were taken", received.len());
+    (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+    // All accepted connections are sent to before the receiver polls once.
+    let mut sent = Vec::new();
+    let mut left = received.len();
+    let start = Instant::now();
+    while left > 0 {
+        assert!(start.elapsed() < WAIT * 3, "{left} are to be sent");
+        for (send, _) in &comms {
+            if let Some(request) = net.isend(*send, memory.address(), 64, 0, from).expect("isend") {
+                sent.push(request);
+                left -= 1;
+            }
+        }
+        sender.poll();
+        if sent.len() > IN_FLIGHT {
+            break;
+        }
+    }
+    (0..POLLS).for_each(|_| sender.poll());
+    assert_eq!(world.fabric.violations(), Vec::<String>::new());
+    net.deregister(comms[0].0, from).ok();
+    for (send, receive) in comms {
+        net.close_send(send).expect("closeSend");
+        net.close_recv(receive).expect("closeRecv");
+    }
+    (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+    close_together(ends);
+    assert_eq!(world.fabric.violations(), Vec::<String>::new());
 }
 
 const CONNECTIONS: usize = 2100;

@@ -44,14 +44,14 @@ fn each_setting_says_its_value_and_which_of_five_places_it_is_from() {
     let variables = [
         ("NCCL_CONF_FILE", file.to_str().unwrap()),
         ("IRONRAIL_MAX_RAILS", "2"),
-        ("OFI_NCCL_CQ_SIZE", "128"),
+        ("OFI_NCCL_CQ_SIZE", "2048"),
     ];
     let (code, json, errors) = ironrail("explain --json", &variables);
     assert_eq!(code, 0, "{errors}");
     let shown: Value = serde_json::from_str(&json).unwrap();
     for (name, value, source) in [
         ("IRONRAIL_MAX_RAILS", "2", "environment"),
-        ("IRONRAIL_CQ_ENTRIES", "128", "alias"),
+        ("IRONRAIL_CQ_ENTRIES", "2048", "alias"),
         ("IRONRAIL_JOB", "seven", "file"),
         ("IRONRAIL_STRIPE_MIN", "4096", "file"),
         ("IRONRAIL_CLOSE_TIMEOUT_MS", "1500", "default"),

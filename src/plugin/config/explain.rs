@@ -76,12 +76,12 @@ mod tests {
     fn each_setting_has_its_value_and_source() {
         let text = explained(&[
             ("IRONRAIL_MAX_RAILS", "2"),
-            ("OFI_NCCL_CQ_SIZE", "128"),
+            ("OFI_NCCL_CQ_SIZE", "2048"),
             ("IRONRAIL_JOB", ""),
         ]);
         for row in [
             r#"{"name":"IRONRAIL_MAX_RAILS","value":"2","source":"environment","alias":null,"default":"4""#,
-            r#"{"name":"IRONRAIL_CQ_ENTRIES","value":"128","source":"alias","alias":"OFI_NCCL_CQ_SIZE","default":"0""#,
+            r#"{"name":"IRONRAIL_CQ_ENTRIES","value":"2048","source":"alias","alias":"OFI_NCCL_CQ_SIZE","default":"0""#,
             r#"{"name":"IRONRAIL_JOB","value":null,"source":"default","alias":null,"default":"unset""#,
             r#""refused":null"#,
         ] {
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn ours_wins_over_an_alias_and_a_wrong_alias_is_none() {
-        let both = explained(&[("OFI_NCCL_CQ_SIZE", "128"), ("IRONRAIL_CQ_ENTRIES", "256")]);
-        assert!(both.contains(r#""IRONRAIL_CQ_ENTRIES","value":"256","source":"environment""#));
+        let both = explained(&[("OFI_NCCL_CQ_SIZE", "2048"), ("IRONRAIL_CQ_ENTRIES", "4096")]);
+        assert!(both.contains(r#""IRONRAIL_CQ_ENTRIES","value":"4096","source":"environment""#));
         let wrong = explained(&[("OFI_NCCL_CQ_SIZE", "many")]);
         assert!(
             wrong.contains(r#""IRONRAIL_CQ_ENTRIES","value":"0","source":"default""#),

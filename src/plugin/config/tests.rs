@@ -139,7 +139,7 @@ fn a_wrong_value_is_refused_with_the_name_the_value_and_what_is_accepted() {
         ("CONNECT_WARN_MS", "-1", "milliseconds from 1"),
         ("PEER_TIMEOUT_MS", "0", "milliseconds from 1"),
         ("CLOSE_TIMEOUT_MS", "99999999999", "milliseconds from 0"),
-        ("CQ_ENTRIES", "63", "from 64 to 1048576, or 0 for"),
+        ("CQ_ENTRIES", "1535", "from 1536 to 1048576, or 0 for"),
         ("INLINE_MAX_SIZE", "-1", "bytes from 1 to 1024G, or 0 for never"),
         ("RAILS", "127.0.0.1,,127.0.0.2", "a list separated by commas"),
         ("RAILS", "eth0,eth0", "without empty places or repetitions"),
@@ -219,8 +219,8 @@ fn aws_ofi_nccls_names_are_used_with_a_note_unless_ours_is_given() {
 #[test]
 fn given_settings_are_logged_whatever_their_source() {
     let config =
-        config(&[("OFI_NCCL_CQ_SIZE", "128"), ("IRONRAIL_JOB", "seven"), ("PATH", "/bin")]);
-    assert_eq!(config.given(), "IRONRAIL_CQ_ENTRIES=128 IRONRAIL_JOB=seven");
+        config(&[("OFI_NCCL_CQ_SIZE", "2048"), ("IRONRAIL_JOB", "seven"), ("PATH", "/bin")]);
+    assert_eq!(config.given(), "IRONRAIL_CQ_ENTRIES=2048 IRONRAIL_JOB=seven");
 }
 
 #[test]

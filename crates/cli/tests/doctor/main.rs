@@ -148,7 +148,7 @@ fn settings_that_no_plugin_has_checked_are_counted_as_such() {
     let words = "1 set, nothing against them; 1 of IRONRAIL_* not checked: that is done by the plugin, which was not started";
     assert_eq!(without.as_deref(), Some(words));
     assert_eq!(known(&|_| ()), None, "the plugin refuses 5");
-    let right = known(&|command| _ = command.env("IRONRAIL_CQ_ENTRIES", "128"));
+    let right = known(&|command| _ = command.env("IRONRAIL_CQ_ENTRIES", "2048"));
     assert_eq!(right.as_deref(), Some("3 set, nothing against them"));
 }
 
