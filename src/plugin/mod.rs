@@ -160,18 +160,11 @@ pub(crate) fn connect(
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
 ) -> Result<Option<ObjectId>, SetupError> {
-    let mut number = None;
-    let connected = on_device(owner, device, |endpoint| {
-        number = Some(endpoint.number());
+    let (comm, waits_for) = on_device(owner, device, |endpoint| {
         fault::point("connect locked");
         let comm = endpoint.connect(handle)?;
         Ok::<_, SetupError>((comm, endpoint.waits_for()))
-    });
-    // No close follows a connect that has failed.
-    if let (Err(_), Some(number)) = (&connected, number) {
-        registry::close_if_unused(number);
-    }
-    let (comm, waits_for) = connected?;
+    })?;
     push_probe(waits_for);
     Ok(comm)
 }
@@ -397,6 +390,7 @@ pub(crate) fn close_listen(listener: ObjectId) -> Result<()> {
     Ok(())
 }
 
+/// Runs a call that begins something on the owner's endpoint. No close follows one that has failed.
 fn on_device<R, E: From<Error>>(
     owner: Owner,
     device: usize,
@@ -417,7 +411,15 @@ fn on_device<R, E: From<Error>>(
             Err(PANICKED)
         })
     };
-    registry::with_owned(owner, number_of_device, open, body)
+    let mut number = None;
+    let begun = registry::with_owned(owner, number_of_device, open, |endpoint| {
+        number = Some(endpoint.number());
+        body(endpoint)
+    });
+    if let (Err(_), Some(number)) = (&begun, number) {
+        registry::close_if_unused(number);
+    }
+    begun
 }
 
 /// Adds an endpoint's counters to the process's.

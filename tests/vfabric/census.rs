@@ -6,7 +6,7 @@ use proto::codec::Address;
 use proto::setup::{EndpointId, Entries, Hello};
 
 use crate::support::calls::Buffer;
-use crate::support::stage::play;
+use crate::support::stage::{play, play_each};
 use crate::support::stranger::{Stranger, prove, wire_handle};
 use crate::support::virtual_fabric::set;
 use crate::together::close_together;
@@ -249,3 +249,27 @@ const REQUESTS: u64 = 200;
 const ROUNDS: usize = 40;
 /// Enough for the ends to receive each other's farewells.
 const POLLS: u32 = 500;
+
+/// Up to v10 a communicator is a thread, and nothing closes after a listen that failed. The probe's first post fails here.
+#[test]
+fn a_listen_that_fails_leaves_nothing_open_and_the_next_one_works() {
+    play_each(&["cxi", "efa", "tcp", "adversary"], &[provider()], BOUND, |part, profile| {
+        let World { nets: [net, _], fabric } = World::open(part, profile, [1, 1]);
+        net.init_v8().expect("init");
+        let posts = || fabric.number("counter.posts");
+        let listen = || net.listen_v8(0).map(|(_, listener)| listener);
+        let before = posts();
+        let first = listen().expect("listen");
+        let of_listen = posts() - before;
+        net.close_listen(first).expect("closeListen");
+        fabric.is_clean();
+        fabric.fault(&format!("reject={}", posts() + of_listen));
+        let refused = listen().expect_err("its NIC cannot be used");
+        assert!(refused.said[0].contains("fi_write"), "{profile}: {refused:?}");
+        assert_eq!(fabric.number("counter.faults.reject"), 1, "{profile}");
+        fabric.is_clean();
+        let next = listen().expect("the next listen");
+        net.close_listen(next).expect("closeListen");
+        fabric.is_clean();
+    });
+}
