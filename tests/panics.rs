@@ -310,3 +310,31 @@ fn an_endpoint_whose_opening_panics_is_opened_anew() {
         net.finalize(context).expect("finalize");
     });
 }
+
+/// Up to v10 a communicator is a thread, and its endpoint closes with the last object there.
+#[test]
+fn a_connect_under_way_does_not_keep_a_broken_endpoint_open() {
+    play_each(&["connect locked"], &settings(), BOUND, |_, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        net.init_v8().expect("init");
+        let (mut handle, listener) = net.listen_v8(0).expect("listen");
+        let listened = handle;
+        wait("a connect to begin", || {
+            assert_eq!(net.connect_v8(0, &mut handle), Ok(None), "nothing accepts");
+            handle != listened
+        });
+        assert_eq!(keepers(), 1, "an endpoint is open");
+        faulty.panics(case, || net.connect_v8(0, &mut handle));
+        net.close_listen(listener).expect("closeListen");
+        assert_eq!(keepers(), 0, "the last endpoint has closed");
+    });
+}
+
+/// Threads that poll endpoints: one while an endpoint is open.
+fn keepers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("proc is mounted");
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    let names = tasks.flatten().filter_map(|task| name(task).ok());
+    names.filter(|name| name.trim() == "ironrail-keeper").count()
+}

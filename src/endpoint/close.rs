@@ -83,10 +83,12 @@ impl Endpoint {
         })
     }
 
-    /// Whether NCCL has closed everything that it opened here.
+    /// Whether NCCL has closed everything that it opened here. A connect is closed by its last call, which fails early where the whole
+    /// endpoint has failed.
     pub(crate) fn is_unused(&self) -> bool {
+        let has_failed = self.broken || self.failure.is_some();
         self.listeners.is_empty()
-            && self.connects.is_empty()
+            && (has_failed || self.connects.is_empty())
             && self.comms.iter().all(|(_, comm)| comm.is_closing)
     }
 
