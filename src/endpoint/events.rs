@@ -148,7 +148,7 @@ impl Executor {
                     Some(Event::TrialEnded { channel, rail, well: true })
                 }
                 other => {
-                    self.ended(other, true);
+                    self.ended(other, Ok(()));
                     None
                 }
             },
@@ -201,7 +201,7 @@ impl Executor {
             let event = flow::Event::Arrived { rail, immediate, len };
             return Some(Event::Arrived { connection, event });
         }
-        self.deferred.strays.push((len, bits));
+        self.deferred.strays.push((nic, len, bits));
         None
     }
 
@@ -223,13 +223,12 @@ impl Executor {
         Some(Event::Wrote { channel, write: WriteId { epoch, what }, rail, well })
     }
 
-    /// Operations that the progress loop does not handle.
+    /// Operations that the progress loop does not handle, and the error numbers of those that failed.
     #[cold]
-    fn ended(&mut self, purpose: Purpose, well: bool) {
+    fn ended(&mut self, purpose: Purpose, outcome: Result<(), i32>) {
         match purpose {
-            Purpose::Flush { flush } => self.deferred.flushes.push((flush, well)),
-            Purpose::Probe { attempt } if well => self.deferred.probes.push(attempt),
-            Purpose::Probe { attempt } => self.deferred.failed_probes.push(attempt),
+            Purpose::Flush { flush } => self.deferred.flushes.push((flush, outcome.is_ok())),
+            Purpose::Probe { nic, attempt } => self.deferred.probes.push((nic, attempt, outcome)),
             _ => {}
         }
     }
@@ -271,7 +270,7 @@ impl Executor {
                 return Some(Event::TrialEnded { channel, rail, well: false });
             }
             _ => {
-                self.ended(purpose, false);
+                self.ended(purpose, Err(failed.error.errno));
                 return None;
             }
         };
@@ -336,7 +335,7 @@ impl Executor {
                 None
             }
             other => {
-                self.ended(other, false);
+                self.ended(other, Err(failed.error.errno));
                 None
             }
         }

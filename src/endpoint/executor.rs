@@ -35,7 +35,7 @@ use super::letter_buffers::LetterSubject;
 use super::memory::{ControlMemory, Unit};
 use super::nics::Port;
 use super::peers::Peer;
-use super::purpose::Purpose;
+use super::purpose::{Attempt, Purpose};
 use super::region::UserRegion;
 use super::sendrecv::Sendrecv;
 use super::slots::Slots;
@@ -60,10 +60,10 @@ pub(super) struct Deferred {
     pub(super) flushes: Vec<(u16, bool)>,
     /// Flushes whose read was in flight on a data rail that was closed.
     pub(super) interrupted: Vec<u16>,
-    pub(super) probes: Vec<super::purpose::Attempt>,
-    pub(super) failed_probes: Vec<super::purpose::Attempt>,
-    /// Writes with immediates for no connection: length and immediate.
-    pub(super) strays: Vec<(u64, u64)>,
+    /// Operations of the probe that have ended: their NICs, and the error numbers of those that failed.
+    pub(super) probes: Vec<(u8, Attempt, Result<(), i32>)>,
+    /// Writes with immediates for no connection: NIC, length and immediate.
+    pub(super) strays: Vec<(usize, u64, u64)>,
     /// Data rails to peers that were lost, and those that came back.
     pub(super) rails_lost: u64,
     pub(super) rails_returned: u64,
@@ -83,7 +83,6 @@ impl Deferred {
             && self.flushes.is_empty()
             && self.interrupted.is_empty()
             && self.probes.is_empty()
-            && self.failed_probes.is_empty()
             && self.strays.is_empty()
             && self.rails_lost == 0
             && self.rails_returned == 0
@@ -663,7 +662,6 @@ impl Executor {
                 self.queued.push_back(Event::Connection { slot, generation, event });
             }
             Some(Purpose::Flush { flush }) => self.deferred.interrupted.push(flush),
-            Some(Purpose::Probe { attempt }) => self.deferred.failed_probes.push(attempt),
             Some(Purpose::Trial { channel, rail }) => {
                 let channel = ChannelId(channel.into());
                 self.queued.push_back(Event::TrialEnded { channel, rail, well: false });

@@ -262,7 +262,6 @@ impl Endpoint {
             flushes,
             interrupted,
             probes,
-            failed_probes,
             strays,
             misplaced,
             rails_lost,
@@ -276,10 +275,9 @@ impl Endpoint {
         if let Some(cause) = broken {
             self.fail_all(cause.into());
         }
-        probes.into_iter().for_each(|attempt| self.probe_ended(attempt, true));
-        failed_probes.into_iter().for_each(|attempt| self.probe_ended(attempt, false));
-        for (len, immediate) in strays {
-            if !self.probe_arrived(len, immediate) {
+        probes.into_iter().for_each(|(nic, attempt, how)| self.probe_ended(nic, attempt, how));
+        for (nic, len, immediate) in strays {
+            if !self.probe_arrived(nic, len, immediate) {
                 self.incidents.stray_immediates += 1;
             }
         }

@@ -7,8 +7,13 @@
 //!
 //! ```text
 //! write ──▶ write with immediate ──▶ read ──▶ write, complete on delivery ──▶ over
-//!   └─ fails, or the time is up: over, without an answer    (time is up: over, what was not seen counts as absent)
+//!   │                 └─ fails, or the time is up: write again, to see whether the NIC works
+//!   │                      │         └─ the bytes land: the capability is absent, unless it is seen just after; on with the next attempt
+//!   └──────────────────────┴─ fails, or the time is up: the NIC is lost. The next NIC is probed; after the last one: over, without an answer
 //! ```
+//!
+//! A failed attempt alone says nothing about the provider: the NIC may have failed. Whether it works is seen by the bytes, since the tcp
+//! family completes a write before it leaves.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +22,10 @@ use proto::capabilities::{Capabilities, ImmediateWidth};
 
 use super::purpose::Attempt;
 
-/// The bound of the whole probe, in time in which connect or accept is called. What was not seen by then counts as absent.
+/// How long each operation is waited for, in time in which connect or accept is called.
 const PROBE_BOUND: Duration = Duration::from_secs(2);
+/// The same of a silent one, after a later write on its NIC has landed.
+const LATE_BOUND: Duration = Duration::from_millis(200);
 /// The time between two calls counts up to this: a longer pause is the caller's, not the provider's.
 const TICK_MAX: Duration = Duration::from_millis(100);
 /// Bytes that the probe writes and reads: more than any provider's header.
@@ -30,10 +37,17 @@ pub(crate) const PROBE_IMMEDIATE: u64 = 0xa5c3_9617_5a3c_7fff;
 /// The probe of one device, under way on one endpoint.
 #[derive(Debug)]
 pub(crate) struct Probe {
+    /// The NIC that is probed, and how many the endpoint has.
+    nic: u8,
+    nics: u8,
     attempt: Attempt,
     seen: AttemptResult,
+    /// The write that shows whether the NIC works, since the attempt has failed or is silent.
+    check: Option<AttemptResult>,
+    /// The attempt was silent, and the NIC works.
+    is_checked: bool,
     found: Found,
-    /// The time used so far, and when it was last updated.
+    /// How long the last operation has been waited for, and when that was updated.
     polled: Duration,
     last_step: Instant,
 }
@@ -41,10 +55,12 @@ pub(crate) struct Probe {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Post it, and report the result: [`Probe::posted`], [`Probe::refused`], or nothing, to get the same step again.
+    /// Post it on [`Probe::nic`], and report the result: [`Probe::posted`], [`Probe::refused`], or nothing, to get the same step again.
     Post(Attempt),
     Wait,
-    /// Finished. An error: not even a write without an immediate works.
+    /// This NIC does not work. The next one is probed.
+    Lost(u8, FabricError),
+    /// Finished. An error: a write without an immediate does not work on any NIC. It is that of the last one, [`Probe::nic`].
     Over(Result<Found, FabricError>),
 }
 
@@ -62,91 +78,185 @@ pub(crate) struct Found {
 struct AttemptResult {
     posted: bool,
     completed: bool,
+    /// The bytes of a write without an immediate are there.
+    landed: bool,
     /// The error of the post, or of the operation.
     failure: Option<FabricError>,
     arrival: Option<(u64, u64)>,
 }
 
+impl AttemptResult {
+    /// Whether it has shown what it is for.
+    fn has_ended(&self, attempt: Attempt) -> bool {
+        let Self { posted, completed, landed, arrival, .. } = self;
+        let is_seen = match attempt {
+            Attempt::Write => *landed,
+            Attempt::WriteWithImmediate => arrival.is_some(),
+            Attempt::Read | Attempt::WriteDeliveryComplete => true,
+        };
+        *posted && *completed && is_seen
+    }
+}
+
 impl Probe {
-    pub(crate) fn new(now: Instant) -> Self {
+    /// Of an endpoint with so many NICs.
+    pub(crate) fn new(nics: u8, now: Instant) -> Self {
+        Self::of_nic(0, nics, now)
+    }
+
+    fn of_nic(nic: u8, nics: u8, now: Instant) -> Self {
         Self {
+            nic,
+            nics,
             attempt: Attempt::Write,
             seen: AttemptResult::default(),
+            check: None,
+            is_checked: false,
             found: Found::default(),
             polled: Duration::ZERO,
             last_step: now,
         }
     }
 
+    /// The NIC that is probed.
+    pub(crate) fn nic(&self) -> u8 {
+        self.nic
+    }
+
     /// What to do now.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
         self.polled += now.duration_since(self.last_step).min(TICK_MAX);
         self.last_step = now;
-        while self.has_ended() {
-            let seen = std::mem::take(&mut self.seen);
-            let next = match self.attempt {
-                Attempt::Write => {
-                    if let Some(error) = seen.failure {
-                        return Step::Over(Err(error));
-                    }
-                    Attempt::WriteWithImmediate
+        loop {
+            if let Some(check) = &self.check {
+                if let Some(error) = check.failure {
+                    return self.lost(error);
                 }
-                Attempt::WriteWithImmediate => {
-                    if let Some((len, data)) = seen.arrival.filter(|_| seen.completed) {
-                        self.found.immediate = width_of(data);
-                        self.found.true_lengths = len == PROBE_BYTES as u64;
-                    }
-                    Attempt::Read
+                if !check.has_ended(Attempt::Write) {
+                    return self
+                        .wait()
+                        .unwrap_or_else(|| self.lost(FabricError::SELF_WRITE_SILENT));
                 }
-                Attempt::Read => {
-                    self.found.self_read = seen.completed;
-                    Attempt::WriteDeliveryComplete
-                }
-                Attempt::WriteDeliveryComplete => {
-                    self.found.delivery_complete = seen.completed;
-                    return Step::Over(Ok(self.found));
-                }
+                self.check = None;
+                (self.is_checked, self.polled) = (true, Duration::ZERO);
+            }
+            let error = match (self.seen.has_ended(self.attempt), self.seen.failure) {
+                (true, _) => None,
+                (false, Some(error)) => Some(error),
+                (false, None) => match self.wait() {
+                    Some(step) => return step,
+                    None => Some(FabricError::SELF_WRITE_SILENT),
+                },
             };
-            self.attempt = next;
-        }
-        if self.polled > PROBE_BOUND {
-            return Step::Over(match self.attempt {
-                Attempt::Write => Err(FabricError::SELF_WRITE_SILENT),
-                _ => Ok(self.found),
-            });
-        }
-        if self.seen.posted { Step::Wait } else { Step::Post(self.attempt) }
-    }
-
-    fn has_ended(&self) -> bool {
-        let AttemptResult { posted, completed, failure, arrival } = &self.seen;
-        let needs_arrival = self.attempt == Attempt::WriteWithImmediate;
-        failure.is_some() || (*posted && *completed && (arrival.is_some() || !needs_arrival))
-    }
-
-    /// The attempt was posted.
-    pub(crate) fn posted(&mut self) {
-        self.seen.posted = true;
-    }
-
-    /// The attempt cannot be posted. Except for the first write, that means that the capability is absent.
-    pub(crate) fn refused(&mut self, error: FabricError) {
-        self.seen.failure = Some(error);
-    }
-
-    /// An operation has ended. One of an earlier attempt is ignored.
-    pub(crate) fn ended(&mut self, attempt: Attempt, well: bool) {
-        if attempt == self.attempt {
-            self.seen.completed |= well;
-            if !well {
-                self.seen.failure = Some(FabricError::SELF_WRITE_FAILED);
+            match error {
+                Some(error) if self.attempt == Attempt::Write => return self.lost(error),
+                Some(_) if !self.is_checked => {
+                    (self.check, self.polled) = (Some(AttemptResult::default()), Duration::ZERO);
+                }
+                _ => {
+                    if let Some(over) = self.conclude() {
+                        return over;
+                    }
+                }
             }
         }
     }
 
+    /// Posts what is to be posted, or waits. None: the time is up.
+    fn wait(&self) -> Option<Step> {
+        let (attempt, current) = self.current();
+        let step = if current.posted { Step::Wait } else { Step::Post(attempt) };
+        let bound = if self.is_checked { LATE_BOUND } else { PROBE_BOUND };
+        (self.polled <= bound).then_some(step)
+    }
+
+    /// What is under way, and its result so far.
+    fn current(&self) -> (Attempt, &AttemptResult) {
+        match &self.check {
+            Some(check) => (Attempt::Write, check),
+            None => (self.attempt, &self.seen),
+        }
+    }
+
+    fn current_mut(&mut self) -> &mut AttemptResult {
+        self.check.as_mut().unwrap_or(&mut self.seen)
+    }
+
+    /// Records what the attempt has shown on a NIC that works, and goes on with the next one.
+    fn conclude(&mut self) -> Option<Step> {
+        let seen = std::mem::take(&mut self.seen);
+        let well = seen.has_ended(self.attempt);
+        (self.is_checked, self.polled) = (false, Duration::ZERO);
+        self.attempt = match self.attempt {
+            Attempt::Write => Attempt::WriteWithImmediate,
+            Attempt::WriteWithImmediate => {
+                if let Some((len, data)) = seen.arrival.filter(|_| well) {
+                    self.found.immediate = width_of(data);
+                    self.found.true_lengths = len == PROBE_BYTES as u64;
+                }
+                Attempt::Read
+            }
+            Attempt::Read => {
+                self.found.self_read = well;
+                Attempt::WriteDeliveryComplete
+            }
+            Attempt::WriteDeliveryComplete => {
+                self.found.delivery_complete = well;
+                return Some(Step::Over(Ok(self.found)));
+            }
+        };
+        None
+    }
+
+    fn lost(&mut self, error: FabricError) -> Step {
+        let Self { nic, nics, last_step, .. } = *self;
+        if nic + 1 >= nics {
+            return Step::Over(Err(error));
+        }
+        *self = Self::of_nic(nic + 1, nics, last_step);
+        Step::Lost(nic, error)
+    }
+
+    /// The attempt was posted.
+    pub(crate) fn posted(&mut self) {
+        self.current_mut().posted = true;
+    }
+
+    /// The attempt cannot be posted. If the NIC works, that means that the capability is absent.
+    pub(crate) fn refused(&mut self, error: FabricError) {
+        self.current_mut().failure = Some(error);
+    }
+
+    /// An operation has ended, or has failed with this error number. One of an earlier attempt, or of an earlier NIC, is ignored.
+    pub(crate) fn ended(&mut self, nic: u8, attempt: Attempt, outcome: Result<(), i32>) {
+        if nic != self.nic {
+            return;
+        }
+        let result = match &mut self.check {
+            Some(check) if attempt == Attempt::Write => check,
+            _ if attempt == self.attempt => &mut self.seen,
+            _ => return,
+        };
+        match outcome {
+            Ok(()) => result.completed = true,
+            Err(errno) => result.failure = Some(FabricError::self_write(errno)),
+        }
+    }
+
+    /// Whether bytes of a write may have landed: [`Probe::landed`].
+    pub(crate) fn awaits_bytes(&self) -> bool {
+        let (attempt, current) = self.current();
+        attempt == Attempt::Write && current.posted && !current.landed
+    }
+
+    /// The bytes of the last write without an immediate are there.
+    pub(crate) fn landed(&mut self) {
+        self.current_mut().landed = true;
+    }
+
     /// A write with an immediate has arrived. There are no connections yet, so it is the probe's.
-    pub(crate) fn arrived(&mut self, len: u64, immediate: u64) {
-        if self.attempt == Attempt::WriteWithImmediate {
+    pub(crate) fn arrived(&mut self, nic: u8, len: u64, immediate: u64) {
+        if nic == self.nic && self.attempt == Attempt::WriteWithImmediate {
             self.seen.arrival = Some((len, immediate));
         }
     }
@@ -180,11 +290,39 @@ mod tests {
         assert_eq!(probe.step(now), Step::Post(attempt));
         probe.posted();
         assert_eq!(probe.step(now), Step::Wait);
-        probe.ended(attempt, true);
+        let nic = probe.nic();
+        probe.ended(nic, attempt, Ok(()));
         if attempt == Attempt::WriteWithImmediate {
             assert_eq!(probe.step(now), Step::Wait, "it has not arrived");
-            probe.arrived(PROBE_BYTES as u64, PROBE_IMMEDIATE);
+            probe.arrived(nic, PROBE_BYTES as u64, PROBE_IMMEDIATE);
         }
+        if attempt == Attempt::Write {
+            assert_eq!(probe.step(now), Step::Wait, "its bytes are not there");
+            assert!(probe.awaits_bytes());
+            probe.landed();
+        }
+    }
+
+    /// Polls until the step is not to wait, which takes as long as this bound.
+    fn until(bound: Duration, probe: &mut Probe, now: &mut Instant) -> Step {
+        let mut waited = 0;
+        loop {
+            *now += TICK_MAX;
+            match probe.step(*now) {
+                Step::Wait => waited += 1,
+                step => {
+                    assert_eq!(waited, bound.as_millis() / TICK_MAX.as_millis());
+                    return step;
+                }
+            }
+        }
+    }
+
+    /// A probe of one of so many NICs, which has come to attempt `index` without taking time.
+    fn at(index: usize, nics: u8, now: Instant) -> Probe {
+        let mut probe = Probe::new(nics, now);
+        ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+        probe
     }
 
     const ALL: [Attempt; 4] = [
@@ -199,84 +337,145 @@ mod tests {
         self_read: true,
         delivery_complete: true,
     };
+    const ENETDOWN: i32 = 100;
+
+    /// Everything but what this attempt shows.
+    fn without(attempt: Attempt) -> Found {
+        match attempt {
+            Attempt::Write => EVERYTHING,
+            Attempt::WriteWithImmediate => {
+                Found { immediate: ImmediateWidth::None, true_lengths: false, ..EVERYTHING }
+            }
+            Attempt::Read => Found { self_read: false, ..EVERYTHING },
+            Attempt::WriteDeliveryComplete => Found { delivery_complete: false, ..EVERYTHING },
+        }
+    }
 
     #[test]
     fn what_every_attempt_shows_is_found() {
         let now = Instant::now();
-        let mut probe = Probe::new(now);
-        ALL.into_iter().for_each(|attempt| goes_well(&mut probe, now, attempt));
+        let mut probe = at(ALL.len(), 1, now);
         assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)));
     }
 
+    /// An attempt that is refused, or whose operation fails.
+    fn goes_wrong(probe: &mut Probe, now: Instant, attempt: Attempt, by_post: bool) {
+        assert_eq!(probe.step(now), Step::Post(attempt));
+        if by_post {
+            probe.refused(FabricError::self_write(ENETDOWN));
+        } else {
+            let nic = probe.nic();
+            probe.posted();
+            probe.ended(nic, attempt, Err(ENETDOWN));
+        }
+    }
+
     #[test]
-    fn what_is_refused_or_fails_is_absent_except_for_the_first_write() {
-        let refusal = FabricError::NO_RAIL;
-        for (index, wrong) in ALL.into_iter().enumerate() {
+    fn what_is_refused_or_fails_is_absent_if_the_nic_works() {
+        let now = Instant::now();
+        for (index, wrong) in ALL.into_iter().enumerate().skip(1) {
             for by_post in [true, false] {
-                let now = Instant::now();
-                let mut probe = Probe::new(now);
-                ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
-                assert_eq!(probe.step(now), Step::Post(wrong));
-                if by_post {
-                    probe.refused(refusal);
-                } else {
-                    probe.posted();
-                    probe.ended(wrong, false);
-                }
-                let expected = match wrong {
-                    Attempt::Write => {
-                        assert!(matches!(probe.step(now), Step::Over(Err(_))));
-                        continue;
-                    }
-                    Attempt::WriteWithImmediate => {
-                        Found { immediate: ImmediateWidth::None, true_lengths: false, ..EVERYTHING }
-                    }
-                    Attempt::Read => Found { self_read: false, ..EVERYTHING },
-                    Attempt::WriteDeliveryComplete => {
-                        Found { delivery_complete: false, ..EVERYTHING }
-                    }
-                };
-                let rest = &ALL[index + 1..];
-                rest.iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
-                assert_eq!(probe.step(now), Step::Over(Ok(expected)), "{wrong:?}");
+                let mut probe = at(index, 1, now);
+                goes_wrong(&mut probe, now, wrong, by_post);
+                goes_well(&mut probe, now, Attempt::Write);
+                ALL[index + 1..].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+                assert_eq!(probe.step(now), Step::Over(Ok(without(wrong))), "{wrong:?}");
             }
         }
     }
 
     #[test]
-    fn what_is_not_seen_within_the_bound_is_absent() {
-        for (index, attempt) in ALL.into_iter().enumerate() {
+    fn a_nic_whose_writes_fail_is_lost_and_the_last_one_is_the_error() {
+        let (now, error) = (Instant::now(), FabricError::self_write(ENETDOWN));
+        for (index, wrong) in ALL.into_iter().enumerate() {
+            for by_post in [true, false] {
+                let mut probe = at(index, 2, now);
+                goes_wrong(&mut probe, now, wrong, by_post);
+                if wrong != Attempt::Write {
+                    goes_wrong(&mut probe, now, Attempt::Write, by_post);
+                }
+                assert_eq!(probe.step(now), Step::Lost(0, error), "{wrong:?}");
+                goes_wrong(&mut probe, now, Attempt::Write, by_post);
+                assert_eq!(probe.step(now), Step::Over(Err(error)), "{wrong:?}");
+                assert_eq!(probe.nic(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_nic_that_is_silent_is_lost_and_the_next_one_is_probed_from_the_start() {
+        for (index, silent) in ALL.into_iter().enumerate() {
             let mut now = Instant::now();
-            let mut probe = Probe::new(now);
-            ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
-            assert_eq!(probe.step(now), Step::Post(attempt));
+            let mut probe = at(index, 2, now);
+            assert_eq!(probe.step(now), Step::Post(silent));
             probe.posted();
-            let mut steps = 0;
-            let over = loop {
-                now += TICK_MAX;
-                match probe.step(now) {
-                    Step::Wait => steps += 1,
-                    step => break step,
-                }
-            };
-            assert_eq!(steps, PROBE_BOUND.as_millis() / TICK_MAX.as_millis());
-            let seen = match attempt {
-                Attempt::Write => {
-                    assert!(matches!(over, Step::Over(Err(_))));
-                    continue;
-                }
-                Attempt::WriteWithImmediate => Found::default(),
-                Attempt::Read => Found { self_read: false, delivery_complete: false, ..EVERYTHING },
-                Attempt::WriteDeliveryComplete => Found { delivery_complete: false, ..EVERYTHING },
-            };
-            assert_eq!(over, Step::Over(Ok(seen)), "{attempt:?}");
+            let mut step = until(PROBE_BOUND, &mut probe, &mut now);
+            if silent != Attempt::Write {
+                assert_eq!(step, Step::Post(Attempt::Write));
+                probe.posted();
+                step = until(PROBE_BOUND, &mut probe, &mut now);
+            }
+            assert_eq!(step, Step::Lost(0, FabricError::SELF_WRITE_SILENT));
+            // What comes late from the first NIC says nothing about the second.
+            assert_eq!(probe.step(now), Step::Post(Attempt::Write));
+            probe.posted();
+            probe.ended(0, Attempt::Write, Err(ENETDOWN));
+            assert_eq!(probe.step(now), Step::Wait);
+            probe.ended(1, Attempt::Write, Ok(()));
+            probe.landed();
+            assert_eq!(probe.step(now), Step::Post(Attempt::WriteWithImmediate));
+            probe.posted();
+            probe.ended(1, Attempt::WriteWithImmediate, Ok(()));
+            probe.arrived(0, 0, 0);
+            assert_eq!(probe.step(now), Step::Wait);
+            probe.arrived(1, PROBE_BYTES as u64, PROBE_IMMEDIATE);
+            ALL[2..].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+            assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)), "{silent:?}");
+        }
+    }
+
+    /// An attempt that is not seen within the bound, on a NIC that works.
+    fn is_silent(probe: &mut Probe, now: &mut Instant, attempt: Attempt) {
+        assert_eq!(probe.step(*now), Step::Post(attempt));
+        probe.posted();
+        assert_eq!(until(PROBE_BOUND, probe, now), Step::Post(Attempt::Write));
+        goes_well(probe, *now, Attempt::Write);
+        assert_eq!(probe.step(*now), Step::Wait, "it may be late");
+    }
+
+    #[test]
+    fn what_is_not_seen_within_the_bounds_is_absent_if_the_nic_works() {
+        for (index, attempt) in ALL.into_iter().enumerate().skip(1) {
+            let mut now = Instant::now();
+            let mut probe = at(index, 1, now);
+            is_silent(&mut probe, &mut now, attempt);
+            let mut step = until(LATE_BOUND, &mut probe, &mut now);
+            for next in &ALL[index + 1..] {
+                assert_eq!(step, Step::Post(*next));
+                goes_well(&mut probe, now, *next);
+                step = probe.step(now);
+            }
+            assert_eq!(step, Step::Over(Ok(without(attempt))), "{attempt:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_seen_late_on_a_nic_that_works_again_is_found() {
+        for (index, attempt) in ALL.into_iter().enumerate().skip(1) {
+            let mut now = Instant::now();
+            let mut probe = at(index, 1, now);
+            is_silent(&mut probe, &mut now, attempt);
+            probe.ended(0, attempt, Ok(()));
+            probe.arrived(0, PROBE_BYTES as u64, PROBE_IMMEDIATE);
+            ALL[index + 1..].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+            assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)), "{attempt:?}");
         }
     }
 
     #[test]
     fn time_without_calls_does_not_count() {
         let mut now = Instant::now();
-        let mut probe = Probe::new(now);
+        let mut probe = Probe::new(1, now);
         assert_eq!(probe.step(now), Step::Post(Attempt::Write));
         probe.posted();
         now += Duration::from_secs(3600);
@@ -286,13 +485,12 @@ mod tests {
     #[test]
     fn the_end_of_an_earlier_attempt_is_ignored() {
         let now = Instant::now();
-        let mut probe = Probe::new(now);
+        let mut probe = at(1, 1, now);
+        goes_wrong(&mut probe, now, Attempt::WriteWithImmediate, true);
         goes_well(&mut probe, now, Attempt::Write);
-        assert_eq!(probe.step(now), Step::Post(Attempt::WriteWithImmediate));
-        probe.refused(FabricError::NO_RAIL);
         assert_eq!(probe.step(now), Step::Post(Attempt::Read));
         probe.posted();
-        probe.ended(Attempt::WriteWithImmediate, true);
+        probe.ended(0, Attempt::WriteWithImmediate, Ok(()));
         assert_eq!(probe.step(now), Step::Wait);
     }
 

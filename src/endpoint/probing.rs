@@ -4,23 +4,34 @@
 //! Connections wait for its result. The first endpoint of a device that needs it runs it; the others wait, and drive it too
 //! ([`Endpoint::push_probe`]), since that endpoint's own caller may be away. An endpoint that closes, or on which not even a write works,
 //! leaves the probe to the next.
+//!
+//! A NIC that fails while it is probed is not closed: connections find it lost, as any other rail, and try whether it works again.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
-use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
+use fabric::{Delivery, FabricError, Memory, Pages, Post, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
+use proto::limits::MAX_DATA_RAILS;
 
 use super::Endpoint;
 use super::executor::Executor;
 use super::probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step};
 use super::purpose::{Attempt, Purpose};
 use crate::error::{Cause, Result};
+use crate::label::Label;
 
 /// Offsets in the landing page that the probe reads and writes. Flushes use its beginning.
-const SOURCE: u64 = 1024;
-const TARGET: u64 = 2048;
-/// The probe uses the first NIC.
-const PROBED: usize = 0;
+const SOURCE: usize = 1024;
+const TARGET: usize = SOURCE + PROBE_BYTES;
+/// From here on each NIC has a source and a target of its own for writes whose bytes are looked at: what an earlier one still writes says
+/// nothing about a later one.
+const WRITTEN: usize = 2048;
+/// Each word of such bytes.
+const PATTERN: u64 = 0x5ca1_ab1e_0ddb_a115;
+
+const _: () = assert!(WRITTEN + 2 * PROBE_BYTES * MAX_DATA_RAILS <= 4096, "they fit into a page");
 
 impl Endpoint {
     /// Whether the device's capabilities are known. If not, drives the probe.
@@ -42,7 +53,8 @@ impl Endpoint {
         }
         if self.device.probed.capabilities().is_none() && self.device.probed.take_probe(self.number)
         {
-            self.probe = Some(Probe::new(Instant::now()));
+            let nics = u8::try_from(self.executor.nics.len()).unwrap_or(u8::MAX);
+            self.probe = Some(Probe::new(nics, Instant::now()));
         }
         self.drive_probe();
         if let Some(known) = self.device.probed.capabilities() {
@@ -77,10 +89,14 @@ impl Endpoint {
 
     fn drive_probe(&mut self) {
         while let Some(probe) = &mut self.probe {
+            let nic = probe.nic();
+            if probe.awaits_bytes() && has_landed(&self.executor, nic) {
+                probe.landed();
+            }
             match probe.step(Instant::now()) {
                 Step::Wait => return,
                 Step::Post(attempt) => {
-                    let posted = self.attempt(attempt);
+                    let posted = self.attempt(nic, attempt);
                     let Some(probe) = &mut self.probe else { return };
                     match posted {
                         Ok(Post::Accepted) => probe.posted(),
@@ -88,30 +104,51 @@ impl Endpoint {
                         Err(error) => probe.refused(error),
                     }
                 }
+                Step::Lost(nic, fault) => log::warn!(
+                    "device {}: {} does not work: {fault}; the next rail is probed",
+                    self.device.label,
+                    self.rail_label(nic)
+                ),
                 Step::Over(Ok(found)) => {
                     self.probe = None;
                     self.device.probed.learned(self.number, found.with(self.executor.capabilities));
                 }
-                Step::Over(Err(error)) => {
+                Step::Over(Err(fault)) => {
                     self.leave_probe();
-                    let (device, interface) = (self.device.label, self.device.interface);
-                    self.fail_all(Cause::CannotUse { device, interface, fault: error }.into());
+                    let (device, interface) = (self.device.label, self.rail_label(nic));
+                    self.fail_all(Cause::CannotUse { device, interface, fault }.into());
                 }
             }
         }
     }
 
-    fn attempt(&mut self, attempt: Attempt) -> std::result::Result<Post, FabricError> {
+    fn rail_label(&self, nic: u8) -> Label {
+        let port = self.executor.nics.get(usize::from(nic));
+        port.map_or_else(|| self.label(), |port| Label::of(&port.label))
+    }
+
+    fn attempt(&mut self, nic: u8, attempt: Attempt) -> std::result::Result<Post, FabricError> {
+        let [source, target] = match attempt {
+            Attempt::Write => written(nic),
+            _ => [SOURCE, TARGET],
+        };
+        if attempt == Attempt::Write
+            && let Some(pages) = landing_pages(&self.executor)
+        {
+            pages.fill_words(words(source), PATTERN);
+            pages.fill_words(words(target), 0);
+        }
+        let token = Purpose::Probe { nic, attempt }.token();
+        let nic = usize::from(nic);
         let Executor { nics, landing, .. } = &mut self.executor;
-        let port = nics.get_mut(PROBED).ok_or(FabricError::NO_RAIL)?;
+        let port = nics.get_mut(nic).ok_or(FabricError::NO_RAIL)?;
         let peer = port.myself()?;
-        let local = landing.local(PROBED, landing.address() + SOURCE, PROBE_BYTES);
+        let local = landing.local(nic, landing.address() + source as u64, PROBE_BYTES);
         let local = local.ok_or(FabricError::OUTSIDE)?;
         let remote = RemoteBytes {
-            address: landing.target(landing.address() + TARGET),
-            key: RemoteKey::from_wire(landing.key(PROBED)),
+            address: landing.target(landing.address() + target as u64),
+            key: RemoteKey::from_wire(landing.key(nic)),
         };
-        let token = Purpose::Probe { attempt }.token();
         let write = Write { local, remote, peer, delivery: Delivery::Default };
         match attempt {
             Attempt::Write => port.nic.write(&write, None, token),
@@ -125,16 +162,21 @@ impl Endpoint {
     }
 
     /// An operation of the probe has ended.
-    pub(super) fn probe_ended(&mut self, attempt: Attempt, well: bool) {
+    pub(super) fn probe_ended(
+        &mut self,
+        nic: u8,
+        attempt: Attempt,
+        outcome: std::result::Result<(), i32>,
+    ) {
         if let Some(probe) = &mut self.probe {
-            probe.ended(attempt, well);
+            probe.ended(nic, attempt, outcome);
         }
     }
 
     /// Whether an arrival for no connection was the probe's.
-    pub(super) fn probe_arrived(&mut self, len: u64, immediate: u64) -> bool {
+    pub(super) fn probe_arrived(&mut self, nic: usize, len: u64, immediate: u64) -> bool {
         let Some(probe) = &mut self.probe else { return false };
-        probe.arrived(len, immediate);
+        probe.arrived(u8::try_from(nic).unwrap_or(u8::MAX), len, immediate);
         true
     }
 
@@ -152,4 +194,29 @@ impl Endpoint {
         }
         self.executor.peers.settle(self.executor.capabilities);
     }
+}
+
+/// Whether the bytes of this NIC's last write without an immediate are in its target.
+fn has_landed(executor: &Executor, nic: u8) -> bool {
+    let [_, target] = written(nic);
+    landing_pages(executor)
+        .is_some_and(|pages| words(target).all(|word| pages.load(word) == PATTERN))
+}
+
+fn landing_pages(executor: &Executor) -> Option<&Arc<Pages>> {
+    match executor.landing.memory() {
+        Memory::Pages(pages) => Some(pages),
+        Memory::User(_) => None,
+    }
+}
+
+/// The source and the target of this NIC's writes without an immediate.
+fn written(nic: u8) -> [usize; 2] {
+    let source = WRITTEN + usize::from(nic) * 2 * PROBE_BYTES;
+    [source, source + PROBE_BYTES]
+}
+
+/// The words of the bytes at this offset.
+fn words(offset: usize) -> Range<usize> {
+    offset / 8..(offset + PROBE_BYTES) / 8
 }

@@ -21,8 +21,8 @@ pub(super) enum Purpose {
     Receive { slot: Slot, generation: Generation, line: Line },
     /// A read for the flush in this slot.
     Flush { flush: u16 },
-    /// An operation of the device's probe.
-    Probe { attempt: Attempt },
+    /// An operation of the device's probe, on this NIC.
+    Probe { nic: u8, attempt: Attempt },
     /// A trial of a data rail of a channel.
     Trial { channel: u16, rail: u8 },
 }
@@ -60,7 +60,7 @@ impl Purpose {
                 pack(RECEIVE, generation.get(), slot.number(), line.number())
             }
             Self::Flush { flush } => pack(FLUSH, 0, flush, 0),
-            Self::Probe { attempt } => pack(PROBE, 0, attempt as u16, 0),
+            Self::Probe { nic, attempt } => pack(PROBE, nic, attempt as u16, 0),
             Self::Trial { channel, rail } => pack(TRIAL, rail, channel, 0),
         }
     }
@@ -92,7 +92,7 @@ impl Purpose {
             },
             FLUSH => Self::Flush { flush: slot },
             TRIAL => Self::Trial { channel: slot, rail: small },
-            PROBE => Self::Probe { attempt: *Attempt::ALL.get(usize::from(slot))? },
+            PROBE => Self::Probe { nic: small, attempt: *Attempt::ALL.get(usize::from(slot))? },
             _ => return None,
         })
     }
@@ -148,7 +148,7 @@ mod tests {
             }
         }
         for attempt in Attempt::ALL {
-            let purpose = Purpose::Probe { attempt };
+            let purpose = Purpose::Probe { nic: 15, attempt };
             assert_eq!(Purpose::of(purpose.token()), Some(purpose));
         }
         assert_eq!((Purpose::of(0), Purpose::of(11)), (None, None));

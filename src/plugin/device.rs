@@ -69,11 +69,6 @@ impl Device {
             speed_mbps: self.plan.speed_mbps(),
             is_mapped_by_peers: self.plan.is_mapped_by_peers(),
             gpu_access,
-            interface: self
-                .plan
-                .rails
-                .first()
-                .map_or_else(|| self.label(), |rail| Label::of(&rail.interface)),
             probed: Arc::clone(&self.probed),
         }
     }

@@ -57,7 +57,7 @@ mod tests {
             candidate: "libfabric.so.1".into(),
             reason: reason.to_owned(),
         };
-        let fault = FabricError::SELF_WRITE_FAILED;
+        let fault = FabricError::self_write(5);
         for (error, kind, sentence) in [
             (
                 StartError::Setting { setting: setting("MAX_RAILS"), given: "77".to_owned() },

@@ -26,8 +26,6 @@ pub(crate) struct DeviceFacts {
     /// Whether peers map an endpoint's memory (shm): then it must not be closed before their endpoints are.
     pub(crate) is_mapped_by_peers: bool,
     pub(crate) gpu_access: GpuAccess,
-    /// The first rail's interface, which the probe uses.
-    pub(crate) interface: Label,
     pub(crate) probed: Arc<Probed>,
 }
 

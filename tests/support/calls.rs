@@ -3,8 +3,9 @@
 //! The plugin's objects are numbers, which the tests never dereference; every buffer here lives as long as the process. So the calls are
 //! safe whatever is passed, as long as the plugin keeps its promises, which is what the tests check.
 
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -529,6 +530,25 @@ fn calls(file: &Path, version: u32) -> &'static Calls {
     let library = Library::open(name, Some(version)).unwrap_or_else(|error| panic!("{error}"));
     // Open for the life of the process.
     Box::leak(Box::new(library)).calls()
+}
+
+/// What this plugin, which is loaded, tells tools: JSON.
+pub(crate) fn explain(file: &Path) -> String {
+    type Explain = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+    let name = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
+    // SAFETY: the file is loaded already, so nothing runs.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    assert!(!library.is_null(), "{} is not loaded", file.display());
+    // SAFETY: the library is open.
+    let symbol = unsafe { libc::dlsym(library, c"ironrail_explain".as_ptr()) };
+    assert!(!symbol.is_null(), "{} does not explain itself", file.display());
+    // SAFETY: the plugin defines it so; a symbol's address is a function pointer.
+    let explain = unsafe { (&raw const symbol).cast::<Explain>().read() };
+    let mut text = vec![0_u8; 1 << 20];
+    // SAFETY: the buffer is as long as we say.
+    let len = unsafe { explain(text.as_mut_ptr().cast(), text.len()) };
+    assert!(len < text.len(), "it is longer: {len}");
+    String::from_utf8_lossy(&text[..len]).into_owned()
 }
 
 /// Lists with equal numbers of entries.

@@ -69,12 +69,13 @@ impl FabricError {
     /// Operations in flight use the region.
     pub const IN_USE: Self =
         Self { call: Call::fi_close, code: -sys::FI_EBUSY, reason: Reason::InUse };
-    /// The probe's write to its own endpoint has failed.
-    pub const SELF_WRITE_FAILED: Self =
-        Self { call: Call::fi_write, code: -sys::FI_EIO, reason: Reason::SelfWrite };
-    /// The probe's write to its own endpoint has not completed.
-    pub const SELF_WRITE_SILENT: Self =
-        Self { call: Call::fi_write, code: -sys::FI_ETIMEDOUT, reason: Reason::SelfWrite };
+    /// The probe's write to its own endpoint has not completed, or its bytes have not landed.
+    pub const SELF_WRITE_SILENT: Self = Self::self_write(sys::FI_ETIMEDOUT);
+
+    /// The probe's write to its own endpoint has failed with this error number.
+    pub const fn self_write(errno: c_int) -> Self {
+        Self { call: Call::fi_write, code: errno.saturating_neg(), reason: Reason::SelfWrite }
+    }
 
     /// `call` refused with `-errno`.
     pub(crate) const fn new(call: Call, errno: c_int) -> Self {
@@ -176,7 +177,7 @@ mod tests {
         let error = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOKEY);
         assert_eq!(error.to_string(), "fi_mr_regattr: required key not available (-266)");
         let itself = "fi_write to itself: Input/output error (-5)";
-        assert_eq!(FabricError::SELF_WRITE_FAILED.to_string(), itself);
+        assert_eq!(FabricError::self_write(sys::FI_EIO).to_string(), itself);
         assert_eq!(FabricError::IN_USE.to_string(), "fi_close: operations use the region (-16)");
         assert_eq!(FabricError::OUTSIDE.to_string(), "bytes outside of their region (-22)");
     }

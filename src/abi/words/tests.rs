@@ -8,7 +8,7 @@ use crate::label::Label;
 fn examples() -> Vec<(Error, Kind, &'static str)> {
     let (eth0, rail) = (Label::of("eth0"), Label::of("net eth0"));
     let (device, interface, peers) = (eth0, eth0, Label::of("rank 3, process 7 on here"));
-    let fault = FabricError::SELF_WRITE_FAILED;
+    let fault = FabricError::self_write(5);
     let failed = Failed::example(5, 104, "reset by peer");
     let (address, len) = (0x1000, 64);
     let called = |cause: Cause, kind, sentence| (cause.into(), kind, sentence);
