@@ -266,9 +266,14 @@ impl Peer {
     /// Whether a lost rail needs polling.
     pub(super) fn has_outage(&self) -> bool {
         let flies = |outage: &Outage| self.account.rails.flying_on(outage.rail) > 0;
+        // The peer waits a second for the answer to its OFFER, and the rail may have to be opened first.
+        let answers = |outage: &Outage| outage.regain.newer_offer().is_some() && self.tries();
         self.channel.is_alive()
             && self.outages.iter().any(|outage| {
-                !outage.is_fenced_on_both_ends() || flies(outage) || outage.regain.is_trying()
+                !outage.is_fenced_on_both_ends()
+                    || flies(outage)
+                    || outage.regain.is_trying()
+                    || answers(outage)
             })
     }
 

@@ -134,7 +134,7 @@ impl Regain {
     }
 
     /// The peer's OFFER, if it is of a newer round than ours.
-    fn newer_offer(&self) -> Option<Offer> {
+    pub(super) fn newer_offer(&self) -> Option<Offer> {
         self.peer.filter(|offer| is_newer(offer.round, self.round))
     }
 
@@ -184,15 +184,18 @@ impl Peer {
         self.histories.retry_at.is_some_and(|at| now >= at)
     }
 
-    fn tries(&self) -> bool {
+    pub(super) fn tries(&self) -> bool {
         let ending = self.channel.ending();
         let ends = ending.is_begun() || ending.has_peer_said();
         self.histories.tries && self.channel.is_alive() && !ends
     }
 
-    /// A round has failed: starts the next pause.
+    /// A round has failed, or cannot begin: starts the next pause.
     fn rest(&mut self, at: usize, now: Moment) {
         let outage = &mut self.outages[at];
+        if let Some(offer) = outage.regain.newer_offer() {
+            outage.regain.round = offer.round;
+        }
         let history = self.histories.of(outage.rail);
         history.rest.failed();
         history.round = outage.regain.round;
@@ -702,5 +705,42 @@ mod tests {
         assert!(hands.closed.is_empty(), "the new channel has lost its only rail");
         let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
         assert!(failing.eq([Some(Cause::DataLost { rail: 0 }), None, None]));
+    }
+
+    /// As after many failed rounds. Whoever offers a round waits for an answer for a second only.
+    #[test]
+    fn a_round_that_the_peer_offers_begins_before_the_own_pause_is_over_also_with_another_endpoint()
+    {
+        for (local, closed) in [(Local::Closed, 0), (Local::Open, 1)] {
+            let (mut endpoint, mut hands) = without_first_rail(1);
+            endpoint.locals = vec![local];
+            endpoint.peers[0].histories.of(0).rest.failed();
+            let until = ms(60_000).clock;
+            regain(&mut endpoint, 0).stage = Stage::Resting { until };
+            for now in 1..5 {
+                endpoint.progress(&mut hands, ms(now).clock);
+            }
+            endpoint.offered(0, &offer(7), ms(5));
+            for now in 5..10 {
+                endpoint.progress(&mut hands, ms(now).clock);
+            }
+            assert!(regain(&mut endpoint, 0).is_trying(), "{local:?}");
+            assert_eq!(regain(&mut endpoint, 0).round, 7);
+            assert_eq!(hands.closed.len(), closed);
+        }
+    }
+
+    #[test]
+    fn an_offer_that_an_end_cannot_follow_is_over_for_it_as_a_round_that_has_failed() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        endpoint.locals = vec![Local::Stuck];
+        endpoint.offered(0, &offer(7), ms(5));
+        endpoint.progress(&mut hands, ms(5).clock);
+        assert!(!endpoint.troubled && !regain(&mut endpoint, 0).is_trying());
+        endpoint.locals = vec![Local::Reopened];
+        let rest = u64::try_from(RAIL_REST.as_millis()).unwrap();
+        endpoint.progress(&mut hands, ms(5 + rest).clock);
+        assert!(regain(&mut endpoint, 0).is_trying());
+        assert_eq!(regain(&mut endpoint, 0).round, 8);
     }
 }
