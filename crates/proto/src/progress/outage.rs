@@ -554,8 +554,13 @@ impl<C: Connection> ProgressLoop<C> {
         let others: Vec<(usize, u8)> =
             self.users_of(local).filter(|(other, _)| *other != index).collect();
         // If the rail is returning for another channel, and its peer may be posting already, that return is completed
-        // first.
+        // first. Such a peer may also never offer another round, if its own end of the rail does not open again.
         if others.iter().any(|(other, rail)| self.peers[*other].is_committed(*rail)) {
+            let Peer { outages, channel, .. } = &mut self.peers[index];
+            let Outage { rail, still_since, .. } = outages[at];
+            if now.patience.since(still_since) >= channel.peer_timeout() {
+                channel.fail(Cause::DataLost { rail });
+            }
             return;
         }
         let all_survive =

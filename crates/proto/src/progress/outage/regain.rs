@@ -743,4 +743,25 @@ mod tests {
         assert!(regain(&mut endpoint, 0).is_trying());
         assert_eq!(regain(&mut endpoint, 0).round, 8);
     }
+
+    /// The other channel's peer has seen no trial of ours, and cannot open its own end again.
+    #[test]
+    fn a_channel_that_needs_a_rail_closed_waits_only_so_long_for_one_that_may_be_using_it_again() {
+        let (mut endpoint, mut hands) = without_first_rail(2);
+        let outage = &mut endpoint.peers[0].outages[0];
+        (outage.fenced, outage.expects) = (false, Some(Expected { posted: 1, uncounted: false }));
+        let seen = Trying { offered: true, seen: true, seen_sent: true, ..Trying::default() };
+        regain(&mut endpoint, 1).stage = Stage::Trying(seen);
+        let timeout = u64::try_from(parameters(2).peer_timeout.as_millis()).unwrap();
+        for now in (0..timeout).step_by(50) {
+            endpoint.tend_rails(&mut hands, ms(now));
+        }
+        let failing = |endpoint: &Endpoint| {
+            endpoint.peers.iter().map(|peer| peer.channel.is_failing()).collect::<Vec<_>>()
+        };
+        assert_eq!(failing(&endpoint), [None, None]);
+        endpoint.tend_rails(&mut hands, ms(timeout));
+        assert_eq!(failing(&endpoint), [Some(Cause::DataLost { rail: 0 }), None]);
+        assert!(hands.closed.is_empty() && regain(&mut endpoint, 1).is_trying());
+    }
 }
