@@ -176,6 +176,8 @@ pub struct Channel {
     quarantined: [u8; CONTROL_RAILS_MAX],
     /// Old shadows, until their writes have ended.
     old_shadows: Vec<OldShadow>,
+    /// Since when a new inbox of the peer waits for one of them to be free.
+    crowded_since: Option<Moment>,
     confirmed: letters::Confirmed,
     inquiry: Inquiry,
 }
@@ -202,6 +204,7 @@ impl Channel {
             needs_another_rail: false,
             quarantined: [0; CONTROL_RAILS_MAX],
             old_shadows: Vec::with_capacity(SHADOWS_MAX),
+            crowded_since: None,
             confirmed: letters::Confirmed::default(),
             inquiry: Inquiry::default(),
         })

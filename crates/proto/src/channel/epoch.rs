@@ -4,7 +4,7 @@
 //! more. An old shadow is kept until its writes have completed.
 
 use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
-use super::super::ids::{Epoch, Nonce, PacketNumber};
+use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
 use super::recovery::Now;
@@ -69,14 +69,24 @@ impl Channel {
         Some((before.memory(), rail))
     }
 
-    /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept.
-    pub fn would_adopt(&self, hello: &Hello) -> bool {
+    /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept. If there is no room for it for
+    /// too long, the channel fails: writes on rails that hang and come back may never end, and the peer answers all the while.
+    pub fn would_adopt(&mut self, hello: &Hello, patience: Moment) -> bool {
         let known = self.shadow.target().map_or(Epoch(0), |lease| lease.epoch);
         let rail = hello.lease.rail < self.parameters.rails;
-        self.state == State::Alive
-            && rail
-            && hello.lease.epoch > known
-            && self.old_shadows.len() < SHADOWS_MAX
+        let is_new = self.state == State::Alive && rail && hello.lease.epoch > known;
+        if !is_new {
+            return false;
+        }
+        if self.old_shadows.len() < SHADOWS_MAX {
+            self.crowded_since = None;
+            return true;
+        }
+        let since = *self.crowded_since.get_or_insert(patience);
+        if patience.since(since) >= self.parameters.peer_timeout {
+            self.fail(Cause::NoRail);
+        }
+        false
     }
 
     /// Continues in the inbox that `hello` lends, from this shadow. Returns the memory that is free now.

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::*;
+use crate::bits::low8;
 use crate::counts::Counts;
 use crate::frame::{Frame, Inline};
 use crate::ids::{Name, Nonce};
@@ -560,9 +561,9 @@ fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_en
         requests_echo: false,
     };
     lend(&mut channel);
-    assert!(channel.would_adopt(&hello(1)));
+    assert!(channel.would_adopt(&hello(1), now.patience));
     assert_eq!(channel.adopt(&mut memories, &hello(1), MemoryId(0), now, |_| {}), None);
-    assert!(!channel.would_adopt(&hello(1)), "it is known");
+    assert!(!channel.would_adopt(&hello(1), now.patience), "it is known");
     let frame = Frame::End;
     assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &frame));
     channel.seal(memories.shadow(MemoryId(0)));
@@ -876,4 +877,58 @@ fn a_channel_is_ending_once_either_side_has_begun_to_end_it() {
         }
         assert_eq!(channel.is_ending(), ours || theirs);
     }
+}
+
+/// Rails take packets that they never complete, are lost and come back. The peer answers, so it is not silent.
+#[test]
+fn a_channel_fails_that_has_no_room_for_an_old_shadow_for_as_long_as_a_peer_may_be_silent() {
+    let (mut channel, mut memories) = greeted(2);
+    let lent = |epoch: u32| {
+        let lease = Lease { rail: low8(epoch.into()) % 2, ..lease(epoch) };
+        Hello { lease, key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: true }
+    };
+    write_packet(&mut channel, &mut memories);
+    for epoch in 2..10 {
+        let (hello, shadow) = (lent(epoch), MemoryId(epoch - 1));
+        memories.0.push(words());
+        assert!(channel.would_adopt(&hello, at(0)));
+        assert_eq!(channel.adopt(&mut memories, &hello, shadow, both(at(0)), |_| {}), None);
+        let packet = channel.next_post().unwrap();
+        channel.posted(&packet, at(0));
+    }
+    for (ms, failing) in [(100, None), (5099, None), (5100, Some(Cause::NoRail))] {
+        assert!(!channel.would_adopt(&lent(10), at(ms)));
+        assert_eq!(channel.status_arrived(&answer(), true, at(ms), |_| {}), None);
+        assert_eq!(channel.is_failing(), failing, "after {ms} ms");
+    }
+}
+
+#[test]
+fn a_hello_that_waits_for_an_old_shadow_is_adopted_when_its_write_has_ended() {
+    let (mut channel, mut memories) = greeted(1);
+    let hello = |epoch| Hello {
+        lease: lease(epoch),
+        key: 9,
+        consumed: BEFORE,
+        echo: Epoch(1),
+        requests_echo: true,
+    };
+    let first = write_packet(&mut channel, &mut memories);
+    for epoch in 2..10 {
+        memories.0.push(words());
+        let shadow = MemoryId(epoch - 1);
+        channel.adopt(&mut memories, &hello(epoch), shadow, both(at(0)), |_| {});
+        let packet = channel.next_post().unwrap();
+        channel.posted(&packet, at(0));
+    }
+    assert!(!channel.would_adopt(&hello(10), at(100)));
+    assert_eq!(channel.wrote(first.write, 0, true, |_| {}), Some(MemoryId(0)));
+    assert!(channel.would_adopt(&hello(10), at(4000)));
+    channel.adopt(&mut memories, &hello(10), MemoryId(0), both(at(4000)), |_| {});
+    let packet = channel.next_post().unwrap();
+    channel.posted(&packet, at(4000));
+    assert!(
+        !channel.would_adopt(&hello(11), at(6000)) && channel.is_alive(),
+        "the time is another one"
+    );
 }

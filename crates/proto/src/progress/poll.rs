@@ -112,7 +112,7 @@ impl<C: Connection> ProgressLoop<C> {
             Body::Hello(hello) => {
                 let Self { peers, table, .. } = self;
                 let channel = &mut peers[index].channel;
-                if channel.would_adopt(hello) {
+                if channel.would_adopt(hello, now.patience) {
                     // Without memory the HELLO is dropped, and the peer repeats it.
                     let Some(shadow) = perform.lend_shadow(id) else { return };
                     let left = |sent| left(table, sent);
