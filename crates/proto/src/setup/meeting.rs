@@ -41,9 +41,10 @@ struct Voucher {
     secret: Secret,
 }
 
-/// The HELLOs to a peer of which only a handle is known.
+/// The HELLOs to a peer of which only handles are known.
 #[derive(Clone, Debug)]
 pub(super) struct FirstHellos {
+    /// The newest.
     pub(super) handle: Handle,
     /// How many have gone a way each, or were refused on it for long.
     pub(super) count: usize,
@@ -96,11 +97,15 @@ impl Meeting {
     /// `connect` got a handle of this peer.
     pub(super) fn given(&mut self, handle: &Handle) {
         self.vouch(handle.listener, Role::Connects, handle.secret);
-        if self.channel.is_none() && self.hellos.is_none() {
-            let (posted, refused) = (None, None);
-            let hellos =
-                FirstHellos { handle: *handle, count: 0, posted, wait: HELLO_AGAIN, refused };
-            self.hellos = Some(hellos);
+        if self.channel.is_some() {
+            return;
+        }
+        let (posted, refused) = (None, None);
+        let first = FirstHellos { handle: *handle, count: 0, posted, wait: HELLO_AGAIN, refused };
+        let hellos = self.hellos.get_or_insert(first);
+        // A newer handle names control rails that were not lost when it was made.
+        if handle.listener > hellos.handle.listener {
+            hellos.handle = *handle;
         }
     }
 

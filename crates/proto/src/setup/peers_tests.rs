@@ -246,6 +246,28 @@ fn hellos_to_a_handle_go_by_each_rail_of_ours_to_each_of_its_addresses() {
     assert_eq!(ways([true, false, false], two)[..3], [(0, 7), (0, 8), (0, 7)]);
 }
 
+/// Its control rail at the first address may have been lost between the two.
+#[test]
+fn hellos_go_to_the_addresses_in_the_newest_handle_of_a_peer_in_whatever_order_handles_come() {
+    let handles = |peer: &mut End, order: [usize; 2]| {
+        let both = [7, 8].map(|address| {
+            let control = ControlAddresses::new([&[address; 16][..]].into_iter()).unwrap();
+            peer.peers.listen(Secret([1; 16]), control, 1).unwrap()
+        });
+        order.map(|index| both[index])
+    };
+    for order in [[0, 1], [1, 0]] {
+        let (mut end, mut peer) = (End::new(1), End::new(2));
+        let [first, second] = handles(&mut peer, order);
+        end.meet(&first);
+        let hello = end.peers.next_hello(NOW).unwrap();
+        end.peers.hello_posted(hello.peer, NOW);
+        end.meet(&second);
+        let hello = end.peers.next_hello(NOW.plus(Duration::from_secs(1))).unwrap();
+        assert_eq!(hello.control.as_bytes()[0], 8, "{order:?}");
+    }
+}
+
 /// As over sockets while a connection is attempted, which a host that is not there never answers.
 #[test]
 fn a_hello_that_is_refused_for_20_ms_goes_another_way() {
