@@ -118,9 +118,10 @@ impl Machine {
         self.functions.values()
     }
 
-    /// The GPUs, by address.
+    /// The GPUs, by address; without virtual functions of those described.
     pub fn gpus(&self) -> impl Iterator<Item = &PciFunction> {
-        self.functions().filter(|one| one.role() == Role::Gpu)
+        let is_part = |one: &PciFunction| one.physical.is_some_and(|at| self.at(at).is_some());
+        self.functions().filter(move |one| one.role() == Role::Gpu && !is_part(one))
     }
 
     /// The bridges above a function, the nearest first. The list ends at a bridge that is not described, or occurs twice.

@@ -347,6 +347,26 @@ fn the_links_between_a_leader_and_the_common_switch_are_raised_with_its_own() {
     assert!(hint.xml.contains(way), "{}", hint.xml);
 }
 
+/// As on a host that lends parts of its GPU to guests (SR-IOV).
+#[test]
+fn virtual_functions_of_a_gpu_are_no_more_gpus() {
+    let mut text = String::from("pci 0000:10:00.0 class 060400\n");
+    text += "pci 0000:11:00.0 below 0000:10:00.0 class 030200 vendor 10de\n";
+    for function in 4..8 {
+        text += &format!(
+            "pci 0000:11:00.{function} below 0000:10:00.0 class 030200 vendor 10de physical 0000:11:00.0\n"
+        );
+    }
+    for nic in 0..4 {
+        text += &format!(
+            "pci 0000:2{nic}:00.0 below 0000:10:00.0 class 020000\nnic n{nic} at 0000:2{nic}:00.0 speed 100000\n"
+        );
+    }
+    let described: Description = text.parse().unwrap();
+    let grouping = group(&described.machine, &described.nics, RAILS_MAX);
+    assert_eq!(grouping.groups.len(), 1, "one GPU, four NICs");
+}
+
 #[test]
 fn a_limit_of_one_rail_needs_no_file() {
     for expected in EXPECTED {
