@@ -28,7 +28,15 @@ pub fn nics(sysfs: &Path) -> (Family, Vec<Nic>) {
     if !rdma.is_empty() {
         return (Family::Rdma, rdma);
     }
-    (Family::Interfaces, of("net").iter().map(|name| software(sysfs, name)).collect())
+    let interfaces = of("net").into_iter().filter(|name| stands_alone(sysfs, name));
+    (Family::Interfaces, interfaces.map(|name| software(sysfs, &name)).collect())
+}
+
+/// Whether it is an interface that can have addresses: a port of a bond or of a bridge lends its link to that. Files lie beside the
+/// interfaces, such as `bonding_masters`.
+fn stands_alone(sysfs: &Path, name: &str) -> bool {
+    let home = sysfs.join("class/net").join(name);
+    home.is_dir() && !["bonding_slave", "brport"].iter().any(|port| home.join(port).exists())
 }
 
 fn cxi(sysfs: &Path, name: &str) -> Nic {
@@ -167,6 +175,19 @@ mod tests {
         tree.directory("class/infiniband/mlx5_0");
         let (family, found) = nics(&tree.0);
         assert_eq!((family, found.len(), found[0].speed_mbps), (Family::Cxi, 1, Some(200_000)));
+    }
+
+    #[test]
+    fn ports_of_a_bond_or_bridge_and_files_beside_them_are_no_interfaces() {
+        let tree = Tree::new("enslaved");
+        tree.file("class/net/bonding_masters", "bond0\n");
+        for name in ["bond0/bonding", "br0/bridge", "eth0/bonding_slave", "eth1/bonding_slave"] {
+            tree.directory(&format!("class/net/{name}"));
+        }
+        tree.directory("class/net/eth2/brport");
+        let (_, found) = nics(&tree.0);
+        let names: Vec<_> = found.iter().map(|nic| nic.name.as_str()).collect();
+        assert_eq!(names, ["bond0", "br0"], "the others have no addresses");
     }
 
     #[test]
