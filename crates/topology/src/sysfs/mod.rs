@@ -53,8 +53,8 @@ fn function(link: &Path, also: &[PciAddress]) -> Option<PciFunction> {
         device: word(link, "device"),
         link: Link {
             speed: speed.as_deref().and_then(LaneSpeed::parse),
-            // 0 and 255 mean unknown.
-            lanes: lanes.filter(|lanes| (1..=64).contains(lanes)),
+            // 0 means unknown. So does 255, which NCCL takes for a number.
+            lanes: lanes.filter(|lanes| (1..=255).contains(lanes)),
         },
         numa: number(&link.join("numa_node")).and_then(|node| u32::try_from(node).ok()),
         physical: fs::canonicalize(link.join("physfn")).ok().and_then(|at| function_of(&at)),
@@ -195,7 +195,25 @@ mod tests {
         let machine = machine(&tree.0, &[]);
         let read = machine.at("0000:01:00.2".parse().unwrap()).unwrap();
         assert_eq!(read.physical, "0000:01:00.0".parse().ok());
-        assert_eq!(read.link, Link::default(), "a width of 255 and an unknown speed are none");
+        assert_eq!(read.link, Link { speed: None, lanes: Some(255) });
+    }
+
+    /// NCCL takes the smaller number of both ends (NCCL src/graph/xml.cc), and 255 is the kernel's for a function that does not say.
+    #[test]
+    fn a_function_of_unknown_width_has_the_lanes_of_the_port_above() {
+        let tree = Tree::new("width");
+        let port = "devices/pci0000:00/0000:00:01.0";
+        let eight = [
+            ("class", "0x060400\n"),
+            ("max_link_width", "8\n"),
+            ("max_link_speed", "16.0 GT/s PCIe\n"),
+        ];
+        tree.function(port, &eight);
+        let nic =
+            [("class", "0x020000\n"), ("max_link_width", "255\n"), ("max_link_speed", "Unknown\n")];
+        tree.function(&format!("{port}/0000:01:00.2"), &nic);
+        let seen = machine(&tree.0, &[]).nccl_link("0000:01:00.2".parse().unwrap());
+        assert_eq!(seen.mbps(), 8 * 12_000);
     }
 
     #[test]
