@@ -333,8 +333,7 @@ fn apply_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes:
             continue;
         };
         let setting = setting(ours).expect("every alias names a setting, as a test shows");
-        // The value by which aws-ofi-nccl turns it off.
-        let value = if value == "-1" && setting.name == "INLINE_MAX_SIZE" { "0" } else { value };
+        let value = of_alias(setting, value);
         let note = if texts.0.contains_key(ours) {
             format!("{name} is ignored: {PREFIX}{ours} is set")
         } else if setting.kind.parse(value).is_some() {
@@ -349,6 +348,11 @@ fn apply_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes:
         let text = format!("ignored, since no setting has the same meaning: {}", ignored.join(" "));
         notes.push(Note { level: Level::Info, text });
     }
+}
+
+/// The value of an alias as one of ours: -1 is what turns inline messages off for aws-ofi-nccl.
+fn of_alias<'a>(setting: &Setting, value: &'a str) -> &'a str {
+    if value == "-1" && setting.name == "INLINE_MAX_SIZE" { "0" } else { value }
 }
 
 fn unknown(name: &str) -> String {

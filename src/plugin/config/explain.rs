@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, variables};
+use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, of_alias, variables};
 use crate::plugin::environment::{self, PROVIDER_VARIABLES};
 use crate::plugin::json::{Object, array};
 
@@ -45,11 +45,12 @@ fn source(given: &BTreeMap<String, String>, name: &str) -> &'static str {
 fn row(setting: &'static Setting, given: &BTreeMap<String, String>) -> Object {
     let name = format!("{PREFIX}{}", setting.name);
     let alias = ALIASES.iter().find(|(alias, ours)| {
-        let takes = |value: &String| setting.kind.parse(value).is_some();
+        let takes = |value: &String| setting.kind.parse(of_alias(setting, value)).is_some();
         *ours == setting.name && given.get(*alias).is_some_and(takes)
     });
     let alias = alias.map(|(alias, _)| *alias).filter(|_| !given.contains_key(&name));
     let value = given.get(alias.unwrap_or(&name)).map(String::as_str);
+    let value = value.map(|value| if alias.is_some() { of_alias(setting, value) } else { value });
     let shown = value.or_else(|| Some(setting.default).filter(|text| !text.is_empty()));
     let source = if alias.is_some() { "alias" } else { source(given, &name) };
     Object::new()
@@ -99,6 +100,13 @@ mod tests {
             wrong.contains(r#""IRONRAIL_CQ_ENTRIES","value":"0","source":"default""#),
             "{wrong}"
         );
+    }
+
+    #[test]
+    fn an_alias_that_turns_inline_messages_off_has_the_value_that_is_used() {
+        let text = explained(&[("OFI_NCCL_EAGER_MAX_SIZE", "-1")]);
+        let row = r#""IRONRAIL_INLINE_MAX_SIZE","value":"0","source":"alias","alias":"OFI_NCCL_EAGER_MAX_SIZE""#;
+        assert!(text.contains(row), "{text}");
     }
 
     #[test]
