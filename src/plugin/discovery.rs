@@ -52,7 +52,7 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
 /// Queries libfabric and chooses a provider: one with one-sided writes, or, if there is none and the setting allows it, one with messages
 /// only.
 fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartError> {
-    let filtered = config.provider_variable("FI_PROVIDER").is_some();
+    let filter = config.provider_variable("FI_PROVIDER");
     let query_provider = |protocol| {
         let found = find(library, &query(config, config.provider.clone(), protocol))?;
         let (mut infos, mut candidates) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartE
             infos.push(info);
             candidates.push(candidate);
         }
-        let choice = selection::choose(&candidates, config.provider.as_deref(), filtered);
+        let choice = selection::choose(&candidates, config.provider.as_deref(), filter);
         Ok((Listed { infos, candidates, protocol }, choice))
     };
     let (first, choice) = query_provider(config.protocol.unwrap_or_default())?;

@@ -44,11 +44,12 @@ pub(crate) struct Choice {
 const PREFERENCE: &[&str] =
     &["cxi", "efa", "verbs;ofi_rxm", "tcp", "net", "tcp;ofi_rxm", "sockets"];
 
-/// Picks one of the providers offered. `wanted` is the user's; `filtered` says that FI_PROVIDER restricts what libfabric offers.
+/// Picks one of the providers offered. `wanted` is the user's; `filter` is FI_PROVIDER, which restricts what libfabric offers: it names
+/// providers, or after `^` those that are left out (fi_fabric(3)).
 pub(crate) fn choose(
     candidates: &[Candidate],
     wanted: Option<&str>,
-    filtered: bool,
+    filter: Option<&str>,
 ) -> Option<Choice> {
     let offered = offered(candidates);
     if let Some(wanted) = wanted {
@@ -63,7 +64,7 @@ pub(crate) fn choose(
         };
         return Some(Choice { provider: (*provider).to_owned(), because });
     }
-    let first = offered.first().filter(|_| filtered)?;
+    let first = offered.first().filter(|_| filter.is_some_and(|names| !names.starts_with('^')))?;
     Some(Choice { provider: (*first).to_owned(), because: "FI_PROVIDER leaves no other".into() })
 }
 
@@ -338,14 +339,14 @@ mod tests {
     }
 
     fn provider(candidates: &[Candidate], wanted: Option<&str>) -> Option<String> {
-        choose(candidates, wanted, false).map(|choice| choice.provider)
+        choose(candidates, wanted, None).map(|choice| choice.provider)
     }
 
     #[test]
     fn the_native_provider_is_preferred_to_rxm_unless_rxm_is_named() {
         let host = debian_host();
         assert_eq!(
-            choose(&host, None, false).unwrap(),
+            choose(&host, None, None).unwrap(),
             Choice {
                 provider: "net".into(),
                 because: "preferred to tcp;ofi_rxm, net;ofi_rxm, udp;ofi_rxd, shm, sockets".into()
@@ -360,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_base_name_finds_the_layered_provider_when_there_is_no_native_one() {
-        let choice = choose(&debian_host(), Some("tcp"), false).unwrap();
+        let choice = choose(&debian_host(), Some("tcp"), None).unwrap();
         assert_eq!(choice.provider, "tcp;ofi_rxm");
         assert!(choice.because.contains("names tcp"));
         assert_eq!(provider(&debian_host(), Some("cxi")), None);
@@ -371,7 +372,12 @@ mod tests {
     fn a_provider_we_do_not_know_serves_only_when_named() {
         let only_shm = [software("shm", "shm", "shm", "", Class::Ordinary)];
         assert_eq!(provider(&only_shm, None), None);
-        assert_eq!(choose(&only_shm, None, true).unwrap().provider, "shm");
+        assert_eq!(choose(&only_shm, None, Some("shm")).unwrap().provider, "shm");
+        assert_eq!(
+            choose(&only_shm, None, Some("^tcp,sockets")),
+            None,
+            "a list of others names none"
+        );
         assert_eq!(chosen(&only_shm, "shm", 4), [[0]]);
     }
 
