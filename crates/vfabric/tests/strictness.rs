@@ -389,6 +389,15 @@ fn objects_close_from_the_inside_out() {
 }
 
 #[test]
+fn a_fabric_closes_after_its_domains() {
+    let rig = Rig::new("profile=cxi");
+    let a = rig.end(0);
+    assert_eq!(rig.close_fabric(), BUSY, "a domain is open on it");
+    rig.caught("close_order", 1);
+    drop(a);
+}
+
+#[test]
 fn regions_are_bound_to_enabled_endpoints_then_enabled_once() {
     let rig = Rig::new("profile=cxi");
     let a = rig.end(0);

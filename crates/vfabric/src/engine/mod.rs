@@ -64,7 +64,8 @@ pub(crate) struct Engine {
     /// Polls, or nanoseconds.
     clock: u64,
     nics: Vec<Nic>,
-    fabrics: usize,
+    /// The number of the last fabric that was opened.
+    last_fabric: u64,
     domains: Table<Domain>,
     endpoints: Table<Endpoint>,
     queues: Table<Queue>,
@@ -146,7 +147,7 @@ impl Engine {
             messages: 0,
             clock: 0,
             nics: (0..settings.nics).map(|_| Nic::default()).collect(),
-            fabrics: 0,
+            last_fabric: 0,
             domains: Table::new(),
             endpoints: Table::new(),
             queues: Table::new(),
@@ -174,8 +175,8 @@ impl Engine {
         if self.domains.open() > 0 {
             return Err(Errno(sys::FI_EBUSY));
         }
-        let fabrics = self.fabrics;
-        *self = Self { fabrics, ..Self::new(settings) };
+        let last_fabric = self.last_fabric;
+        *self = Self { last_fabric, ..Self::new(settings) };
         Ok(())
     }
 

@@ -17,6 +17,7 @@ use crate::settings::DeviceMemory;
 /// A domain: one NIC.
 #[derive(Debug)]
 pub(crate) struct Domain {
+    fabric: u64,
     nic: usize,
     /// FI_MR_* bits in force.
     modes: c_int,
@@ -26,6 +27,7 @@ pub(crate) struct Domain {
 /// What a user asks a domain for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainAsked {
+    pub(crate) fabric: u64,
     pub(crate) nic: usize,
     pub(crate) modes: c_int,
 }
@@ -151,12 +153,18 @@ impl Region {
 const REMOTE: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
 impl Engine {
-    pub(crate) fn open_fabric(&mut self) {
-        self.fabrics += 1;
+    pub(crate) fn open_fabric(&mut self) -> u64 {
+        self.last_fabric += 1;
+        self.last_fabric
     }
 
-    pub(crate) fn close_fabric(&mut self) -> Outcome {
-        self.fabrics = self.fabrics.saturating_sub(1);
+    pub(crate) fn close_fabric(&mut self, id: u64) -> Outcome {
+        let users = self.domains.iter().filter(|(_, domain)| domain.fabric == id).count();
+        if users > 0 {
+            return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
+                format!("fabric {id} is closed while {users} domains of it are open")
+            });
+        }
         Ok(())
     }
 
@@ -164,7 +172,8 @@ impl Engine {
         if asked.nic >= self.nics.len() {
             return Err(Errno(sys::FI_ENODEV));
         }
-        Ok(self.domains.insert(Domain { nic: asked.nic, modes: asked.modes, users: 0 }))
+        let DomainAsked { fabric, nic, modes } = asked;
+        Ok(self.domains.insert(Domain { fabric, nic, modes, users: 0 }))
     }
 
     pub(crate) fn close_domain(&mut self, id: u64) -> Outcome {

@@ -26,11 +26,13 @@ table! {
 
 /// fi_domain(3).
 pub(super) unsafe extern "C" fn open(
-    _fabric: *mut sys::fid_fabric,
+    fabric: *mut sys::fid_fabric,
     info: *mut sys::fi_info,
     domain: *mut *mut sys::fid_domain,
     context: *mut c_void,
 ) -> c_int {
+    // SAFETY: libfabric gives a fabric of ours.
+    let Some(fabric) = (unsafe { Object::of(fabric) }) else { return -sys::FI_EINVAL };
     // SAFETY: libfabric gives an info of ours, or a copy.
     let attributes = unsafe { (*info).domain_attr };
     // SAFETY: as above: null or valid.
@@ -43,7 +45,8 @@ pub(super) unsafe extern "C" fn open(
         attributes.threading,
         sys::FI_THREAD_COMPLETION | sys::FI_THREAD_DOMAIN | sys::FI_THREAD_ENDPOINT
     );
-    let id = match engine().open_domain(DomainAsked { nic, modes }) {
+    let asked = DomainAsked { fabric: fabric.id, nic, modes };
+    let id = match engine().open_domain(asked) {
         Ok(id) => id,
         Err(Errno(code)) => return -code,
     };

@@ -23,7 +23,7 @@ pub(super) unsafe extern "C" fn open(
     fabric: *mut *mut sys::fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    engine().open_fabric();
+    let id = engine().open_fabric();
     let class = sys::FI_CLASS_FABRIC as usize;
     let fid = sys::fid_fabric {
         fid: sys::fid { fclass: class, context, ops: objects() },
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn open(
         api_version: 0,
     };
     // SAFETY: libfabric gives a valid place.
-    unsafe { fabric.write(Object::new(fid, 0, 0, false).publish()) };
+    unsafe { fabric.write(Object::new(fid, id, 0, false).publish()) };
     0
 }
 
@@ -40,7 +40,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(fabric) = (unsafe { Object::<sys::fid_fabric>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let outcome = engine().close_fabric();
+    let outcome = engine().close_fabric(fabric.id);
     if outcome.is_ok() {
         fabric.bury();
     }

@@ -105,15 +105,25 @@ impl Rig {
 
     /// With this threading level.
     pub(crate) fn with_threading(settings: &str, threading: sys::fi_threading) -> Self {
-        Self::open(settings, EVERY_MODE, threading).unwrap()
+        Self::open(settings, EVERY_MODE, threading, 0).unwrap()
+    }
+
+    /// Without FI_HMEM, though the NICs have it.
+    pub(crate) fn without_device_memory(settings: &str) -> Self {
+        Self::open(settings, EVERY_MODE, sys::FI_THREAD_COMPLETION, sys::FI_HMEM).unwrap()
     }
 
     /// With these registration modes offered; the error code where fi_getinfo finds nothing then.
     pub(crate) fn with_modes(settings: &str, modes: i32) -> Result<Self, i32> {
-        Self::open(settings, modes, sys::FI_THREAD_COMPLETION)
+        Self::open(settings, modes, sys::FI_THREAD_COMPLETION, 0)
     }
 
-    fn open(settings: &str, modes: i32, threading: sys::fi_threading) -> Result<Self, i32> {
+    fn open(
+        settings: &str,
+        modes: i32,
+        threading: sys::fi_threading,
+        without: u64,
+    ) -> Result<Self, i32> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let Loaded { symbols, control } = loaded();
         let text = CString::new(settings).unwrap();
@@ -124,13 +134,15 @@ impl Rig {
         // SAFETY: it is ours alone, and whole.
         let info = unsafe { &mut *hints };
         let rma = if settings.contains("profile=messages") { 0 } else { sys::FI_RMA };
-        info.caps = sys::FI_MSG | sys::FI_TAGGED | rma;
+        let gpu = if settings.contains("hmem=1") { sys::FI_HMEM } else { 0 };
+        info.caps = (sys::FI_MSG | sys::FI_TAGGED | rma | gpu) & !without;
         info.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
         // SAFETY: as above.
         unsafe { (*info.ep_attr).type_ = sys::FI_EP_RDM };
         // SAFETY: as above.
         let domain = unsafe { &mut *info.domain_attr };
-        domain.mr_mode = modes;
+        domain.mr_mode =
+            if info.caps & sys::FI_HMEM == 0 { modes } else { modes | sys::FI_MR_HMEM };
         domain.threading = threading;
         let mut list = ptr::null_mut();
         // SAFETY: valid hints, and a valid place.
@@ -167,6 +179,11 @@ impl Rig {
         }
         assert!(!info.is_null(), "there is no NIC {nic}");
         info
+    }
+
+    /// fi_close of the fabric, whatever is open on it.
+    pub(crate) fn close_fabric(&self) -> i32 {
+        close(self.fabric.cast())
     }
 
     /// The registration modes in force.
@@ -489,6 +506,28 @@ impl<'rig> End<'rig> {
         Ok(Registered { end: self, region, base })
     }
 
+    /// The code of fi_mr_reg for bytes that may be anywhere. A region that is made is closed.
+    pub(crate) fn try_register(&self, pointer: *mut c_void, len: usize) -> i32 {
+        let mut region: *mut sys::fid_mr = ptr::null_mut();
+        let (place, context) = (&raw mut region, ptr::null_mut());
+        // SAFETY: the domain is open, and the place valid; of the memory, the provider believes nothing.
+        let code = unsafe {
+            sys::fi_mr_reg(self.domain, pointer, len, EVERY_ACCESS, 0, 7, 0, place, context)
+        };
+        if code == 0 {
+            assert_eq!(close(region.cast()), 0);
+        }
+        code
+    }
+
+    /// fi_setopt of a value of `bytes`.
+    pub(crate) fn set_option(&self, option: i32, bytes: &[u8]) -> i32 {
+        let level = sys::FI_OPT_ENDPOINT.cast_signed();
+        let (value, len) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: the endpoint is open, and the value as long as we say.
+        unsafe { sys::fi_setopt(self.endpoint, level, option, value, len) }
+    }
+
     /// Registers as a GPU's memory.
     pub(crate) fn register_device(
         &self,
@@ -557,21 +596,25 @@ impl<'rig> End<'rig> {
 
     /// By fi_writemsg, with these flags.
     pub(crate) fn write_message(&self, from: From, to: To, flags: u64) -> isize {
-        let piece = sys::iovec { iov_base: from.pointer, iov_len: from.len };
-        let remote = sys::fi_rma_iov { addr: to.address, len: from.len, key: to.key };
-        let mut descriptor = from.descriptor;
-        let message = sys::fi_msg_rma {
-            msg_iov: &raw const piece,
-            desc: &raw mut descriptor,
-            iov_count: 1,
-            addr: to.peer,
-            rma_iov: &raw const remote,
-            rma_iov_count: 1,
-            context: context(),
-            data: 0,
+        self.write_pieces(from, to, &[from.len], flags)
+    }
+
+    /// By fi_writemsg, with remote pieces of these lengths.
+    pub(crate) fn write_pieces(&self, from: From, to: To, lens: &[usize], flags: u64) -> isize {
+        let post = |message: &sys::fi_msg_rma| {
+            // SAFETY: as above.
+            unsafe { sys::fi_writemsg(self.endpoint, message, flags) }
         };
-        // SAFETY: as above.
-        unsafe { sys::fi_writemsg(self.endpoint, &raw const message, flags) }
+        with_message(from, to, lens, post)
+    }
+
+    /// By fi_readmsg, with these flags.
+    pub(crate) fn read_message(&self, into: From, of: To, flags: u64) -> isize {
+        let post = |message: &sys::fi_msg_rma| {
+            // SAFETY: as above.
+            unsafe { sys::fi_readmsg(self.endpoint, message, flags) }
+        };
+        with_message(into, of, &[into.len], post)
     }
 
     pub(crate) fn inject_write(&self, from: From, to: To) -> isize {
@@ -602,6 +645,26 @@ impl<'rig> End<'rig> {
         let From { pointer, len, descriptor } = from;
         // SAFETY: as above.
         unsafe { sys::fi_send(self.endpoint, pointer, len, descriptor, peer, context()) }
+    }
+
+    /// By fi_sendmsg or fi_recvmsg, with these flags.
+    pub(crate) fn message(&self, local: From, peer: u64, flags: u64, sends: bool) -> isize {
+        let piece = sys::iovec { iov_base: local.pointer, iov_len: local.len };
+        let mut descriptor = local.descriptor;
+        let message = sys::fi_msg {
+            msg_iov: &raw const piece,
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: peer,
+            context: context(),
+            data: 9,
+        };
+        if sends {
+            // SAFETY: as above.
+            return unsafe { sys::fi_sendmsg(self.endpoint, &raw const message, flags) };
+        }
+        // SAFETY: as above.
+        unsafe { sys::fi_recvmsg(self.endpoint, &raw const message, flags) }
     }
 
     pub(crate) fn inject(&self, from: From, peer: u64) -> isize {
@@ -722,6 +785,29 @@ impl<'rig> End<'rig> {
             assert_eq!(close(region.cast()), 0);
         }
     }
+}
+
+/// Posts a message of one local piece and of remote pieces of these lengths.
+fn with_message(
+    local: From,
+    to: To,
+    lens: &[usize],
+    post: impl Fn(&sys::fi_msg_rma) -> isize,
+) -> isize {
+    let piece = sys::iovec { iov_base: local.pointer, iov_len: local.len };
+    let remote = |len: &usize| sys::fi_rma_iov { addr: to.address, len: *len, key: to.key };
+    let remotes: Vec<_> = lens.iter().map(remote).collect();
+    let mut descriptor = local.descriptor;
+    post(&sys::fi_msg_rma {
+        msg_iov: &raw const piece,
+        desc: &raw mut descriptor,
+        iov_count: 1,
+        addr: to.peer,
+        rma_iov: remotes.as_ptr(),
+        rma_iov_count: remotes.len(),
+        context: context(),
+        data: 0,
+    })
 }
 
 /// fi_close of any object.
@@ -856,6 +942,12 @@ impl Buffer {
     /// The first `len` bytes without descriptor.
     pub(crate) fn bare(&self, len: usize) -> From {
         From { pointer: self.pointer(0), len, descriptor: ptr::null_mut() }
+    }
+
+    /// Unmaps one page.
+    pub(crate) fn unmap_page(&self, page: usize) {
+        // SAFETY: the mapping is ours.
+        assert_eq!(unsafe { libc::munmap(self.pointer(page * 4096), 4096) }, 0);
     }
 
     /// Unmaps the memory too early.
