@@ -490,6 +490,53 @@ fn arguments_that_no_page_allows_are_caught() {
     rig.caught("arguments", 3);
 }
 
+/// fi_rma(3) and fi_msg(3): each flag is for some of the calls.
+#[test]
+fn flags_that_are_for_another_call_are_caught() {
+    let rig = Rig::new("profile=efa");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let from = source.with(16, &a.register(&source, EVERY_ACCESS));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let refused = size(-sys::FI_EBADFLAGS);
+    assert_eq!(a.read_message(source.bare(16), there, sys::FI_INJECT), refused);
+    assert_eq!(a.read_message(from, there, sys::FI_REMOTE_CQ_DATA), refused);
+    assert_eq!(a.write_message(from, there, sys::FI_MULTI_RECV), refused);
+    assert_eq!(a.message(from, there.peer, sys::FI_MULTI_RECV, true), refused);
+    assert_eq!(a.message(from, there.peer, sys::FI_MULTI_RECV, false), refused);
+    assert_eq!(a.message(from, there.peer, sys::FI_INJECT, false), refused);
+    rig.caught("arguments", 6);
+    assert_eq!(a.read_message(from, there, sys::FI_COMPLETION), 0);
+    a.wait().done();
+    rig.caught("arguments", 6);
+}
+
+/// xnet_rma_writemsg of libfabric asserts it; cxi refuses any other number of pieces than one.
+#[test]
+fn a_write_has_as_many_bytes_there_as_here() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    for (expected, lens) in [&[32][..], &[128], &[]].into_iter().enumerate() {
+        assert_eq!(a.write_pieces(source.bare(64), there, lens, 0), size(INVALID), "{lens:?}");
+        rig.caught("arguments", expected as u64 + 1);
+    }
+    assert_eq!(a.write_pieces(source.bare(64), there, &[64], 0), 0);
+    a.wait().done();
+}
+
+/// `cq_data_size` is 0 there: fi_domain(3).
+#[test]
+fn data_for_a_completion_is_refused_where_completions_have_none() {
+    let rig = Rig::new("profile=messages");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let source = Buffer::of(64, b"x");
+    let (from, to_b) = (source.with(16, &a.register(&source, EVERY_ACCESS)), a.know(&b));
+    assert_eq!(a.message(from, to_b, sys::FI_REMOTE_CQ_DATA, true), size(INVALID));
+    rig.caught("arguments", 1);
+}
+
 #[test]
 fn a_tolerated_rule_fails_no_test() {
     let rig = Rig::new("profile=cxi tolerate=close_order,bounds");

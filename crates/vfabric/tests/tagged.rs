@@ -137,6 +137,18 @@ fn tagged_posts_are_refused_and_fail_as_the_script_says() {
     });
 }
 
+/// As on cxi, whose sends refuse it as its receives do (prov/cxi/src/cxip_msg_hpc.c).
+#[test]
+fn a_tag_of_more_than_48_bits_is_refused_at_both_ends() {
+    pair("profile=messages", |pair| {
+        let Pair { a, b, to_b, .. } = pair;
+        let (tag, refused) = (1 << 48, -(sys::FI_EINVAL as isize));
+        assert_eq!(b.receive_tagged(pair.into(0, 64), tag, 0, context()), refused);
+        assert_eq!(a.send_tagged(pair.from(8), *to_b, tag), refused);
+        assert_eq!(a.inject_tagged(pair.from(8), *to_b, tag), refused);
+    });
+}
+
 #[test]
 fn the_profile_of_messages_has_no_one_sided_access() {
     pair("profile=messages", |pair| {

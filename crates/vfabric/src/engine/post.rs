@@ -156,6 +156,7 @@ impl Engine {
     /// Accepts a send, a write or a read. -FI_EAGAIN where the queue is full or a fault says so.
     pub(crate) fn post(&mut self, mut ask: Ask) -> Outcome {
         let nic = self.ready(ask.endpoint)?;
+        self.check_flags(&ask)?;
         if ask.kind == Kind::Write && ask.immediate.is_some() && !self.settings.profile.immediates {
             self.counters.count("refused.immediate");
             return Err(Errno(sys::FI_ENOSYS));
@@ -283,6 +284,30 @@ impl Engine {
                 format!("a post on endpoint {id}, which is not enabled")
             }),
         }
+    }
+
+    /// Checks flags, immediate and tag against what fi_rma(3), fi_msg(3) and the profile know.
+    fn check_flags(&mut self, ask: &Ask) -> Outcome {
+        let known = if ask.kind == Kind::Read { READ_FLAGS } else { SEND_FLAGS };
+        let unknown = ask.flags & !known;
+        if unknown != 0 {
+            return self.refuse(Rule::Arguments, sys::FI_EBADFLAGS, || {
+                format!("{} on endpoint {} with flags {unknown:#x}", ask.name(), ask.endpoint)
+            });
+        }
+        if ask.immediate.is_some() && self.settings.profile.immediate_bytes == 0 {
+            return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
+                format!(
+                    "{} with data on endpoint {}, and cq_data_size is 0",
+                    ask.name(),
+                    ask.endpoint
+                )
+            });
+        }
+        if ask.tag.is_some_and(|tag| tag & !Tags::BITS != 0) {
+            return Err(Errno(sys::FI_EINVAL));
+        }
+        Ok(())
     }
 
     fn check_length(&mut self, ask: &Ask) -> Outcome {
@@ -573,6 +598,18 @@ impl super::Region {
         end.is_some_and(|end| end <= self.len)
     }
 }
+
+/// The flags of fi_writemsg (fi_rma(3)) and fi_sendmsg (fi_msg(3)). FI_FENCE needs a capability that no profile has.
+const SEND_FLAGS: u64 = sys::FI_REMOTE_CQ_DATA
+    | sys::FI_COMPLETION
+    | sys::FI_MORE
+    | sys::FI_INJECT
+    | sys::FI_INJECT_COMPLETE
+    | sys::FI_TRANSMIT_COMPLETE
+    | sys::FI_DELIVERY_COMPLETE;
+
+/// The flags of fi_readmsg: fi_rma(3) has all others for writes.
+const READ_FLAGS: u64 = sys::FI_COMPLETION | sys::FI_MORE;
 
 /// What a context contains while its operation is in flight: 64 bytes, the size of `fi_context2`.
 const SCRIBBLE: [u8; 64] = [0x5f; 64];

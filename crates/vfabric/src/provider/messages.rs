@@ -8,6 +8,7 @@ use super::object::Object;
 use super::table::table;
 use super::{answer_size, number};
 use crate::engine::{Ask, Kind, Local, Remote, Tags, engine};
+use crate::ledger::Rule;
 
 table! {
     pub(super) fn calls() -> sys::fi_ops_msg {
@@ -141,8 +142,13 @@ unsafe extern "C" fn receive_vector(
 unsafe extern "C" fn receive_message(
     endpoint: *mut sys::fid_ep,
     message: *const sys::fi_msg,
-    _flags: u64,
+    flags: u64,
 ) -> isize {
+    // FI_MULTI_RECV needs a capability that no profile has.
+    if flags & !(sys::FI_COMPLETION | sys::FI_MORE) != 0 {
+        engine().broken(Rule::Arguments, || format!("a receive with flags {flags:#x}"));
+        return -(sys::FI_EBADFLAGS as isize);
+    }
     // SAFETY: the user gives a message.
     let message = unsafe { message.read() };
     // SAFETY: its vectors are as long as it says.

@@ -9,6 +9,7 @@ use super::object::Object;
 use super::table::table;
 use super::{answer_size, number};
 use crate::engine::{Ask, Kind, Local, Remote, engine};
+use crate::ledger::Rule;
 
 table! {
     pub(super) fn calls() -> sys::fi_ops_rma {
@@ -87,15 +88,21 @@ unsafe fn post_message(
     // SAFETY: the caller's.
     let local = unsafe { piece(message.msg_iov, message.desc, message.iov_count) };
     let remote = match message.rma_iov_count {
-        0 => Some(Remote::default()),
         // SAFETY: the caller's.
-        1 => Some(unsafe { message.rma_iov.read() })
-            .map(|remote| Remote { address: remote.addr, key: remote.key }),
+        1 => Some(unsafe { message.rma_iov.read() }),
         _ => None,
     };
-    let (Some(local), Some(remote)) = (local, remote) else {
+    let there = remote.map(|remote| remote.len as u64);
+    let (Some(local), Some(remote)) = (local, remote.filter(|_| there == local.map(|one| one.len)))
+    else {
+        engine().broken(Rule::Arguments, || {
+            format!(
+                "{there:?} bytes there and {local:?} here, which must be one piece of one length"
+            )
+        });
         return -(sys::FI_EINVAL as isize);
     };
+    let remote = Remote { address: remote.addr, key: remote.key };
     let immediate = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data);
     let (peer, context) = (message.addr, message.context);
     let moving = Moving { kind, local, peer, remote, immediate, flags, context, silent: false };
@@ -124,7 +131,7 @@ unsafe extern "C" fn read_message(
     flags: u64,
 ) -> isize {
     // SAFETY: libfabric's user gives a message.
-    unsafe { post_message(endpoint, Kind::Read, message, flags & !sys::FI_REMOTE_CQ_DATA) }
+    unsafe { post_message(endpoint, Kind::Read, message, flags) }
 }
 
 unsafe extern "C" fn write(
