@@ -18,6 +18,33 @@ pub(crate) fn write(address: u64, from: &[u8]) -> bool {
     copy(address, from.as_ptr().cast_mut(), from.len(), Direction::Out)
 }
 
+/// Whether every page of these bytes is mapped, be it readable or not.
+pub(crate) fn is_mapped(address: u64, len: u64) -> bool {
+    let page = page_bytes();
+    let mut at = address - address % page;
+    let end = address.saturating_add(len);
+    let mut seen = vec![0; bits((end - at).div_ceil(page).min(PAGES_AT_ONCE))];
+    while at < end {
+        let part = (end - at).min(page * PAGES_AT_ONCE);
+        let place = std::ptr::with_exposed_provenance_mut(bits(at));
+        // SAFETY: the kernel writes a byte for each page, for which there is room, and touches none of the pages.
+        if unsafe { libc::mincore(place, bits(part), seen.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        at += part;
+    }
+    true
+}
+
+fn page_bytes() -> u64 {
+    // SAFETY: a number that the system knows.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096)
+}
+
+/// How many pages are asked about in one call.
+const PAGES_AT_ONCE: u64 = 1 << 16;
+
 #[derive(Clone, Copy)]
 enum Direction {
     In,
@@ -140,6 +167,15 @@ mod tests {
         assert!(read(address + 4, &mut seen));
         assert_eq!(&seen, b"hello");
         assert_eq!(print(address, 16), print(address, 16));
+    }
+
+    #[test]
+    fn bytes_are_mapped_if_all_of_their_pages_are() {
+        let bytes = [0_u8; 16];
+        let address = bytes.as_ptr().expose_provenance() as u64;
+        assert!(is_mapped(address, 16));
+        assert!(!is_mapped(8, 8));
+        assert!(!is_mapped(address, u64::MAX - address));
     }
 
     #[test]

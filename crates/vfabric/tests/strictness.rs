@@ -537,6 +537,37 @@ fn data_for_a_completion_is_refused_where_completions_have_none() {
     rig.caught("arguments", 1);
 }
 
+/// Its pages are pinned: FI_MR_ALLOCATED in fi_mr(3).
+#[test]
+fn memory_that_is_not_there_is_not_registered_where_it_is_pinned() {
+    for (profile, asked) in [("cxi", true), ("efa", true), ("tcp", false), ("adversary", false)] {
+        let rig = Rig::new(&format!("profile={profile}"));
+        let a = rig.end(0);
+        let buffer = Buffer::new(3 * 4096);
+        assert_eq!(a.try_register(buffer.pointer(100), 2 * 4096), 0, "{profile}");
+        buffer.unmap_page(2);
+        assert_eq!(a.try_register(buffer.pointer(100), 2 * 4096 - 100), 0, "{profile}");
+        let code = a.try_register(buffer.pointer(100), 2 * 4096);
+        assert_eq!(
+            code,
+            if asked { -sys::FI_EFAULT } else { 0 },
+            "{profile}: its last page is gone"
+        );
+        rig.caught("arguments", u64::from(asked));
+        buffer.unmap();
+    }
+}
+
+/// The kind of memory is ignored unless FI_HMEM was asked for: `iface` in fi_mr(3).
+#[test]
+fn device_memory_is_refused_where_it_was_not_asked_for() {
+    let rig = Rig::without_device_memory("profile=efa hmem=1");
+    let buffer = Buffer::new(4096);
+    let a = rig.end(0);
+    assert_eq!(a.register_device(&buffer, 0).err(), Some(INVALID));
+    rig.caught("arguments", 1);
+}
+
 #[test]
 fn a_tolerated_rule_fails_no_test() {
     let rig = Rig::new("profile=cxi tolerate=close_order,bounds");

@@ -11,7 +11,7 @@ use super::post::Receive;
 use super::progress::Entry;
 use super::{Engine, Errno, Outcome};
 use crate::ledger::Rule;
-use crate::memory::Mapping;
+use crate::memory::{self, Mapping};
 use crate::settings::DeviceMemory;
 
 /// A domain: one NIC.
@@ -21,6 +21,8 @@ pub(crate) struct Domain {
     nic: usize,
     /// FI_MR_* bits in force.
     modes: c_int,
+    /// Whether FI_HMEM was asked for.
+    device_memory: bool,
     users: usize,
 }
 
@@ -30,6 +32,7 @@ pub(crate) struct DomainAsked {
     pub(crate) fabric: u64,
     pub(crate) nic: usize,
     pub(crate) modes: c_int,
+    pub(crate) device_memory: bool,
 }
 
 /// An endpoint, enabled or not yet.
@@ -172,8 +175,8 @@ impl Engine {
         if asked.nic >= self.nics.len() {
             return Err(Errno(sys::FI_ENODEV));
         }
-        let DomainAsked { fabric, nic, modes } = asked;
-        Ok(self.domains.insert(Domain { fabric, nic, modes, users: 0 }))
+        let DomainAsked { fabric, nic, modes, device_memory } = asked;
+        Ok(self.domains.insert(Domain { fabric, nic, modes, device_memory, users: 0 }))
     }
 
     pub(crate) fn close_domain(&mut self, id: u64) -> Outcome {
@@ -189,10 +192,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether device memory can be registered in this domain.
-    pub(crate) fn takes_device_memory(&self, id: u64) -> bool {
-        let nic = self.domains.get(id).map(|domain| domain.nic);
-        nic.is_some_and(|nic| self.settings.device_memory_of(nic) != DeviceMemory::None)
+    /// Whether device memory can be registered in this domain. Without FI_HMEM a real provider takes it for the host's (fi_mr(3), `iface`).
+    pub(crate) fn may_take_device_memory(&mut self, id: u64) -> Outcome {
+        let domain = self.domain(id)?;
+        if self.settings.device_memory_of(domain.nic) == DeviceMemory::None {
+            return Err(Errno(sys::FI_ENOSYS));
+        }
+        if !domain.device_memory {
+            return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
+                format!(
+                    "device memory is registered in domain {id}, which was opened without FI_HMEM"
+                )
+            });
+        }
+        Ok(())
     }
 
     /// Records whether the user permits an endpoint to call CUDA (FI_OPT_CUDA_API_PERMITTED).
@@ -463,6 +476,15 @@ impl Engine {
         if region.base.checked_add(region.len).is_none() || region.len == 0 {
             return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
                 format!("a region of {} bytes at {:#x}", region.len, region.base)
+            });
+        }
+        let is_pinned = modes & sys::FI_MR_ALLOCATED != 0 && region.device.is_none();
+        if is_pinned && !memory::is_mapped(region.base, region.len) {
+            return self.refuse(Rule::Arguments, sys::FI_EFAULT, || {
+                format!(
+                    "a region of {} bytes at {:#x}, which are not all there",
+                    region.len, region.base
+                )
             });
         }
         region.domain = domain;

@@ -35,6 +35,8 @@ pub(super) unsafe extern "C" fn open(
     let Some(fabric) = (unsafe { Object::of(fabric) }) else { return -sys::FI_EINVAL };
     // SAFETY: libfabric gives an info of ours, or a copy.
     let attributes = unsafe { (*info).domain_attr };
+    // SAFETY: as above.
+    let device_memory = unsafe { (*info).caps } & sys::FI_HMEM != 0;
     // SAFETY: as above: null or valid.
     let Some(attributes) = (unsafe { attributes.as_ref() }) else { return -sys::FI_EINVAL };
     // SAFETY: a domain's name is null or a C string.
@@ -45,7 +47,7 @@ pub(super) unsafe extern "C" fn open(
         attributes.threading,
         sys::FI_THREAD_COMPLETION | sys::FI_THREAD_DOMAIN | sys::FI_THREAD_ENDPOINT
     );
-    let asked = DomainAsked { fabric: fabric.id, nic, modes };
+    let asked = DomainAsked { fabric: fabric.id, nic, modes, device_memory };
     let id = match engine().open_domain(asked) {
         Ok(id) => id,
         Err(Errno(code)) => return -code,

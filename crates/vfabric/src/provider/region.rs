@@ -70,10 +70,14 @@ unsafe extern "C" fn register_attributes(
     // SAFETY: the user gives attributes.
     let asked = unsafe { attributes.read() };
     let device_memory = asked.iface != sys::FI_HMEM_SYSTEM || flags & sys::FI_MR_DMABUF != 0;
-    // SAFETY: the caller's.
-    let takes = unsafe { takes_device_memory(domain) };
-    if device_memory && !takes {
-        return -sys::FI_ENOSYS;
+    if device_memory {
+        // SAFETY: libfabric gives a domain of ours.
+        let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(domain.cast()) }) else {
+            return -sys::FI_EINVAL;
+        };
+        if let Err(Errno(code)) = engine().may_take_device_memory(domain.id) {
+            return -code;
+        }
     }
     let mut mapping = None;
     let (base, len) = if flags & sys::FI_MR_DMABUF != 0 {
@@ -124,15 +128,6 @@ fn device_of(asked: &sys::fi_mr_attr) -> c_int {
     } else {
         0
     }
-}
-
-/// # Safety
-///
-/// `domain` must be a domain of ours.
-unsafe fn takes_device_memory(domain: *mut sys::fid) -> bool {
-    // SAFETY: the caller's.
-    let domain = unsafe { Object::<sys::fid_domain>::of(domain.cast()) };
-    domain.is_some_and(|domain| engine().takes_device_memory(domain.id))
 }
 
 /// Whether CUDA's driver, if it is loaded, says that this address is on this device. Otherwise it is recorded as a broken rule: a real
