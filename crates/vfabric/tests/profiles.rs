@@ -408,6 +408,23 @@ fn a_devices_memory_is_marked_by_its_registration() {
     assert_eq!(host_only.end(0).register_device(&target, 0).err(), Some(-sys::FI_ENOSYS));
 }
 
+/// FI_OPT_SHARED_MEMORY_PERMITTED is efa's alone (prov/efa/src/rdm/efa_rdm_ep_fiops.c), and a bool.
+#[test]
+fn an_option_of_efas_is_unknown_elsewhere() {
+    let option = sys::FI_OPT_SHARED_MEMORY_PERMITTED;
+    for profile in ["cxi", "efa", "tcp", "adversary", "messages"] {
+        let rig = Rig::new(&format!("profile={profile}"));
+        let a = rig.end(0);
+        let taken = profile == "efa";
+        let code = a.set_option(option, &[0]);
+        assert_eq!(code, if taken { 0 } else { -sys::FI_ENOPROTOOPT }, "{profile}");
+        assert_eq!(rig.number("counter.options.shared_memory"), u64::from(taken));
+        if taken {
+            assert_eq!(a.set_option(option, &[0; 4]), -sys::FI_EINVAL, "it is a bool");
+        }
+    }
+}
+
 #[test]
 fn bytes_of_a_device_are_never_injected() {
     let rig = Rig::new("profile=tcp hmem=1");

@@ -228,6 +228,12 @@ unsafe extern "C" fn set_option(
         // SAFETY: only endpoints have this table, and the user's value is as long as it says.
         sys::FI_OPT_CUDA_API_PERMITTED => unsafe { permit_cuda(fid, value, len) },
         sys::FI_OPT_SHARED_MEMORY_PERMITTED
+            if engine().settings.profile.protocol != sys::FI_PROTO_EFA =>
+        {
+            -sys::FI_ENOPROTOOPT
+        }
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED if len != size_of::<bool>() => -sys::FI_EINVAL,
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED
             if engine().settings.shared_memory == SharedMemory::Refused =>
         {
             -sys::FI_EOPNOTSUPP
