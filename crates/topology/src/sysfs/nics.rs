@@ -49,25 +49,30 @@ pub fn rdma_speed_mbps(sysfs: &Path, name: &str) -> Option<u32> {
     rdma(sysfs, name).speed_mbps
 }
 
-/// An RDMA device by its first port: libfabric sees a device with two ports as one.
+/// An RDMA device by its first active port, as libfabric sees it (prov/verbs/src/verbs_info.c); by its first one if none is active.
 fn rdma(sysfs: &Path, name: &str) -> Nic {
     let home = sysfs.join("class/infiniband").join(name);
-    let ports = home.join("ports");
-    let port = names(&ports).first().map(|port| ports.join(port)).unwrap_or_default();
+    let ports: Vec<_> =
+        names(&home.join("ports")).iter().map(|port| home.join("ports").join(port)).collect();
+    let active = ports.iter().find(|port| port_state(port) == Some(ACTIVE));
+    let port = active.or_else(|| ports.first()).cloned().unwrap_or_default();
     let read = |file: &str| fs::read_to_string(port.join(file)).unwrap_or_default();
     // `100 Gb/sec (4X EDR)`, `2.5 Gb/sec (1X SDR)`.
     let rate = read("rate");
     let rate = rate.split_whitespace().next().and_then(megabits);
-    // `4: ACTIVE`, `1: DOWN`.
-    let state = read("state");
-    let state = state.split(':').next().and_then(|state| state.trim().parse::<u8>().ok());
     let known = driven(sysfs, &home, name);
     Nic {
         speed_mbps: rate.or(known.speed_mbps),
-        link_up: state.map(|state| state == ACTIVE),
+        link_up: port_state(&port).map(|state| state == ACTIVE),
         network: read("link_layer").trim().to_owned(),
         ..known
     }
+}
+
+/// The number in `4: ACTIVE`, `1: DOWN`.
+fn port_state(port: &Path) -> Option<u8> {
+    let state = fs::read_to_string(port.join("state")).ok()?;
+    state.split(':').next()?.trim().parse().ok()
 }
 
 /// IB_PORT_ACTIVE.
@@ -130,7 +135,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn rdma_devices_are_read_by_their_first_port() {
+    fn rdma_devices_are_read_by_a_port() {
         let tree = Tree::new("rdma");
         for (name, rate, state) in [
             ("mlx5_10", "400 Gb/sec (4X NDR)", "4: ACTIVE"),
@@ -155,6 +160,23 @@ mod tests {
         );
         assert_eq!(found[1].address, "0000:0a:00.0".parse().ok());
         assert_eq!(found[1].network, "InfiniBand");
+    }
+
+    #[test]
+    fn a_device_of_two_ports_is_read_by_the_one_that_is_active() {
+        let tree = Tree::new("ports");
+        for (port, rate, state) in [
+            (1, "10 Gb/sec (4X SDR)", "1: DOWN"),
+            (2, "200 Gb/sec (4X HDR)", "4: ACTIVE"),
+            (3, "100 Gb/sec (4X EDR)", "4: ACTIVE"),
+        ] {
+            for (file, text) in [("rate", rate), ("state", state)] {
+                tree.file(&format!("class/infiniband/mlx5_0/ports/{port}/{file}"), text);
+            }
+        }
+        let (_, found) = nics(&tree.0);
+        assert_eq!((found[0].speed_mbps, found[0].link_up), (Some(200_000), Some(true)));
+        assert_eq!(rdma_speed_mbps(&tree.0, "mlx5_0"), Some(200_000));
     }
 
     #[test]
