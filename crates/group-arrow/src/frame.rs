@@ -108,7 +108,12 @@ pub(crate) fn decode(frame: Frame, described: &Described) -> Result<RecordBatch,
     guarded(|| {
         let mut decoder = begun(described)?;
         let mut rest = Buffer::from(Bytes::from_owner(frame.messages));
-        let batch = decoder.decode(&mut rest)?;
+        let mut batch = decoder.decode(&mut rest)?;
+        if batch.is_none() {
+            // The decoder processes a message without a body only when something follows, of which it takes nothing.
+            let mut end = Buffer::from(NOTHING_MORE);
+            batch = decoder.decode(&mut end)?.filter(|_| end.len() == NOTHING_MORE.len());
+        }
         batch.filter(|_| rest.is_empty()).ok_or_else(|| broken("no whole batch"))
     })
 }
@@ -135,7 +140,9 @@ fn broken(what: &str) -> ArrowError {
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::{ArrayRef, Float64Array, Int32Array, StringArray};
+    use arrow_array::{
+        ArrayRef, Float64Array, Int32Array, NullArray, RecordBatchOptions, StringArray,
+    };
 
     use super::*;
 
@@ -166,6 +173,26 @@ mod tests {
             for buffer in column.to_data().buffers() {
                 assert!((base..=base + len).contains(&buffer.as_ptr().addr()));
             }
+        }
+    }
+
+    #[test]
+    fn a_batch_without_a_byte_of_memory_is_a_batch() {
+        let nothing = RecordBatchOptions::new().with_row_count(Some(5));
+        let no_column =
+            RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &nothing);
+        let column = |array: ArrayRef| RecordBatch::try_from_iter([("a", array)]).unwrap();
+        let no_row: Int32Array = std::iter::empty::<i32>().collect();
+        for batch in [
+            sample(0),
+            sample(9).slice(4, 0),
+            column(Arc::new(no_row)),
+            column(Arc::new(NullArray::new(3))),
+            no_column.unwrap(),
+        ] {
+            let described = Described::new(&batch.schema()).unwrap();
+            let came = decode(encode(&batch, &described).unwrap(), &described);
+            assert_eq!(came.unwrap(), batch);
         }
     }
 
