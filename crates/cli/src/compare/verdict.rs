@@ -42,15 +42,18 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// None unless both sides have a value. `more` says that larger values are better.
+    /// None unless both sides have a value, and one of them a median above 0. `more` says that larger values are better.
     pub(super) fn of(first: &[f64], second: &[f64], more: bool) -> Option<Self> {
         let (one, other) = (median(first)?, median(second)?);
+        if one <= 0.0 && other <= 0.0 {
+            return None;
+        }
         let fewest = first.len().min(second.len());
         let verdict = if fewest < RUNS_MIN {
             Verdict::TooFew { more: RUNS_MIN - fewest }
         } else if chance(first, second) > CHANCE {
             Verdict::Same
-        } else if (other > one) == more {
+        } else if second_is_larger(first, second) == more {
             Verdict::Better
         } else {
             Verdict::Worse
@@ -103,21 +106,31 @@ pub(super) fn percent(spread: Option<f64>) -> String {
     reason = "orders of at most 20 and 20 runs fit a float well enough"
 )]
 fn chance(first: &[f64], second: &[f64]) -> f64 {
-    // More runs add nothing, and the number of orders would exceed the precision of a float.
-    let (first, second) = (&first[..first.len().min(20)], &second[..second.len().min(20)]);
-    // Pairs in which the second is larger, doubled, since an equal pair counts half.
-    let wins: usize = first
-        .iter()
-        .flat_map(|one| {
-            second.iter().map(move |other| if other > one { 2 } else { usize::from(other == one) })
-        })
-        .sum();
-    let pairs = first.len() * second.len();
-    let far = wins.min(2 * pairs - wins) / 2;
+    let (first, second) = (kept(first), kept(second));
+    let (wins, pairs) = (wins(first, second), first.len() * second.len());
+    // Half a pair is rounded towards the middle: equal values are no reason for a verdict.
+    let far = wins.min(2 * pairs - wins).div_ceil(2);
     let orders = orders(first.len(), second.len());
     let all: f64 = orders.iter().sum();
     let tail: f64 = orders.iter().take(far + 1).sum();
     (2.0 * tail / all).min(1.0)
+}
+
+/// Whether the second side's runs are the larger ones, by their ranks as the verdict: medians may be equal, or say the opposite.
+fn second_is_larger(first: &[f64], second: &[f64]) -> bool {
+    let (first, second) = (kept(first), kept(second));
+    wins(first, second) > first.len() * second.len()
+}
+
+/// The runs that decide. More add nothing, and the number of orders would exceed the precision of a float.
+fn kept(side: &[f64]) -> &[f64] {
+    &side[..side.len().min(20)]
+}
+
+/// Pairs in which the second is larger, doubled, since an equal pair counts half.
+fn wins(first: &[f64], second: &[f64]) -> usize {
+    let twice = |one: &f64, other: &f64| if other > one { 2 } else { usize::from(other == one) };
+    first.iter().flat_map(|one| second.iter().map(move |other| twice(one, other))).sum()
 }
 
 /// The number of orders of `first` and `second` runs in which the second is larger in 0, 1, 2… pairs.
@@ -168,6 +181,53 @@ mod tests {
         assert_eq!(times.verdict, Verdict::Worse, "of times, less is better");
         assert!((times.ratio - 2.05).abs() < 1e-9 && times.spreads.0 > Some(19.0));
         assert_eq!(Comparison::of(&[], &[1.0], true), None);
+    }
+
+    #[test]
+    fn a_verdict_has_the_direction_of_the_ranks_where_the_medians_are_equal() {
+        let low = [1.0, 1.0, 1.0, 1.0, 5.0, 5.0, 5.0, 5.0, 5.0];
+        let high = [5.0, 5.0, 5.0, 5.0, 5.0, 9.0, 9.0, 9.0, 9.0];
+        let of = |first, second, more| Comparison::of(first, second, more).unwrap().verdict;
+        assert_eq!(of(&low, &high, true), Verdict::Better);
+        assert_eq!(of(&high, &low, true), Verdict::Worse);
+        assert_eq!(of(&low, &high, false), Verdict::Worse);
+        assert_eq!(of(&high, &low, false), Verdict::Better);
+    }
+
+    /// Every way to deal eight values to two sides of four is equally likely if the sides are the same.
+    #[test]
+    fn equal_values_make_no_difference_look_less_likely_than_it_is() {
+        let far = |first: &[f64], second: &[f64]| {
+            let twice = |one: &f64, other: &f64| {
+                if other > one { 2 } else { i32::from(other == one) }
+            };
+            let wins: i32 = first
+                .iter()
+                .flat_map(|one| second.iter().map(move |other| twice(one, other)))
+                .sum();
+            (wins - 16).abs()
+        };
+        for code in 0..3_usize.pow(8) {
+            let all: Vec<_> =
+                (0..8).map(|place| [1.0, 2.0, 3.0][code / 3_usize.pow(place) % 3]).collect();
+            if !all.is_sorted_by(|a, b| a <= b) && code % 7 != 0 {
+                continue;
+            }
+            let seen = far(&all[..4], &all[4..]);
+            let deals = (0..256_u32).filter(|deal| deal.count_ones() == 4).map(|deal| {
+                let side = |own: u32| {
+                    (0..8)
+                        .filter(|place| deal >> place & 1 == own)
+                        .map(|place| all[place])
+                        .collect()
+                };
+                let (one, other): (Vec<f64>, Vec<f64>) = (side(1), side(0));
+                f64::from(u8::from(far(&one, &other) >= seen))
+            });
+            let exact = deals.sum::<f64>() / 70.0;
+            let said = chance(&all[..4], &all[4..]);
+            assert!(said > CHANCE || exact <= CHANCE, "{all:?}: {said}, and exactly {exact}");
+        }
     }
 
     /// Sides that are the same get a verdict at most one time in twenty.
