@@ -18,6 +18,8 @@ fn main() -> ExitCode {
         Test::new(a_run_leaves_a_page_and_files_that_compare_and_merge),
         Test::new(a_side_that_is_slower_is_worse_and_the_code_says_so),
         Test::new(what_cannot_be_compared_is_said),
+        Test::new(barriers_are_compared_by_their_times),
+        Test::new(a_size_that_one_side_alone_has_is_said_not_to_be_compared),
         Test::new(a_browser_draws_the_page).wants(browser().map(drop)),
     ])
 }
@@ -124,6 +126,63 @@ fn what_cannot_be_compared_is_said() {
     let page = folder.join("page.html");
     let (code, ..) = perf(&["compare", &one, &other, "--report", page.to_str().unwrap()]);
     assert!(code == 2 && !page.exists(), "a refused comparison leaves no page");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// A file of four runs with rows of these sizes, bandwidths and times.
+fn runs_of(folder: &Path, name: &str, benchmark: &str, rows: &[(u64, f64, f64)]) -> String {
+    let run = |at: u32| {
+        let by = 1.0 + f64::from(at) / 100.0;
+        let row = |(size, bandwidth, time): &(u64, f64, f64)| {
+            json!({ "size": size, "out_of_place": {
+                "time": time * by, "p50": time, "p99": time, "bus_bw": bandwidth / by, "nwrong": 0 } })
+        };
+        let rows: Vec<_> = rows.iter().map(row).collect();
+        json!({ "format": "ironrail-perf/1", "benchmark": benchmark, "results": rows })
+    };
+    let runs: Vec<_> = (0..4).map(run).collect();
+    let path = folder.join(format!("{name}.json"));
+    fs::write(&path, json!({ "format": "ironrail-perf-runs/1", "runs": runs }).to_string())
+        .unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn barriers_are_compared_by_their_times() {
+    let folder = scratch("barrier");
+    let fast = runs_of(&folder, "fast", "barrier", &[(0, 0.0, 10.0)]);
+    let slow = runs_of(&folder, "slow", "barrier", &[(0, 0.0, 20.0)]);
+    let (code, said, errors) = perf(&["compare", &fast, &slow]);
+    assert_eq!(code, 1, "{said}{errors}");
+    assert!(said.contains("# time (us), medians"), "{said}");
+    assert!(said.lines().last().unwrap().ends_with("2.000  worse"), "{said}");
+    let (_, said, _) = perf(&["compare", &fast, &slow, "--json"]);
+    let found: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(found["quantity"], "time_us");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+fn a_size_that_one_side_alone_has_is_said_not_to_be_compared() {
+    let folder = scratch("alone");
+    let whole = runs_of(&folder, "whole", "all_reduce", &[(8, 0.1, 1.0), (1024, 1.0, 2.0)]);
+    let torn = runs_of(&folder, "torn", "all_reduce", &[(8, 0.1, 1.0), (16, 0.2, 1.0)]);
+    let other = runs_of(&folder, "other", "all_reduce", &[(4, 0.1, 1.0)]);
+    let (code, said, errors) = perf(&["compare", &whole, &torn]);
+    assert_eq!(code, 0, "{said}{errors}");
+    assert!(
+        said.contains("# not compared, for a side has no figure of them: 16, 1024\n"),
+        "{said}"
+    );
+    let (_, said, _) = perf(&["compare", &whole, &torn, "--json"]);
+    let found: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(found["not_compared"], json!([16, 1024]));
+    let page = folder.join("page.html");
+    let (code, said, errors) =
+        perf(&["compare", &whole, &other, "--report", page.to_str().unwrap()]);
+    assert_eq!(code, 2, "nothing was compared: {said}{errors}");
+    assert!(
+        errors.contains("whole and other have no size in common") && !page.exists(),
+        "{errors}"
+    );
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Compare {
     /// Two sides, or more for a page of pictures alone: files, several runs of one side with commas between
     #[arg(required = true, value_name = "FILES")]
     sides: Vec<String>,
-    /// Compare times, not bus bandwidths
+    /// Compare times, not bus bandwidths; always so where no bytes are moved, as by barriers
     #[arg(long)]
     time: bool,
     /// Write the comparison as JSON, to a file or, without one, to standard output in place of the table
@@ -57,8 +57,16 @@ impl Compare {
             let (one, other) = (first.benchmark(), second.benchmark());
             return Err(GroupError::Usage(format!("{one} is not compared with {other}")));
         }
+        let time = self.time || !sides.iter().any(Series::has_bandwidth);
+        let rows = two.map_or_else(Vec::new, |[first, second]| rows(first, second, time));
+        if let Some([first, second]) = two
+            && rows.is_empty()
+        {
+            let (one, other) = (&first.name, &second.name);
+            return Err(GroupError::Usage(format!("{one} and {other} have no size in common")));
+        }
         if let Some(file) = &self.report {
-            files::write(file, &page::of(&sides, self.time))?;
+            files::write(file, &page::of(&sides, time))?;
         }
         let Some([first, second]) = two else {
             if self.report.is_some() {
@@ -68,34 +76,49 @@ impl Compare {
                 "two sides are compared; more, or one, make a page (--report)".to_owned(),
             ));
         };
-        let rows = rows(first, second, self.time);
         match &self.json {
             Some(file) => {
-                files::write(file, &format!("{:#}\n", self.as_json(first, second, &rows)))?;
+                files::write(file, &format!("{:#}\n", as_json(first, second, &rows, time)))?;
             }
-            None => print(first, second, &rows, self.time),
+            None => print(first, second, &rows, time),
         }
         Ok(rows.iter().all(|(_, row)| row.verdict != Verdict::Worse))
     }
+}
 
-    fn as_json(&self, first: &Series, second: &Series, rows: &[(u64, Comparison)]) -> Value {
-        let rows: Vec<_> = rows.iter().map(|(bytes, row)| json!({
-            "size": bytes, "first": row.first, "second": row.second, "ratio": row.ratio,
-            "spread_percent": [row.spreads.0, row.spreads.1], "verdict": row.verdict.words(),
-        })).collect();
-        json!({
-            "format": "ironrail-perf-compare/1",
-            "benchmark": first.benchmark(),
-            "quantity": if self.time { "time_us" } else { "bus_bandwidth" },
-            "sides": [side_json(first), side_json(second)],
-            "results": rows,
+fn as_json(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool) -> Value {
+    let left_out = left_out(first, second, rows);
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|(bytes, row)| {
+            json!({
+                "size": bytes, "first": row.first, "second": row.second, "ratio": row.ratio,
+                "spread_percent": [row.spreads.0, row.spreads.1], "verdict": row.verdict.words(),
+            })
         })
-    }
+        .collect();
+    json!({
+        "format": "ironrail-perf-compare/1",
+        "benchmark": first.benchmark(),
+        "quantity": if time { "time_us" } else { "bus_bandwidth" },
+        "sides": [side_json(first), side_json(second)],
+        "results": rows,
+        "not_compared": left_out,
+    })
 }
 
 fn side_json(side: &Series) -> Value {
     let network = side.runs.first().map_or("", |run| &run.network);
     json!({ "name": side.name, "runs": side.runs.len(), "network": network })
+}
+
+/// The sizes that have no row: one side's run ended early, for instance.
+fn left_out(first: &Series, second: &Series, rows: &[(u64, Comparison)]) -> Vec<u64> {
+    let mut sizes = [first.sizes(), second.sizes()].concat();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes.retain(|size| rows.iter().all(|(bytes, _)| bytes != size));
+    sizes
 }
 
 /// The sizes that both sides have.
@@ -134,8 +157,13 @@ fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool
             row.verdict.words()
         ));
     }
-    if rows.is_empty() {
-        output::line("# the sides have no size in common");
+    let left_out = left_out(first, second, rows);
+    if !left_out.is_empty() {
+        let sizes: Vec<_> = left_out.iter().map(u64::to_string).collect();
+        output::line(format_args!(
+            "# not compared, for a side has no figure of them: {}",
+            sizes.join(", ")
+        ));
     }
 }
 

@@ -89,6 +89,11 @@ impl Series {
         self.runs.first().map_or("", |run| &run.benchmark)
     }
 
+    /// Whether any run moved bytes: barriers, for instance, have times alone.
+    pub(crate) fn has_bandwidth(&self) -> bool {
+        self.runs.iter().flat_map(|run| run.rows.values()).any(|row| row.bus_bandwidth > 0.0)
+    }
+
     /// The number of runs, in words.
     pub(crate) fn count(&self) -> String {
         let count = self.runs.len();
