@@ -8,7 +8,9 @@ mod cuda;
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::OnceLock;
@@ -119,6 +121,8 @@ fn networks_run_side_by_side_and_the_results_are_kept() {
     let results = Path::new(TEMPORARY).join(format!("nccl-results-{}", process::id()));
     let mut command = over_ironrail(&format!("all_reduce {SMALL}"));
     command.arg("--versus").arg(support::reference(TEMPORARY)).arg("--results").arg(&results);
+    // A variable that is no text, and none of NCCL's.
+    command.env("OTHERS", OsStr::from_bytes(b"\xff"));
     let ended = ended(command);
     assert_eq!(ended.code, 0, "{}{}", ended.lines, ended.errors);
     assert_eq!(rows(&ended.lines).len(), 15, "{}", ended.lines);

@@ -4,8 +4,10 @@
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -61,6 +63,23 @@ fn an_all_reduce_of_four_processes_is_right_at_every_size() {
     assert!(table.contains("# Out of bounds values : 0 OK\n"), "{table}");
     assert!(table.contains("# Rail 0 lo: "), "{table}");
     assert!(errors.is_empty(), "{errors}");
+}
+
+#[test]
+fn a_file_may_have_a_name_that_is_no_text() {
+    let mut name = scratch("results-").into_os_string();
+    name.push(OsStr::from_bytes(b"\xff.json"));
+    for benchmark in ["pingpong", "tune --runs 1"] {
+        let mut command = perf(&format!("{benchmark} -b 8 -e 8 -n 2"));
+        command.arg("--json").arg(&name);
+        let (code, _, errors) = ended(command);
+        assert_eq!(code, 0, "{benchmark}: {errors}");
+        let text = fs::read_to_string(&name).unwrap();
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let last = found["args"].as_array().unwrap().last().unwrap().as_str().unwrap();
+        assert!(last.ends_with("\u{fffd}.json"), "{last}");
+    }
+    fs::remove_file(&name).unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The table in nccl-tests' columns, the comparison of networks, and both as JSON and as a page.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 
@@ -198,7 +199,9 @@ impl Surroundings {
         let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
         let is_ours = |name: &str| SETTINGS.iter().any(|prefix| name.starts_with(prefix));
-        let mut settings: Vec<_> = std::env::vars().filter(|(name, _)| is_ours(name)).collect();
+        let text = |word: OsString| word.to_string_lossy().into_owned();
+        let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        let mut settings: Vec<_> = variables.filter(|(name, _)| is_ours(name)).collect();
         settings.sort();
         let cpu = model.map_or("unknown", |(_, model)| model).to_owned();
         Self { cpu, kernel, settings }

@@ -206,7 +206,7 @@ impl<'a> Report<'a> {
         json!({
             "format": JSON_FORMAT,
             "version": env!("CARGO_PKG_VERSION"),
-            "args": std::env::args().collect::<Vec<_>>(),
+            "args": arguments(),
             "benchmark": self.benchmark.name(),
             "network": self.ready,
             "environment": settings(std::env::vars_os()),
@@ -227,6 +227,11 @@ impl<'a> Report<'a> {
             self.bar.suspend(|| output::line(text));
         }
     }
+}
+
+/// The command line. A file's name may be no text.
+pub(super) fn arguments() -> Vec<String> {
+    std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 
 /// The variables that NCCL, plugins and libfabric read, for whoever compares runs later. Those of the group carry its token.

@@ -181,7 +181,7 @@ fn json(all: &[Measured], table: &Tuning) -> serde_json::Value {
         })
     });
     json!({
-        "format": "ironrail-tune/1", "args": std::env::args().collect::<Vec<_>>(),
+        "format": "ironrail-tune/1", "args": report::arguments(),
         "table": rows.collect::<Vec<_>>(), "measured": measured.collect::<Vec<_>>(),
     })
 }

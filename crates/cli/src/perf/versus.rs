@@ -189,7 +189,7 @@ fn print(
     if let Some(mut file) = json {
         let rows: Vec<_> = lines.iter().map(|line| line.json(versus)).collect();
         let json = json!({
-            "format": "ironrail-versus/2", "args": std::env::args().collect::<Vec<_>>(), "plugin": plugin.network,
+            "format": "ironrail-versus/2", "args": report::arguments(), "plugin": plugin.network,
             "raw": raw.network, "congestion_control": control, "latency": versus.latency, "rate": versus.rate,
             "bound": versus.bound, "precision_percent": versus.precision,
             "first_of_pair": first, "results": rows,
