@@ -83,6 +83,17 @@ fn a_file_may_have_a_name_that_is_no_text() {
 }
 
 #[test]
+fn what_a_plugin_prints_hides_no_row() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["perf", "pingpong", "-b", "8", "-e", "16", "-n", "2", "--net"]);
+    command.arg(support::reference(TEMPORARY));
+    command.env("REFERENCE_PRINTS", OsStr::from_bytes(b"caf\xe9\n"));
+    let (code, table, errors) = ended(command);
+    assert_eq!((code, rows(&table).len()), (0, 2), "{table}{errors}");
+    assert!(errors.contains("rank 0 printed: caf"), "{errors}");
+}
+
+#[test]
 fn every_benchmark_runs_with_processes_and_with_threads() {
     for ranks in ["-r 2", "-r 2 --threads"] {
         for benchmark in [

@@ -96,7 +96,9 @@ impl Launch {
             if let Some(output) = child.stdout.take() {
                 let send = send.clone();
                 let read = move || {
-                    for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                        // A plugin in the rank may print what is no text.
+                        let line = String::from_utf8_lossy(&line).into_owned();
                         if send.send(line).is_err() {
                             return;
                         }

@@ -1,7 +1,7 @@
 //! Starts the workers of each behaviour, watches them, and judges the results.
 
 use std::cmp::Reverse;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -291,12 +291,13 @@ impl Worker {
         let output = child.stdout.take();
         let ours = Arc::clone(&words);
         let reader = thread::spawn(move || {
-            let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines());
-            for line in lines.map_while(Result::ok) {
+            for line in output.into_iter().flat_map(lines) {
+                // A plugin may have printed to the same line.
+                let after = |mark| line.split_once(mark).map(|(_, rest)| rest);
                 let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(stage) = line.strip_prefix(STAGE) {
+                if let Some(stage) = after(STAGE) {
                     stage.clone_into(&mut words.stage);
-                } else if let Some(verdict) = line.strip_prefix(VERDICT) {
+                } else if let Some(verdict) = after(VERDICT) {
                     words.verdict = serde_json::from_str(verdict).ok();
                 }
             }
@@ -304,7 +305,7 @@ impl Worker {
         if let Some(errors) = child.stderr.take() {
             let ours = Arc::clone(&words);
             thread::spawn(move || {
-                for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                for line in lines(errors) {
                     let logged = line.trim().is_empty() || line.starts_with('[');
                     let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
                     if !logged && words.complaint.is_none() {
@@ -376,6 +377,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// The lines that come by a pipe. What a plugin prints may be no text.
+fn lines(pipe: impl Read) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(pipe).split(b'\n').map_while(Result::ok);
+    lines.map(|line| String::from_utf8_lossy(&line).into_owned())
 }
 
 /// How a process ended; `None` if normally.

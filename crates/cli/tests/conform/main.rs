@@ -12,7 +12,9 @@ pub(crate) mod ours;
 mod support;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{self, Command, Output};
 use std::time::{Duration, Instant};
@@ -96,6 +98,18 @@ fn the_reference_passes_and_skips_only_what_it_lacks() {
     assert_eq!(ids(&lines, "skip"), set(&[&LACKING[..], &OF_GPUS].concat()), "{lines}");
     assert!(ids(&lines, "pass").contains(OF_NO_GPU), "{lines}");
     assert!(lines.trim_end().ends_with("155 passed, 0 failed, 15 skipped"), "{lines}");
+}
+
+#[test]
+fn what_a_plugin_prints_hides_no_verdict() {
+    for printed in [&b"caf\xe9\n"[..], b"caf\xe9", b"half a line"] {
+        let mut command =
+            conform("--timeout 10 --only message-of-no-bytes,init-once-per-communicator --net");
+        command.arg(reference()).env("REFERENCE_PRINTS", OsStr::from_bytes(printed));
+        let (code, lines, errors) = ended(command);
+        assert_eq!(code, 0, "{printed:?}: {lines}{errors}");
+        assert!(lines.ends_with("2 passed, 0 failed, 0 skipped\n"), "{printed:?}: {lines}");
+    }
 }
 
 /// With each table the reference passes the behaviours about GPUs, with dmabufs and without.
