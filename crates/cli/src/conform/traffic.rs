@@ -289,7 +289,12 @@ impl<'a> Outgoing<'a> {
     pub(super) fn poll(&mut self) -> Outcome<bool> {
         let Some(place) = poll(&mut self.outstanding, self.manner)? else { return Ok(false) };
         let ((_, slot), tested) = place;
-        let _ = tested;
+        let second = (1..tested.sizes.len()).any(|place| tested.wrote(place));
+        hold!(
+            !self.manner.poisoned || !second,
+            "send {}: test wrote a second size, where NCCL has room for one",
+            self.done
+        );
         // The caller may reuse the buffer, as NCCL does.
         self.slots.spoil(slot);
         self.done += 1;

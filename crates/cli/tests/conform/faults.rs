@@ -346,6 +346,11 @@ const MESSAGES: &[Fault] = &[
         &["size-is-reported", "receive-larger-than-its-message", "group-sizes-are-reported-each"],
     )
     .sparing("test-bears-null-sizes"),
+    fault(
+        "second-size",
+        "test of a send writes two sizes, where NCCL has room for one",
+        &["size-is-reported"],
+    ),
     fault("pad", "messages are written in words of 8 bytes", &["receive-writes-only-its-message"])
         .sparing("test-in-any-order"),
     fault(

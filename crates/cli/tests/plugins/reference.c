@@ -987,6 +987,7 @@ static int test(void *opaque, int *done, int *sizes) {
     *done = 1;
     if (is("need-sizes") || sizes) {
       if (request->sends) sizes[0] = (int)request->size;
+      if (request->sends && is("second-size")) sizes[1] = 0;
       for (int i = 0; i < request->count; i++)
         if (!is("no-size-of-the-empty") || request->count == 1 || request->parts[i].came) sizes[i] = (int)request->parts[i].came + is("size-off-by-one");
     }
@@ -1118,8 +1119,8 @@ static int init_v11(void **out, uint64_t communicator, int *config, logger_t l, 
 static int finalize(void *opaque) {
   struct context *context = opaque;
   AT("finalize", comm_count, 0);
-  if (is("finalize-without-listeners") && listener_count) return fail(SYSTEM_ERROR, "reference: a listener is open");
   if (getenv("REFERENCE_PRINTS")) (void)!write(1, "no end of a line", 16);
+  if (is("finalize-without-listeners") && listener_count) return fail(SYSTEM_ERROR, "reference: a listener is open");
   if (is("finalize-without-connects") && pending_connects) return fail(SYSTEM_ERROR, "reference: a connect is pending");
   for (struct comm *comm = comms; is("finalize-without-requests") && comm; comm = comm->next)
     if (is_busy(comm)) return fail(SYSTEM_ERROR, "reference: requests are outstanding");
