@@ -100,6 +100,7 @@ Examples:
 fn main() -> ExitCode {
     let Command { action } = Command::parse();
     output::settle();
+    signals::keep_children();
     let verbose = match &action {
         Action::Doctor(_) | Action::Env(_) | Action::Info(_) | Action::Explain(_) => false,
         Action::Perf(perf) => perf.is_verbose(),

@@ -1,12 +1,25 @@
 //! Signals to a command whose ranks lead process groups, which a terminal's keys do not reach.
 
 use std::io;
+use std::sync::Arc;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::status::Status;
 use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+
+/// Makes ended children wait for their status, where this command's parent has left CHLD ignored: then the kernel drops it, and a wait for a
+/// child never ends well (wait(2)). execve(2) resets a handler, so what this command starts has the default.
+pub(crate) fn keep_children() {
+    let chld = Signal::CHILD.as_raw();
+    let ignored = Status::of_this_process().ok().and_then(|status| status.signals("SigIgn"));
+    if ignored.unwrap_or_default() >> (chld - 1) & 1 == 1 {
+        // A handler that sets what nobody reads.
+        let _ = flag::register(chld, Arc::default());
+    }
+}
 
 /// From its creation on these signals no longer end or stop this process, but are kept here.
 pub(crate) struct Heeded(Signals);

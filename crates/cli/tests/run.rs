@@ -83,6 +83,19 @@ fn every_line_has_its_rank_and_every_rank_its_variables() {
     assert_eq!(errors.lines().filter(|line| line.ends_with("] bad")).count(), 3);
 }
 
+/// A parent that does not wait for its children may leave the signal ignored, and then nothing is left to wait for.
+#[test]
+fn a_job_ends_where_the_signal_of_ended_children_is_ignored() {
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_ironrail"), "run", "-n", "2"]);
+    command.args(["--timeout", "20", "--", "sh", "-c", "echo here; exit $RANK"]);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let errors = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("rank 1 ended with code 1"), "{errors}");
+    assert_eq!(String::from_utf8(stdout).unwrap().lines().count(), 2);
+}
+
 #[test]
 fn the_first_code_that_is_not_0_wins_and_the_rest_is_killed() {
     let (code, _, errors, took) = run(3, "test $RANK = 1 && exit 7; exec sleep 600");
