@@ -1,7 +1,7 @@
 //! The pages of this user's processes, and files that only have the name of one.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -59,26 +59,32 @@ pub(super) fn find(folder: &Path, processes: &[u32]) -> Result<Vec<Found>, Group
         }
     }
     paths.sort();
-    Ok(paths.into_iter().map(|path| Found { state: inspect(&path), path }).collect())
+    Ok(found(paths))
 }
 
-fn inspect(path: &Path) -> State {
+fn found(paths: Vec<PathBuf>) -> Vec<Found> {
+    paths.into_iter().filter_map(|path| Some(Found { state: inspect(&path)?, path })).collect()
+}
+
+/// None: its process has removed it.
+fn inspect(path: &Path) -> Option<State> {
     let mut options = File::options();
     // Neither follows a link nor blocks on a pipe without a writer.
     options.read(true).custom_flags(NO_LINK_NO_WAIT);
     let file = match options.open(path) {
         Ok(file) => file,
-        Err(error) => return State::Unreadable(format!("it cannot be opened: {error}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(State::Unreadable(format!("it cannot be opened: {error}"))),
     };
     let bytes = match read(&file) {
         Ok(bytes) => bytes,
-        Err(why) => return State::Unreadable(why),
+        Err(why) => return Some(State::Unreadable(why)),
     };
-    match Page::read(&bytes) {
+    Some(match Page::read(&bytes) {
         Err(why) => State::Unreadable(why.to_string()),
         Ok(page) if fabric::is_unlocked(&file) || is_gone(&page) => State::Stale(page),
         Ok(page) => State::Live(page),
-    }
+    })
 }
 
 fn read(mut file: &File) -> Result<Vec<u8>, String> {
@@ -156,6 +162,14 @@ mod tests {
         ]) {
             assert!(said.contains(words), "{words}: {said}");
         }
+    }
+
+    #[test]
+    fn a_page_that_its_process_has_removed_since_it_was_listed_is_none() {
+        let folder = folder("removed");
+        let found = found(vec![page_of(&folder, 7)]);
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(found.is_empty(), "{found:?}");
     }
 
     #[test]
