@@ -43,7 +43,7 @@ fn latency(text: &mut String, live: &[&Page]) {
         let labels = labels(page, row);
         let mut sum = 0;
         for bucket in 0..BUCKETS {
-            sum += row.latency[bucket];
+            sum = row.latency[bucket].saturating_add(sum);
             let end = bucket_upper_nanos(bucket)
                 .map_or_else(|| "+Inf".to_owned(), |end| seconds(end).to_string());
             line(text, &format!("{NAME}_bucket"), &format!("{labels},le=\"{end}\""), sum);
@@ -109,7 +109,9 @@ mod tests {
         };
         let mut row = Row::new(key.clone());
         (row.latency[0], row.latency[2]) = (3, 4);
-        let part = Row::new(Key { kind: Kind::Rail, rail: 1, ..key });
+        let part = Row::new(Key { kind: Kind::Rail, rail: 1, ..key.clone() });
+        let mut huge = Row::new(Key { peer: "b:1".to_owned(), ..key });
+        huge.latency.fill(u64::MAX);
         let page = Page {
             process: 9,
             started: 0,
@@ -118,7 +120,7 @@ mod tests {
             host: "here".to_owned(),
             version: "1".to_owned(),
             elsewhere: 0,
-            rows: vec![row, part],
+            rows: vec![row, part, huge],
         };
         let found = [Found { path: "x".into(), state: State::Live(page) }];
         let text = text(&found);

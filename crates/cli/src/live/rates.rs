@@ -52,13 +52,15 @@ fn rate(process: u32, row: &Row, before: &Row, elapsed: Duration) -> Rate {
     // A new process may have the same number.
     let grown = |counter: Counter| row.get(counter).saturating_sub(before.get(counter));
     let per_second = |count: u64| as_float(count) / elapsed.as_secs_f64().max(1e-3);
-    let sum = |counters: &[Counter]| counters.iter().map(|counter| grown(*counter)).sum::<u64>();
+    let sum = |counters: &[Counter]| {
+        counters.iter().fold(0_u64, |sum, counter| sum.saturating_add(grown(*counter)))
+    };
     let is_rail = row.key.kind == Kind::Rail;
     let messages = grown(Counter::Messages);
     let count = if is_rail { grown(Counter::Parts) } else { messages };
     let waits = if is_rail { &[Counter::Refused][..] } else { WAITS };
     let trouble = match row.key.kind {
-        Kind::Rail => row.get(Counter::Failed) + row.get(Counter::Failovers),
+        Kind::Rail => row.get(Counter::Failed).saturating_add(row.get(Counter::Failovers)),
         Kind::Messages => row.get(Counter::Stalls),
     };
     let inline = (!is_rail && messages > 0)
@@ -88,11 +90,11 @@ const WAITS: &[Counter] = &[
 
 /// The upper bound of the bucket that contains the percentile. None if nothing was measured.
 fn quantile(buckets: &[u64], percent: u64) -> Option<Duration> {
-    let all: u64 = buckets.iter().sum();
-    let wanted = (all * percent).div_ceil(100).max(1);
+    let all: u128 = buckets.iter().copied().map(u128::from).sum();
+    let wanted = (all * u128::from(percent)).div_ceil(100).max(1);
     let mut seen = 0;
     let at = buckets.iter().position(|count| {
-        seen += count;
+        seen += u128::from(*count);
         seen >= wanted
     })?;
     let end = bucket_upper_nanos(at).or_else(|| bucket_upper_nanos(BUCKETS - 2));
@@ -107,6 +109,28 @@ fn as_float(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_of_any_value_have_rates() {
+        let key = |kind| Key {
+            kind,
+            direction: counters::Direction::Send,
+            device: 0,
+            rail: 0,
+            peer: "a:1".to_owned(),
+            name: "eth0".to_owned(),
+        };
+        for kind in [Kind::Messages, Kind::Rail] {
+            let mut words = vec![u64::MAX; counters::ROW_WORDS];
+            words[0] = key(kind).head();
+            words[counters::PEER_AT..counters::COUNTERS_AT].fill(0);
+            let most = Row::read(&words).unwrap();
+            let least = Row::new(most.key.clone());
+            let rate = rate(1, &most, &least, Duration::from_secs(1));
+            assert!(rate.bytes.is_finite() && rate.trouble > 0, "{rate:?}");
+            assert_eq!(rate.latency.map(|(half, most)| half <= most), Some(true), "{rate:?}");
+        }
+    }
 
     #[test]
     fn a_quantile_is_the_end_of_the_bucket_that_reaches_it() {
