@@ -186,6 +186,11 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
         let why = row["refused"].as_str().unwrap();
         assert!(row["verdict"].is_null() && why.contains("0.01 % is asked"), "{mode}: {text}");
     }
+    for (kind, size) in [("int8", "3"), ("float", "6")] {
+        let odd = format!("versus-raw --latency --runs 1 -d {kind} -b {size} -e {size} -n 5 --net");
+        let (code, table, errors) = perf(&format!("{odd} {}", plugin.display()));
+        assert_eq!((code, rows(&table)), (0, 1), "{kind}: {table}{errors}");
+    }
     let few = format!("versus-raw --latency --runs 3 -b 8 -e 8 -n 20 --net {}", plugin.display());
     let (code, table, errors) = perf(&few);
     assert_eq!((code, rows(&table)), (0, 1), "{table}{errors}");

@@ -1,5 +1,6 @@
 //! The command line of `ironrail perf`, in nccl-tests' spelling where that has one.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -453,6 +454,12 @@ impl Options {
         sizes::sequence(self.first, self.last, self.factor, self.step)
     }
 
+    /// The sizes in whole elements, each once: rows of messages.
+    pub(super) fn whole_sizes(&self) -> BTreeSet<usize> {
+        let width = self.kind.bytes();
+        self.sizes().into_iter().map(|bytes| bytes / width * width).collect()
+    }
+
     /// The rows of a benchmark.
     pub(super) fn sizes_of(&self, benchmark: &Benchmark) -> Vec<usize> {
         match benchmark {
@@ -490,13 +497,14 @@ impl Options {
         self.warmups
     }
 
-    /// The same sizes and iterations for a rank of another benchmark, without checks.
+    /// The same sizes, elements and iterations for a rank of another benchmark, without checks.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut pairs = vec![
             ("-b", self.first.to_string()),
             ("-e", self.last.to_string()),
             ("-f", self.factor.to_string()),
             ("-c", "0".to_owned()),
+            ("-d", self.kind.to_string()),
             ("--timeout", self.timeout.to_string()),
         ];
         pairs.extend(self.step.map(|step| ("-i", step.to_string())));

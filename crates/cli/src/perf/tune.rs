@@ -100,7 +100,6 @@ fn program(options: &Options, algorithm: Algorithm) -> Result<Program, GroupErro
     for (name, value) in [
         ("--algorithm", algorithm.to_string()),
         ("-r", options.ranks.to_string()),
-        ("-d", options.kind.to_string()),
         ("-o", options.operation.to_string()),
         ("--net", options.net()),
     ] {

@@ -196,7 +196,7 @@ fn print(
         });
         file.write(&format!("{json:#}\n"))?;
     }
-    Ok(lines.len() == options.sizes().len())
+    Ok(lines.len() == options.whole_sizes().len())
 }
 
 /// What is compared, as text.

@@ -89,7 +89,10 @@ fn measure(
     }
     let benchmark = Benchmark::Raw(raw.clone());
     let mut laps = 0;
-    for bytes in options.sizes() {
+    for size in options.sizes() {
+        // Whole elements, as in every other benchmark.
+        let count = size / options.kind.bytes();
+        let bytes = count * options.kind.bytes();
         let iterations = options.iterations(&benchmark, bytes);
         let warmups = options.warmups(&benchmark, iterations);
         let mut watch = Stopwatch::with_room(iterations.max(warmups));
@@ -105,7 +108,6 @@ fn measure(
         let times = if raw.latency { times.halved() } else { times };
         let all = Outcome { times, wrong: 0 }.of_all_ranks(bootstrap, wait)?;
         if first {
-            let count = bytes / options.kind.bytes();
             let shape = Shape { bytes, count, bus_factor: 1.0 };
             let mut row = row(&benchmark, options, shape, iterations, &all);
             row.wrong = None;
