@@ -144,7 +144,7 @@ impl Page {
 
 /// The wrong values of these rows; None if nothing was checked.
 fn wrong<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<u64> {
-    rows.filter_map(|row| row.wrong).reduce(|sum, wrong| sum + wrong)
+    rows.filter_map(|row| row.wrong).reduce(u64::saturating_add)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
@@ -287,7 +287,10 @@ mod tests {
         assert!(page.contains("not checked") && page.contains("<td>N/A"));
         assert!(!page.contains("no wrong byte"));
         side.runs[0].rows.values_mut().for_each(|row| row.wrong = Some(2));
-        assert!(of(&[side], false).contains("<b>4 wrong values</b>"));
+        assert!(of(std::slice::from_ref(&side), false).contains("<b>4 wrong values</b>"));
+        // As many as a file can say do not become none.
+        side.runs[0].rows.values_mut().for_each(|row| row.wrong = Some(1 << 63));
+        assert!(of(&[side], false).contains(&format!("<b>{} wrong values</b>", u64::MAX)));
     }
 
     #[test]
