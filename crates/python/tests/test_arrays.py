@@ -72,6 +72,10 @@ def test_whatever_has_the_buffer_protocol_is_moved_in_place(ranks):
         rows[1] = rank
         group.all_reduce(rows[1])
         assert rows.sum() == 4 and (rows[1] == 1).all()
+        wave = np.full(5, rank + 1, "float32")[1:].view("complex64")
+        assert wave.flags.aligned and wave.ctypes.data % 8 == 4, "as its parts are"
+        group.all_reduce(wave)
+        assert (wave == 3 + 3j).all()
         sends, receives = [1, 2 + rank], [1, 1] if rank == 0 else [2, 3]
         out = np.zeros(sum(receives), "int64")
         group.all_to_all(np.arange(3 + rank) + 10 * rank, out, sends, receives)

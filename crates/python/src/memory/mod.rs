@@ -12,6 +12,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use ironrail_group::loader::{DataType, Element, Foreign, ForeignMut, Op};
+use ironrail_group::with_element;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
@@ -109,11 +110,11 @@ impl Array {
         keeps: Keeps,
         name: &str,
     ) -> PyResult<Self> {
-        let bytes = kind.element.bytes();
+        // A complex number is aligned as its parts are.
+        let aligned = with_element!(kind.element, T => align_of::<T>());
         // Nothing is there to be read of an empty one, so it may be anywhere.
-        let base = if count == 0 { std::ptr::without_provenance_mut(bytes) } else { base };
-        // No element is aligned to more than its size.
-        let found = NonNull::new(base).filter(|base| base.addr().get().is_multiple_of(bytes));
+        let base = if count == 0 { std::ptr::without_provenance_mut(aligned) } else { base };
+        let found = NonNull::new(base).filter(|base| base.addr().get().is_multiple_of(aligned));
         let Some(base) = found else {
             return Err(invalid(format!("{name} is not aligned to its elements: give a copy")));
         };
