@@ -69,3 +69,30 @@ pub struct Lease {
     pub address: u64,
     pub key: u64,
 }
+
+/// Memory of a test: both an inbox and a shadow.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Words(pub(crate) Vec<u64>);
+
+#[cfg(test)]
+impl InboxMemory for Words {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word]
+    }
+
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word] = value;
+    }
+}
+
+#[cfg(test)]
+impl ShadowMemory for Words {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word]
+    }
+
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word] = value;
+    }
+}

@@ -194,18 +194,7 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Words(Vec<u64>);
-
-    impl InboxMemory for Words {
-        fn load(&self, word: usize) -> u64 {
-            self.0[word]
-        }
-
-        fn store(&mut self, word: usize, value: u64) {
-            self.0[word] = value;
-        }
-    }
+    use crate::memory::Words;
 
     const NONCE: Nonce = Nonce(0x0123_4567_89ab_cdef);
     const NUMBER: PacketNumber = PacketNumber::new(7);

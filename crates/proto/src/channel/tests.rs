@@ -9,31 +9,9 @@ use crate::frame::{Frame, Inline};
 use crate::ids::{Name, Nonce};
 use crate::letter::{Body, Hello, Letter, Query, RailNumbers, Trial};
 use crate::line::Line;
-use crate::memory::Lease;
+use crate::memory::{Lease, Words};
 use crate::message::MessageId;
 use crate::packet::{POISON, START_BYTES, check};
-
-struct Words(Vec<u64>);
-
-impl InboxMemory for Words {
-    fn load(&self, word: usize) -> u64 {
-        self.0[word]
-    }
-
-    fn store(&mut self, word: usize, value: u64) {
-        self.0[word] = value;
-    }
-}
-
-impl ShadowMemory for Words {
-    fn load(&self, word: usize) -> u64 {
-        self.0[word]
-    }
-
-    fn store(&mut self, word: usize, value: u64) {
-        self.0[word] = value;
-    }
-}
 
 impl Words {
     fn store_cell(&mut self, acknowledged: PacketNumber) {

@@ -12,7 +12,7 @@ use crate::flow::{self, Action, Flow};
 use crate::frame::{Frame, Offer, Open, Refused};
 use crate::ids::{Epoch, Nonce, PacketNumber, Slot};
 use crate::letter::{Body, Hello, Letter, RailNumbers};
-use crate::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
+use crate::memory::{Lease, MemoryId, Payload, Shadows, Words};
 use crate::packet::{HEADER_WORDS, Ring};
 use crate::receive::Place;
 use crate::send::{Outgoing, PartWrite};
@@ -34,29 +34,6 @@ pub(super) fn parameters(data_rails: u8) -> Parameters {
         measure_by_arrival: false,
         peer_timeout: Duration::from_secs(75),
         first: PacketNumber::new(1),
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Words(Vec<u64>);
-
-impl InboxMemory for Words {
-    fn load(&self, word: usize) -> u64 {
-        self.0[word]
-    }
-
-    fn store(&mut self, word: usize, value: u64) {
-        self.0[word] = value;
-    }
-}
-
-impl ShadowMemory for Words {
-    fn load(&self, word: usize) -> u64 {
-        self.0[word]
-    }
-
-    fn store(&mut self, word: usize, value: u64) {
-        self.0[word] = value;
     }
 }
 
