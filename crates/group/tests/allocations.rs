@@ -48,6 +48,19 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+/// Sends long messages from every rank to every other: `work` may need one direction of a connection only, and the other one would be accepted
+/// while allocations are counted.
+fn open_both_directions(group: &Group, registered: &[f32], unregistered: &[f32]) {
+    let (rank, size) = (group.rank(), group.size());
+    let mut came = vec![0.0; registered.len()];
+    for shift in 1..size {
+        let (to, from) = ((rank + shift) % size, (rank + size - shift) % size);
+        for data in [registered, unregistered] {
+            group.sendrecv(data, to, &mut came, from, 99).unwrap();
+        }
+    }
+}
+
 /// Runs `work` a few times, then counts the allocations and registrations of twenty more runs on this thread.
 fn counted(
     size: usize,
@@ -61,6 +74,7 @@ fn counted(
     let counts = support::ranks(&library, size, move |group| {
         let mut registered = group.buffer(100_003).unwrap();
         let mut unregistered = vec![1.0; 100_003];
+        open_both_directions(&group, &registered, &unregistered);
         let mut run = |times| {
             for _ in 0..times {
                 work(&group, &mut registered, &mut unregistered).unwrap();
