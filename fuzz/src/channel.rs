@@ -10,7 +10,7 @@ use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
 use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::{Header, Ring, check};
-use proto::progress::{LentInbox, TrialTarget};
+use proto::progress::{LentInbox, LetterPost, TrialTarget};
 use proto::setup::refuse;
 use proto::{
     Account, Cause, ChannelId, Epoch, Event, Frame, MessageId, Moment, Name, Nonce, Outcome,
@@ -265,10 +265,10 @@ impl Perform<Listener> for Hands {
         true
     }
 
-    fn send(&mut self, _: ChannelId, rail: u8, letter: &Letter) -> bool {
+    fn send(&mut self, _: ChannelId, rail: u8, letter: &Letter) -> LetterPost {
         assert!(rail < 2);
         assert_eq!(Letter::decode(&letter.encode()), Some(*letter));
-        true
+        LetterPost::Posted
     }
 
     fn act(&mut self, _: Slot, (): &(), _: &Account) -> bool {

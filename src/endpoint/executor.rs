@@ -19,7 +19,7 @@ use proto::flow::{Action, Flow};
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{MemoryId, Payload, Shadows};
-use proto::progress::{LentInbox, TrialTarget};
+use proto::progress::{LentInbox, LetterPost, TrialTarget};
 use proto::receive::{Copy, Place};
 use proto::sendrecv::Tag;
 use proto::setup::Peers;
@@ -327,13 +327,13 @@ impl Perform<Flow> for Executor {
         }
     }
 
-    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool {
+    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> LetterPost {
         let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail))).copied();
         let written = std::mem::take(&mut self.written);
         let bytes = self.peers.message_into(channel, letter, written);
-        let (Some(lane), Some(bytes)) = (lane, bytes) else { return false };
+        let (Some(lane), Some(bytes)) = (lane, bytes) else { return LetterPost::Refused };
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
-        let Some(letters) = letters else { return false };
+        let Some(letters) = letters else { return LetterPost::Refused };
         // A trial is sent on a rail that is lost already: its failure says nothing about the peer.
         let trial = matches!(letter.body, Body::Trial(_));
         let about =
@@ -342,20 +342,21 @@ impl Perform<Flow> for Executor {
         self.written = bytes;
         let now = self.now;
         match sent {
-            Ok(Posted::Accepted) if trial => true,
-            Ok(Posted::Accepted) => {
+            Ok(None) => LetterPost::Dropped,
+            Ok(Some(Posted::Accepted)) if trial => LetterPost::Posted,
+            Ok(Some(Posted::Accepted)) => {
                 if let Some(peer) = self.peer_mut(channel) {
                     peer.accepted();
                 }
-                true
+                LetterPost::Posted
             }
-            Ok(Posted::Full) => false,
-            Ok(Posted::Again) | Err(_) if trial => false,
-            Ok(Posted::Again) => {
+            Ok(Some(Posted::Full)) => LetterPost::Refused,
+            Ok(Some(Posted::Again)) | Err(_) if trial => LetterPost::Refused,
+            Ok(Some(Posted::Again)) => {
                 if let Some(peer) = self.peer_mut(channel) {
                     peer.refused(now);
                 }
-                false
+                LetterPost::Refused
             }
             Err(error) => {
                 let cause = Cause::CannotReach { rail: Label::of(label), fault: error };
@@ -363,7 +364,7 @@ impl Perform<Flow> for Executor {
                     peer.failed(cause);
                 }
                 self.queued.push_back(Event::LetterFailed { channel, rail });
-                true
+                LetterPost::Dropped
             }
         }
     }

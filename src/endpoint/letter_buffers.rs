@@ -115,7 +115,7 @@ impl LetterBuffers {
         }
     }
 
-    /// Posts a message. Where buffers are scarce and one to the same peer is in flight, it is dropped instead, as if it were lost on the way:
+    /// Posts a message. None where buffers are scarce and one to the same peer is in flight: it was dropped, as if it were lost on the way, since
     /// letters that have no effect are repeated.
     ///
     /// # Errors
@@ -127,17 +127,17 @@ impl LetterBuffers {
         peer: PeerAddress,
         message: &[u8],
         about: LetterSubject,
-    ) -> Result<Post, FabricError> {
+    ) -> Result<Option<Post>, FabricError> {
         if message.len() > MAX_MESSAGE_BYTES {
             return Err(FabricError::OUTSIDE);
         }
         let is_to = |letter: &Option<(_, PeerAddress)>| letter.is_some_and(|(_, to)| to == peer);
         if self.free.len() <= SPARE {
             if about == LetterSubject::Other {
-                return Ok(Post::Full);
+                return Ok(Some(Post::Full));
             }
             if self.under_way.iter().any(is_to) {
-                return Ok(Post::Accepted);
+                return Ok(None);
             }
         }
         if self.free.is_empty()
@@ -145,7 +145,7 @@ impl LetterBuffers {
         {
             log::debug!("no memory for more letters: {error}");
         }
-        let Some(buffer) = self.free.last().copied() else { return Ok(Post::Full) };
+        let Some(buffer) = self.free.last().copied() else { return Ok(Some(Post::Full)) };
         let (block, at) = self.place(buffer).ok_or(FabricError::OUTSIDE)?;
         block.pages.copy_in(at, message);
         let local = block.region.local(at, message.len()).ok_or(FabricError::OUTSIDE)?;
@@ -154,7 +154,7 @@ impl LetterBuffers {
             self.free.pop();
             self.under_way[usize::from(buffer)] = Some((about, peer));
         }
-        Ok(posted)
+        Ok(Some(posted))
     }
 
     /// A letter was sent, or has failed. Returns what it was about.

@@ -25,7 +25,7 @@ mod table;
 mod tests;
 
 pub use keeper::Keeper;
-pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform, TrialTarget};
+pub use perform::{ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -102,7 +102,10 @@ impl Endpoint {
         let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
         let posted = letters.send(nic, lane.peer, bytes, LetterSubject::Hello);
         nic.remove_peer::<Control>(lane.peer);
-        posted.map_err(|error| Cause::Unreachable(error).into())
+        // One that was dropped is repeated, as one that is under way.
+        posted
+            .map(|posted| posted.unwrap_or(Post::Accepted))
+            .map_err(|error| Cause::Unreachable(error).into())
     }
 
     /// Inserts a peer's address for a rail of ours.

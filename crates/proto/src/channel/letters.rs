@@ -210,6 +210,12 @@ impl Channel {
 
     /// The letter was posted.
     pub fn letter_posted(&mut self, due: &Due, now: Moment) {
+        self.recovery.accepted();
+        self.letter_dropped(due, now);
+    }
+
+    /// The letter was dropped here: it is repeated like one that was lost on the way, and says nothing about the provider.
+    pub fn letter_dropped(&mut self, due: &Due, now: Moment) {
         self.recovery.said(due.what, due.rail, now);
         match due.what {
             DueLetter::Status { .. } => {

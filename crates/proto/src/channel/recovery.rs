@@ -304,9 +304,14 @@ impl Recovery {
         self.all_refused.map_or(Duration::ZERO, |since| now.since(since.max(self.heard)))
     }
 
-    /// The letter was posted on this rail. The next one goes by another rail, unless an answer shows that this one delivers.
+    /// The provider has accepted a letter.
+    pub fn accepted(&mut self) {
+        self.all_refused = None;
+    }
+
+    /// The letter has left by this rail. The next one goes by another rail, unless an answer shows that this one delivers.
     pub fn said(&mut self, letter: DueLetter, rail: u8, now: Moment) {
-        (self.refused, self.all_refused) = (None, None);
+        self.refused = None;
         match letter {
             DueLetter::Hello => {
                 self.echo_pending = false;
@@ -469,6 +474,8 @@ mod tests {
         recovery.heard(ms(720));
         assert_eq!(refused_for(&recovery, 750), 30);
         recovery.said(DueLetter::Query, 0, ms(760));
+        assert_eq!(refused_for(&recovery, 790), 70, "one that was dropped here was not taken");
+        recovery.accepted();
         assert_eq!(refused_for(&recovery, 790), 0);
     }
 

@@ -56,6 +56,17 @@ pub struct TrialTarget {
     pub key: u64,
 }
 
+/// What became of a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterPost {
+    /// It is under way, and may be lost.
+    Posted,
+    /// It was dropped before the provider saw it, as if it were lost on the way.
+    Dropped,
+    /// The provider refuses it for now (-FI_EAGAIN), or has no room.
+    Refused,
+}
+
 /// How a channel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -71,8 +82,7 @@ pub trait Perform<C: Connection>: Shadows {
     /// Posts a write. False if the provider refuses it for now (-FI_EAGAIN).
     fn post(&mut self, channel: ChannelId, post: &Post) -> bool;
 
-    /// Sends a letter. False if the provider refuses it for now.
-    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool;
+    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> LetterPost;
 
     /// Performs an action of a connection. False if the provider refuses it for now.
     fn act(&mut self, slot: Slot, action: &C::Action, account: &Account) -> bool;

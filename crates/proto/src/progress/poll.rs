@@ -8,7 +8,7 @@ use super::super::ids::{Moment, Name, Slot};
 use super::super::letter::{About, Body, Letter};
 use super::super::memory::MemoryId;
 use super::table::Table;
-use super::{ChannelId, Event, Outcome, Peer, Perform, ProgressLoop, changed};
+use super::{ChannelId, Event, LetterPost, Outcome, Peer, Perform, ProgressLoop, changed};
 
 impl<C: Connection> ProgressLoop<C> {
     pub(super) fn happened<P: Perform<C>>(
@@ -326,11 +326,13 @@ impl<C: Connection> ProgressLoop<C> {
         let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.patience) else {
             return;
         };
-        if perform.send(peer.id, due.rail, &due.letter) {
-            peer.channel.letter_posted(&due, now.patience);
-        } else {
-            peer.channel.letter_refused(&due, now.patience);
-            peer.stirred = true;
+        match perform.send(peer.id, due.rail, &due.letter) {
+            LetterPost::Posted => peer.channel.letter_posted(&due, now.patience),
+            LetterPost::Dropped => peer.channel.letter_dropped(&due, now.patience),
+            LetterPost::Refused => {
+                peer.channel.letter_refused(&due, now.patience);
+                peer.stirred = true;
+            }
         }
     }
 

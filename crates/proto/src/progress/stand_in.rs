@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{ChannelId, Event, LentInbox, Outcome, Perform, TrialTarget};
+use super::{ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
 use crate::account::Account;
 use crate::channel::{Cause, Parameters, Post, RailNews, Written};
 use crate::codec::Address;
@@ -95,8 +95,8 @@ impl Perform<Flow> for StandIn {
         true
     }
 
-    fn send(&mut self, _: ChannelId, _: u8, _: &Letter) -> bool {
-        true
+    fn send(&mut self, _: ChannelId, _: u8, _: &Letter) -> LetterPost {
+        LetterPost::Posted
     }
 
     fn act(&mut self, _: Slot, action: &Action, _: &Account) -> bool {

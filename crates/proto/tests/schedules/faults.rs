@@ -11,6 +11,7 @@ pub(crate) enum Fault {
     LostPacket,
     LostCell,
     LostLetter,
+    DroppedLetter,
     LostPart,
     RefusedPost,
     RefusedLetter,
@@ -93,7 +94,7 @@ pub(crate) enum Fault {
 }
 
 /// Faults of schedules with stand-in connections.
-pub(crate) const TALKS: [Fault; 37] = [
+pub(crate) const TALKS: [Fault; 38] = [
     Fault::EarlyCompletion,
     Fault::TornLanding,
     Fault::LateLanding,
@@ -101,6 +102,7 @@ pub(crate) const TALKS: [Fault; 37] = [
     Fault::LostPacket,
     Fault::LostCell,
     Fault::LostLetter,
+    Fault::DroppedLetter,
     Fault::LostPart,
     Fault::RefusedPost,
     Fault::RefusedLetter,
@@ -134,13 +136,14 @@ pub(crate) const TALKS: [Fault; 37] = [
 ];
 
 /// Faults of schedules with real flows.
-pub(crate) const FLOWS: [Fault; 75] = [
+pub(crate) const FLOWS: [Fault; 76] = [
     Fault::TornLanding,
     Fault::LateLanding,
     Fault::LandedInQuarantine,
     Fault::LostPacket,
     Fault::LostCell,
     Fault::LostLetter,
+    Fault::DroppedLetter,
     Fault::LostPart,
     Fault::RefusedPost,
     Fault::RefusedLetter,

@@ -9,7 +9,7 @@ use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::Ring;
-use proto::progress::{LentInbox, TrialTarget};
+use proto::progress::{LentInbox, LetterPost, TrialTarget};
 use proto::{Account, Cause, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
 
 use crate::faults::Fault;
@@ -230,13 +230,13 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         true
     }
 
-    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool {
+    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> LetterPost {
         if self.wire.refuses(Fault::RefusedLetter) {
-            return false;
+            return LetterPost::Refused;
         }
         let link = self.link(channel, rail);
         if self.is_closed(link) {
-            return false;
+            return LetterPost::Refused;
         }
         if let Body::Trial(trial) = &letter.body {
             self.wire.law(trial.rail == rail, "a control rail is tried by another one");
@@ -251,16 +251,21 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
             self.wire.law(!calm, "a QUERY although nothing is wrong");
         }
         if self.wire.loses(Fault::LostLetter) {
-            return true;
+            // Before the provider saw it, or after.
+            if self.wire.losses.is_multiple_of(2) {
+                self.wire.faults.fire(Fault::DroppedLetter);
+                return LetterPost::Dropped;
+            }
+            return LetterPost::Posted;
         }
         let held_until = self.wire.holds(Fault::LateLetter);
         let Some(content) = D::content(self.wire, self.node, (channel, rail), letter) else {
-            return true;
+            return LetterPost::Posted;
         };
         let (node, channel) = (self.node, Some((channel, rail)));
         let since = self.wire.now;
         self.wire.mail.push(Mail { node, channel, link, content, since, held_until });
-        true
+        LetterPost::Posted
     }
 
     fn act(&mut self, slot: Slot, action: &ActionOf<D>, account: &Account) -> bool {

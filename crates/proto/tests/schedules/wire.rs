@@ -135,7 +135,7 @@ pub(crate) struct Wire<D: Data> {
     /// Whether one ever was.
     pub(crate) died: bool,
     pub(crate) control: ControlRails,
-    losses: usize,
+    pub(crate) losses: usize,
     pub(crate) packets_lost: usize,
     pub(crate) now: u64,
     pub(crate) fair: bool,
