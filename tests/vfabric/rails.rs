@@ -214,7 +214,7 @@ fn writes_that_hang_on_a_rail_are_made_again_by_another() {
 /// often it is tried.
 #[test]
 fn a_rail_whose_endpoint_does_not_close_is_never_taken_for_closed() {
-    play_each(&["efa", "tcp"], &[provider()], BOUND, |part, profile| {
+    play_each(&["efa", "tcp", "cxi"], &[provider()], BOUND, |part, profile| {
         set("IRONRAIL_TEST_LOG_LEVEL", "info");
         set("IRONRAIL_PEER_TIMEOUT_MS", "1000");
         let world = world(part, profile, 3);

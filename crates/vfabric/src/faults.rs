@@ -30,7 +30,7 @@ pub(crate) enum Fault {
     Deaf(u64, u64),
     /// `hears=12` or `hears=12@90`: the endpoint accepts receives again.
     Hears(u64, u64),
-    /// `stuck=12` or `stuck=12@40`: the close of endpoint 12 gets -FI_EBUSY, from the 40th post on.
+    /// `stuck=12` or `stuck=12@40`: the close of endpoint 12, and of regions that are bound to it, gets -FI_EBUSY, from the 40th post on.
     Stuck(u64, u64),
 }
 

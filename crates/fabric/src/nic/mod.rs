@@ -495,8 +495,8 @@ impl Nic {
     /// # Errors
     ///
     /// -FI_EBUSY if regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; and if the rails share a
-    /// queue, which may hold their completions. What fi_close returned: then the endpoint leaks with its operations, and the rail is
-    /// never fenced.
+    /// queue, which may hold their completions. What fi_close of the endpoint, or of a region that is bound to it, returned: then the endpoint
+    /// leaks with its operations, and the rail is never fenced.
     pub fn fence<K: RailKind>(&mut self) -> Result<Vec<u64>, FabricError> {
         if self.shares_queue {
             return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
@@ -506,8 +506,13 @@ impl Nic {
             if self.operations.iter().any(|(_, entry)| on_rail(entry)) {
                 return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
             }
+            let mut failure = None;
             for registered in self.regions.defer(K::IS_DATA) {
-                self.close_region(registered)?;
+                failure = self.close_region(registered).err().or(failure);
+            }
+            if let Some(error) = failure {
+                self.rail_mut::<K>().abandon_endpoint();
+                return Err(error);
             }
         }
         let rail = if K::IS_DATA { &mut self.data } else { &mut self.control };
@@ -658,18 +663,17 @@ impl Nic {
             return Ok(());
         }
         let is_bound = self.domain.mode().bind_to_endpoint;
-        if is_bound && self.operations.in_flight() > 0 {
+        if is_bound && (self.operations.in_flight() > 0 || !self.close_regions()) {
             self.leak();
             return Err(Leaked);
         }
-        let mut whole = !is_bound || self.close_regions();
         let endpoints = [self.data.close_endpoint(), self.control.close_endpoint()];
         if endpoints.iter().any(Result::is_err) {
             // It is unknown which operations an endpoint that stays open still has.
             self.leak();
             return Err(Leaked);
         }
-        whole &= self.close_regions();
+        let mut whole = self.close_regions();
         whole &= self.data.close_queue().is_ok() & self.control.close_queue().is_ok();
         whole &= self.data.peers.close().is_ok() & self.control.peers.close().is_ok();
         if whole { Ok(()) } else { Err(Leaked) }

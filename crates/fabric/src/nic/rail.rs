@@ -23,7 +23,8 @@ pub(super) struct Rail {
     endpoint: Handle<sys::fid_ep>, // Closes before its queue and its address vector: keep it first.
     queue: Handle<sys::fid_cq>,
     pub(super) peers: Peers,
-    /// libfabric has refused to close the endpoint, which leaks: its operations, and peers' writes, may still access memory.
+    /// libfabric has refused to close the endpoint, or a region that is bound to it: both leak. Operations, and peers' writes, may still
+    /// access memory.
     is_stuck: bool,
     inject_bytes: usize,
     name: Box<[u8]>,
@@ -257,6 +258,12 @@ impl Rail {
             return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
         }
         self.endpoint.close().inspect_err(|_| self.is_stuck = true)
+    }
+
+    /// Leaks the endpoint, because a region that is bound to it does not close: the endpoint must not close before that.
+    pub(super) fn abandon_endpoint(&mut self) {
+        self.endpoint.leak();
+        self.is_stuck = true;
     }
 
     /// Closes the queue, after its endpoint. Completions that were read and not consumed are dropped.

@@ -568,6 +568,10 @@ impl Engine {
 
     pub(crate) fn close_region(&mut self, id: u64) -> Outcome {
         let region = self.region(id)?.clone();
+        if region.endpoint.is_some_and(|endpoint| self.stuck.contains(&endpoint)) {
+            self.counters.count("faults.stuck");
+            return Err(Errno(sys::FI_EBUSY));
+        }
         if region.uses > 0 {
             self.broken(Rule::FreedEarly, || {
                 format!(
