@@ -12,10 +12,11 @@
 //! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, replaces the last column, and is required where that is empty: rank 0 listens there.
 //! `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused. An empty value is the same as an unset one.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
+
+use siphasher::sip::SipHasher13;
 
 use crate::bootstrap::{Hub, Meeting, RANKS_MAX, Remote};
 use crate::devices::DeviceMatrix;
@@ -193,11 +194,9 @@ fn address(name: &str, text: &str) -> Result<SocketAddr, GroupError> {
     }
 }
 
-/// The same number for the same word, on every machine.
+/// The same number for the same word in every build: std's hashers may change from one release to the next.
 fn secret(token: Option<&str>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    token.unwrap_or_default().hash(&mut hasher);
-    hasher.finish()
+    SipHasher13::new().hash(token.unwrap_or_default().as_bytes())
 }
 
 fn number(name: &str, text: &str) -> Result<usize, GroupError> {
@@ -213,6 +212,14 @@ fn usage<T>(why: impl Into<String>) -> Result<T, GroupError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_is_the_same_number_in_every_build() {
+        assert_eq!(
+            [None, Some(""), Some("a word")].map(secret),
+            [15_130_871_412_783_076_140, 15_130_871_412_783_076_140, 9_663_026_995_090_730_788]
+        );
+    }
 
     fn start(variables: &[(&str, &str)]) -> Result<Start, GroupError> {
         Start::from_variables(|name| {

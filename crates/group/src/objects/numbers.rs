@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use postcard_schema::Schema;
 use postcard_schema::schema::{DataModelType, DataModelVariant, NamedType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use siphasher::sip::SipHasher13;
 
 use super::blob::BLOB;
 use super::block::Block;
@@ -316,7 +317,7 @@ impl Numbers {
         let mut columns = Columns::default();
         let rest =
             walked::<O>(&encoded, &mut columns, Way::Out).map_err(|error| refused::<O>(&error))?;
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = SipHasher13::new();
         rest.hash(&mut hasher);
         let mut long = VecDeque::new();
         for leaf in outbox.long {
