@@ -476,7 +476,7 @@ impl Mesh {
         wait: &mut Wait,
         focus: Option<usize>,
     ) -> Result<Option<Duration>, GroupError> {
-        let Some(idle) = wait.idle(self.pace) else { return Ok(None) };
+        let Some(idle) = wait.idle(self.pace, self.timeout) else { return Ok(None) };
         self.focus = focus;
         crate::patience::note();
         if wait.is_bounded() {

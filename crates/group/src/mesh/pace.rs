@@ -34,7 +34,8 @@ impl Pace {
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
     idle_polls: u32,
-    since: Option<Instant>,
+    /// The time without progress, from the first look at the clock.
+    quiet: Option<Quiet>,
     /// The report to the hub that nothing moves here.
     stuck: Option<Stuck>,
     /// Its caller has a limit of its own: the hub is not informed, and the group does not fail.
@@ -44,7 +45,7 @@ pub(crate) struct Wait {
 impl Wait {
     /// The wait of a caller that gives up by itself, by [`Quiet`].
     pub(crate) fn bounded() -> Self {
-        Self { idle_polls: 0, since: None, stuck: None, bounded: true }
+        Self { idle_polls: 0, quiet: None, stuck: None, bounded: true }
     }
 
     pub(super) fn is_bounded(&self) -> bool {
@@ -54,7 +55,7 @@ impl Wait {
     #[inline]
     pub(super) fn moved(&mut self) {
         self.idle_polls = 0;
-        self.since = None;
+        self.quiet = None;
         self.stuck = None;
     }
 
@@ -67,16 +68,20 @@ impl Wait {
         self.stuck = Some(stuck);
     }
 
-    /// Nothing moved. `None`: poll again at once. Otherwise the time without progress.
+    /// Nothing moved. `None`: poll again at once. Otherwise the time without progress, of which a time without polls, of a process that was
+    /// stopped, is a quarter of the limit at most.
     #[inline]
-    pub(super) fn idle(&mut self, pace: Pace) -> Option<Duration> {
+    pub(super) fn idle(&mut self, pace: Pace, limit: Duration) -> Option<Duration> {
         self.idle_polls = self.idle_polls.saturating_add(1);
         if self.idle_polls < pace.spins {
             std::hint::spin_loop();
             return None;
         }
-        let now = Instant::now();
-        Some(now - *self.since.get_or_insert(now))
+        Some(self.time_at(Instant::now(), limit))
+    }
+
+    fn time_at(&mut self, now: Instant, limit: Duration) -> Duration {
+        self.quiet.get_or_insert_with(|| Quiet::since(now, limit)).time(now)
     }
 }
 
@@ -99,7 +104,10 @@ pub(crate) struct Quiet {
 
 impl Quiet {
     pub(crate) fn new(limit: Duration) -> Self {
-        let now = Instant::now();
+        Self::since(Instant::now(), limit)
+    }
+
+    fn since(now: Instant, limit: Duration) -> Self {
         Self { limit, since: now, read: now, progress: 0 }
     }
 
@@ -114,10 +122,15 @@ impl Quiet {
         if progress != self.progress {
             (self.progress, self.since) = (progress, now);
         }
+        self.time(now) >= self.limit
+    }
+
+    /// The time without progress.
+    fn time(&mut self, now: Instant) -> Duration {
         let unasked = now.saturating_duration_since(self.read);
         self.since += unasked.saturating_sub((self.limit / 4).max(GAP_MIN));
         self.read = now;
-        now.saturating_duration_since(self.since) >= self.limit
+        now.saturating_duration_since(self.since)
     }
 }
 
@@ -138,6 +151,19 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stop_of_the_process_does_not_end_a_wait() {
+        let (limit, begun) = (Duration::from_secs(60), Instant::now());
+        let mut wait = Wait::default();
+        let mut time_after =
+            |millis| wait.time_at(begun + Duration::from_millis(millis), limit).as_millis();
+        assert_eq!([0, 1, 40].map(&mut time_after), [0, 1, 40]);
+        assert_eq!(time_after(1_000_040), 15_040, "a quarter of the limit");
+        assert_eq!(time_after(1_000_041), 15_041);
+        wait.moved();
+        assert_eq!(wait.time_at(begun + Duration::from_secs(2000), limit), Duration::ZERO);
+    }
 
     #[test]
     fn a_time_in_which_nobody_asks_does_not_end_a_wait() {
