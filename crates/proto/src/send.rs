@@ -129,6 +129,7 @@ struct Group {
 struct Refused {
     line: Line,
     len: u64,
+    status: FinStatus,
     /// Parts of it were posted.
     begun: bool,
     /// The FIN that reports it has not left.
@@ -315,11 +316,7 @@ impl SendFlow {
 
     fn frame(&self) -> Option<Frame> {
         if let Some(refused) = self.refused.filter(|refused| refused.pending) {
-            let status = match self.fault {
-                Some(Fault::TooLong { .. }) => FinStatus::TooLong,
-                _ => FinStatus::Failed,
-            };
-            let Refused { line, len, .. } = refused;
+            let Refused { line, len, status, .. } = refused;
             return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails: 0, status }));
         }
         if self.fins != 0 {

@@ -21,8 +21,9 @@ use closing::End;
 use pair::{Counters, Pair, Receiving, Sending};
 use program::{Item, Program, terms};
 use proto::capabilities::ImmediateWidth;
+use proto::connection::Which;
 use proto::credit::CONNECTION_MESSAGES;
-use proto::frame::{RailNote, RailState};
+use proto::frame::{Fin, FinStatus, RailNote, RailState};
 use proto::ids::Moment;
 use proto::split::Cutting;
 use proto::{Fault, Frame, InlineLimits, Line, PartWrite, SendPoll, Terms};
@@ -401,6 +402,35 @@ fn a_write_that_fails_while_its_sender_closes_is_reported() {
         assert!(matches!(pair.receiver.fault(), Some(Fault::PeerFailed { .. })));
         assert!(pair.sender.has_closed());
     }
+}
+
+/// The write of a long message fails after a short one behind it has proved too long.
+#[test]
+fn a_fin_says_what_its_own_message_met_and_not_the_first_fault() {
+    let too_long = Item { len: 64, room: 8, ..SHORT };
+    let groups = vec![vec![LONG], vec![too_long]];
+    let program =
+        Program { terms: terms(), groups, cut: false, optional: false, source_host: true };
+    let mut pair = Pair::new(program, Random::new(1), 0);
+    pair.post();
+    settle(&mut pair);
+    send(&mut pair, 0);
+    let part = pair.sender.next_part(&pair.accounts[0]).unwrap();
+    pair.sender.posted(&part, &mut pair.accounts[0]);
+    send(&mut pair, 1);
+    pair.post();
+    while pair.sender.fault().is_none() {
+        pair.pull_receiver();
+        pair.deliver(1);
+        pair.now = pair.now.plus(Duration::from_millis(1));
+    }
+    assert!(matches!(pair.sender.fault(), Some(Fault::TooLong { .. })));
+    pair.sender.write_failed(part.message, part.part, 5, &mut pair.accounts[0]);
+    let fin = pair.sender.next_frame(Which::Others, 40);
+    assert!(
+        matches!(fin, Some(Frame::Fin(Fin { line, status: FinStatus::Failed, .. })) if line == Line::FIRST),
+        "{fin:?}"
+    );
 }
 
 /// The receiver fenced the rail and reported what it lacks before our END came.

@@ -15,7 +15,7 @@ use crate::account::Account;
 use crate::bits::{low8, low32};
 use crate::counts::Counts;
 use crate::fault::Fault;
-use crate::frame::RailNote;
+use crate::frame::{FinStatus, RailNote};
 use crate::limits::MAX_PARTS;
 use crate::line::Line;
 use crate::message::MessageId;
@@ -284,7 +284,13 @@ impl SendFlow {
         if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
             // Which one is unknown. The newest line is always one that the receiver still knows.
             let line = self.first.plus(u32::MAX);
-            self.refused.get_or_insert(Refused { line, len: 0, begun: true, pending: true });
+            self.refused.get_or_insert(Refused {
+                line,
+                len: 0,
+                status: FinStatus::Failed,
+                begun: true,
+                pending: true,
+            });
         }
     }
 

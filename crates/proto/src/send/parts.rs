@@ -6,6 +6,7 @@ use super::{Refused, SendFlow, bit_of};
 use crate::account::Account;
 use crate::bits::{low8, low32};
 use crate::fault::Fault;
+use crate::frame::FinStatus;
 use crate::ids::Moment;
 use crate::immediate::Immediate;
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS};
@@ -227,7 +228,13 @@ impl SendFlow {
         self.stick(Fault::Transport { code });
         if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
             let Record { line, len, .. } = self.records[at];
-            self.refused.get_or_insert(Refused { line, len, begun: true, pending: true });
+            self.refused.get_or_insert(Refused {
+                line,
+                len,
+                status: FinStatus::Failed,
+                begun: true,
+                pending: true,
+            });
         }
     }
 

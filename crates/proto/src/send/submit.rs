@@ -6,7 +6,7 @@ use crate::account::Account;
 use crate::connection::Submit;
 use crate::credit;
 use crate::fault::Fault;
-use crate::frame::{INLINE_WORDS, Inline};
+use crate::frame::{FinStatus, INLINE_WORDS, Inline};
 use crate::line::Line;
 use crate::message::{Cut, MessageId, Source};
 use crate::stall::WaitsFor;
@@ -75,7 +75,8 @@ impl SendFlow {
         }
         if path == Path::Fin && !self.terms.delivery {
             self.take_line(line, account);
-            self.refused = Some(Refused { line, len, begun: false, pending: true });
+            self.refused =
+                Some(Refused { line, len, status: FinStatus::Failed, begun: false, pending: true });
             return Err(self.stick(Fault::Unsendable { len }));
         }
         self.written |= bit(line);
@@ -176,7 +177,13 @@ impl SendFlow {
     #[cold]
     fn refuse(&mut self, line: Line, sent: u64, posted: u64, account: &mut Account) -> Fault {
         self.take_line(line, account);
-        self.refused = Some(Refused { line, len: sent, begun: false, pending: true });
+        self.refused = Some(Refused {
+            line,
+            len: sent,
+            status: FinStatus::TooLong,
+            begun: false,
+            pending: true,
+        });
         self.stick(Fault::TooLong { line, sent, posted })
     }
 }
