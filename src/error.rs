@@ -596,18 +596,35 @@ mod tests {
             Violation::Opened,
             Violation::Direction,
         ];
-        let others = [
-            Fault::TooLong { line, sent: 65, posted: 64 },
-            Fault::Unsendable { len: 9 },
-            Fault::Withdrawn,
-            Fault::Closed,
-            Fault::Transport { code: 7 },
-            Fault::PartsLost { rail: 1 },
-            Fault::PeerFailed { line },
-            Fault::Misuse("a receive has one key for each data rail"),
-        ];
-        for fault in violations.map(Fault::Violation).into_iter().chain(others) {
-            assert_eq!(Error::from(Cause::from(fault)).to_string(), fault.to_string());
+        for violation in violations {
+            assert_eq!(
+                Error::from(Cause::from(Fault::Violation(violation))).to_string(),
+                violation.to_string()
+            );
+        }
+        for (fault, sentence) in [
+            (
+                Fault::TooLong { line, sent: 65, posted: 64 },
+                "message 4 has 65 bytes, and its receive has room for 64",
+            ),
+            (
+                Fault::Unsendable { len: 9 },
+                "a message of 9 bytes needs delivery completion, which the provider lacks",
+            ),
+            (Fault::Withdrawn, "the receives were withdrawn"),
+            (Fault::Closed, "the peer has closed the connection"),
+            (Fault::Transport { code: 7 }, "the transport failed (code 7)"),
+            (
+                Fault::PartsLost { rail: 1 },
+                "parts that the provider reported as written on data rail 1 have not arrived, and cannot be written again",
+            ),
+            (Fault::PeerFailed { line }, "the peer could not deliver message 4"),
+            (
+                Fault::Misuse("a receive has one key for each data rail"),
+                "a receive has one key for each data rail",
+            ),
+        ] {
+            assert_eq!(Error::from(Cause::from(fault)).to_string(), sentence);
         }
     }
 

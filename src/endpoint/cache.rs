@@ -19,7 +19,7 @@ pub(crate) struct RegionCache {
 #[derive(Debug)]
 struct Held {
     region: Weak<UserRegion>,
-    /// NCCL's handles of this registration. Operations in flight hold references too, which do not count here.
+    /// NCCL's handles of this registration.
     handles: usize,
 }
 

@@ -98,7 +98,7 @@ pub(super) struct Executor {
     pub(super) nics: Vec<Port>,
     pub(super) memory: ControlMemory,
     pub(super) regions: Slots<Arc<UserRegion>>,
-    /// The landing page: memory whose contents are never used, for empty messages and trials.
+    /// The landing page: memory of our own for what needs an address and no data of a user's: empty messages, trials, the probe and flushes.
     pub(super) landing: Arc<UserRegion>,
     /// Listeners, and the peers that are known or being introduced.
     pub(super) peers: Peers<Mac>,

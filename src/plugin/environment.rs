@@ -177,7 +177,7 @@ fn in_memory(text: &str) -> io::Result<String> {
     Ok(path)
 }
 
-/// Whether `prepare` would set it.
+/// Whether it is set for providers that may be used here, since it is unset.
 pub(super) fn sets(config: &Config, wanted: &ProviderVariable) -> bool {
     missing(config).any(|one| one.name == wanted.name)
 }

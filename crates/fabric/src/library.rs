@@ -1,6 +1,6 @@
 //! The loaded libfabric, and the API version that we request.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,17 +95,6 @@ impl Library {
     /// The file that was loaded, for logs.
     pub fn path(&self) -> &Path {
         self.symbols.path()
-    }
-
-    /// The library's text for a positive error number: fi_strerror in fi_errno(3).
-    pub fn error_text(&self, errno: i32) -> String {
-        // SAFETY: any number is allowed.
-        let text = unsafe { (self.symbols.fi_strerror)(errno) };
-        if text.is_null() {
-            return crate::error::error_text(errno);
-        }
-        // SAFETY: fi_strerror answers with static text.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
     pub(crate) fn symbols(&self) -> &Symbols {

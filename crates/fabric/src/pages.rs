@@ -88,7 +88,7 @@ impl Pages {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, descriptor, 0) };
-        // After a fork, copy-on-write would give this process another page than the one that the NIC writes.
+        // A forked child has no use for it.
         Self::mapped(base, len, libc::MADV_DONTFORK)
     }
 

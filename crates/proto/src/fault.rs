@@ -63,34 +63,6 @@ pub enum Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breach(pub Violation);
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong { line, sent, posted } => {
-                let line = line.number();
-                write!(f, "message {line} has {sent} bytes, and its receive has room for {posted}")
-            }
-            Self::Unsendable { len } => write!(
-                f,
-                "a message of {len} bytes needs delivery completion, which the provider lacks"
-            ),
-            Self::Violation(violation) => violation.fmt(f),
-            Self::Withdrawn => f.write_str("the receives were withdrawn"),
-            Self::Closed => f.write_str("the peer has closed the connection"),
-            Self::Ended => f.write_str("the channel to the peer has ended"),
-            Self::Transport { code } => write!(f, "the transport failed (code {code})"),
-            Self::PartsLost { rail } => write!(
-                f,
-                "parts that the provider reported as written on data rail {rail} have not arrived, and cannot be written again"
-            ),
-            Self::PeerFailed { line } => {
-                write!(f, "the peer could not deliver message {}", line.number())
-            }
-            Self::Misuse(what) => f.write_str(what),
-        }
-    }
-}
-
 impl Violation {
     /// The violation as a clause of a log line.
     pub const fn text(&self) -> &'static str {
@@ -121,5 +93,3 @@ impl fmt::Display for Violation {
         f.write_str(self.text())
     }
 }
-
-impl std::error::Error for Fault {}

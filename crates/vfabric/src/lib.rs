@@ -8,7 +8,8 @@
 //!   libfabric ──C tables──▶ provider ──▶ engine ──▶ profile, faults, random, ledger, counters
 //!   tests ─────C table────▶ control ───────┘
 //! ```
-//! `provider` and `control` know C; each of their calls is one call of the engine, under its lock. The engine knows no C types.
+//! `provider` and `control` know C; each of their calls is one call of the engine, under its lock. The engine knows libfabric's
+//! constants, and no pointer to its objects.
 //!
 //! docs/vfabric.md is the page for users.
 

@@ -1,7 +1,7 @@
 //! Keepalive and retransmission timers: HELLO until it is echoed, QUERY when the peer is silent, STATUS as the answer.
 //!
 //! ```text
-//!  HELLO:  Due ──sent──▶ Said ──echoed──▶ Echoed      QUERY: heard ──silence──▶ sent ──silence, twice as long──▶ sent …
+//!  HELLO:  Due ──sent──▶ Sent ──echoed──▶ Echoed      QUERY: heard ──silence──▶ sent ──silence, twice as long──▶ sent …
 //!           ▲              │ no echo for a while                ▲                 │ two answers leave a completed
 //!           └──────────────┘                                    └── news ─────────┘ packet unconsumed: it is lost
 //! ```
