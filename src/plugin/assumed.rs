@@ -3,6 +3,8 @@
 use fabric::Info;
 use proto::capabilities::{Capabilities, ImmediateWidth};
 
+use super::options;
+
 /// The capabilities with SENDRECV, which needs no probe.
 pub(super) fn of_messages(info: &Info) -> Capabilities {
     Capabilities {
@@ -36,7 +38,7 @@ pub(super) fn assumed(info: &Info, inject_bytes: usize, proves_arrival: bool) ->
         messages: false,
         arrival_times: true,
         virtual_addresses: info.region_mode().virtual_addresses,
-        largest_write: info.max_message(),
+        largest_write: options::largest_write(info),
     }
 }
 

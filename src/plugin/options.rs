@@ -199,6 +199,34 @@ pub(super) fn injects(provider: &str) -> bool {
     INJECTING.contains(&provider)
 }
 
+/// The longest write of a family of NICs, where libfabric says more than it writes with one immediate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LargestWrite {
+    pub(crate) provider: &'static str,
+    pub(crate) bytes: u64,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "docs/providers.md is made from it, by a test")
+    )]
+    pub(crate) why: &'static str,
+}
+
+pub(crate) const LARGEST_WRITES: &[LargestWrite] = &[LargestWrite {
+    provider: "efa",
+    bytes: 1 << 30,
+    why: "It says any length (`max_msg_size`, `FI_OPT_MAX_RMA_SIZE`), cuts a longer write, and sends the immediate with each piece (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_pke.c; 1.18 to 2.6): the first piece would be taken for the whole.",
+}];
+
+/// The longest write of this NIC.
+pub(super) fn largest_write(info: &Info) -> u64 {
+    largest_write_for(family(info), info.max_message())
+}
+
+fn largest_write_for(family: &str, claimed: u64) -> u64 {
+    let row = LARGEST_WRITES.iter().find(|row| row.provider == family);
+    row.map_or(claimed, |row| row.bytes.min(claimed))
+}
+
 /// FI_TC_LOW_LATENCY of rdma/fabric.h, the class of control rails.
 pub(super) const LOW_LATENCY: u32 = 0x201;
 const BEST_EFFORT: u32 = 0x200;
@@ -331,6 +359,13 @@ mod tests {
     }
 
     #[test]
+    fn efa_writes_at_most_a_gibibyte_whatever_it_says() {
+        assert_eq!(largest_write_for("efa", u64::MAX), 1 << 30);
+        assert_eq!(largest_write_for("efa", 1 << 20), 1 << 20, "unless it says less");
+        assert_eq!(largest_write_for("tcp", u64::MAX), u64::MAX);
+    }
+
+    #[test]
     fn latencies_are_whole_and_known_by_device() {
         assert_eq!(latency_us("efa", Some(0xefa1)), 75);
         assert_eq!(latency_us("efa", Some(0xefa2)), 35);
@@ -383,6 +418,10 @@ mod tests {
             let device =
                 device.map_or_else(|| "other".to_owned(), |device| format!("{device:#06x}"));
             page += &format!("| {provider} | {device} | {microseconds} |\n");
+        }
+        page += PAGE_LARGEST;
+        for LargestWrite { provider, bytes, why } in LARGEST_WRITES {
+            page += &format!("| {provider} | {bytes} | {why} |\n");
         }
         page += PAGE_TAIL;
         page
@@ -459,6 +498,15 @@ the one of the service class (RFC 4594, RFC 8622); efa acts on `FI_TC_LOW_LATENC
 
 | DSCP | label |
 |---|---|
+";
+
+    const PAGE_LARGEST: &str = "
+## The longest write
+
+No part of a message is longer than what a provider says that it writes at once, and over these no longer than:
+
+| provider | bytes | why |
+|---|---|---|
 ";
 
     const PAGE_LATENCIES: &str = "

@@ -61,6 +61,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("src/plugin/arrival.rs", "ROWS"),
     ("src/plugin/arrival.rs", "REASONS"),
     ("src/plugin/environment.rs", "PROVIDER_VARIABLES"),
+    ("src/plugin/options.rs", "LARGEST_WRITES"),
     ("src/plugin/options.rs", "PROVIDER_OPTIONS"),
     ("src/plugin/selection.rs", "REFUSED"),
     ("src/plugin/config/value.rs", "MISMATCH"),

@@ -148,6 +148,19 @@ fn everything(profile: &str) -> (u64, bool, bool) {
     (bytes, true, true)
 }
 
+/// It says that a write may have any length, and cuts those of more than 1 GiB, each piece with the immediate.
+#[test]
+fn no_part_is_longer_than_what_efa_writes_with_one_immediate() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "efa", [1, 1]);
+        let end = End::open(world.nets[0]);
+        let largest = probed(part).expect("the probe is over")["largest_write"].clone();
+        assert_eq!(largest, (1_u64 << 30).to_string());
+        end.close();
+        world.fabric.is_clean();
+    });
+}
+
 /// More than any inline message.
 const LONG: usize = 6000;
 

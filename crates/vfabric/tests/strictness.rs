@@ -475,6 +475,21 @@ fn operations_that_are_too_long_are_caught() {
     rig.caught("too_long", 3);
 }
 
+/// efa cuts a longer write, and its immediate arrives with each piece.
+#[test]
+fn a_write_whose_immediate_would_arrive_several_times_is_caught() {
+    let rig = Rig::new("profile=efa");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let ours = a.register(&source, EVERY_ACCESS);
+    let answer = a.write_data(source.with((1 << 30) + 1, &ours), there, 7);
+    assert_eq!(answer, size(-sys::FI_EMSGSIZE));
+    rig.caught("too_long", 1);
+    assert_eq!(a.write_data(source.with(64, &ours), there, 7), 0);
+    rig.caught("too_long", 1);
+}
+
 #[test]
 fn arguments_that_no_page_allows_are_caught() {
     let rig = Rig::new("profile=cxi");

@@ -313,6 +313,9 @@ impl Engine {
     fn check_length(&mut self, ask: &Ask) -> Outcome {
         let profile = &self.settings.profile;
         let most = match (ask.is_injected(), ask.kind) {
+            (false, Kind::Write) if ask.immediate.is_some() => {
+                profile.max_message.min(profile.max_piece)
+            }
             (false, _) => profile.max_message,
             (true, Kind::Send) => profile.inject_bytes as u64,
             // With a library that does not report the second limit, the user knows only the first.
