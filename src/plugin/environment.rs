@@ -31,6 +31,12 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         doc: "Without it cxi refuses writes with immediates, as those before libfabric 2.5.0 do in any case; a FIN frame then ends each message.",
     },
     ProviderVariable {
+        name: "FI_CXI_DISABLE_HOST_REGISTER",
+        value: "1",
+        provider: "cxi",
+        doc: "Else cxi has CUDA pin each of its buffers for early messages (cudaHostRegister) where GPU memory goes direct: when an endpoint opens, and from its progress when it needs more, in NCCL's threads, where a CUDA call may wait for a kernel that waits for that thread. FI_OPT_CUDA_API_PERMITTED, which forbids the others, does not forbid this one. The plugin's messages are in host memory; only those into GPU memory that come before their receive, as MPI's may, are copied more slowly.",
+    },
+    ProviderVariable {
         name: "FI_EFA_FORK_SAFE",
         value: "1",
         provider: "efa",
@@ -224,7 +230,10 @@ mod tests {
 
     #[test]
     fn every_provider_that_may_be_chosen_gets_its_variables() {
-        assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "cxi")]), ["FI_CXI_ENABLE_WRITEDATA"]);
+        assert_eq!(
+            missing_with(&[("IRONRAIL_PROVIDER", "cxi")]),
+            ["FI_CXI_ENABLE_WRITEDATA", "FI_CXI_DISABLE_HOST_REGISTER"]
+        );
         assert_eq!(
             missing_with(&[("IRONRAIL_PROVIDER", "tcp;ofi_rxm")]),
             [

@@ -123,7 +123,7 @@ impl Obstacle {
                 "use a libfabric that was built with CUDA (fi_info -c FI_HMEM lists what it offers), or another provider by IRONRAIL_PROVIDER"
             }
             Self::CallsCuda { .. } => {
-                "for cxi load GDRCopy's gdrdrv and use a libfabric built with it, for efa see that the driver lets the NIC reach the GPU's memory; \
+                "for cxi load GDRCopy's gdrdrv and use libfabric 2.0 or newer, built with it, for efa see that the driver lets the NIC reach the GPU's memory; \
                  other providers copy, so unset it"
             }
             Self::NoCudaOption { .. } => "use libfabric 1.18 or newer",

@@ -236,6 +236,11 @@ impl Rig {
             if has_option { endpoints } else { 0 },
             "endpoints that may not call CUDA"
         );
+        assert_eq!(
+            self.fabric.number("counter.cuda.pinned"),
+            0,
+            "endpoints whose buffers CUDA pins"
+        );
         let asked = |call| self.gpus.calls_of(c"libnccl-net-ironrail.so", Some(call));
         let allowed =
             [c"cuInit", c"cuDeviceGetCount", c"cuPointerGetAttributes", c"cuDeviceGetAttribute"];

@@ -400,10 +400,16 @@ impl Engine {
         if endpoint.vector.is_none() {
             return Err(Errno(sys::FI_ENOAV));
         }
-        let nic = endpoint.nic;
+        let (nic, domain) = (endpoint.nic, endpoint.domain);
         if self.nics[nic].absent {
             self.counters.count("faults.absent");
             return Err(Errno(sys::FI_EADDRNOTAVAIL));
+        }
+        if self.settings.profile.has_cuda_pin && self.domain(domain)?.device_memory {
+            let leaves_it = std::env::var_os("FI_CXI_DISABLE_HOST_REGISTER");
+            if leaves_it.is_none_or(|value| value != "1") {
+                self.counters.count("cuda.pinned");
+            }
         }
         self.endpoint_mut(id)?.enabled = true;
         Ok(())
