@@ -1,6 +1,6 @@
 //! Chooses provider, rails and devices from what libfabric lists, by pure functions.
 //!
-//! - A domain is one rail, with one of its addresses, IPv4 first. The crate `topology` decides which rails make a device.
+//! - A domain is one rail, with one of its addresses, IPv4 first, then IPv6. The crate `topology` decides which rails make a device.
 //! - An interface that cannot reach another host is used only if it is named, or if there is nothing else.
 
 use std::net::IpAddr;
@@ -252,9 +252,14 @@ impl Candidate {
         }
     }
 
-    /// Lower is better: a class that reaches further, then IPv4.
-    fn rank(&self) -> (Class, bool) {
-        (self.class, self.address.is_some_and(|address| address.is_ipv6()))
+    /// Lower is better: a class that reaches further, then IPv4, then IPv6, then what is no IP address.
+    fn rank(&self) -> (Class, u8) {
+        let family = match self.address {
+            Some(IpAddr::V4(_)) => 0,
+            Some(IpAddr::V6(_)) => 1,
+            None => 2,
+        };
+        (self.class, family)
     }
 }
 
@@ -400,6 +405,21 @@ mod tests {
             "fd00::2".parse().ok(),
             "the one that is not link-local"
         );
+    }
+
+    /// verbs lists each NIC at its IP addresses and at its GIDs (AF_IB), which are no IP addresses, and do not serve over Ethernet.
+    #[test]
+    fn a_nic_is_used_at_its_ip_address_if_it_has_one() {
+        let nic = || nic("verbs;ofi_rxm", "mlx5_0", "0000:3b:00.0");
+        let at = |address: &str| {
+            let address = address.parse().ok();
+            Candidate { address, class: Candidate::class_of(Class::Ordinary, address), ..nic() }
+        };
+        let used = |all: &[Candidate]| all[chosen(all, "verbs;ofi_rxm", 4)[0][0]].address;
+        let all = [at("fe80::1"), at("fd00::2"), nic(), nic()];
+        assert_eq!(used(&all), "fd00::2".parse().ok());
+        assert_eq!(used(&[nic(), at("192.0.2.7"), at("fd00::2")]), "192.0.2.7".parse().ok());
+        assert_eq!(used(&[at("fe80::1"), nic()]), None, "a link-local address leads nowhere");
     }
 
     #[test]
