@@ -12,7 +12,7 @@ use gpu::{Driver, Owner};
 use super::config::{Config, DeviceMemory};
 use super::options::NO_CUDA_CALLS;
 use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
-use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, opens_with};
+use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, family, opens_with};
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::types::{Protocol, gpu_number};
@@ -79,10 +79,12 @@ fn with_gpu_memory(
     };
     let info = here(&query).or_else(by_address);
     let Some(info) = info else { return Err(Obstacle::NotOffered { interface, provider }) };
-    // Before 1.18 FI_OPT_CUDA_API_PERMITTED does not exist: NICs are trusted not to call CUDA, software providers are not.
+    // Before 1.18 FI_OPT_CUDA_API_PERMITTED does not exist: NICs are trusted not to call CUDA, software providers are not. Nor is efa, where
+    // peers on one host, the endpoint itself among them, go through shm: it copies by CUDA calls, and a flush by it reads nothing through the NIC
+    // (libfabric prov/efa/src/rxr/rxr_rma.c of 1.17).
     let version = library.version();
     if version < CUDA_OPTION_SINCE {
-        let trusted = info.nic().is_some();
+        let trusted = info.nic().is_some() && family(&info) != "efa";
         return if trusted {
             Ok(info)
         } else {
@@ -95,8 +97,8 @@ fn with_gpu_memory(
     }
 }
 
-/// The first release with FI_OPT_CUDA_API_PERMITTED. All providers with FI_HMEM support the option; one that can access GPU memory only by
-/// CUDA calls refuses it.
+/// The first release with FI_OPT_CUDA_API_PERMITTED. All providers with FI_HMEM support the option, cxi since 2.0; one that can access GPU
+/// memory only by CUDA calls refuses it.
 const CUDA_OPTION_SINCE: Version = Version::new(1, 18);
 
 /// Whether a provider supports FI_MR_DMABUF (fi_mr(3)). No call reports it, and a provider without it takes the descriptor for an address.

@@ -439,7 +439,7 @@ fn one_flush_shows_what_a_group_brought_to_several_gpus() {
 
 /// Receives complete, and are flushed only then, one by one: each flush waits for reads of its own, or for one that is not done yet.
 fn each_of_several_flushes_shows_its_own_bytes() {
-    play_each(&["cxi 2", "efa 3"], &[provider(), driver()], BOUND, |part, case| {
+    play_each(&["cxi 2", "adversary 3"], &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
         const LEN: usize = 1000;
         const ORDERS: [[i32; 4]; 3] = [[0, 0, 0, 0], [0, 1, 0, 1], [1, 1, 0, 0]];
@@ -487,7 +487,7 @@ fn each_of_several_flushes_shows_its_own_bytes() {
 }
 
 fn a_refused_read_of_a_gpu_is_neither_lost_nor_repeated() {
-    play_each(&["cxi", "efa"], &[provider(), driver()], BOUND, |part, profile| {
+    play_each(&["cxi", "adversary"], &[provider(), driver()], BOUND, |part, profile| {
         let rig = Rig::open(part, profile, 3);
         const LEN: usize = 60 << 10;
         let (from, into) = (Memory::Host(Buffer::new(LEN)), rig.gpu(0, LEN));
@@ -519,7 +519,7 @@ fn a_refused_read_of_a_gpu_is_neither_lost_nor_repeated() {
 /// NCCL registers one pool for every connection of a proxy, and parts of it: it is pinned once.
 fn one_buffer_is_registered_once_however_it_is_named() {
     play_each(
-        &with(&["cxi 2 second", "efa 2", "tcp 2"]),
+        &with(&["cxi 2 second", "efa 2 second", "tcp 2"]),
         &[provider(), driver()],
         BOUND,
         |part, case| {
@@ -634,7 +634,7 @@ fn what_is_no_gpu_memory_is_refused_by_name() {
 
 /// For each: the profile, the NICs' support (VFABRIC_HMEM), IRONRAIL_DEVICE_MEMORY, words for the driver, the library; then ptrSupport, and
 /// what the log says.
-const OFFERS: [(&str, i32, &str); 11] = [
+const OFFERS: [(&str, i32, &str); 12] = [
     ("cxi 1 auto -", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
     (
         "cxi 1 auto - second",
@@ -648,6 +648,7 @@ const OFFERS: [(&str, i32, &str); 11] = [
     ("cxi 1,0 auto -", PTR_HOST, "goes through the host: vfabric offers no FI_HMEM on vnic1"),
     ("cxi 1,0 auto - second", PTR_HOST, "vfabric offers no FI_HMEM on vnic1"),
     ("cxi calls 1 - second", PTR_HOST, "vfabric cannot be prevented from calling CUDA on vnic0"),
+    ("efa 1 1 -", PTR_HOST, "libfabric 1.17 cannot prevent vfabric on vnic0 from calling CUDA"),
     ("efa 1,calls auto - second", PTR_HOST, "cannot be prevented from calling CUDA on vnic1"),
     ("cxi 1 1 no-devices", PTR_HOST, "the CUDA driver has no device; check that nvidia-smi"),
 ];
@@ -740,7 +741,7 @@ fn an_abort_takes_gpu_memory_back() {
 
 /// The memory that is read is NCCL's buffer: it stays registered that long.
 fn memory_is_not_given_back_under_its_flush() {
-    play_each(&["cxi 1", "efa 2", "tcp 1"], &[provider(), driver()], BOUND, |part, case| {
+    play_each(&["cxi 1", "adversary 2", "tcp 1"], &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
         let (from, into) = (Memory::Host(Buffer::new(64)), rig.gpu(1, 64));
         let (source, target) = (rig.register(rig.send, &from), rig.register(rig.receive, &into));
@@ -779,7 +780,7 @@ fn memory_is_not_given_back_under_its_flush() {
 
 /// A NIC dies under messages between GPUs, and under their flush: errors, and no access.
 fn a_dead_nic_fails_what_gpus_wait_for() {
-    play_each(&["cxi 2", "efa 2"], &[provider(), driver()], BOUND, |part, case| {
+    play_each(&["cxi 2", "adversary 2"], &[provider(), driver()], BOUND, |part, case| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let rig = Rig::of_case(part, case);
         let (from, into) = (rig.gpu(0, 64 << 10), rig.gpu(1, 64 << 10));

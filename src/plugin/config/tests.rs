@@ -362,7 +362,7 @@ What providers require, by libfabric's sources; none of it was run on hardware y
 
 | provider | direct if | else |
 |---|---|---|
-| efa | the kernel lets the NIC reach the GPU's memory | through the host |
+| efa | libfabric is 1.18 or newer, and the kernel lets the NIC reach the GPU's memory | through the host |
 | cxi | libfabric is 2.0 or newer (earlier ones lack the option that forbids CUDA calls) and was built with CUDA and GDRCopy, and `gdrdrv` is loaded | through the host |
 | verbs;ofi_rxm | never: rxm does not promise to make no CUDA calls where FI_MR_LOCAL is required, as over verbs | through the host |
 | tcp, net, sockets | never: they have no FI_HMEM | through the host |
