@@ -1,5 +1,6 @@
 //! Opens the NICs of a device for one endpoint.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,24 +19,37 @@ use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
 use crate::types::Protocol;
 
-/// Opens the NICs of `device` in a traffic class. If the provider refuses the class, opens them without, and warns once.
+/// Opens the NICs of `device` in a traffic class. If the provider refuses the class, opens them without. Warns once where the class is not
+/// used.
 pub(super) fn open_in_class(
     device: &Device,
     class: Option<TrafficClass>,
 ) -> Result<(Vec<Opened>, Capabilities)> {
-    static WARNED: AtomicBool = AtomicBool::new(false);
     let Some(requested) = class else { return open(device, None) };
+    if let Some(rail) =
+        device.plan.rails.iter().find(|rail| options::ignores(&rail.info, requested))
+    {
+        warn_of_unused_class(
+            requested,
+            format_args!("{} does nothing with classes", rail.info.provider()),
+        );
+    }
     open(device, class).or_else(|error| {
         let opened = open(device, None)?;
-        if !WARNED.swap(true, Ordering::Relaxed) {
-            log::warn!(
-                "the traffic class of the communicator (DSCP {}) is not used: {}",
-                requested.dscp(),
-                error
-            );
-        }
+        warn_of_unused_class(requested, format_args!("{error}"));
         Ok(opened)
     })
+}
+
+fn warn_of_unused_class(requested: TrafficClass, because: fmt::Arguments<'_>) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "the traffic class of the communicator (DSCP {}) is not used: {}",
+            requested.dscp(),
+            because
+        );
+    }
 }
 
 /// Opens the NICs of `device`, and returns the capabilities that are known without a probe. A NIC that cannot be opened is left out while

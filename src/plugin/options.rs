@@ -238,6 +238,15 @@ const DSCP: u32 = 0x100;
 /// The providers that support classes by label only. Others get the DSCP.
 pub(crate) const LABELLED: &[&str] = &["cxi", "efa"];
 
+/// The providers that take any class and do nothing with it (libfabric 1.17 to 2.6; tcp keeps TCP_NODELAY off for the label of bulk data
+/// alone, which it does not get).
+const IGNORING: &[&str] = &["verbs", "tcp", "net", "sockets", "shm"];
+
+/// Whether packets of this NIC are in no class, whatever class is set. DSCP 0 is none.
+pub(super) fn ignores(info: &Info, class: TrafficClass) -> bool {
+    class.dscp() != 0 && IGNORING.contains(&family(info))
+}
+
 /// The label for a DSCP, by its service class in RFC 4594 and RFC 8622: the first row whose DSCP is not below it.
 pub(crate) const LABELS: &[(u8, u32, &str)] = &[
     (0, BEST_EFFORT, "FI_TC_BEST_EFFORT"),
@@ -405,7 +414,7 @@ mod tests {
         page += PAGE_ARRIVAL;
         page.extend(super::super::arrival::ROWS.iter().map(super::super::arrival::Row::line));
         page += &PAGE_INJECTED.replace("INJECTING", &INJECTING.join("` and `"));
-        page += PAGE_CLASSES;
+        page += &PAGE_CLASSES.replace("IGNORING", &IGNORING.join(", "));
         let mut first = 0;
         for (last, _, label) in LABELS {
             let range =
@@ -494,7 +503,9 @@ Not over others: verbs and cxi send short writes inline without the flag, efa in
 
 A communicator's class (`ncclConfig_t.trafficClass`: the byte of IP's header) goes to the data rails as a DSCP, its upper six bits: with tables
 v11 and newer to all of the communicator's, with v10 to those of its connects, which carry the data; the rails that listen have none. cxi and efa take labels only, and get
-the one of the service class (RFC 4594, RFC 8622); efa acts on `FI_TC_LOW_LATENCY`, and ignores others:
+the one of the service class (RFC 4594, RFC 8622); efa acts on `FI_TC_LOW_LATENCY` from libfabric 2.1 on, and ignores others. IGNORING take
+every class and do nothing with it, up to libfabric 2.6 at least; the log warns of that. Over RoCE the class is there what rdma_cm gives
+to all connections of a NIC: `default_roce_tos` in `/sys/kernel/config/rdma_cm/DEVICE/ports/1`, the byte of the IP header:
 
 | DSCP | label |
 |---|---|

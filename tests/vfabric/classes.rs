@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::support::calls::{lines, warnings};
+use crate::support::calls::{Net, lines, warnings};
 use crate::support::link::{Link, wait};
 use crate::support::stage::play;
+use crate::support::virtual_fabric::set;
 use crate::world::{World, provider};
 
 /// NCCL's value for an undefined class.
@@ -72,6 +73,27 @@ fn a_class_that_is_refused_is_one_line_and_the_rails_open_without() {
         assert_eq!(said("the traffic class of the communicator"), 1, "of data rails");
         assert_eq!(said("without the low-latency traffic class"), 1, "of control rails");
         world.fabric.is_clean();
+    });
+}
+
+/// The providers of sockets, and verbs, take every class.
+#[test]
+fn a_class_that_a_provider_takes_and_ignores_is_one_line() {
+    play(&[], Duration::from_secs(60), |part| {
+        for (name, value) in [("IRONRAIL_PROVIDER", "net"), ("IRONRAIL_RAILS", "127.0.0.1")] {
+            set(name, value);
+        }
+        let net = Net::open(&part.plugin());
+        for asked in [0, CLASS, CLASS] {
+            let context = net.init_in_class(asked).expect("init");
+            let (_, listener) = net.listen(context, 0).expect("listen");
+            let expected = usize::from(asked != 0);
+            let said = warnings();
+            assert_eq!(said.len(), expected, "{said:?}");
+            assert!(said.iter().all(|line| line.contains("(DSCP 26) is not used: net does")));
+            net.close_listen(listener).expect("closeListen");
+            net.finalize(context).expect("finalize");
+        }
     });
 }
 
