@@ -4,6 +4,8 @@
 //! - NCCL makes its devices once per load of the plugin. It may unload the plugin and load it again while the library stays in memory. Then
 //!   its first call about devices asks for their number, and the devices that it made before do not count any more. One made again of the
 //!   same devices is the same device.
+//! - Until it makes others, those made before keep their indices: NCCL 2.24 to 2.26 makes its devices once per process (its
+//!   src/graph/topo.cc, ncclTopoGetSharedState), and goes on using them after it has loaded the plugin again.
 
 use std::sync::Arc;
 
@@ -36,12 +38,14 @@ pub(super) struct Known {
     pub(super) number: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Table {
     /// All devices of the process, by number; those that were found first.
     all: Vec<&'static Known>,
-    /// The numbers of those that NCCL has made since it loaded the plugin. Their indices follow those of the devices that were found.
+    /// The numbers of those that NCCL has made. Their indices follow those of the devices that were found.
     made: Vec<usize>,
+    /// NCCL has loaded the plugin again since it made them: they do not count, and the next one made replaces them all.
+    is_made_before: bool,
     /// NCCL has called `init`, and no call about devices since.
     is_fresh: bool,
 }
@@ -54,12 +58,7 @@ impl DeviceTable {
     ) -> Self {
         let found = plans.len();
         let properties = properties::of_all(&plans);
-        let devices = Self {
-            found,
-            table: Lock::new(Table { all: Vec::new(), made: Vec::new(), is_fresh: false }),
-            library,
-            settings,
-        };
+        let devices = Self { found, table: Lock::new(Table::default()), library, settings };
         {
             let mut table = devices.table.lock();
             for (plan, properties) in plans.into_iter().zip(properties) {
@@ -78,9 +77,9 @@ impl DeviceTable {
     pub(super) fn count(&self) -> usize {
         let mut table = self.table.lock();
         if std::mem::take(&mut table.is_fresh) {
-            table.made.clear();
+            table.is_made_before = true;
         }
-        self.found + table.made.len()
+        self.found + if table.is_made_before { 0 } else { table.made.len() }
     }
 
     /// All devices of the process, for tools; does not count as a call of NCCL's.
@@ -120,6 +119,9 @@ impl DeviceTable {
         // NCCL does not merge devices that it has made itself.
         if let Some(made) = parts.iter().find(|part| **part >= self.found) {
             return Err(no_device(*made));
+        }
+        if std::mem::take(&mut table.is_made_before) {
+            table.made.clear();
         }
         let same = |number: &usize| table.all[*number].properties.parts == parts;
         if let Some(place) = table.made.iter().position(same) {
@@ -236,11 +238,27 @@ mod tests {
         let before = devices.get(made).unwrap().number;
         devices.init_called();
         assert_eq!(devices.count(), 3);
-        assert!(devices.get(made).is_err());
         assert_eq!(devices.make(&[1, 2]).unwrap(), made, "another one at its index");
         assert_ne!(devices.get(made).unwrap().number, before, "which is not mistaken for it");
         assert_eq!(devices.make(&[0, 1]).unwrap(), made + 1);
         assert_eq!(devices.get(made + 1).unwrap().number, before);
+    }
+
+    /// NCCL 2.24 to 2.26 (its src/graph/topo.cc, netStates).
+    #[test]
+    fn what_was_made_keeps_its_index_where_nccl_does_not_make_it_anew() {
+        let devices = three();
+        let made = devices.make(&[0, 1]).unwrap();
+        let before = devices.get(made).unwrap().number;
+        devices.init_called();
+        assert_eq!(devices.count(), 3);
+        assert_eq!(devices.get(made).unwrap().number, before);
+        assert_eq!(devices.make(&[1]).unwrap(), 1, "makes none");
+        assert_eq!(devices.get(made).unwrap().number, before);
+        assert_eq!(devices.count(), 3);
+        assert_eq!(devices.make(&[0, 2]).unwrap(), made);
+        assert_eq!(devices.count(), 4);
+        assert!(devices.get(made + 1).is_err(), "what is made anew replaces all");
     }
 
     /// With NCCL_NET_PLUGIN_REF_COUNT the plugin stays loaded, and NCCL neither calls devices nor makeVDevice again.
