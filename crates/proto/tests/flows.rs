@@ -557,6 +557,46 @@ fn a_part_that_waits_to_be_posted_again_is_dropped_with_its_send() {
     assert!(!pair.sender.feeds_from(0) && pair.sender.is_quiet());
 }
 
+/// Its rail may still be lost, and its parts be posted again, until the receiver has reported its line.
+#[test]
+fn the_memory_of_a_message_is_in_use_until_its_done() {
+    let mut pair = two_rails();
+    pair.post();
+    settle(&mut pair);
+    send(&mut pair, 0);
+    while pair.sender.next_part(&pair.accounts[0]).is_some() {
+        pair.post_part();
+    }
+    assert!(pair.sender.feeds_from(0), "its writes may fail");
+    for _ in 0..20 {
+        pair.land();
+        pair.complete();
+    }
+    assert_eq!((pair.sender.in_flight(), pair.wire.len()), (0, 0));
+    assert!(pair.sender.feeds_from(0), "they may be lost");
+    assert!(!pair.sender.feeds_from(1));
+    settle(&mut pair);
+    assert!(!pair.sender.feeds_from(0), "the receiver has it");
+    pair.poll();
+    assert_eq!(pair.sends[0].state, Sending::Done);
+}
+
+/// A lost rail lacks a part, the receiver has not reported it, and the other part is in flight or has completed.
+#[test]
+fn no_message_is_sent_again_from_memory_that_was_given_up() {
+    for all in [false, true] {
+        let mut pair = two_rails();
+        let rail = lose_rail_of_first_part(&mut pair, all);
+        assert!(pair.sender.feeds_from(0));
+        pair.sender.give_up_region(0);
+        assert!(!pair.sender.feeds_from(0));
+        list_nothing(&mut pair, rail);
+        assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
+        pair.poll();
+        assert_eq!(pair.sends[0].state, Sending::Failed);
+    }
+}
+
 /// Nothing is posted again by then, so its memory may be deregistered.
 #[test]
 fn a_sender_that_has_closed_or_ended_sends_from_no_memory() {

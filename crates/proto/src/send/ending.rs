@@ -9,8 +9,8 @@
 //! waits until all writes have completed: writes without immediates are not counted, and a failed one must be reported
 //! first.
 
-use super::record::State;
-use super::{SendFlow, bit_of};
+use super::record::{Record, State};
+use super::{ALL_FREE, SendFlow, bit_of};
 use crate::account::Account;
 use crate::fault::{Fault, Violation};
 use crate::frame::{Close, Frame, Lines};
@@ -107,16 +107,14 @@ impl SendFlow {
         };
     }
 
-    /// Whether parts are pending from this region.
+    /// Whether parts from this region may still be posted: for the first time, or again if their rail is lost.
     pub fn feeds_from(&self, region: u32) -> bool {
-        let feeds = |(at, record): (usize, &super::record::Record)| {
-            let unposted =
-                matches!(record.state, State::Writing(writing) if writing.has_unposted(record.len));
-            (unposted || self.lacks_parts_of(at)) && record.source().region == region
+        let feeds = |record: &Record| match record.state {
+            State::Writing(writing) => !writing.failed,
+            _ => self.may_repeat(record),
         };
-        // The last round in flight may be followed by another one.
-        let some = self.posting != 0 || self.in_flight != 0 || self.lacks_parts();
-        some && self.may_post() && self.records.iter().enumerate().any(feeds)
+        let mut its = self.records.iter().filter(|record| record.source().region == region);
+        self.free != ALL_FREE && self.may_post() && its.any(feeds)
     }
 
     /// The caller deregisters a region from which parts are pending: these are dropped, and the connection fails.

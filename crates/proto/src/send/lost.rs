@@ -327,12 +327,20 @@ impl SendFlow {
         if writing.is_fin() { 0 } else { missing.count_ones() }
     }
 
+    /// Whether parts of a message that has landed are posted again if a rail is lost: its receiver may not have completed it, and no
+    /// failure ends it.
+    pub(super) fn may_repeat(&self, record: &Record) -> bool {
+        record.state == (State::Landed { fin: false })
+            && self.fault.is_none()
+            && !self.is_done(record)
+    }
+
     /// The state of a message whose parts may be missing: until the receiver has completed it, also after its writes
     /// have completed.
     fn written_so_far(&self, record: &Record) -> Option<Writing> {
         match record.state {
             State::Writing(writing) => Some(writing),
-            State::Landed { fin: false } if !self.is_done(record) => {
+            State::Landed { .. } if self.may_repeat(record) => {
                 let split = self.terms.cutting.split(record.len);
                 let whole = self.adverts.get(record.line).len == record.len;
                 let mut writing = Writing::new(split, Path::Immediate { whole });

@@ -119,11 +119,6 @@ impl Writing {
         self.posted == self.parts
     }
 
-    /// Whether the message has parts that were not posted yet and will be.
-    pub(super) const fn has_unposted(&self, len: u64) -> bool {
-        !self.failed && (!self.is_posted() || self.next_round(len).is_some())
-    }
-
     /// Whether all parts of the round have completed.
     #[inline]
     pub(super) const fn is_complete(&self) -> bool {

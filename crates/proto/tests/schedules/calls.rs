@@ -1,6 +1,7 @@
 //! The application's calls on its connections, one at a time.
 
 use proto::frame::Refusal;
+use proto::receive::Dropped;
 use proto::setup::{Answer, refuse};
 use proto::{Fault as FlowFault, Flow, Moment, Name, ProgressLoop, Submit, SubmitError};
 
@@ -222,6 +223,46 @@ impl World {
             endpoint.with(&mut hands, name.slot, now, |flow, _| one.poll_sends(flow)).unwrap();
         one.sent(&polled, wire);
         self.same_connection(number);
+        self.deregister(number, name);
+    }
+
+    /// A call of deregMr for the memory of a message that is being sent, as the plugin makes it: past its bound what is still to be
+    /// sent from there is given up.
+    fn deregister(&mut self, number: usize, name: Name) {
+        let now = self.moment();
+        let Self { wire, ranks, conversations, .. } = self;
+        let one = &mut conversations[number];
+        let calls = one.calls[0];
+        if one.deregisters_after.is_some_and(|after| calls > after)
+            && let Some(index) = one.sends.iter().position(|send| matches!(send, Sending::Under(_)))
+        {
+            one.deregisters_after = None;
+            one.deregistering = Some((index, calls + wire.random.below(60)));
+        }
+        let Some((index, until)) = one.deregistering else { return };
+        let (node, region, gives_up) = (one.nodes[0], one.message(index), calls > until);
+        let mut hands = Hands { node, wire };
+        let fed = ranks[node].endpoint.with(&mut hands, name.slot, now, |flow, _| {
+            let flow = flow.sender_mut()?;
+            let gives_up = gives_up && flow.feeds_from(region);
+            if gives_up {
+                flow.give_up_region(region);
+            }
+            Some((flow.feeds_from(region), gives_up))
+        });
+        let Some((feeds, given_up)) = fed.flatten() else { return };
+        if given_up {
+            wire.faults.fire(Fault::GivenUp);
+            wire.law(!feeds, "a message is sent from memory that was given up");
+            // Its receiver learns of that by the end of the connection.
+            (one.disturbed, one.closes_after[0]) = (true, Some(0));
+        }
+        if feeds || wire.data.flies(region, |flight| !flight.completed) {
+            return;
+        }
+        one.deregistering = None;
+        wire.data.released.insert(region);
+        wire.faults.fire(Fault::Deregistered);
     }
 
     fn receive(&mut self, number: usize, name: Name) {
@@ -342,6 +383,11 @@ impl World {
         let flow = self.ranks[node].endpoint.disconnect(name.slot).unwrap();
         let one = &mut self.conversations[number];
         if let Flow::Receive(flow) = &flow {
+            let Dropped { late, duplicates, violations } = flow.dropped();
+            let whole = self.wire.data.disturbed == 0;
+            self.wire.law(violations == 0, "a part breaks the protocol");
+            self.wire.law(!whole || duplicates == 0, "a part arrived twice");
+            self.wire.law(!whole || one.disturbed || late == 0, "a part arrived for no line");
             self.ranks[node].budget.release(flow.entries_held()).unwrap();
             if !one.disturbed && flow.fault().is_none_or(is_own_close) {
                 one.check_early(&mut self.wire);

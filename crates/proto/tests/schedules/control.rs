@@ -73,10 +73,14 @@ impl ControlRails {
 }
 
 impl<D: Data> Wire<D> {
+    pub(crate) fn control_rails(&self, (node, channel): End) -> u8 {
+        self.data.control_rails(node, channel).unwrap_or(self.setup.rails)
+    }
+
     /// An end reports rails that it has lost, or that are back.
     pub(crate) fn control_news(&mut self, end: End, news: RailNews) {
         let (far, now) = (D::far(self, end), self.now);
-        for rail in 0..self.setup.rails {
+        for rail in 0..self.control_rails(end) {
             let link = self.data.link(end.0, end.1, rail);
             let name = |(node, channel): End| (node, channel.0, link);
             let [lost, returned] = [news.lost, news.returned].map(|set| set >> rail & 1 == 1);
@@ -100,7 +104,7 @@ impl<D: Data> Wire<D> {
     pub(crate) fn no_rail(&mut self, end: End) {
         let (far, now) = (D::far(self, end), self.now);
         let links: Vec<u8> =
-            (0..self.setup.rails).map(|rail| self.data.link(end.0, end.1, rail)).collect();
+            (0..self.control_rails(end)).map(|rail| self.data.link(end.0, end.1, rail)).collect();
         let has_lost = |end: End, link: u8| self.control.lost.contains(&(end.0, end.1.0, link));
         let stood = |link: &u8| {
             let last = links.iter().all(|other| other == link || has_lost(end, *other));

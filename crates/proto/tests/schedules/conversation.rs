@@ -94,6 +94,10 @@ pub(crate) struct Conversation {
     /// A side closes after so many of its calls.
     pub(crate) closes_after: [Option<usize>; 2],
     pub(crate) withdraws_after: Option<usize>,
+    /// After so many calls the memory of a message that is being sent is deregistered.
+    pub(crate) deregisters_after: Option<usize>,
+    /// That message, and after how many calls what is still to be sent is given up.
+    pub(crate) deregistering: Option<(usize, usize)>,
     /// Messages from this one on are not sent yet.
     pub(crate) until: usize,
     /// Connect gives up after so many calls.
@@ -172,6 +176,8 @@ impl Conversation {
             disturbed,
             closes_after,
             withdraws_after,
+            deregisters_after: None,
+            deregistering: None,
             until: usize::MAX,
             gives_up_after,
             calls: [0; 2],
@@ -283,6 +289,9 @@ impl Conversation {
     pub(crate) fn sent(&mut self, polled: &[(usize, SendPoll, SendState)], wire: &mut Wire<Flows>) {
         for (index, answer, state) in polled {
             let number = self.message(*index);
+            if *answer != SendPoll::Pending {
+                wire.data.released.insert(number);
+            }
             match answer {
                 SendPoll::Pending => {}
                 SendPoll::Done { len } => {

@@ -17,6 +17,8 @@ use proto::{
 
 use crate::faults::Fault;
 use crate::hands::Data;
+use crate::random::Random;
+use crate::setup::Setup;
 use crate::tagged::{self, Provider};
 use crate::talk::mix;
 use crate::trials::{self, Returns};
@@ -110,11 +112,36 @@ pub(crate) struct Joined {
     pub(crate) true_lengths: bool,
 }
 
+/// The settings of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) failover: bool,
+    /// Whether it can close its data rails.
+    pub(crate) closes: bool,
+    pub(crate) peer_timeout: Duration,
+}
+
+impl Settings {
+    pub(crate) fn of(setup: &Setup) -> Self {
+        Self { failover: setup.failover, closes: true, peer_timeout: setup.peer_timeout }
+    }
+
+    /// Its own ones, within those of the setup.
+    pub(crate) fn draw(&mut self, random: &mut Random) {
+        self.failover &= random.percent(85);
+        self.closes = random.percent(85);
+        self.peer_timeout *= random.pick(&[1, 1, 2]);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Flows {
     pub(crate) peers: Vec<Peers<Mixing>>,
     /// By node: the wire's number of each of its rails.
     pub(crate) order: Vec<Vec<u8>>,
+    pub(crate) settings: Vec<Settings>,
+    /// Messages whose memory is the application's again: they were reported, or it is deregistered.
+    pub(crate) released: BTreeSet<u32>,
     /// By node and channel.
     pub(crate) channels: Vec<Vec<Joined>>,
     /// Where parts are messages; None: they are writes.
@@ -166,10 +193,21 @@ pub(crate) fn address(node: usize, link: usize, control: bool) -> Address {
 }
 
 impl Flows {
+    /// Whether both ends of a channel survive the loss of one of several rails.
+    pub(crate) fn fails_over(&self, ends: [usize; 2]) -> bool {
+        ends.iter().all(|node| self.settings[*node].failover)
+    }
+
     /// The wire's number of a channel's data rail.
     pub(crate) fn data_link(&self, node: usize, channel: ChannelId, rail: u8) -> u8 {
         let joined = &self.channels[node][channel.0 as usize];
         self.order[node][usize::from(joined.rails.data[usize::from(rail)].ours)]
+    }
+
+    /// Those of all its data rails.
+    pub(crate) fn data_links(&self, node: usize, channel: ChannelId) -> Vec<u8> {
+        let rails = 0..self.channels[node][channel.0 as usize].rails.data.len() as u8;
+        rails.map(|rail| self.data_link(node, channel, rail)).collect()
     }
 
     /// The other end of a channel, once it exists.
@@ -240,6 +278,16 @@ impl Flows {
         flying.map(|flight| flight.age(now)).max().unwrap_or_default()
     }
 
+    /// How many writes of an end of a channel have not completed.
+    pub(crate) fn flying_of(&self, (node, channel): (usize, ChannelId)) -> u32 {
+        let of = |flight: &&Flight| {
+            let (from, name) = flight.from;
+            let there = self.slots[from][name.slot.index()];
+            from == node && there.is_some_and(|(id, _)| id == channel) && !flight.completed
+        };
+        self.flights.iter().filter(of).count() as u32
+    }
+
     /// Whether a part of a rail was in flight for so long that it may be taken for lost.
     pub(crate) fn was_overdue(&self, link: u8, now: u64, bound: Duration) -> bool {
         let late = |flight: &Flight| flight.link == link && flight.age(now) >= bound;
@@ -288,6 +336,10 @@ impl Data for Flows {
     fn link(&self, node: usize, channel: ChannelId, rail: u8) -> u8 {
         let joined = &self.channels[node][channel.0 as usize];
         self.order[node][usize::from(joined.rails.control[usize::from(rail)].ours)]
+    }
+
+    fn control_rails(&self, node: usize, channel: ChannelId) -> Option<u8> {
+        Some(self.channels[node][channel.0 as usize].rails.control.len() as u8)
     }
 
     fn rail_of(&self, node: usize, channel: ChannelId, link: u8) -> Option<u8> {
@@ -409,7 +461,7 @@ impl Data for Flows {
     /// Closes a rail: arrivals and completions are reported; writes in flight fail; and what has not landed here never
     /// does.
     fn close_data(wire: &mut Wire<Self>, node: usize, local: u8) -> bool {
-        if wire.refuses(Fault::RefusedMemory) {
+        if !wire.data.settings[node].closes || wire.refuses(Fault::RefusedMemory) {
             return false;
         }
         let link = wire.data.order[node][usize::from(local)];
@@ -538,6 +590,8 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     let far = wire.data.channels[node][channel.0 as usize].far;
     let right = wire.data.buffers.get(buffer).is_some_and(|buffer| buffer.node == far);
     wire.law(right, "a part goes to a node that has not advertised it");
+    let released = wire.data.released.contains(&write.source.region);
+    wire.law(!released, "a part is sent from memory that is the application's again");
     let known = wire.data.returns.known(node, channel, write.rail);
     let gone = known != wire.data.returns.incarnation(far, link);
     let fits = write.key == key(buffer, wire.data.place(far, link));
@@ -561,7 +615,9 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     }
     let joined = &wire.data.channels[node][channel.0 as usize];
     let proves = joined.proves_arrival || write.immediate.is_none();
-    let survives = wire.setup.failover && joined.rails.data.len() > 1;
+    // What is missing there can only be fenced by closing the rail.
+    let fences = wire.data.fails_over([node, far]) && wire.data.settings[far].closes;
+    let survives = fences && joined.rails.data.len() > 1;
     let mut fate = Fate::Lands;
     if let Some(death) = death {
         wire.data.disturb(link);

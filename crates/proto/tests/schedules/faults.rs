@@ -86,6 +86,9 @@ pub(crate) enum Fault {
     PartByReturnedRail,
     PartAgain,
     SurvivedOnLess,
+    Slept,
+    Deregistered,
+    GivenUp,
     ReceivePosted,
     RefusedReceive,
     ReceiveCancelled,
@@ -214,6 +217,9 @@ pub(crate) const FLOWS: [Fault; 76] = [
     Fault::PartAgain,
     Fault::SurvivedOnLess,
 ];
+
+/// Faults of schedules between endpoints that differ, besides those with real flows.
+pub(crate) const UNLIKE: [Fault; 3] = [Fault::Slept, Fault::Deregistered, Fault::GivenUp];
 
 /// Faults of schedules with real flows over a provider without one-sided writes.
 pub(crate) const MESSAGES: [Fault; 26] = [

@@ -29,6 +29,11 @@ pub(crate) trait Data: fmt::Debug + Sized {
     fn link(&self, node: usize, channel: ChannelId, rail: u8) -> u8;
     fn rail_of(&self, node: usize, channel: ChannelId, link: u8) -> Option<u8>;
 
+    /// How many control rails a channel has; None: as the setup.
+    fn control_rails(&self, _node: usize, _: ChannelId) -> Option<u8> {
+        None
+    }
+
     /// The length of a channel's inboxes; None for the setup's.
     fn ring(&self, node: usize, channel: ChannelId) -> Option<Ring>;
 
@@ -354,7 +359,7 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     }
 
     fn control_rails(&mut self, channel: ChannelId, news: RailNews) {
-        let known = (1 << self.wire.setup.rails) - 1;
+        let known = (1 << self.wire.control_rails((self.node, channel))) - 1;
         self.wire.law(
             (news.lost | news.returned) & !known == 0,
             "news of a control rail that does not exist",

@@ -8,7 +8,7 @@ use proto::{Cause, ChannelId, Outcome};
 use crate::conversation::{Conversation, Receiving, Sending, Side};
 use crate::faults::Fault;
 use crate::ranks::World;
-use crate::wire::Wire;
+use crate::wire::{Use, Wire};
 
 impl World {
     pub(crate) fn at_rest(&self) -> bool {
@@ -55,9 +55,38 @@ impl World {
             self.conversation_laws(number)?;
         }
         for node in 0..self.ranks.len() {
+            self.memory_laws(node)?;
             self.node_laws(node)?;
         }
         self.check()
+    }
+
+    /// Checks that nothing is kept for writes that are over.
+    fn memory_laws(&self, node: usize) -> Result<(), String> {
+        let Wire { data, nodes, .. } = &self.wire;
+        if self.silent.is_some() || !nodes[node].events.is_empty() {
+            return Ok(());
+        }
+        let channels = (0..data.channels[node].len() as u32).map(ChannelId);
+        let (mut inboxes, mut shadows) = (0, 0);
+        for id in channels {
+            let channel = self.ranks[node].endpoint.channel(id).unwrap();
+            // That of a channel that is over is retired.
+            inboxes += usize::from(channel.inbox().is_some() && !channel.is_over());
+            shadows += usize::from(channel.shadow().target().is_some());
+            let rails = &self.ranks[node].endpoint.account(id).unwrap().rails;
+            let flying = (0..16).map(|rail| rails.flying_on(rail)).sum::<u32>();
+            if flying != data.flying_of((node, id)) {
+                return Err(format!("{flying} writes of {id:?} are awaited that are over"));
+            }
+        }
+        let live = nodes[node].memories.iter().filter(|memory| memory.use_ == Use::Live);
+        let (of_shadows, of_inboxes): (Vec<_>, Vec<_>) =
+            live.partition(|memory| memory.rail == u8::MAX);
+        if (of_inboxes.len(), of_shadows.len()) != (inboxes, shadows) {
+            return Err("memory of old inboxes or shadows is still in use".to_owned());
+        }
+        Ok(())
     }
 
     fn outcome(&self, (node, id): (usize, ChannelId)) -> Option<Outcome> {
@@ -99,7 +128,8 @@ impl World {
                 return Err(format!("a channel failed without a reason: {cause:?}"));
             }
             // A rail that only closing could fence, but that another channel needs, may be detected after END.
-            let unfenced = matches!(cause, Cause::DataLost { .. }) && self.wire.setup.failover;
+            let fails_over = self.wire.data.settings[node].failover;
+            let unfenced = matches!(cause, Cause::DataLost { .. }) && fails_over;
             if self.outcome(far) == Some(Outcome::Over) && !dead && !unfenced && !slow {
                 return Err("one end of a channel failed, the other one ended well".to_owned());
             }
@@ -122,19 +152,28 @@ impl World {
         Ok(())
     }
 
-    /// Whether a channel may fail for lack of data rails: each had a fault, or one that had a fault has no substitute. A
-    /// part that is overdue is a fault.
+    /// Whether a channel may fail for lack of data rails: each had a fault, or one that had a fault has no substitute, or cannot be
+    /// closed, also where it is the last one of another channel. A part that is overdue is a fault.
     fn lacks_rails(&self, (node, id): (usize, ChannelId)) -> bool {
-        let joined = &self.wire.data.channels[node][id.0 as usize];
-        let rails = 0..joined.rails.data.len() as u8;
-        let touched = |rail: u8| {
-            let link = self.wire.data.data_link(node, id, rail);
-            let Wire { data, setup, now, .. } = &self.wire;
-            data.disturbed >> link & 1 == 1 || data.was_overdue(link, *now, setup.last_rail_bound())
+        let Wire { data, setup, now, .. } = &self.wire;
+        let touched = |link: &u8| {
+            data.disturbed >> link & 1 == 1
+                || data.was_overdue(*link, *now, setup.last_rail_bound())
         };
-        let touched: Vec<bool> = rails.map(touched).collect();
-        let all = touched.iter().all(|touched| *touched);
-        all || !self.wire.setup.failover && touched.contains(&true)
+        let far = data.channels[node][id.0 as usize].far;
+        let links = data.data_links(node, id);
+        let last = |node: usize, link: &u8| {
+            (0..data.channels[node].len() as u32).map(ChannelId).any(|id| {
+                let links = data.data_links(node, id);
+                links.contains(link) && links.iter().all(touched)
+            })
+        };
+        let stays = |node: usize, link: &u8| !data.settings[node].closes || last(node, link);
+        let lacks = |link: &u8| {
+            let all = !data.fails_over([node, far]) || stays(node, link) || stays(far, link);
+            touched(link) && all
+        };
+        links.iter().any(lacks)
     }
 
     /// The channel of a conversation at each end that has it.
@@ -195,6 +234,9 @@ impl World {
             return Ok(());
         }
         let rank = &self.ranks[node];
+        if rank.endpoint.awaits_parts() {
+            return Err("parts are awaited though all connections are gone".to_owned());
+        }
         // Counts that END cut off are not settled: the channel is gone.
         if self.ranks.iter().any(|rank| rank.ended_early()) {
             return Ok(());

@@ -33,7 +33,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use faults::{FLOWS, Fault, Faults, MESSAGES, TALKS};
+use faults::{FLOWS, Fault, Faults, MESSAGES, TALKS, UNLIKE};
 
 /// How many broken laws stop a run.
 const LAWS_SHOWN: usize = 8;
@@ -122,6 +122,11 @@ fn every_message_of_real_flows_arrives_once_or_both_ends_fail() {
 }
 
 #[test]
+fn every_message_between_unlike_endpoints_arrives_once_or_both_ends_fail() {
+    run_all(ranks::run_unlike, DEFAULT_FLOWS, &UNLIKE);
+}
+
+#[test]
 fn every_message_without_one_sided_writes_arrives_once_or_both_ends_fail() {
     run_all(ranks::run_by_messages, DEFAULT_MESSAGES, &MESSAGES);
 }
@@ -204,7 +209,7 @@ fn no_seed_that_once_broke_a_law_breaks_one_now() {
 
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
-    for schedule in [world::run, ranks::run, ranks::run_by_messages] {
+    for schedule in [world::run, ranks::run, ranks::run_unlike, ranks::run_by_messages] {
         for seed in 0..20 {
             let [one, other] = [(); 2].map(|()| run(schedule, seed).unwrap().0);
             assert_eq!(one, other);

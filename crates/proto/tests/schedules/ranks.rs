@@ -17,7 +17,7 @@ use proto::setup::{
 use proto::{ChannelId, Event, Flow, Moment, Name, Outcome, ProgressLoop, Slot};
 
 use crate::conversation::{Conversation, Side};
-use crate::data::{Death, Flows, Joined, Mixing, address, kill};
+use crate::data::{Death, Flows, Joined, Mixing, Settings, address, kill};
 use crate::faults::{Fault, Faults};
 use crate::hands::{Data, Hands};
 use crate::random::Random;
@@ -74,6 +74,18 @@ pub(crate) struct World {
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) silent: Option<usize>,
     harsh: bool,
+    kind: Kind,
+}
+
+/// What differs between schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// All endpoints have the same rails and settings.
+    Alike,
+    /// Each has its own, and memory is deregistered while it is sent from.
+    Unlike,
+    /// Over a provider without one-sided writes, with one rail.
+    Messages,
 }
 
 fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: bool) -> Presence {
@@ -115,6 +127,15 @@ fn control_addresses(us: &Presence) -> ControlAddresses {
     ControlAddresses::new(control.map(Address::as_bytes)).unwrap()
 }
 
+/// Leaves out some of a node's links, but for the first, which all have. A handle names two of them.
+fn leave_out(order: &mut Vec<u8>, random: &mut Random) {
+    order.retain(|link| *link == 0 || random.percent(70));
+    if order.iter().position(|link| *link == 0).is_some_and(|at| at > 1) {
+        order.retain(|link| *link != 0);
+        order.insert(0, 0);
+    }
+}
+
 /// What a provider without one-sided writes can do.
 fn by_messages(presence: Presence) -> Presence {
     let capabilities = Capabilities {
@@ -132,9 +153,9 @@ fn by_messages(presence: Presence) -> Presence {
 }
 
 impl World {
-    /// `messages`: over a provider without one-sided writes, with one rail.
-    pub(crate) fn new(seed: u64, messages: bool) -> Self {
+    fn new(seed: u64, kind: Kind) -> Self {
         let mut random = Random::new(seed ^ 0xf10e_5000_0000);
+        let messages = kind == Kind::Messages;
         let mut setup = Setup::new(&mut random);
         setup.nodes = random.pick(&[2, 2, 2, 3, 4]);
         // QUERY confirms parts, so one may leave although nothing is wrong.
@@ -147,9 +168,14 @@ impl World {
             (data_rails, setup.rails, setup.data_deaths) = (1, 1, 0);
         }
         let links = data_rails.max(usize::from(setup.rails));
-        let order: Vec<Vec<u8>> = (0..setup.nodes)
+        let mut order: Vec<Vec<u8>> = (0..setup.nodes)
             .map(|node| (0..links).map(|at| ((at + node) % links) as u8).collect())
             .collect();
+        let mut settings = vec![Settings::of(&setup); setup.nodes];
+        if kind == Kind::Unlike {
+            order.iter_mut().for_each(|order| leave_out(order, &mut random));
+            settings.iter_mut().for_each(|settings| settings.draw(&mut random));
+        }
         let peers: Vec<Peers<Mixing>> = (0..setup.nodes)
             .map(|node| {
                 let presence = presence(node, &order[node], setup.rails, &mut random, harsh);
@@ -161,7 +187,8 @@ impl World {
         let stays = lasting > 0 || setup.silent.is_some() || !setup.closes;
         // Receives on a failed channel keep their entries.
         let room = if stays { (SLOTS, 1 << 16) } else { (FEW_SLOTS, CAPACITY_MIN) };
-        let mut world = Self::of((setup, harsh), random, (peers, order), to_fail, room);
+        let nodes = (peers, order, settings);
+        let mut world = Self::of((setup, harsh, kind), random, nodes, to_fail, room);
         world.wire.data.provider = messages.then(|| Provider::new(&mut world.wire.random));
         for _ in 0..1 + world.wire.random.below(CONNECTIONS) {
             world.plan();
@@ -200,21 +227,25 @@ impl World {
             })
             .collect();
         let room = (slots, 1 << 16);
-        let mut world = Self::of((setup, false), random, (peers, order), 0, room);
+        let settings = vec![Settings::of(&setup); nodes];
+        let alike = (setup, false, Kind::Alike);
+        let mut world = Self::of(alike, random, (peers, order, settings), 0, room);
         world.wire.fair = true;
         world
     }
 
     fn of(
-        (setup, harsh): (Setup, bool),
+        (setup, harsh, kind): (Setup, bool, Kind),
         mut random: Random,
-        (peers, order): (Vec<Peers<Mixing>>, Vec<Vec<u8>>),
+        (peers, order, settings): (Vec<Peers<Mixing>>, Vec<Vec<u8>>, Vec<Settings>),
         to_fail: usize,
         (slots, entries): (usize, u32),
     ) -> Self {
         let flows = Flows {
             peers,
             order,
+            settings,
+            released: BTreeSet::new(),
             channels: vec![Vec::new(); setup.nodes],
             provider: None,
             slots: vec![vec![None; slots]; setup.nodes],
@@ -254,6 +285,7 @@ impl World {
             meeting: Vec::new(),
             silent: None,
             harsh,
+            kind,
         }
     }
 
@@ -285,6 +317,9 @@ impl World {
             Conversation::new(number, [from, to], self.harsh, random, &mut data.buffers);
         if data.provider.is_some() {
             conversation.features.iter_mut().for_each(|features| features.fin_only = false);
+        }
+        if self.kind == Kind::Unlike && random.percent(15) {
+            conversation.deregisters_after = Some(random.below(100));
         }
         self.converse(conversation, listener);
     }
@@ -328,7 +363,8 @@ impl World {
             .collect();
         let silent_at = self.wire.random.below(steps);
         let nodes = self.ranks.len();
-        let links = self.wire.data.order[0].len();
+        let links = self.wire.data.order.iter().flatten().max().map_or(0, |link| link + 1);
+        let links = usize::from(links);
         let data_deaths: Vec<(usize, (usize, usize), u8, Death)> = (0..self.wire.setup.data_deaths)
             .map(|_| {
                 let random = &mut self.wire.random;
@@ -339,7 +375,14 @@ impl World {
             })
             .collect();
         let stands_at = self.wire.random.percent(5).then(|| self.wire.random.below(steps));
+        let sleeps = self.kind == Kind::Unlike && self.wire.random.percent(10);
+        let sleeps_at = sleeps.then(|| self.wire.random.below(steps));
         for step in 0..steps {
+            if sleeps_at == Some(step) {
+                // All machines sleep, and their clocks go on.
+                self.wire.faults.fire(Fault::Slept);
+                self.wire.now += self.wire.random.between(1, 30) * 3_600_000_000_000;
+            }
             if stands_at == Some(step) {
                 self.stand_still()?;
             }
@@ -502,9 +545,10 @@ impl World {
     fn join(&mut self, node: usize, peer: PeerId) -> ChannelId {
         let Wire { data, setup, nodes, faults, .. } = &mut self.wire;
         let peers = &mut data.peers[node];
-        let parameters = peers.parameters(peer, setup.peer_timeout).unwrap();
-        let (first, failover) = (PacketNumber::new(setup.first), setup.failover);
-        let parameters = Parameters { first, failover, closes: true, ..parameters };
+        let Settings { failover, closes, peer_timeout } = data.settings[node];
+        let parameters = peers.parameters(peer, peer_timeout).unwrap();
+        let first = PacketNumber::new(setup.first);
+        let parameters = Parameters { first, failover, closes, ..parameters };
         let channel = self.ranks[node].endpoint.add_channel(parameters).unwrap();
         peers.join(peer, channel);
         let agreement = peers.agreement(peer).unwrap();
@@ -731,10 +775,15 @@ impl World {
 
 /// Runs one schedule.
 pub(crate) fn run(seed: u64) -> Result<Faults, String> {
-    World::new(seed, false).run()
+    World::new(seed, Kind::Alike).run()
+}
+
+/// Runs one with endpoints that differ.
+pub(crate) fn run_unlike(seed: u64) -> Result<Faults, String> {
+    World::new(seed, Kind::Unlike).run()
 }
 
 /// Runs one over a provider without one-sided writes.
 pub(crate) fn run_by_messages(seed: u64) -> Result<Faults, String> {
-    World::new(seed, true).run()
+    World::new(seed, Kind::Messages).run()
 }
