@@ -1,4 +1,5 @@
-//! Random programs: collectives, messages, halos, exchanges and objects, in any order, by the first group and by groups split from it.
+//! Random programs: collectives, messages, halos, exchanges and objects, in any order, by the first group and by groups split from it, and from
+//! those; also ones that are refused, taken back, dropped or cancelled.
 //! Every rank knows from the seed what the others send, so it can check all that it receives, and that nothing beside it is written.
 //!
 //! `GROUP_PROGRAMS=1000 GROUP_FIRST=5000` runs so many from that one on. What fails names its program: `GROUP_PROGRAMS=1
@@ -8,7 +9,9 @@
 
 mod borders;
 mod collectives;
+mod endings;
 mod messages;
+mod objects;
 mod random;
 #[path = "../support/mod.rs"]
 mod support;
@@ -54,7 +57,7 @@ impl Step<'_> {
 }
 
 /// With how often each is drawn: more often, what has more forms.
-const STEPS: [(&str, Run, usize); 9] = [
+const STEPS: [(&str, Run, usize); 18] = [
     ("collective", collectives::any, 24),
     ("messages", messages::among_all, 10),
     ("messages around a collective", messages::around_a_collective, 4),
@@ -64,6 +67,15 @@ const STEPS: [(&str, Run, usize); 9] = [
     ("halo of fixed lengths", borders::fixed_halo, 2),
     ("exchange", borders::exchange, 2),
     ("objects", borders::objects, 2),
+    ("objects among all", objects::among_all, 2),
+    ("collectives of objects in progress", objects::in_progress, 3),
+    ("objects reduced", objects::reduced, 1),
+    ("objects of other shapes", objects::of_other_shapes, 1),
+    ("refused messages", endings::refused, 2),
+    ("receives taken back", endings::taken_back, 3),
+    ("receives dropped", endings::dropped, 2),
+    ("messages of threads", endings::of_threads, 2),
+    ("a cancelled exchange", endings::cancelled_exchange, 2),
 ];
 
 #[test]
@@ -102,9 +114,10 @@ impl Runner {
             if self.own.one_in(4) {
                 (0..self.own.below(60)).for_each(|_| thread::yield_now());
             }
-            let nested = base != 0;
+            // A group that was split from a split one is not split again.
+            let (nested, deep) = (base >= 1000, base >= 1_000_000);
             match common.below(14) {
-                0 if !nested => self.split(group, common, number),
+                0 if !deep => self.split(group, common, number, nested),
                 1 if !nested && !self.kept.is_empty() => self.in_kept(group, common, number),
                 _ => self.step(group, common, number),
             }
@@ -127,7 +140,7 @@ impl Runner {
     }
 
     /// Steps in a new group, which may be kept for later.
-    fn split(&mut self, group: &Group, common: &mut Random, number: usize) {
+    fn split(&mut self, group: &Group, common: &mut Random, number: usize, nested: bool) {
         let _note = self.begin("split", number, group.rank());
         let colors = 1 + common.below(3);
         let (seed, reversed) = (common.next(), common.one_in(2));
@@ -144,7 +157,8 @@ impl Runner {
         }
         self.kept.push((part, color as u64));
         self.run_in(self.kept.len() - 1, common, number);
-        if common.one_in(2) {
+        // Not all ranks have those of one color.
+        if nested || common.one_in(2) {
             self.kept.pop();
         }
     }
