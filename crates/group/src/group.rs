@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fs;
 use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -286,7 +287,7 @@ impl Mover {
                         let ended = state.take_ended();
                         state.mesh.sweep();
                         drop(state);
-                        drop(ended);
+                        ended.into_iter().for_each(|(_, memory)| contained(|| drop(memory)));
                         match polled {
                             Ok(moved) => (moved != Moved::Nothing, true),
                             Err(_) => return wakers.wake(),
@@ -305,6 +306,11 @@ impl Mover {
             .map_err(|error| GroupError::System { what: "starting a thread", error })?;
         Ok(Self { stop, thread: Some(thread) })
     }
+}
+
+/// Runs foreign code, of a waker or of memory's owner. A panic in it is reported by its hook, and must not end the thread that makes progress.
+fn contained(run: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(run));
 }
 
 /// Futures that wait for the group.
@@ -344,7 +350,7 @@ impl Wakers {
             std::mem::take(list)
         };
         // After the lock is released: a waker runs foreign code.
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(|waker| contained(|| waker.wake()));
     }
 
     fn lock(&self) -> MutexGuard<'_, (Vec<Waker>, Option<Instant>)> {
@@ -678,6 +684,8 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Wake;
+
     use super::*;
     use crate::support::{WAIT, library, ranks, ranks_within};
 
@@ -746,6 +754,53 @@ mod tests {
             let mut came = [0_u8];
             group.sendrecv(&[7_u8], 0, &mut came, 0, 2).unwrap();
             assert_eq!(came, [7]);
+        });
+    }
+
+    /// Foreign code that says when it runs, and may panic then.
+    struct Foreign {
+        ran: Arc<AtomicBool>,
+        panics: bool,
+    }
+
+    impl Foreign {
+        fn run(&self) {
+            self.ran.store(true, Ordering::Release);
+            assert!(!self.panics, "as this test wants it");
+        }
+    }
+
+    impl Wake for Foreign {
+        fn wake(self: Arc<Self>) {
+            self.run();
+        }
+    }
+
+    /// An owner of memory.
+    struct Owner(Foreign);
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.0.run();
+        }
+    }
+
+    #[test]
+    fn foreign_code_that_panics_does_not_end_the_progress_between_calls() {
+        ranks(&library(), 1, |group| {
+            for panics in [true, true, false] {
+                let ran = Arc::<AtomicBool>::default();
+                let foreign = Foreign { ran: Arc::clone(&ran), panics };
+                group.shared.wakers.add(&Waker::from(Arc::new(foreign)));
+                await_that(|| ran.load(Ordering::Acquire));
+                let ran = Arc::<AtomicBool>::default();
+                let owner = Owner(Foreign { ran: Arc::clone(&ran), panics });
+                let receiving = group.irecv(vec![0_u8], 0, 1).unwrap();
+                assert!(group.shared.lock().keep(receiving.op().unwrap(), owner).is_none());
+                drop(group.isend(vec![7_u8], 0, 1).unwrap());
+                await_that(|| ran.load(Ordering::Acquire));
+                drop(receiving);
+            }
         });
     }
 

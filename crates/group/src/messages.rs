@@ -626,6 +626,11 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
         is_removed
     }
 
+    #[cfg(test)]
+    pub(crate) fn op(&self) -> Option<OpId> {
+        self.request.op
+    }
+
     fn note(&mut self, ended: Option<Option<Envelope>>) -> Result<bool, GroupError> {
         if let Some(Some(envelope)) = ended {
             self.none = self.request.group.received::<T>(envelope);
