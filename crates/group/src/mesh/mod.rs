@@ -1016,10 +1016,12 @@ fn begin_receive(
 /// The same without that memory: where there is none, the message waits for those before it.
 fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wanted) -> OpId {
     let op = matching.begin();
-    if let Found::Long { source, position, claim } = matching.receive(op, wanted)
-        && let Some(Some(peer)) = peers.get_mut(source)
-    {
-        peer.claim(position, claim, matching);
+    if let Found::Long { source, position, claim } = matching.receive(op, wanted) {
+        match peers.get_mut(source) {
+            Some(Some(peer)) => peer.claim(position, claim, matching),
+            // It was forgotten, and the bytes with it.
+            _ => matching.lose(op, source),
+        }
     }
     op
 }
@@ -1087,6 +1089,18 @@ mod tests {
         begin_receive(&mut peers, &mut matching, wanted(0, &mut short)).unwrap();
         let peer = peers[1].as_ref().unwrap();
         assert_eq!((peer.claims(), peer.posted()), (2, 2), "both in their order");
+    }
+
+    #[test]
+    fn a_long_message_of_a_peer_that_is_forgotten_is_lost_with_its_receive() {
+        let (mut peers, mut matching) = announced(&[100_000]);
+        peers[1] = None;
+        let mut room = vec![0; 100_000];
+        let from_any = Wanted { source: None, ..wanted(0, &mut room) };
+        let op = begin_receive(&mut peers, &mut matching, from_any).unwrap();
+        let ended = matching.ended(op);
+        assert!(matches!(ended, Some(Err(GroupError::PeerLost { rank: 1, .. }))), "{ended:?}");
+        assert!(matching.probe(&from_any).is_none(), "the next receive waits for another");
     }
 
     #[test]
