@@ -6,6 +6,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +14,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
+use ironrail_group::bootstrap::{Hub, Remote};
 use ironrail_group::error::GroupError;
-use ironrail_group::group::Group;
+use ironrail_group::group::{Builder, Group};
 use ironrail_group::halo::FixedHalo1d;
 use ironrail_group::loader::{Foreign, ForeignMut, Library, Op};
 use ironrail_group::memory::Registered;
@@ -88,6 +90,32 @@ fn counted(
         counted
     });
     assert_eq!(counts, vec![(0, 0); size]);
+}
+
+/// The bytes that rank 0 allocates to join a group of so many.
+fn joining(size: usize) -> usize {
+    let library = support::library();
+    let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), size, support::WAIT).unwrap();
+    let joins = |meeting| {
+        let library = Arc::clone(&library);
+        move || {
+            let place = Remote::join(meeting, support::WAIT).unwrap();
+            let before = BYTES.get();
+            let group = Builder::new(&library).join(place).unwrap();
+            let bytes = BYTES.get() - before;
+            group.meet(&[]).unwrap();
+            bytes
+        }
+    };
+    let ranks: Vec<_> = (0..size).map(|rank| thread::spawn(joins(hub.meeting(rank)))).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).next().unwrap()
+}
+
+#[test]
+fn a_peer_takes_little_memory_before_its_connections() {
+    let (alone, with_peers) = (joining(1), joining(17));
+    let each = (with_peers - alone) / 16;
+    assert!(each < 4 << 10, "{each} bytes");
 }
 
 #[test]

@@ -85,13 +85,13 @@ impl<E: End> Lane<E> {
     /// A lane without a comm so far; messages may be pushed. `tag` is sent with each message.
     pub(super) fn new(tag: i32) -> Self {
         Self {
-            flights: VecDeque::with_capacity(WINDOW),
+            flights: VecDeque::new(),
             staging: None,
             end: None,
             number: 0,
             tag,
             piece: PIECE,
-            jobs: VecDeque::with_capacity(QUEUE),
+            jobs: VecDeque::new(),
             pushed: 0,
             done: 0,
             steps: 0,
@@ -107,6 +107,8 @@ impl<E: End> Lane<E> {
     pub(super) fn open(&mut self, end: E, number: usize) {
         self.end = Some(end);
         self.number = number;
+        self.flights.reserve(WINDOW);
+        self.jobs.reserve(QUEUE);
     }
 
     pub(super) fn is_open(&self) -> bool {

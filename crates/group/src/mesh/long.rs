@@ -74,12 +74,13 @@ struct Incoming {
 
 impl Long {
     pub(super) fn new(rank: usize, sender: Lane<SendComm>, receiver: Box<dyn Receiver>) -> Self {
-        let (outgoing, incoming) = (VecDeque::with_capacity(QUEUE), VecDeque::with_capacity(QUEUE));
+        let (outgoing, incoming) = (VecDeque::new(), VecDeque::new());
         Self { rank, sender, receiver, outgoing, incoming, first: 0, lacks_memory: false }
     }
 
     pub(super) fn open_send(&mut self, end: SendComm, number: usize) {
         self.sender.open(end, number);
+        self.outgoing.reserve(QUEUE);
     }
 
     pub(super) fn open_receive(
@@ -87,6 +88,7 @@ impl Long {
         end: ReceiveComm,
         number: usize,
     ) -> Result<(), GroupError> {
+        self.incoming.reserve(QUEUE);
         self.receiver.open(end, number)
     }
 

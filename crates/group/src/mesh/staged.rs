@@ -70,12 +70,12 @@ impl StagedReceiver {
     pub(super) fn new(tag: i32) -> Self {
         Self {
             comm: None,
-            free: (0..SLOTS).rev().collect(),
-            flights: VecDeque::with_capacity(SLOTS),
-            landed: VecDeque::with_capacity(SLOTS),
+            free: Vec::new(),
+            flights: VecDeque::new(),
+            landed: VecDeque::new(),
             due: 0,
             is_leaving: false,
-            jobs: VecDeque::with_capacity(QUEUE),
+            jobs: VecDeque::new(),
             tag,
             expected: 0,
             done: 0,
@@ -140,6 +140,10 @@ impl Receiver for StagedReceiver {
         let buffer = Buffer::new(SLOTS * PIECE)?;
         let region = end.register_memory(buffer.memory())?;
         self.comm = Some(Comm { region, buffer, end });
+        self.free = (0..SLOTS).rev().collect();
+        self.flights.reserve(SLOTS);
+        self.landed.reserve(SLOTS);
+        self.jobs.reserve(QUEUE);
         self.post()
     }
 
