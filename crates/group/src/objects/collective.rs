@@ -562,10 +562,7 @@ mod tests {
     use super::super::leaf::Leaf;
     use super::*;
     use crate::loader::Complex64;
-    use crate::support::{library, ranks_within};
-
-    /// Only a sender that is left waiting takes so long.
-    const TIMEOUT: Duration = Duration::from_secs(5);
+    use crate::support::{library, ranks};
 
     /// One rank begins a collective and drops it, before the other begins or after. The other's must end.
     fn drop_one<R>(
@@ -597,7 +594,7 @@ mod tests {
 
     #[test]
     fn a_collective_of_objects_that_is_dropped_leaves_no_sender_waiting() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             // More than sockets buffer, and a packet that is long itself.
             let object = (vec![7_u8; 1 << 20], Leaf::from(vec![1.0_f64; 4 << 20]));
             let own = |root: usize| (group.rank() == root).then(|| object.clone());
@@ -619,7 +616,7 @@ mod tests {
 
     #[test]
     fn a_reduction_that_was_begun_refuses_an_operation_that_its_numbers_do_not_have() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             let refused = |ended: Result<Option<_>, GroupError>| {
                 assert!(matches!(ended, Err(GroupError::InvalidArgument(_))), "{ended:?}");
             };

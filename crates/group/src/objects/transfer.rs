@@ -649,14 +649,11 @@ const LIMIT: usize = 1 << 36;
 mod tests {
     use std::collections::BTreeMap;
 
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::super::leaf::Leaf;
     use super::*;
-    use crate::support::{library, ranks_within};
-
-    /// Only a sender that is left waiting takes so long.
-    const TIMEOUT: Duration = Duration::from_secs(5);
+    use crate::support::{WAIT, library, ranks};
 
     /// More than sockets buffer.
     const LONG: usize = 4 << 20;
@@ -694,7 +691,7 @@ mod tests {
 
     #[test]
     fn an_array_shorter_than_its_packet_says_is_an_error_and_no_object_after_it() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             if group.rank() == 0 {
                 return send_by_hand(&group, LONG as u64, 10_000).unwrap();
             }
@@ -708,7 +705,7 @@ mod tests {
 
     #[test]
     fn arrays_that_there_is_no_memory_for_are_dropped_so_that_their_sender_goes_on() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             if group.rank() == 0 {
                 send_by_hand(&group, 1 << 60, LONG).unwrap();
                 return group.send(&[8_u8], 1, 6).unwrap();
@@ -733,12 +730,12 @@ mod tests {
 
     #[test]
     fn an_object_that_is_dropped_between_its_packet_and_its_arrays_leaves_no_sender_waiting() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             if group.rank() == 0 {
                 return send_two(&group);
             }
             let mut inbound = receiving::<Packed>(&group);
-            let deadline = Instant::now() + TIMEOUT;
+            let deadline = Instant::now() + WAIT;
             while !matches!(inbound.stage, Stage::Packet { .. }) {
                 assert!(Instant::now() < deadline);
                 let mut state = group.shared.lock();
@@ -752,13 +749,13 @@ mod tests {
 
     #[test]
     fn an_object_that_is_dropped_before_a_collective_leaves_no_sender_waiting() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             if group.rank() == 0 {
                 return send_two(&group);
             }
             let mut inbound = receiving::<Packed>(&group);
             let mut state = group.shared.lock();
-            let deadline = Instant::now() + TIMEOUT;
+            let deadline = Instant::now() + WAIT;
             let poll = |state: &mut State| {
                 assert!(Instant::now() < deadline, "the sender waits");
                 state.mesh.poll(Some(0)).unwrap();
@@ -780,7 +777,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_an_object_that_was_refused_once_its_arrays_have_come() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             let arrays = vec![Leaf::from(vec![1.0_f64; LONG / 8]); 3];
             for _ in 0..3 {
                 if group.rank() == 0 {
@@ -800,7 +797,7 @@ mod tests {
 
     #[test]
     fn an_object_behind_a_message_that_there_is_no_memory_for_waits_or_is_dropped_whole() {
-        ranks_within(&library(), 2, TIMEOUT, |group| {
+        ranks(&library(), 2, |group| {
             if group.rank() == 0 {
                 group.shared.lock().mesh.announce_huge(1, group.scope);
                 let object = Leaf::from(vec![1.0_f64; LONG]);
