@@ -290,19 +290,50 @@ fn is_end(error: &io::Error) -> bool {
 fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
-        match TcpStream::connect_timeout(&address, left) {
-            Err(error)
-                if error.kind() == io::ErrorKind::ConnectionRefused
-                    && Instant::now() + RETRY < deadline =>
-            {
-                thread::sleep(RETRY);
-            }
+        let refused = match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) if is_own(&stream)? => io::ErrorKind::ConnectionRefused.into(),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
             ended => return ended,
+        };
+        if Instant::now() + RETRY >= deadline {
+            return Err(refused);
         }
+        thread::sleep(RETRY);
     }
+}
+
+/// Whether a socket is connected to itself. While nobody listens at a port of this machine, the system may give just that one to a client.
+fn is_own(stream: &TcpStream) -> io::Result<bool> {
+    Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
 const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
 /// A hub that accepts no data for this long counts as dead.
 const WRITE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::support::WAIT;
+
+    #[test]
+    fn a_socket_that_is_connected_to_itself_has_found_no_hub() {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(!is_own(&client).unwrap());
+        // A port that clients get, and nobody listens at.
+        let address = client.local_addr().unwrap();
+        drop((client, listener));
+        let end = Instant::now() + WAIT;
+        let own = loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+        };
+        assert!(is_own(&own).unwrap());
+    }
+}
