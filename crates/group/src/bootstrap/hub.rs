@@ -157,19 +157,21 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             continue;
         }
         let ours = Arc::clone(shared);
-        let serve = move || {
-            let greeted = greet(&stream, &ours);
-            ours.strangers.fetch_sub(1, Ordering::Relaxed);
-            match greeted {
-                Ok(rank) => serve(stream, &ours, rank),
-                Err(error) => {
-                    ours.refused.fetch_add(1, Ordering::Relaxed);
-                    log::debug!("a connection to the rendezvous was refused: {error}");
-                }
-            }
-        };
-        if thread::Builder::new().spawn(serve).is_err() {
+        if thread::Builder::new().spawn(move || receive(stream, &ours)).is_err() {
             shared.strangers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Serves a connection to its end.
+fn receive(stream: TcpStream, shared: &Arc<Shared>) {
+    let greeted = greet(&stream, shared);
+    shared.strangers.fetch_sub(1, Ordering::Relaxed);
+    match greeted {
+        Ok(rank) => serve(stream, shared, rank),
+        Err(error) => {
+            shared.refused.fetch_add(1, Ordering::Relaxed);
+            log::debug!("a connection to the rendezvous was refused: {error}");
         }
     }
 }
@@ -189,6 +191,7 @@ impl Read for ReadsUntil<'_> {
     }
 }
 
+/// The rank that comes, which has entered then: whatever fails from here on, it is lost.
 fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
     stream.set_write_timeout(Some(WRITE))?;
     stream.set_nodelay(true)?;
@@ -208,10 +211,13 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
     if !shared.rounds.enter(rank) {
         return Err(refuse(format!("there are two ranks {rank}")));
     }
+    Ok(rank)
+}
+
+fn welcome(stream: &TcpStream, shared: &Shared, rank: usize) -> io::Result<()> {
     stream.set_read_timeout(None)?;
     *shared.stream(rank) = Some(stream.try_clone()?);
-    shared.send(rank, &Frame::Welcome)?;
-    Ok(rank)
+    shared.send(rank, &Frame::Welcome)
 }
 
 impl Shared {
@@ -316,7 +322,8 @@ struct Part {
 /// Represents `rank` in the rounds until it leaves.
 fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     let mut gone = false;
-    let Ok(parts) = shared.rounds_of(rank) else { return shared.lost(rank) };
+    let begun = welcome(&stream, shared, rank).and_then(|()| shared.rounds_of(rank));
+    let Ok(parts) = begun else { return shared.lost(rank) };
     loop {
         match Frame::read(&mut stream) {
             Ok(Frame::Part { round, within_ms, bytes }) => {
@@ -557,6 +564,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_whose_connection_breaks_before_its_welcome_is_lost() {
+        let hub = hub(2, WAIT);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let mut second = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let Meeting { secret, .. } = hub.meeting(1);
+        Hello { secret, rank: 1, size: 2 }.write(&mut second).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        // As after a reset, its greeting is read and nothing can be sent.
+        stream.shutdown(Shutdown::Write).unwrap();
+        hub.shared.strangers.fetch_add(1, Ordering::Relaxed);
+        receive(stream, &hub.shared);
+        assert_eq!(first.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
+        assert!(matches!(first.next_news(), Some(News::Lost { rank: 1, .. })));
+    }
+
+    #[test]
     fn a_rank_that_reads_nothing_is_lost_and_holds_up_no_other() {
         let hub = hub(2, WAIT);
         let _reads_nothing = second_of_two(&hub);
@@ -638,6 +662,11 @@ mod tests {
         assert!(Remote::join(wrong, WAIT).and_then(|mut place| place.barrier(WAIT)).is_err());
         let mut place = Remote::join(hub.meeting(0), WAIT).unwrap();
         assert_eq!(place.all_gather(b"me", WAIT).unwrap(), [b"me".to_vec()]);
-        assert!(hub.refused() >= 4);
+        // Each is counted after its answer.
+        let begun = Instant::now();
+        while hub.refused() < 4 {
+            assert!(begun.elapsed() < WAIT, "{}", hub.refused());
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
