@@ -210,7 +210,11 @@ impl Batches {
     ) -> Result<Frame, GroupError> {
         let described = self.inner.book.describe(batch.schema_ref())?;
         let frame = frame::encode(batch, &described).map_err(|why| refused(&why))?;
-        to.try_for_each(|to| self.inner.book.send(&described, to))?;
+        to.try_for_each(|to| match self.inner.book.send(&described, to) {
+            // The send of the frame says so, when all others have theirs.
+            Err(GroupError::PeerLost { .. }) => Ok(()),
+            sent => sent,
+        })?;
         Ok(frame)
     }
 

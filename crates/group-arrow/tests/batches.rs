@@ -204,3 +204,24 @@ fn batches_are_gathered_broadcast_and_sent_in_a_ring() {
         });
     }
 }
+
+#[test]
+fn a_batch_is_broadcast_to_all_ranks_but_one_that_has_left() {
+    ranks(&library(), 4, |group| {
+        let batches = Batches::new(&group).unwrap();
+        if group.rank() == 1 {
+            return;
+        }
+        let lost = |ended: Result<RecordBatch, GroupError>| {
+            assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+        };
+        lost(batches.recv(1, 0).map(|(batch, _)| batch));
+        for rows in [10, 20_000] {
+            if group.rank() == 0 {
+                lost(batches.broadcast(Some(&table(1, rows)), 0));
+            } else {
+                assert_eq!(batches.broadcast(None, 0).unwrap(), table(1, rows));
+            }
+        }
+    });
+}
