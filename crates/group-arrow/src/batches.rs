@@ -54,7 +54,8 @@ impl Batches {
         self.inner.frames.size()
     }
 
-    /// Sends a batch, and returns when it may be dropped. Of a slice of a batch only its rows are sent.
+    /// Sends a batch, and returns when it may be dropped. Of a slice of a batch only its rows are sent, but whole
+    /// dictionaries, and all long values of columns of views.
     ///
     /// # Errors
     ///

@@ -140,9 +140,17 @@ fn broken(what: &str) -> ArrowError {
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::{
-        ArrayRef, Float64Array, Int32Array, NullArray, RecordBatchOptions, StringArray,
+    use arrow_array::builder::{
+        FixedSizeListBuilder, Int64Builder, ListBuilder, MapBuilder, StringBuilder,
+        StringDictionaryBuilder,
     };
+    use arrow_array::types::{Int16Type, Int32Type};
+    use arrow_array::{
+        Array, ArrayRef, BinaryViewArray, Decimal256Array, FixedSizeBinaryArray, Float64Array,
+        Int32Array, LargeStringArray, NullArray, RecordBatchOptions, RunArray, StringArray,
+        StringViewArray, StructArray,
+    };
+    use arrow_schema::{DataType, Field};
 
     use super::*;
 
@@ -193,6 +201,57 @@ mod tests {
             let described = Described::new(&batch.schema()).unwrap();
             let came = decode(encode(&batch, &described).unwrap(), &described);
             assert_eq!(came.unwrap(), batch);
+        }
+    }
+
+    #[test]
+    fn columns_of_rare_layouts_and_slices_of_them_arrive_as_they_are() {
+        let text = || (0..50).map(|i| (i % 7 != 3).then(|| "a row, ".repeat(i % 5)));
+        let views: StringViewArray = text().collect();
+        let bytes: BinaryViewArray = text().map(|text| text.map(String::into_bytes)).collect();
+        let runs: RunArray<Int32Type> = text().map(|text| text.map(|_| "same")).collect();
+        let mut maps = MapBuilder::new(None, StringBuilder::new(), Int64Builder::new());
+        let mut lists = ListBuilder::new(StringDictionaryBuilder::<Int16Type>::new());
+        let mut fixed = FixedSizeListBuilder::new(Int64Builder::new(), 3);
+        for row in 0..50_i64 {
+            (0..row % 3).for_each(|at| {
+                maps.keys().append_value(format!("key {at}"));
+                maps.values().append_option((at > 0).then_some(row));
+            });
+            maps.append(row % 4 != 0).unwrap();
+            lists.append_value((0..row % 4).map(|at| (at != 2).then(|| format!("word {at}"))));
+            fixed.values().append_slice(&[row, row + 1, row + 2]);
+            fixed.append(row % 5 != 0);
+        }
+        let nulls = StructArray::from(vec![(
+            Arc::new(Field::new("null", DataType::Null, true)),
+            Arc::new(NullArray::new(50)) as ArrayRef,
+        )]);
+        let large: LargeStringArray = text().collect();
+        let sizes: FixedSizeBinaryArray =
+            FixedSizeBinaryArray::try_from_iter((0..50_u8).map(|byte| [byte; 5])).unwrap();
+        let numbers: Decimal256Array = (0..50).map(|i| Some(arrow_buffer::i256::from(i))).collect();
+        let all: Vec<ArrayRef> = vec![
+            Arc::new(views),
+            Arc::new(bytes),
+            Arc::new(runs),
+            Arc::new(maps.finish()),
+            Arc::new(lists.finish()),
+            Arc::new(fixed.finish()),
+            Arc::new(nulls),
+            Arc::new(large),
+            Arc::new(sizes),
+            Arc::new(numbers),
+        ];
+        for array in all {
+            let kind = array.data_type().clone();
+            let batch = RecordBatch::try_from_iter_with_nullable([("a", array, true)]).unwrap();
+            for (from, rows) in [(0, 50), (0, 7), (13, 30), (49, 1), (20, 0)] {
+                let slice = batch.slice(from, rows);
+                let described = Described::new(&slice.schema()).unwrap();
+                let came = decode(encode(&slice, &described).unwrap(), &described);
+                assert_eq!(came.unwrap(), slice, "{rows} rows of {kind} from {from}");
+            }
         }
     }
 
