@@ -59,21 +59,31 @@ fn network(plan: &DevicePlan) -> Option<&str> {
     names.all(|name| name == first).then_some(first)
 }
 
-/// The plane of each device, by its network. If all are on one network there are no planes; a device on several has none. NCCL never
-/// connects devices of different planes (NCCL src/graph/search.cc, ncclTopoSearchCheckNet), so a subnet for a single host or link, which only
-/// routers connect with others, is none either.
+/// The plane of each device: a number made of its network's name alone, so that hosts agree on it whichever networks each of them has. NCCL
+/// never connects devices of different planes, and compares those of all hosts of one NVLink domain (NCCL src/graph/search.cc,
+/// ncclTopoSearchCheckNet). There is none where all are on one network; for a device on several; for two networks of one number; and for a
+/// subnet of a single host or link, which only routers connect with others.
 fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
     let of_a_link =
         |name: &str| ["/32", "/31", "/128", "/127"].iter().any(|end| name.ends_with(end));
     let networks: Vec<_> =
         networks.iter().map(|network| network.filter(|name| !of_a_link(name))).collect();
-    let mut names: Vec<_> = networks.iter().flatten().collect();
+    let mut names: Vec<_> = networks.iter().flatten().copied().collect();
     names.sort_unstable();
     names.dedup();
-    let number = |name: &&str| i16::try_from(names.iter().position(|other| *other == name)?).ok();
-    let plane =
-        |network: &Option<&str>| network.as_ref().and_then(number).filter(|_| names.len() > 1);
+    let plane = |network: &Option<&str>| {
+        let number = plane_number((*network)?);
+        let is_alone = names.iter().filter(|name| plane_number(name) == number).count() == 1;
+        (names.len() > 1 && is_alone).then_some(number)
+    };
     networks.iter().map(plane).collect()
+}
+
+/// 15 bits of the hash, since a plane is no negative number.
+fn plane_number(network: &str) -> i16 {
+    let hash = hash(network.bytes());
+    let folded = (hash ^ hash >> 15 ^ hash >> 30 ^ hash >> 45) & 0x7fff;
+    i16::try_from(folded).unwrap_or(0)
 }
 
 /// The properties of one device, without its plane. Strings are leaked: NCCL keeps pointers to them, and there are few per process.
@@ -109,8 +119,12 @@ fn largest(rail: &RailPlan) -> usize {
 
 /// NCCL takes devices with the same guid and port for one physical port, also across the processes of a host.
 fn guid(host: &str, index: usize, device: &str) -> u64 {
-    let bytes = host.bytes().chain([0]).chain(index.to_le_bytes()).chain(device.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+    hash(host.bytes().chain([0]).chain(index.to_le_bytes()).chain(device.bytes()))
+}
+
+/// FNV-1a.
+fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
@@ -149,15 +163,48 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_are_several_are_planes_in_the_order_of_their_names() {
-        assert_eq!(
-            planes(&[Some("b"), Some("a"), Some("b"), None]),
-            [Some(1), Some(0), Some(1), None]
-        );
+    fn networks_that_are_several_are_planes() {
+        let found = planes(&[Some("b"), Some("a"), Some("b"), None]);
+        assert!(found[..3].iter().all(|plane| plane.is_some_and(|plane| plane >= 0)), "{found:?}");
+        assert_eq!((found[0], found[3]), (found[2], None));
+        assert_ne!(found[0], found[1]);
         assert_eq!(planes(&[Some("a"), Some("a")]), [None, None]);
         assert_eq!(planes(&[None, Some("a")]), [None, None]);
         assert_eq!(planes(&[Some("10.1.0.2/32"), Some("10.2.0.2/32")]), [None, None]);
         assert_eq!(planes(&[Some("10.1.0.0/31"), Some("fd00::2/127")]), [None, None]);
+    }
+
+    #[test]
+    fn a_host_that_lacks_a_plane_numbers_the_others_as_all_do() {
+        let all: Vec<String> = (0..8).map(|number| format!("10.{number}.0.0/16")).collect();
+        let whole = planes(&all.iter().map(|name| Some(name.as_str())).collect::<Vec<_>>());
+        for lacking in 0..all.len() {
+            let rest = |place: usize| place + usize::from(place >= lacking);
+            let names: Vec<_> =
+                (0..all.len() - 1).map(|place| Some(all[rest(place)].as_str())).collect();
+            for (place, plane) in planes(&names).iter().enumerate() {
+                assert_eq!(
+                    *plane,
+                    whole[rest(place)],
+                    "{} without {}",
+                    all[rest(place)],
+                    all[lacking]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn two_networks_of_one_number_are_no_planes() {
+        let mut seen = std::collections::BTreeMap::new();
+        let mut names = (0..=u16::MAX).map(|number| format!("IB-{number:#x}"));
+        let twins = names.find_map(|name| {
+            let other = seen.insert(plane_number(&name), name.clone())?;
+            Some((name, other))
+        });
+        let (one, other) = twins.expect("more names than numbers");
+        let found = planes(&[Some(&one), Some(&other), Some("another")]);
+        assert_eq!(found, [None, None, Some(plane_number("another"))]);
     }
 
     #[test]
