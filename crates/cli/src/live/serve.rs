@@ -13,7 +13,7 @@ use crate::output;
 
 /// The default address.
 pub(super) const ADDRESS: &str = "127.0.0.1:9417";
-/// A slower client gets no answer: for its whole request, and for each piece of the answer.
+/// A slower client gets no answer, or not all of it: for its whole request, and for the whole answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_MAX: usize = 4096;
 /// Between tries to accept.
@@ -62,22 +62,38 @@ fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
             read => len += read,
         }
     }
-    stream.set_write_timeout(Some(PATIENCE))?;
     let answer = Answer::to(&request[..len]);
     let body = match answer {
         Answer::Metrics { .. } => prometheus::text(&pages::find(folder, &[]).unwrap_or_default()),
         Answer::NotFound | Answer::NotAllowed => "GET /metrics\n".to_owned(),
     };
-    write!(
-        stream,
+    let mut text = format!(
         "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         answer.status(),
         body.len()
-    )?;
-    match answer {
-        Answer::Metrics { head: true } => Ok(()),
-        _ => stream.write_all(body.as_bytes()),
+    );
+    if answer != (Answer::Metrics { head: true }) {
+        text.push_str(&body);
     }
+    write_by(&mut stream, text.as_bytes(), Instant::now() + PATIENCE)
+}
+
+/// Writes everything, or as much as the client takes until `end`: it may take a little at a time for ever.
+fn write_by(stream: &mut TcpStream, mut bytes: &[u8], end: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// What a request gets.
@@ -118,7 +134,21 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::Answer;
+    use super::*;
+
+    #[test]
+    fn a_client_that_still_reads_at_the_end_of_patience_gets_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let over = write_by(&mut stream, b"more", Instant::now()).unwrap_err();
+        assert_eq!(over.kind(), io::ErrorKind::TimedOut);
+        write_by(&mut stream, b"all", Instant::now() + PATIENCE).unwrap();
+        drop(stream);
+        let mut read = String::new();
+        client.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "all");
+    }
 
     #[test]
     fn the_request_line_says_what_is_answered() {
