@@ -32,18 +32,27 @@ pub(crate) struct Destination {
     path: PathBuf,
     /// `None`: standard output.
     file: Option<File>,
+    /// Whether the file was not there before, and has no results yet.
+    is_new: bool,
 }
 
 impl Destination {
     /// `-` is standard output. A file that exists keeps its content until results are written.
     pub(crate) fn open(path: &Path) -> Result<Self, GroupError> {
+        if path == Path::new("-") {
+            return Ok(Self { path: path.to_owned(), file: None, is_new: false });
+        }
         let mut options = File::options();
         options.write(true).create(true).truncate(false);
-        let file = match path {
-            path if path == Path::new("-") => None,
-            path => Some(options.open(path).map_err(|error| unwritable(path, error))?),
+        let (opened, is_new) = match File::create_new(path) {
+            // It exists, or it is a link, whose file may not.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                (options.open(path), false)
+            }
+            opened => (opened, true),
         };
-        Ok(Self { path: path.to_owned(), file })
+        let file = opened.map_err(|error| unwritable(path, error))?;
+        Ok(Self { path: path.to_owned(), file: Some(file), is_new })
     }
 
     /// Whether results go to standard output.
@@ -56,6 +65,7 @@ impl Destination {
             output::line(text.trim_end());
             return Ok(());
         };
+        self.is_new = false;
         // A pipe has no length.
         let mut replace = || {
             if file.metadata()?.is_file() {
@@ -64,6 +74,16 @@ impl Destination {
             file.write_all(text.as_bytes())
         };
         replace().map_err(|error| unwritable(&self.path, error))
+    }
+}
+
+impl Drop for Destination {
+    /// Removes the file that was made for results that never came. Another command may have written its own there meanwhile.
+    fn drop(&mut self) {
+        let is_empty = || fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
+        if self.is_new && is_empty() {
+            let _left_behind = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -88,6 +108,21 @@ mod tests {
         assert_eq!(read(&path).unwrap(), "a longer text");
         destination.write("short\n").unwrap();
         assert_eq!(read(&path).unwrap(), "short\n");
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_for_results_that_never_come_is_left_as_it_was() {
+        let path = std::env::temp_dir().join(format!("ironrail-no-results-{}", std::process::id()));
+        drop(Destination::open(&path).unwrap());
+        assert!(!path.exists(), "an empty file is no JSON");
+        let ours = Destination::open(&path).unwrap();
+        fs::write(&path, "another's").unwrap();
+        drop(ours);
+        assert_eq!(read(&path).unwrap(), "another's");
+        fs::write(&path, "").unwrap();
+        drop(Destination::open(&path).unwrap());
+        assert_eq!(read(&path).unwrap(), "", "it was there before");
         fs::remove_file(path).unwrap();
     }
 
