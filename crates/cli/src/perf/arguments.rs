@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use ironrail_group::bootstrap::RANKS_MAX;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{DataType, GROUP_MAX, NEWEST, OLDEST, Op};
@@ -79,7 +79,7 @@ enum Command {
     },
     /// The plugin against bare libfabric on one provider, run by run: the median of the ratios of such pairs, its 95 %
     /// interval, and a verdict where the interval is narrow enough for one.
-    #[command(name = "versus-raw")]
+    #[command(name = "versus-raw", mut_args = without(VERSUS_REFUSES))]
     VersusRaw {
         #[command(flatten)]
         options: Options,
@@ -88,6 +88,7 @@ enum Command {
     },
     /// Measures every algorithm of all-reduce, and prints the table of the fastest by ranks and sizes, which --tuning and the
     /// library's Builder take: for 2 ranks, for as many as -r says, and for some numbers between.
+    #[command(mut_args = without(TUNE_REFUSES))]
     Tune {
         #[command(flatten)]
         options: Options,
@@ -545,8 +546,8 @@ impl Options {
         if self.algorithm.is_some() || self.tuning.is_some() {
             return usage("tune measures every algorithm: no --algorithm, no --tuning");
         }
-        if self.in_place || self.report.is_some() || self.writes {
-            return usage("tune takes no --in-place, --report or --writes");
+        if self.in_place || self.report.is_some() || self.writes || self.version_table {
+            return usage("tune takes no --in-place, --report, --writes or --version-table");
         }
         self.check(&Benchmark::Collective(Collective::AllReduce))
     }
@@ -563,8 +564,11 @@ impl Options {
         if self.ranks != 2 {
             return usage("versus-raw takes two ranks");
         }
-        if self.algorithm.is_some() || self.tuning.is_some() || self.in_place || self.threads {
-            return usage("versus-raw takes no --algorithm, --tuning, --in-place or --threads");
+        let is_ours = self.algorithm.is_some() || self.tuning.is_some() || self.in_place;
+        if is_ours || self.threads || self.version_table {
+            return usage(
+                "versus-raw takes no --algorithm, --tuning, --in-place, --threads or --version-table",
+            );
         }
         sizes::check(self.first, self.last, self.step)
     }
@@ -725,6 +729,18 @@ impl Perf {
         }
     }
 }
+
+/// Options of every measurement that a command refuses: its help does not show them.
+fn without(refused: &'static [&'static str]) -> impl FnMut(Arg) -> Arg {
+    |arg| if refused.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg }
+}
+
+/// By [`Options::check_versus`].
+const VERSUS_REFUSES: &[&str] =
+    &["writes", "report", "algorithm", "tuning", "in_place", "threads", "version_table"];
+/// By [`Options::check_tune`].
+const TUNE_REFUSES: &[&str] =
+    &["algorithm", "tuning", "in_place", "report", "writes", "version_table"];
 
 const NOTHING: &str = "there is nothing to measure";
 
