@@ -51,7 +51,7 @@ impl Ranks {
 
     /// The host of each rank; None for this one.
     fn places(&self) -> Result<Vec<Option<String>>, GroupError> {
-        let mut places = match &self.hosts {
+        let places = match &self.hosts {
             None if self.peer.is_empty() => vec![None],
             None => {
                 let peers = self.peer.iter().cloned().map(Some);
@@ -62,13 +62,12 @@ impl Ranks {
         if places.is_empty() {
             return Err(GroupError::Usage("the file of hosts names none".to_owned()));
         }
-        if let Some(count) = self.ranks {
-            places = places.iter().cycle().take(count).cloned().collect();
+        let count = self.ranks.unwrap_or(places.len());
+        if !(1..=RANKS_MAX).contains(&count) {
+            let more = if self.hosts.is_some() && self.ranks.is_none() { " or more" } else { "" };
+            return Err(GroupError::Usage(format!("1 to {RANKS_MAX} ranks, not {count}{more}")));
         }
-        if places.len() > RANKS_MAX || places.is_empty() {
-            return Err(GroupError::Usage(format!("1 to {RANKS_MAX} ranks, not {}", places.len())));
-        }
-        Ok(places)
+        Ok(places.iter().cycle().take(count).cloned().collect())
     }
 }
 
@@ -121,7 +120,9 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Option<String>>, GroupError> {
         let here = named == "localhost" || Some(named) == hostname().as_deref();
         let place = (!here).then(|| named.to_owned());
         let count = count.or(slots).map_or(1, NonZeroUsize::get);
-        places.extend(std::iter::repeat_n(place, count));
+        // One more than there may be shows that there are too many.
+        let room = (RANKS_MAX + 1).saturating_sub(places.len());
+        places.extend(std::iter::repeat_n(place, count.min(room)));
     }
     Ok(places)
 }
@@ -352,6 +353,12 @@ mod tests {
         let places = places.unwrap();
         let names: Vec<_> = places.iter().map(|place| place.as_deref().unwrap_or("here")).collect();
         assert_eq!(names, ["node1", "node1", "node2", "here", "fe80::1"]);
+    }
+
+    #[test]
+    fn more_ranks_than_there_may_be_are_counted_and_not_listed() {
+        let all = "localhost slots=18446744073709551615\nnode2:18446744073709551615\n";
+        assert_eq!(parse(Path::new("hosts"), all).unwrap().len(), RANKS_MAX + 1);
     }
 
     #[test]

@@ -185,6 +185,7 @@ fn a_wrong_command_line_is_code_2_and_checks_nothing() {
         let output = bench::doctor().args(wrong).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{wrong:?}");
+        &["-n", "18446744073709551615"],
     }
 }
 
