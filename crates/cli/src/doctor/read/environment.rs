@@ -69,14 +69,16 @@ pub(in crate::doctor) fn settings_of_files() -> BTreeMap<String, String> {
 }
 
 fn read(path: &Path, named: bool) -> SettingsFile {
-    let settings = fs::read_to_string(path).ok().map(|text| parse(&text));
+    // NCCL reads bytes, whatever they are.
+    let settings = fs::read(path).ok().map(|bytes| parse(&String::from_utf8_lossy(&bytes)));
     SettingsFile { path: path.to_owned(), named, settings }
 }
 
 /// Lines of NAME=VALUE; nothing is trimmed, as in NCCL. The first value of a name counts.
 fn parse(text: &str) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
+    let lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    for line in lines.filter(|line| !line.starts_with('#')) {
         if let Some((name, value)) = line.split_once('=') {
             settings.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }
@@ -90,11 +92,15 @@ mod tests {
 
     #[test]
     fn a_file_is_read_as_nccl_reads_it() {
-        let settings =
-            parse("# NCCL_NET=IB\nNCCL_NET=Socket\r\nNCCL_NET=IB\nNCCL_DEBUG = INFO\nnothing\n");
+        let settings = parse(
+            "# NCCL_NET=IB\nNCCL_NET=Socket\r\nNCCL_NET=IB\nNCCL_DEBUG = INFO\nnothing\nNCCL_ALGO=Ring\r",
+        );
         let pairs: Vec<_> =
             settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(pairs, [("NCCL_DEBUG ", " INFO"), ("NCCL_NET", "Socket")]);
+        assert_eq!(
+            pairs,
+            [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG ", " INFO"), ("NCCL_NET", "Socket")]
+        );
     }
 
     #[test]

@@ -9,9 +9,11 @@ use crate::doctor::machine::Copy;
 
 /// LD_LIBRARY_PATH, then the folders of /etc/ld.so.conf, then the loader's own.
 fn folders(environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
-    let path = environment.get("LD_LIBRARY_PATH").map_or("", String::as_str);
+    let path = environment.get("LD_LIBRARY_PATH").filter(|path| !path.is_empty());
+    // An empty name among others, as behind a colon at the end, is the working directory (ld.so(8)).
+    let named = |folder: &str| PathBuf::from(if folder.is_empty() { "." } else { folder });
     let mut folders: Vec<PathBuf> =
-        path.split([':', ';']).filter(|folder| !folder.is_empty()).map(PathBuf::from).collect();
+        path.into_iter().flat_map(|path| path.split([':', ';'])).map(named).collect();
     configured(Path::new("/etc/ld.so.conf"), &mut folders, 0);
     folders.extend(["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from));
     let mut seen = Vec::new();
@@ -126,5 +128,21 @@ fn processor(bytes: &[u8]) -> String {
         183 => "aarch64".to_owned(),
         21 => "powerpc64".to_owned(),
         other => format!("processor {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_name_among_the_folders_is_the_working_directory() {
+        let first = |path: &str| {
+            let environment = BTreeMap::from([("LD_LIBRARY_PATH".to_owned(), path.to_owned())]);
+            folders(&environment).into_iter().take(2).collect::<Vec<_>>()
+        };
+        assert_eq!(first("/proc:"), ["/proc", "."].map(PathBuf::from));
+        assert_eq!(first(":/proc"), [".", "/proc"].map(PathBuf::from));
+        assert!(!first("").contains(&PathBuf::from(".")));
     }
 }
