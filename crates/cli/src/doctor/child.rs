@@ -54,6 +54,12 @@ pub(super) enum Said {
 /// The prefix of each line, since a plugin may print too.
 pub(super) const MARK: &str = "ironrail-doctor: ";
 
+/// What a child says in a line. Its plugin may have printed to the same line.
+pub(super) fn said_in(line: &str) -> Option<Said> {
+    let (_, text) = line.split_once(MARK)?;
+    serde_json::from_str(text).ok()
+}
+
 /// Carries out the parent's request. A failure is a result to report; the process itself still succeeds.
 pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
     match probe {

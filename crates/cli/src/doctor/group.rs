@@ -16,8 +16,9 @@ use clap::Args;
 use ironrail_group::bootstrap::{Hub, Meeting};
 use ironrail_group::error::GroupError;
 
-use super::child::{MARK, Said};
+use super::child::{MARK, Said, said_in};
 use super::machine::{Group, Machine, Pair};
+use super::overheard::Overheard;
 use crate::files;
 
 /// Which ranks.
@@ -227,10 +228,10 @@ fn exchange(
 }
 
 fn pairs_of(text: &str) -> Result<Vec<Pair>, String> {
-    for line in text.lines().filter_map(|line| line.strip_prefix(MARK)) {
-        match serde_json::from_str(line) {
-            Ok(Said::Pairs(pairs)) => return Ok(pairs),
-            Ok(Said::Failed(why)) => return Err(why),
+    for said in text.lines().filter_map(said_in) {
+        match said {
+            Said::Pairs(pairs) => return Ok(pairs),
+            Said::Failed(why) => return Err(why),
             _ => {}
         }
     }
@@ -312,14 +313,10 @@ fn quoted(word: &str) -> String {
 }
 
 fn answer(mut child: Child, limit: Duration) -> Result<String, String> {
-    let (Some(mut output), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
+    let (Some(mut output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("it has no output".to_owned());
     };
-    let complaints = thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = errors.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    });
+    let complaints = Overheard::from(errors);
     let (send, receive) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -335,7 +332,7 @@ fn answer(mut child: Child, limit: Duration) -> Result<String, String> {
     if status.success() || text.contains(MARK) {
         return Ok(text);
     }
-    let complaints = complaints.join().unwrap_or_default();
+    let complaints = complaints.text();
     let last = complaints.lines().last().unwrap_or("no word of why");
     Err(format!("{status}: {last}"))
 }

@@ -10,6 +10,7 @@ mod child;
 mod finding;
 mod group;
 mod machine;
+mod overheard;
 mod pairs;
 mod read;
 mod report;

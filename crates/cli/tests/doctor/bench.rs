@@ -19,6 +19,32 @@ pub(crate) fn doctor() -> Command {
     command
 }
 
+/// The same, ended if it hangs.
+pub(crate) fn bounded() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "1", "60", env!("CARGO_BIN_EXE_ironrail")]);
+    command.args(["doctor", "--json", "--timeout", "30"]);
+    healthy(&mut command);
+    command
+}
+
+/// A named pipe, which its readers read until this is dropped.
+pub(crate) struct Pipe {
+    pub(crate) path: PathBuf,
+    _writer: fs::File,
+}
+
+impl Pipe {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = scratch("pipes").join(name);
+        let made = Command::new("mkfifo").arg(&path).output().expect("mkfifo(1)");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        // For reading too, so that opening waits for nobody.
+        let writer = fs::File::options().read(true).write(true).open(&path).expect("a pipe");
+        Self { path, _writer: writer }
+    }
+}
+
 /// The same, started by a shell after `before`, which may change what only a process can change.
 pub(crate) fn after(before: &str) -> Command {
     let mut command = Command::new("sh");

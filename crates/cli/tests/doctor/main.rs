@@ -60,6 +60,10 @@ fn main() -> ExitCode {
     tests.push(Test::new(settings_that_no_plugin_has_checked_are_counted_as_such));
     tests.push(Test::new(a_file_that_cannot_be_read_is_named_and_no_wrong_command_line));
     tests.push(Test::new(a_wrong_command_line_is_code_2_and_checks_nothing));
+    tests.push(Test::new(a_plugin_that_prints_what_is_no_text_is_heard_all_the_same));
+    tests.push(Test::new(a_plugin_that_prints_for_ever_is_ended_like_a_silent_one));
+    tests.push(Test::new(a_process_that_a_plugin_leaves_holds_up_nothing));
+    tests.push(Test::new(ranks::a_process_that_the_shell_leaves_holds_up_nothing));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
     tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));
@@ -180,12 +184,12 @@ fn a_wrong_command_line_is_code_2_and_checks_nothing() {
         &["--machine", "node.json", "--peer", "node2"],
         &["--machine", "node.json", "--net", "ofi"],
         &["-n", "0"],
+        &["-n", "18446744073709551615"],
         &["--timeout", "nan"],
     ] {
         let output = bench::doctor().args(wrong).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{wrong:?}");
-        &["-n", "18446744073709551615"],
     }
 }
 
@@ -199,4 +203,34 @@ fn a_description_is_judged_as_the_machine_itself() {
     let report = bench::report(elsewhere);
     let findings = report["findings"].as_array().unwrap();
     assert!(findings.iter().any(|finding| finding["check"] == "libfabric.filter"), "{report:#}");
+}
+
+/// The finding of this name about a stub's start.
+fn stub_starts(name: &str, options: &[&str], pipe: Option<&bench::Pipe>) -> Value {
+    let folder = bench::stub(name, options);
+    let mut command = bench::bounded();
+    command.args(["--timeout", "2"]);
+    command.env("NCCL_NET_PLUGIN", name).env("LD_LIBRARY_PATH", folder);
+    command.envs(pipe.map(|pipe| ("STUB_LEAVES", &pipe.path)));
+    let report = bench::report(command);
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["check"] == "plugin.starts");
+    found.unwrap_or_else(|| panic!("{report:#}")).clone()
+}
+
+fn a_plugin_that_prints_what_is_no_text_is_heard_all_the_same() {
+    let starts = stub_starts("prints", &["-DPRINTS"], None);
+    assert_eq!(starts["level"], "ok", "{starts:#}");
+}
+
+fn a_plugin_that_prints_for_ever_is_ended_like_a_silent_one() {
+    let starts = stub_starts("noisy", &["-DNOISY"], None);
+    assert_eq!(starts["level"], "FAIL", "{starts:#}");
+    assert!(starts["found"].as_str().unwrap().contains("init has not returned"), "{starts:#}");
+}
+
+fn a_process_that_a_plugin_leaves_holds_up_nothing() {
+    let pipe = bench::Pipe::new("leaves");
+    let starts = stub_starts("leaves", &["-DLEAVES"], Some(&pipe));
+    assert_eq!(starts["level"], "ok", "{starts:#}");
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::bench::{doctor, report, scratch};
+use super::bench::{Pipe, bounded, doctor, report, scratch};
 
 pub(crate) fn equal_ranks_exchange_messages_and_give_no_warn() {
     let mut command = doctor();
@@ -41,6 +41,17 @@ pub(crate) fn a_host_that_cannot_be_entered_is_named_with_the_shells_last_line()
     let report = report(command);
     assert_eq!(all(&report)[0]["check"], "rank.reached", "{report:#}");
     assert!(found(&report, "rank.reached").contains("Permission denied"), "{report:#}");
+}
+
+/// As the master of a shared ssh connection, which keeps standard error open.
+pub(crate) fn a_process_that_the_shell_leaves_holds_up_nothing() {
+    let pipe = Pipe::new("master");
+    let line = "cat \"$STUB_LEAVES\" >/dev/null & echo no such command >&2; exit 127";
+    let shell = shell("master", line);
+    let mut command = bounded();
+    command.env("STUB_LEAVES", &pipe.path).args(["--peer", "node2", "--rsh"]).arg(shell);
+    let report = report(command);
+    assert!(found(&report, "rank.reached").contains("no such command"), "{report:#}");
 }
 
 /// Nothing is known of it, so there is no other finding.

@@ -1,6 +1,6 @@
 //! Children that load what may crash or hang, and what they reported before they ended.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use crate::doctor::child::{MARK, Probe, Said};
+use crate::doctor::child::{Probe, Said, said_in};
 use crate::doctor::machine::{Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
+use crate::doctor::overheard::Overheard;
 
 /// How a child ended.
 struct Ended {
@@ -149,42 +150,40 @@ fn run(mut command: Command, wait: Duration) -> Ended {
         Ok(child) => child,
         Err(error) => return nothing(error.to_string()),
     };
-    let (Some(output), Some(mut complaints)) = (child.stdout.take(), child.stderr.take()) else {
+    let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return nothing(String::new());
     };
-    let errors = thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = complaints.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    });
+    let errors = Overheard::from(errors);
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
+        // A plugin may print what is no text.
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            let said = said_in(&String::from_utf8_lossy(&line));
+            if said.is_some_and(|said| send.send(said).is_err()) {
                 return;
             }
         }
     });
     let mut said = Vec::new();
     let mut silent = None;
-    // A child bounds its own waits by `wait`; only a call that does not return takes longer.
+    // A child bounds its own waits by `wait`; only a call that does not return takes longer, whatever it prints.
     let limit = wait + Duration::from_secs(1);
     loop {
         match receive.recv_timeout(limit) {
-            Ok(line) => {
-                let text = line.strip_prefix(MARK);
-                said.extend(text.and_then(|text| serde_json::from_str(text).ok()));
-            }
+            Ok(one) => said.push(one),
             Err(RecvTimeoutError::Disconnected) => break,
+            // What a plugin has started may keep the pipe open.
             Err(RecvTimeoutError::Timeout) => {
-                silent = Some(limit);
-                let _ = child.kill();
+                if matches!(child.try_wait(), Ok(None)) {
+                    silent = Some(limit);
+                    let _ = child.kill();
+                }
                 break;
             }
         }
     }
     let (signal, code) = reap(&mut child, wait);
-    let errors = errors.join().unwrap_or_default();
+    let errors = errors.text();
     Ended { said, errors, signal: signal.filter(|_| silent.is_none()), code, silent }
 }
 

@@ -1,9 +1,14 @@
 // A net plugin that fails in a selected way: table v6, or v5 with -DTABLE=ncclNetPlugin_v5.
 //   -DCRASHES, -DHANGS   init does
+//   -DNOISY              init does not return, and prints
+//   -DPRINTS             init prints what is no text, and the begin of a line
+//   -DLEAVES             init leaves a process that keeps this one's output open, until nothing writes to the pipe STUB_LEAVES any more
 //   -DUNRESOLVED         refers to a symbol that nothing has
 //   -DNEEDS              refers to `needed`, of a library that it is linked with
 // It has no device.
+#include <fcntl.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #ifndef TABLE
@@ -24,6 +29,20 @@ static int init(void *logger) {
   (void)logger;
 #ifdef CRASHES
   *(volatile int *)8 = 1;
+#endif
+#ifdef PRINTS
+  (void)!write(1, "\xff\nbegun", 7);
+#endif
+#ifdef NOISY
+  while (write(1, "still here\n", 11) > 0) usleep(1000);
+#endif
+#ifdef LEAVES
+  if (fork() == 0) {
+    char byte;
+    int pipe = open(getenv("STUB_LEAVES"), O_RDONLY);
+    while (read(pipe, &byte, 1) > 0) {}
+    _exit(0);
+  }
 #endif
 #ifdef HANGS
   for (;;) pause();
