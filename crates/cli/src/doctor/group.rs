@@ -19,6 +19,7 @@ use ironrail_group::error::GroupError;
 use super::child::{MARK, Said, said_in};
 use super::machine::{Group, Machine, Pair};
 use super::overheard::Overheard;
+use super::read::HIDDEN;
 use crate::files;
 
 /// Which ranks.
@@ -297,7 +298,10 @@ fn remote(ranks: &Ranks, host: &str, own: &Path, arguments: &[String]) -> Comman
     let mut line = vec!["env".to_owned()];
     if !ranks.own_environment {
         let forwarded = super::read::variables();
-        let forwarded = forwarded.iter().filter(|(name, _)| !name.starts_with("SLURM_"));
+        // Those of the job are the host's own, and nothing knows what is hidden.
+        let forwarded = forwarded
+            .iter()
+            .filter(|(name, value)| !name.starts_with("SLURM_") && *value != HIDDEN);
         line.extend(forwarded.map(|(name, value)| quoted(&format!("{name}={value}"))));
     }
     line.push(quoted(&at.to_string_lossy()));

@@ -64,6 +64,7 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_plugin_that_prints_for_ever_is_ended_like_a_silent_one));
     tests.push(Test::new(a_process_that_a_plugin_leaves_holds_up_nothing));
     tests.push(Test::new(ranks::a_process_that_the_shell_leaves_holds_up_nothing));
+    tests.push(Test::new(ranks::a_secret_is_not_handed_on_in_another_form));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
     tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));

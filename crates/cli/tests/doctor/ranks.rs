@@ -54,6 +54,17 @@ pub(crate) fn a_process_that_the_shell_leaves_holds_up_nothing() {
     assert!(found(&report, "rank.reached").contains("no such command"), "{report:#}");
 }
 
+pub(crate) fn a_secret_is_not_handed_on_in_another_form() {
+    let seen = scratch("secret").join("seen");
+    let line = format!("echo \"$*\" > {}; exit 1", seen.display());
+    let mut command = doctor();
+    command.env("NCCL_SITE_TOKEN", "abc").env("NCCL_SITE_WORD", "abc");
+    command.args(["--peer", "node2", "--rsh"]).arg(shell("secret", &line));
+    report(command);
+    let seen = fs::read_to_string(seen).unwrap();
+    assert!(seen.contains("NCCL_SITE_WORD=abc") && !seen.contains("NCCL_SITE_TOKEN"), "{seen}");
+}
+
 /// Nothing is known of it, so there is no other finding.
 pub(crate) fn of_a_lone_host_that_cannot_be_entered_nothing_else_is_said() {
     let shell = shell("no-lone-entry", "echo Connection timed out >&2; exit 255");

@@ -31,10 +31,13 @@ fn matters(name: &str) -> bool {
         && (PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name))
 }
 
+/// In place of a secret.
+pub(in crate::doctor) const HIDDEN: &str = "(hidden)";
+
 fn hidden((name, value): (String, String)) -> (String, String) {
     const SECRET: [&str; 4] = ["SECRET", "TOKEN", "PASSWORD", "CREDENTIAL"];
     let is_secret = SECRET.iter().any(|word| name.contains(word));
-    (name, if is_secret { "(hidden)".to_owned() } else { value })
+    (name, if is_secret { HIDDEN.to_owned() } else { value })
 }
 
 /// NCCL's files by precedence: NCCL_CONF_FILE, or else the user's own, then the machine's (NCCL src/misc/param.cc).

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::machine::{Libfabric, Machine};
-pub(super) use environment::{settings_of_files, variables};
+pub(super) use environment::{HIDDEN, settings_of_files, variables};
 
 /// Where and how to read.
 #[derive(Clone, Debug)]
