@@ -4,12 +4,13 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Args;
 use ironrail_group::group::{Builder, Group};
 use ironrail_group::loader::{Library, Op};
 use ironrail_group::start::Start;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::soak::Chance;
 use crate::{Outcome, say, stream};
@@ -136,10 +137,11 @@ impl Lap {
     }
 }
 
-/// Microseconds since 1970: all processes of a machine have the same.
+/// Microseconds by the kernel's monotonic clock: all processes of a machine have the same, and nobody sets it.
 pub(crate) fn now_micros() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+    let number = |count: i64| u64::try_from(count).unwrap_or_default();
+    number(tv_sec) * 1_000_000 + number(tv_nsec) / 1000
 }
 
 /// Small enough that a sum over some ranks does not overflow; another one in each lap, so that old bytes are wrong.
