@@ -431,6 +431,10 @@ impl Display for StartError {
                 "IRONRAIL_RAILS names {rail}, which {provider} does not have: it has {}; name some of these, or unset it",
                 there.join(", ")
             ),
+            Self::RailTwice { names: [one, other], provider } => write!(
+                f,
+                "IRONRAIL_RAILS names {one} and {other}, which {provider} has as one rail: name it once"
+            ),
             Self::Panicked => f.write_str(
                 "an earlier bug has kept Ironrail from starting; restart the job, and report the first line",
             ),

@@ -196,16 +196,23 @@ impl Listed {
                 "IRONRAIL_RAILS names {named} rails, and the first {taken} are used: raise IRONRAIL_MAX_RAILS for more"
             );
         }
-        let rails =
-            names.map(|name| match selection::find_rail(&self.candidates, provider, name) {
-                Some(Named::Listed(place)) => {
-                    let rail = self.rail(place);
-                    Ok(RailPlan { interface: name.clone(), ..rail })
-                }
-                Some(Named::Address(address)) => self.rail_at(library, config, provider, address),
-                None => Err(self.no_such_rail(provider, name)),
-            });
-        rails.collect()
+        let mut found: Vec<(&String, Named)> = Vec::new();
+        for name in names {
+            let rail = selection::find_rail(&self.candidates, provider, name)
+                .ok_or_else(|| self.no_such_rail(provider, name))?;
+            let is_it =
+                |(_, other): &&(_, Named)| selection::is_one_rail(&self.candidates, *other, rail);
+            if let Some((other, _)) = found.iter().find(is_it) {
+                let names = [(*other).clone(), name.clone()];
+                return Err(StartError::RailTwice { names, provider: provider.to_owned() });
+            }
+            found.push((name, rail));
+        }
+        let plan = |(name, rail): (&String, Named)| match rail {
+            Named::Listed(place) => Ok(RailPlan { interface: name.clone(), ..self.rail(place) }),
+            Named::Address(address) => self.rail_at(library, config, provider, address),
+        };
+        found.into_iter().map(plan).collect()
     }
 
     fn rail(&self, place: usize) -> RailPlan {
@@ -456,6 +463,15 @@ mod tests {
     }
 
     #[test]
+    fn a_rail_that_is_named_twice_is_refused() {
+        let sentence = sentence(&[
+            ("IRONRAIL_PROVIDER", "sockets"),
+            ("IRONRAIL_RAILS", "127.0.0.2,127.0.0.1,lo"),
+        ]);
+        assert!(sentence.starts_with("IRONRAIL_RAILS names 127.0.0.1 and lo, "), "{sentence}");
+    }
+
+    #[test]
     fn rails_are_used_by_address_as_they_were_named() {
         for provider in ["tcp;ofi_rxm", "sockets"] {
             let found = rails(&[
@@ -468,11 +484,11 @@ mod tests {
 
     #[test]
     fn named_loopback_rails_pair_with_each_other() {
-        let found = discover(&settings(&[("IRONRAIL_RAILS", "127.0.0.1,127.0.0.2,lo")])).unwrap();
+        let found = discover(&settings(&[("IRONRAIL_RAILS", "127.0.0.3,127.0.0.2,lo")])).unwrap();
         let names: Vec<_> =
             found.devices[0].rails.iter().map(|rail| rail.fabric_name.as_str()).collect();
         assert_eq!(names, ["loopback"; 3]);
-        assert_eq!(found.devices[0].name, "127.0.0.1+127.0.0.2+lo");
+        assert_eq!(found.devices[0].name, "127.0.0.3+127.0.0.2+lo");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(crate) enum StartError {
     NoProvider { version: Version, offered: Vec<String>, basic_regions: bool },
     /// A rail that a setting names does not exist.
     NoSuchRail { rail: String, provider: String, there: Vec<String> },
+    /// A setting names one rail twice.
+    RailTwice { names: [String; 2], provider: String },
     /// A panic, which is logged.
     Panicked,
 }
@@ -27,7 +29,9 @@ pub(crate) enum StartError {
 impl StartError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Setting { .. } | Self::NoSuchRail { .. } => Kind::InvalidUsage,
+            Self::Setting { .. } | Self::NoSuchRail { .. } | Self::RailTwice { .. } => {
+                Kind::InvalidUsage
+            }
             Self::NoLibrary { .. }
             | Self::NoAnswer { .. }
             | Self::NoSuchProvider { .. }
@@ -113,6 +117,14 @@ mod tests {
                 },
                 Kind::InvalidUsage,
                 "IRONRAIL_RAILS names eth7, which net does not have: it has eth0 (192.0.2.2), eth1 (192.0.2.3); name some of these, or unset it",
+            ),
+            (
+                StartError::RailTwice {
+                    names: ["mlx5_0", "mlx5_0-xrc"].map(str::to_owned),
+                    provider: "verbs;ofi_rxm".to_owned(),
+                },
+                Kind::InvalidUsage,
+                "IRONRAIL_RAILS names mlx5_0 and mlx5_0-xrc, which verbs;ofi_rxm has as one rail: name it once",
             ),
             (
                 StartError::Panicked,

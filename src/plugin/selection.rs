@@ -108,7 +108,7 @@ pub(crate) fn devices(
     machine: &Machine,
     max_rails: usize,
 ) -> Offer {
-    let places = best_of_each_domain(candidates, provider);
+    let places = best_of_each_nic(candidates, provider);
     let nics: Vec<_> = places.iter().map(|place| candidates[*place].nic()).collect();
     let grouping = topology::group(machine, &nics, max_rails);
     Offer { places, nics, grouping }
@@ -148,6 +148,18 @@ fn best_of_each_domain(candidates: &[Candidate], provider: &str) -> Vec<usize> {
     best
 }
 
+/// The same, with the first one of the domains that a NIC has.
+fn best_of_each_nic(candidates: &[Candidate], provider: &str) -> Vec<usize> {
+    let mut best = best_of_each_domain(candidates, provider);
+    let mut seen: Vec<usize> = Vec::new();
+    best.retain(|place| {
+        let is_new = !seen.iter().any(|other| candidates[*other].is_rail_of(&candidates[*place]));
+        seen.push(*place);
+        is_new
+    });
+    best
+}
+
 /// A rail that a user named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
@@ -170,6 +182,17 @@ pub(crate) fn find_rail(candidates: &[Candidate], provider: &str, name: &str) ->
         candidate.domain == name || candidate.device.as_deref() == Some(name)
     };
     best.into_iter().find(|place| is(&candidates[*place])).map(Named::Listed)
+}
+
+/// Whether both are one rail, however they were named.
+pub(crate) fn is_one_rail(candidates: &[Candidate], one: Named, other: Named) -> bool {
+    match (one, other) {
+        (Named::Listed(one), Named::Listed(other)) => {
+            candidates[one].is_rail_of(&candidates[other])
+        }
+        (Named::Address(one), Named::Address(other)) => one == other,
+        (Named::Listed(_), Named::Address(_)) | (Named::Address(_), Named::Listed(_)) => false,
+    }
 }
 
 /// The name of the fabric by which rails are paired: of a NIC what its provider says, of an interface its subnet. libfabric names no subnet
@@ -250,6 +273,14 @@ impl Candidate {
             network: self.network.clone(),
             interface: (!self.hardware).then_some(self.class),
         }
+    }
+
+    /// Whether it is the same NIC, which may have several domains and addresses, or the same address of an interface.
+    fn is_rail_of(&self, other: &Self) -> bool {
+        let is_nic = self.hardware && other.hardware;
+        let of_one_domain =
+            self.domain == other.domain && (is_nic || self.address == other.address);
+        of_one_domain || is_nic && self.device.is_some() && self.device == other.device
     }
 
     /// Lower is better: a class that reaches further, then IPv4, then IPv6, then what is no IP address.
@@ -507,6 +538,39 @@ mod tests {
             assert_eq!(find_rail(std::slice::from_ref(&rdma), "efa", name), Some(Named::Listed(0)));
         }
         assert_eq!(find_rail(&[rdma], "efa", "rdmap79"), None);
+    }
+
+    #[test]
+    fn a_nic_with_two_domains_is_one_rail() {
+        let domain = |name: &str| Candidate {
+            device: Some("mlx5_0".into()),
+            ..nic("verbs;ofi_rxm", name, "0000:18:00.0")
+        };
+        let all = [domain("mlx5_0-xrc"), domain("mlx5_0"), nic("verbs;ofi_rxm", "mlx5_1", "")];
+        assert_eq!(domains(&all, &chosen(&all, "verbs;ofi_rxm", 1)), [["mlx5_0-xrc"], ["mlx5_1"]]);
+        let find = |name| find_rail(&all, "verbs;ofi_rxm", name).unwrap();
+        let is_one = |one, other| is_one_rail(&all, find(one), find(other));
+        assert!(is_one("mlx5_0", "mlx5_0-xrc") && !is_one("mlx5_0", "mlx5_1"));
+    }
+
+    #[test]
+    fn an_interface_and_its_address_are_one_rail_and_two_addresses_are_two() {
+        let host = debian_host();
+        let is_one = |one, other| {
+            let find = |name| find_rail(&host, "net", name).unwrap();
+            is_one_rail(&host, find(one), find(other))
+        };
+        for (one, other) in [
+            ("eth0", "192.0.2.2"),
+            ("::1", "0:0::1"),
+            ("fd00::7", "fd00:0::7"),
+            ("lo", "127.0.0.1"),
+        ] {
+            assert!(is_one(one, other), "{one} {other}");
+        }
+        for (one, other) in [("eth0", "lo"), ("eth0", "fd00::2"), ("127.0.0.1", "127.0.0.2")] {
+            assert!(!is_one(one, other), "{one} {other}");
+        }
     }
 
     #[test]

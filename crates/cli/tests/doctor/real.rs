@@ -40,6 +40,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("provider-filtered", || with("FI_PROVIDER", "efa")),
     Case::new("provider-not-there", || with("IRONRAIL_PROVIDER", "cxi")),
     Case::new("rail-missing", || with("IRONRAIL_RAILS", "eth77")),
+    Case::new("rail-twice", || with("IRONRAIL_RAILS", "lo,127.0.0.1")),
     Case::needing(
         "only-loopback",
         || report(apart("-nm", &format!("{SYSFS}ip link set lo up"))),

@@ -45,21 +45,26 @@ fn usable(machine: &Machine) -> Finding {
     Finding::ok("nic.usable", looked, outward.join(", "))
 }
 
-/// The plugin's own sentence about a missing rail.
+/// The plugin's own sentence about a rail that is missing, or named twice.
 fn rails(machine: &Machine) -> Option<Finding> {
     let (value, place) = machine.variable("IRONRAIL_RAILS")?;
-    let said = machine.plugins.iter().flat_map(|plugin| &plugin.log);
-    let mut said = said.filter(|line| {
-        line.text.contains("IRONRAIL_RAILS names") && line.text.contains("does not have")
-    });
+    let cure = |text: &str| {
+        let is_about = |words| text.contains("IRONRAIL_RAILS names") && text.contains(words);
+        if is_about("does not have") {
+            Some(
+                "name interfaces or addresses that are there in IRONRAIL_RAILS, or unset it for all of them",
+            )
+        } else if is_about("as one rail") {
+            Some("leave one of the two out of IRONRAIL_RAILS")
+        } else {
+            None
+        }
+    };
+    let mut said = machine.plugins.iter().flat_map(|plugin| &plugin.log);
+    let wrong = said.find_map(|line| Some((line, cure(&line.text)?)));
     let looked = format!("IRONRAIL_RAILS={value} (from {place})");
-    Some(match said.next() {
-        Some(line) => Finding::fail(
-            "nic.rails",
-            looked,
-            line.text.clone(),
-            "name interfaces or addresses that are there in IRONRAIL_RAILS, or unset it for all of them",
-        ),
+    Some(match wrong {
+        Some((line, cure)) => Finding::fail("nic.rails", looked, line.text.clone(), cure),
         None => Finding::ok("nic.rails", looked, "every rail is there"),
     })
 }
