@@ -211,6 +211,8 @@ pub(crate) struct Rdma {
     pub(crate) place: Place,
     /// Whether /dev/infiniband has any device file; their names differ from the device's.
     pub(crate) device_file: bool,
+    /// Why none of these can be opened.
+    pub(crate) device_refused: Option<String>,
 }
 
 /// A NIC of Slingshot.
@@ -220,6 +222,8 @@ pub(crate) struct Cxi {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) device_file: bool,
+    /// Why it cannot be opened.
+    pub(crate) device_refused: Option<String>,
 }
 
 /// GPUs, and what allows NICs to reach their memory.

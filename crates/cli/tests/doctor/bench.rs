@@ -222,9 +222,15 @@ impl Tree {
     }
 
     pub(crate) fn mellanox(self, numa: i32) -> Self {
+        let tree = self.hca(numa);
+        tree.file("dev/infiniband/uverbs0", "");
+        tree
+    }
+
+    /// The same without its device file.
+    pub(crate) fn hca(self, numa: i32) -> Self {
         self.device("sys/class/infiniband/mlx5_0", "0x15b3", "0x1021", "0x020700", numa);
         self.file("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
-        self.file("dev/infiniband/uverbs0", "");
         self
     }
 

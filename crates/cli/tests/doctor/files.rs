@@ -10,6 +10,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("far-numa", || described(&Tree::new("far-numa").mellanox(1).gpu(0))),
     Case::new("fabric-not-used", || described(&Tree::new("fabric-not-used").cxi())),
     Case::new("efa-no-device-files", || described(&Tree::new("efa-no-device-files").efa())),
+    Case::new("efa-files-refused", || refused(&Tree::new("efa-files-refused").efa())),
+    Case::new("verbs-files-refused", || refused(&Tree::new("verbs-files-refused").hca(0))),
     Case::new("efa-locked-memory", efa_locked_memory),
     Case::new("cxi-no-vni", || cxi("cxi-no-vni", &[("SLURM_JOB_ID", "77")])),
     Case::new("cxi-rendezvous", || cxi("cxi-rendezvous", &[("FI_CXI_RDZV_PROTO", "alt_read")])),
@@ -32,6 +34,11 @@ fn cxi(name: &str, variables: &[(&str, &str)]) -> Value {
     let mut command = tree.under(doctor());
     command.envs(variables.iter().copied());
     report(command)
+}
+
+/// Root may open all files: one that is a folder stands for those that a user may not open.
+fn refused(tree: &Tree) -> Value {
+    described(tree.file("dev/infiniband/uverbs0/folder", ""))
 }
 
 fn efa_locked_memory() -> Value {

@@ -63,6 +63,8 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_plugin_that_prints_what_is_no_text_is_heard_all_the_same));
     tests.push(Test::new(a_plugin_that_prints_for_ever_is_ended_like_a_silent_one));
     tests.push(Test::new(a_process_that_a_plugin_leaves_holds_up_nothing));
+    let bare = Test::new(a_container_without_sys_has_interfaces_all_the_same);
+    tests.push(bare.needs(bench::namespaces()));
     tests.push(Test::new(ranks::a_process_that_the_shell_leaves_holds_up_nothing));
     tests.push(Test::new(ranks::a_secret_is_not_handed_on_in_another_form));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
@@ -234,4 +236,12 @@ fn a_process_that_a_plugin_leaves_holds_up_nothing() {
     let pipe = bench::Pipe::new("leaves");
     let starts = stub_starts("leaves", &["-DLEAVES"], Some(&pipe));
     assert_eq!(starts["level"], "ok", "{starts:#}");
+}
+
+fn a_container_without_sys_has_interfaces_all_the_same() {
+    let report = bench::report(bench::apart("-nm", "ip link set lo up; mount -t tmpfs tmpfs /sys"));
+    let findings = report["findings"].as_array().unwrap();
+    let usable = findings.iter().find(|finding| finding["check"] == "nic.usable").unwrap();
+    assert_eq!(usable["level"], "warn", "{report:#}");
+    assert!(usable["found"].as_str().unwrap().contains("only lo is up"), "{report:#}");
 }

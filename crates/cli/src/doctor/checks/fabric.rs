@@ -54,23 +54,38 @@ fn used(machine: &Machine) -> Option<Finding> {
     }
     let mut names = offered.clone();
     names.dedup();
+    // The device files were looked at for the other kinds.
+    let denied =
+        machine.rdma.iter().filter(|_| kind == "verbs").find_map(|one| one.device_refused.as_ref());
+    let cure = if denied.is_some() { OPENS } else { cure };
+    let denied = denied.map(|why| format!(" ({why})")).unwrap_or_default();
     Some(Finding::fail(
         "provider.fabric",
         looked,
         format!(
-            "there are NICs for {kind}, and libfabric does not offer it: it offers {}, and data would go by the kernel's network",
+            "there are NICs for {kind}, and libfabric does not offer it{denied}: it offers {}, and data would go by the kernel's network",
             names.join(", ")
         ),
         cure,
     ))
 }
 
+/// The cure for device files that cannot be opened.
+const OPENS: &str = "let this user read and write them (a udev rule on the host, or a group); a container also has to be given the devices, by --device, not by a mount of /dev alone";
+
 fn efa(machine: &Machine) -> Vec<Finding> {
     let devices: Vec<_> = machine.rdma.iter().filter(|one| one.efa).collect();
     let Some(first) = devices.first() else { return Vec::new() };
     let mut findings = Vec::new();
     let looked = "/sys/class/infiniband and /dev/infiniband";
-    findings.push(if devices.iter().any(|one| one.device_file) {
+    findings.push(if let Some(why) = &first.device_refused {
+        Finding::fail(
+            "efa.device",
+            looked,
+            format!("{} is there, and its device files cannot be opened: {why}", first.name),
+            OPENS,
+        )
+    } else if devices.iter().any(|one| one.device_file) {
         Finding::ok("efa.device", looked, format!("{} EFA devices", devices.len()))
     } else {
         Finding::fail(
@@ -145,7 +160,15 @@ fn cxi(machine: &Machine) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     let looked = "/sys/class/cxi and /dev/cxi*";
-    findings.push(if machine.cxi.iter().any(|one| one.device_file) {
+    let refused = machine.cxi.iter().map(|one| one.device_refused.as_ref());
+    findings.push(if let Some(why) = refused.min().flatten() {
+        Finding::fail(
+            "cxi.device",
+            looked,
+            format!("no NIC's device file can be opened: {why}"),
+            OPENS,
+        )
+    } else if machine.cxi.iter().any(|one| one.device_file) {
         Finding::ok("cxi.device", looked, format!("{} NICs", machine.cxi.len()))
     } else {
         Finding::fail(

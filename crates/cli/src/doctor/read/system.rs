@@ -1,8 +1,11 @@
 //! Interfaces, NICs and GPUs from /sys, /proc and /dev below a root; and what libfabric logs about providers.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+
+use nix::net::if_::InterfaceFlags;
 
 use crate::doctor::machine::{self, Cxi, Gpus, Interface, Libfabric, Rdma};
 
@@ -30,7 +33,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
     let home = root.join("sys/class/net");
-    let addresses = addresses(root);
+    let known = addressed(root);
     let of = |name: String| {
         let folder = home.join(&name);
         let flags = read(&folder.join("flags"))?; // A file, such as bonding_masters, has none.
@@ -38,11 +41,7 @@ pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
         Some(Interface {
             up: flags & IFF_UP != 0 && read(&folder.join("operstate")).as_deref() != Some("down"),
             loopback: number::<u32>(&folder.join("type")) == Some(ARPHRD_LOOPBACK),
-            addresses: addresses
-                .iter()
-                .filter(|(of, ..)| *of == name)
-                .map(|(_, address, prefix)| (*address, *prefix))
-                .collect(),
+            addresses: known.get(&name).map(|one| one.addresses.clone()).unwrap_or_default(),
             mtu: number(&folder.join("mtu")),
             // -1 or an error means unknown.
             speed_mbps: number::<i64>(&folder.join("speed"))
@@ -52,39 +51,54 @@ pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
             name,
         })
     };
-    names(&home).into_iter().filter_map(of).collect()
+    let found: Vec<_> = names(&home).into_iter().filter_map(of).collect();
+    // A container may be without /sys, and has interfaces all the same.
+    if found.is_empty() { known.into_values().collect() } else { found }
 }
 
 /// net/if.h and linux/if_arp.h.
 const IFF_UP: u32 = 1;
 const ARPHRD_LOOPBACK: u32 = 772;
 
-/// Name, address, and prefix length of the subnet. Below another root: lines of a file `addresses`, as `eth0 192.0.2.1/24`.
-fn addresses(root: &Path) -> Vec<(String, IpAddr, u8)> {
+/// The interfaces by name, as far as getifaddrs(3) knows them. Below another root: lines of a file `addresses`, as `eth0 192.0.2.1/24`.
+fn addressed(root: &Path) -> BTreeMap<String, Interface> {
+    let mut known: BTreeMap<String, Interface> = BTreeMap::new();
+    let mut of = |name: &str, up, loopback, address: Option<(IpAddr, u8)>| {
+        let named = || Interface { name: name.to_owned(), up, loopback, ..Interface::default() };
+        known.entry(name.to_owned()).or_insert_with(named).addresses.extend(address);
+    };
     if root != Path::new("/") {
         let text = read(&root.join("addresses")).unwrap_or_default();
         let parse = |line: &str| {
             let (name, rest) = line.split_once(' ')?;
             let (address, prefix) = rest.split_once('/')?;
-            Some((name.to_owned(), address.parse().ok()?, prefix.trim().parse().ok()?))
+            Some((name.to_owned(), (address.parse().ok()?, prefix.trim().parse().ok()?)))
         };
-        return text.lines().filter_map(parse).collect();
+        for (name, address) in text.lines().filter_map(parse) {
+            of(&name, true, false, Some(address));
+        }
+        return known;
     }
-    let found = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    found
-        .filter_map(|one| {
-            let ip = |address: &nix::sys::socket::SockaddrStorage| {
-                let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-                v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
-            };
-            let address = ip(one.address.as_ref()?)?;
-            let prefix = one.netmask.as_ref().and_then(ip).map_or(0, |mask| match mask {
-                IpAddr::V4(mask) => u32::from(mask).count_ones(),
-                IpAddr::V6(mask) => u128::from(mask).count_ones(),
-            });
-            Some((one.interface_name, address, u8::try_from(prefix).unwrap_or(0)))
-        })
-        .collect()
+    for one in nix::ifaddrs::getifaddrs().into_iter().flatten() {
+        let ip = |address: &nix::sys::socket::SockaddrStorage| {
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        };
+        let prefix = one.netmask.as_ref().and_then(ip).map_or(0, |mask| match mask {
+            IpAddr::V4(mask) => u32::from(mask).count_ones(),
+            IpAddr::V6(mask) => u128::from(mask).count_ones(),
+        });
+        let address = one.address.as_ref().and_then(ip);
+        let address = address.map(|address| (address, u8::try_from(prefix).unwrap_or(0)));
+        let is = |flag| one.flags.contains(flag);
+        of(
+            &one.interface_name,
+            is(InterfaceFlags::IFF_UP),
+            is(InterfaceFlags::IFF_LOOPBACK),
+            address,
+        );
+    }
+    known
 }
 
 /// The place of a device, from its folder; a device that is not on the PCI bus has no model.
@@ -107,16 +121,42 @@ fn place(device: &Path) -> machine::Place {
 
 pub(super) fn rdma(root: &Path) -> Vec<Rdma> {
     let home = root.join("sys/class/infiniband");
-    let device_file =
-        names(&root.join("dev/infiniband")).iter().any(|name| name.starts_with("uverbs"));
+    let files = root.join("dev/infiniband");
+    let files: Vec<_> = names(&files)
+        .into_iter()
+        .filter(|name| name.starts_with("uverbs"))
+        .map(|name| files.join(name))
+        .collect();
+    let device_refused = refused(&files);
     let of = |name: String| {
         let folder = home.join(&name);
         let place = place(&folder.join("device"));
         let efa = place.model.as_deref().is_some_and(|model| model.starts_with(AMAZON))
             || name.starts_with("efa");
-        Rdma { efa, state: read(&folder.join("ports/1/state")), place, device_file, name }
+        Rdma {
+            efa,
+            state: read(&folder.join("ports/1/state")),
+            place,
+            device_file: !files.is_empty(),
+            device_refused: device_refused.clone(),
+            name,
+        }
     };
     names(&home).into_iter().map(of).collect()
+}
+
+/// Why none of these device files can be opened as providers open them: the permission, or the device rules of a container.
+fn refused(files: &[PathBuf]) -> Option<String> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    let mut errors = Vec::new();
+    for file in files {
+        match options.open(file) {
+            Ok(_) => return None,
+            Err(error) => errors.push(format!("{}: {error}", file.display())),
+        }
+    }
+    errors.into_iter().next()
 }
 
 /// PCI vendors.
@@ -128,6 +168,9 @@ pub(super) fn cxi(root: &Path) -> Vec<Cxi> {
     let of = |name: String| Cxi {
         place: place(&home.join(&name).join("device")),
         device_file: root.join("dev").join(&name).exists(),
+        device_refused: Some(root.join("dev").join(&name))
+            .filter(|file| file.exists())
+            .and_then(|file| refused(&[file])),
         name,
     };
     names(&home).into_iter().map(of).collect()
