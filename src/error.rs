@@ -91,10 +91,18 @@ pub(crate) enum List {
 pub(crate) enum Table {
     Communicators,
     Connections,
+    /// Connects that have begun and have no answer yet.
+    Connects,
     Endpoints,
     Flushes,
-    Listeners { device: Label },
-    Regions { device: Label },
+    Listeners {
+        device: Label,
+    },
+    /// Processes to which an endpoint has a channel, ended ones too.
+    Peers,
+    Regions {
+        device: Label,
+    },
 }
 
 /// States that only a bug in Ironrail can cause.
@@ -103,6 +111,7 @@ pub(crate) enum Bug {
     DeviceWithoutRails,
     LandingPageTooSmall,
     SlotTaken,
+    UnknownPeer,
 }
 
 /// An operation that ended with an error.

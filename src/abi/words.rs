@@ -101,6 +101,7 @@ impl Display for Cause {
                 Bug::DeviceWithoutRails => "a device without rails was opened",
                 Bug::LandingPageTooSmall => "the landing page is too small",
                 Bug::SlotTaken => "an upcoming slot is taken",
+                Bug::UnknownPeer => "nothing is known of a peer that was met",
             }),
 
             Self::CannotOpen { device, interface, fault } => write!(
@@ -283,11 +284,13 @@ fn full(f: &mut Formatter<'_>, table: Table, count: u32) -> fmt::Result {
             "{count} communicators are open in this process: finalize some before opening more"
         ),
         Table::Connections => write!(f, "{count} connections are open on one endpoint"),
+        Table::Connects => write!(f, "{count} connects are under way on one endpoint"),
         Table::Endpoints => write!(f, "{count} endpoints are open in this process"),
         Table::Flushes => write!(f, "{count} flushes are under way on one endpoint"),
         Table::Listeners { device } => {
             write!(f, "device {device} has {count} open listeners: close some")
         }
+        Table::Peers => write!(f, "one endpoint has met {count} peers"),
         Table::Regions { device } => {
             write!(f, "{count} buffers are registered on device {device}")
         }

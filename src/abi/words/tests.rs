@@ -386,6 +386,8 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "65535 communicators are open in this process: finalize some before opening more",
         ),
         (Table::Connections, 4096, "4096 connections are open on one endpoint"),
+        (Table::Connects, 65535, "65535 connects are under way on one endpoint"),
+        (Table::Peers, 4096, "one endpoint has met 4096 peers"),
         (Table::Endpoints, 4096, "4096 endpoints are open in this process"),
         (Table::Flushes, 65535, "65535 flushes are under way on one endpoint"),
         (Table::Listeners { device }, 65535, "device eth0 has 65535 open listeners: close some"),
@@ -397,6 +399,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         (Bug::DeviceWithoutRails, "a device without rails was opened"),
         (Bug::LandingPageTooSmall, "the landing page is too small"),
         (Bug::SlotTaken, "an upcoming slot is taken"),
+        (Bug::UnknownPeer, "nothing is known of a peer that was met"),
     ] {
         all.push(called(Cause::Bug(bug), Kind::Internal, sentence));
     }

@@ -95,7 +95,7 @@ impl Endpoint {
             generation = current;
             pending
         });
-        let full = Cause::Full { table: Table::Connections, count: u16::MAX.into() };
+        let full = Cause::Full { table: Table::Connects, count: u16::MAX.into() };
         Ok((slot.ok_or(full)?, generation))
     }
 

@@ -119,7 +119,7 @@ impl Endpoint {
 
     /// Makes the channel to a peer whose HELLO has arrived.
     fn make_channel(&mut self, id: PeerId) -> Result<proto::ChannelId> {
-        let none = Cause::Bug(Bug::SlotTaken);
+        let none = Cause::Bug(Bug::UnknownPeer);
         let peers = &self.executor.peers;
         let agreement = peers.agreement(id).ok_or(none)?.clone();
         let rails = peers.rails(id).ok_or(none)?.to_vec();
@@ -131,7 +131,7 @@ impl Endpoint {
         let number = self.executor.channels.len();
         if number >= CHANNELS_MAX {
             let count = u32::try_from(number).unwrap_or(u32::MAX);
-            return Err(Cause::Full { table: Table::Connections, count }.into());
+            return Err(Cause::Full { table: Table::Peers, count }.into());
         }
         let data = self.lanes::<Data>(&agreement.rails.data, |rail| Some(rail.data), &rails)?;
         let control = self.lanes::<Control>(&agreement.rails.control, |rail| rail.control, &rails);

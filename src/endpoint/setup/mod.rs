@@ -83,7 +83,7 @@ impl Endpoint {
     fn channel_failure(&mut self, channel: ChannelId) -> Error {
         match self.executor.peer_mut(channel).and_then(|peer| peer.failure.as_mut()) {
             Some(failure) => super::failures::repeated(failure),
-            None => Cause::Bug(Bug::SlotTaken).into(),
+            None => Cause::Bug(Bug::UnknownPeer).into(),
         }
     }
 }
