@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Arrows only point right, which `tests/tidy` checks. All layers share `types`, `error`, `object_id` and `label`. Unsafe code is in `abi`,
-//! and in the crates `fabric` and `libfabric-sys`; `plugin::environment` has the one `set_var`.
+//! and in the crates `fabric` and `libfabric-sys`; `plugin::environment` alone sets variables.
 
 mod abi;
 #[forbid(unsafe_code)]

@@ -199,6 +199,10 @@ mod tests {
 
     /// Inbox, shadow and the channel's state. Parking is not counted: its pages are touched only when inline messages use them.
     fn peer_bytes(ring: Ring) -> usize {
+        2 * unit_bytes(ring) + channel(ring).memory_bytes() + size_of::<Account>()
+    }
+
+    fn channel(ring: Ring) -> Channel {
         let parameters = Parameters {
             ring,
             rails: 1,
@@ -213,8 +217,14 @@ mod tests {
             peer_timeout: Duration::from_secs(15),
             first: PacketNumber::new(1),
         };
-        let channel = Channel::new(parameters, Moment::default()).expect("one rail is possible");
-        2 * unit_bytes(ring) + channel.memory_bytes() + size_of::<Account>()
+        Channel::new(parameters, Moment::default()).expect("one rail is possible")
+    }
+
+    #[test]
+    fn a_channel_and_its_account_take_3_kib_beside_their_memory_for_packets() {
+        let names = 1024 * 6 + 64 * 32;
+        let bytes = channel(Ring::LONG).memory_bytes() + size_of::<Account>();
+        assert!(bytes <= names + (3 << 10), "{bytes} bytes");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Safe, owning objects over libfabric. Every `unsafe` call into it, every close and every volatile read is in this crate.
+//! Safe, owning objects over libfabric. Every `unsafe` call into it, and every close, is in this crate.
 //!
 //! It is sound: safe code can neither make libfabric access memory that is freed, nor use an object from two threads at once.
 //!
