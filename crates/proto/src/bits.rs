@@ -18,12 +18,6 @@ pub(crate) const fn low32(word: u64) -> u32 {
     word as u32
 }
 
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "cutting to the low bits is the point")]
-pub(crate) const fn low64(word: u128) -> u64 {
-    word as u64
-}
-
 /// A count that the caller has bounded far below 2^32.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "every caller's count is bounded by a limit")]

@@ -174,7 +174,7 @@ pub enum FinStatus {
 pub struct Lines {
     pub to: Name,
     pub first: Line,
-    pub set: u128,
+    pub set: u64,
 }
 
 /// This side closes the connection.
@@ -462,8 +462,8 @@ impl Frame {
                 let (to, line, rails) = (name(first), line(first), low16(rails));
                 Ok(Self::Fin(Fin { to, line, len, rails, status }))
             }
-            WITHDRAW => Lines::read([first, word(1), word(2)]).map(Self::Withdraw),
-            WITHDRAWN => Lines::read([first, word(1), word(2)]).map(Self::Withdrawn),
+            WITHDRAW => Lines::read([first, word(1)]).map(Self::Withdraw),
+            WITHDRAWN => Lines::read([first, word(1)]).map(Self::Withdrawn),
             CLOSE => {
                 unused(first, FLAGS_BITS)?;
                 let parts = Keys::read(first, |rail| word(1 + rail));
@@ -479,8 +479,19 @@ impl Frame {
                     5 => RailState::Key,
                     _ => return Err(Malformed::Value),
                 };
+                let parts = word(1);
+                match state {
+                    RailState::Down => unused(parts, !(0xffff_ffff | RailNote::UNCOUNTED_LOST))?,
+                    RailState::Listed => unused(parts, !0xffff_ffff)?,
+                    RailState::Seen => unused(parts, !0xff)?,
+                    RailState::Fenced => unused(parts, !0)?,
+                    RailState::Held | RailState::Key => {}
+                }
+                if matches!(state, RailState::Down | RailState::Seen | RailState::Fenced) {
+                    unused(first, !(KIND_BITS | RAILS_BITS | FLAGS_BITS))?;
+                }
                 let (to, line, rail) = (name(first), line(first), low8(first >> RAILS_SHIFT) & 15);
-                Ok(Self::Rail(RailNote { to, line, rail, state, parts: word(1) }))
+                Ok(Self::Rail(RailNote { to, line, rail, state, parts }))
             }
             OFFER => Offer::read(first, word).map(Self::Offer),
             ARRIVED => Arrived::read(first, word).map(Self::Arrived),
@@ -664,14 +675,11 @@ impl Keys {
 impl Lines {
     fn encode(&self, kind: u8, mut put: impl FnMut(u64)) {
         put(head(kind, self.to, self.first.number()));
-        #[expect(clippy::cast_possible_truncation, reason = "the other half follows")]
-        put(self.set as u64);
-        put((self.set >> 64) as u64);
+        put(self.set);
     }
 
-    fn read([first, low, high]: [u64; LINES_WORDS]) -> Result<Self, Malformed> {
+    fn read([first, set]: [u64; LINES_WORDS]) -> Result<Self, Malformed> {
         unused(first, RAILS_BITS | FLAGS_BITS)?;
-        let set = u128::from(low) | u128::from(high) << 64;
         Ok(Self { to: name(first), first: line(first), set })
     }
 }
@@ -752,7 +760,7 @@ const OPENED_WORDS: usize = 2;
 const REFUSED_WORDS: usize = 2;
 const ADVERT_WORDS: usize = 4;
 const FIN_WORDS: usize = 3;
-const LINES_WORDS: usize = 3;
+const LINES_WORDS: usize = 2;
 const RAIL_WORDS: usize = 2;
 /// Without the address.
 const OFFER_WORDS: usize = 3;

@@ -51,18 +51,20 @@ fn examples() -> Vec<Frame> {
             let rails = low16(word);
             frames.push(Frame::Fin(Fin { to, line, len: word, rails, status }));
         }
-        let set = u128::from(word) << 64 | u128::from(number);
-        frames.push(Frame::Withdraw(Lines { to, first: line, set }));
-        frames.push(Frame::Withdrawn(Lines { to, first: line, set }));
-        for state in [
-            RailState::Down,
-            RailState::Held,
-            RailState::Listed,
-            RailState::Fenced,
-            RailState::Seen,
-            RailState::Key,
+        frames.push(Frame::Withdraw(Lines { to, first: line, set: word }));
+        frames.push(Frame::Withdrawn(Lines { to, first: line, set: word }));
+        for (state, parts) in
+            [(RailState::Held, word), (RailState::Listed, number.into()), (RailState::Key, word)]
+        {
+            frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts }));
+        }
+        for (state, parts) in [
+            (RailState::Down, u64::from(number) | RailNote::UNCOUNTED_LOST & word),
+            (RailState::Fenced, 0),
+            (RailState::Seen, word & 0xff),
         ] {
-            frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts: word }));
+            let (to, line) = (Name::default(), Line::FIRST);
+            frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts }));
         }
         for rails in [1, 2, 16] {
             let landed =

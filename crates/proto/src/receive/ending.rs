@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
-use crate::bits::{count32, low64};
+use crate::bits::count32;
 use crate::connection::Urgency;
 use crate::counts::Counts;
 use crate::fault::{Fault, Violation};
@@ -107,7 +107,7 @@ impl ReceiveFlow {
     pub(super) fn withdrawn(&mut self, lines: &Lines) -> Result<(), Violation> {
         match self.exposed {
             Exposed::Requested { first, set } if first == lines.first => {
-                self.exposed = Exposed::Begun { first, set: set & low64(lines.set) };
+                self.exposed = Exposed::Begun { first, set: set & lines.set };
                 Ok(())
             }
             _ => Err(Violation::Ending),
@@ -202,7 +202,7 @@ impl ReceiveFlow {
     fn next_end_frame(&mut self, words: usize) -> Option<Frame> {
         let to = self.terms.peer;
         if let Exposed::Pending { first, set } = self.exposed {
-            let frame = Frame::Withdraw(Lines { to, first, set: set.into() });
+            let frame = Frame::Withdraw(Lines { to, first, set });
             if frame.words() > words {
                 return None;
             }

@@ -51,7 +51,7 @@ impl SendFlow {
     }
 
     /// Which of these lines were begun: a message has taken the line, and is written in parts.
-    fn begun(&self, lines: &Lines) -> u128 {
+    fn begun(&self, lines: &Lines) -> u64 {
         let begun = |line: Line| {
             let refused =
                 self.refused.is_some_and(|refused| refused.line == line && !refused.begun);
@@ -61,7 +61,7 @@ impl SendFlow {
             let written = self.written & bit(line) != 0;
             !refused && written && (taken || self.first.is_after(line))
         };
-        let asked = (0..u128::BITS).filter(|index| lines.set >> index & 1 == 1);
+        let asked = (0..u64::BITS).filter(|index| lines.set >> index & 1 == 1);
         asked.filter(|index| begun(lines.first.plus(*index))).fold(0, |set, index| set | 1 << index)
     }
 

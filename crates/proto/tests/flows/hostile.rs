@@ -49,7 +49,7 @@ fn hears(flow: &mut SendFlow, frame: Frame) -> Result<(), Violation> {
     flow.received(&frame, &mut account()).map_err(|Breach(violation)| violation)
 }
 
-fn lines(first: u32, set: u128) -> Lines {
+fn lines(first: u32, set: u64) -> Lines {
     Lines { to: name(9, 2), first: Line::new(first), set }
 }
 

@@ -169,12 +169,12 @@ impl Talk {
                 Frame::Fin(Fin { to, line, len: word, rails: 7, status })
             }
             3 => Frame::Close(Close { to, lines: line, parts: keys }),
-            WITHDRAW => Frame::Withdraw(Lines { to, first: line, set: u128::from(word) << 50 }),
+            WITHDRAW => Frame::Withdraw(Lines { to, first: line, set: word << 14 }),
             5 => {
                 let state = RailState::Held;
                 Frame::Rail(RailNote { to, line, rail: 3, state, parts: word })
             }
-            _ => Frame::Withdrawn(Lines { to, first: line, set: u128::from(word) }),
+            _ => Frame::Withdrawn(Lines { to, first: line, set: word }),
         }
     }
 
