@@ -134,6 +134,7 @@ fn open_one(
         data: Some(&data),
         control: with_control.then_some(control.as_slice()),
         injects_control: options::injects(info.provider()),
+        keeps_peers: options::keeps_peers(info),
         entries,
         operations,
         ..NicOptions::default()

@@ -199,6 +199,16 @@ pub(super) fn injects(provider: &str) -> bool {
     INJECTING.contains(&provider)
 }
 
+/// Families of NICs that begin anew with a peer whose address was removed and inserted again, while the peer goes on: efa numbers messages
+/// from 0, which the peer takes for repetitions, and aborts; and it awaits a handshake that was sent already (libfabric 1.17 to 2.6, in 2.6
+/// prov/efa/src/efa_conn.c, rdm/efa_rdm_peer.c, rdm/efa_rdm_pke_rtm.c).
+const FORGETFUL: &[&str] = &["efa"];
+
+/// Whether rails of this NIC keep the addresses of peers that are not used now.
+pub(super) fn keeps_peers(info: &Info) -> bool {
+    FORGETFUL.contains(&family(info))
+}
+
 /// The longest write of a family of NICs, where libfabric says more than it writes with one immediate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestWrite {

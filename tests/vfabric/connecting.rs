@@ -5,8 +5,11 @@
 
 use std::time::{Duration, Instant};
 
+use proto::setup::{ControlAddresses, EndpointId, Handle as WireHandle};
+
 use crate::support::calls::{Answer, Buffer, Handle, Object};
 use crate::support::stage::{Part, play, play_each};
+use crate::support::stranger::wire_handle;
 use crate::together::close_together;
 use crate::world::{End, World, provider};
 
@@ -25,6 +28,8 @@ const POLLS: u32 = 500;
 /// Connections in each direction where faults are random.
 const CROWD: usize = 6;
 const LEN: usize = 4096;
+/// More than the 64 addresses per rail that are kept for peers that come again.
+const OTHERS: u64 = 100;
 
 /// One direction of a connection, at any stage.
 struct Link {
@@ -103,6 +108,47 @@ fn connections_are_made_though_the_first_hellos_are_rejected() {
         assert_eq!(number(world, "reject"), rejected);
         world.fabric.is_clean();
     });
+}
+
+/// As where NCCL connects to many peers at once, more than addresses are kept after a first HELLO. Over efa an address is removed for good.
+#[test]
+fn a_late_peer_is_not_forgotten_though_many_others_are_sought_meanwhile() {
+    play_each(&["efa", "cxi"], &[provider()], BOUND, |part, profile| {
+        let world = World::open(part, profile, [1, 1]);
+        let ends = world.nets.map(End::open);
+        let mut links = [Link::new(&ends[1]), Link::new(&ends[0])];
+        // It arrives, and the other end does not answer.
+        world.fabric.fault("lose=1");
+        assert_eq!(links[0].connect(&ends[0]).expect("connect"), None);
+        let shown = wire_handle(&links[0].handle);
+        let mut others: Vec<Handle> = (1..=OTHERS).map(|other| elsewhere(&shown, other)).collect();
+        for other in &mut others {
+            ends[1].poll();
+            assert_eq!(ends[0].net.connect(ends[0].context, 0, other).expect("connect"), None);
+        }
+        within(WAIT, || {
+            let [there, back] = &mut links;
+            there.step(&ends[0], &ends[1]);
+            back.step(&ends[1], &ends[0]);
+            links.iter().all(Link::is_whole)
+        });
+        finish(&ends, vec![links]);
+        close_together(ends);
+        assert_eq!(number(world, "lose"), 1);
+        world.fabric.is_clean();
+    });
+}
+
+/// The handle of an endpoint that answers nothing, as it does not exist.
+fn elsewhere(shown: &WireHandle, other: u64) -> Handle {
+    let mut address = shown.control.at(0).as_bytes().to_vec();
+    let text = format!("vfabric://0/{}", 1_000_000 + other);
+    address.fill(0);
+    address[..text.len()].copy_from_slice(text.as_bytes());
+    let mut endpoint = [0xe1; 16];
+    endpoint[..8].copy_from_slice(&other.to_le_bytes());
+    let control = ControlAddresses::new([address.as_slice()].into_iter()).expect("it fits");
+    WireHandle { endpoint: EndpointId(endpoint), control, ..*shown }.encode()
 }
 
 /// As where NCCL connects two more ranks after the first NIC of both was lost, with an error or in silence.

@@ -57,6 +57,8 @@ rules! {
     BindOrder = "bind_order",
     /// A peer that is not, or no longer, in the address vector.
     UnknownPeer = "unknown_peer",
+    /// An operation to a peer whose address was removed after an earlier one, and inserted again, where the peer counts on.
+    ForgottenPeer = "forgotten_peer",
     /// A context that is missing, in use already or was written to, where FI_CONTEXT2 is in force.
     Context = "context",
     /// More bytes than the provider can inject, or move in one operation.

@@ -34,6 +34,9 @@ pub(crate) struct Profile {
     /// Whether several endpoints can be bound to one address vector, at the same time or one after the other. If not, an address is
     /// inserted by the endpoint, which has to be open (libfabric 1.17 to 2.1, prov/efa/src/efa_base_ep.c and efa_av.c).
     pub(crate) shares_vectors: bool,
+    /// Whether an address that is removed takes along what this end knows of the peer, such as the number of its next message, while the peer
+    /// goes on counting (libfabric prov/efa/src/efa_conn.c, rdm/efa_rdm_peer.c): then the peer takes what is sent for a repetition.
+    pub(crate) forgets_peers: bool,
     /// Whether an endpoint with FI_HMEM has CUDA pin its buffers, unless FI_CXI_DISABLE_HOST_REGISTER is 1, whatever
     /// FI_OPT_CUDA_API_PERMITTED says (libfabric prov/cxi/src/cxip_ptelist_buf.c).
     pub(crate) has_cuda_pin: bool,
@@ -113,6 +116,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         max_piece: u64::MAX,
         endpoints_per_nic: 32,
         shares_vectors: true,
+        forgets_peers: false,
         has_cuda_pin: true,
         orders: sys::FI_ORDER_SAS | sys::FI_ORDER_WAW | sys::FI_ORDER_RAR,
         always_ordered: 0,
@@ -147,6 +151,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         max_piece: 1 << 30,
         endpoints_per_nic: 1024,
         shares_vectors: false,
+        forgets_peers: true,
         has_cuda_pin: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
@@ -177,6 +182,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         max_piece: u64::MAX,
         endpoints_per_nic: 1024,
         shares_vectors: true,
+        forgets_peers: false,
         has_cuda_pin: false,
         orders: EVERY_ORDER,
         always_ordered: EVERY_ORDER,
@@ -207,6 +213,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         max_piece: u64::MAX,
         endpoints_per_nic: 32,
         shares_vectors: false,
+        forgets_peers: false,
         has_cuda_pin: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
@@ -237,6 +244,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         max_piece: u64::MAX,
         endpoints_per_nic: 64,
         shares_vectors: true,
+        forgets_peers: false,
         has_cuda_pin: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,

@@ -447,6 +447,28 @@ fn peers_that_the_vector_does_not_have_are_caught() {
     rig.caught("unknown_peer", 4);
 }
 
+/// efa numbers messages from 0 again, and its peer does not.
+#[test]
+fn operations_to_a_peer_that_was_forgotten_are_caught() {
+    for (profile, caught) in [("efa", 1), ("cxi", 0)] {
+        let rig = Rig::new(&format!("profile={profile}"));
+        let (a, b) = (rig.end(0), rig.end(1));
+        let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+        let (ours, theirs) = (a.register(&source, EVERY_ACCESS), b.register(&target, EVERY_ACCESS));
+        let first = a.know(&b);
+        assert_eq!(a.forget(first), 0, "nothing was posted to it");
+        let second = a.know(&b);
+        assert_eq!(a.write(source.with(64, &ours), theirs.at(second, 0)), 0);
+        a.wait();
+        assert_eq!(a.forget(second), 0);
+        let third = a.know(&b);
+        rig.caught("forgotten_peer", 0);
+        assert_eq!(a.write(source.with(64, &ours), theirs.at(third, 0)), 0);
+        rig.caught("forgotten_peer", caught);
+        a.wait();
+    }
+}
+
 #[test]
 fn contexts_are_each_operations_own() {
     let rig = Rig::new("profile=adversary");
@@ -622,5 +644,5 @@ fn every_rule_of_the_page_is_broken_here() {
         );
         count += 1;
     }
-    assert_eq!(count, 18);
+    assert_eq!(count, 19);
 }

@@ -108,6 +108,9 @@ pub struct NicOptions<'a> {
     /// Control writes of at most the inject size have FI_INJECT (fi_rma(3)): the provider copies their bytes in the call. They have
     /// completions like others.
     pub injects_control: bool,
+    /// Peers without uses stay in the address vectors, up to 65,536 in each: for providers that begin anew with a peer whose address was
+    /// removed, while the peer does not.
+    pub keeps_peers: bool,
     /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
     pub entries: usize,
     /// Operations in flight at most.
@@ -232,7 +235,7 @@ impl Nic {
         let domain = Domain::open(library, info)?;
         let open = |info: &Info, wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
-            Some(wanted) => Rail::open(library, &domain, info, options.entries, other, wanted),
+            Some(wanted) => Rail::open(library, &domain, info, options, other, wanted),
         };
         let data = open(info, options.data, None)?;
         let shares_queue = options.one_queue && data.is_open();
@@ -551,7 +554,7 @@ impl Nic {
         if self.domain.supports_dmabuf() && waiting.iter().any(by_dmabuf) {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
         }
-        let rail = Rail::open(library, &self.domain, info, options.entries, None, wanted)?;
+        let rail = Rail::open(library, &self.domain, info, options, None, wanted)?;
         let before = std::mem::replace(&mut self.data, rail);
         self.data.posts = before.posts;
         let vector = std::mem::replace(&mut self.data.peers, before.peers);

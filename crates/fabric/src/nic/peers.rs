@@ -24,6 +24,7 @@ pub(super) struct Peers {
     /// Entries without uses, oldest first. An injected write has no completion, and fi_av(3) does not define what happens to it if its peer
     /// is removed meanwhile. So an entry is kept until many others were retired after it.
     retired: VecDeque<u32>,
+    retired_max: usize,
     /// The stamp of the next peer: a number of this vector's, and a serial number.
     next_stamp: u64,
 }
@@ -67,12 +68,13 @@ impl Peers {
             free: Vec::new(),
             known: HashMap::new(),
             retired: VecDeque::new(),
+            retired_max: RETIRED_MAX,
             next_stamp: u64::from(NicNumber::new().get()) << SERIAL_BITS | 1,
         }
     }
 
-    /// Opens an address vector, for one endpoint.
-    pub(super) fn open(domain: &Domain) -> Result<Self, FabricError> {
+    /// Opens an address vector, for one endpoint. With `keeps_unused` it keeps many more entries without uses.
+    pub(super) fn open(domain: &Domain, keeps_unused: bool) -> Result<Self, FabricError> {
         let mut attributes = sys::fi_av_attr { type_: sys::FI_AV_TABLE, ..Default::default() };
         let open = |out| {
             // SAFETY: the domain is open, and both places are valid.
@@ -80,7 +82,8 @@ impl Peers {
         };
         // SAFETY: fi_av_open gives us an address vector of our own.
         let handle = unsafe { Handle::open(Call::fi_av_open, open) }?;
-        Ok(Self { handle, ..Self::none() })
+        let retired_max = if keeps_unused { KEPT_MAX } else { RETIRED_MAX };
+        Ok(Self { handle, retired_max, ..Self::none() })
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::fid_av {
@@ -163,7 +166,7 @@ impl Peers {
             return;
         }
         self.retired.push_back(peer.slot);
-        if self.retired.len() > RETIRED_MAX
+        if self.retired.len() > self.retired_max
             && let Some(at) = self.retired.iter().position(|slot| !in_use(*slot))
             && let Some(slot) = self.retired.remove(at)
         {
@@ -223,6 +226,9 @@ impl Peers {
 
 /// Entries without uses that are kept.
 const RETIRED_MAX: usize = 64;
+/// The same, where an address that was removed cannot be used again: more than a job has processes. A bound, as addresses may come from
+/// the wire.
+const KEPT_MAX: usize = 1 << 16;
 
 /// The longest formats are `sockaddr_storage` (128 bytes) and shm's names (256).
 const ADDRESS_BYTES_MAX: usize = 512;

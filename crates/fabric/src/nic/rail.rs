@@ -8,6 +8,7 @@ use std::ptr::{self, NonNull};
 
 use libfabric_sys as sys;
 
+use super::NicOptions;
 use super::domain::Domain;
 use super::peers::Peers;
 use crate::error::{Call, FabricError, check, error_text};
@@ -70,18 +71,19 @@ impl Rail {
         }
     }
 
-    /// Opens a queue, an address vector and an endpoint, binds the first two to it, sets `options`, and enables it. With `other` it uses that
-    /// rail's queue instead of its own.
+    /// Opens a queue, an address vector and an endpoint, binds the first two to it, sets the options `wanted`, and enables it. With `other` it
+    /// uses that rail's queue instead of its own.
     pub(super) fn open(
         library: &Library,
         domain: &Domain,
         info: &Info,
-        entries: usize,
+        options: &NicOptions<'_>,
         other: Option<&Self>,
-        options: &[EndpointOption],
+        wanted: &[EndpointOption],
     ) -> Result<Self, FabricError> {
-        let queue = if other.is_some() { Handle::none() } else { open_queue(domain, entries)? };
-        let peers = Peers::open(domain)?;
+        let queue =
+            if other.is_some() { Handle::none() } else { open_queue(domain, options.entries)? };
+        let peers = Peers::open(domain, options.keeps_peers)?;
         let open = |out| {
             // SAFETY: the domain is open, the library only reads `info`, and `out` is a valid place.
             unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
@@ -103,7 +105,7 @@ impl Rail {
         let queue = other.map_or(&rail.queue, |other| &other.queue);
         rail.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
         rail.bind(rail.peers.as_ptr().cast(), 0)?;
-        for option in options {
+        for option in wanted {
             if rail.set(library, option)? {
                 rail.set.push(option.name);
             }

@@ -1,6 +1,6 @@
 //! The objects that a user opens: domains, endpoints, completion queues, address vectors and regions, and the order in which they close.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -77,6 +77,9 @@ pub(crate) struct Vector {
     users: usize,
     /// An endpoint was bound to it, which may have closed.
     was_bound: bool,
+    /// Endpoints to which something was posted, and those of them whose address was removed since, where the profile forgets peers.
+    met: BTreeSet<u64>,
+    forgotten: BTreeSet<u64>,
 }
 
 impl Vector {
@@ -87,6 +90,12 @@ impl Vector {
     /// The endpoint behind an `fi_addr_t`.
     pub(super) fn peer(&self, name: u64) -> Option<u64> {
         self.peers.get(usize::try_from(name).ok()?).copied().flatten()
+    }
+
+    /// Something is posted to this endpoint. Whether nothing was before its address was removed.
+    pub(super) fn meet(&mut self, endpoint: u64) -> bool {
+        self.met.insert(endpoint);
+        !self.forgotten.contains(&endpoint)
     }
 
     /// The `fi_addr_t` of an endpoint.
@@ -257,7 +266,14 @@ impl Engine {
 
     pub(crate) fn open_vector(&mut self, domain: u64) -> Outcome<u64> {
         self.domain_mut(domain)?.users += 1;
-        Ok(self.vectors.insert(Vector { domain, peers: Vec::new(), users: 0, was_bound: false }))
+        Ok(self.vectors.insert(Vector {
+            domain,
+            peers: Vec::new(),
+            users: 0,
+            was_bound: false,
+            met: BTreeSet::new(),
+            forgotten: BTreeSet::new(),
+        }))
     }
 
     pub(crate) fn close_vector(&mut self, id: u64) -> Outcome {
@@ -308,9 +324,12 @@ impl Engine {
             });
         }
         let place = usize::try_from(name).unwrap_or(usize::MAX);
-        if let Some(slot) = self.vectors.get_mut(id).and_then(|vector| vector.peers.get_mut(place))
-        {
+        let Some(vector) = self.vectors.get_mut(id) else { return Ok(()) };
+        if let Some(slot) = vector.peers.get_mut(place) {
             *slot = None;
+        }
+        if vector.met.contains(&peer) {
+            vector.forgotten.insert(peer);
         }
         Ok(())
     }

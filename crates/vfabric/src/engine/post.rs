@@ -340,7 +340,10 @@ impl Engine {
             .and_then(|vector| self.vectors.get(vector))
             .and_then(|vector| vector.peer(ask.peer));
         match peer {
-            Some(peer) => Ok(peer),
+            Some(peer) => {
+                self.meet(ask, vector, peer);
+                Ok(peer)
+            }
             None => self.refuse(Rule::UnknownPeer, sys::FI_EINVAL, || {
                 format!(
                     "{} on endpoint {} to peer {}, which its address vector does not have",
@@ -349,6 +352,23 @@ impl Engine {
                     ask.peer
                 )
             }),
+        }
+    }
+
+    /// Something is posted to a peer, which the initiator must not have forgotten since the last time.
+    fn meet(&mut self, ask: &Ask, vector: Option<u64>, peer: u64) {
+        if !self.settings.profile.forgets_peers {
+            return;
+        }
+        let Some(vector) = vector.and_then(|vector| self.vectors.get_mut(vector)) else { return };
+        if !vector.meet(peer) {
+            self.broken(Rule::ForgottenPeer, || {
+                format!(
+                    "{} on endpoint {} to endpoint {peer}, whose address was removed meanwhile: it takes this for a repetition",
+                    ask.name(),
+                    ask.endpoint,
+                )
+            });
         }
     }
 
