@@ -23,6 +23,11 @@ pub(super) struct Ownership {
 }
 
 impl Ownership {
+    /// The one that makes the current call.
+    pub(super) fn calling(&self) -> Communicator {
+        self.calling
+    }
+
     /// The calling communicator owns this object.
     pub(super) fn add(&mut self, id: ObjectId) {
         if self.calling != self.first {

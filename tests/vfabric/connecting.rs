@@ -239,6 +239,41 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
     });
 }
 
+/// As NCCL connects the ranks behind a proxy that share a comm: each side polls all, in an order of its own, keeps the first comm that it
+/// gets, and polls no other again.
+#[test]
+fn of_two_connections_that_race_both_ends_keep_the_same() {
+    play_each(&["cxi", "tcp"], &[provider()], BOUND, |part, profile| {
+        let world = World::open(part, profile, [1, 1]);
+        let ends = world.nets.map(End::open);
+        for _ in 0..3 {
+            let mut links = [Link::new(&ends[1]), Link::new(&ends[1])];
+            let (mut send, mut receive) = (None, None);
+            within(WAIT, || {
+                for link in &mut links {
+                    send = send.or_else(|| link.connect(&ends[0]).expect("connect"));
+                }
+                for link in links.iter().rev() {
+                    receive =
+                        receive.or_else(|| ends[1].net.accept(link.listener).expect("accept"));
+                }
+                send.is_some() && receive.is_some()
+            });
+            for link in &links {
+                ends[1].net.close_listen(link.listener).expect("closeListen");
+            }
+            let [kept, _] = links;
+            let kept = Link { send, receive, ..kept };
+            kept.moves_a_message(&ends[0], &ends[1]);
+            ends[0].net.close_send(send.expect("whole")).expect("closeSend");
+            ends[1].net.close_recv(receive.expect("whole")).expect("closeRecv");
+        }
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+        close_together(ends);
+        world.fabric.is_clean();
+    });
+}
+
 /// The receiver answers a repeated request in whichever wait on the same endpoint, even for another connection.
 #[test]
 fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {

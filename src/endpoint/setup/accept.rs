@@ -7,6 +7,7 @@ use proto::{ChannelId, ListenerId, Moment, Slot};
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_bytes};
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
+use super::super::ownership::Communicator;
 use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -15,6 +16,7 @@ use crate::types::HANDLE_BYTES;
 #[derive(Debug)]
 pub(in crate::endpoint) struct Listening {
     listener: ListenerId,
+    owner: Communicator,
     /// The caller's version of NCCL's table has grouped receives.
     groups: bool,
     /// The connection whose OPENED has not left yet.
@@ -48,6 +50,7 @@ impl Endpoint {
         wire.secret = shown;
         let listening = Listening {
             listener: wire.listener,
+            owner: self.ownership.calling(),
             groups: max_group > 1,
             accepting: None,
             broken: false,
@@ -91,8 +94,13 @@ impl Endpoint {
             return Ok(None);
         }
         if listening.accepting.is_none() {
-            let listener = listening.listener;
-            let queued = self.executor.peers.accept(listener);
+            let (listener, owner, groups) = (listening.listener, listening.owner, listening.groups);
+            let channel = self.executor.peers.waiting(listener);
+            let is_free = |channel: ChannelId| !groups || !self.is_accepting(owner, channel);
+            let queued = match channel.is_some_and(is_free) {
+                true => self.executor.peers.accept(listener),
+                false => None,
+            };
             let Some(queued) = queued else {
                 self.watch_accept(at, now)?;
                 return Ok(None);
@@ -100,6 +108,20 @@ impl Endpoint {
             self.begin_accept(at, &queued, now)?;
         }
         self.step_accept(at, now)
+    }
+
+    /// Whether accept has begun a connection with this peer for a listener of the communicator, and has not returned its comm.
+    ///
+    /// Then it begins no other one. NCCL shares comms between the ranks behind a proxy: up to 2.26 each side polls a connection for every
+    /// rank, keeps the first comm that it gets and closes the other listeners. (Since 2.27 one rank connects for all; NCCL
+    /// src/transport/net.cc, activeConnect.) Of two that were opened at once the sides might keep different ones.
+    fn is_accepting(&self, owner: Communicator, channel: ChannelId) -> bool {
+        let its = |listening: &&Listening| listening.owner == owner && !listening.broken;
+        let mut its = self.listeners.iter().filter(its);
+        its.any(|listening| {
+            let slot = listening.accepting;
+            slot.is_some_and(|slot| self.executor.connections[slot.index()].0 == channel)
+        })
     }
 
     fn begin_accept(&mut self, at: (u16, u16), queued: &QueuedOpen, now: Moment) -> Result<()> {

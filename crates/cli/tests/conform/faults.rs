@@ -239,6 +239,12 @@ const CONNECTIONS: &[Fault] = &[
     )
     .with("--timeout 4"),
     fault(
+        "accept-at-once",
+        "accept gives a comm whose connect has not returned yet",
+        &["connects-race-on-two-listeners"],
+    )
+    .with("--timeout 4"),
+    fault(
         "close-with-its-listener",
         "closeListen closes what the listener has accepted",
         &["close-listen-right-after-accept"],

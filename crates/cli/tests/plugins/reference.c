@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
-enum { GROUP = 8, RECEIVES = 32, SENDS = RECEIVES * GROUP, AHEAD = 64, MAGIC = 0x5ef0ca11 };
+enum { GROUP = 8, RECEIVES = 32, SENDS = RECEIVES * GROUP, AHEAD = 64, WAITING = 64, MAGIC = 0x5ef0ca11 };
 typedef void (*logger_t)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
 // ---- state -----------------------------------------------------------------------------------------------------
@@ -108,6 +108,8 @@ struct region {
 struct listener {
   int fd, taken;
   uint64_t polled;
+  int fds[WAITING];  // of connects that have not returned a comm yet
+  unsigned waiting;
 };
 
 struct handle {
@@ -345,6 +347,8 @@ static int connect_any(int device, void *opaque, void **out) {
   }
   char hello;
   if (is("accept-after-connects") && recv(handle->fd, &hello, 1, MSG_DONTWAIT) != 1) return OK;
+  // accept waits for this: of several connects NCCL may keep the first that returns a comm, and poll no other again.
+  if (!is("accept-at-once") && send(handle->fd, "c", 1, MSG_NOSIGNAL) != 1) return fail(REMOTE_ERROR, "reference: the peer has gone");
   pending_connects--;
   *out = new_comm(handle->fd, 1);
   return OK;
@@ -354,20 +358,35 @@ static int accept_any(void *opaque, void **out) {
   *out = NULL;
   struct listener *listener = opaque;
   AT("accept", 0, 0);
+  if (is("comms") && comm_count >= number_of("comms")) return fail(SYSTEM_ERROR, "reference: too many comms");
   struct pollfd poller = {.fd = listener->fd, .events = POLLIN};
   if (is("accept-waits")) poll(&poller, 1, (int)number_of("accept-waits"));
   if (!listener->polled) listener->polled = now_ms();
   if (is("accept-gives-up") && now_ms() - listener->polled > 60) return fail(SYSTEM_ERROR, "reference: no peer connects");
   if (is("accept-after-connects") && pending_connects) return OK;
   if (is("listener-of-one") && listener->taken) return fail(SYSTEM_ERROR, "reference: it had its connection");
-  int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
-  // The last one that waits.
-  if (is("accept-the-last") && fd >= 0) {
-    nap(5);
-    for (int next = fd; next >= 0; next = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC)) fd = next;
+  if (is("accept-the-last")) nap(5);
+  while (listener->waiting < WAITING) {
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 && errno != EAGAIN && errno != EINTR) return fail(SYSTEM_ERROR, "reference: cannot accept");
+    if (fd < 0) break;
+    if ((is("block-in-connect") || is("accept-after-connects")) && send(fd, "h", 1, MSG_NOSIGNAL) != 1) return fail(REMOTE_ERROR, "reference: no hello");
+    listener->fds[listener->waiting++] = fd;
   }
-  if (fd < 0) return errno == EAGAIN || errno == EINTR ? OK : fail(SYSTEM_ERROR, "reference: cannot accept");
-  if ((is("block-in-connect") || is("accept-after-connects")) && send(fd, "h", 1, MSG_NOSIGNAL) != 1) return fail(REMOTE_ERROR, "reference: no hello");
+  // The first one whose connect has returned a comm, or the last one.
+  int fd = -1;
+  unsigned place = 0;
+  char byte;
+  for (unsigned at = 0; at < listener->waiting && (fd < 0 || is("accept-the-last")); at++) {
+    ssize_t peeked = is("accept-at-once") ? 1 : recv(listener->fds[at], &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (peeked == 1) fd = listener->fds[place = at];
+  }
+  if (fd < 0) return OK;
+  if (is("accept-the-last"))
+    listener->waiting = 0;
+  else
+    memmove(listener->fds + place, listener->fds + place + 1, (--listener->waiting - place) * sizeof *listener->fds);
+  if (!is("accept-at-once") && recv(fd, &byte, 1, 0) != 1) return fail(REMOTE_ERROR, "reference: no hello");
   listener->taken++;
   struct comm *comm = new_comm(fd, 0);
   comm->listener = listener;
@@ -429,6 +448,7 @@ static int close_listen(void *opaque) {
   for (struct comm *comm = comms; is("close-with-its-listener") && comm; comm = comm->next)
     if (comm->listener == listener) shutdown(comm->fd, SHUT_RDWR);
   listener_count--;
+  for (unsigned at = 0; at < listener->waiting; at++) close(listener->fds[at]);
   close(listener->fd);
   free(listener);
   return OK;

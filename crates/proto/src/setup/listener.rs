@@ -62,6 +62,11 @@ impl Listener {
         Ok(())
     }
 
+    /// The channel that the oldest OPEN came by.
+    pub fn waiting(&self) -> Option<u32> {
+        Some(self.queue.front()?.channel)
+    }
+
     /// Takes the oldest OPEN.
     pub fn accept(&mut self) -> Option<QueuedOpen> {
         self.queue.pop_front()

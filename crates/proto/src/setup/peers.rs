@@ -147,6 +147,11 @@ impl<P: Prove> Peers<P> {
         waiting.into_iter().flatten().map(|(channel, refused)| (ChannelId(channel), refused))
     }
 
+    /// The channel that the oldest OPEN at a listener came by.
+    pub fn waiting(&self, listener: ListenerId) -> Option<ChannelId> {
+        self.listeners.get(&listener)?.waiting().map(ChannelId)
+    }
+
     /// Takes the oldest OPEN at a listener. Call it only if a slot is vacant. The OPEN must be answered, by the flow of
     /// [`accepting`](Self::accepting) or by a refusal.
     pub fn accept(&mut self, listener: ListenerId) -> Option<QueuedOpen> {

@@ -12,7 +12,7 @@ use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
 use super::super::link::{Link, accept, connect, place, trade};
 use super::super::pace::{BLOCKS, at_once, soon, timed};
 use super::super::traffic::{Flow, Manner, Message, Outgoing, drive};
-use super::{few, give, holdings, named, pass, take, talk};
+use super::{GROUPS_EXPECTED_SINCE, few, give, group_most, holdings, named, pass, take, talk};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
@@ -106,6 +106,13 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         "NCCL src/transport/net.cc:862-878, 1048-1064 (shared comms)",
         connects_race_on_one_listener,
     ),
+    two(
+        "connects-race-on-two-listeners",
+        "where each side polls two connections and keeps the first comm that it gets, both keep the ends of one",
+        "NCCL src/transport/net.cc:862-878, 1048-1064 (shared comms; up to 2.26 without activeConnect, so every rank behind a proxy connects)",
+        connects_race_on_two_listeners,
+    )
+    .since(GROUPS_EXPECTED_SINCE),
     two(
         "close-listen-right-after-accept",
         "closeListen directly after accept leaves the connection usable",
@@ -584,6 +591,54 @@ fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
 }
 
 const RACERS: usize = 4;
+
+/// The two sides poll in opposite orders, as NCCL's proxies may: each polls in the order in which the ranks of its own host came to it.
+fn connects_race_on_two_listeners(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    group_most(&net)?;
+    // Up to v10 a plugin may open anew what it closes with the last comm, in each round.
+    let (kept, _) = net.listen(0)?;
+    for number in 0..RACES {
+        if case.role() == 1 {
+            let listening = [net.listen(0)?, net.listen(0)?];
+            case.send(&listening.each_ref().map(|(_, handle)| handle.bytes()).concat())?;
+            let comm = case.until("accept on either listener", || {
+                let mut taken = None;
+                for (listener, _) in listening.iter().rev() {
+                    if taken.is_none() {
+                        taken = listener.accept(false)?;
+                    }
+                }
+                Ok(taken)
+            })?;
+            for (listener, _) in listening {
+                listener.close()?;
+            }
+            hold!(take(case, &comm, 300, 0)? == named(number), "the message is wrong");
+            case.meet("a message is there")?;
+            comm.close()?;
+        } else {
+            let bytes = case.receive("wait for the handles")?;
+            let mut handles = bytes.chunks(128).map(place).collect::<Outcome<Vec<_>>>()?;
+            let comm = case.until("connect to either listener", || {
+                let mut taken = None;
+                for handle in &mut handles {
+                    if taken.is_none() {
+                        taken = net.connect(0, handle, false)?;
+                    }
+                }
+                Ok(taken)
+            })?;
+            give(case, &comm, &named(number), 0)?;
+            case.meet("a message is there")?;
+            comm.close()?;
+        }
+    }
+    kept.close()?;
+    Ok(net.finalize()?)
+}
+
+const RACES: usize = 40;
 
 fn give_all(case: &Case, comms: &[SendComm]) -> Outcome {
     let message = [Message::of(256)];
