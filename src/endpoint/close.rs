@@ -12,6 +12,7 @@ use super::comms::Side;
 use super::incidents::Incidents;
 use super::nics::Port;
 use super::purpose::Purpose;
+use super::setup::PendingConnect;
 use super::transfer::return_entries;
 use crate::error::{Noun, Result};
 use crate::fault;
@@ -84,12 +85,17 @@ impl Endpoint {
     }
 
     /// Whether NCCL has closed everything that it opened here. A connect is closed by its last call, which fails early where the whole
-    /// endpoint has failed.
+    /// endpoint has failed; and one that has lost its listener can become no comm, and NCCL need not call it again.
     pub(crate) fn is_unused(&self) -> bool {
         let has_failed = self.broken || self.failure.is_some();
         self.listeners.is_empty()
-            && (has_failed || self.connects.is_empty())
+            && (has_failed || self.connects.iter().all(|pending| self.is_lost(pending)))
             && self.comms.iter().all(|(_, comm)| comm.is_closing)
+    }
+
+    fn is_lost(&self, pending: &PendingConnect) -> bool {
+        let flow = pending.slot().and_then(|slot| self.core.connection(slot));
+        flow.is_some_and(Flow::is_lost)
     }
 
     /// Ends all channels, within a bound; [`Endpoint::release`] then closes. After a panic nothing is ended.

@@ -233,6 +233,10 @@ impl Endpoint {
         }
         for at in self.connects.keys() {
             let Some(pending) = self.connects.get(at.0, at.1) else { continue };
+            // NCCL has no call to give up a connect: it polls it no more.
+            if now.since(pending.called()) >= bound / 2 {
+                continue;
+            }
             let channel = self.executor.peers.channel(pending.peer());
             let waited = pending.waited(now).min(polled);
             offer(Waiter { waiting: Waiting::Connecting, slot: None, channel, waited });

@@ -274,6 +274,34 @@ fn of_two_connections_that_race_both_ends_keep_the_same() {
     });
 }
 
+/// Up to v10 an endpoint closes with the last comm of its thread. NCCL has no call to close a connect that it polls no more.
+#[test]
+fn an_endpoint_closes_though_a_connect_has_lost_a_race() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "cxi", [1, 1]);
+        let net = world.nets[0];
+        net.init_v10().expect("init");
+        let mut listening = [0, 1].map(|_| net.listen_v10(0).expect("listen"));
+        let (mut send, mut receive) = (None, None);
+        within(WAIT, || {
+            for (handle, _) in &mut listening {
+                send = send.or_else(|| net.connect_v10(0, -1, handle).expect("connect"));
+            }
+            let [_, (_, listener)] = listening;
+            receive = receive.or_else(|| net.accept(listener).expect("accept"));
+            send.is_some() && receive.is_some()
+        });
+        for (_, listener) in listening {
+            net.close_listen(listener).expect("closeListen");
+        }
+        let mut kept =
+            crate::support::link::Link::of(net, send.expect("whole"), receive.expect("whole"));
+        kept.works();
+        kept.close();
+        world.fabric.is_clean();
+    });
+}
+
 /// The receiver answers a repeated request in whichever wait on the same endpoint, even for another connection.
 #[test]
 fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {

@@ -140,6 +140,29 @@ fn a_listener_that_never_accepts_is_named_by_the_one_that_connects() {
     });
 }
 
+/// As of a rank behind a proxy whose comm another rank's connect has opened: NCCL polls it no more, and has no call to close it.
+#[test]
+fn a_connect_that_nccl_has_given_up_is_not_reported() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STALL_REPORT_MS", REPORT_MS);
+        let world = World::open(part, "efa", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let (mut handle, listener) = ends[1].net.listen(ends[1].context, 0).expect("listen");
+        for _ in 0..100 {
+            let connected = ends[0].net.connect(ends[0].context, 0, &mut handle);
+            assert_eq!(connected, Ok(None), "the peer does not accept");
+            ends[1].poll();
+        }
+        let given_up = Instant::now();
+        while given_up.elapsed() < 3 * REPORT {
+            ends.iter().for_each(End::poll);
+        }
+        assert_eq!(reports(), [] as [&str; 0]);
+        ends[1].net.close_listen(listener).expect("closeListen");
+        close_together(ends);
+    });
+}
+
 #[test]
 fn a_receiver_that_reads_slowly_is_named_by_the_sender() {
     play(&[provider()], BOUND, |part| {

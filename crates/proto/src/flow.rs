@@ -63,6 +63,11 @@ impl Flow {
         }
     }
 
+    /// Whether it is a `connect` that stays "not yet" for ever.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Connecting(connecting) if connecting.is_lost())
+    }
+
     pub fn fault(&self) -> Option<Fault> {
         match self {
             Self::Connecting(connecting) => connecting.fault(),

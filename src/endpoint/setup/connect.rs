@@ -24,6 +24,8 @@ pub(in crate::endpoint) struct PendingConnect {
     peer: PeerId,
     target: Handle,
     began: Moment,
+    /// When NCCL called it last.
+    called: Moment,
     warned: bool,
     /// Since when every HELLO to the peer was rejected, and the first error.
     rejected: Option<(Moment, Error)>,
@@ -38,6 +40,10 @@ impl PendingConnect {
 
     pub(in crate::endpoint) fn slot(&self) -> Option<Slot> {
         self.slot
+    }
+
+    pub(in crate::endpoint) fn called(&self) -> Moment {
+        self.called
     }
 
     pub(in crate::endpoint) fn waited(&self, now: Moment) -> Duration {
@@ -68,6 +74,9 @@ impl Endpoint {
         } else {
             self.resumed(scratch).ok_or(Cause::UsedHandle)?
         };
+        if let Some(pending) = self.connects.get_mut(at.0, at.1) {
+            pending.called = now;
+        }
         self.progress_at(now);
         let answer = self.step_connect(at, now);
         if !matches!(answer, Ok(None)) {
@@ -89,7 +98,8 @@ impl Endpoint {
         target.secret = job_secret(target.secret, &self.settings.job);
         let peer = self.executor.peers.meet(&target, &mut random_nonce);
         let (warned, rejected, slot) = (false, None, None);
-        let pending = PendingConnect { peer, target, began: now, warned, rejected, slot };
+        let pending =
+            PendingConnect { peer, target, began: now, called: now, warned, rejected, slot };
         let mut generation = 0;
         let slot = self.connects.insert_with(|_, current| {
             generation = current;

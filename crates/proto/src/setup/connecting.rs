@@ -74,6 +74,11 @@ impl Connecting {
         self.closed && !self.opening.is_sent()
     }
 
+    /// Whether it stays pending for ever.
+    pub(in super::super) fn is_lost(&self) -> bool {
+        self.opening.is_lost()
+    }
+
     /// Whether OPEN has left without an answer.
     pub(in super::super) fn waits(&self) -> bool {
         self.opening.is_sent()

@@ -145,6 +145,11 @@ impl Opening {
         self.state == State::Sent
     }
 
+    /// Whether no answer comes, ever: the listener is closed, or the peer has ended.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state == State::Lost
+    }
+
     /// No answer comes any more.
     pub(super) fn lose(&mut self) {
         if matches!(self.state, State::ToOpen | State::Sent | State::Waiting { .. }) {
