@@ -318,8 +318,10 @@ impl ReceiveFlow {
     /// Records a failure. The first cause is kept.
     #[cold]
     fn stick(&mut self, cause: Fault) -> Fault {
-        // No advert leaves after a failure.
-        self.flush_to = self.advertised;
+        if self.fault.is_none() {
+            // No advert leaves after a failure, except those that explain it.
+            self.flush_to = self.advertised;
+        }
         *self.fault.get_or_insert(cause)
     }
 

@@ -142,10 +142,12 @@ fn a_receiver_that_has_failed_returns_each_entry_once() {
     assert!(given > 100 && late > 10, "{given} {late}");
 }
 
-/// A message that is too long, with the sender knowing that from the advert, or not.
+/// A message that is too long, with the sender knowing that from the advert, or not. Then its receiver may withdraw its receives, or
+/// close, before the adverts that explain it have left.
 #[test]
 fn a_message_that_is_too_long_is_an_error_on_both_ends() {
-    for seed in 0..600 {
+    let mut ended = [0; 2];
+    for seed in 0..1800 {
         let _seed = Seed(seed);
         let mut pair = pair_of(seed);
         if pair.program.cut {
@@ -156,17 +158,33 @@ fn a_message_that_is_too_long_is_an_error_on_both_ends() {
         let steps = pair.random.below(1500);
         (0..steps).for_each(|_| pair.step());
         let mut rounds = 0;
+        let mut end = match seed % 3 {
+            0 => None,
+            1 => Some(0),
+            _ => Some(1),
+        };
         while pair.sender.fault().is_none() || pair.receiver.fault().is_none() {
             pair.step();
+            pair.guard();
             rounds += 1;
             assert!(rounds < 200_000, "{:?} {:?}", pair.sender, pair.receiver);
+            if pair.receiver.fault().is_some()
+                && pair.sender.fault().is_none()
+                && let Some(how) = end.take()
+            {
+                ended[how] += 1;
+                pair.end([End::Withdraw, End::ReceiverCloses][how]);
+            }
         }
         for fault in [pair.sender.fault(), pair.receiver.fault()] {
             let Some(Fault::TooLong { sent, posted, .. }) = fault else { panic!("{fault:?}") };
             assert_eq!(sent, pair.sends[at].item.len);
             assert_eq!(posted, pair.receives[at].item.room);
         }
+        assert!(pair.close_to_rest(), "{:?} {:?}", pair.sender, pair.receiver);
+        pair.check_ended();
     }
+    assert!(ended.iter().all(|ended| *ended > 20), "{ended:?}");
 }
 
 fn add(all: &mut Counters, one: Counters) {
@@ -579,6 +597,19 @@ fn the_memory_of_a_message_is_in_use_until_its_done() {
     assert!(!pair.sender.feeds_from(0), "the receiver has it");
     pair.poll();
     assert_eq!(pair.sends[0].state, Sending::Done);
+}
+
+/// Its send is reported as failed with the next test.
+#[test]
+fn a_message_that_has_landed_is_not_sent_again_once_its_connection_has_failed() {
+    let mut pair = two_rails();
+    let rail = lose_rail_of_first_part(&mut pair, true);
+    assert!(pair.sender.feeds_from(0));
+    pair.receiver.withdraw();
+    settle(&mut pair);
+    assert!(!pair.sender.feeds_from(0));
+    list_nothing(&mut pair, rail);
+    assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
 }
 
 /// A lost rail lacks a part, the receiver has not reported it, and the other part is in flight or has completed.

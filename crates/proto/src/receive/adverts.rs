@@ -206,7 +206,7 @@ impl ReceiveFlow {
     /// DONE, if it is needed.
     pub(super) fn next_done(&mut self, account: &mut Account) -> Option<Frame> {
         let lines = self.sayable();
-        let ends = self.ending != Ending::Open || self.fault.is_some() && !self.must_explain();
+        let ends = self.ending == Ending::Closed || self.fault.is_some() && !self.must_explain();
         if lines == self.reported || !self.done_matters() || ends {
             return None;
         }

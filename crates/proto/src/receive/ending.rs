@@ -74,7 +74,7 @@ impl ReceiveFlow {
         }
         let first = self.done;
         let open =
-            (0..self.open_lines()).filter(|ahead| self.slot(first.plus(*ahead)).is_writable());
+            (0..self.lent_lines()).filter(|ahead| self.slot(first.plus(*ahead)).is_writable());
         let set = open.fold(0, |set, ahead| set | 1 << ahead);
         self.exposed = match set {
             0 => Exposed::Begun { first, set },
@@ -185,14 +185,15 @@ impl ReceiveFlow {
         let asks = matches!(self.exposed, Exposed::Pending { .. });
         let closes = self.ending == Ending::Closing;
         let misfit = self.flush_to.is_after(self.advertised)
-            || self.ending == Ending::Open && self.must_explain();
+            || self.ending != Ending::Closed && self.must_explain();
         if asks || closes || misfit { Urgency::Waited } else { Urgency::Nothing }
     }
 
-    /// The next frame of the end: WITHDRAW, then CLOSE.
+    /// The next frame of the end: WITHDRAW, then CLOSE, both behind the adverts that explain a failure.
     #[inline]
     pub(super) fn next_end(&mut self, words: usize) -> Option<Frame> {
-        if self.exposed == Exposed::NotWithdrawn && self.ending == Ending::Open {
+        let open = self.exposed == Exposed::NotWithdrawn && self.ending == Ending::Open;
+        if open || self.flush_to.is_after(self.advertised) {
             return None;
         }
         self.next_end_frame(words)
@@ -209,7 +210,7 @@ impl ReceiveFlow {
             self.exposed = Exposed::Requested { first, set };
             return Some(frame);
         }
-        if self.ending != Ending::Closing || self.flush_to.is_after(self.advertised) {
+        if self.ending != Ending::Closing {
             return None;
         }
         let parts = self.seen.to_keys(self.terms.cutting.rails);
