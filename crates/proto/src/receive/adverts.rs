@@ -390,4 +390,39 @@ mod tests {
         let advert = flow.next_frame(Which::Adverts, 100, &mut account, NOW);
         assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
     }
+
+    /// The sender learns by it that a message was too long.
+    #[test]
+    fn so_does_an_advert_that_explains_a_failure_also_where_its_receiver_closes() {
+        let (mut flow, mut account) = flow(512);
+        flow.terms.grouped = true;
+        let to = flow.terms.own;
+        let inline = |line, len| {
+            Frame::Inline(Inline { to, line, advertised: false, tag: 0, base: line, len })
+        };
+        for _ in 0..WINDOW {
+            let line = post(&mut flow, &account);
+            let place = flow.received(&inline(line, 8), &mut account, NOW).unwrap();
+            flow.copied(place.unwrap(), &mut account, NOW);
+            assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+        }
+        let line = post(&mut flow, &account);
+        assert_eq!(flow.received(&inline(line, 9), &mut account, NOW), Ok(None));
+        assert!(matches!(flow.fault(), Some(Fault::TooLong { .. })));
+        flow.close(&mut account);
+        let mut left = Vec::new();
+        while flow.urgency(&account, NOW) == Urgency::Waited {
+            for which in [Which::Adverts, Which::Others] {
+                left.extend(flow.next_frame(which, 100, &mut account, NOW));
+            }
+            assert!(left.len() < 9, "{left:?}");
+        }
+        assert!(
+            matches!(
+                left[..],
+                [Frame::Done { .. }, Frame::Advert(_), Frame::Withdraw(_), Frame::Close(_)]
+            ),
+            "{left:?}"
+        );
+    }
 }
