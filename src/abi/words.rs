@@ -301,6 +301,7 @@ fn full(f: &mut Formatter<'_>, table: Table, count: u32) -> fmt::Result {
 fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
     match cause {
         ChannelCause::NoRail => f.write_str("no control rail to it is left"),
+        ChannelCause::NoMemory => f.write_str("no memory for a new inbox or shadow could be had"),
         ChannelCause::Silent => f.write_str("it does not answer"),
         ChannelCause::Refused => f.write_str("its endpoint refuses all letters"),
         ChannelCause::DataLost { rail } => write!(

@@ -10,6 +10,8 @@ pub const ACKNOWLEDGE_AFTER_PACKETS: u32 = 32;
 pub const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(4);
 /// Inline messages in packets that are unacknowledged or not completed.
 pub const INLINES_MAX: usize = 1024;
+/// How long a channel without memory for a new inbox waits before it asks for some again.
+pub const MEMORY_AGAIN: Duration = Duration::from_millis(50);
 /// How often the timers of a channel without events are checked. Timers are no finer than this.
 pub const SETTLE_EVERY: Duration = Duration::from_micros(250);
 /// Packets that one poll of a channel consumes at most, so that no peer can keep the endpoint's lock taken.

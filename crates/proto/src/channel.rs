@@ -79,6 +79,8 @@ pub struct Parameters {
 pub enum Cause {
     /// No control rail is left.
     NoRail,
+    /// No memory can be had for a new inbox or a new shadow.
+    NoMemory,
     /// Timeout: this side waits for the peer, and nothing was received from it.
     Silent,
     /// This side waits for the peer, and the provider refuses all posts to it.
@@ -178,6 +180,8 @@ pub struct Channel {
     old_shadows: Vec<OldShadow>,
     /// Since when a new inbox of the peer waits for one of them to be free.
     crowded_since: Option<Moment>,
+    /// While no memory can be had for a new inbox or shadow.
+    starved: Option<epoch::Starved>,
     confirmed: letters::Confirmed,
     inquiry: Inquiry,
 }
@@ -205,6 +209,7 @@ impl Channel {
             quarantined: [0; CONTROL_RAILS_MAX],
             old_shadows: Vec::with_capacity(SHADOWS_MAX),
             crowded_since: None,
+            starved: None,
             confirmed: letters::Confirmed::default(),
             inquiry: Inquiry::default(),
         })

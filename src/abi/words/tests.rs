@@ -434,6 +434,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     }
     for (cause, words) in [
         (ChannelCause::NoRail, "no control rail to it is left"),
+        (ChannelCause::NoMemory, "no memory for a new inbox or shadow could be had"),
         (ChannelCause::Silent, "it does not answer"),
         (ChannelCause::Refused, "its endpoint refuses all letters"),
         (

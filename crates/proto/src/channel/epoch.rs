@@ -3,7 +3,7 @@
 //! An old inbox stays in quarantine until its rail is closed. With sixteen of them on a rail, none is lent there any
 //! more. An old shadow is kept until its writes have completed.
 
-use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
+use super::super::bound::{MEMORY_AGAIN, QUARANTINE_MAX, SHADOWS_MAX};
 use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
@@ -19,10 +19,18 @@ pub struct OldShadow {
     writes: u32,
 }
 
+/// Since when there is no memory for a new inbox or shadow, and when to ask for an inbox again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Starved {
+    since: Moment,
+    again_at: Moment,
+}
+
 impl Channel {
     /// The rail on which a new inbox is to be lent.
-    pub fn needs_inbox(&mut self) -> Option<u8> {
-        if !self.needs_inbox || self.state != State::Alive {
+    pub fn needs_inbox(&mut self, patience: Moment) -> Option<u8> {
+        let starves = self.starved.is_some_and(|starved| patience < starved.again_at);
+        if !self.needs_inbox || self.state != State::Alive || starves {
             return None;
         }
         let present = self.inbox.as_ref().map(|inbox| inbox.lease().rail);
@@ -36,6 +44,17 @@ impl Channel {
             self.fail(Cause::NoRail);
         }
         rail
+    }
+
+    /// No memory could be had for a new inbox or shadow. For an inbox it is asked for again after a while, for a shadow when the
+    /// peer repeats its HELLO. If that lasts for too long, the channel fails; set-up has timeouts of its own.
+    pub fn starves(&mut self, patience: Moment) {
+        let since = self.starved.map_or(patience, |starved| starved.since);
+        self.starved = Some(Starved { since, again_at: patience.plus(MEMORY_AGAIN) });
+        let in_use = self.shadow.target().is_some();
+        if in_use && patience.since(since) >= self.parameters.peer_timeout {
+            self.fail(Cause::NoMemory);
+        }
     }
 
     /// Lends this memory. Returns the old inbox, which is not read any more, and its rail.
@@ -61,6 +80,7 @@ impl Channel {
             self.shadow.acknowledged(),
         ));
         (self.needs_inbox, self.needs_another_rail) = (false, false);
+        self.starved = None;
         self.recovery.lent();
         let before = before?;
         self.recovery.switched();
@@ -98,6 +118,7 @@ impl Channel {
         Now { clock: now, patience }: Now,
         left: impl FnMut(Sent),
     ) -> Option<MemoryId> {
+        self.starved = None;
         let unacknowledged = self.shadow.acknowledged();
         let adopted = self.shadow.adopt(memories, (hello.lease, shadow), hello.consumed, left);
         let abandoned = match adopted {

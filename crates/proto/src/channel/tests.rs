@@ -458,7 +458,7 @@ fn channel(rails: u8) -> Channel {
 }
 
 fn lend(channel: &mut Channel) -> Option<(u8, Option<(MemoryId, u8)>)> {
-    let rail = channel.needs_inbox()?;
+    let rail = channel.needs_inbox(Moment::default())?;
     let mut memory = words();
     let id = MemoryId(7);
     Some((rail, channel.lend((id, &mut memory), rail, (0, 0, Nonce(3)))))

@@ -114,7 +114,9 @@ impl<C: Connection> ProgressLoop<C> {
                 let channel = &mut peers[index].channel;
                 if channel.would_adopt(hello, now.patience) {
                     // Without memory the HELLO is dropped, and the peer repeats it.
-                    let Some(shadow) = perform.lend_shadow(id) else { return };
+                    let Some(shadow) = perform.lend_shadow(id) else {
+                        return channel.starves(now.patience);
+                    };
                     let left = |sent| left(table, sent);
                     if let Some(memory) = channel.adopt(perform, hello, shadow, now, left) {
                         perform.release_shadow(memory);
@@ -315,8 +317,8 @@ impl<C: Connection> ProgressLoop<C> {
                 false => peer.stirred = true,
             }
         }
-        if let Some(rail) = peer.channel.needs_inbox() {
-            lend(perform, peer, rail);
+        if let Some(rail) = peer.channel.needs_inbox(now.patience) {
+            lend(perform, peer, rail, now.patience);
         }
         if peer.is_fenced() && peer.channel.has_ended(now.patience) {
             return self.over(perform, index, now.clock);
@@ -405,8 +407,15 @@ fn tend_control_rails<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut 
 }
 
 #[cold]
-fn lend<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, rail: u8) {
-    let Some(lent) = perform.lend_inbox(peer.id, rail) else { return };
+fn lend<C: Connection, P: Perform<C>>(
+    perform: &mut P,
+    peer: &mut Peer,
+    rail: u8,
+    patience: Moment,
+) {
+    let Some(lent) = perform.lend_inbox(peer.id, rail) else {
+        return peer.channel.starves(patience);
+    };
     let memory = (lent.memory, perform.inbox(lent.memory));
     let old = peer.channel.lend(memory, rail, (lent.address, lent.key, lent.nonce));
     if let Some((memory, rail)) = old {

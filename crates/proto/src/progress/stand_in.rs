@@ -47,12 +47,20 @@ pub(super) struct StandIn {
     /// Our data rails that were closed, and the trials that were posted.
     pub(super) closed: Vec<u8>,
     pub(super) trials: Vec<Offer>,
+    /// No memory is to be had, and how often some was asked for.
+    pub(super) starves: bool,
+    pub(super) asked: u32,
 }
 
 impl StandIn {
     /// The peer of a channel lends its first inbox.
     pub(super) fn meet(&mut self, channel: ChannelId) {
-        let lease = Lease { epoch: Epoch(1), nonce: Nonce(5), rail: 0, address: 0, key: 0 };
+        self.lends(channel, Epoch(1));
+    }
+
+    /// The peer of a channel lends an inbox, and writes into our first one.
+    pub(super) fn lends(&mut self, channel: ChannelId, epoch: Epoch) {
+        let lease = Lease { epoch, nonce: Nonce(5), rail: 0, address: 0, key: 0 };
         let consumed = PacketNumber::new(0);
         let hello = Hello { lease, key: 2, consumed, echo: Epoch(0), requests_echo: true };
         let rails = RailNumbers::default();
@@ -60,9 +68,13 @@ impl StandIn {
         self.events.push_back(Event::Letter { channel, letter, proven: true });
     }
 
-    fn lend(&mut self) -> MemoryId {
+    fn lend(&mut self) -> Option<MemoryId> {
+        self.asked += 1;
+        if self.starves {
+            return None;
+        }
         self.memory.push(Words(vec![0; RING.words() + 8]));
-        MemoryId(crate::bits::count32(self.memory.len() - 1))
+        Some(MemoryId(crate::bits::count32(self.memory.len() - 1)))
     }
 }
 
@@ -115,11 +127,11 @@ impl Perform<Flow> for StandIn {
     }
 
     fn lend_inbox(&mut self, _: ChannelId, _: u8) -> Option<LentInbox> {
-        Some(LentInbox { memory: self.lend(), address: 0, key: 0, nonce: Nonce(6) })
+        Some(LentInbox { memory: self.lend()?, address: 0, key: 0, nonce: Nonce(6) })
     }
 
     fn lend_shadow(&mut self, _: ChannelId) -> Option<MemoryId> {
-        Some(self.lend())
+        self.lend()
     }
 
     fn retire_inbox(&mut self, _: MemoryId, _: u8) {}

@@ -4,9 +4,11 @@ use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::capabilities::ImmediateWidth;
 use crate::connection::Submit;
+use crate::counts::PeerCounts;
 use crate::flow::{self, Flow};
 use crate::frame::{Advert, Frame, Keys, Lines, RailNote, RailState, Refusal};
-use crate::ids::Generation;
+use crate::ids::{Epoch, Generation, PacketNumber};
+use crate::letter::{Body, Letter, Query, RailNumbers};
 use crate::line::Line;
 use crate::message::Source;
 use crate::send::{Outgoing, SendFlow};
@@ -100,6 +102,49 @@ fn the_slot_of_a_connection_is_free_though_its_channel_failed_before_its_frames_
     assert!(endpoint.disconnect(name.slot).is_some());
     let next = Name { generation: Generation::new(1), ..name };
     assert_eq!(endpoint.vacant(), Some(next));
+}
+
+/// The peer answers all the while.
+#[test]
+fn a_channel_without_memory_for_a_new_inbox_or_shadow_fails_after_the_peer_timeout() {
+    const STEP: u64 = 10;
+    let timeout = u64::try_from(parameters(2).peer_timeout.as_millis()).unwrap();
+    let query = Query {
+        epoch: Epoch(1),
+        completed: PacketNumber::new(1),
+        lost: true,
+        rail: 0,
+        counts: PeerCounts::default(),
+        about: None,
+    };
+    for (of_inbox, ends) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut endpoint, mut hands, channel, _) = endpoint_with_sender();
+        hands.meet(channel);
+        (0..2).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        (hands.starves, hands.asked) = (true, 0);
+        let mut alive = 0;
+        for step in 0..timeout / STEP + 10 {
+            hands.starves &= !ends || step < timeout / STEP / 2;
+            if of_inbox {
+                let (rails, body) = (RailNumbers::default(), Body::Query(query));
+                let letter = Letter { key: 1, rails, body };
+                hands.events.push_back(Event::Letter { channel, letter, proven: false });
+            } else {
+                hands.lends(channel, Epoch(2));
+            }
+            endpoint.progress(&mut hands, ms(2 + STEP * step));
+            let channel = endpoint.channel(channel).unwrap();
+            if let Some(cause) = channel.failure().or_else(|| channel.is_failing()) {
+                assert_eq!(cause, Cause::NoMemory);
+                break;
+            }
+            alive = STEP * step;
+        }
+        assert!(ends || (timeout - STEP..=timeout + STEP).contains(&alive), "{alive} ms");
+        assert!(!ends || alive > timeout, "there was memory again: {alive} ms");
+        let asked = u64::from(hands.asked);
+        assert!(!of_inbox || ends || asked <= timeout / 50 + 1, "{asked} times");
+    }
 }
 
 /// A peer has one unanswered OPEN in a slot at most.
