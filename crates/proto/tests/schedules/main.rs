@@ -140,7 +140,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 33] = [
+const MENDED: [(Schedule, u64, &str); 36] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -197,6 +197,13 @@ const MENDED: [(Schedule, u64, &str); 33] = [
         ranks::run_by_messages,
         299,
         "receives whose adverts explain a failure, to be posted at the provider, did not count as exposed",
+    ),
+    (ranks::run_unlike, 1_132, "memory of a message that had landed passed for unused"),
+    (ranks::run_unlike, 800_005_707, "so did that of one whose write had failed unnoticed"),
+    (
+        ranks::run_unlike,
+        800_000_004,
+        "parts that a lost rail owed kept memory that was given up in use",
     ),
 ];
 
