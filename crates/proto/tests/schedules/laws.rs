@@ -135,7 +135,12 @@ impl World {
             }
             // A rail that only closing could fence, but that another channel needs, may be detected after END.
             let fails_over = self.wire.data.settings[node].failover;
-            let unfenced = matches!(cause, Cause::DataLost { .. }) && fails_over;
+            let unfenced = match cause {
+                Cause::DataLost { .. } => fails_over,
+                // That its peer survives, and reports before END.
+                Cause::RailDown { .. } => !fails_over,
+                _ => false,
+            };
             if self.outcome(far) == Some(Outcome::Over) && !dead && !unfenced && !slow {
                 return Err("one end of a channel failed, the other one ended well".to_owned());
             }
