@@ -389,7 +389,8 @@ const CALM: Duration = Duration::from_millis(2);
 ///
 /// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others; one that stops is [`GroupError::Timeout`] with its rank after
 /// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the memory of
-/// every call is free, and every later call returns the first cause. No call panics, aborts the process or hangs.
+/// every call is free, and every later call returns the first cause. No call panics, aborts the process or hangs. Groups that were split from
+/// each other fail together, so these errors have ranks of the first group.
 ///
 /// A rank that drops its last handle leaves: what it has sent still arrives, and only ranks that need it notice. A message or an object to it
 /// or from it is [`GroupError::PeerLost`] for that call alone. A collective of elements that needs it fails the group, because its ranks are
@@ -647,11 +648,14 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of the rendezvous.
+    /// Those of the rendezvous, and [`GroupError::Aborted`].
     pub fn meet(&self, part: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         // Without the lock, so that progress continues meanwhile.
         let round = self.shared.lock().mesh.place().begin_round(part, self.shared.timeout)?;
-        round.wait()
+        round.wait().map_err(|error| match self.shared.lock().mesh.poll(None) {
+            Err(aborted @ GroupError::Aborted { .. }) => aborted,
+            _ => error,
+        })
     }
 
     /// Reports to the rendezvous why this rank gives up, before it closes anything. Returns whether that was received.

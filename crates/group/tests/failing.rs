@@ -374,6 +374,31 @@ fn the_last_handle_of_a_group_may_be_dropped_by_its_own_thread() {
 }
 
 #[test]
+fn an_abort_ends_what_waits_at_the_rendezvous_too() {
+    ranks_within(&library(), 3, WAIT, |group| {
+        group.barrier().unwrap();
+        let aborted = |ended: Result<(), GroupError>| {
+            assert!(matches!(ended, Err(GroupError::Aborted { rank: 0 })), "{ended:?}");
+        };
+        if group.rank() == 2 {
+            return aborted(group.recv(&mut [0_u8], 0, 1).map(drop));
+        }
+        thread::scope(|threads| {
+            let waiting = threads.spawn(|| group.meet(&[]).map(drop));
+            if group.rank() == 0 {
+                // Until rank 1 has begun to wait; it has then said so to the rendezvous, or does soon.
+                group.recv(&mut [0_u8], 1, 2).unwrap();
+                group.abort();
+            } else {
+                group.send(&[7_u8], 0, 2).unwrap();
+            }
+            aborted(waiting.join().unwrap());
+        });
+        aborted(group.meet(&[]).map(drop));
+    });
+}
+
+#[test]
 fn a_batch_sends_what_it_can_though_a_rank_has_left() {
     without_rank_1(|group| {
         if group.rank() == 0 {

@@ -344,6 +344,8 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
             }
             Ok(Frame::News(News::Aborted { .. })) => {
                 shared.send_to_all_but(Some(rank), &News::Aborted { rank });
+                // After the news, which is the cause.
+                shared.rounds.fail(format!("rank {rank} aborted the group"));
             }
             Ok(Frame::News(lost @ News::Lost { .. })) => {
                 shared.send_to_all_but(Some(rank), &lost);
