@@ -298,8 +298,13 @@ impl Shared {
                 drop(watch);
                 return self.send_to_all_but(None, &News::Silent { ranks });
             }
+            let begun = Instant::now();
             let woken = self.changed.wait_timeout(watch, left);
             watch = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let late = begun.elapsed().saturating_sub(left);
+            if late > STOPPED_MIN {
+                watch.postpone(late);
+            }
         }
     }
 
@@ -376,6 +381,8 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     }
 }
 
+/// A sleep that lasts so much longer than it should is one of a process that was stopped meanwhile.
+const STOPPED_MIN: Duration = Duration::from_secs(1);
 /// After this time a rank that accepts no data gets no more frames.
 const WRITE: Duration = Duration::from_secs(1);
 

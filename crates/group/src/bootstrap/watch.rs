@@ -1,6 +1,6 @@
 //! Which ranks wait without progress, and which are silent.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The hub's state of each rank.
 #[derive(Debug)]
@@ -56,6 +56,15 @@ impl Watch {
         first
     }
 
+    /// Gives those that are stuck more time, for the hub has not run so long.
+    pub(super) fn postpone(&mut self, by: Duration) {
+        for state in &mut self.ranks {
+            if let State::Stuck(until) = state {
+                *until += by;
+            }
+        }
+    }
+
     pub(super) fn all_left(&self) -> bool {
         self.ranks.iter().all(|state| *state == State::Left)
     }
@@ -74,8 +83,6 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -103,5 +110,15 @@ mod tests {
         assert!(watch.stuck(1, later), "nobody decides any more");
         watch.left(1);
         assert_eq!(watch.deadline(), None);
+    }
+
+    #[test]
+    fn a_time_in_which_the_hub_did_not_run_counts_for_no_rank() {
+        let (mut watch, now) = (Watch::new(3), Instant::now());
+        let (soon, long) = (now + Duration::from_secs(1), Duration::from_secs(1000));
+        assert!(watch.stuck(1, soon));
+        watch.postpone(long);
+        assert!(!watch.stuck(2, soon + 2 * long));
+        assert_eq!(watch.deadline(), Some(soon + long));
     }
 }

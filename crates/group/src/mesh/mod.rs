@@ -1029,7 +1029,7 @@ fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{library, ranks};
+    use crate::support::{WAIT, library, ranks, ranks_within};
 
     /// More than any memory, as a peer may say.
     const HUGE: usize = isize::MAX as usize;
@@ -1118,6 +1118,46 @@ mod tests {
             group.recv(&mut came, 1, 5).unwrap();
             assert_eq!(came, [7; BYTES]);
             group.barrier().unwrap();
+        });
+    }
+
+    /// As one of a process that is stopped and continued.
+    #[test]
+    fn a_wait_that_nobody_polls_for_longer_than_the_timeout_goes_on() {
+        const TIMEOUT: Duration = Duration::from_secs(2);
+        let is_over = Arc::<AtomicBool>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let end = Instant::now() + WAIT;
+                while !is_over.load(Ordering::Acquire) && Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                return group.send(&[7_u8], 0, 1).unwrap();
+            }
+            std::thread::scope(|threads| {
+                let waiting = threads.spawn(|| group.recv(&mut [0_u8], 1, 1));
+                let await_idle_poll = || {
+                    let end = Instant::now() + WAIT;
+                    loop {
+                        let mut state = group.shared.lock();
+                        if state.mesh.focus.take() == Some(1) || waiting.is_finished() {
+                            break state;
+                        }
+                        assert!(Instant::now() < end, "it does not wait");
+                        drop(state);
+                        std::thread::yield_now();
+                    }
+                };
+                // The first one may be of the barrier.
+                drop(await_idle_poll());
+                let state = await_idle_poll();
+                std::thread::sleep(TIMEOUT + 2 * SETTLE);
+                drop(state);
+                drop(await_idle_poll());
+                is_over.store(true, Ordering::Release);
+                waiting.join().unwrap().unwrap();
+            });
         });
     }
 

@@ -34,8 +34,7 @@ impl Pace {
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
     idle_polls: u32,
-    /// The time without progress, from the first look at the clock.
-    quiet: Option<Quiet>,
+    quiet: Option<Watched>,
     /// The report to the hub that nothing moves here.
     stuck: Option<Stuck>,
     /// Its caller has a limit of its own: the hub is not informed, and the group does not fail.
@@ -68,8 +67,7 @@ impl Wait {
         self.stuck = Some(stuck);
     }
 
-    /// Nothing moved. `None`: poll again at once. Otherwise the time without progress, of which a time without polls, of a process that was
-    /// stopped, is a quarter of the limit at most.
+    /// Nothing moved in a wait of at most `limit`. `None`: poll again at once. Otherwise the time without progress.
     #[inline]
     pub(super) fn idle(&mut self, pace: Pace, limit: Duration) -> Option<Duration> {
         self.idle_polls = self.idle_polls.saturating_add(1);
@@ -77,11 +75,8 @@ impl Wait {
             std::hint::spin_loop();
             return None;
         }
-        Some(self.time_at(Instant::now(), limit))
-    }
-
-    fn time_at(&mut self, now: Instant, limit: Duration) -> Duration {
-        self.quiet.get_or_insert_with(|| Quiet::since(now, limit)).time(now)
+        let now = Instant::now();
+        Some(self.quiet.get_or_insert_with(|| Watched::new(now)).idle(now, limit))
     }
 }
 
@@ -91,28 +86,43 @@ impl Drop for Wait {
     }
 }
 
+/// A time in which somebody looks again and again whether anything has moved. One in which nobody does, as while the process is stopped or a
+/// future is not polled, counts as a quarter of the limit at most.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    since: Instant,
+    /// When the clock was last read.
+    read: Instant,
+}
+
+impl Watched {
+    fn new(now: Instant) -> Self {
+        Self { since: now, read: now }
+    }
+
+    fn idle(&mut self, now: Instant, limit: Duration) -> Duration {
+        let unwatched = now.saturating_duration_since(self.read);
+        self.since += unwatched.saturating_sub((limit / 4).max(GAP_MIN));
+        self.read = now;
+        now.saturating_duration_since(self.since)
+    }
+}
+
 /// The time without progress of a wait with a limit of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Quiet {
     limit: Duration,
-    since: Instant,
-    /// When the clock was last read.
-    read: Instant,
-    /// What had moved until then.
+    watched: Watched,
+    /// What had moved when the clock was last read.
     progress: u64,
 }
 
 impl Quiet {
     pub(crate) fn new(limit: Duration) -> Self {
-        Self::since(Instant::now(), limit)
+        Self { limit, watched: Watched::new(Instant::now()), progress: 0 }
     }
 
-    fn since(now: Instant, limit: Duration) -> Self {
-        Self { limit, since: now, read: now, progress: 0 }
-    }
-
-    /// Whether the limit has passed since `progress`, a count, changed. A time in which nobody asked, as of a future that is not polled,
-    /// counts as a quarter of the limit at most.
+    /// Whether the limit has passed since `progress`, a count, changed.
     pub(crate) fn is_over(&mut self, progress: u64) -> bool {
         crate::patience::note();
         self.is_over_at(Instant::now(), progress)
@@ -120,17 +130,9 @@ impl Quiet {
 
     fn is_over_at(&mut self, now: Instant, progress: u64) -> bool {
         if progress != self.progress {
-            (self.progress, self.since) = (progress, now);
+            (self.progress, self.watched.since) = (progress, now);
         }
-        self.time(now) >= self.limit
-    }
-
-    /// The time without progress.
-    fn time(&mut self, now: Instant) -> Duration {
-        let unasked = now.saturating_duration_since(self.read);
-        self.since += unasked.saturating_sub((self.limit / 4).max(GAP_MIN));
-        self.read = now;
-        now.saturating_duration_since(self.since)
+        self.watched.idle(now, self.limit) >= self.limit
     }
 }
 
@@ -153,23 +155,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_of_the_process_does_not_end_a_wait() {
-        let (limit, begun) = (Duration::from_secs(60), Instant::now());
-        let mut wait = Wait::default();
-        let mut time_after =
-            |millis| wait.time_at(begun + Duration::from_millis(millis), limit).as_millis();
-        assert_eq!([0, 1, 40].map(&mut time_after), [0, 1, 40]);
-        assert_eq!(time_after(1_000_040), 15_040, "a quarter of the limit");
-        assert_eq!(time_after(1_000_041), 15_041);
-        wait.moved();
-        assert_eq!(wait.time_at(begun + Duration::from_secs(2000), limit), Duration::ZERO);
+    fn a_time_in_which_nobody_polls_is_a_quarter_of_a_wait_at_most() {
+        let (limit, mut now) = (Duration::from_secs(40), Instant::now());
+        let mut watched = Watched::new(now);
+        let mut idle_after = |seconds: u64| {
+            now += Duration::from_secs(seconds);
+            watched.idle(now, limit).as_secs()
+        };
+        assert_eq!([1, 9, 1000, 5, 11, 10_000].map(&mut idle_after), [1, 10, 20, 25, 35, 45]);
     }
 
     #[test]
     fn a_time_in_which_nobody_asks_does_not_end_a_wait() {
         let limit = Duration::from_secs(40);
         let mut quiet = Quiet::new(limit);
-        let mut now = quiet.since;
+        let mut now = quiet.watched.since;
         let mut is_over_after = |seconds: u64, progress| {
             now += Duration::from_secs(seconds);
             quiet.is_over_at(now, progress)
