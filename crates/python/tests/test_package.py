@@ -1,6 +1,7 @@
 """What the wheel carries, how ranks find each other, and the examples."""
 
 import ast
+import inspect
 import os
 import pathlib
 import re
@@ -71,6 +72,30 @@ def test_the_stubs_have_what_the_package_has_and_all_of_it_is_documented():
         assert members == {member for member in stubs[name] if not member.startswith("_")}, name
         if name not in ("Received", "Coming"):
             assert all(getattr(owner, member).__doc__ for member in members), name
+
+
+def arguments_of_stub(node):
+    """Names of a function's arguments and their defaults, as the stubs say them."""
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    defaults = [None] * (len(node.args.args) - len(node.args.defaults)) + node.args.defaults + node.args.kw_defaults
+    named = [(one.arg, ast.literal_eval(default) if default else inspect.Parameter.empty) for one, default in zip(every, defaults)]
+    return [one for one in named if one[0] != "self"]
+
+
+def test_the_stubs_have_the_arguments_that_calls_take():
+    calls = {}
+    for node in ast.parse((pathlib.Path(ironrail.__file__).parent / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            calls[node.name] = (getattr(ironrail, node.name), node)
+        elif isinstance(node, ast.ClassDef) and hasattr(ironrail, node.name):
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and not item.decorator_list and not item.name.startswith("_"):
+                    calls[f"{node.name}.{item.name}"] = (getattr(getattr(ironrail, node.name), item.name), item)
+    assert len(calls) > 50
+    for name, (call, node) in calls.items():
+        taken = inspect.signature(call).parameters.values()
+        taken = [(one.name, one.default) for one in taken if one.name != "self"]
+        assert taken == arguments_of_stub(node), name
 
 
 def test_init_says_what_is_missing(tmp_path):
