@@ -46,6 +46,7 @@ impl Group {
         py: Python<'_>,
         call: impl FnOnce(&Inner) -> Result<R, GroupError> + Send,
     ) -> PyResult<R> {
+        self.orphans.check()?;
         let inner = self.inner.lock().map_err(poisoned)?.clone();
         let inner = inner.ok_or_else(|| invalid("this group is closed"))?;
         py.detach(move || {
@@ -128,6 +129,7 @@ impl Group {
     /// Ends every rank's calls, of this and all groups that were split from one: from now on they raise Aborted. It does not wait for calls
     /// of other threads.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.orphans.check()?;
         let inner = self.inner.lock().map_err(poisoned)?.clone();
         py.detach(move || {
             if let Some(inner) = inner {

@@ -4,6 +4,8 @@
 //! has come to; else its group keeps it until it has ended, if it goes on.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::process;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -185,8 +187,17 @@ of_objects! {
 }
 
 /// Operations whose requests were dropped before their end.
-#[derive(Default)]
-pub(crate) struct Orphans(Mutex<Vec<Box<dyn Pending>>>);
+pub(crate) struct Orphans {
+    list: Mutex<Vec<Box<dyn Pending>>>,
+    /// The process that joined.
+    process: u32,
+}
+
+impl Default for Orphans {
+    fn default() -> Self {
+        Self { list: Mutex::default(), process: process::id() }
+    }
+}
 
 impl fmt::Debug for Orphans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,15 +206,35 @@ impl fmt::Debug for Orphans {
 }
 
 impl Orphans {
+    /// Whether this is a copy in a child of the process that joined. Its operations are the parent's, which goes on with them.
+    fn is_forked(&self) -> bool {
+        self.process != process::id()
+    }
+
+    /// Refuses a call of such a child: connections are the parent's, and a lock that a thread had at the fork is never released.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        if self.is_forked() {
+            return Err(invalid(
+                "this process was forked from the one that joined the group: it can join one itself",
+            ));
+        }
+        Ok(())
+    }
+
     fn adopt(&self, pending: Box<dyn Pending>) {
-        if let Ok(mut list) = self.0.lock() {
+        if let Ok(mut list) = self.list.lock() {
             list.push(pending);
         }
     }
 
     /// Takes all out: dropping one attaches to the interpreter, which another thread may hold that waits for the list.
     fn take(&self) -> Vec<Box<dyn Pending>> {
-        self.0.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default()
+        let taken = self.list.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default();
+        if self.is_forked() {
+            let _never_dropped = ManuallyDrop::new(taken);
+            return Vec::new();
+        }
+        taken
     }
 
     /// Lets go of those that have ended. Not to be called with the interpreter attached.
@@ -221,6 +252,12 @@ impl Orphans {
         for pending in self.take() {
             let _ = pending.wait();
         }
+    }
+}
+
+impl Drop for Orphans {
+    fn drop(&mut self) {
+        drop(self.take());
     }
 }
 
@@ -261,6 +298,7 @@ impl Request {
         py: Python<'_>,
         step: impl FnOnce(Box<dyn Pending>) -> Result<State, GroupError> + Send,
     ) -> PyResult<bool> {
+        self.orphans.check()?;
         let taken = std::mem::replace(&mut *self.state.lock().map_err(poisoned)?, State::Busy);
         let (next, failed) = match taken {
             State::Running(pending) => match py.detach(|| step(pending)) {
@@ -348,6 +386,10 @@ impl Drop for Request {
         };
         // Taken, so that the last one is dropped in there too: an operation in it may be the last handle of the group.
         let orphans = std::mem::take(&mut self.orphans);
+        if orphans.is_forked() {
+            let _never_dropped = ManuallyDrop::new(pending);
+            return;
+        }
         let let_go = move || {
             let goes_on = !pending.take_back() && pending.goes_on();
             if goes_on && pending.test().is_ok_and(|ended| !ended) {

@@ -93,6 +93,40 @@ def test_a_forked_child_that_ends_leaves_the_group_to_its_parent(ranks):
     """, options="timeout=10.0")  # fmt: skip
 
 
+def test_a_forked_child_leaves_requests_to_its_parent(ranks):
+    ranks(2, """
+        import os
+        data = np.full(1 << 22, rank)
+        group.barrier()
+        def sends():
+            # One is dropped, and goes on; the other is dropped in the child.
+            group.isend(data, 1, 1)
+            request = group.isend(data, 1, 2)
+            child = os.fork()
+            if child == 0:
+                for call in group.barrier, group.abort, request.test, lambda: group.send(data, 1, 3):
+                    try:
+                        call()
+                    except ironrail.InvalidArgument as error:
+                        assert "was forked from the one that joined" in str(error)
+                    else:
+                        sys.exit(1)
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+            group.send(data[:1], 1, 3)
+            request.wait()
+        if rank == 0:
+            sends()
+        else:
+            group.recv(data[:1], 0, 3)
+            for tag in 1, 2:
+                data[:] = 1
+                group.recv(data, 0, tag)
+                assert (data == 0).all()
+        group.barrier()
+    """, options="timeout=10.0")  # fmt: skip
+
+
 def test_a_message_that_does_not_fit_is_an_error_of_its_own(ranks):
     ranks(2, """
         if rank == 0:

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Shutdown, TcpStream};
+use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ pub(super) struct Line(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     stream: TcpStream,
+    /// The process that joined. A forked child has its socket, and must not speak for it.
+    process: u32,
     /// The waits that are stuck, the oldest first: a number, and when the hub may decide.
     stuck: VecDeque<(u64, Instant)>,
     /// The number of the next one.
@@ -31,11 +34,12 @@ pub(crate) struct Stuck {
 
 impl Line {
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self(Arc::new(Mutex::new(State { stream, stuck: VecDeque::new(), next: 0 })))
+        let (process, stuck) = (process::id(), VecDeque::new());
+        Self(Arc::new(Mutex::new(State { stream, process, stuck, next: 0 })))
     }
 
     pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
-        frame.write(&mut self.lock().stream)
+        frame.write(self.lock().stream()?)
     }
 
     /// The hub may decide on this wait after `within`.
@@ -51,7 +55,7 @@ impl Line {
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) {
-        let _ = self.lock().stream.shutdown(how);
+        let _ = self.lock().stream().and_then(|stream| stream.shutdown(how));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -60,12 +64,21 @@ impl Line {
 }
 
 impl State {
+    /// None of a forked child's.
+    fn stream(&mut self) -> io::Result<&mut TcpStream> {
+        if self.process == process::id() {
+            Ok(&mut self.stream)
+        } else {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+    }
+
     /// Reports the time that is left to the oldest wait, or that none is stuck. A hub that is gone reports that itself.
     fn report(&mut self) {
         let left = |(_, end): &(u64, Instant)| end.saturating_duration_since(Instant::now());
         let ms = |left: Duration| u32::try_from(left.as_millis() + 1).unwrap_or(u32::MAX);
         let ms = self.stuck.front().map(left).map_or(0, ms);
-        let _ = Frame::Stuck(ms).write(&mut self.stream);
+        let _ = self.stream().and_then(|stream| Frame::Stuck(ms).write(stream));
     }
 }
 
