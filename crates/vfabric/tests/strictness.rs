@@ -405,6 +405,28 @@ fn objects_close_from_the_inside_out() {
 }
 
 #[test]
+fn an_endpoint_is_opened_by_an_info_of_its_domains_nic() {
+    let rig = Rig::new("profile=cxi nics=2");
+    let a = rig.end(0);
+    assert_eq!(a.opens_by(0), 0);
+    assert_eq!(a.opens_by(1), INVALID);
+    rig.caught("arguments", 1);
+}
+
+#[test]
+fn an_endpoint_has_no_more_room_than_it_asked_for() {
+    let rig = Rig::new("profile=cxi");
+    rig.ask_for_depth(0, 2);
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let posted: Vec<_> = (0..3).map(|_| a.write(source.bare(64), there)).collect();
+    assert_eq!(posted, [0, 0, size(-sys::FI_EAGAIN)]);
+    a.wait();
+    assert_eq!(a.write(source.bare(64), there), 0);
+}
+
+#[test]
 fn a_fabric_closes_after_its_domains() {
     let rig = Rig::new("profile=cxi");
     let a = rig.end(0);

@@ -26,7 +26,7 @@ use crate::ledger::{Ledger, Rule};
 use crate::random::Random;
 use crate::settings::Settings;
 
-pub(crate) use objects::{DomainAsked, Region};
+pub(crate) use objects::{DomainAsked, EndpointAsked, Region};
 pub(crate) use post::{Ask, Kind, Local, Remote, Tags, descriptor};
 pub(crate) use progress::{Entry, Taken};
 

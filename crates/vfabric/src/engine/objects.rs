@@ -35,6 +35,16 @@ pub(crate) struct DomainAsked {
     pub(crate) device_memory: bool,
 }
 
+/// What a user asks an endpoint for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndpointAsked {
+    /// The NIC of its info, if that names one.
+    pub(crate) nic: Option<usize>,
+    pub(crate) orders: u64,
+    /// The transmit queue's size; 0: the profile's.
+    pub(crate) depth: usize,
+}
+
 /// An endpoint, enabled or not yet.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -48,6 +58,8 @@ pub(crate) struct Endpoint {
     pub(super) vector: Option<u64>,
     /// FI_ORDER_* bits that were asked for.
     pub(super) orders: u64,
+    /// The operations that the user asked for room for; the profile may have less.
+    pub(super) depth: usize,
     pub(super) bound_regions: usize,
     /// Operations whose completion is not written yet.
     pub(super) outstanding: usize,
@@ -338,8 +350,13 @@ impl Engine {
         self.vectors.get(vector).and_then(|vector| vector.peer(name)).ok_or(Errno(sys::FI_EINVAL))
     }
 
-    pub(crate) fn open_endpoint(&mut self, domain: u64, orders: u64) -> Outcome<u64> {
+    pub(crate) fn open_endpoint(&mut self, domain: u64, asked: EndpointAsked) -> Outcome<u64> {
         let nic = self.domain(domain)?.nic;
+        if let Some(other) = asked.nic.filter(|other| *other != nic) {
+            return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
+                format!("an endpoint by an info of NIC {other} in domain {domain}, which is on NIC {nic}")
+            });
+        }
         let there = self.endpoints.iter().filter(|(_, endpoint)| endpoint.nic == nic).count();
         if there >= self.settings.profile.endpoints_per_nic {
             self.counters.count("refused.endpoints");
@@ -355,7 +372,8 @@ impl Engine {
             receive_queue: None,
             selective: false,
             vector: None,
-            orders: (orders & profile.orders) | profile.always_ordered,
+            orders: (asked.orders & profile.orders) | profile.always_ordered,
+            depth: if asked.depth == 0 { usize::MAX } else { asked.depth },
             bound_regions: 0,
             outstanding: 0,
             receives: VecDeque::new(),

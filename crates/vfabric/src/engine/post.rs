@@ -175,7 +175,7 @@ impl Engine {
         self.may_reach(target)?;
         self.connect(ask.endpoint, target)?;
         let endpoint = self.endpoint(ask.endpoint)?;
-        if endpoint.outstanding >= self.settings.profile.transmit_depth {
+        if endpoint.outstanding >= endpoint.depth.min(self.settings.profile.transmit_depth) {
             self.counters.count("refused.full");
             return Err(Errno(sys::FI_EAGAIN));
         }

@@ -7,8 +7,8 @@ use libfabric_sys as sys;
 
 use super::object::Object;
 use super::table::{CollectiveOps, table};
-use super::{answer, answer_size, messages, number, rma, tagged, vector};
-use crate::engine::{Errno, engine};
+use super::{answer, answer_size, info, messages, number, rma, tagged, vector};
+use crate::engine::{EndpointAsked, Errno, engine};
 use crate::settings::{Settings, SharedMemory};
 
 table! {
@@ -56,12 +56,20 @@ pub(super) unsafe extern "C" fn open(
     let orders = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.msg_order);
     // SAFETY: as above.
     let class = unsafe { transmit.as_ref() }.map_or(sys::FI_TC_UNSPEC, |transmit| transmit.tclass);
+    // SAFETY: as above.
+    let depth = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.size);
+    // SAFETY: as above.
+    let attributes = unsafe { (*info).domain_attr };
+    // SAFETY: as above: null or valid.
+    let attributes = unsafe { attributes.as_ref() };
+    // SAFETY: a domain's name is null or a C string.
+    let nic = attributes.and_then(|attributes| unsafe { info::nic_of(attributes.name) });
     let _marks = domain.enter("fi_endpoint");
     if !engine().settings.profile.classes.has(class) {
         engine().counters.count("endpoints.class_refused");
         return -sys::FI_EINVAL;
     }
-    let opened = engine().open_endpoint(domain.id, orders);
+    let opened = engine().open_endpoint(domain.id, EndpointAsked { nic, orders, depth });
     match class {
         _ if opened.is_err() => {}
         sys::FI_TC_UNSPEC => {}

@@ -181,6 +181,14 @@ impl Rig {
         info
     }
 
+    /// Makes a NIC's fi_info ask for a transmit queue of this size.
+    pub(crate) fn ask_for_depth(&self, nic: usize, depth: usize) {
+        // SAFETY: the list is ours, and its infos are whole.
+        let transmit = unsafe { (*self.info(nic)).tx_attr };
+        // SAFETY: as above.
+        unsafe { (*transmit).size = depth };
+    }
+
     /// fi_close of the fabric, whatever is open on it.
     pub(crate) fn close_fabric(&self) -> i32 {
         close(self.fabric.cast())
@@ -388,6 +396,19 @@ impl<'rig> End<'rig> {
     /// Another endpoint of the same domain, not enabled yet. It must be dropped before this one.
     pub(crate) fn sibling(&self) -> Self {
         Self::open(self.rig, self.nic, self.domain, false, 1024)
+    }
+
+    /// fi_endpoint in this domain by the info of a NIC: its code. Closed again.
+    pub(crate) fn opens_by(&self, nic: usize) -> i32 {
+        let mut endpoint = ptr::null_mut();
+        let info = self.rig.info(nic);
+        // SAFETY: the domain is open, and the place valid.
+        let code =
+            unsafe { sys::fi_endpoint(self.domain, info, &raw mut endpoint, ptr::null_mut()) };
+        if code == 0 {
+            assert_eq!(close(endpoint.cast()), 0);
+        }
+        code
     }
 
     #[track_caller]
