@@ -384,10 +384,10 @@ pub(super) struct Options {
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = positive)]
     iterations: Option<usize>,
     /// Iterations before the clock starts [default: 5, as in nccl-tests; messages alone: a tenth of the iterations, if that is more]
-    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT")]
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", value_parser = count)]
     warmups: Option<usize>,
     /// Checked iterations per size; 0: none
-    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT")]
+    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT", value_parser = count)]
     pub(super) check: usize,
     /// int8 to int64, uint8 to uint64, half, bfloat16, float, double or complex64
     #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
@@ -753,6 +753,10 @@ fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
 
 fn positive(text: &str) -> Result<usize, String> {
     number(text, 1, 1_000_000_000)
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    number(text, 0, 1_000_000_000)
 }
 
 fn ranks(text: &str) -> Result<usize, String> {

@@ -49,8 +49,15 @@ pub(crate) fn check(first: usize, last: usize, step: Option<usize>) -> Result<()
             "no factor leads from size 0 to a larger one: -b above 0, or -e 0".to_owned(),
         );
     }
+    let steps = step.map_or(0, |step| (last - first) / step.max(1));
+    if steps >= SIZES_MAX {
+        return usage(format!("-i makes {SIZES_MAX} sizes at most: a larger step, or fewer bytes"));
+    }
     Ok(())
 }
+
+/// Each is measured: more would take days.
+const SIZES_MAX: usize = 1_000_000;
 
 /// The sizes from `first` to `last`, each `factor` times the one before, or larger by `step`.
 pub(crate) fn sequence(
