@@ -38,6 +38,8 @@ impl Report {
     pub(super) fn print(&self, verbose: bool) {
         for finding in &self.findings {
             let Finding { check, level, looked_at, found, cure, ranks } = finding;
+            let (looked_at, found) = (shown(looked_at), shown(found));
+            let cure = cure.as_deref().map(shown);
             let style = style(*level);
             output::line(format_args!("{style}{:<4}{style:#}  {check:<20} {found}", level.word()));
             // A finding of all ranks needs no list of ranks.
@@ -55,12 +57,17 @@ impl Report {
         let count = |level| self.findings.iter().filter(|finding| finding.level == level).count();
         output::line(format_args!(
             "{}: {} FAIL, {} warn, {} ok",
-            self.host,
+            shown(&self.host),
             count(Level::Fail),
             count(Level::Warn),
             count(Level::Ok)
         ));
     }
+}
+
+/// A text of one line, without commands to the terminal: names may be another host's, or of a file that somebody sent.
+fn shown(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 fn style(level: Level) -> Style {
@@ -76,9 +83,21 @@ fn style(level: Level) -> Style {
 pub(super) fn print_log(machine: &Machine) {
     for plugin in &machine.plugins {
         for line in &plugin.log {
-            output::line(format_args!("      {:<20} log: {} {}", "", line.level, line.text));
+            let text = shown(&line.text);
+            output::line(format_args!("      {:<20} log: {} {text}", "", line.level));
         }
     }
 }
 
 const FORMAT: &str = "ironrail-doctor/1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_host_is_called_gives_the_terminal_no_command() {
+        assert_eq!(shown("eth0\u{1b}[2J\u{9b}31m\nok"), "eth0?[2J?31m?ok");
+        assert_eq!(shown("größe 1 µs"), "größe 1 µs");
+    }
+}

@@ -179,7 +179,7 @@ fn way_to(machine: &Machine, plugin: &Plugin) -> String {
     let ours = machine.copies.iter().find(|copy| copy.path.ends_with("libnccl-net-ironrail.so"));
     let ironrail = match ours.and_then(|copy| copy.path.parent()) {
         Some(folder) => format!(
-            "set NCCL_NET_PLUGIN=ironrail, and LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH; `ironrail env` prints both",
+            "set NCCL_NET_PLUGIN=ironrail, and LD_LIBRARY_PATH={}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}; `ironrail env` prints both",
             folder.display()
         ),
         None => "set NCCL_NET_PLUGIN=ironrail, and add the folder of libnccl-net-ironrail.so to LD_LIBRARY_PATH, inside the container if there is one; `ironrail env` prints both".to_owned(),
