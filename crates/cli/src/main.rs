@@ -11,6 +11,7 @@ mod live;
 mod manual;
 mod nccl;
 mod output;
+mod overheard;
 mod perf;
 mod plugin;
 mod run;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::process::{CommandExt, parent_id};
+use std::os::unix::process::CommandExt;
 use std::process::{self, Child, Command, Stdio};
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use clap::Args;
 use ironrail_group::bootstrap::Hub;
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::MEETING_VARIABLE;
-use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::signals;
 use job::Job;
 
 /// Starts a program once per rank, on this machine.
@@ -105,14 +105,12 @@ impl Run {
         Ok(child)
     }
 
-    /// Becomes the program, which the kernel kills when the launcher dies: prctl(2) sets that for the calling process, and a call between
-    /// fork(2) and execve(2) would be unsafe code. Reports an error on the pipe that is standard input; the program closes it unused.
+    /// Becomes the program, which the kernel kills when the launcher dies. Reports an error on the pipe that is standard input; the program
+    /// closes it unused.
     fn execute(&self, launcher: u32) {
-        // Where a sandbox refuses it, ranks outlive a launcher that SIGKILL ends, and no other.
-        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        let launcher_lives = signals::end_with(launcher);
         let Ok(report) = io::stdin().as_fd().try_clone_to_owned() else { return };
-        // Otherwise the launcher died before that call, which then has no effect.
-        if parent_id() == launcher {
+        if launcher_lives {
             let (program, arguments) = self.program.split_first().expect("clap requires one");
             let error = Command::new(program).args(arguments).stdin(Stdio::null()).exec();
             let code = error.raw_os_error().unwrap_or_default();

@@ -1,11 +1,12 @@
 //! Signals to a command whose ranks lead process groups, which a terminal's keys do not reach.
 
 use std::io;
+use std::os::unix::process::parent_id;
 use std::sync::Arc;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::status::Status;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -19,6 +20,14 @@ pub(crate) fn keep_children() {
         // A handler that sets what nobody reads.
         let _ = flag::register(chld, Arc::default());
     }
+}
+
+/// Makes the kernel kill this process when `launcher`, which has started it, dies: prctl(2) sets that for the calling process, and a call
+/// between fork(2) and execve(2) would be unsafe code. False if the launcher is dead already. Where a sandbox refuses it, this process
+/// outlives a launcher that SIGKILL ends. It is killed, too, when the thread that started it ends (PR_SET_PDEATHSIG(2const)).
+pub(crate) fn end_with(launcher: u32) -> bool {
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    parent_id() == launcher
 }
 
 /// From its creation on these signals no longer end or stop this process, but are kept here.

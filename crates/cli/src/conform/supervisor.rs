@@ -22,6 +22,7 @@ use super::case::STAGE;
 use super::report::{Held, Report, Results};
 use super::worker::{ANSWER, CONTENTS, Contents, TimedVerdict, VERDICT, Verdict};
 use crate::files::Destination;
+use crate::overheard;
 
 /// Runs the chosen behaviours. Returns whether all passed.
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
@@ -137,16 +138,22 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
 fn contents(options: &Conform) -> Result<Contents, GroupError> {
     let system = |error| GroupError::System { what: "starting a worker", error };
     let mut command = worker(options, CONTENTS, NEWEST, 0)?;
-    let output = command.stderr(Stdio::piped()).output().map_err(system)?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let found = said.lines().find_map(|line| line.strip_prefix(ANSWER));
-    if let Some(contents) = found.and_then(|text| serde_json::from_str(text).ok()) {
+    let (status, [said, complaint]) = overheard::output(&mut command, LOADS).map_err(system)?;
+    // The library may have printed to the same line.
+    let found = said.lines().find_map(|line| line.split_once(ANSWER));
+    if let Some(contents) = found.and_then(|(_, text)| serde_json::from_str(text).ok()) {
         return Ok(contents);
     }
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     let why = complaint.lines().last().unwrap_or_default().trim_start_matches("ironrail: ");
-    Err(GroupError::Load(match fate(output.status) {
-        Some(fate) if output.status.signal().is_some() => {
+    let Some(status) = status else {
+        return Err(GroupError::Load(format!(
+            "loading {} has not ended for {} s",
+            options.plugin(),
+            LOADS.as_secs()
+        )));
+    };
+    Err(GroupError::Load(match fate(status) {
+        Some(fate) if status.signal().is_some() => {
             format!(
                 "loading {} {fate}: its tables are read then, so a symbol with a table's name may be none",
                 options.plugin()
@@ -155,6 +162,9 @@ fn contents(options: &Conform) -> Result<Contents, GroupError> {
         _ => why.to_owned(),
     }))
 }
+
+/// Far more than a library takes to be loaded.
+const LOADS: Duration = Duration::from_secs(60);
 
 /// Runs one behaviour with one table.
 fn hold(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Report {

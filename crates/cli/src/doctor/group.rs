@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use ironrail_group::error::GroupError;
 
 use super::child::{MARK, Said, said_in};
 use super::machine::{Group, Machine, Pair};
-use super::overheard::Overheard;
 use super::read::HIDDEN;
 use crate::files;
+use crate::overheard::Overheard;
 
 /// Which ranks.
 #[derive(Clone, Debug, Args)]
@@ -271,7 +271,7 @@ fn run_all(
         let mut command = match place {
             None => {
                 let mut command = Command::new(&own);
-                command.arg("doctor").args(arguments);
+                command.args(["doctor", "--launcher", &process::id().to_string()]).args(arguments);
                 command
             }
             Some(host) => remote(ranks, host, &own, arguments),

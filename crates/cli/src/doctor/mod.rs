@@ -10,7 +10,6 @@ mod child;
 mod finding;
 mod group;
 mod machine;
-mod overheard;
 mod pairs;
 mod read;
 mod report;
@@ -23,7 +22,7 @@ use std::time::Duration;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use crate::files;
+use crate::{files, signals};
 use child::Probe;
 use finding::Level;
 use group::Ranks;
@@ -71,6 +70,9 @@ pub(crate) struct Doctor {
     /// This process is a child that probes something
     #[arg(long, hide = true)]
     probe: Option<Probe>,
+    /// The process of this command that started this one, here
+    #[arg(long, hide = true, value_name = "PROCESS")]
+    launcher: Option<u32>,
 }
 
 const EXAMPLES: &str = "\
@@ -93,6 +95,9 @@ impl Doctor {
             ));
         }
         let wait = Duration::from_secs_f64(self.timeout);
+        if self.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {
+            return Ok(false);
+        }
         if let Some(probe) = self.probe {
             child::run(probe, self.net.as_deref().unwrap_or_default(), wait);
             return Ok(true);
@@ -165,6 +170,9 @@ fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
                 format!("it is not what `ironrail doctor --describe` writes: {error}"),
             )
         })?;
+        if group.ranks.is_empty() {
+            return Err(files::unusable(file, "it describes no machine"));
+        }
         let before = all.ranks.len();
         all.ranks.extend(group.ranks);
         all.pairs.extend(group.pairs.into_iter().map(|pair| Pair {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{self, Command};
 use std::time::Duration;
 
 use ironrail_group::bootstrap::Local;
@@ -11,7 +11,7 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Library, Net};
 use serde::{Deserialize, Serialize};
 
-use crate::output;
+use crate::{output, overheard};
 
 /// The plugin's JSON, with the names of src/plugin/explain.rs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -163,25 +163,33 @@ pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
     let own = std::env::current_exe().map_err(system)?;
     let mut command = Command::new(own);
     command.args(["explain", "--net", net, "--child", if start { "start" } else { "read" }]);
+    command.args(["--launcher", &process::id().to_string()]);
     for (name, value) in crate::doctor::settings_of_files() {
         command.env(name, value);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = command.output().map_err(system)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if let Some(line) = text.lines().find_map(|line| line.strip_prefix(MARK)) {
+    let (status, [text, errors]) = overheard::output(&mut command, PATIENCE).map_err(system)?;
+    // The plugin may have printed to the same line.
+    if let Some((_, line)) = text.lines().find_map(|line| line.split_once(MARK)) {
         return serde_json::from_str(line).map_err(|error| {
             GroupError::Load(format!("the plugin's words cannot be read: {error}"))
         });
     }
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let last =
         errors.lines().last().unwrap_or_default().trim_start_matches("ironrail: ").to_owned();
-    Err(GroupError::Load(match output.status.signal() {
-        Some(signal) => format!("{net} crashed: signal {signal}; `ironrail doctor` says where"),
-        None => last,
+    Err(GroupError::Load(match status.map(|status| status.signal()) {
+        None => format!(
+            "{net} has not answered for {} s; `ironrail doctor` says where",
+            PATIENCE.as_secs()
+        ),
+        Some(Some(signal)) => {
+            format!("{net} crashed: signal {signal}; `ironrail doctor` says where")
+        }
+        Some(None) => last,
     }))
 }
+
+/// A start with many devices, each of which is connected to itself, is far faster.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const MARK: &str = "ironrail-explain: ";
 

@@ -8,6 +8,7 @@ mod size;
 use clap::{Args, ValueEnum};
 use ironrail_group::error::GroupError;
 
+use crate::signals;
 pub(crate) use info::Info;
 
 /// Explains each setting of Ironrail: its value, where that comes from, what it does and what else it depends on.
@@ -31,6 +32,9 @@ pub(crate) struct Explain {
     /// This process is a child that asks the plugin
     #[arg(long, hide = true)]
     child: Option<Child>,
+    /// The process that started that child
+    #[arg(long, hide = true, value_name = "PROCESS")]
+    launcher: Option<u32>,
 }
 
 /// What a child does.
@@ -51,6 +55,9 @@ impl Explain {
     /// Whether the plugin would start with these settings.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let net = plugin(self.net.as_deref());
+        if self.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {
+            return Ok(false);
+        }
         if let Some(child) = self.child {
             explanation::child(&net, child == Child::Start)?;
             return Ok(true);

@@ -11,7 +11,10 @@ mod real;
 mod table;
 
 use std::fs;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use harness::{Need, Test};
 use serde_json::Value;
@@ -63,6 +66,8 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_plugin_that_prints_what_is_no_text_is_heard_all_the_same));
     tests.push(Test::new(a_plugin_that_prints_for_ever_is_ended_like_a_silent_one));
     tests.push(Test::new(a_process_that_a_plugin_leaves_holds_up_nothing));
+    tests.push(Test::new(a_plugin_that_hangs_does_not_outlive_the_command));
+    tests.push(Test::new(info_hears_a_plugin_that_prints));
     let bare = Test::new(a_container_without_sys_has_interfaces_all_the_same);
     tests.push(bare.needs(bench::namespaces()));
     tests.push(Test::new(ranks::a_process_that_the_shell_leaves_holds_up_nothing));
@@ -162,9 +167,13 @@ fn settings_that_no_plugin_has_checked_are_counted_as_such() {
 fn a_file_that_cannot_be_read_is_named_and_no_wrong_command_line() {
     let folder = bench::scratch("unreadable");
     let (none, text) = (folder.join("none.json"), folder.join("text.json"));
+    let empty = folder.join("empty.json");
+    fs::write(&empty, "{\"ranks\": []}").unwrap();
     let _ = fs::remove_file(&none);
     fs::write(&text, "no description").unwrap();
-    for (option, file) in [("--machine", &none), ("--machine", &text), ("--hosts", &none)] {
+    for (option, file) in
+        [("--machine", &none), ("--machine", &text), ("--machine", &empty), ("--hosts", &none)]
+    {
         let output = bench::doctor().arg(option).arg(file).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{errors}");
@@ -244,4 +253,39 @@ fn a_container_without_sys_has_interfaces_all_the_same() {
     let usable = findings.iter().find(|finding| finding["check"] == "nic.usable").unwrap();
     assert_eq!(usable["level"], "warn", "{report:#}");
     assert!(usable["found"].as_str().unwrap().contains("only lo is up"), "{report:#}");
+}
+
+/// Also where the command is killed.
+fn a_plugin_that_hangs_does_not_outlive_the_command() {
+    let folder = bench::stub("outlives", &["-DHANGS"]);
+    let pipe = bench::scratch("pipes").join("outlives");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = bench::doctor();
+    command.env("NCCL_NET_PLUGIN", "outlives").env("LD_LIBRARY_PATH", folder);
+    command.env("STUB_HOLDS", &pipe).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // Opened once the plugin hangs, and at its end where the plugin's process has ended.
+    let (send, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let mut pipe = fs::File::open(pipe).unwrap();
+        send.send(()).unwrap();
+        std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
+        send.send(()).unwrap();
+    });
+    ended.recv_timeout(WAIT).expect("the plugin is started");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    ended.recv_timeout(WAIT).expect("its process ends");
+}
+
+/// Only a hang takes so long.
+const WAIT: Duration = Duration::from_secs(60);
+
+fn info_hears_a_plugin_that_prints() {
+    let folder = bench::stub("informs", &["-DPRINTS"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["info", "--net"]).arg(folder.join("libnccl-net-informs.so"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("Stub"), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }

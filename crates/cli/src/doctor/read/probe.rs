@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::doctor::child::{Probe, Said, said_in};
 use crate::doctor::machine::{Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
-use crate::doctor::overheard::Overheard;
+use crate::overheard::Overheard;
 
 /// How a child ended.
 struct Ended {
@@ -134,7 +134,7 @@ fn command(probe: Probe, name: &str, wait: Duration) -> Command {
         probe.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let mut command = Command::new(own);
     command.args(["doctor", "--probe", &word, "--timeout", &wait.as_secs_f64().to_string()]);
-    command.arg("--net").arg(name);
+    command.args(["--launcher", &process::id().to_string(), "--net", name]);
     // NCCL adds the settings of its files to the environment before it loads a plugin.
     command.envs(super::settings_of_files());
     // Counters of these short runs would be useless.

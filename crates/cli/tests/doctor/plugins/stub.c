@@ -1,5 +1,5 @@
 // A net plugin that fails in a selected way: table v6, or v5 with -DTABLE=ncclNetPlugin_v5.
-//   -DCRASHES, -DHANGS   init does
+//   -DCRASHES, -DHANGS   init does; the latter opens the pipe STUB_HOLDS, if there is one
 //   -DNOISY              init does not return, and prints
 //   -DPRINTS             init prints what is no text, and the begin of a line
 //   -DLEAVES             init leaves a process that keeps this one's output open, until nothing writes to the pipe STUB_LEAVES any more
@@ -45,6 +45,7 @@ static int init(void *logger) {
   }
 #endif
 #ifdef HANGS
+  if (getenv("STUB_HOLDS")) (void)!open(getenv("STUB_HOLDS"), O_WRONLY);
   for (;;) pause();
 #endif
   return CALL;

@@ -1,0 +1,98 @@
+//! What a child writes, read in threads while it runs.
+
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What was read so far.
+#[derive(Debug)]
+pub(crate) struct Overheard {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Overheard {
+    /// Reads to the end of a pipe, and keeps the first [`MOST`] bytes.
+    pub(crate) fn from(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let ours = Arc::clone(&bytes);
+        let reader = thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(read @ 1..) = pipe.read(&mut piece) {
+                let mut bytes = ours.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = MOST - bytes.len();
+                bytes.extend(&piece[..read.min(room)]);
+            }
+        });
+        Self { bytes, reader }
+    }
+
+    /// The text, once the child has ended: what it has started, such as the master of a shared ssh connection, may keep the pipe open.
+    pub(crate) fn text(self) -> String {
+        let begun = Instant::now();
+        while !self.reader.is_finished() && begun.elapsed() < LAST_WORDS {
+            thread::sleep(WATCH);
+        }
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// What a command has written to standard output and to standard error, and how it ended; None if it was killed since it still ran after `limit`.
+pub(crate) fn output(
+    command: &mut Command,
+    limit: Duration,
+) -> io::Result<(Option<ExitStatus>, [String; 2])> {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let output = child.stdout.take().map(Overheard::from);
+    let errors = child.stderr.take().map(Overheard::from);
+    let status = ended(&mut child, limit);
+    Ok((status, [output, errors].map(|heard| heard.map_or_else(String::new, Overheard::text))))
+}
+
+fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        match child.try_wait() {
+            Ok(None) => thread::sleep(WATCH),
+            Ok(status) => return status,
+            Err(_) => return None,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+/// A log of libfabric at its level info is far shorter.
+const MOST: usize = 16 << 20;
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const WATCH: Duration = Duration::from_millis(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only a hang takes so long.
+    const WAIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_command_is_heard_to_its_end() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo said; echo wrong >&2; exit 3"]);
+        let (status, [said, errors]) = output(&mut command, WAIT).unwrap();
+        assert_eq!(status.and_then(|status| status.code()), Some(3));
+        assert_eq!((said.as_str(), errors.as_str()), ("said\n", "wrong\n"));
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_killed_and_heard() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo said; kill -STOP $$"]);
+        let (status, [said, _]) = output(&mut command, Duration::from_secs(1)).unwrap();
+        assert_eq!((status, said.as_str()), (None, "said\n"));
+    }
+}
