@@ -37,6 +37,23 @@ fn setting(shown: &Value, name: &str) -> Value {
 }
 
 #[test]
+fn the_plugin_that_a_file_of_nccls_names_is_the_one_that_is_asked() {
+    let file = Path::new(TEMPORARY).join(format!("explain-plugin-{}.conf", std::process::id()));
+    let other = support::loopback(TEMPORARY);
+    fs::write(&file, format!("NCCL_NET_PLUGIN={}\n", other.display())).unwrap();
+    let info = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        command.env_clear().envs(variables.iter().copied()).arg("info");
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let named = ("NCCL_CONF_FILE", file.to_str().unwrap());
+    assert!(info(&[named]).starts_with("Loopback"), "{}", info(&[named]));
+    let environment = ("NCCL_NET_PLUGIN", plugin().to_str().unwrap());
+    assert!(info(&[named, environment]).starts_with("Ironrail"), "the environment is first");
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn each_setting_says_its_value_and_which_of_five_places_it_is_from() {
     let file = Path::new(TEMPORARY).join(format!("explain-{}.conf", std::process::id()));
     fs::write(&file, "IRONRAIL_JOB=seven\nIRONRAIL_MAX_RAILS=8\nOFI_NCCL_MIN_STRIPE_SIZE=4096\n")

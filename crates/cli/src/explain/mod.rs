@@ -75,7 +75,9 @@ impl Explain {
 
 /// The plugin to ask: the first that NCCL would try, or ours if none is named.
 fn plugin(net: Option<&str>) -> String {
-    let named = std::env::var("NCCL_NET_PLUGIN").ok();
+    const VARIABLE: &str = "NCCL_NET_PLUGIN";
+    let of_files = || crate::doctor::settings_of_files().remove(VARIABLE);
+    let named = std::env::var(VARIABLE).ok().or_else(of_files);
     let named = named.filter(|value| !value.eq_ignore_ascii_case("none"));
     let first = net.or(named.as_deref()).and_then(|value| crate::plugin::names(value).next());
     first.map_or_else(crate::plugin::ours, str::to_owned)
