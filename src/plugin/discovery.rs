@@ -339,6 +339,8 @@ fn candidate(info: &Info) -> Candidate {
     // libfabric before 2.0 knows no speed of HDR and NDR (prov/verbs/src/verbs_info.c, which efa shares).
     let by_kernel = || sysfs::rdma_speed_mbps(Path::new(SYSFS), device.as_deref()?);
     let link_mbps = link.and_then(|bits| u32::try_from(bits / 1_000_000).ok()).or_else(by_kernel);
+    // Nor does it say where subfunctions of mlx5 are (prov/verbs/src/verbs_info.c, vrb_get_device_bus_attr).
+    let function = device.as_deref().and_then(|name| sysfs::rdma_function(Path::new(SYSFS), name));
     let pci_path = by_bus.or(interface.pci_path);
     Candidate {
         provider: info.provider().to_owned(),
@@ -349,7 +351,12 @@ fn candidate(info: &Info) -> Candidate {
         class: Candidate::class_of(interface.class, address),
         speed_mbps: link_mbps.or(interface.speed_mbps),
         hardware: nic.is_some(),
-        pci: pci_path.as_deref().and_then(sysfs::function_of).or(listed),
+        pci: pci_path
+            .as_deref()
+            .and_then(sysfs::function_of)
+            .or(listed)
+            .or_else(|| function.map(|(address, _)| address)),
+        is_part: function.is_some_and(|(_, is_part)| is_part),
         pci_path: pci_path.and_then(|path| path.into_os_string().into_string().ok()),
         link_up: nic.as_ref().and_then(|nic| nic.link_up),
         network: nic.and_then(|nic| nic.network).unwrap_or_default(),

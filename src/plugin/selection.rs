@@ -27,6 +27,8 @@ pub(crate) struct Candidate {
     pub(crate) pci_path: Option<String>,
     /// Where the NIC or the interface's device is on the PCI bus, by sysfs or by libfabric.
     pub(crate) pci: Option<PciAddress>,
+    /// Whether the NIC is only a part of the function there, such as a subfunction.
+    pub(crate) is_part: bool,
     pub(crate) link_up: Option<bool>,
     /// The kind of network, where libfabric describes a NIC.
     pub(crate) network: String,
@@ -126,6 +128,7 @@ pub(crate) fn unknown_nic() -> Nic {
     Nic {
         name: String::new(),
         address: None,
+        is_part: false,
         speed_mbps: None,
         link_up: None,
         network: String::new(),
@@ -268,6 +271,7 @@ impl Candidate {
         Nic {
             name: self.domain.clone(),
             address: self.pci,
+            is_part: self.is_part,
             speed_mbps: self.speed_mbps,
             link_up: self.link_up,
             network: self.network.clone(),
@@ -324,6 +328,7 @@ mod tests {
             hardware: false,
             pci_path: None,
             pci: None,
+            is_part: false,
             link_up: None,
             network: String::new(),
         }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `physical` of a `pci` names the physical function of a virtual one, `guid` its node's GUID; `link` has a speed in GT/s and a width,
-//! either of which may be `?`. A `nic` may be `down` or `up`.
+//! either of which may be `?`. A `nic` may be `down` or `up`, and a `part` of the function at its address: a subfunction.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::{FromStr, SplitWhitespace};
@@ -104,6 +104,7 @@ impl Words<'_> {
         let mut made = Nic {
             name,
             address: None,
+            is_part: false,
             speed_mbps: None,
             link_up: None,
             network: String::new(),
@@ -112,6 +113,7 @@ impl Words<'_> {
         while let Some(word) = self.0.next() {
             match word {
                 "at" => made.address = Some(self.parse()?),
+                "part" => made.is_part = true,
                 "speed" => made.speed_mbps = Some(self.parse()?),
                 "network" => made.network = self.parse()?,
                 "up" => made.link_up = Some(true),
@@ -176,10 +178,13 @@ fn write_function(f: &mut Formatter<'_>, one: &PciFunction) -> fmt::Result {
 }
 
 fn write_nic(f: &mut Formatter<'_>, one: &Nic) -> fmt::Result {
-    let Nic { name, address, speed_mbps, link_up, network, interface } = one;
+    let Nic { name, address, is_part, speed_mbps, link_up, network, interface } = one;
     write!(f, "nic {}", word(name))?;
     if let Some(address) = address {
         write!(f, " at {address}")?;
+    }
+    if *is_part {
+        f.write_str(" part")?;
     }
     if let Some(speed) = speed_mbps {
         write!(f, " speed {speed}")?;
@@ -213,10 +218,11 @@ mod tests {
                     pci 0000:01:00.0 below 0000:00:01.0 class 020700 vendor 15b3 device 1021 link ? x8 guid a088c20300aabbcc\n\
                     pci 0000:01:00.1 below 0000:00:01.0 class 020000 vendor 15b3 device 101e physical 0000:01:00.0\n\
                     nic mlx5_0 at 0000:01:00.0 speed 200000 network InfiniBand up\n\
+                    nic mlx5_2 at 0000:01:00.0 part speed 200000 network InfiniBand up\n\
                     nic eth0 interface container\n";
         let read: Description = text.parse().unwrap();
         assert_eq!(read.to_string(), text);
-        assert_eq!(read.nics.len(), 2);
+        assert_eq!(read.nics.len(), 3);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!   one bridge are divided evenly into as many devices as there are GPUs, or as there are NICs, if there are fewer.
 //! - NICs that meet no GPU make one device per root port.
 //! - The rails of a device have one speed and one kind of network. Beyond the limit of rails there are more devices, divided evenly again.
-//! - A port counts once: of a port and its virtual functions, one is a rail. A port without a link is no rail, unless no port has a link.
+//! - A port counts once: of a port, its virtual functions and its subfunctions, one is a rail. A port without a link is no rail, unless no port has a link.
 //! - Interfaces driven by software go through host memory, wherever they are: all of the best class make one device.
 
 use std::cmp::Reverse;
@@ -193,15 +193,17 @@ fn usable(machine: &Machine, nics: &[Nic], left_out: &mut Vec<LeftOut>) -> Vec<u
     left_out.extend(down.into_iter().map(|nic| LeftOut { nic, why: Omission::LinkDown }));
     let physical = |nic: usize| machine.at(nics[nic].address?)?.physical;
     let port = |nic: usize| physical(nic).or(nics[nic].address);
+    // A virtual function or a subfunction.
+    let is_virtual = |nic: usize| physical(nic).is_some() || nics[nic].is_part;
     let mut taken = Vec::new();
     for nic in &up {
         // Physical functions have ports of their own, even if they share an address.
         let shares = |other: &&usize| {
-            let is_virtual = physical(*nic).is_some() || physical(**other).is_some();
+            let is_virtual = is_virtual(*nic) || is_virtual(**other);
             *other == nic || is_virtual && port(*nic).is_some() && port(*nic) == port(**other)
         };
         let mut rivals = up.iter().filter(shares).copied().collect::<Vec<_>>();
-        rivals.sort_by_key(|rival| (physical(*rival).is_some(), nics[*rival].address, *rival));
+        rivals.sort_by_key(|rival| (is_virtual(*rival), nics[*rival].address, *rival));
         match rivals.first().filter(|best| *best != nic) {
             Some(best) => left_out.push(LeftOut { nic: *nic, why: Omission::SamePort(*best) }),
             None => taken.push(*nic),

@@ -9,6 +9,8 @@ pub struct Nic {
     pub name: String,
     /// Its PCI address, if it has one.
     pub address: Option<PciAddress>,
+    /// Whether it is a part of the function at its address, and shares that one's port: a subfunction of mlx5, for instance.
+    pub is_part: bool,
     /// The speed of its port in Mb/s, if known.
     pub speed_mbps: Option<u32>,
     /// Whether its port has a link, if known.

@@ -367,6 +367,24 @@ fn virtual_functions_of_a_gpu_are_no_more_gpus() {
     assert_eq!(grouping.groups.len(), 1, "one GPU, four NICs");
 }
 
+/// As on a host that lends subfunctions of its NIC (mlx5) to containers: they have one port, at one address.
+#[test]
+fn a_function_and_its_subfunctions_are_one_rail() {
+    let all = "nic sub1 at 0000:03:00.0 part speed 100000\nnic pf at 0000:03:00.0 speed 100000\n\
+               nic sub2 at 0000:03:00.0 part speed 100000\nnic other at 0000:03:00.1 speed 100000\n";
+    for (text, rails) in [
+        (all.to_owned(), &["pf", "other"][..]),
+        (all.replace("nic pf at 0000:03:00.0", "nic pf at 0000:04:00.0"), &["sub1", "other", "pf"]),
+        (all.replace(" part", ""), &["sub1", "pf", "sub2", "other"]),
+    ] {
+        let described: Description = text.parse().unwrap();
+        let grouping = group(&described.machine, &described.nics, RAILS_MAX);
+        let taken = grouping.groups.iter().flat_map(|group| &group.rails);
+        let names: Vec<_> = taken.map(|rail| described.nics[*rail].name.as_str()).collect();
+        assert_eq!(names, rails, "{text}");
+    }
+}
+
 #[test]
 fn a_limit_of_one_rail_needs_no_file() {
     for expected in EXPECTED {

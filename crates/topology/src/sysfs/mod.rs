@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use interface::{Interface, interface};
-pub use nics::{Family, nics, rdma_speed_mbps};
+pub use nics::{Family, nics, rdma_function, rdma_speed_mbps};
 
 use crate::address::PciAddress;
 use crate::link::{LaneSpeed, Link};

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{function_of, interface};
+use crate::address::PciAddress;
 use crate::nic::Nic;
 
 /// The family of NICs: the first one that exists, in the order in which the plugin prefers providers.
@@ -49,6 +50,12 @@ pub fn rdma_speed_mbps(sysfs: &Path, name: &str) -> Option<u32> {
     rdma(sysfs, name).speed_mbps
 }
 
+/// The PCI function of an RDMA device, and whether the device is only a part of it, such as a subfunction.
+pub fn rdma_function(sysfs: &Path, name: &str) -> Option<(PciAddress, bool)> {
+    let Nic { address, is_part, .. } = rdma(sysfs, name);
+    Some((address?, is_part))
+}
+
 /// An RDMA device by its first active port, as libfabric sees it (prov/verbs/src/verbs_info.c); by its first one if none is active.
 fn rdma(sysfs: &Path, name: &str) -> Nic {
     let home = sysfs.join("class/infiniband").join(name);
@@ -88,10 +95,14 @@ fn megabits(text: &str) -> Option<u32> {
 /// A NIC by its PCI function: its speed is that of its interface, if it has one.
 fn driven(sysfs: &Path, home: &Path, name: &str) -> Nic {
     let function = fs::canonicalize(home.join("device")).ok();
+    let address = function.as_deref().and_then(function_of);
+    // A subfunction's folder, `mlx5_core.sf.4`, lies in that of its function.
+    let own = function.as_deref().and_then(|at| at.file_name()?.to_str()?.parse().ok());
     let interfaces = function.as_deref().map(|at| names(&at.join("net"))).unwrap_or_default();
     Nic {
         name: name.to_owned(),
-        address: function.as_deref().and_then(function_of),
+        address,
+        is_part: address.is_some() && address != own,
         speed_mbps: interfaces.iter().find_map(|name| interface(sysfs, name).speed_mbps),
         link_up: None,
         network: String::new(),
@@ -105,6 +116,7 @@ fn software(sysfs: &Path, name: &str) -> Nic {
     Nic {
         name: name.to_owned(),
         address: found.pci_path.as_deref().and_then(function_of),
+        is_part: false,
         speed_mbps: found.speed_mbps,
         // Other values mean unknown: loopback has `unknown`.
         link_up: match state.unwrap_or_default().trim() {
@@ -160,6 +172,23 @@ mod tests {
         );
         assert_eq!(found[1].address, "0000:0a:00.0".parse().ok());
         assert_eq!(found[1].network, "InfiniBand");
+    }
+
+    #[test]
+    fn a_subfunction_is_a_part_of_its_function() {
+        let tree = Tree::new("subfunctions");
+        let home = tree.function("devices/pci0000:00/0000:03:00.0", &[]);
+        let part = tree.directory("devices/pci0000:00/0000:03:00.0/mlx5_core.sf.4");
+        for (name, home) in [("mlx5_0", home), ("mlx5_2", part)] {
+            let class = tree.directory(&format!("class/infiniband/{name}"));
+            symlink(home, class.join("device")).unwrap();
+        }
+        let (_, found) = nics(&tree.0);
+        let facts: Vec<_> = found.iter().map(|nic| (nic.address, nic.is_part)).collect();
+        let function = "0000:03:00.0".parse().ok();
+        assert_eq!(facts, [(function, false), (function, true)]);
+        assert_eq!(rdma_function(&tree.0, "mlx5_2"), function.map(|at| (at, true)));
+        assert_eq!(rdma_function(&tree.0, "mlx5_9"), None);
     }
 
     #[test]
