@@ -424,4 +424,29 @@ mod tests {
             "{left:?}"
         );
     }
+
+    /// The sender may write to the receives before it, once their adverts have come.
+    #[test]
+    fn receives_whose_adverts_explain_a_failure_are_withdrawn_behind_these() {
+        let (mut flow, mut account) = flow(512);
+        flow.terms.grouped = true;
+        let first = post(&mut flow, &account);
+        let receive = Receive { len: 8, tag: 1, host: true, ..Receive::default() };
+        let second = flow.post(&[receive], &[7], Posting::default(), &account, NOW).unwrap();
+        let (to, line) = (flow.terms.own, first);
+        let inline = Inline { to, line, advertised: false, tag: 1, base: first, len: 9 };
+        assert_eq!(flow.received(&Frame::Inline(inline), &mut account, NOW), Ok(None));
+        assert!(matches!(flow.fault(), Some(Fault::TooLong { line, .. }) if Some(line) == second));
+        flow.withdraw();
+        assert_eq!(flow.exposed(), 2);
+        let mut left = Vec::new();
+        for which in [Which::Adverts, Which::Adverts, Which::Adverts, Which::Others] {
+            left.extend(flow.next_frame(which, 100, &mut account, NOW));
+        }
+        assert!(
+            matches!(left[..], [Frame::Advert(_), Frame::Advert(_), Frame::Withdraw(lines)] if lines.set == 0b11),
+            "{left:?}"
+        );
+        assert_eq!(flow.exposed(), 2, "until the sender has answered");
+    }
 }
