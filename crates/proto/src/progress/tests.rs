@@ -124,13 +124,17 @@ fn a_channel_without_memory_for_a_new_inbox_or_shadow_fails_after_the_peer_timeo
         (hands.starves, hands.asked) = (true, 0);
         let mut alive = 0;
         for step in 0..timeout / STEP + 10 {
-            hands.starves &= !ends || step < timeout / STEP / 2;
+            // There is some for a moment, and a later loss finds none.
+            let half = timeout / STEP / 2;
+            hands.starves = !ends || step != half;
+            let epoch = Epoch(1 + u32::from(step > half && ends));
             if of_inbox {
-                let (rails, body) = (RailNumbers::default(), Body::Query(query));
+                let body = Body::Query(Query { epoch, ..query });
+                let rails = RailNumbers::default();
                 let letter = Letter { key: 1, rails, body };
                 hands.events.push_back(Event::Letter { channel, letter, proven: false });
             } else {
-                hands.lends(channel, Epoch(2));
+                hands.lends(channel, Epoch(1 + epoch.0));
             }
             endpoint.progress(&mut hands, ms(2 + STEP * step));
             let channel = endpoint.channel(channel).unwrap();
