@@ -127,6 +127,15 @@ mod tests {
     }
 
     #[test]
+    fn no_round_completes_after_a_failure() {
+        let mut places = Local::group(2);
+        places[0].give_up(&GroupError::Usage("the cause".to_owned()));
+        for rank in [1, 0] {
+            assert_eq!(places[rank].barrier(WAIT).unwrap_err().to_string(), "rank 0: the cause");
+        }
+    }
+
+    #[test]
     fn the_part_of_a_rank_that_waits_no_more_is_in_no_round() {
         let mut places = Local::group(2);
         let (early, short) = (b"early".as_slice(), Duration::from_millis(30));

@@ -56,6 +56,9 @@ impl Rounds {
         wait: Duration,
     ) -> Result<Arc<Vec<Vec<u8>>>, GroupError> {
         let mut state = self.lock();
+        if let Some(why) = &state.failed {
+            return Err(GroupError::Bootstrap(why.clone()));
+        }
         let round = state.round;
         state.parts[rank] = Some(part);
         if state.parts.iter().all(Option::is_some) {
