@@ -238,6 +238,13 @@ pub(super) fn of_threads(step: Step<'_>) {
 
 /// Some ranks drop an exchange of all with all, each at a moment of its own.
 pub(super) fn cancelled_exchange(step: Step<'_>) {
+    let group = step.group;
+    cancel_some(step);
+    // A rank whose program ends would be lost to those that still insert.
+    group.barrier().unwrap();
+}
+
+fn cancel_some(step: Step<'_>) {
     let Step { group, common, own, number } = step;
     let (rank, size) = (group.rank(), group.size());
     let others: Vec<usize> = (0..size).filter(|other| *other != rank).collect();
