@@ -274,6 +274,38 @@ fn of_two_connections_that_race_both_ends_keep_the_same() {
     });
 }
 
+/// As of a caller that asks for one connection at a time, and leaves one that has begun.
+#[test]
+fn a_connection_that_accept_is_not_called_for_any_more_holds_up_no_other() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "cxi", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let mut links = [Link::new(&ends[1]), Link::new(&ends[1])];
+        for _ in 0..POLLS {
+            for link in &mut links {
+                assert_eq!(link.connect(&ends[0]).expect("connect"), None);
+            }
+            ends[1].poll();
+        }
+        let [left, kept] = &mut links;
+        assert_eq!(ends[1].net.accept(left.listener), Ok(None), "OPENED has not left yet");
+        assert_eq!(ends[1].net.accept(kept.listener), Ok(None), "it waits for the other one");
+        within(WAIT, || {
+            kept.step(&ends[0], &ends[1]);
+            kept.is_whole()
+        });
+        kept.moves_a_message(&ends[0], &ends[1]);
+        ends[0].net.close_send(kept.send.expect("whole")).expect("closeSend");
+        ends[1].net.close_recv(kept.receive.expect("whole")).expect("closeRecv");
+        for link in &links {
+            ends[1].net.close_listen(link.listener).expect("closeListen");
+        }
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+        close_together(ends);
+        world.fabric.is_clean();
+    });
+}
+
 /// Up to v10 an endpoint closes with the last comm of its thread. NCCL has no call to close a connect that it polls no more.
 #[test]
 fn an_endpoint_closes_though_a_connect_has_lost_a_race() {

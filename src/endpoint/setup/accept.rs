@@ -1,5 +1,7 @@
 //! Listen and accept. OPENs with a proof of the listener's secret are queued; accept answers one with OPENED.
 
+use std::time::Duration;
+
 use proto::frame::Refusal;
 use proto::setup::{ControlAddresses, QueuedOpen, Secret, refuse};
 use proto::{ChannelId, ListenerId, Moment, Slot};
@@ -21,12 +23,17 @@ pub(in crate::endpoint) struct Listening {
     groups: bool,
     /// The connection whose OPENED has not left yet.
     accepting: Option<Slot>,
+    /// When accept was last called.
+    asked: Moment,
     /// A call about it has panicked.
     pub(in crate::endpoint) broken: bool,
     /// Since when accept has found no peer, and whether that was logged.
     waiting_since: Option<Moment>,
     warned: bool,
 }
+
+/// A connection that accept was not called for in so long holds up no other one. A proxy asks for each in every pass of its loop.
+const LEFT_AFTER: Duration = Duration::from_secs(1);
 
 impl Endpoint {
     /// Opens a listener, and writes the handle that peers connect with. `max_group`: the largest group of receives in the caller's version
@@ -53,6 +60,7 @@ impl Endpoint {
             owner: self.ownership.calling(),
             groups: max_group > 1,
             accepting: None,
+            asked: self.now(),
             broken: false,
             waiting_since: None,
             warned: false,
@@ -90,13 +98,14 @@ impl Endpoint {
         if listening.broken {
             return Err(super::super::broken::PANICKED);
         }
+        listening.asked = now;
         if !probed {
             return Ok(None);
         }
         if listening.accepting.is_none() {
             let (listener, owner, groups) = (listening.listener, listening.owner, listening.groups);
             let channel = self.executor.peers.waiting(listener);
-            let is_free = |channel: ChannelId| !groups || !self.is_accepting(owner, channel);
+            let is_free = |channel: ChannelId| !groups || !self.is_accepting(owner, channel, now);
             let queued = match channel.is_some_and(is_free) {
                 true => self.executor.peers.accept(listener),
                 false => None,
@@ -114,9 +123,13 @@ impl Endpoint {
     ///
     /// Then it begins no other one. NCCL shares comms between the ranks behind a proxy: up to 2.26 each side polls a connection for every
     /// rank, keeps the first comm that it gets and closes the other listeners. (Since 2.27 one rank connects for all; NCCL
-    /// src/transport/net.cc, activeConnect.) Of two that were opened at once the sides might keep different ones.
-    fn is_accepting(&self, owner: Communicator, channel: ChannelId) -> bool {
-        let its = |listening: &&Listening| listening.owner == owner && !listening.broken;
+    /// src/transport/net.cc, activeConnect.) Of two that were opened at once the sides might keep different ones. A caller that does not come
+    /// back to one connection before it has another is not such a proxy, and does not wait.
+    fn is_accepting(&self, owner: Communicator, channel: ChannelId, now: Moment) -> bool {
+        let its = |listening: &&Listening| {
+            let is_asked = now.since(listening.asked) < LEFT_AFTER;
+            listening.owner == owner && !listening.broken && is_asked
+        };
         let mut its = self.listeners.iter().filter(its);
         its.any(|listening| {
             let slot = listening.accepting;
