@@ -115,6 +115,11 @@ impl Endpoint {
                 return Ok(None);
             };
             self.begin_accept(at, &queued, now)?;
+            if let Some(comm) = self.step_accept(at, now)? {
+                return Ok(Some(comm));
+            }
+            // Over sockets a write has left by the next poll. So none of the connections that wait for this one waits for the caller.
+            self.progress_at(now);
         }
         self.step_accept(at, now)
     }
