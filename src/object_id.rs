@@ -86,7 +86,8 @@ impl ObjectId {
     }
 }
 
-/// 64 bits that name a request, as NCCL has them: those that it passes may be anything. The slot that they name stores its own id, so one comparison checks them.
+/// 64 bits that name a request, as NCCL has them: those that it passes may be anything. The slot that they name stores its own id, so one
+/// comparison checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawId(u64);
 

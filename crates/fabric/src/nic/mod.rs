@@ -518,7 +518,7 @@ impl Nic {
                 return Err(error);
             }
         }
-        let rail = if K::IS_DATA { &mut self.data } else { &mut self.control };
+        let rail = self.rail_mut::<K>();
         rail.close_endpoint()?;
         rail.close_queue()?;
         rail.peers.close()?;

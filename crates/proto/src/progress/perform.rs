@@ -82,6 +82,7 @@ pub trait Perform<C: Connection>: Shadows {
     /// Posts a write. False if the provider refuses it for now (-FI_EAGAIN).
     fn post(&mut self, channel: ChannelId, post: &Post) -> bool;
 
+    /// Sends a letter.
     fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> LetterPost;
 
     /// Performs an action of a connection. False if the provider refuses it for now.
