@@ -265,8 +265,7 @@ fn of_two_connections_that_race_both_ends_keep_the_same() {
             let [kept, _] = links;
             let kept = Link { send, receive, ..kept };
             kept.moves_a_message(&ends[0], &ends[1]);
-            ends[0].net.close_send(send.expect("whole")).expect("closeSend");
-            ends[1].net.close_recv(receive.expect("whole")).expect("closeRecv");
+            kept.closes(&ends[0], &ends[1]);
         }
         (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
@@ -295,8 +294,7 @@ fn a_connection_that_accept_is_not_called_for_any_more_holds_up_no_other() {
             kept.is_whole()
         });
         kept.moves_a_message(&ends[0], &ends[1]);
-        ends[0].net.close_send(kept.send.expect("whole")).expect("closeSend");
-        ends[1].net.close_recv(kept.receive.expect("whole")).expect("closeRecv");
+        kept.closes(&ends[0], &ends[1]);
         for link in &links {
             ends[1].net.close_listen(link.listener).expect("closeListen");
         }
@@ -444,14 +442,18 @@ fn finish(ends: &[End; 2], links: Vec<[Link; 2]>) {
             link.moves_a_message(sender, receiver);
             assert_eq!(receiver.net.accept(link.listener), Ok(None), "one was requested");
             receiver.net.close_listen(link.listener).expect("closeListen");
-            sender.net.close_send(link.send.expect("whole")).expect("closeSend");
-            receiver.net.close_recv(link.receive.expect("whole")).expect("closeRecv");
+            link.closes(sender, receiver);
         }
     }
     (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
 }
 
 impl Link {
+    fn closes(&self, sender: &End, receiver: &End) {
+        sender.net.close_send(self.send.expect("whole")).expect("closeSend");
+        receiver.net.close_recv(self.receive.expect("whole")).expect("closeRecv");
+    }
+
     fn moves_a_message(&self, sender: &End, receiver: &End) {
         let (send, receive) = (self.send.expect("whole"), self.receive.expect("whole"));
         let (out, into) = (Buffer::new(LEN), Buffer::new(LEN));
