@@ -599,9 +599,14 @@ fn connects_race_on_two_listeners(case: &mut Case) -> Outcome {
     // Up to v10 a plugin may open anew what it closes with the last comm, in each round.
     let (kept, _) = net.listen(0)?;
     for number in 0..RACES {
+        // By turns accept is called first when both connects are under way, and at any time.
+        let both_first = number % 2 == 1;
         if case.role() == 1 {
             let listening = [net.listen(0)?, net.listen(0)?];
             case.send(&listening.each_ref().map(|(_, handle)| handle.bytes()).concat())?;
+            if both_first {
+                case.receive("wait for the first calls of connect")?;
+            }
             let comm = case.until("accept on either listener", || {
                 let mut taken = None;
                 for (listener, _) in listening.iter().rev() {
@@ -620,7 +625,7 @@ fn connects_race_on_two_listeners(case: &mut Case) -> Outcome {
         } else {
             let bytes = case.receive("wait for the handles")?;
             let mut handles = bytes.chunks(128).map(place).collect::<Outcome<Vec<_>>>()?;
-            let comm = case.until("connect to either listener", || {
+            let mut connect_once = || {
                 let mut taken = None;
                 for handle in &mut handles {
                     if taken.is_none() {
@@ -628,7 +633,15 @@ fn connects_race_on_two_listeners(case: &mut Case) -> Outcome {
                     }
                 }
                 Ok(taken)
-            })?;
+            };
+            let at_once = connect_once()?;
+            if both_first {
+                case.send(b"connecting")?;
+            }
+            let comm = match at_once {
+                Some(comm) => comm,
+                None => case.until("connect to either listener", connect_once)?,
+            };
             give(case, &comm, &named(number), 0)?;
             case.meet("a message is there")?;
             comm.close()?;
@@ -656,18 +669,26 @@ fn give_all(case: &Case, comms: &[SendComm]) -> Outcome {
 
 fn close_listen_right_after_accept(case: &mut Case) -> Outcome {
     let net = case.net()?;
-    for _ in 0..10 {
+    for round in 0..10 {
+        // By turns the message is sent after the close, and at any time.
+        let after_close = round % 2 == 1;
         if case.role() == 1 {
             let (listener, handle) = net.listen(0)?;
             case.send(&handle.bytes())?;
             let comm = accept(case, &listener)?;
             listener.close()?;
+            if after_close {
+                case.send(b"closed")?;
+            }
             hold!(take(case, &comm, 300, 0)? == named(1), "the message is wrong");
             case.meet("a message is there")?;
             comm.close()?;
         } else {
             let mut handle = place(&case.receive("wait for the handle")?)?;
             let comm = connect(case, &net, &mut handle)?;
+            if after_close {
+                case.receive("wait for the close of the listener")?;
+            }
             give(case, &comm, &named(1), 0)?;
             case.meet("a message is there")?;
             comm.close()?;
