@@ -218,8 +218,8 @@ impl Connection for Talk {
     type Error = ();
 
     fn standing(&self, _: &Account, _: Moment) -> Standing {
-        let expects = self.heard < self.expects;
-        let waits = self.unanswered > 0 || self.outstanding() > 0 || expects;
+        // Not for inline messages that have not left: `inline_left` does not change this.
+        let waits = self.unanswered > 0 || self.heard < self.expects;
         Standing {
             urgency: self.urgency(),
             waits: self.ended.is_none() && waits,
