@@ -25,6 +25,32 @@ pub enum Urgency {
     Waited,
 }
 
+impl Urgency {
+    /// That of both: the greater one; of two lazy ones the earlier time.
+    #[inline]
+    #[must_use]
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Waited, _) | (_, Self::Waited) => Self::Waited,
+            (Self::Urgent, _) | (_, Self::Urgent) => Self::Urgent,
+            (Self::Lazy { until: one, joins }, Self::Lazy { until: other, joins: also_joins }) => {
+                Self::Lazy { until: one.min(other), joins: joins || also_joins }
+            }
+            (lazy @ Self::Lazy { .. }, Self::Nothing) | (Self::Nothing, lazy) => lazy,
+        }
+    }
+
+    /// Whether a packet must leave for the frames.
+    #[inline]
+    pub(crate) fn is_due(self, now: Moment) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Lazy { until, .. } => until <= now,
+            Self::Urgent | Self::Waited => true,
+        }
+    }
+}
+
 /// What a connection has pending, and what it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {

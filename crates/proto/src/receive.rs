@@ -282,7 +282,7 @@ impl ReceiveFlow {
         if self.fault.is_some() || self.ending != Ending::Open || self.unreachable {
             return self.end_urgency();
         }
-        more_urgent(self.advert_urgency(account, now), self.done_urgency(account, now))
+        self.advert_urgency(account, now).and(self.done_urgency(account, now))
     }
 
     /// The next frame, if it has at most `words` words.
@@ -397,19 +397,5 @@ impl ReceiveFlow {
     #[inline]
     fn slot(&self, line: Line) -> &Slot {
         &self.slots[place(line)]
-    }
-}
-
-/// The more urgent of the two; of two lazy ones the earlier time.
-#[inline]
-fn more_urgent(one: Urgency, other: Urgency) -> Urgency {
-    match (one, other) {
-        (Urgency::Waited, _) | (_, Urgency::Waited) => Urgency::Waited,
-        (Urgency::Urgent, _) | (_, Urgency::Urgent) => Urgency::Urgent,
-        (
-            Urgency::Lazy { until: one, joins },
-            Urgency::Lazy { until: other, joins: also_joins },
-        ) => Urgency::Lazy { until: one.min(other), joins: joins || also_joins },
-        (lazy @ Urgency::Lazy { .. }, Urgency::Nothing) | (Urgency::Nothing, lazy) => lazy,
     }
 }

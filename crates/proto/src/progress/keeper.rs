@@ -50,7 +50,7 @@ impl<C: Connection> ProgressLoop<C> {
             || self.peers.iter().any(|peer| {
                 peer.channel.has_pending(&peer.account.counts)
                     || (peer.channel.may_write()
-                        && (peer.pending.waited || !peer.refusals.is_empty()))
+                        && (peer.pending.is_waited_for() || !peer.refusals.is_empty()))
                     || peer.has_outage()
             })
     }

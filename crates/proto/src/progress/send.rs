@@ -85,7 +85,7 @@ impl<C: Connection> ProgressLoop<C> {
                 || peer.channel.shadow().is_backed_up()
                 || !peer.refusals.is_empty()
                 || peer.has_rail_frames();
-            peer.channel.may_write() && (peer.pending.waited || unsent)
+            peer.channel.may_write() && (peer.pending.is_waited_for() || unsent)
         })
     }
 

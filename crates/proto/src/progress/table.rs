@@ -32,12 +32,8 @@ struct Entry<C> {
 #[derive(Debug, Default)]
 pub(super) struct PendingList {
     first: Option<Slot>,
-    urgent: bool,
-    /// The peer waits for a frame, which must be posted before the last request is reported.
-    pub(super) waited: bool,
-    until: Option<Moment>,
-    /// A packet that leaves before then takes the frames.
-    joins: bool,
+    /// That of all of their frames.
+    urgency: Urgency,
     /// How many connections wait for the peer.
     pub(super) waiting: u32,
 }
@@ -54,31 +50,24 @@ impl PendingList {
     /// Whether a packet must leave for the pending frames. It may be true too early: see [`Table::refresh`].
     #[inline]
     pub(super) fn is_due(&self, now: Moment) -> bool {
-        self.urgent || self.until.is_some_and(|until| until <= now)
+        self.urgency.is_due(now)
+    }
+
+    /// Whether the peer waits for a frame, which must be posted before the last request is reported.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.urgency == Urgency::Waited
     }
 
     /// When a packet must leave for lazy frames, or `or` if that is earlier.
     #[inline]
     pub(super) fn until(&self, or: Moment) -> Moment {
-        self.until.map_or(or, |until| until.min(or))
+        if let Urgency::Lazy { until, .. } = self.urgency { until.min(or) } else { or }
     }
 
     /// Whether a packet that leaves now takes the pending frames.
     #[inline]
     pub(super) fn joins(&self, now: Moment) -> bool {
-        self.joins || self.is_due(now)
-    }
-
-    fn add(&mut self, urgency: Urgency) {
-        match urgency {
-            Urgency::Nothing => {}
-            Urgency::Lazy { until, joins } => {
-                self.until = Some(self.until.map_or(until, |before| before.min(until)));
-                self.joins |= joins;
-            }
-            Urgency::Urgent => self.urgent = true,
-            Urgency::Waited => (self.urgent, self.waited) = (true, true),
-        }
+        matches!(self.urgency, Urgency::Lazy { joins: true, .. }) || self.is_due(now)
     }
 }
 
@@ -238,7 +227,7 @@ impl<C: Connection> Table<C> {
         if urgency == Urgency::Nothing {
             return acts;
         }
-        pending.add(urgency);
+        pending.urgency = pending.urgency.and(urgency);
         if !entry.linked {
             entry.linked = true;
             entry.next = pending.first.replace(slot);
@@ -253,8 +242,7 @@ impl<C: Connection> Table<C> {
     /// Checks all listed connections again, and removes those without pending frames.
     pub(super) fn refresh(&mut self, pending: &mut PendingList, account: &Account, now: Moment) {
         let mut at = pending.first.take();
-        (pending.urgent, pending.waited) = (false, false);
-        (pending.until, pending.joins) = (None, false);
+        pending.urgency = Urgency::Nothing;
         while let Some(slot) = at {
             let entry = &mut self.entries[slot.index()];
             at = entry.next.take();

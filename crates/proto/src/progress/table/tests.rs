@@ -149,7 +149,10 @@ fn the_list_is_due_when_its_most_urgent_connection_is() {
             assert_eq!((pending.joins(NOW), pending.is_due(NOW)), (joins, due));
             assert_eq!(pending.joins(NOW.plus(Duration::from_micros(5))), joins || due_later);
             assert_eq!(pending.is_due(NOW.plus(Duration::from_micros(5))), due_later);
-            assert_eq!((pending.waited, pending.waiting as usize), (waited, urgency.len()));
+            assert_eq!(
+                (pending.is_waited_for(), pending.waiting as usize),
+                (waited, urgency.len())
+            );
             table.refresh(&mut pending, &account, NOW);
             assert_eq!((pending.joins(NOW), pending.is_due(NOW)), (joins, due));
             assert_eq!(slots(&table, &pending), listed);
