@@ -2,6 +2,7 @@
 //! refusals.
 
 use super::counts::Counts;
+use super::frame::RailPosts;
 use crate::limits::MAX_DATA_RAILS;
 
 /// The data rails of one channel, for its connections' writes.
@@ -124,8 +125,9 @@ impl DataRails {
         self.flying[usize::from(rail) % MAX_DATA_RAILS]
     }
 
-    /// Whether writes without immediates on a rail are in flight or have failed.
-    pub(crate) fn lacks_uncounted(&self, rail: u8) -> bool {
-        self.uncounted[usize::from(rail) % MAX_DATA_RAILS] > 0
+    /// What was posted on a rail, for the peer.
+    pub(crate) fn posts_on(&self, rail: u8) -> RailPosts {
+        let uncounted = self.uncounted[usize::from(rail) % MAX_DATA_RAILS] > 0;
+        RailPosts { parts: self.posted_on(rail), uncounted }
     }
 }

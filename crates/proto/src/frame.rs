@@ -190,37 +190,34 @@ pub struct Close {
 /// Fail-over of a data rail: that it is lost, what a receiver has of the messages sent by it, and its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailNote {
-    pub to: Name,
-    pub line: Line,
     pub rail: u8,
     pub state: RailState,
-    /// [`Down`](RailState::Down): how many parts with immediates the sender has posted there, in 32 bits, and
-    /// [`UNCOUNTED_LOST`](Self::UNCOUNTED_LOST). [`Held`](RailState::Held): a bit per part that has arrived.
-    /// [`Listed`](RailState::Listed): how many parts of the connection have arrived by the rail, in 32 bits.
-    /// [`Seen`](RailState::Seen): the round. [`Key`](RailState::Key): the key. Otherwise 0.
-    pub parts: u64,
 }
 
-impl RailNote {
-    /// Writes without immediates were posted on the rail that have not completed: no count shows whether they arrive.
-    pub const UNCOUNTED_LOST: u64 = 1 << 32;
-}
-
+/// The first three are for the channel, the others for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum RailState {
-    /// For the channel: the sender of this posts nothing there any more.
-    Down = 0,
-    /// For a connection: the parts that its receiver has of one line, once the rail is fenced.
-    Held = 1,
-    /// For a connection: all its *held* frames were sent. Lines before `line` are complete.
-    Listed = 2,
-    /// For the channel: nothing can arrive at the sender of this by the rail any more.
-    Fenced = 3,
-    /// For the channel: a trial of the round in `parts` has arrived.
-    Seen = 4,
-    /// For a connection: the key of an advertised line on this rail is now `parts`.
-    Key = 5,
+    /// The sender of this posts nothing there any more.
+    Down(RailPosts),
+    /// Nothing can arrive at the sender of this by the rail any more.
+    Fenced,
+    /// A trial of this round has arrived.
+    Seen { round: u8 },
+    /// The parts that the receiver has of a line, a bit each, once the rail is fenced.
+    Held { to: Name, line: Line, parts: u64 },
+    /// All *held* frames were sent. Lines before `lines` are complete, and `seen` parts have arrived by the rail.
+    Listed { to: Name, lines: Line, seen: u32 },
+    /// The new key of an advertised line.
+    Key { to: Name, line: Line, key: u64 },
+}
+
+/// What one side has posted on a rail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailPosts {
+    /// Parts with immediates.
+    pub parts: u32,
+    /// Writes without immediates have not completed: no count shows whether they arrive.
+    pub uncounted: bool,
 }
 
 /// For the channel: a lost data rail is to be used again; its current address, and the target of a trial.
@@ -328,13 +325,9 @@ impl Frame {
             | Self::Withdrawn(Lines { to, .. })
             | Self::Close(Close { to, .. })
             | Self::Opened(Opened { to, .. })
-            | Self::Refused(Refused { to, .. })
-            | Self::Rail(RailNote {
-                to,
-                state: RailState::Held | RailState::Listed | RailState::Key,
-                ..
-            }) => Some(*to),
-            Self::Open(_) | Self::Rail(_) | Self::Offer(_) | Self::Arrived(_) | Self::End => None,
+            | Self::Refused(Refused { to, .. }) => Some(*to),
+            Self::Rail(note) => note.to(),
+            Self::Open(_) | Self::Offer(_) | Self::Arrived(_) | Self::End => None,
         }
     }
 
@@ -375,12 +368,7 @@ impl Frame {
                 put(head(CLOSE, close.to, close.lines.number()) | close.parts.in_head());
                 close.parts.as_slice().iter().for_each(|parts| put(*parts));
             }
-            Self::Rail(note) => {
-                let rail = u64::from(note.rail) << RAILS_SHIFT;
-                let state = (note.state as u64) << FLAGS_SHIFT;
-                put(head(RAIL, note.to, note.line.number()) | rail | state);
-                put(note.parts);
-            }
+            Self::Rail(note) => note.encode(put),
             Self::Offer(offer) => offer.encode(put),
             Self::Arrived(arrived) => {
                 let clock = u64::from(arrived.clock_micros) << NUMBER_SHIFT;
@@ -469,30 +457,7 @@ impl Frame {
                 let parts = Keys::read(first, |rail| word(1 + rail));
                 Ok(Self::Close(Close { to: name(first), lines: line(first), parts }))
             }
-            RAIL => {
-                let state = match flags(first) {
-                    0 => RailState::Down,
-                    1 => RailState::Held,
-                    2 => RailState::Listed,
-                    3 => RailState::Fenced,
-                    4 => RailState::Seen,
-                    5 => RailState::Key,
-                    _ => return Err(Malformed::Value),
-                };
-                let parts = word(1);
-                match state {
-                    RailState::Down => unused(parts, !(0xffff_ffff | RailNote::UNCOUNTED_LOST))?,
-                    RailState::Listed => unused(parts, !0xffff_ffff)?,
-                    RailState::Seen => unused(parts, !0xff)?,
-                    RailState::Fenced => unused(parts, !0)?,
-                    RailState::Held | RailState::Key => {}
-                }
-                if matches!(state, RailState::Down | RailState::Seen | RailState::Fenced) {
-                    unused(first, !(KIND_BITS | RAILS_BITS | FLAGS_BITS))?;
-                }
-                let (to, line, rail) = (name(first), line(first), low8(first >> RAILS_SHIFT) & 15);
-                Ok(Self::Rail(RailNote { to, line, rail, state, parts }))
-            }
+            RAIL => RailNote::read([first, word(1)]).map(Self::Rail),
             OFFER => Offer::read(first, word).map(Self::Offer),
             ARRIVED => Arrived::read(first, word).map(Self::Arrived),
             OPEN => {
@@ -538,6 +503,58 @@ impl Frame {
             }
             _ => Err(Malformed::Kind),
         }
+    }
+}
+
+impl RailNote {
+    /// The connection that it is for; None: it is for the channel.
+    fn to(&self) -> Option<Name> {
+        match self.state {
+            RailState::Held { to, .. }
+            | RailState::Listed { to, .. }
+            | RailState::Key { to, .. } => Some(to),
+            RailState::Down(_) | RailState::Fenced | RailState::Seen { .. } => None,
+        }
+    }
+
+    #[cold]
+    fn encode(&self, mut put: impl FnMut(u64)) {
+        let (code, line, word) = match self.state {
+            RailState::Down(RailPosts { parts, uncounted }) => {
+                (0, Line::FIRST, u64::from(parts) | u64::from(uncounted) << 32)
+            }
+            RailState::Held { line, parts, .. } => (1, line, parts),
+            RailState::Listed { lines, seen, .. } => (2, lines, seen.into()),
+            RailState::Fenced => (3, Line::FIRST, 0),
+            RailState::Seen { round } => (4, Line::FIRST, round.into()),
+            RailState::Key { line, key, .. } => (5, line, key),
+        };
+        let first = head(RAIL, self.to().unwrap_or_default(), line.number());
+        put(first | u64::from(self.rail) << RAILS_SHIFT | code << FLAGS_SHIFT);
+        put(word);
+    }
+
+    #[cold]
+    fn read([first, word]: [u64; RAIL_WORDS]) -> Result<Self, Malformed> {
+        let (to, line) = (name(first), line(first));
+        let (state, meaning) = match flags(first) {
+            0 => {
+                let uncounted = word >> 32 & 1 == 1;
+                (RailState::Down(RailPosts { parts: low32(word), uncounted }), (1 << 33) - 1)
+            }
+            1 => (RailState::Held { to, line, parts: word }, u64::MAX),
+            2 => (RailState::Listed { to, lines: line, seen: low32(word) }, (1 << 32) - 1),
+            3 => (RailState::Fenced, 0),
+            4 => (RailState::Seen { round: low8(word) }, 0xff),
+            5 => (RailState::Key { to, line, key: word }, u64::MAX),
+            _ => return Err(Malformed::Value),
+        };
+        unused(word, !meaning)?;
+        let note = Self { rail: low8(first >> RAILS_SHIFT) & 15, state };
+        if note.to().is_none() {
+            unused(first, !(KIND_BITS | RAILS_BITS | FLAGS_BITS))?;
+        }
+        Ok(note)
     }
 }
 
@@ -761,7 +778,7 @@ const REFUSED_WORDS: usize = 2;
 const ADVERT_WORDS: usize = 4;
 const FIN_WORDS: usize = 3;
 const LINES_WORDS: usize = 2;
-const RAIL_WORDS: usize = 2;
+pub(crate) const RAIL_WORDS: usize = 2;
 /// Without the address.
 const OFFER_WORDS: usize = 3;
 const OFFER_ROUND_SHIFT: u32 = 32;

@@ -278,14 +278,18 @@ impl SendFlow {
     /// Handles RAIL: what the receiver has of the messages sent by a lost rail.
     #[cold]
     fn rail_note(&mut self, note: &RailNote) -> Result<(), Violation> {
-        if usize::from(note.rail) >= usize::from(self.terms.cutting.rails) || self.rails.is_empty()
-        {
+        let &RailNote { rail, state } = note;
+        if rail >= self.terms.cutting.rails || self.rails.is_empty() {
             return Err(Violation::Rail);
         }
-        match note.state {
-            RailState::Held => self.held(note),
-            RailState::Key => self.rekeyed(note),
-            _ => self.listed(note),
+        match state {
+            RailState::Held { line, parts, .. } => self.held(line, parts),
+            RailState::Listed { lines, seen, .. } => self.listed(rail, lines, seen),
+            RailState::Key { line, key, .. } => self.adverts.rekey(line, rail, key),
+            // For the channel.
+            RailState::Down(_) | RailState::Fenced | RailState::Seen { .. } => {
+                return Err(Violation::Direction);
+            }
         }
         Ok(())
     }

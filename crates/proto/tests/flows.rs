@@ -472,9 +472,7 @@ fn a_part_that_a_lost_rail_lacks_is_not_posted_behind_end() {
         if ends {
             pair.sender.end_said();
         }
-        let (to, line, rail) = (terms.own, Line::FIRST, part.rail);
-        let listed = RailNote { to, line, rail, state: RailState::Listed, parts: 0 };
-        pair.sender.received(&Frame::Rail(listed), &mut pair.accounts[0]).unwrap();
+        list(&mut pair, part.rail, 0);
         assert_eq!(pair.sender.next_part(&pair.accounts[0]).is_some(), !ends);
         if ends {
             pair.sender.ended(false);
@@ -530,10 +528,11 @@ fn lose_rail_of_first_part(pair: &mut Pair, all: bool) -> u8 {
     first.rail
 }
 
-/// The receiver reports that nothing has arrived by a rail.
-fn list_nothing(pair: &mut Pair, rail: u8) {
+/// The receiver reports how many parts have arrived by a rail, and that it has no other lines.
+fn list(pair: &mut Pair, rail: u8, seen: u32) {
     let to = pair.sender.terms().own;
-    let listed = RailNote { to, line: Line::FIRST, rail, state: RailState::Listed, parts: 0 };
+    let state = RailState::Listed { to, lines: Line::FIRST, seen };
+    let listed = RailNote { rail, state };
     pair.sender.received(&Frame::Rail(listed), &mut pair.accounts[0]).unwrap();
 }
 
@@ -557,7 +556,7 @@ fn a_part_of_a_send_that_was_reported_as_failed_is_not_posted_again() {
         }
         pair.poll();
         assert_eq!(pair.sends[0].state, Sending::Failed);
-        list_nothing(&mut pair, rail);
+        list(&mut pair, rail, 0);
         assert_eq!(pair.sender.next_part(&pair.accounts[0]), None, "landed: {landed}");
         assert!(!pair.sender.feeds_from(0));
         assert_eq!(pair.sender.is_quiet(), landed, "END waits for what is in flight only");
@@ -568,7 +567,7 @@ fn a_part_of_a_send_that_was_reported_as_failed_is_not_posted_again() {
 fn a_part_that_waits_to_be_posted_again_is_dropped_with_its_send() {
     let mut pair = two_rails();
     let rail = lose_rail_of_first_part(&mut pair, true);
-    list_nothing(&mut pair, rail);
+    list(&mut pair, rail, 0);
     assert!(pair.sender.next_part(&pair.accounts[0]).is_some() && !pair.sender.is_quiet());
     pair.sender.give_up_region(0);
     assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
@@ -608,7 +607,7 @@ fn a_message_that_has_landed_is_not_sent_again_once_its_connection_has_failed() 
     pair.receiver.withdraw();
     settle(&mut pair);
     assert!(!pair.sender.feeds_from(0));
-    list_nothing(&mut pair, rail);
+    list(&mut pair, rail, 0);
     assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
 }
 
@@ -621,7 +620,7 @@ fn no_message_is_sent_again_from_memory_that_was_given_up() {
         assert!(pair.sender.feeds_from(0));
         pair.sender.give_up_region(0);
         assert!(!pair.sender.feeds_from(0));
-        list_nothing(&mut pair, rail);
+        list(&mut pair, rail, 0);
         assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
         pair.poll();
         assert_eq!(pair.sends[0].state, Sending::Failed);
@@ -639,7 +638,7 @@ fn a_sender_that_has_closed_or_ended_sends_from_no_memory() {
     for end in ends {
         let mut pair = two_rails();
         let rail = lose_rail_of_first_part(&mut pair, true);
-        list_nothing(&mut pair, rail);
+        list(&mut pair, rail, 0);
         assert!(pair.sender.feeds_from(0), "a part is to be posted again");
         end(&mut pair);
         assert_eq!(pair.sender.next_part(&pair.accounts[0]), None);
@@ -664,10 +663,8 @@ fn a_part_that_is_missing_although_its_send_was_reported_fails_both_ends() {
         }
         assert_eq!(pair.sender.poll(part.message), SendPoll::Done { len: LONG.len });
         pair.sender.rail_left(part.rail);
-        let (to, line, rail) = (terms.own, Line::FIRST, part.rail);
-        let listed = RailNote { to, line, rail, state: RailState::Listed, parts: arrived };
-        pair.sender.received(&Frame::Rail(listed), &mut pair.accounts[0]).unwrap();
-        let expected = (arrived == 0).then_some(Fault::PartsLost { rail });
+        list(&mut pair, part.rail, arrived);
+        let expected = (arrived == 0).then_some(Fault::PartsLost { rail: part.rail });
         assert_eq!(pair.sender.fault(), expected, "{arrived} of one part have arrived");
         settle(&mut pair);
         let reported = matches!(pair.receiver.fault(), Some(Fault::PeerFailed { .. }));

@@ -53,18 +53,15 @@ fn examples() -> Vec<Frame> {
         }
         frames.push(Frame::Withdraw(Lines { to, first: line, set: word }));
         frames.push(Frame::Withdrawn(Lines { to, first: line, set: word }));
-        for (state, parts) in
-            [(RailState::Held, word), (RailState::Listed, number.into()), (RailState::Key, word)]
-        {
-            frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts }));
-        }
-        for (state, parts) in [
-            (RailState::Down, u64::from(number) | RailNote::UNCOUNTED_LOST & word),
-            (RailState::Fenced, 0),
-            (RailState::Seen, word & 0xff),
+        for state in [
+            RailState::Down(RailPosts { parts: number, uncounted: bit }),
+            RailState::Fenced,
+            RailState::Seen { round: low8(word) },
+            RailState::Held { to, line, parts: word },
+            RailState::Listed { to, lines: line, seen: number },
+            RailState::Key { to, line, key: word },
         ] {
-            let (to, line) = (Name::default(), Line::FIRST);
-            frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts }));
+            frames.push(Frame::Rail(RailNote { rail: 15, state }));
         }
         for rails in [1, 2, 16] {
             let landed =

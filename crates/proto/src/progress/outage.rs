@@ -27,12 +27,11 @@ use super::super::bound::{
 use super::super::channel::Cause;
 use super::super::channel::Now;
 use super::super::connection::Connection;
-use super::super::frame::{Frame, RailNote, RailState};
-use super::super::ids::{Moment, Name};
-use super::super::line::Line;
+use super::super::frame::{Frame, RailNote, RailPosts, RailState};
+use super::super::ids::Moment;
 use super::super::memory::MemoryId;
 use super::{Peer, Perform, ProgressLoop};
-use crate::bits::{low8, low32};
+use crate::bits::low8;
 pub(super) use regain::Histories;
 use regain::Regain;
 
@@ -44,7 +43,7 @@ pub(super) struct Outage {
     /// Our RAIL *down* has left.
     down_sent: bool,
     /// What the peer has posted there, once its *down* has come.
-    expects: Option<Expected>,
+    expects: Option<RailPosts>,
     /// Nothing can arrive here by it any more.
     fenced: bool,
     /// Our RAIL *fenced* has left.
@@ -57,14 +56,6 @@ pub(super) struct Outage {
     moved: (u32, u32),
     still_since: Moment,
     regain: Regain,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Expected {
-    /// Parts with immediates.
-    posted: u32,
-    /// Writes without immediates are missing, which no count covers.
-    uncounted: bool,
 }
 
 /// The state of a data rail of this endpoint, which several channels may use.
@@ -300,22 +291,16 @@ impl Peer {
             let rail = outage.rail;
             outage.regain.say((*id, rail), perform, channel, memory);
             if !outage.down_sent {
-                let uncounted =
-                    if account.rails.lacks_uncounted(rail) { RailNote::UNCOUNTED_LOST } else { 0 };
-                let parts = u64::from(account.rails.posted_on(rail)) | uncounted;
-                let frame = note(rail, RailState::Down, parts);
+                let state = RailState::Down(account.rails.posts_on(rail));
+                let frame = Frame::Rail(RailNote { rail, state });
                 outage.down_sent = channel.shadow_mut().append(perform.shadow(memory), &frame);
             }
             if outage.down_sent && outage.fenced && !outage.fence_sent {
-                let frame = note(rail, RailState::Fenced, 0);
+                let frame = Frame::Rail(RailNote { rail, state: RailState::Fenced });
                 outage.fence_sent = channel.shadow_mut().append(perform.shadow(memory), &frame);
             }
         }
     }
-}
-
-fn note(rail: u8, state: RailState, parts: u64) -> Frame {
-    Frame::Rail(RailNote { to: Name::default(), line: Line::FIRST, rail, state, parts })
 }
 
 impl<C: Connection> ProgressLoop<C> {
@@ -367,13 +352,13 @@ impl<C: Connection> ProgressLoop<C> {
         &mut self,
         perform: &mut P,
         index: usize,
-        note: &RailNote,
+        &RailNote { rail, state }: &RailNote,
         now: Now,
     ) {
-        if note.state == RailState::Down {
+        if let RailState::Down(_) = state {
             // The peer may have returned the rail, posted there, and lost it again since this side's last poll.
-            self.return_if_regained(perform, (index, note.rail), now);
-            self.rail_lost(perform, (index, note.rail), Cause::RailDown { rail: note.rail }, now);
+            self.return_if_regained(perform, (index, rail), now);
+            self.rail_lost(perform, (index, rail), Cause::RailDown { rail }, now);
         }
         let peer = &mut self.peers[index];
         peer.stirred = true;
@@ -381,24 +366,20 @@ impl<C: Connection> ProgressLoop<C> {
         if !peer.channel.is_alive() {
             return;
         }
-        if note.state == RailState::Seen {
-            peer.heard(note.rail, note.parts);
+        if let RailState::Seen { round } = state {
+            peer.heard(rail, round);
             // At once, since the peer may post from now on, and lose the rail again.
-            return self.return_if_regained(perform, (index, note.rail), now);
+            return self.return_if_regained(perform, (index, rail), now);
         }
-        let heard = peer.outage(note.rail).is_some_and(|outage| match note.state {
-            RailState::Down if outage.expects.is_none() => {
-                let uncounted = note.parts & RailNote::UNCOUNTED_LOST != 0;
-                outage.expects = Some(Expected { posted: low32(note.parts), uncounted });
-                true
-            }
+        let heard = peer.outage(rail).is_some_and(|outage| match state {
+            RailState::Down(posts) => outage.expects.replace(posts).is_none(),
             RailState::Fenced => !std::mem::replace(&mut outage.peer_fenced, true),
             _ => false,
         });
         if !heard {
             return peer.channel.fail(Cause::Connection);
         }
-        peer.settle_counts(note.rail);
+        peer.settle_counts(rail);
     }
 
     /// A rail on which a write has just failed is lost before any frame leaves, if the channel survives that: after a
@@ -507,7 +488,7 @@ impl<C: Connection> ProgressLoop<C> {
         let seen = peer.account.counts.seen.get(outage.rail);
         let flying = peer.account.rails.flying_on(outage.rail);
         // Everything that the peer has posted on the rail has arrived.
-        let all = outage.expects.is_some_and(|all| !all.uncounted && all.posted == seen);
+        let all = outage.expects.is_some_and(|all| !all.uncounted && all.parts == seen);
         // A peer says END only after we have confirmed all that it wrote, except on rails that it has reported as down.
         let none = ended && outage.expects.is_none();
         if !outage.fenced && (closed || all || none) {
@@ -644,8 +625,8 @@ impl Peer {
     /// Sets the count of a fenced rail to what the peer has posted: parts that are missing cannot come any more.
     fn settle_counts(&mut self, rail: u8) {
         let Some(outage) = self.outages.iter().find(|outage| outage.rail == rail) else { return };
-        if let Some(Expected { posted, .. }) = outage.expects.filter(|_| outage.fenced) {
-            self.account.counts.seen.set(rail, posted);
+        if let Some(RailPosts { parts, .. }) = outage.expects.filter(|_| outage.fenced) {
+            self.account.counts.seen.set(rail, parts);
         }
     }
 }

@@ -82,7 +82,7 @@ fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
     assert!(
         matches!(
             hands.frames[..],
-            [Frame::Rail(RailNote { state: RailState::Down, .. }), Frame::Close(_)]
+            [Frame::Rail(RailNote { state: RailState::Down(_), .. }), Frame::Close(_)]
         ),
         "{:?}",
         hands.frames

@@ -4,7 +4,7 @@
 use super::ReceiveFlow;
 use super::ending::Ending;
 use super::slot::State;
-use crate::frame::{Frame, RailNote, RailState};
+use crate::frame::{Frame, RAIL_WORDS, RailNote, RailState};
 use crate::line::Line;
 use crate::window::place;
 
@@ -74,16 +74,14 @@ impl ReceiveFlow {
         &mut self.keys[place(line) * rails + usize::from(rail) % rails]
     }
 
-    /// The next line whose new key was not sent.
-    fn next_rekeyed(&mut self) -> Option<RailNote> {
+    /// The next new key that was not sent: its rail, its line, and the key.
+    fn next_rekeyed(&mut self) -> Option<(u8, Line, u64)> {
         while self.lost.rekeyed != 0 {
             let rail = crate::bits::low8(self.lost.rekeyed.trailing_zeros().into());
             let line = self.lost.next_key.unwrap_or(self.done);
             let line = if self.done.is_after(line) { self.done } else { line };
             if self.advertised.is_after(line) {
-                let parts = *self.key_mut(line, rail);
-                let (to, state) = (self.terms.peer, RailState::Key);
-                return Some(RailNote { to, line, rail, state, parts });
+                return Some((rail, line, *self.key_mut(line, rail)));
             }
             self.lost.next_key = None;
             self.lost.rekeyed &= self.lost.rekeyed - 1;
@@ -100,40 +98,33 @@ impl ReceiveFlow {
 
     #[cold]
     pub(super) fn next_rail_note(&mut self, words: usize) -> Option<Frame> {
+        if words < RAIL_WORDS {
+            return None;
+        }
+        let to = self.terms.peer;
         if self.lost.unreported == 0 {
-            let note = self.next_rekeyed()?;
-            let frame = Frame::Rail(note);
-            if frame.words() > words {
-                return None;
-            }
-            self.lost.next_key = Some(note.line.plus(1));
-            return Some(frame);
+            let (rail, line, key) = self.next_rekeyed()?;
+            self.lost.next_key = Some(line.plus(1));
+            return Some(Frame::Rail(RailNote { rail, state: RailState::Key { to, line, key } }));
         }
         let rail = crate::bits::low8(self.lost.unreported.trailing_zeros().into());
-        let (to, first) = (self.terms.peer, self.lost.reported_to.unwrap_or(self.done));
+        let first = self.lost.reported_to.unwrap_or(self.done);
         let first = if self.done.is_after(first) { self.done } else { first };
         let ahead = first.distance(self.done);
         let lines = (ahead..self.open_lines()).map(|ahead| self.done.plus(ahead));
         let mut found = lines.filter_map(|line| Some((line, self.parts_of(line)?)));
-        let note = match found.next() {
-            Some((line, parts)) => RailNote { to, line, rail, state: RailState::Held, parts },
-            None => {
-                let parts = self.seen.get(rail).into();
-                RailNote { to, line: self.done, rail, state: RailState::Listed, parts }
+        let state = match found.next() {
+            Some((line, parts)) => {
+                self.lost.reported_to = Some(line.plus(1));
+                RailState::Held { to, line, parts }
             }
-        };
-        let frame = Frame::Rail(note);
-        if frame.words() > words {
-            return None;
-        }
-        match note.state {
-            RailState::Held => self.lost.reported_to = Some(note.line.plus(1)),
-            _ => {
+            None => {
                 self.lost.reported_to = None;
                 self.lost.unreported &= self.lost.unreported - 1;
+                RailState::Listed { to, lines: self.done, seen: self.seen.get(rail) }
             }
-        }
-        Some(frame)
+        };
+        Some(Frame::Rail(RailNote { rail, state }))
     }
 
     /// The parts of a line that have arrived; None if none has.

@@ -12,10 +12,10 @@ use super::ending::Ending;
 use super::record::{Path, Record, State, Writing};
 use super::{Refused, SendFlow, bit_of};
 use crate::account::Account;
-use crate::bits::{low8, low32};
+use crate::bits::low8;
 use crate::counts::Counts;
 use crate::fault::Fault;
-use crate::frame::{FinStatus, RailNote};
+use crate::frame::FinStatus;
 use crate::limits::MAX_PARTS;
 use crate::line::Line;
 use crate::message::MessageId;
@@ -199,12 +199,6 @@ impl SendFlow {
         self.lost.as_ref().is_some_and(|lost| lost.unkeyed >> (rail % 16) & 1 == 1)
     }
 
-    /// Handles RAIL *key*: a line has a new key on a rail of the receiver.
-    #[cold]
-    pub(super) fn rekeyed(&mut self, note: &RailNote) {
-        self.adverts.rekey(note.line, note.rail, note.parts);
-    }
-
     /// Moves a part of a lost rail to the rail that is expected to finish it first.
     #[cold]
     pub(super) fn other_rail(&mut self, at: usize, part: u8, len: u64, account: &Account) -> u8 {
@@ -221,25 +215,22 @@ impl SendFlow {
 
     /// Handles RAIL *held*: the receiver has these parts of a line.
     #[cold]
-    pub(super) fn held(&mut self, note: &RailNote) {
-        let place = place(note.line);
-        let held = &mut self.lost_mut().held[place];
-        *held = if held.0 == note.line {
-            (note.line, held.1 | note.parts)
-        } else {
-            (note.line, note.parts)
-        };
+    pub(super) fn held(&mut self, line: Line, parts: u64) {
+        let held = &mut self.lost_mut().held[place(line)];
+        let before = if held.0 == line { held.1 } else { 0 };
+        *held = (line, before | parts);
     }
 
-    /// Handles RAIL *listed*: the receiver has fenced the rail, and has nothing of lines that it did not name.
+    /// Handles RAIL *listed*: the receiver has fenced the rail, and has nothing of lines that it did not name,
+    /// except that all before `lines` are complete. It has seen so many parts there.
     #[cold]
-    pub(super) fn listed(&mut self, note: &RailNote) {
+    pub(super) fn listed(&mut self, rail: u8, lines: Line, seen: u32) {
         let lost = self.lost_mut();
-        lost.fenced |= 1 << (note.rail % 16);
+        lost.fenced |= 1 << (rail % 16);
         // A connection made after the loss has posted nothing there, and may not know of it.
-        let missing = lost.posted.get(note.rail).wrapping_sub(low32(note.parts));
-        lost.missing.set(note.rail, missing);
-        lost.complete_to(note.line);
+        let missing = lost.posted.get(rail).wrapping_sub(seen);
+        lost.missing.set(rail, missing);
+        lost.complete_to(lines);
         self.post_again();
     }
 

@@ -171,8 +171,8 @@ impl Talk {
             3 => Frame::Close(Close { to, lines: line, parts: keys }),
             WITHDRAW => Frame::Withdraw(Lines { to, first: line, set: word << 14 }),
             5 => {
-                let state = RailState::Held;
-                Frame::Rail(RailNote { to, line, rail: 3, state, parts: word })
+                let state = RailState::Held { to, line, parts: word };
+                Frame::Rail(RailNote { rail: 3, state })
             }
             _ => Frame::Withdrawn(Lines { to, first: line, set: word }),
         }

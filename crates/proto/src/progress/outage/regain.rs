@@ -20,8 +20,7 @@ use crate::bound::{RAIL_TRIAL, RAIL_TRY_AGAIN};
 use crate::channel::{Cause, Channel};
 use crate::connection::Connection;
 use crate::frame::{Frame, Offer, RailNote, RailState};
-use crate::ids::{Moment, Name};
-use crate::line::Line;
+use crate::ids::Moment;
 use crate::memory::MemoryId;
 use crate::progress::perform::{ChannelId, Perform, TrialTarget};
 use crate::rest::Rest;
@@ -166,8 +165,8 @@ impl Regain {
             trying.offered = channel.shadow_mut().append(perform.shadow(memory), &frame);
         }
         if trying.offered && trying.seen && !trying.seen_sent {
-            let (to, line, state) = (Name::default(), Line::FIRST, RailState::Seen);
-            let frame = Frame::Rail(RailNote { to, line, rail, state, parts: self.round.into() });
+            let state = RailState::Seen { round: self.round };
+            let frame = Frame::Rail(RailNote { rail, state });
             trying.seen_sent = channel.shadow_mut().append(perform.shadow(memory), &frame);
         }
     }
@@ -203,9 +202,9 @@ impl Peer {
     }
 
     /// Handles RAIL *seen*: our trial of this round has arrived at the peer.
-    pub(super) fn heard(&mut self, rail: u8, round: u64) {
+    pub(super) fn heard(&mut self, rail: u8, round: u8) {
         if let Some(outage) = self.outage(rail)
-            && u64::from(outage.regain.round) == round
+            && outage.regain.round == round
             && let Stage::Trying(trying) = &mut outage.regain.stage
         {
             trying.heard = true;
@@ -490,11 +489,12 @@ impl<C: Connection> ProgressLoop<C> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Expected, Outage};
+    use super::super::Outage;
     use super::*;
     use crate::bound::RAIL_REST;
     use crate::codec::Address;
     use crate::flow::Flow;
+    use crate::frame::RailPosts;
     use crate::progress::stand_in::{StandIn, parameters};
 
     type Endpoint = ProgressLoop<Flow>;
@@ -520,7 +520,7 @@ mod tests {
             let regain = peer.histories.lost(0, ms(0).clock);
             let fenced = Outage {
                 down_sent: true,
-                expects: Some(Expected { posted: 0, uncounted: false }),
+                expects: Some(RailPosts::default()),
                 fenced: true,
                 fence_sent: true,
                 peer_fenced: true,
@@ -689,7 +689,7 @@ mod tests {
         let (mut endpoint, mut hands) = without_first_rail(2);
         let outage = &mut endpoint.peers[0].outages[0];
         (outage.fenced, outage.needs_close) = (false, true);
-        outage.expects = Some(Expected { posted: 1, uncounted: false });
+        outage.expects = Some(RailPosts { parts: 1, uncounted: false });
         // The second channel still uses it, and has a write in flight there.
         let user = &mut endpoint.peers[1];
         user.outages.clear();
@@ -749,7 +749,7 @@ mod tests {
     fn a_channel_that_needs_a_rail_closed_waits_only_so_long_for_one_that_may_be_using_it_again() {
         let (mut endpoint, mut hands) = without_first_rail(2);
         let outage = &mut endpoint.peers[0].outages[0];
-        (outage.fenced, outage.expects) = (false, Some(Expected { posted: 1, uncounted: false }));
+        (outage.fenced, outage.expects) = (false, Some(RailPosts { parts: 1, uncounted: false }));
         let seen = Trying { offered: true, seen: true, seen_sent: true, ..Trying::default() };
         regain(&mut endpoint, 1).stage = Stage::Trying(seen);
         let timeout = u64::try_from(parameters(2).peer_timeout.as_millis()).unwrap();
