@@ -311,7 +311,7 @@ impl Perform<Listener> for Hands {
     fn violated(&mut self, _: Slot, (): ()) {}
 
     fn control_rails(&mut self, _: ChannelId, news: RailNews) {
-        assert!((news.lost | news.returned) >> CONTROL_RAILS == 0);
+        assert!((news.lost | news.returned).iter().all(|rail| rail < CONTROL_RAILS));
     }
 
     fn rail_lost(&mut self, _: ChannelId, rail: u8, _: Cause) {

@@ -2,7 +2,7 @@
 
 use counters::{Counter, Direction, Key, Kind};
 use proto::stall::WaitsFor;
-use proto::{ChannelId, Flow, Moment, Slot};
+use proto::{ChannelId, Flow, Moment, RailSet, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
@@ -50,8 +50,8 @@ impl CommCounters {
 
     /// Receives of one request have ended. If no data rail has carried bytes, they arrived inline.
     #[inline]
-    pub(super) fn received(&self, carried: u16, count: u32) {
-        if carried == 0
+    pub(super) fn received(&self, carried: RailSet, count: u32) {
+        if carried.is_empty()
             && let Some(row) = &self.row
         {
             row.add(Counter::Inline, count.into());

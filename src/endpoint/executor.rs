@@ -487,7 +487,7 @@ impl Perform<Flow> for Executor {
         let why = peer.first_failure.take();
         for (rail, lane) in (0_u8..).zip(&control) {
             let Port { label: name, has_lost_control, .. } = &mut self.nics[lane.nic];
-            if news.lost >> rail & 1 != 0 {
+            if news.lost.has(rail) {
                 *has_lost_control = true;
                 match why {
                     Some(why) => {
@@ -496,7 +496,7 @@ impl Perform<Flow> for Executor {
                     None => log::warn!("control rail {rail} ({name}) to {label} is lost"),
                 }
             }
-            if news.returned >> rail & 1 != 0 {
+            if news.returned.has(rail) {
                 *has_lost_control = false;
                 log::warn!("control rail {rail} ({name}) to {label} is back");
             }

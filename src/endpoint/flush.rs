@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
-use proto::Moment;
+use proto::{Moment, RailSet};
 
 use super::Endpoint;
 use super::comms::Side;
@@ -102,8 +102,8 @@ impl Flush {
 /// What a comm's next flush has to read.
 #[derive(Debug, Default)]
 pub(super) struct Flushing {
-    /// A bit per data rail that brought bytes since the last flush began.
-    carried: u16,
+    /// Data rails that brought bytes since the last flush began.
+    carried: RailSet,
     /// Flushes that have not ended, and the NICs that they read on, one bit each.
     count: InFlight,
     nics: u32,
@@ -113,20 +113,20 @@ pub(super) struct Flushing {
 impl Flushing {
     /// A receive was reported whose bytes these rails carried.
     #[inline]
-    pub(super) fn carried(&mut self, rails: u16) {
+    pub(super) fn carried(&mut self, rails: RailSet) {
         self.carried |= rails;
     }
 
-    /// The data rails to read on, one bit each. An earlier read of other memory proves nothing for this memory.
+    /// The data rails to read on. An earlier read of other memory proves nothing for this memory.
     ///
     /// A flush covers all receives of the comm that were reported before it, whichever request they belong to. While it has not ended, a
     /// later flush reads its rails as well. After a flush of other memory it is unknown which rails that one has cleared for this memory,
     /// so all are read.
-    fn rails(&mut self, source: FlushSource) -> u16 {
+    fn rails(&mut self, source: FlushSource) -> RailSet {
         let carried = std::mem::take(&mut self.carried);
         let last = self.last.replace(source);
         let other = last.is_some_and(|last| last != source || last == FlushSource::Several);
-        if other { u16::MAX } else { carried }
+        if other { RailSet::ALL } else { carried }
     }
 
     fn begins(&mut self, nics: u32) {
@@ -166,7 +166,7 @@ impl Endpoint {
         let (channel, rails) = (found.channel, found.flushing.rails(source));
         let running = found.flushing.nics;
         let lanes = self.executor.peer(channel).map_or(&[][..], |peer| &peer.data);
-        let brought = lanes.iter().enumerate().filter(|(rail, _)| rails >> rail & 1 == 1);
+        let brought = (0..).zip(lanes).filter(|(rail, _)| rails.has(*rail));
         let unposted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
         let unposted = open_nics(&self.executor.nics, unposted);
         if unposted == 0 || (!self_read && source == FlushSource::Host) {

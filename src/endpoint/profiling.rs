@@ -70,7 +70,7 @@ impl Endpoint {
             return;
         };
         let flow = self.core.connection(slot).and_then(Flow::sender);
-        let rails = flow.map_or(0, |flow| flow.rails(message_of(line)));
+        let rails = flow.map_or(0, |flow| flow.rails(message_of(line)).bits());
         comm.events.put(Kept { handle, line, place: line.wrapping_add(index), rails });
     }
 
@@ -90,7 +90,7 @@ impl Endpoint {
                 Some(Tested::Pending) | None => 0,
             };
             let rails = match flow {
-                Some(flow) if !failed => flow.carried(line_near(flow.next(), event.place)),
+                Some(flow) if !failed => flow.carried(line_near(flow.next(), event.place)).bits(),
                 _ => event.rails,
             };
             let facts = MessageFacts {

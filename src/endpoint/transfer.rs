@@ -1,6 +1,5 @@
 //! isend, irecv and test. Each has one path; rare cases are in functions of their own.
 
-use proto::Line;
 use proto::budget::Budget;
 use proto::limits::MAX_GROUP;
 use proto::progress::SubmitError;
@@ -8,6 +7,7 @@ use proto::{
     Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceivePoll, SendPoll, Slot, Source,
     Submit, Target,
 };
+use proto::{Line, RailSet};
 
 use super::Endpoint;
 use super::comms::{Side, line_near, message_of};
@@ -227,7 +227,7 @@ impl Endpoint {
                 return Ok(Tested::Done(0));
             }
         };
-        let mut carried = 0;
+        let mut carried = RailSet::NONE;
         for (size, index) in self.sizes.iter_mut().zip(0..count) {
             let line = first.plus(index);
             *size = usize::try_from(flow.size(line)).unwrap_or(usize::MAX);

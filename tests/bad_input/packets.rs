@@ -2,9 +2,9 @@
 
 use harness::Test;
 use net_abi::ResultCode;
-use proto::Line;
 use proto::frame::{Fin, FinStatus, Inline};
 use proto::{Frame, PacketNumber};
+use proto::{Line, RailSet};
 
 use crate::garbage::{Door, ONE_RAIL};
 use crate::support::calls::{Net, Object};
@@ -92,7 +92,7 @@ fn forge(peer: &mut Peer, what: &str) {
                 to,
                 line: first,
                 len: 8,
-                rails: 0,
+                rails: RailSet::NONE,
                 status: FinStatus::Delivered,
             }));
             peer.packet(&fin[..1]);
@@ -125,7 +125,7 @@ fn forge(peer: &mut Peer, what: &str) {
                 to,
                 line: first,
                 len: 65,
-                rails: 0,
+                rails: RailSet::NONE,
                 status: FinStatus::Delivered,
             }));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::frame::{Arrived, Landed};
 use super::ids::Moment;
+use super::rail_set::RailSet;
 
 /// The shortest time between two reports.
 const REPORT_EVERY: Duration = Duration::from_millis(5);
@@ -15,8 +16,8 @@ const REPORT_EVERY: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub struct ArrivalTimes {
     rails: Box<[Newest]>,
-    /// A bit per rail with an arrival that was not reported.
-    news: u16,
+    /// Rails with an arrival that was not reported.
+    news: RailSet,
     /// The next report may leave from then on.
     report_at: Moment,
 }
@@ -39,20 +40,20 @@ impl ArrivalTimes {
     pub fn arrived(&mut self, rail: u8, count: u32, now: Moment) {
         if let Some(newest) = self.rails.get_mut(usize::from(rail)) {
             *newest = Newest { at: now, count };
-            self.news |= 1 << (rail % 16);
+            self.news.insert(rail);
         }
     }
 
     /// The report of what has arrived since the last one; None if it is not due.
     #[inline]
     pub fn report(&mut self, now: Moment) -> Option<Arrived> {
-        if self.news == 0 || now < self.report_at {
+        if self.news.is_empty() || now < self.report_at {
             return None;
         }
         let news = std::mem::take(&mut self.news);
         self.report_at = now.plus(REPORT_EVERY);
         let landed = |(rail, newest): (u8, &Newest)| {
-            (news >> rail & 1 == 1).then(|| Landed {
+            news.has(rail).then(|| Landed {
                 rail,
                 count: newest.count,
                 micros_ago: Landed::limited(now.since(newest.at)),

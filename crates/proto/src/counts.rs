@@ -6,6 +6,7 @@
 use crate::limits::MAX_DATA_RAILS;
 
 use super::frame::Keys;
+use super::rail_set::RailSet;
 
 /// Parts per data rail. The counts wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,10 +27,10 @@ impl Counts {
         self.0[usize::from(rail) % MAX_DATA_RAILS] = count;
     }
 
-    /// Whether both are equal on all rails but those in `ignored`, a bit each.
-    pub fn equals_but(&self, other: &Self, ignored: u16) -> bool {
+    /// Whether both are equal on all rails but the ignored ones.
+    pub fn equals_but(&self, other: &Self, ignored: RailSet) -> bool {
         let mut rails = (0..).zip(self.0.iter().zip(&other.0));
-        rails.all(|(rail, (one, other))| one == other || ignored >> rail & 1 == 1)
+        rails.all(|(rail, (one, other))| one == other || ignored.has(rail))
     }
 
     /// As a frame carries them, for `rails` rails.

@@ -4,15 +4,16 @@
 use super::counts::Counts;
 use super::frame::RailPosts;
 use crate::limits::MAX_DATA_RAILS;
+use crate::rail_set::RailSet;
 
 /// The data rails of one channel, for its connections' writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataRails {
     /// A lost rail is survived if another one is open: its parts go by those.
     survives: bool,
-    /// A bit per rail on which a write has failed since the loop last checked; and per rail that has refused its last post since then.
-    failed: u16,
-    refused: u16,
+    /// Rails on which a write has failed since the loop last checked, and rails that have refused their last post since then.
+    failed: RailSet,
+    refused: RailSet,
     /// Parts with immediates that were posted on each rail.
     posted: Counts,
     /// Writes that have completed or failed on each rail, wrapping.
@@ -36,7 +37,7 @@ impl DataRails {
     pub(crate) fn posted(&mut self, rail: u8, immediate: bool) {
         let at = usize::from(rail) % MAX_DATA_RAILS;
         self.flying[at] += 1;
-        self.refused &= !(1 << at);
+        self.refused.remove(rail);
         if immediate {
             self.posted.add(rail);
         } else {
@@ -62,38 +63,38 @@ impl DataRails {
 
     #[cold]
     pub(crate) fn failed(&mut self, rail: u8) {
-        self.failed |= 1 << (rail % 16);
+        self.failed.insert(rail);
     }
 
     /// The provider refused a part on this rail.
     pub(crate) fn refused(&mut self, rail: u8) {
-        self.refused |= 1 << (rail % 16);
+        self.refused.insert(rail);
     }
 
     /// Whether a rail has failed writes or refusals to handle.
     #[inline]
     pub(crate) const fn has_news(&self) -> bool {
-        self.failed | self.refused != 0
+        !self.failed.is_empty() || !self.refused.is_empty()
     }
 
     /// Whether a write has failed on a rail since the last call of [`take_failed`](Self::take_failed).
     #[inline]
     pub(crate) const fn has_failures(&self) -> bool {
-        self.failed != 0
+        !self.failed.is_empty()
     }
 
     /// The rails on which one has.
-    pub(crate) const fn failures(&self) -> u16 {
+    pub(crate) const fn failures(&self) -> RailSet {
         self.failed
     }
 
     /// The rails on which a write has failed since the last call.
-    pub(crate) fn take_failed(&mut self) -> u16 {
+    pub(crate) fn take_failed(&mut self) -> RailSet {
         std::mem::take(&mut self.failed)
     }
 
     /// The rails that have refused their last post since the last call.
-    pub(crate) fn take_refused(&mut self) -> u16 {
+    pub(crate) fn take_refused(&mut self) -> RailSet {
         std::mem::take(&mut self.refused)
     }
 
@@ -116,8 +117,8 @@ impl DataRails {
     pub(crate) fn returned(&mut self, rail: u8) {
         let at = usize::from(rail) % MAX_DATA_RAILS;
         self.uncounted[at] = 0;
-        self.failed &= !(1 << at);
-        self.refused &= !(1 << at);
+        self.failed.remove(rail);
+        self.refused.remove(rail);
     }
 
     /// Writes in flight on a rail.

@@ -16,6 +16,7 @@ use crate::limits::{MAX_ADDRESS_BYTES, MAX_DATA_RAILS};
 use crate::line::Line;
 
 use super::ids::{Generation, ListenerId, Moment, Name, Slot};
+use super::rail_set::RailSet;
 
 /// The longest frame without a payload: an advert with a key for each of 16 rails.
 pub const FRAME_WORDS_MAX: usize = ADVERT_WORDS + MAX_DATA_RAILS;
@@ -155,8 +156,8 @@ pub struct Fin {
     pub to: Name,
     pub line: Line,
     pub len: u64,
-    /// The data rails that carried it, one bit each.
-    pub rails: u16,
+    /// The data rails that carried it.
+    pub rails: RailSet,
     pub status: FinStatus,
 }
 
@@ -360,7 +361,7 @@ impl Frame {
             Self::Fin(fin) => {
                 put(head(FIN, fin.to, fin.line.number()) | (fin.status as u64) << FLAGS_SHIFT);
                 put(fin.len);
-                put(u64::from(fin.rails));
+                put(u64::from(fin.rails.bits()));
             }
             Self::Withdraw(lines) => lines.encode(WITHDRAW, put),
             Self::Withdrawn(lines) => lines.encode(WITHDRAWN, put),
@@ -447,7 +448,8 @@ impl Frame {
                     2 => FinStatus::Failed,
                     _ => return Err(Malformed::Value),
                 };
-                let (to, line, rails) = (name(first), line(first), low16(rails));
+                let (to, line) = (name(first), line(first));
+                let rails = RailSet::new(low16(rails));
                 Ok(Self::Fin(Fin { to, line, len, rails, status }))
             }
             WITHDRAW => Lines::read([first, word(1)]).map(Self::Withdraw),

@@ -32,6 +32,7 @@ use super::frame::{Frame, Opened};
 use super::ids::{Moment, Name};
 use super::message::Cut;
 use super::parking::ParkedList;
+use super::rail_set::RailSet;
 use super::sendrecv::Posted;
 use super::terms::Terms;
 use super::window::{WINDOW, place};
@@ -236,9 +237,9 @@ impl ReceiveFlow {
         self.slot(line).len
     }
 
-    /// The rails that carried its bytes, one bit each: a flush reads on each of them.
+    /// The rails that carried its bytes: a flush reads on each of them.
     #[inline]
-    pub fn carried(&self, line: Line) -> u16 {
+    pub fn carried(&self, line: Line) -> RailSet {
         self.slot(line).carried
     }
 

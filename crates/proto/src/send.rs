@@ -35,6 +35,7 @@ use super::fault::{Breach, Fault, Violation};
 use super::frame::{Fin, FinStatus, Frame, Lines, RailNote, RailState};
 use super::ids::Name;
 use super::message::{Cut, MessageId, Source};
+use super::rail_set::RailSet;
 use super::stall::WaitsFor;
 use super::terms::Terms;
 use super::unadvertised::Unadvertised;
@@ -321,12 +322,13 @@ impl SendFlow {
     fn frame(&self) -> Option<Frame> {
         if let Some(refused) = self.refused.filter(|refused| refused.pending) {
             let Refused { line, len, status, .. } = refused;
-            return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails: 0, status }));
+            let (to, rails) = (self.terms.peer, RailSet::NONE);
+            return Some(Frame::Fin(Fin { to, line, len, rails, status }));
         }
         if self.fins != 0 {
             let at = self.fins.trailing_zeros() as usize % RECORDS;
             let Record { line, len, .. } = self.records[at];
-            let rails = if len == 0 { 0 } else { self.rails_of(at, len) };
+            let rails = if len == 0 { RailSet::NONE } else { self.rails_of(at, len) };
             let status = FinStatus::Delivered;
             return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails, status }));
         }
@@ -423,12 +425,12 @@ impl SendFlow {
         false
     }
 
-    /// The data rails of a message that was not reported yet, one bit each; 0 if it goes inline.
-    pub fn rails(&self, message: MessageId) -> u16 {
+    /// The data rails of a message that was not reported yet; none if it goes inline.
+    pub fn rails(&self, message: MessageId) -> RailSet {
         let at = message.index() % RECORDS;
         let record = &self.records[at];
         match record.state {
-            State::Free | State::Inline | State::Sent => 0,
+            State::Free | State::Inline | State::Sent => RailSet::NONE,
             State::Writing(_) | State::FinPending | State::Landed { .. } => {
                 self.rails_of(at, record.len)
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::ids::Moment;
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
+use crate::rail_set::RailSet;
 
 /// Parts of one message on one rail, unless the largest write requires more.
 pub const PARTS_PER_RAIL: usize = 4;
@@ -99,8 +100,8 @@ pub struct Loads {
     rails: u8,
     /// The next rail in the round robin of messages of one part.
     next: u8,
-    /// A bit per rail that may get parts.
-    open: u16,
+    /// Rails that may get parts.
+    open: RailSet,
     queued: [u64; MAX_DATA_RAILS],
     /// Where completions do not show when parts arrive: the bytes on each rail that have probably not arrived, as of
     /// `drained`.
@@ -121,7 +122,7 @@ impl Loads {
             rails if rails as usize > MAX_DATA_RAILS => 16,
             rails => rails,
         };
-        let open = u16::MAX >> (16 - rails as u32);
+        let open = RailSet::new(u16::MAX >> (16 - rails as u32));
         let speeds = [Self::FULL_SPEED; MAX_DATA_RAILS];
         Self {
             rails,
@@ -160,25 +161,25 @@ impl Loads {
 
     /// A rail is lost: it gets no more parts.
     pub fn close(&mut self, rail: u8) {
-        self.open &= !(1 << (rail % 16));
+        self.open.remove(rail);
     }
 
     /// A lost rail is back. Its speed is measured anew.
     pub fn open(&mut self, rail: u8) {
         if rail < self.rails {
-            self.open |= 1 << (rail % 16);
+            self.open.insert(rail);
         }
     }
 
     /// Whether a rail may get parts.
     #[inline]
     pub const fn is_open(&self, rail: u8) -> bool {
-        self.open >> (rail % 16) & 1 == 1
+        self.open.has(rail)
     }
 
     /// How many rails may get parts.
     pub const fn open_rails(&self) -> u32 {
-        self.open.count_ones()
+        self.open.len()
     }
 
     /// Sets a rail's relative speed; 0 counts as 1.
@@ -232,7 +233,7 @@ impl Loads {
     /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first; the
     /// lowest of equal ones; rail 0 if none may.
     pub fn soonest(&self, len: u64, may: impl Fn(usize) -> bool) -> u8 {
-        let open = |rail: &usize| self.open >> *rail & 1 == 1;
+        let open = |rail: &usize| self.open.has(crate::bits::low8(*rail as u64));
         let mut rails = (0..usize::from(self.rails)).filter(|rail| open(rail) && may(*rail));
         let first = rails.next().unwrap_or(0);
         let best =

@@ -13,6 +13,7 @@
 use super::super::bound::{CONTROL_RAILS_MAX, RAIL_TRIAL};
 use super::super::ids::Moment;
 use super::super::letter::{RailNumbers, Trial};
+use crate::rail_set::RailSet;
 use crate::rest::Rest;
 
 #[derive(Debug)]
@@ -20,8 +21,8 @@ pub(super) struct ControlRails {
     count: u8,
     numbers: RailNumbers,
     rests: [History; CONTROL_RAILS_MAX],
-    /// Rails that are lost and not tried again, a bit each.
-    closed: u8,
+    /// Rails that are lost and not tried again.
+    closed: RailSet,
     /// Per rail, the number in a TRIAL of the peer that is still to be answered.
     answers: [Option<u8>; CONTROL_RAILS_MAX],
     /// Rails that were lost or came back and are not logged yet.
@@ -35,11 +36,11 @@ struct History {
     try_at: Option<Moment>,
 }
 
-/// A bit per control rail.
+/// Control rails of a channel that were lost, and those that came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RailNews {
-    pub lost: u8,
-    pub returned: u8,
+    pub lost: RailSet,
+    pub returned: RailSet,
 }
 
 impl ControlRails {
@@ -48,7 +49,7 @@ impl ControlRails {
             count,
             numbers: RailNumbers::default(),
             rests: [History::default(); CONTROL_RAILS_MAX],
-            closed: 0,
+            closed: RailSet::NONE,
             answers: [None; CONTROL_RAILS_MAX],
             news: RailNews::default(),
         }
@@ -80,7 +81,7 @@ impl ControlRails {
 
     /// It is lost for good.
     pub(super) fn close(&mut self, rail: u8) {
-        self.closed |= 1 << (rail % 8);
+        self.closed.insert(rail);
         if let Some(answer) = self.answers.get_mut(usize::from(rail)) {
             *answer = None;
         }
@@ -92,20 +93,20 @@ impl ControlRails {
     }
 
     fn is_closed(&self, rail: u8) -> bool {
-        self.closed >> (rail % 8) & 1 != 0
+        self.closed.has(rail)
     }
 
-    /// Takes the rail numbers of a letter from the peer. Returns the rails, a bit each, that were lost in between, also
+    /// Takes the rail numbers of a letter from the peer. Returns the rails that were lost in between, also
     /// those that are back.
-    pub(super) fn heard(&mut self, theirs: RailNumbers, now: Moment) -> u8 {
-        let mut changed = 0;
+    pub(super) fn heard(&mut self, theirs: RailNumbers, now: Moment) -> RailSet {
+        let mut changed = RailSet::NONE;
         for rail in 0..self.count {
             let was_lost = self.is_lost(rail);
             let ahead = self.numbers.take_newer(rail, theirs);
             if ahead == 0 {
                 continue;
             }
-            changed |= 1 << rail;
+            changed.insert(rail);
             // A single change after a loss is a return.
             if !(was_lost && ahead == 1) {
                 self.changed(rail);
@@ -169,13 +170,13 @@ impl ControlRails {
 
     fn changed(&mut self, rail: u8) {
         self.rests[usize::from(rail)].try_at = None;
-        self.news.lost |= 1 << rail;
-        self.news.returned &= !(1 << rail);
+        self.news.lost.insert(rail);
+        self.news.returned.remove(rail);
     }
 
     fn returned(&mut self, rail: u8, now: Moment) {
         self.rests[usize::from(rail)].rest.returned(now);
-        self.news.returned |= 1 << rail;
+        self.news.returned.insert(rail);
     }
 
     /// Whether no rail was ever lost, no TRIAL is to be answered, and nothing is to be logged.
@@ -199,6 +200,10 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
+    fn news(lost: u16, returned: u16) -> RailNews {
+        RailNews { lost: RailSet::new(lost), returned: RailSet::new(returned) }
+    }
+
     /// The trials that are due from one millisecond to another.
     fn trials(rails: &mut ControlRails, from: u64, until: u64) -> Vec<(u64, Trial)> {
         (from..until).filter_map(|now| Some((now, rails.next_trial(ms(now))?.1))).collect()
@@ -214,19 +219,19 @@ mod tests {
         let (_, trial) = due[0];
         assert_eq!(trial, Trial { rail: 1, number: 1, answers: false });
         // The peer does not know of the loss yet.
-        assert_eq!(other.heard(one.numbers(), ms(0)), 0b10);
-        assert_eq!(other.take_news(), RailNews { lost: 0b10, returned: 0 });
+        assert_eq!(other.heard(one.numbers(), ms(0)), RailSet::new(0b10));
+        assert_eq!(other.take_news(), news(0b10, 0));
         other.tried(&trial, ms(0));
         let (by, answer) = other.next_trial(ms(0)).unwrap();
         assert_eq!((by, answer), (1, Trial { answers: true, ..trial }));
         assert!(other.is_lost(1), "one direction proves nothing");
         one.tried(&answer, ms(5000));
         assert!(!one.is_lost(1));
-        assert_eq!(one.take_news(), RailNews { lost: 0b10, returned: 0b10 });
+        assert_eq!(one.take_news(), news(0b10, 0b10));
         let (by, last) = one.next_trial(ms(5000)).unwrap();
         assert_eq!(by, 1, "the peer hears of it by that rail");
-        assert_eq!(other.heard(one.numbers(), ms(5000)), 0b10);
-        assert_eq!(other.take_news(), RailNews { lost: 0, returned: 0b10 });
+        assert_eq!(other.heard(one.numbers(), ms(5000)), RailSet::new(0b10));
+        assert_eq!(other.take_news(), news(0, 0b10));
         other.tried(&last, ms(5000));
         assert!(!other.is_lost(1) && other.next_trial(ms(9000)).is_none());
         assert!(one.lose(1));
@@ -240,10 +245,10 @@ mod tests {
         assert!(one.lose(3));
         let late = one.numbers();
         one.tried(&Trial { rail: 3, number: 1, answers: true }, ms(0));
-        assert_eq!(other.heard(one.numbers(), ms(0)), 0b1000);
+        assert_eq!(other.heard(one.numbers(), ms(0)), RailSet::new(0b1000));
         assert!(!other.is_lost(3));
-        assert_eq!(other.take_news(), RailNews { lost: 0b1000, returned: 0b1000 });
-        assert_eq!(other.heard(late, ms(0)), 0, "a letter that was overtaken");
+        assert_eq!(other.take_news(), news(0b1000, 0b1000));
+        assert_eq!(other.heard(late, ms(0)), RailSet::new(0), "a letter that was overtaken");
         assert!(!other.is_lost(3));
     }
 
@@ -255,7 +260,7 @@ mod tests {
             rails.tried(&Trial { rail: 0, number, answers: true }, ms(0));
             assert!(rails.next_trial(ms(0)).is_some(), "the peer is to hear of it");
             assert!(!rails.is_whole());
-            assert_eq!(rails.take_news(), RailNews { lost: 1, returned: 1 });
+            assert_eq!(rails.take_news(), news(1, 1));
         }
         assert!(rails.is_whole());
     }
@@ -273,7 +278,7 @@ mod tests {
         let mut newer = RailNumbers::default();
         newer.advance(0);
         newer.advance(0);
-        assert_eq!(rails.heard(newer, ms(0)), 1);
+        assert_eq!(rails.heard(newer, ms(0)), RailSet::new(1));
         assert!(rails.is_lost(0), "the peer tries it in vain");
         rails.tried(&Trial { rail: 9, number: 1, answers: false }, ms(0));
     }

@@ -17,6 +17,7 @@ use super::recovery::Now;
 use super::{Cause, Channel, DueLetter, PeerReport, Sent, State};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
+use crate::rail_set::RailSet;
 
 /// A letter that is due, and its rail.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +33,8 @@ pub(super) struct Confirmed {
     seen: Counts,
     /// Our counts in the last QUERY.
     queried: Counts,
-    /// A bit per lost rail: confirmation on it is not awaited.
-    ignored: u16,
+    /// Lost rails: confirmation on these is not awaited.
+    ignored: RailSet,
     /// For each rail on which the peer's count is below ours: since when it has not moved.
     stalled: [Option<Moment>; MAX_DATA_RAILS],
     answered_at: Moment,
@@ -45,12 +46,12 @@ pub(super) struct Confirmed {
 
 impl Confirmed {
     pub(super) fn ignore(&mut self, rail: u8) {
-        self.ignored |= 1 << (rail % 16);
+        self.ignored.insert(rail);
     }
 
     /// Compares the counts of a rail again, from `parts` on.
     pub(super) fn resume(&mut self, rail: u8, parts: u32) {
-        self.ignored &= !(1 << (rail % 16));
+        self.ignored.remove(rail);
         self.seen.set(rail, parts);
         self.queried.set(rail, parts);
     }
@@ -75,7 +76,7 @@ impl Confirmed {
 
     fn lacks(&self, rail: u8, written: &Counts) -> bool {
         let behind = written.get(rail).wrapping_sub(self.seen.get(rail)).cast_signed();
-        self.ignored >> rail & 1 == 0 && behind > 0
+        !self.ignored.has(rail) && behind > 0
     }
 
     /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind for as long as `bound`. That
@@ -291,7 +292,7 @@ impl Channel {
     pub fn letter_arrived(&mut self, letter: &Letter, Now { clock: now, patience }: Now) {
         self.recovery.heard(patience);
         let changed = self.rails.heard(letter.rails, now);
-        for rail in (0..self.parameters.rails).filter(|rail| changed >> rail & 1 != 0) {
+        for rail in changed.iter() {
             self.without_rail(rail);
         }
     }

@@ -48,7 +48,7 @@ fn examples() -> Vec<Frame> {
         }
         frames.push(Frame::Done { to, lines: line });
         for status in [FinStatus::Delivered, FinStatus::TooLong, FinStatus::Failed] {
-            let rails = low16(word);
+            let rails = RailSet::new(low16(word));
             frames.push(Frame::Fin(Fin { to, line, len: word, rails, status }));
         }
         frames.push(Frame::Withdraw(Lines { to, first: line, set: word }));

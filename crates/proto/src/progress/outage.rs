@@ -32,6 +32,7 @@ use super::super::ids::Moment;
 use super::super::memory::MemoryId;
 use super::{Peer, Perform, ProgressLoop};
 use crate::bits::low8;
+use crate::rail_set::RailSet;
 pub(super) use regain::Histories;
 use regain::Regain;
 
@@ -106,8 +107,8 @@ impl Refusing {
 #[derive(Debug)]
 pub(super) struct Hanging {
     check_at: Moment,
-    /// A bit per rail without a completion for too long.
-    rails: u16,
+    /// Rails without a completion for too long.
+    rails: RailSet,
     /// No write has completed on a rail between two checks. Then QUERY is sent, because only an answer shows that the
     /// peer is not stopped.
     waits: bool,
@@ -130,7 +131,13 @@ struct Still {
 impl Hanging {
     pub(super) fn new(rails: u8) -> Self {
         let still = vec![Still::default(); rails.into()].into();
-        Self { check_at: Moment::default(), rails: 0, waits: false, stopped: false, still }
+        Self {
+            check_at: Moment::default(),
+            rails: RailSet::NONE,
+            waits: false,
+            stopped: false,
+            still,
+        }
     }
 
     /// Whether a rail had no completion between the last two checks.
@@ -174,7 +181,7 @@ impl Hanging {
             }
             let slow = Duration::from_micros(loads.queued(rail) / SLOWEST);
             if now.since(still.since) + RAIL_CHECK * still.stops.saturating_sub(1) >= bound + slow {
-                self.rails |= 1 << rail;
+                self.rails.insert(rail);
             }
         }
     }
@@ -221,14 +228,14 @@ impl Peer {
             self.hanging.check(&self.account, stopped, now, (bound, last));
             self.account.speeds.check(&mut self.account.loads);
         }
-        self.account.rails.has_news() || self.hanging.rails != 0 || self.is_retry_due(real)
+        self.account.rails.has_news() || !self.hanging.rails.is_empty() || self.is_retry_due(real)
     }
 
     /// Whether [`ProgressLoop::tend_rails`] has anything to do here. A channel where it has not is not borrowed mutably, and so not
     /// visited by the next poll.
     fn needs_tending(&self) -> bool {
         self.account.rails.has_news()
-            || self.hanging.rails != 0
+            || !self.hanging.rails.is_empty()
             || !self.outages.is_empty()
             || self.histories.awaits_retry()
             || self.channel.ending().has_peer_said() && !self.end_reported
@@ -395,7 +402,7 @@ impl<C: Connection> ProgressLoop<C> {
         if !self.peers[index].account.rails.has_failures() {
             return;
         }
-        for rail in rails_of(self.peers[index].account.rails.failures()) {
+        for rail in self.peers[index].account.rails.failures().iter() {
             if self.peers[index].account.survives(rail) {
                 self.rail_lost(perform, (index, rail), Cause::DataFailed { rail }, now);
             }
@@ -410,11 +417,11 @@ impl<C: Connection> ProgressLoop<C> {
                 continue;
             }
             let failed = self.peers[index].account.rails.take_failed();
-            for rail in rails_of(failed) {
+            for rail in failed.iter() {
                 self.rail_lost(perform, (index, rail), Cause::DataFailed { rail }, now);
             }
             let hanging = std::mem::take(&mut self.peers[index].hanging.rails);
-            for rail in rails_of(hanging) {
+            for rail in hanging.iter() {
                 self.rail_lost(perform, (index, rail), Cause::DataHangs { rail }, now);
             }
             self.tend_refusals(perform, index, now);
@@ -455,7 +462,7 @@ impl<C: Connection> ProgressLoop<C> {
     /// A rail that refuses all posts for too long is lost.
     fn tend_refusals<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         let Peer { account, refusing, channel, .. } = &mut self.peers[index];
-        let mut refused = rails_of(account.rails.take_refused());
+        let mut refused = account.rails.take_refused().iter();
         let lost = refused.find(|rail| {
             let Some(refusing) = refusing.get_mut(usize::from(*rail)) else { return false };
             // The last rail gets the full peer timeout.
@@ -636,10 +643,6 @@ const SLOWEST: u64 = 8;
 /// Twice the longest gap between two polls that counts.
 const REFUSAL_GAP: Duration = POLL_GAP_MAX.saturating_mul(2);
 
-fn rails_of(set: u16) -> impl Iterator<Item = u8> {
-    (0..16).filter(move |rail| set >> rail & 1 == 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -673,27 +676,28 @@ mod tests {
         hanging.check(&account, true, at(60), bound);
         hanging.check(&account, false, at(64), bound);
         assert!(hanging.waits, "only an answer tells that the peer runs");
-        assert_eq!(hanging.rails, 0, "while it was stopped nothing could end");
+        assert_eq!(hanging.rails, RailSet::NONE, "while it was stopped nothing could end");
         hanging.check(&account, false, at(65), bound);
-        assert_eq!(hanging.rails, 0b10);
+        assert_eq!(hanging.rails, RailSet::of(1));
         let mut hanging = Hanging::new(2);
         hanging.check(&account, true, at(60), bound);
         for stops in 1..=51 {
             assert_eq!(
-                hanging.rails, 0,
+                hanging.rails,
+                RailSet::NONE,
                 "after {stops} answers of a peer that only its keeper polls"
             );
             hanging.check(&account, true, at(60 + stops), bound);
             hanging.check(&account, false, at(60 + stops), bound);
         }
-        assert_eq!(hanging.rails, 0b10, "50 answers show that it runs");
+        assert_eq!(hanging.rails, RailSet::of(1), "50 answers show that it runs");
         let mut hanging = Hanging::new(2);
         hanging.check(&account, true, at(60), bound);
         assert!(account.rails.ended(1, true, true));
         account.rails.posted(1, true);
         hanging.check(&account, false, at(64), bound);
         hanging.check(&account, false, at(66), bound);
-        assert_eq!(hanging.rails, 0, "one has ended meanwhile");
+        assert_eq!(hanging.rails, RailSet::NONE, "one has ended meanwhile");
         assert!(account.rails.ended(1, true, true));
         hanging.check(&account, false, at(67), bound);
         assert!(!hanging.waits, "nothing is under way");
@@ -705,16 +709,17 @@ mod tests {
         let bounds = (Duration::from_millis(500), Duration::from_secs(8));
         for (still, survives, lost) in
             [(0b01, true, 0b01), (0b11, true, 0), (0b10, true, 0b10), (0b10, false, 0)]
+                .map(|(still, survives, lost)| (RailSet::new(still), survives, RailSet::new(lost)))
         {
             let mut account = Account::new(2);
             account.rails.set_survives(survives);
-            rails_of(still).for_each(|rail| account.rails.posted(rail, true));
+            still.iter().for_each(|rail| account.rails.posted(rail, true));
             let mut hanging = Hanging::new(2);
             hanging.check(&account, true, at(0), bounds);
             hanging.check(&account, false, at(499), bounds);
-            assert_eq!(hanging.rails, 0);
+            assert_eq!(hanging.rails, RailSet::NONE);
             hanging.check(&account, false, at(500), bounds);
-            assert_eq!(hanging.rails, lost, "{still:b}, survives: {survives}");
+            assert_eq!(hanging.rails, lost, "{still:?}, survives: {survives}");
             hanging.check(&account, false, at(8000), bounds);
             assert_eq!(hanging.rails, still, "in the end all are");
         }

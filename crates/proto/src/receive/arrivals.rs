@@ -11,6 +11,7 @@ use crate::frame::{Fin, FinStatus};
 use crate::ids::Moment;
 use crate::immediate::Immediate;
 use crate::line::Line;
+use crate::rail_set::RailSet;
 use crate::terms::InlineLimits;
 use crate::window::{WINDOW, place, within};
 
@@ -82,7 +83,7 @@ impl ReceiveFlow {
             return self.violation();
         }
         self.note_class(posted, size);
-        self.complete(line, size, if size == 0 { 0 } else { rails }, account, now);
+        self.complete(line, size, if size == 0 { RailSet::NONE } else { rails }, account, now);
         Arrival::Complete(line)
     }
 
@@ -98,9 +99,9 @@ impl ReceiveFlow {
 
     /// Records the rail of a part, and returns all rails of the line.
     #[inline]
-    fn carry(&mut self, line: Line, rail: u8) -> u16 {
+    fn carry(&mut self, line: Line, rail: u8) -> RailSet {
         let slot = &mut self.slots[place(line)];
-        slot.carried |= 1 << (rail % 16);
+        slot.carried.insert(rail);
         slot.carried
     }
 
@@ -128,7 +129,7 @@ impl ReceiveFlow {
         &mut self,
         line: Line,
         size: u64,
-        carried: u16,
+        carried: RailSet,
         account: &mut Account,
         now: Moment,
     ) {

@@ -132,7 +132,7 @@ impl ReceiveFlow {
     #[inline]
     pub(super) fn nothing_comes(&self) -> bool {
         let all = |sent: Counts| sent.equals_but(&self.seen, self.lost.fenced);
-        self.unreachable || self.lost.open == 0 && self.sent.is_some_and(all)
+        self.unreachable || self.lost.open.is_empty() && self.sent.is_some_and(all)
     }
 
     /// Whether an incomplete receive is posted into this region, advertised or not.

@@ -15,6 +15,7 @@ use crate::ids::Moment;
 use crate::line::Line;
 use crate::message::Cut;
 use crate::parking::{Header, Parked, Parking};
+use crate::rail_set::RailSet;
 use crate::terms::InlineLimits;
 use crate::window::{WINDOW, place, within};
 
@@ -151,7 +152,7 @@ impl ReceiveFlow {
             account.unreported += u32::from(cost);
             self.omit(line, single, oldest);
         }
-        self.complete(line, len.into(), 0, account, now);
+        self.complete(line, len.into(), RailSet::NONE, account, now);
     }
 
     /// Omits the advert of a filled line, if the sender can tell which message has filled it: always with single

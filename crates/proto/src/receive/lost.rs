@@ -6,22 +6,23 @@ use super::ending::Ending;
 use super::slot::State;
 use crate::frame::{Frame, RAIL_WORDS, RailNote, RailState};
 use crate::line::Line;
+use crate::rail_set::RailSet;
 use crate::window::place;
 
-/// Lost rails, one bit each, and how far they are reported.
+/// Lost rails, and how far they are reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lost {
     /// Rails that are not fenced: a write without an immediate may still arrive by them, whatever the counts say.
-    pub(super) open: u16,
+    pub(super) open: RailSet,
     /// Fenced rails.
-    pub(super) fenced: u16,
+    pub(super) fenced: RailSet,
     /// Rails of them that are not fully reported to the sender.
-    unreported: u16,
+    unreported: RailSet,
     /// Of the first rail in `unreported`: lines before this one are reported.
     reported_to: Option<Line>,
     /// Rails with new keys, for which adverts left with old ones; and the next line of the first such rail whose key is
     /// to be sent.
-    rekeyed: u16,
+    rekeyed: RailSet,
     next_key: Option<Line>,
 }
 
@@ -29,17 +30,16 @@ impl ReceiveFlow {
     /// The rail is lost, and not fenced yet.
     #[cold]
     pub fn rail_left(&mut self, rail: u8) {
-        self.lost.open |= 1 << (rail % 16);
+        self.lost.open.insert(rail);
     }
 
     /// The rail is fenced: begins to report to the sender what has arrived.
     #[cold]
     pub fn rail_fenced(&mut self, rail: u8) {
-        let bit = 1 << (rail % 16);
-        self.lost.open &= !bit;
-        self.lost.fenced |= bit;
+        self.lost.open.remove(rail);
+        self.lost.fenced.insert(rail);
         if self.sent.is_none() {
-            self.lost.unreported |= bit;
+            self.lost.unreported.insert(rail);
             // Earlier reports may be outdated, so all lines are reported again.
             self.lost.reported_to = None;
         }
@@ -49,7 +49,7 @@ impl ReceiveFlow {
     #[cold]
     pub fn rail_counts(&mut self, rail: u8) {
         if self.sent.is_none() {
-            self.lost.fenced &= !(1 << (rail % 16));
+            self.lost.fenced.remove(rail);
             self.seen.set(rail, 0);
         }
     }
@@ -64,7 +64,7 @@ impl ReceiveFlow {
             *self.key_mut(line, rail) = key(region);
         }
         if self.sent.is_none() {
-            self.lost.rekeyed |= 1 << (rail % 16);
+            self.lost.rekeyed.insert(rail);
             self.lost.next_key = None;
         }
     }
@@ -76,15 +76,14 @@ impl ReceiveFlow {
 
     /// The next new key that was not sent: its rail, its line, and the key.
     fn next_rekeyed(&mut self) -> Option<(u8, Line, u64)> {
-        while self.lost.rekeyed != 0 {
-            let rail = crate::bits::low8(self.lost.rekeyed.trailing_zeros().into());
+        while let Some(rail) = self.lost.rekeyed.first() {
             let line = self.lost.next_key.unwrap_or(self.done);
             let line = if self.done.is_after(line) { self.done } else { line };
             if self.advertised.is_after(line) {
                 return Some((rail, line, *self.key_mut(line, rail)));
             }
             self.lost.next_key = None;
-            self.lost.rekeyed &= self.lost.rekeyed - 1;
+            self.lost.rekeyed.remove(rail);
         }
         None
     }
@@ -93,7 +92,7 @@ impl ReceiveFlow {
     #[inline]
     pub fn has_rail_notes(&self) -> bool {
         let unreported = self.lost.unreported | self.lost.rekeyed;
-        unreported != 0 && self.ending != Ending::Closed && !self.unreachable
+        !unreported.is_empty() && self.ending != Ending::Closed && !self.unreachable
     }
 
     #[cold]
@@ -102,12 +101,11 @@ impl ReceiveFlow {
             return None;
         }
         let to = self.terms.peer;
-        if self.lost.unreported == 0 {
+        let Some(rail) = self.lost.unreported.first() else {
             let (rail, line, key) = self.next_rekeyed()?;
             self.lost.next_key = Some(line.plus(1));
             return Some(Frame::Rail(RailNote { rail, state: RailState::Key { to, line, key } }));
-        }
-        let rail = crate::bits::low8(self.lost.unreported.trailing_zeros().into());
+        };
         let first = self.lost.reported_to.unwrap_or(self.done);
         let first = if self.done.is_after(first) { self.done } else { first };
         let ahead = first.distance(self.done);
@@ -120,7 +118,7 @@ impl ReceiveFlow {
             }
             None => {
                 self.lost.reported_to = None;
-                self.lost.unreported &= self.lost.unreported - 1;
+                self.lost.unreported.remove(rail);
                 RailState::Listed { to, lines: self.done, seen: self.seen.get(rail) }
             }
         };

@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::ids::Moment;
 use crate::limits::MAX_GROUP;
 use crate::line::Line;
+use crate::rail_set::RailSet;
 use crate::terms::COPIED_AT_MOST;
 use crate::window::{WINDOW, place};
 
@@ -86,7 +87,7 @@ impl ReceiveFlow {
             address,
             len,
             tag,
-            carried: 0,
+            carried: RailSet::NONE,
             cost: 0,
             index,
             count,

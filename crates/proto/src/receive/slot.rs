@@ -7,6 +7,7 @@
 //! ```
 
 use crate::parking::Parked;
+use crate::rail_set::RailSet;
 
 /// Where a receive's bytes go on this side. `proto` passes it on and never writes there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub(super) struct Slot {
     /// The length of the receive, or of the message once it was reported.
     pub(super) len: u64,
     pub(super) tag: i32,
-    /// A bit per rail that has carried a part.
-    pub(super) carried: u16,
+    /// Rails that have carried a part.
+    pub(super) carried: RailSet,
     /// The cost of the inline message that filled it before it was advertised; else 0.
     pub(super) cost: u16,
     /// Its index in its group, and the length of the group.
@@ -55,7 +56,7 @@ pub(super) enum State {
     Copying(Parked),
     Complete {
         size: u64,
-        carried: u16,
+        carried: RailSet,
     },
 }
 
@@ -69,7 +70,7 @@ impl Slot {
         address: 0,
         len: 0,
         tag: 0,
-        carried: 0,
+        carried: RailSet::NONE,
         cost: 0,
         index: 0,
         count: 0,

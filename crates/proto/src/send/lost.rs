@@ -19,13 +19,14 @@ use crate::frame::FinStatus;
 use crate::limits::MAX_PARTS;
 use crate::line::Line;
 use crate::message::MessageId;
+use crate::rail_set::RailSet;
 use crate::window::{RECORDS, WINDOW, place};
 
 /// The sender's state of lost rails. Made when the first rail is lost.
 #[derive(Debug)]
 pub(super) struct Lost {
-    /// A bit per rail that the receiver has fenced, whose parts are not sorted out yet.
-    fenced: u16,
+    /// Rails that the receiver has fenced, whose parts are not sorted out yet.
+    fenced: RailSet,
     /// Parts with immediates posted on each rail when it was lost; and of these, by the receiver's report, those that
     /// have not arrived.
     posted: Counts,
@@ -34,8 +35,8 @@ pub(super) struct Lost {
     complete: Line,
     /// By place of a line: the line, and the parts of it that the receiver has.
     held: [(Line, u64); WINDOW as usize],
-    /// A bit per rail that was lost at or after the receiver's CLOSE, since a closed receiver sends no new keys.
-    unkeyed: u16,
+    /// Rails that were lost at or after the receiver's CLOSE, since a closed receiver sends no new keys.
+    unkeyed: RailSet,
     /// Per record: parts whose write has failed, and parts to post again.
     failed: [u64; RECORDS],
     again: [u64; RECORDS],
@@ -44,12 +45,12 @@ pub(super) struct Lost {
 impl Lost {
     fn new(complete: Line) -> Box<Self> {
         Box::new(Self {
-            fenced: 0,
+            fenced: RailSet::NONE,
             posted: Counts::default(),
             missing: Counts::default(),
             complete,
             held: [(Line::FIRST, 0); WINDOW as usize],
-            unkeyed: 0,
+            unkeyed: RailSet::NONE,
             failed: [0; RECORDS],
             again: [0; RECORDS],
         })
@@ -157,7 +158,8 @@ impl SendFlow {
 
     /// Whether parts of lost rails are neither in flight nor known to have arrived.
     pub(super) fn lacks_parts(&self) -> bool {
-        let lacks = |lost: &Lost| lost.fenced != 0 || (0..RECORDS).any(|at| lost.parts_of(at) != 0);
+        let lacks =
+            |lost: &Lost| !lost.fenced.is_empty() || (0..RECORDS).any(|at| lost.parts_of(at) != 0);
         self.lost.as_ref().is_some_and(|lost| lacks(lost))
     }
 
@@ -179,7 +181,7 @@ impl SendFlow {
         }
         self.parts.set(rail, 0);
         if self.has_peer_closed() {
-            self.lost_mut().unkeyed |= 1 << (rail % 16);
+            self.lost_mut().unkeyed.insert(rail);
         }
     }
 
@@ -187,8 +189,8 @@ impl SendFlow {
     #[cold]
     pub(super) fn no_more_keys(&mut self, account: &Account) {
         let closed = (0..account.loads.rails()).filter(|rail| !account.loads.is_open(*rail));
-        let closed = closed.fold(0, |set, rail| set | 1 << rail);
-        if closed != 0 {
+        let closed: RailSet = closed.collect();
+        if !closed.is_empty() {
             self.lost_mut().unkeyed |= closed;
         }
     }
@@ -196,7 +198,7 @@ impl SendFlow {
     /// Whether the receiver's keys on this rail may have changed without notice.
     #[inline]
     pub(super) fn lacks_keys(&self, rail: u8) -> bool {
-        self.lost.as_ref().is_some_and(|lost| lost.unkeyed >> (rail % 16) & 1 == 1)
+        self.lost.as_ref().is_some_and(|lost| lost.unkeyed.has(rail))
     }
 
     /// Moves a part of a lost rail to the rail that is expected to finish it first.
@@ -226,7 +228,7 @@ impl SendFlow {
     #[cold]
     pub(super) fn listed(&mut self, rail: u8, lines: Line, seen: u32) {
         let lost = self.lost_mut();
-        lost.fenced |= 1 << (rail % 16);
+        lost.fenced.insert(rail);
         // A connection made after the loss has posted nothing there, and may not know of it.
         let missing = lost.posted.get(rail).wrapping_sub(seen);
         lost.missing.set(rail, missing);
@@ -237,13 +239,13 @@ impl SendFlow {
     /// Posts parts of fenced rails again that the receiver lacks, once none of our writes is in flight there.
     #[cold]
     pub(super) fn post_again(&mut self) {
-        let fenced = self.lost.as_ref().map_or(0, |lost| lost.fenced);
-        for rail in (0..16).filter(|rail| fenced >> rail & 1 == 1) {
+        let fenced = self.lost.as_ref().map_or(RailSet::NONE, |lost| lost.fenced);
+        for rail in fenced.iter() {
             if (0..RECORDS).any(|at| self.flying(at, rail) != 0) {
                 continue;
             }
             if let Some(lost) = &mut self.lost {
-                lost.fenced &= !(1 << rail);
+                lost.fenced.remove(rail);
             }
             let again = (0..RECORDS).map(|at| self.sort_out(at, rail)).sum();
             self.check_missing(rail, again);

@@ -12,6 +12,7 @@ use crate::immediate::Immediate;
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS};
 use crate::line::Line;
 use crate::message::{MessageId, Source};
+use crate::rail_set::RailSet;
 use crate::split::{Loads, PARTS_PER_RAIL, Split};
 use crate::window::RECORDS;
 
@@ -266,10 +267,10 @@ impl SendFlow {
         Some(Carried { rail, len, immediate })
     }
 
-    /// The rails of a message's parts, one bit each.
-    pub(super) fn rails_of(&self, at: usize, len: u64) -> u16 {
+    /// The rails of a message's parts.
+    pub(super) fn rails_of(&self, at: usize, len: u64) -> RailSet {
         let parts = self.terms.cutting.split(len).parts.min(MAX_PARTS.into());
-        (0..low8(parts)).fold(0, |rails, part| rails | 1 << self.rail(at, part))
+        (0..low8(parts)).map(|part| self.rail(at, part)).collect()
     }
 }
 

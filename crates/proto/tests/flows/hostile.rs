@@ -1,6 +1,5 @@
 //! Frames and immediates that no correct peer sends: each is refused or dropped, and does no harm.
 
-use proto::Line;
 use proto::connection::Which;
 use proto::frame::{Advert, Close, Fin, FinStatus, Inline, Keys, Lines};
 use proto::ids::Moment;
@@ -10,6 +9,7 @@ use proto::{
     Account, Breach, Fault, Frame, Immediate, InlineLimits, Posting, Receive, ReceiveFlow,
     ReceivePoll, SendFlow, SendPoll, Source, Submit, Target, Terms, Urgency, Violation,
 };
+use proto::{Line, RailSet};
 
 use crate::program::{name, terms};
 
@@ -239,7 +239,7 @@ fn completions_of_parts_that_were_not_posted_or_ended_already_change_nothing() {
 }
 
 fn fin(line: u32, len: u64, status: FinStatus) -> Fin {
-    Fin { to: name(3, 5), line: Line::new(line), len, rails: 1, status }
+    Fin { to: name(3, 5), line: Line::new(line), len, rails: RailSet::of(0), status }
 }
 
 fn inline(line: u32, len: u16, advertised: bool) -> Inline {
@@ -284,7 +284,7 @@ fn duplicate_and_invalid_parts_are_dropped_and_counted() {
     assert_eq!(arrives(&mut flow, part(0, 0, false, 300)), Arrival::Late);
     assert_eq!(arrives(&mut flow, part(1, 0, true, 1000)), Arrival::Complete(Line::new(1)));
     assert_eq!(flow.poll(Line::new(0)), ReceivePoll::Done { count: 1 });
-    assert_eq!((flow.size(Line::new(0)), flow.carried(Line::new(0))), (300, 1));
+    assert_eq!((flow.size(Line::new(0)), flow.carried(Line::new(0))), (300, RailSet::of(0)));
     assert_eq!(flow.dropped(), Dropped { late: 3, duplicates: 2, violations: 3 });
     assert_eq!(flow.fault(), None);
     assert_eq!(account.counts.seen.get(0), 12, "dropped ones are counted too");

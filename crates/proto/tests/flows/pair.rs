@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use proto::Line;
 use proto::connection::{Submit, Urgency, Which};
 use proto::credit::CHANNEL_BYTES;
 use proto::ids::Moment;
@@ -16,6 +15,7 @@ use proto::{
     Account, Fault, Frame, MessageId, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
     SendPoll, Source, Target, Terms,
 };
+use proto::{Line, RailSet};
 
 use crate::program::{Item, Program};
 use crate::random::Random;
@@ -572,7 +572,7 @@ impl Pair {
         }
     }
 
-    fn check_received(&self, at: usize, size: u64, carried: u16) {
+    fn check_received(&self, at: usize, size: u64, carried: RailSet) {
         let Item { room, len, .. } = self.receives[at].item;
         let expected = if self.program.cut { len.min(room) } else { len };
         assert_eq!(size, expected, "receive {at} has the message that matches it");
@@ -581,7 +581,7 @@ impl Pair {
             let index = usize::try_from(offset).unwrap();
             assert_eq!(self.receives[at].bytes[index], byte(at, offset), "message {at}");
         }
-        assert!(u32::from(carried) < 1 << self.program.terms.cutting.rails);
+        assert!(carried.iter().all(|rail| rail < self.program.terms.cutting.rails));
     }
 
     /// One end reports the first message that was truncated to its receive: the sender if it had the advert.

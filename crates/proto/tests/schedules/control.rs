@@ -83,7 +83,7 @@ impl<D: Data> Wire<D> {
         for rail in 0..self.control_rails(end) {
             let link = self.data.link(end.0, end.1, rail);
             let name = |(node, channel): End| (node, channel.0, link);
-            let [lost, returned] = [news.lost, news.returned].map(|set| set >> rail & 1 == 1);
+            let [lost, returned] = [news.lost, news.returned].map(|set| set.has(rail));
             if lost && !returned {
                 let follows = far.is_some_and(|far| self.control.ever_lost.contains(&name(far)));
                 let stood = self.control.stood(end, link, now) >= CONTROL_HANGS;

@@ -359,13 +359,11 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     }
 
     fn control_rails(&mut self, channel: ChannelId, news: RailNews) {
-        let known = (1 << self.wire.control_rails((self.node, channel))) - 1;
-        self.wire.law(
-            (news.lost | news.returned) & !known == 0,
-            "news of a control rail that does not exist",
-        );
+        let rails = self.wire.control_rails((self.node, channel));
+        let known = (news.lost | news.returned).iter().all(|rail| rail < rails);
+        self.wire.law(known, "news of a control rail that does not exist");
         self.wire.control_news((self.node, channel), news);
-        if news.returned != 0 {
+        if !news.returned.is_empty() {
             self.wire.faults.fire(Fault::ControlRailReturned);
         }
         let ended = self.me().outcomes[channel.0 as usize].is_some();

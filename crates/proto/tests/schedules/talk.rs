@@ -1,7 +1,6 @@
 //! A stand-in connection that sends every kind of frame, and checks what it receives: each frame once, in order,
 //! unchanged.
 
-use proto::Line;
 use proto::frame::{
     Advert, Close, Fin, FinStatus, INLINE_WORDS, Inline, Keys, Lines, RailNote, RailState,
 };
@@ -9,6 +8,7 @@ use proto::limits::MAX_DATA_RAILS;
 use proto::{
     Account, Connection, Frame, MessageId, Moment, Name, Standing, Submit, Urgency, Which,
 };
+use proto::{Line, RailSet};
 
 /// Inline messages of one connection that have not left.
 const MESSAGES: usize = 64;
@@ -166,7 +166,7 @@ impl Talk {
             1 => Frame::Done { to, lines: line },
             2 => {
                 let status = FinStatus::Failed;
-                Frame::Fin(Fin { to, line, len: word, rails: 7, status })
+                Frame::Fin(Fin { to, line, len: word, rails: RailSet::new(7), status })
             }
             3 => Frame::Close(Close { to, lines: line, parts: keys }),
             WITHDRAW => Frame::Withdraw(Lines { to, first: line, set: word << 14 }),
