@@ -17,6 +17,8 @@ mod lost;
 mod posting;
 mod slot;
 mod tagged;
+mod traffic;
+mod unreported;
 mod waiting;
 
 use crate::line::Line;
@@ -24,6 +26,8 @@ use crate::line::Line;
 use self::ending::{Ending, Exposed};
 use self::lost::Lost;
 use self::slot::{Slot, State};
+use self::traffic::Traffic;
+use self::unreported::Unreported;
 use super::account::Account;
 use super::connection::{Urgency, Which};
 use super::counts::Counts;
@@ -109,17 +113,8 @@ pub struct ReceiveFlow {
     lazy_from: Moment,
     /// When the oldest line that DONE has not covered became complete.
     unreported_since: Moment,
-    /// Credit to return: cost and count of complete messages that came without an advert.
-    unreported: u32,
-    unreported_messages: u32,
-    /// The part of it for lines before `done`, which the next DONE returns.
-    passed: u32,
-    passed_messages: u32,
-    /// A bit per class of lengths: set if the last message into such a receive came inline.
-    inline_classes: u64,
-    /// The size of the newest message, and how many bytes keep the rails busy while an advert travels.
-    recent: u64,
-    busy_bytes: u64,
+    unreported: Unreported,
+    traffic: Traffic,
     parked: ParkedList,
     /// Lines whose messages are to be copied from parking.
     copies: u32,
@@ -169,13 +164,8 @@ impl ReceiveFlow {
             newest_unadvertised: first.plus(u32::MAX),
             lazy_from: Moment::default(),
             unreported_since: Moment::default(),
-            unreported: 0,
-            unreported_messages: 0,
-            passed: 0,
-            passed_messages: 0,
-            inline_classes: 0,
-            recent: 0,
-            busy_bytes: u64::MAX,
+            unreported: Unreported::default(),
+            traffic: Traffic::default(),
             parked: ParkedList::default(),
             copies: 0,
             fault: None,
@@ -198,7 +188,7 @@ impl ReceiveFlow {
     /// Sets how many bytes keep the rails busy while an advert travels: with more outstanding, more adverts are collected
     /// for one packet.
     pub fn set_busy_bytes(&mut self, bytes: u64) {
-        self.busy_bytes = bytes;
+        self.traffic.set_busy_bytes(bytes);
     }
 
     #[inline]

@@ -16,7 +16,7 @@ use super::ReceiveFlow;
 use super::ending::Ending;
 use crate::account::Account;
 use crate::connection::Urgency;
-use crate::credit::{self, Used};
+use crate::credit::Used;
 use crate::fault::Fault;
 use crate::frame::{self, Frame, Keys};
 use crate::ids::Moment;
@@ -60,9 +60,7 @@ impl ReceiveFlow {
     /// Whether `unsent` adverts are due, when the sender has `left` others that are incomplete.
     fn is_due(&self, unsent: u32, left: u32) -> bool {
         unsent >= left
-            && (left <= 1
-                || unsent >= BUSY_FACTOR * left
-                || self.recent.saturating_mul(left.into()) < self.busy_bytes)
+            && (left <= 1 || unsent >= BUSY_FACTOR * left || !self.traffic.keeps_busy(left))
     }
 
     /// Whether the next advert must wait for a DONE, because its place in the sender's table may still be in use.
@@ -89,7 +87,7 @@ impl ReceiveFlow {
 
     #[inline]
     fn done_matters(&self) -> bool {
-        self.unreported > 0
+        !self.unreported.is_empty()
             || self.terms.needs_done()
             || self.omitted_to.is_after(self.reported)
             || self.is_far()
@@ -125,14 +123,7 @@ impl ReceiveFlow {
 
     /// How much of its credit the sender has used, if a DONE would return some of it.
     fn credit_used(&self, account: &Account) -> Used {
-        if self.passed == 0 {
-            return Used::Little;
-        }
-        credit::used(
-            self.unreported_messages + crate::bits::count32(self.parked.len()),
-            self.unreported + self.parked.cost(),
-            account.unreported + account.parking.cost(),
-        )
+        self.unreported.credit_used(&self.parked, account)
     }
 
     /// The next advert, if it is due and fits.
@@ -218,10 +209,7 @@ impl ReceiveFlow {
             }
         }
         if lines == self.done {
-            account.unreported -= self.passed;
-            self.unreported -= self.passed;
-            self.unreported_messages -= self.passed_messages;
-            (self.passed, self.passed_messages) = (0, 0);
+            self.unreported.report(account);
         }
         Some(Frame::Done { to: self.terms.peer, lines })
     }

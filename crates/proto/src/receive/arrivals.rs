@@ -1,7 +1,7 @@
 //! Arrivals on data rails: parts with their immediates, and FIN. And the completion of a line, in any way.
 
 use super::ReceiveFlow;
-use super::slot::{NO_LAST, State, class_of};
+use super::slot::{NO_LAST, State};
 use crate::account::Account;
 use crate::bits::low8;
 use crate::budget;
@@ -82,19 +82,15 @@ impl ReceiveFlow {
             self.stick(Fault::Violation(violation));
             return self.violation();
         }
-        self.note_class(posted, size);
+        let unadvertised = self.terms.inline.unadvertised;
+        // With SENDRECV it may have come without an advert, like an inline message.
+        if self.terms.messages && InlineLimits::admit(unadvertised, size) {
+            self.traffic.came_inline(posted);
+        } else {
+            self.traffic.was_written(posted);
+        }
         self.complete(line, size, if size == 0 { RailSet::NONE } else { rails }, account, now);
         Arrival::Complete(line)
-    }
-
-    /// Records whether receives of about this length need adverts: not if the message could have come without one.
-    #[inline]
-    fn note_class(&mut self, posted: u64, size: u64) {
-        if self.terms.messages && InlineLimits::admit(self.terms.inline.unadvertised, size) {
-            self.inline_classes |= class_of(posted);
-        } else {
-            self.inline_classes &= !class_of(posted);
-        }
     }
 
     /// Records the rail of a part, and returns all rails of the line.
@@ -140,7 +136,7 @@ impl ReceiveFlow {
             account.entries_freed += budget::entries(&cutting, slot.len);
         }
         slot.state = if slot.early { State::Free } else { State::Complete { size, carried } };
-        self.recent = size;
+        self.traffic.completed(size);
         if line == self.done {
             if self.reported == self.done {
                 self.unreported_since = now;
@@ -158,9 +154,7 @@ impl ReceiveFlow {
                 break;
             }
             if slot.cost != 0 {
-                self.passed += u32::from(slot.cost);
-                self.passed_messages += 1;
-                slot.cost = 0;
+                self.unreported.pass(std::mem::take(&mut slot.cost));
             }
             self.done = self.done.plus(1);
         }
@@ -189,7 +183,7 @@ impl ReceiveFlow {
                 return Err(Violation::Size { said: fin.len, posted });
             }
             FinStatus::Delivered => {
-                self.inline_classes &= !class_of(posted);
+                self.traffic.was_written(posted);
                 self.complete(fin.line, fin.len, fin.rails, account, now);
             }
             FinStatus::TooLong => {

@@ -93,8 +93,7 @@ impl ReceiveFlow {
         self.stick(Fault::Misuse("the connection is closed"));
         self.withdraw_open();
         account.parking.clear(&mut self.parked);
-        account.unreported -= std::mem::take(&mut self.unreported);
-        (self.passed, self.passed_messages, self.unreported_messages) = (0, 0, 0);
+        self.unreported.clear(account);
         for slot in self.slots.iter_mut() {
             slot.forget_copy();
         }

@@ -5,7 +5,7 @@
 //! that tag, in whatever order the ends learn of them: the sender applies the same rule when it learns of the lines.
 
 use super::ending::Ending;
-use super::slot::{State, Target, class_of};
+use super::slot::{State, Target};
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
 use crate::credit;
@@ -144,12 +144,10 @@ impl ReceiveFlow {
         let Arrived { line, len, cost, .. } = arrived;
         let slot = &mut self.slots[place(line)];
         (slot.cost, self.lazy_from) = (cost, now);
-        let (class, single) = (class_of(slot.len), slot.count == 1);
-        self.inline_classes |= class;
+        let single = slot.count == 1;
+        self.traffic.came_inline(slot.len);
         if cost != 0 {
-            self.unreported += u32::from(cost);
-            self.unreported_messages += 1;
-            account.unreported += u32::from(cost);
+            self.unreported.add(cost, account);
             self.omit(line, single, oldest);
         }
         self.complete(line, len.into(), RailSet::NONE, account, now);

@@ -1,6 +1,6 @@
 //! Posting of receives, and the completion queue entries that they take.
 
-use super::slot::{Slot, State, class_of};
+use super::slot::{Slot, State};
 use super::{Posting, Receive, ReceiveFlow};
 use crate::account::Account;
 use crate::bits::count32;
@@ -10,7 +10,6 @@ use crate::ids::Moment;
 use crate::limits::MAX_GROUP;
 use crate::line::Line;
 use crate::rail_set::RailSet;
-use crate::terms::COPIED_AT_MOST;
 use crate::window::{WINDOW, place};
 
 impl ReceiveFlow {
@@ -104,8 +103,8 @@ impl ReceiveFlow {
         }
         self.next = line.plus(1);
         // Long messages into receives that are posted ahead are better written than copied, which needs their adverts.
-        let written = self.recent > COPIED_AT_MOST && line != self.done;
-        let lazy = host && !optional && self.inline_classes & class_of(len) != 0 && !written;
+        let written = self.traffic.is_long() && line != self.done;
+        let lazy = host && !optional && self.traffic.comes_inline(len) && !written;
         if !lazy {
             self.prompt_to = self.next;
         }

@@ -103,10 +103,3 @@ impl Slot {
         self.index + 1 == self.count
     }
 }
-
-/// The bit of a length's class: all lengths with the same highest bit.
-#[inline]
-pub(super) const fn class_of(len: u64) -> u64 {
-    let bits = u64::BITS - len.leading_zeros();
-    1 << (if bits < 63 { bits } else { 63 })
-}

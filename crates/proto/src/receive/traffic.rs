@@ -1,0 +1,69 @@
+//! What the messages so far were like: adverts are delayed where they are probably not needed, and collected while the
+//! rails are busy anyway.
+
+use crate::terms::COPIED_AT_MOST;
+
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// A bit per class of lengths: set if the last message into such a receive came inline.
+    inline_classes: u64,
+    /// The size of the newest message.
+    newest: u64,
+    /// So many bytes keep the rails busy while an advert travels.
+    busy_bytes: u64,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self { inline_classes: 0, newest: 0, busy_bytes: u64::MAX }
+    }
+}
+
+impl Traffic {
+    pub(super) fn set_busy_bytes(&mut self, bytes: u64) {
+        self.busy_bytes = bytes;
+    }
+
+    /// A message of `size` bytes is complete.
+    #[inline]
+    pub(super) fn completed(&mut self, size: u64) {
+        self.newest = size;
+    }
+
+    /// A message came inline into a receive of `posted` bytes.
+    #[inline]
+    pub(super) fn came_inline(&mut self, posted: u64) {
+        self.inline_classes |= class_of(posted);
+    }
+
+    /// A message was written into a receive of `posted` bytes.
+    #[inline]
+    pub(super) fn was_written(&mut self, posted: u64) {
+        self.inline_classes &= !class_of(posted);
+    }
+
+    /// Whether the last message into a receive of about this length needed no advert.
+    #[inline]
+    pub(super) const fn comes_inline(&self, posted: u64) -> bool {
+        self.inline_classes & class_of(posted) != 0
+    }
+
+    /// Whether the newest message is better written than copied, if receives are posted ahead of it.
+    #[inline]
+    pub(super) const fn is_long(&self) -> bool {
+        self.newest > COPIED_AT_MOST
+    }
+
+    /// Whether so many messages like the newest one keep the rails busy.
+    #[inline]
+    pub(super) fn keeps_busy(&self, messages: u32) -> bool {
+        self.newest.saturating_mul(messages.into()) >= self.busy_bytes
+    }
+}
+
+/// The bit of a length's class: all lengths with the same highest bit.
+#[inline]
+const fn class_of(len: u64) -> u64 {
+    let bits = u64::BITS - len.leading_zeros();
+    1 << (if bits < 63 { bits } else { 63 })
+}
