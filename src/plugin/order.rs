@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fabric::{Info, Library};
 
 use super::options::LINES;
-use super::provider::{core, opens_with};
+use super::provider::{core, opens_with, refuses_option};
 
 /// The order in which a message's bytes become visible; the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,8 +44,15 @@ fn has_line_option(provider: &str) -> bool {
 fn writes_lines_in_order(library: &Arc<Library>, info: &Info) -> bool {
     match opens_with(library, info, &[LINES]) {
         Ok(()) => true,
-        Err(error) => {
+        Err(error) if refuses_option(error) => {
             log::debug!("{} grants no order within lines: {error}", info.provider());
+            false
+        }
+        Err(error) => {
+            log::warn!(
+                "{} opens no endpoint to find out whether it grants order within lines ({error}): assuming that it does not",
+                info.provider()
+            );
             false
         }
     }

@@ -63,6 +63,12 @@ pub(crate) enum Obstacle {
         provider: String,
         answer: String,
     },
+    /// It opens no endpoint, whatever the option.
+    NotOpened {
+        interface: String,
+        provider: String,
+        error: String,
+    },
     /// A libfabric without FI_OPT_CUDA_API_PERMITTED.
     NoCudaOption {
         interface: String,
@@ -106,6 +112,9 @@ impl Obstacle {
                     "{provider} cannot be prevented from calling CUDA on {interface} ({answer})"
                 )
             }
+            Self::NotOpened { interface, provider, error } => {
+                format!("{provider} opens no endpoint on {interface} for it ({error})")
+            }
             Self::NoWrites => "SENDRECV has no read to flush it by".to_owned(),
             Self::NoCudaOption { interface, provider, version } => format!(
                 "libfabric {version} cannot prevent {provider} on {interface} from calling CUDA"
@@ -125,6 +134,9 @@ impl Obstacle {
             Self::CallsCuda { .. } => {
                 "for cxi load GDRCopy's gdrdrv and use libfabric 2.0 or newer, built with it, for efa see that the driver lets the NIC reach the GPU's memory; \
                  other providers copy, so unset it"
+            }
+            Self::NotOpened { .. } => {
+                "see that the NIC works and has endpoints left: other processes may use them, or be left from another job"
             }
             Self::NoCudaOption { .. } => "use libfabric 1.18 or newer",
             Self::NoWrites => "use a provider with one-sided writes",
@@ -241,6 +253,14 @@ mod tests {
                     answer: "no".to_owned(),
                 },
                 "tcp cannot be prevented from calling CUDA on eth0 (no)",
+            ),
+            (
+                Obstacle::NotOpened {
+                    interface: interface.clone(),
+                    provider: provider.clone(),
+                    error: "why".to_owned(),
+                },
+                "tcp opens no endpoint on eth0 for it (why)",
             ),
             (Obstacle::NoCudaOption { interface, provider, version }, "libfabric 1.17"),
             (Obstacle::NoWrites, "no read to flush it by"),

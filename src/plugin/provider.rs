@@ -26,6 +26,11 @@ pub(super) fn opens_with(
     Nic::open(library, info, &options).map(drop)
 }
 
+/// Whether the endpoint does not open because of the option, not for another reason.
+pub(super) fn refuses_option(error: FabricError) -> bool {
+    error.call() == "fi_setopt"
+}
+
 const ENTRIES: usize = 64;
 
 // From rdma/fabric.h.

@@ -632,9 +632,9 @@ fn what_is_no_gpu_memory_is_refused_by_name() {
     });
 }
 
-/// For each: the profile, the NICs' support (VFABRIC_HMEM), IRONRAIL_DEVICE_MEMORY, words for the driver, the library; then ptrSupport, and
-/// what the log says.
-const OFFERS: [(&str, i32, &str); 12] = [
+/// For each: the profile, the NICs' support (VFABRIC_HMEM), IRONRAIL_DEVICE_MEMORY, words for the driver, whether the NICs are full when the
+/// plugin starts, the library; then ptrSupport, and what the log says.
+const OFFERS: [(&str, i32, &str); 13] = [
     ("cxi 1 auto -", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
     (
         "cxi 1 auto - second",
@@ -648,6 +648,7 @@ const OFFERS: [(&str, i32, &str); 12] = [
     ("cxi 1,0 auto -", PTR_HOST, "goes through the host: vfabric offers no FI_HMEM on vnic1"),
     ("cxi 1,0 auto - second", PTR_HOST, "vfabric offers no FI_HMEM on vnic1"),
     ("cxi calls 1 - second", PTR_HOST, "vfabric cannot be prevented from calling CUDA on vnic0"),
+    ("cxi 1 1 - full second", PTR_HOST, "vfabric opens no endpoint on vnic0 for it (fi_endpoint: "),
     ("efa 1 1 -", PTR_HOST, "libfabric 1.17 cannot prevent vfabric on vnic0 from calling CUDA"),
     ("efa 1,calls auto - second", PTR_HOST, "cannot be prevented from calling CUDA on vnic1"),
     ("cxi 1 1 no-devices", PTR_HOST, "the CUDA driver has no device; check that nvidia-smi"),
@@ -663,6 +664,9 @@ fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
         let [profile, hmem, wanted, driver_words, ..] = parts[..] else { panic!("{case}") };
         set("VFABRIC_HMEM", hmem);
         set("IRONRAIL_DEVICE_MEMORY", wanted);
+        if parts.contains(&"full") {
+            set("VFABRIC_ENDPOINTS", "0");
+        }
         if case.ends_with(" second") {
             set("IRONRAIL_LIBFABRIC", second().to_str().expect("its path is text"));
         }
