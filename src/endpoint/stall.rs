@@ -71,9 +71,17 @@ pub(super) struct WaitTracker {
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     waiting: Waiting,
+    /// Of its connection. None: a connect to a peer to which there is no channel yet.
     slot: Option<Slot>,
     channel: Option<ChannelId>,
     waited: Duration,
+}
+
+impl Waiter {
+    /// The slot of the connection about which the peer can be asked: it knows none of a connect.
+    fn asks_about(&self) -> Option<Slot> {
+        self.slot.filter(|_| self.waiting != Waiting::Connecting)
+    }
 }
 
 impl StallWatch {
@@ -178,12 +186,12 @@ impl Endpoint {
         }
         let fresh = waiter.waited.min(bound / 2).max(CHECK_MIN);
         let report = waiter.channel.and_then(|channel| self.core.peer_report(channel, fresh));
-        let of =
-            |report: &PeerReport| report.about.map(|(_, about)| about.name.slot) == waiter.slot;
-        let is_reported = report.is_some_and(|report| waiter.slot.is_none() || of(&report));
+        let asked = waiter.asks_about();
+        let of = |report: &PeerReport| report.about.map(|(_, about)| about.name.slot) == asked;
+        let is_reported = report.is_some_and(|report| asked.is_none() || of(&report));
         let silent = waiter.channel.map(|channel| self.core.silence(channel));
         if !is_reported && let Some(channel) = waiter.channel {
-            self.core.query_progress(channel, waiter.slot);
+            self.core.query_progress(channel, asked);
         }
         let is_silent = silent.map_or(waiter.waited >= SILENT, |silent| silent >= SILENT);
         if waiter.waited >= bound && (is_reported || is_silent) && may_report() {
@@ -231,15 +239,15 @@ impl Endpoint {
             let channel = Some(comm.channel);
             offer(Waiter { waiting, slot: Some(slot), channel, waited });
         }
-        for at in self.connects.keys() {
-            let Some(pending) = self.connects.get(at.0, at.1) else { continue };
+        for pending in self.connects.iter() {
             // NCCL has no call to give up a connect: it polls it no more.
             if now.since(pending.called()) >= bound / 2 {
                 continue;
             }
             let channel = self.executor.peers.channel(pending.peer());
             let waited = pending.waited(now).min(polled);
-            offer(Waiter { waiting: Waiting::Connecting, slot: None, channel, waited });
+            let slot = pending.slot();
+            offer(Waiter { waiting: Waiting::Connecting, slot, channel, waited });
         }
         (longest, late.saturating_sub(1))
     }
@@ -252,8 +260,7 @@ impl Endpoint {
         others: usize,
     ) -> Stall {
         let Waiter { waiting, slot, channel, waited } = *waiter;
-        let flow_slot = slot.or_else(|| self.connecting(waiter));
-        let flow = flow_slot.and_then(|slot| self.core.connection(slot));
+        let flow = slot.and_then(|slot| self.core.connection(slot));
         let met = ConnectionState {
             waits_for: stall::WaitsFor::Accept,
             open: true,
@@ -305,15 +312,6 @@ impl Endpoint {
             unconsumed,
             others,
         }
-    }
-
-    /// The slot of the waiting connect.
-    fn connecting(&self, waiter: &Waiter) -> Option<Slot> {
-        let keys = self.connects.keys();
-        let pending = keys.iter().filter_map(|at| self.connects.get(at.0, at.1));
-        let on = |channel| self.executor.peers.channel(channel) == waiter.channel;
-        let mut slots = pending.filter(|pending| on(pending.peer())).filter_map(|one| one.slot());
-        slots.next()
     }
 
     /// Checks, in the keeper's poll, whether NCCL has requests open and does not poll.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::link::Link;
-use crate::support::calls::{Object, warnings};
+use crate::support::calls::{Handle, Object, warnings};
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::set;
 use crate::together::close_together;
@@ -135,6 +135,32 @@ fn a_listener_that_never_accepts_is_named_by_the_one_that_connects() {
         }
         let said = &reports()[0];
         says(said, &["connecting to process", "listener has not accepted", NOT_OURS]);
+        ends[1].net.close_listen(listener).expect("closeListen");
+        close_together(ends);
+    });
+}
+
+/// The other one has lost its listener, and waits for nothing.
+#[test]
+fn a_connect_is_reported_for_what_it_waits_for_and_not_for_what_another_does() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STALL_REPORT_MS", REPORT_MS);
+        let world = World::open(part, "efa", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let listen = || ends[1].net.listen(ends[1].context, 0).expect("listen");
+        let [(mut other, closed), (mut handle, listener)] = [listen(), listen()];
+        let step = |handle: &mut Handle| {
+            assert_eq!(ends[0].net.connect(ends[0].context, 0, handle), Ok(None));
+            ends[1].poll();
+        };
+        (0..100).for_each(|_| step(&mut other));
+        ends[1].net.close_listen(closed).expect("closeListen");
+        let start = Instant::now();
+        while reports().is_empty() {
+            step(&mut handle);
+            assert!(start.elapsed() < WAIT, "no report within {WAIT:?}");
+        }
+        says(&reports()[0], &["connecting to process", "listener has not accepted", NOT_OURS]);
         ends[1].net.close_listen(listener).expect("closeListen");
         close_together(ends);
     });
