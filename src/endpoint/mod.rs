@@ -78,7 +78,7 @@ use patience::Patience;
 use probe::Probe;
 use region::UserRegion;
 use sendrecv::Sendrecv;
-use setup::{Listening, PendingConnect};
+use setup::{Accepting, Listening, PendingConnect};
 use slots::Slots;
 use slow_rails::SlowRails;
 use stall::StallWatch;
@@ -99,6 +99,7 @@ pub(crate) struct Endpoint {
     executor: Executor,
     comms: Comms,
     listeners: Slots<Listening>,
+    accepting: Vec<Accepting>,
     connects: Slots<PendingConnect>,
     /// Credits for the completion queue entries that receives may use.
     budget: Budget,
@@ -188,6 +189,7 @@ impl Endpoint {
             executor,
             comms: Comms::new(first),
             listeners: Slots::new(u16::MAX).beginning_at(first),
+            accepting: Vec::new(),
             connects: Slots::new(u16::MAX).beginning_at(first),
             // The other entries are for this endpoint's own operations, which complete in the same queues.
             budget: Budget::new(entries.saturating_sub(OPERATIONS.into()).min(posted_most)),

@@ -21,8 +21,6 @@ pub(in crate::endpoint) struct Listening {
     owner: Communicator,
     /// The caller's version of NCCL's table has grouped receives.
     groups: bool,
-    /// The connection whose OPENED has not left yet.
-    accepting: Option<Slot>,
     /// When accept was last called.
     asked: Moment,
     /// A call about it has panicked.
@@ -30,6 +28,14 @@ pub(in crate::endpoint) struct Listening {
     /// Since when accept has found no peer, and whether that was logged.
     waiting_since: Option<Moment>,
     warned: bool,
+}
+
+/// A connection that accept has begun: its OPENED has not left yet.
+#[derive(Debug)]
+pub(in crate::endpoint) struct Accepting {
+    /// The slot and generation of its listener, which has no other one.
+    listener: (u16, u16),
+    slot: Slot,
 }
 
 /// A connection that accept was not called for in so long holds up no other one. A proxy asks for each in every pass of its loop.
@@ -59,7 +65,6 @@ impl Endpoint {
             listener: wire.listener,
             owner: self.ownership.calling(),
             groups: max_group > 1,
-            accepting: None,
             asked: self.now(),
             broken: false,
             waiting_since: None,
@@ -102,8 +107,8 @@ impl Endpoint {
         if !probed {
             return Ok(None);
         }
-        if listening.accepting.is_none() {
-            let (listener, owner, groups) = (listening.listener, listening.owner, listening.groups);
+        let (listener, owner, groups) = (listening.listener, listening.owner, listening.groups);
+        if self.accepting(at).is_none() {
             let channel = self.executor.peers.waiting(listener);
             let is_free = |channel: ChannelId| !groups || !self.is_accepting(owner, channel, now);
             let queued = match channel.is_some_and(is_free) {
@@ -131,15 +136,26 @@ impl Endpoint {
     /// src/transport/net.cc, activeConnect.) Of two that were opened at once the sides might keep different ones. A caller that does not come
     /// back to one connection before it has another is not such a proxy, and does not wait.
     fn is_accepting(&self, owner: Communicator, channel: ChannelId, now: Moment) -> bool {
-        let its = |listening: &&Listening| {
+        let is_its = |listening: &Listening| {
             let is_asked = now.since(listening.asked) < LEFT_AFTER;
             listening.owner == owner && !listening.broken && is_asked
         };
-        let mut its = self.listeners.iter().filter(its);
-        its.any(|listening| {
-            let slot = listening.accepting;
-            slot.is_some_and(|slot| self.executor.connections[slot.index()].0 == channel)
+        self.accepting.iter().any(|Accepting { listener, slot }| {
+            self.executor.connections[slot.index()].0 == channel
+                && self.listeners.get(listener.0, listener.1).is_some_and(is_its)
         })
+    }
+
+    /// The connection that accept has begun for a listener.
+    fn accepting(&self, listener: (u16, u16)) -> Option<Slot> {
+        let mut all = self.accepting.iter();
+        all.find(|accepting| accepting.listener == listener).map(|accepting| accepting.slot)
+    }
+
+    /// The same, and it is no longer accepted.
+    fn take_accepting(&mut self, listener: (u16, u16)) -> Option<Slot> {
+        let at = self.accepting.iter().position(|accepting| accepting.listener == listener)?;
+        Some(self.accepting.swap_remove(at).slot)
     }
 
     fn begin_accept(&mut self, at: (u16, u16), queued: &QueuedOpen, now: Moment) -> Result<()> {
@@ -160,10 +176,8 @@ impl Endpoint {
             flow.set_busy_bytes(self.busy_bytes());
         }
         self.assign_slot(name.slot, channel, name.generation);
-        if self.core.connect(name, channel, flow, now)
-            && let Some(listening) = self.listeners.get_mut(at.0, at.1)
-        {
-            listening.accepting = Some(name.slot);
+        if self.core.connect(name, channel, flow, now) {
+            self.accepting.push(Accepting { listener: at, slot: name.slot });
         }
         Ok(())
     }
@@ -174,21 +188,21 @@ impl Endpoint {
     }
 
     fn step_accept(&mut self, at: (u16, u16), now: Moment) -> Result<Option<ObjectId>> {
-        let accepting = self.listeners.get(at.0, at.1).and_then(|listening| listening.accepting);
-        let Some(slot) = accepting else { return Ok(None) };
+        let Some(slot) = self.accepting(at) else { return Ok(None) };
         self.core.send_urgent(&mut self.executor, slot, now);
         let gone = self.core.connection(slot).is_none_or(|flow| flow.fault().is_some());
         if !gone && !self.core.has_left(slot, now) {
             return Ok(None);
         }
-        let Some(listening) = self.listeners.get_mut(at.0, at.1) else { return Ok(None) };
-        listening.accepting = None;
+        self.take_accepting(at);
         if gone {
             // The peer has ended before the connection was made. The listener stays usable.
             self.discard(slot, Side::Receive);
             return Ok(None);
         }
-        (listening.waiting_since, listening.warned) = (None, false);
+        if let Some(listening) = self.listeners.get_mut(at.0, at.1) {
+            (listening.waiting_since, listening.warned) = (None, false);
+        }
         // Some providers send what was posted only in a later poll, and NCCL may make none before its peer has connected.
         self.needs_keeper = self.core.has_pending();
         let (channel, _) = self.executor.connections[slot.index()];
@@ -204,7 +218,7 @@ impl Endpoint {
         if self.broken {
             return Ok(());
         }
-        if let Some(slot) = listening.accepting {
+        if let Some(slot) = self.take_accepting((id.slot(), id.generation())) {
             self.discard(slot, Side::Receive);
         }
         let waiting: Vec<_> = self.executor.peers.close(listening.listener).collect();

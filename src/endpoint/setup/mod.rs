@@ -4,7 +4,7 @@ mod accept;
 mod connect;
 mod hello;
 
-pub(super) use accept::Listening;
+pub(super) use accept::{Accepting, Listening};
 pub(super) use connect::PendingConnect;
 
 use proto::codec::{Address, Name};
