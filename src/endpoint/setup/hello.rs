@@ -34,8 +34,12 @@ impl Endpoint {
                 let text = format!(
                     "it speaks protocol version {VERSION}, and received a HELLO of version {version}: start all ranks with the same release"
                 );
-                if let Ok(answer) = refuse_old(&request, &text) {
-                    self.reply(request.reply_to.as_bytes(), &answer);
+                // The address came with the letter: an older version has one rail for these. If the provider refuses, the peer repeats it.
+                if let Ok(answer) = refuse_old(&request, &text)
+                    && let Err(error) =
+                        self.send_to(0, request.reply_to.as_bytes(), &answer, LetterSubject::Other)
+                {
+                    log::debug!("device {}: a reply to an unknown peer: {error}", self.label());
                 }
             }
             Heard::Meets { peer, letter } => {
@@ -84,7 +88,8 @@ impl Endpoint {
     pub(in crate::endpoint) fn send_first_hello(&mut self, peer: PeerId, now: Moment) {
         let Some(hello) = self.executor.peers.hello_to(peer, now) else { return };
         let FirstHello { rail, control, bytes, .. } = hello;
-        let error = match self.send_hello(rail, control.as_bytes(), &bytes) {
+        let sent = self.send_to(rail, control.as_bytes(), &bytes, LetterSubject::Hello);
+        let error = match sent {
             Ok(Post::Accepted) => None,
             Ok(Post::Again | Post::Full) => {
                 self.executor.peers.hello_refused(peer, now);
@@ -96,11 +101,18 @@ impl Endpoint {
         self.hello_posted(peer, error, now);
     }
 
-    fn send_hello(&mut self, nic: usize, to: &[u8], bytes: &[u8]) -> Result<Post> {
+    /// Sends a letter to an address that is used for this one alone.
+    fn send_to(
+        &mut self,
+        nic: usize,
+        to: &[u8],
+        bytes: &[u8],
+        about: LetterSubject,
+    ) -> Result<Post> {
         let lane = self.lane::<Control>(nic, to)?;
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
-        let Some(letters) = letters else { return Err(Cause::AddressNotInHandle.into()) };
-        let posted = letters.send(nic, lane.peer, bytes, LetterSubject::Hello);
+        let letters = letters.as_mut().ok_or(Cause::NoSuchRail)?;
+        let posted = letters.send(nic, lane.peer, bytes, about);
         nic.remove_peer::<Control>(lane.peer);
         // One that was dropped is repeated, as one that is under way.
         posted
@@ -169,20 +181,6 @@ impl Endpoint {
     fn remove_addresses<K: RailKind>(&mut self, lanes: &[Lane]) {
         for lane in lanes {
             self.executor.nics[lane.nic].nic.remove_peer::<K>(lane.peer);
-        }
-    }
-
-    /// Replies to the address that came with a letter of an older version, which has one rail for these. If the provider refuses, the peer
-    /// repeats its letter.
-    fn reply(&mut self, to: &[u8], bytes: &[u8]) {
-        let Ok(lane) = self.lane::<Control>(0, to) else { return };
-        let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
-        let posted = letters
-            .as_mut()
-            .map(|letters| letters.send(nic, lane.peer, bytes, LetterSubject::Other));
-        nic.remove_peer::<Control>(lane.peer);
-        if let Some(Err(error)) = posted {
-            log::debug!("device {}: a reply to an unknown peer: {error}", self.label());
         }
     }
 
