@@ -52,10 +52,10 @@ impl ControlMemory {
 
     /// Allocates a unit.
     pub(super) fn take(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
-        if self.free.is_empty() {
-            self.grow(nics)?;
+        match self.free.pop() {
+            Some(id) => Ok(id),
+            None => self.grow(nics),
         }
-        self.free.pop().ok_or(FabricError::OUTSIDE)
     }
 
     /// Frees a unit. The caller does not use it any more, and no peer can write to it.
@@ -96,7 +96,9 @@ impl ControlMemory {
         self.slabs.get((id.0 / UNITS) as usize)
     }
 
-    fn grow(&mut self, nics: &mut [Port]) -> Result<(), FabricError> {
+    /// Makes another slab, and allocates its first unit.
+    #[cold]
+    fn grow(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
         let unit_bytes = self.unit_bytes();
         let pages = Arc::new(Pages::map(UNITS as usize * unit_bytes)?);
         let mut regions = Vec::new();
@@ -104,14 +106,14 @@ impl ControlMemory {
             // If one rail refuses, the regions made before are dropped, and their NICs close them.
             regions.push(port.nic.register(Arc::clone(&pages).into())?);
         }
-        let first = u32::try_from(self.units.len()).map_err(|_| FabricError::OUTSIDE)?;
+        let first = u32::try_from(self.units.len()).expect("2³² units are more than all memory");
         for unit in 0..UNITS {
             let first_word = unit as usize * unit_bytes / 8;
             self.units.push(Unit { pages: Arc::clone(&pages), first_word });
         }
-        self.free.extend((first..first + UNITS).rev().map(MemoryId));
+        self.free.extend((first + 1..first + UNITS).rev().map(MemoryId));
         self.slabs.push(Slab { regions });
-        Ok(())
+        Ok(MemoryId(first))
     }
 }
 

@@ -95,14 +95,16 @@ impl Executor {
             region.local(lane.nic, address, len)
         });
         let posted = match local {
-            Some(local) => nic.receive_tagged(local, Tags::only(tag.bits()), token),
-            None => Err(FabricError::OUTSIDE),
+            Some(local) => {
+                nic.receive_tagged(local, Tags::only(tag.bits()), token).map_err(Cause::NotPosted)
+            }
+            None => Err(Cause::ReceiveDeregistered),
         };
         match posted {
             Ok(Posted::Accepted) => true,
             Ok(Posted::Again | Posted::Full) => false,
-            Err(error) => {
-                self.never_received((slot, generation), line, error);
+            Err(cause) => {
+                self.never_received((slot, generation), line, cause);
                 true
             }
         }
@@ -110,15 +112,10 @@ impl Executor {
 
     /// A receive that was advertised cannot be posted: its channel fails.
     #[cold]
-    fn never_received(
-        &mut self,
-        (slot, generation): (Slot, Generation),
-        line: Line,
-        error: FabricError,
-    ) {
+    fn never_received(&mut self, (slot, generation): (Slot, Generation), line: Line, cause: Cause) {
         let (channel, _) = self.connections[slot.index()];
         if let Some(peer) = self.peer_mut(channel) {
-            peer.failed(Cause::NotPosted(error));
+            peer.failed(cause);
         }
         self.deferred.lost.push(channel);
         let event = flow::Event::ReceiveEnded { line };
