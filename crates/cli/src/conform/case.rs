@@ -165,13 +165,14 @@ impl Case {
         }
     }
 
-    /// Calls `step` repeatedly for a time.
+    /// Calls `step` repeatedly for a time, and once after it, however rarely the machine lets this process run.
     pub(super) fn during(&self, time: Duration, mut step: impl FnMut() -> Outcome) -> Outcome {
         let end = Instant::now() + time;
         let mut idle = Idle::default();
         loop {
+            let is_over = Instant::now() >= end;
             step()?;
-            if Instant::now() >= end {
+            if is_over {
                 return Ok(());
             }
             idle.pass();

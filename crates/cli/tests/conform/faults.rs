@@ -207,11 +207,7 @@ const CONNECTIONS: &[Fault] = &[
     .sparing(A_NAME)
     .with("--timeout 3"),
     fault("nap-connect=1000", "connect takes a second", &["connect-does-not-block"]),
-    fault(
-        "nap-connect=100",
-        "each call of connect sleeps for a tenth of a second",
-        &["connect-does-not-block"],
-    ),
+    fault("nap-connect=300", "each call of connect sleeps for 0.3 s", &["connect-does-not-block"]),
     fault(
         "nap-under-lock=1000",
         "connect takes a second, and a lock that other threads need",
