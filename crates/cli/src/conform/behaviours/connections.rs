@@ -548,44 +548,55 @@ fn listener_takes_ten_in_turn(case: &mut Case) -> Outcome {
 
 fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
     let net = case.net()?;
-    if case.role() == 1 {
-        let (listener, handle) = net.listen(0)?;
-        case.send(&handle.bytes())?;
-        let mut comms = Vec::new();
-        case.until("accept four", || {
-            comms.extend(listener.accept(false)?);
-            Ok((comms.len() == RACERS).then_some(()))
-        })?;
-        listener.close()?;
-        case.meet("four connections")?;
-        let mut missing: Vec<usize> = (0..RACERS).collect();
-        for comm in &comms {
-            let bytes = take(case, comm, 300, 0)?;
-            let Some(at) = missing.iter().position(|number| bytes == named(*number)) else {
-                return fail("two connections carry one's messages");
-            };
-            missing.swap_remove(at);
-        }
-        case.meet("four messages")?;
-        comms.into_iter().try_for_each(ReceiveComm::close)?;
-    } else {
-        let bytes = case.receive("wait for the handle")?;
-        let mut handles = (0..RACERS).map(|_| place(&bytes)).collect::<Outcome<Vec<_>>>()?;
-        let mut comms: Vec<Option<SendComm>> = (0..RACERS).map(|_| None).collect();
-        case.until("connect four times", || {
-            for (comm, handle) in comms.iter_mut().zip(&mut handles) {
-                if comm.is_none() {
-                    *comm = net.connect(0, handle, false)?;
-                }
+    // First accept is called at any time, then when all connects are under way.
+    for all_first in [false, true] {
+        if case.role() == 1 {
+            let (listener, handle) = net.listen(0)?;
+            case.send(&handle.bytes())?;
+            if all_first {
+                case.receive("wait for the first calls of connect")?;
             }
-            Ok(comms.iter().all(Option::is_some).then_some(()))
-        })?;
-        case.meet("four connections")?;
-        let comms: Vec<SendComm> = comms.into_iter().flatten().collect();
-        // The receiver takes them in its own order, so all must be in flight at once.
-        give_all(case, &comms)?;
-        case.meet("four messages")?;
-        comms.into_iter().try_for_each(SendComm::close)?;
+            let mut comms = Vec::new();
+            case.until("accept four", || {
+                comms.extend(listener.accept(false)?);
+                Ok((comms.len() == RACERS).then_some(()))
+            })?;
+            listener.close()?;
+            case.meet("four connections")?;
+            let mut missing: Vec<usize> = (0..RACERS).collect();
+            for comm in &comms {
+                let bytes = take(case, comm, 300, 0)?;
+                let Some(at) = missing.iter().position(|number| bytes == named(*number)) else {
+                    return fail("two connections carry one's messages");
+                };
+                missing.swap_remove(at);
+            }
+            case.meet("four messages")?;
+            comms.into_iter().try_for_each(ReceiveComm::close)?;
+        } else {
+            let bytes = case.receive("wait for the handle")?;
+            let mut handles = (0..RACERS).map(|_| place(&bytes)).collect::<Outcome<Vec<_>>>()?;
+            let mut comms: Vec<Option<SendComm>> = (0..RACERS).map(|_| None).collect();
+            let mut connect_all = || {
+                for (comm, handle) in comms.iter_mut().zip(&mut handles) {
+                    if comm.is_none() {
+                        *comm = net.connect(0, handle, false)?;
+                    }
+                }
+                Ok(comms.iter().all(Option::is_some).then_some(()))
+            };
+            connect_all()?;
+            if all_first {
+                case.send(b"connecting")?;
+            }
+            case.until("connect four times", connect_all)?;
+            case.meet("four connections")?;
+            let comms: Vec<SendComm> = comms.into_iter().flatten().collect();
+            // The receiver takes them in its own order, so all must be in flight at once.
+            give_all(case, &comms)?;
+            case.meet("four messages")?;
+            comms.into_iter().try_for_each(SendComm::close)?;
+        }
     }
     Ok(net.finalize()?)
 }
@@ -699,7 +710,8 @@ fn close_listen_right_after_accept(case: &mut Case) -> Outcome {
 
 fn abandoned_listen_is_harmless(case: &mut Case) -> Outcome {
     let net = case.net()?;
-    for _ in 0..3 {
+    // By turns the listener is closed when the peer's connect is under way, and at any time.
+    for both_first in [false, true, false, true] {
         let (listener, handle) = net.listen(0)?;
         let mut theirs = trade(case, &handle)?;
         let mut comm = None;
@@ -710,6 +722,9 @@ fn abandoned_listen_is_harmless(case: &mut Case) -> Outcome {
             }
             Ok(())
         })?;
+        if both_first {
+            case.meet("both have called connect")?;
+        }
         listener.close()?;
         case.meet("both listeners are closed")?;
         comm.map_or(Ok(()), SendComm::close)?;
