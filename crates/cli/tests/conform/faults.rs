@@ -464,7 +464,7 @@ const REQUESTS: &[Fault] = &[
     )
     .sparing(A_NAME),
     fault(
-        "forget-the-untested=500000",
+        "forget-the-untested=60000",
         "a large message that is over before its request is tested is lost",
         &["test-of-the-oldest-is-enough"],
     )

@@ -269,10 +269,12 @@ fn receive_posted_late(case: &mut Case) -> Outcome {
         let messages = vec![Message::of(bytes).in_room(bytes + 64); 24];
         if case.role() == 0 {
             let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
+            out.post()?;
+            case.send(b"tried")?;
             drive(case, "send early", &mut [&mut out])?;
             out.end()?;
         } else {
-            case.stage("wait with the receives");
+            case.receive("wait for the first call of isend")?;
             thread::sleep(Duration::from_millis(200));
             let mut into = Incoming::new(&link.receive, 0, &messages, Manner::LIKE_NCCL)?;
             drive(case, "receive late", &mut [&mut into])?;
@@ -312,19 +314,21 @@ fn receive_posted_first(case: &mut Case) -> Outcome {
 fn order_of_a_thousand(case: &mut Case) -> Outcome {
     let messages: Vec<Message> =
         (0..1000).map(|n| Message::of(n * 37 % 509 + n % 11 * 700).in_room(8192)).collect();
-    whole(case, &messages, Manner::LIKE_NCCL)
+    windows(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn window_of_eight(case: &mut Case) -> Outcome {
-    windows(case, &[Message::of(100).in_room(200); 200], 8)
+    windows(case, &[Message::of(100).in_room(200); 200], Manner::LIKE_NCCL)
 }
 
 fn window_of_thirty_two(case: &mut Case) -> Outcome {
-    windows(case, &[Message::of(100).in_room(200); 500], 32)
+    let manner = Manner { window: 32, ..Manner::LIKE_NCCL };
+    windows(case, &[Message::of(100).in_room(200); 500], manner)
 }
 
 fn window_of_thirty_two_large(case: &mut Case) -> Outcome {
-    windows(case, &[Message::of(256 << 10).in_room(300 << 10); 96], 32)
+    let manner = Manner { window: 32, ..Manner::LIKE_NCCL };
+    windows(case, &[Message::of(256 << 10).in_room(300 << 10); 96], manner)
 }
 
 fn send_buffer_is_free_after_done(case: &mut Case) -> Outcome {

@@ -82,10 +82,10 @@ pub(super) fn talk_in_windows(
 }
 
 /// A communicator from load to finalize that moves messages in windows.
-pub(super) fn windows(case: &mut Case, messages: &[Message], window: usize) -> Outcome {
+pub(super) fn windows(case: &mut Case, messages: &[Message], manner: Manner) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
-    talk_in_windows(case, &link, messages, Manner { window, ..Manner::LIKE_NCCL })?;
+    talk_in_windows(case, &link, messages, manner)?;
     link.close()?;
     Ok(net.finalize()?)
 }
