@@ -234,27 +234,6 @@ impl Case {
         Ok(())
     }
 
-    /// Calls `step` equally often on both sides until both have had enough: on a busy machine one side may need more steps than the other.
-    pub(super) fn together(
-        &self,
-        mut step: impl FnMut() -> Outcome,
-        enough: impl Fn() -> bool,
-    ) -> Outcome {
-        for _ in 0..STEPS_MOST {
-            step()?;
-            let ours = enough();
-            let theirs = if self.is_pair() {
-                self.swap("agree on another step", &[u8::from(ours)])? == [1]
-            } else {
-                ours
-            };
-            if ours && theirs {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Sends data to the other side and receives its data.
     pub(super) fn swap(&self, what: &str, words: &[u8]) -> Outcome<Vec<u8>> {
         self.send(words)?;
@@ -291,9 +270,6 @@ const NAP: Duration = Duration::from_micros(100);
 
 /// The start of a line on a worker's standard output that reports its current step.
 pub(super) const STAGE: &str = "conform-stage ";
-
-/// The most steps that two sides make together.
-const STEPS_MOST: usize = 100;
 
 pub(super) const COMMUNICATOR: u64 = 0x0c0f_0c0f_1234_5678;
 
@@ -355,40 +331,5 @@ impl Channel {
         let words = rest.get(..len)?.to_vec();
         self.pending.drain(..4 + len);
         Some(words)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    /// How many steps each side makes if side n has had enough after `enough[n]` of them.
-    fn steps(enough: [usize; 2]) -> [usize; 2] {
-        let (one, other) = UnixStream::pair().expect("sockets");
-        let side = |role: usize, end: UnixStream| {
-            let limit = Duration::from_secs(60);
-            let case = Case::new(String::new(), 12, role, Some(end), limit).expect("a case");
-            let taken = Cell::new(0);
-            let step = || {
-                taken.set(taken.get() + 1);
-                Ok(())
-            };
-            case.together(step, || taken.get() >= enough[role]).expect("both sides are there");
-            taken.get()
-        };
-        thread::scope(|scope| {
-            let other = scope.spawn(move || side(1, other));
-            [side(0, one), other.join().expect("it does not panic")]
-        })
-    }
-
-    #[test]
-    fn two_sides_take_as_many_steps_as_the_one_that_needs_more() {
-        assert_eq!(steps([1, 1]), [1; 2]);
-        assert_eq!(steps([1, 4]), [4; 2]);
-        assert_eq!(steps([3, 2]), [3; 2]);
-        assert_eq!(steps([1, usize::MAX]), [STEPS_MOST; 2]);
     }
 }

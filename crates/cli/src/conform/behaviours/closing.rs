@@ -10,7 +10,7 @@ use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
 use super::super::link::Link;
 use super::super::pace::soon;
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
-use super::{few, give_back_beside_silence, nudge, talk, watch};
+use super::{begin, few, give_back_beside_silence, nudge, talk, watch};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     two(
@@ -300,9 +300,7 @@ fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
         let messages = vec![Message::of(300_000); 16];
         let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::LIKE_NCCL)?;
         let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
-        for _ in 0..6 {
-            nudge(&mut [&mut out, &mut into])?;
-        }
+        begin(&mut out, &mut into, 6)?;
         case.meet("both have requests in flight")?;
         // The progress thread of the aborted communicator has stopped: its requests are not tested any more.
         let buffers = [out.into_parts(), into.into_parts()];
@@ -334,9 +332,7 @@ fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcom
     let messages = vec![Message::of(300_000); 16];
     let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::LIKE_NCCL)?;
     let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
-    for _ in 0..6 {
-        nudge(&mut [&mut out, &mut into])?;
-    }
+    begin(&mut out, &mut into, 6)?;
     case.meet("both have requests in flight")?;
     if case.role() != first {
         // The close by the peer may be reported as an error, on the aborted connection only.

@@ -14,7 +14,7 @@ use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};
 use super::super::link::{Link, trade};
 use super::super::pace::soon;
 use super::super::traffic::{Incoming, Manner, Message, Outgoing, arena};
-use super::{carry, few, holdings, nudge, talk, whole};
+use super::{begin, carry, few, holdings, talk, whole};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
@@ -374,10 +374,7 @@ fn finalize_with_everything_left_open(case: &mut Case) -> Outcome {
         let messages = vec![Message::of(bytes); 32];
         let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::LIKE_NCCL)?;
         let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
-        for _ in 0..7 {
-            nudge(&mut [&mut out, &mut into])?;
-        }
-        into.post()?;
+        begin(&mut out, &mut into, 7)?;
         case.meet("both have requests in flight")?;
         case.stage("finalize with everything open");
         net.finalize()?;

@@ -81,6 +81,38 @@ pub(super) fn talk_in_windows(
     case.meet("all messages are done")
 }
 
+/// Moves messages beside another thread, of which `rounds` counts the rounds. Some rounds pass while a receive waits for its message:
+/// while messages move, the machine may let the other thread rest.
+pub(super) fn talk_beside_rounds(
+    case: &Case,
+    link: &Link,
+    messages: &[Message],
+    rounds: impl Fn() -> usize,
+) -> Outcome {
+    let mut out = Outgoing::new(&link.send, case.role(), messages, Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(&link.receive, case.source(), messages, Manner::LIKE_NCCL)?;
+    case.until("post a receive", || Ok(into.post()?.then_some(())))?;
+    let enough = rounds().saturating_add(ROUNDS_BESIDE);
+    case.until("poll a receive beside another thread's calls", || {
+        hold!(!into.poll()?, "a receive is done without a message");
+        Ok((rounds() >= enough).then_some(()))
+    })?;
+    case.meet("both have waited beside another thread")?;
+    drive(case, "move messages", &mut [&mut out, &mut into])?;
+    out.end()?;
+    into.end()
+}
+
+const ROUNDS_BESIDE: usize = 5;
+
+/// Leaves requests outstanding at both ends: messages that may be under way, and a receive without a message.
+pub(super) fn begin(out: &mut Outgoing<'_>, into: &mut Incoming<'_>, steps: usize) -> Outcome {
+    for _ in 0..steps {
+        nudge(&mut [out, into])?;
+    }
+    into.post().map(drop)
+}
+
 /// A communicator from load to finalize that moves messages in windows.
 pub(super) fn windows(case: &mut Case, messages: &[Message], manner: Manner) -> Outcome {
     let net = case.net()?;

@@ -1,5 +1,6 @@
 //! NCCL's threads: a service and a progress thread per communicator, several communicators.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
@@ -9,7 +10,7 @@ use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, hold};
 use super::super::link::{Link, trade};
 use super::super::traffic::{Manner, Message, arena};
-use super::{few, pass, talk, talk_alone};
+use super::{few, pass, talk, talk_alone, talk_beside_rounds};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     two(
@@ -74,17 +75,13 @@ fn threads_service_beside_progress(case: &mut Case) -> Outcome {
     let shared = &*case;
     thread::scope(|scope| -> Outcome {
         let service = scope.spawn(|| serve(shared, &net, &link, &over, &rounds));
-        let served = || service.is_finished() || rounds.load(Ordering::Relaxed) > 0;
-        let talk = || talk_alone(shared, &link, &messages, Manner::LIKE_NCCL);
-        let moved = shared.together(talk, served);
+        let rounds = || {
+            if service.is_finished() { usize::MAX } else { rounds.load(Ordering::Relaxed) }
+        };
+        let moved = talk_beside_rounds(shared, &link, &messages, rounds);
         over.store(true, Ordering::Relaxed);
         service.join().map_err(died)??;
-        moved?;
-        hold!(
-            rounds.load(Ordering::Relaxed) > 0,
-            "the service thread did nothing while messages moved"
-        );
-        Ok(())
+        moved
     })?;
     case.meet("all messages are done")?;
     link.close()?;
@@ -133,11 +130,13 @@ fn threads_of_four_communicators(case: &mut Case) -> Outcome {
 fn threads_connect_at_once(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let shared = &*case;
+    let ready = Barrier::new(4);
     thread::scope(|scope| -> Outcome {
         let threads: Vec<_> = (0..4)
             .map(|number| {
-                let net = &net;
+                let (net, ready) = (&net, &ready);
                 scope.spawn(move || -> Outcome {
+                    ready.wait();
                     for round in 0..10 {
                         let (listener, handle) = net.listen(0)?;
                         let link = Link::finish(shared, net, listener, handle)?;
@@ -178,19 +177,23 @@ fn threads_hand_comms_over(case: &mut Case) -> Outcome {
 fn threads_ask_for_properties(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let first = net.properties(0)?;
-    let over = AtomicBool::new(false);
+    let (over, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| -> Outcome {
         let asks = scope.spawn(|| -> Outcome {
             while !over.load(Ordering::Relaxed) {
                 hold!(net.properties(0)? == first, "properties change while others listen");
+                asked.fetch_add(1, Ordering::Relaxed);
             }
             Ok(())
         });
         let listens = || -> Outcome {
-            for _ in 0..200 {
+            let mut listens = 0;
+            case.until("listen while another thread asks for properties", || {
                 net.listen(0)?.0.close()?;
-            }
-            Ok(())
+                listens += 1;
+                let enough = asked.load(Ordering::Relaxed) >= ASKED || asks.is_finished();
+                Ok((listens >= LISTENS && enough).then_some(()))
+            })
         };
         let listened = listens();
         over.store(true, Ordering::Relaxed);
@@ -199,3 +202,6 @@ fn threads_ask_for_properties(case: &mut Case) -> Outcome {
     })?;
     Ok(net.finalize()?)
 }
+
+const LISTENS: usize = 200;
+const ASKED: usize = 1000;
