@@ -24,7 +24,7 @@ impl Plan {
     }
 
     /// Every message with its number, in the receiver's order.
-    fn messages(&self) -> impl Iterator<Item = (usize, Message)> {
+    pub(super) fn messages(&self) -> impl Iterator<Item = (usize, Message)> {
         self.groups.iter().flatten().copied().enumerate()
     }
 
