@@ -214,6 +214,9 @@ fn close_after_death(case: &mut Case) -> Outcome {
     let messages = vec![Message::of(5000); 64];
     let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
     let mut into = Incoming::new(&link.receive, 1, &messages, Manner::LIKE_NCCL)?;
+    case.until("wait until the peer is dead", || {
+        Ok((case.received() == Err(Stop::Left)).then_some(()))
+    })?;
     let _ = case.during(Duration::from_millis(300), || nudge(&mut [&mut out, &mut into]));
     let begun = Instant::now();
     case.stage("deregister, close, finalize");
