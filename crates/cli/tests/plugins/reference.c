@@ -280,7 +280,7 @@ static int listen_any(int device, void *opaque, void **out) {
   if (is("one-thread-listens") && atomic_fetch_add(&listening, 1)) return fail(SYSTEM_ERROR, "reference: two threads listen");
   if (is("one-thread-listens") || is("props-beside-listen")) {
     atomic_store(&listening, 1);
-    nap(1);
+    nap(is("one-thread-listens") ? 20 : 1);
     atomic_store(&listening, 0);
   }
   int count;
@@ -395,6 +395,7 @@ static int accept_any(void *opaque, void **out) {
 }
 
 static void show(struct comm *comm, struct region *only);
+static void receive_now(struct comm *comm);
 
 static int close_comm(void *opaque) {
   struct comm *comm = opaque;
@@ -405,6 +406,9 @@ static int close_comm(void *opaque) {
   char byte;
   // The peer's end must be closed already.
   if (comm->sends ? is("closeSend-last") : is("closeRecv-last")) {
+    // A peer that closed before may not be heard of yet.
+    struct pollfd poller = {.fd = comm->fd, .events = POLLIN};
+    poll(&poller, 1, 100);
     ssize_t peeked;
     while ((peeked = recv(comm->fd, &byte, 1, MSG_DONTWAIT)) > 0) continue;
     if (peeked < 0 && errno == EAGAIN) return fail(SYSTEM_ERROR, "reference: the peer is still there");
@@ -421,7 +425,11 @@ static int close_comm(void *opaque) {
   comm_count--;
   pthread_mutex_unlock(&lock);
   if (is("close-newest-first") && comm->age + 1 < newest) return fail(SYSTEM_ERROR, "reference: others are open");
-  if (is("show-at-close") && comm->unseen) show(comm, NULL);
+  if (is("show-at-close") && !comm->sends && is_busy(comm)) {
+    // What the kernel has comes too.
+    for (int tries = 0; !comm->unseen && tries < 1000; tries++) receive_now(comm), nap(1);
+    show(comm, NULL);
+  }
   struct linger abrupt = {1, 0};
   if (is("abrupt-close")) setsockopt(comm->fd, SOL_SOCKET, SO_LINGER, &abrupt, sizeof abrupt);
   if (!is("leak")) close(comm->fd);
@@ -572,10 +580,9 @@ static int register_v6(void *comm, void *data, int size, int type, void **out) {
   return register_any(comm, data, (size_t)size, type, out);
 }
 
-// A NIC that continues to write.
+// A NIC that continues to write, for longer than any pause of the thread that looks.
 static void *write_later(void *data) {
-  nap(50);
-  memset(data, 0x55, 8);
+  for (int time = 0; time < 50; time++) nap(20), memset(data, 0x55, 8);
   return NULL;
 }
 
@@ -698,7 +705,7 @@ static void copy_backwards(char *to, const char *from, size_t size, size_t step)
     memcpy(to + at, from + at, part);
     atomic_thread_fence(memory_order_seq_cst);
     // The flag is visible, its data is not.
-    if (size <= 4096 && (step == 4 ? at % 8 == 4 : at % 128 == 120)) usleep(step == 4 ? 30 : 1000);
+    if (size <= (step == 4 ? 480 : 4096) && (step == 4 ? at % 8 == 4 : at % 128 == 120)) nap(1);
   }
 }
 
@@ -814,6 +821,9 @@ static void receive(struct comm *comm) {
     comm->failed = fail(REMOTE_ERROR, "reference: a message has stalled");
   comm->polled = now_ms();
   receive_now(comm);
+  // What overtakes and what is overtaken come together.
+  struct pollfd poller = {.fd = comm->fd, .events = POLLIN};
+  while (is("short-overtakes") && comm->header_moved && poll(&poller, 1, 5) > 0 && !comm->ended && !comm->failed) receive_now(comm);
   comm->partial = comm->body != NULL;
 }
 
