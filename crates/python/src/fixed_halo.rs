@@ -1,7 +1,6 @@
 //! Halos of fixed lengths: borders go through registered memory of the halo, one copy each way between it and the caller's arrays.
 
 use std::fmt;
-use std::sync::Mutex;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group as Inner;
@@ -10,12 +9,13 @@ use ironrail_group::loader::{DataType, Element};
 use ironrail_group::with_element;
 use pyo3::prelude::*;
 
-use crate::errors::{invalid, poisoned, raise};
+use crate::errors::invalid;
 use crate::halo::of_type;
 use crate::memory::Array;
+use crate::part::Row;
 
 /// A halo of whatever element type.
-trait Row: Send {
+trait Halo: Send {
     fn neighbours(&self) -> Sides<Option<usize>>;
     fn begin(&mut self, out: &Sides<Option<Array>>) -> Result<(), GroupError>;
     fn end(&mut self, into: &mut Sides<Option<Array>>) -> Result<(), GroupError>;
@@ -24,7 +24,7 @@ trait Row: Send {
 /// Of the left and of the right.
 type Sides<T> = (T, T);
 
-impl<T: Element> Row for halo::FixedHalo1d<T> {
+impl<T: Element> Halo for halo::FixedHalo1d<T> {
     fn neighbours(&self) -> Sides<Option<usize>> {
         self.neighbours()
     }
@@ -60,7 +60,7 @@ impl<T: Element> Row for halo::FixedHalo1d<T> {
 /// Dropped, it is cancelled: what was sent arrives, and a neighbour that begins another round gets Cancelled.
 #[pyclass(frozen, weakref, module = "ironrail")]
 pub(crate) struct FixedHalo1d {
-    row: Mutex<Option<Box<dyn Row>>>,
+    row: Row<dyn Halo>,
     neighbours: Sides<Option<usize>>,
     lengths: Sides<usize>,
     element: DataType,
@@ -79,13 +79,13 @@ impl FixedHalo1d {
         ring: bool,
         (left, right): Sides<usize>,
     ) -> Result<Self, GroupError> {
-        let row: Box<dyn Row> = with_element!(element, T => Box::new(if ring {
+        let row: Box<dyn Halo> = with_element!(element, T => Box::new(if ring {
             halo::FixedHalo1d::<T>::ring(group, left, right)?
         } else {
             halo::FixedHalo1d::<T>::new(group, left, right)?
         }));
         let neighbours = row.neighbours();
-        Ok(Self { row: Mutex::new(Some(row)), neighbours, lengths: (left, right), element })
+        Ok(Self { row: Row::of(row), neighbours, lengths: (left, right), element })
     }
 
     /// The borders to send. Where a neighbour waits for one it has to be there.
@@ -120,30 +120,9 @@ impl FixedHalo1d {
         }
         Err(invalid(format!("{name} has {} elements, and this border {length}", array.count())))
     }
-
-    /// Runs a step without the interpreter.
-    fn step(
-        &self,
-        py: Python<'_>,
-        step: impl FnOnce(&mut dyn Row) -> Result<(), GroupError> + Send,
-    ) -> PyResult<()> {
-        let taken = self.row.lock().map_err(poisoned)?.take();
-        let mut row = taken.ok_or_else(|| invalid("another thread is in a round of this halo"))?;
-        let ended = py.detach(|| step(&mut *row));
-        *self.row.lock().map_err(poisoned)? = Some(row);
-        ended.map_err(raise)
-    }
 }
 
 type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
-
-impl Drop for FixedHalo1d {
-    fn drop(&mut self) {
-        // It takes the group's lock, and may be the last that holds the group.
-        let row = self.row.get_mut().ok().and_then(Option::take);
-        Python::try_attach(|py| py.detach(move || drop(row)));
-    }
-}
 
 #[pymethods]
 impl FixedHalo1d {
@@ -166,7 +145,7 @@ impl FixedHalo1d {
         from_right: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (out, mut into) = (self.out(left, right)?, self.into(from_left, from_right)?);
-        self.step(py, |row| {
+        self.row.step(py, |row| {
             row.begin(&out)?;
             row.end(&mut into)
         })
@@ -182,7 +161,7 @@ impl FixedHalo1d {
         right: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let out = self.out(left, right)?;
-        self.step(py, |row| row.begin(&out))
+        self.row.step(py, |row| row.begin(&out))
     }
 
     /// Waits for the round that was begun last, and writes what came by it, as round does.
@@ -194,6 +173,6 @@ impl FixedHalo1d {
         from_right: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let mut into = self.into(from_left, from_right)?;
-        self.step(py, |row| row.end(&mut into))
+        self.row.step(py, |row| row.end(&mut into))
     }
 }

@@ -1,7 +1,6 @@
 //! Sparse exchanges and halos. Their messages are of unknown length, so the group library owns their memory: a copy each way.
 
 use std::fmt;
-use std::sync::Mutex;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::exchange;
@@ -12,15 +11,16 @@ use ironrail_group::with_element;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
-use crate::errors::{invalid, poisoned, raise};
+use crate::errors::{invalid, raise};
 use crate::memory::{Array, bytes_of};
+use crate::part::{Part, Row};
 use crate::request::seconds;
 
 /// One sparse exchange: this rank sends any number of messages of any length to some ranks, and receives what some ranks send. Any thread may
 /// insert. Dropped before its end it is cancelled, at the neighbours too.
 #[pyclass(frozen, weakref, module = "ironrail")]
 #[derive(Debug)]
-pub(crate) struct Exchange(Option<exchange::Exchange<u8>>);
+pub(crate) struct Exchange(Part<exchange::Exchange<u8>>);
 
 impl Exchange {
     pub(crate) fn new(
@@ -28,19 +28,7 @@ impl Exchange {
         sources: &[usize],
         destinations: &[usize],
     ) -> Result<Self, GroupError> {
-        Ok(Self(Some(group.exchange(sources, destinations)?)))
-    }
-
-    fn inner(&self) -> &exchange::Exchange<u8> {
-        self.0.as_ref().expect("it is taken out when this is dropped")
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        // It takes the group's lock, and may be the last that holds the group.
-        let inner = self.0.take();
-        Python::try_attach(|py| py.detach(move || drop(inner)));
+        Ok(Self(Part::new(group.exchange(sources, destinations)?)))
     }
 }
 
@@ -58,12 +46,14 @@ impl Exchange {
         let data = Array::reading(data, "data")?;
         let data = with_element!(data.element(), T => bytes_of(data.elements::<T>()).to_vec());
         let meta = meta.unwrap_or_default();
-        py.detach(|| self.inner().insert(destination, meta, data)).map_err(raise)
+        let inner = self.0.get()?;
+        py.detach(|| inner.insert(destination, meta, data)).map_err(raise)
     }
 
     /// Says that this rank inserts nothing more.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.inner().finish()).map_err(raise)
+        let inner = self.0.get()?;
+        py.detach(|| inner.finish()).map_err(raise)
     }
 
     /// Waits until all messages have come, and all of this rank's have gone. Timeout names the sources that stayed silent, by default for
@@ -71,16 +61,18 @@ impl Exchange {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let limit = timeout.map(seconds).transpose()?;
+        let inner = self.0.get()?;
         py.detach(|| match limit {
-            Some(limit) => self.inner().wait_timeout(limit),
-            None => self.inner().wait(),
+            Some(limit) => inner.wait_timeout(limit),
+            None => inner.wait(),
         })
         .map_err(raise)
     }
 
     /// Whether it is complete. Makes progress, and does not wait.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detach(|| self.inner().test()).map_err(raise)
+        let inner = self.0.get()?;
+        py.detach(|| inner.test()).map_err(raise)
     }
 
     /// A source's messages in the order in which it inserted them, as pairs of meta and data; once, when the exchange is complete.
@@ -89,7 +81,8 @@ impl Exchange {
         py: Python<'py>,
         source: usize,
     ) -> PyResult<Vec<(Bound<'py, PyBytes>, Bound<'py, PyByteArray>)>> {
-        let messages = py.detach(|| self.inner().take(source)).map_err(raise)?;
+        let inner = self.0.get()?;
+        let messages = py.detach(|| inner.take(source)).map_err(raise)?;
         let pair = |message: &exchange::Message<u8>| {
             (PyBytes::new(py, &message.meta), PyByteArray::new(py, &message.data))
         };
@@ -101,7 +94,7 @@ impl Exchange {
 type View<'py> = Bound<'py, PyMemoryView>;
 
 /// A halo of whatever element type.
-trait Row: Send {
+trait Halo: Send {
     fn neighbours(&self) -> (Option<usize>, Option<usize>);
     /// Sends what is given to the left and to the right; the bytes that came from the left and from the right.
     fn round(
@@ -111,7 +104,7 @@ trait Row: Send {
     ) -> Result<[Option<Vec<u8>>; 2], GroupError>;
 }
 
-impl<T: Element> Row for halo::Halo1d<T> {
+impl<T: Element> Halo for halo::Halo1d<T> {
     fn neighbours(&self) -> (Option<usize>, Option<usize>) {
         self.neighbours()
     }
@@ -131,7 +124,7 @@ impl<T: Element> Row for halo::Halo1d<T> {
 /// This rank's place in a row, or in a ring, of all ranks of a group: each round swaps borders with the neighbours.
 #[pyclass(frozen, weakref, module = "ironrail")]
 pub(crate) struct Halo1d {
-    row: Mutex<Option<Box<dyn Row>>>,
+    row: Row<dyn Halo>,
     neighbours: (Option<usize>, Option<usize>),
     element: DataType,
 }
@@ -144,13 +137,13 @@ impl fmt::Debug for Halo1d {
 
 impl Halo1d {
     pub(crate) fn new(group: &Inner, element: DataType, ring: bool) -> Self {
-        let row: Box<dyn Row> = with_element!(element, T => Box::new(if ring {
+        let row: Box<dyn Halo> = with_element!(element, T => Box::new(if ring {
             halo::Halo1d::<T>::ring(group)
         } else {
             halo::Halo1d::<T>::new(group)
         }));
         let neighbours = row.neighbours();
-        Self { row: Mutex::new(Some(row)), neighbours, element }
+        Self { row: Row::of(row), neighbours, element }
     }
 
     fn border(&self, array: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<Option<Array>> {
@@ -164,14 +157,6 @@ pub(crate) fn of_type(array: Array, name: &str, element: DataType) -> PyResult<A
         return Ok(array);
     }
     Err(invalid(format!("{name} is of {}, and this halo of {element}", array.element())))
-}
-
-impl Drop for Halo1d {
-    fn drop(&mut self) {
-        // As an exchange's.
-        let row = self.row.get_mut().ok().and_then(Option::take);
-        Python::try_attach(|py| py.detach(move || drop(row)));
-    }
 }
 
 #[pymethods]
@@ -192,11 +177,7 @@ impl Halo1d {
         right: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Option<View<'py>>, Option<View<'py>>)> {
         let (left, right) = (self.border(left, "left")?, self.border(right, "right")?);
-        let taken = self.row.lock().map_err(poisoned)?.take();
-        let mut row = taken.ok_or_else(|| invalid("another thread is in a round of this halo"))?;
-        let ended = py.detach(|| row.round(left, right));
-        *self.row.lock().map_err(poisoned)? = Some(row);
-        let [left, right] = ended.map_err(raise)?;
+        let [left, right] = self.row.step(py, |row| row.round(left, right))?;
         let view = |border: Option<Vec<u8>>| {
             border.map(|bytes| PyMemoryView::from(&PyByteArray::new(py, &bytes))).transpose()
         };

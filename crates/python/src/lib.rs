@@ -15,6 +15,7 @@ mod init;
 mod memory;
 mod object_batch;
 mod objects;
+mod part;
 mod reductions;
 mod request;
 

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::process;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use pyo3::types::PyList;
 
 use crate::errors::{invalid, poisoned, raise};
 use crate::objects::{self, Pickled};
+use crate::part::Part;
 use crate::reductions;
 
 /// What a receive got: `source`, the rank that sent it; `tag`; and `count`, elements from the start of the array on. The rest of the array
@@ -187,54 +187,33 @@ of_objects! {
 }
 
 /// Operations whose requests were dropped before their end.
-pub(crate) struct Orphans {
-    list: Mutex<Vec<Box<dyn Pending>>>,
-    /// The process that joined.
-    process: u32,
-}
+#[derive(Debug)]
+pub(crate) struct Orphans(Part<Mutex<Vec<Box<dyn Pending>>>>);
 
 impl Default for Orphans {
     fn default() -> Self {
-        Self { list: Mutex::default(), process: process::id() }
-    }
-}
-
-impl fmt::Debug for Orphans {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Orphans").finish_non_exhaustive()
+        Self(Part::new(Mutex::default()))
     }
 }
 
 impl Orphans {
-    /// Whether this is a copy in a child of the process that joined. Its operations are the parent's, which goes on with them.
-    fn is_forked(&self) -> bool {
-        self.process != process::id()
-    }
-
-    /// Refuses a call of such a child: connections are the parent's, and a lock that a thread had at the fork is never released.
+    /// Refuses a call in a child of the process that joined.
     pub(crate) fn check(&self) -> PyResult<()> {
-        if self.is_forked() {
-            return Err(invalid(
-                "this process was forked from the one that joined the group: it can join one itself",
-            ));
-        }
-        Ok(())
+        self.0.get().map(drop)
     }
 
     fn adopt(&self, pending: Box<dyn Pending>) {
-        if let Ok(mut list) = self.list.lock() {
+        if let Ok(Ok(mut list)) = self.0.get().map(Mutex::lock) {
             list.push(pending);
         }
     }
 
-    /// Takes all out: dropping one attaches to the interpreter, which another thread may hold that waits for the list.
+    /// Takes all out: dropping one attaches to the interpreter, which another thread may hold that waits for the list. A child takes none.
     fn take(&self) -> Vec<Box<dyn Pending>> {
-        let taken = self.list.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default();
-        if self.is_forked() {
-            let _never_dropped = ManuallyDrop::new(taken);
-            return Vec::new();
+        match self.0.get().map(Mutex::lock) {
+            Ok(Ok(mut list)) => std::mem::take(&mut list),
+            _ => Vec::new(),
         }
-        taken
     }
 
     /// Lets go of those that have ended. Not to be called with the interpreter attached.
@@ -252,12 +231,6 @@ impl Orphans {
         for pending in self.take() {
             let _ = pending.wait();
         }
-    }
-}
-
-impl Drop for Orphans {
-    fn drop(&mut self) {
-        drop(self.take());
     }
 }
 
@@ -386,7 +359,7 @@ impl Drop for Request {
         };
         // Taken, so that the last one is dropped in there too: an operation in it may be the last handle of the group.
         let orphans = std::mem::take(&mut self.orphans);
-        if orphans.is_forked() {
+        if orphans.0.is_forked() {
             let _never_dropped = ManuallyDrop::new(pending);
             return;
         }

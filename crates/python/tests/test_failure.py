@@ -127,6 +127,41 @@ def test_a_forked_child_leaves_requests_to_its_parent(ranks):
     """, options="timeout=10.0")  # fmt: skip
 
 
+def test_a_forked_child_leaves_exchanges_and_halos_to_its_parent(ranks):
+    ranks(2, """
+        import os
+        there, one = 1 - rank, np.full(1, rank, "float64")
+        def swaps():
+            exchange = group.exchange([there], [there])
+            row, fixed = group.halo(), group.fixed_halo(1, 1, ring=True)
+            exchange.insert(there, b"early")
+            child = os.fork()
+            if child == 0:
+                for call, *arguments in (
+                    (exchange.insert, there, b"late"), (exchange.finish,), (exchange.test,), (exchange.wait, 0.1), (exchange.take, there),
+                    (row.round, one, one), (fixed.round, one, one), (fixed.begin, one, one), (fixed.end,),
+                ):
+                    try:
+                        call(*arguments)
+                    except ironrail.InvalidArgument as error:
+                        assert "was forked from the one that joined" in str(error), error
+                    else:
+                        raise AssertionError(call)
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+            exchange.finish()
+            exchange.wait()
+            assert [bytes(data) for _, data in exchange.take(there)] == [b"early"]
+            borders = row.round(one, one)
+            assert (np.frombuffer(borders[0] or borders[1], "float64") == there).all()
+            into = np.zeros(2)
+            fixed.round(one, one, into[:1], into[1:])
+            assert (into == there).all()
+        swaps()
+        group.barrier()
+    """, options="timeout=10.0")  # fmt: skip
+
+
 def test_a_message_that_does_not_fit_is_an_error_of_its_own(ranks):
     ranks(2, """
         if rank == 0:
