@@ -93,7 +93,8 @@ impl SendComm {
                 &raw mut request,
             )
         };
-        // Without a request, nothing is claimed.
+        // What is too long for the table never came to the plugin. After an error of the plugin's, nothing says that it leaves the bytes alone:
+        // they stay claimed.
         check("isend", code.inspect_err(|_| buffer.memory().release(claim))?)?;
         if request == stale {
             return Err(GroupError::Contract(
