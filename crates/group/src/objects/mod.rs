@@ -4,13 +4,14 @@
 //! packet   fingerprint │ short leaves, encoding, table of long leaves, schema the first time it goes to a peer
 //! leaf …   elements, from memory to memory
 //! ```
-//! A type's schema is finite, so decoding cannot recurse deeper than the type does.
+//! A type's schema is finite, so decoding cannot recurse deeper than the type does. It takes no longer than the bytes allow: `bounded`.
 
 #[cfg(feature = "ndarray")]
 mod array;
 mod batch;
 mod blob;
 mod block;
+mod bounded;
 mod calls;
 mod collective;
 mod few;

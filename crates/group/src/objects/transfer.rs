@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::block::Block;
+use super::bounded;
 use super::landing::Landing;
 use super::packet::{self, Long, Packet};
 use super::parts::{Inbox, Leaving, Outbox, TOGETHER, collecting, dealing};
@@ -188,6 +189,7 @@ impl Outbound {
         to: usize,
         route: Route,
     ) -> Result<Self, GroupError> {
+        bounded::check::<O>()?;
         let peer = group.rank_of(to)?;
         let mut rooms = std::mem::take(&mut group.shared.lock().schemas.rooms);
         let (encoded, mut outbox) = encode(object, &mut rooms);
@@ -359,6 +361,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> Result<Self, GroupError> {
+        bounded::check::<O>()?;
         let source = source.map(|rank| group.rank_of(rank)).transpose()?;
         let (limit, spare, stage) = (LIMIT, VecDeque::new(), Stage::Probing);
         Ok(Self { group: group.clone(), space, source, tag, limit, spare, stage })
@@ -886,6 +889,32 @@ mod tests {
         assert_eq!(kept(&(numbers(8), vec![leaf(4 << 10); 100])), [true, false]);
         assert_eq!(kept(&(numbers(2 * BODY_MAX), vec![])), [false, false]);
         assert_eq!(kept(&(numbers(2 * BODY_MAX), vec![leaf(800)])), [false, false]);
+    }
+
+    #[test]
+    fn an_object_that_a_few_bytes_could_make_endless_is_refused() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 0 {
+                // What `vec![(); 1 << 60]` would be, which takes no memory.
+                let packet = {
+                    let mut bytes = postcard::to_stdvec(&(1_u64 << 60)).unwrap();
+                    packet::seal(&mut bytes, 0, &[], "", 1);
+                    bytes
+                };
+                let (scope, space, note) = (group.scope, Space::OBJECTS, fingerprint::<Vec<()>>());
+                let name = Name { scope, tag: 0, space, note };
+                let sent = |state: &mut State| {
+                    let mesh = &mut state.mesh;
+                    mesh.send(1, name, DataType::U8, Place::reading(&packet))
+                };
+                let op = sent(&mut group.shared.lock()).unwrap();
+                group.until(None, |state| Ok(state.mesh.ended(op).is_some())).unwrap();
+            } else {
+                let came = group.recv_obj::<Vec<()>>(0, 0);
+                assert!(matches!(came, Err(GroupError::InvalidArgument(_))), "{came:?}");
+            }
+            group.barrier().unwrap();
+        });
     }
 
     #[test]
