@@ -27,6 +27,8 @@ use crate::launch::MEETING_VARIABLE;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     meeting: Meeting,
+    /// Further addresses that its host's name has.
+    others: Vec<SocketAddr>,
     /// Rank 0 runs the rendezvous itself.
     holds_hub: bool,
     matrix: Option<DeviceMatrix>,
@@ -55,9 +57,9 @@ impl Start {
         token: Option<&str>,
     ) -> Result<Self, GroupError> {
         check("rank", rank, "size", size)?;
-        let address = address("coordinator", coordinator)?;
+        let (address, others) = addresses("coordinator", coordinator)?;
         let meeting = Meeting { address, secret: secret(token), rank, size };
-        Ok(Self { meeting, holds_hub: true, matrix: None })
+        Ok(Self { meeting, others, holds_hub: true, matrix: None })
     }
 
     /// The same as [`Start::from_environment`], from any variables.
@@ -68,17 +70,18 @@ impl Start {
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self, GroupError> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         if let Some(text) = get(MEETING_VARIABLE) {
-            return Ok(Self { meeting: text.parse()?, holds_hub: false, matrix: None });
+            let (meeting, others) = (text.parse()?, Vec::new());
+            return Ok(Self { meeting, others, holds_hub: false, matrix: None });
         }
         let matrix = match get("MLX_RANK").and_then(|_| get("MLX_IBV_DEVICES")) {
             Some(path) => Some(DeviceMatrix::read(path.as_ref())?),
             None => None,
         };
         let (rank, size) = place(&get, matrix.as_ref())?;
-        let address = coordinator(&get)?;
+        let (address, others) = coordinator(&get)?;
         let secret = secret(get("IRONRAIL_GROUP_TOKEN").as_deref());
         let meeting = Meeting { address, secret, rank, size };
-        Ok(Self { meeting, holds_hub: true, matrix })
+        Ok(Self { meeting, others, holds_hub: true, matrix })
     }
 
     /// A rank, from 0.
@@ -102,13 +105,18 @@ impl Start {
     ///
     /// [`GroupError::System`] where the address is in use or there is no listener, [`GroupError::Bootstrap`] where the rendezvous refuses.
     pub fn join(&self, wait: Duration) -> Result<(Remote, Option<Hub>), GroupError> {
-        let hub = if self.holds_hub && self.meeting.rank == 0 {
-            let Meeting { address, size, secret, .. } = self.meeting;
-            Some(Hub::with_secret(address, size, wait, secret)?)
-        } else {
-            None
-        };
-        Ok((Remote::join(self.meeting, wait)?, hub))
+        let Meeting { address, secret, rank, size } = self.meeting;
+        let mut addresses = vec![address];
+        for other in &self.others {
+            if !addresses.contains(other) {
+                addresses.push(*other);
+            }
+        }
+        if !self.holds_hub || rank != 0 {
+            return Ok((Remote::join_at_one_of(&addresses, self.meeting, wait)?, None));
+        }
+        let hub = Hub::with_secret(&addresses, size, wait, secret)?;
+        Ok((Remote::join(hub.meeting(rank), wait)?, Some(hub)))
     }
 }
 
@@ -161,7 +169,9 @@ fn check(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<(
     Ok(())
 }
 
-fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<SocketAddr, GroupError> {
+fn coordinator(
+    get: &impl Fn(&str) -> Option<String>,
+) -> Result<(SocketAddr, Vec<SocketAddr>), GroupError> {
     let own = get("IRONRAIL_GROUP_COORDINATOR").map(|text| ("IRONRAIL_GROUP_COORDINATOR", text));
     let mlx =
         || Some(("MLX_IBV_COORDINATOR", get("MLX_RANK").and_then(|_| get("MLX_IBV_COORDINATOR"))?));
@@ -175,19 +185,19 @@ fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<SocketAddr, Grou
             "nothing says where ranks meet: set IRONRAIL_GROUP_COORDINATOR to an address and port of rank 0",
         );
     };
-    address(name, &text)
+    addresses(name, &text)
 }
 
-/// The address of `host:port`. Port 0 would be another one each time.
-fn address(name: &str, text: &str) -> Result<SocketAddr, GroupError> {
-    let found = match text.to_socket_addrs() {
-        Ok(mut found) => found.next(),
+/// The first address of `host:port`, and the others. Port 0 would be another one each time.
+fn addresses(name: &str, text: &str) -> Result<(SocketAddr, Vec<SocketAddr>), GroupError> {
+    let mut found = match text.to_socket_addrs() {
+        Ok(found) => found,
         // It has no port, or one that is no number.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => None,
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Vec::new().into_iter(),
         Err(error) => return usage(format!("{name} is {text:?}: {error}")),
     };
-    match found {
-        Some(address) if address.port() != 0 => Ok(address),
+    match found.next() {
+        Some(address) if address.port() != 0 => Ok((address, found.collect())),
         _ => usage(format!(
             "{name} is {text:?}, which is no address with a port, as host:4711; ports are 1 to 65535"
         )),
@@ -211,7 +221,12 @@ fn usage<T>(why: impl Into<String>) -> Result<T, GroupError> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
+    use crate::bootstrap::Bootstrap;
+    use crate::support::WAIT;
 
     #[test]
     fn a_token_is_the_same_number_in_every_build() {
@@ -286,6 +301,34 @@ mod tests {
                 "{why}"
             );
         }
+    }
+
+    #[test]
+    fn ranks_meet_at_whichever_of_a_names_addresses_is_rank_0s() {
+        const ELSEWHERE: [u8; 4] = [192, 0, 2, 1]; // for documentation (RFC 5737)
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let start = |rank, first, others: &[SocketAddr]| {
+            let start = Start::at(&SocketAddr::new(first, free.port()).to_string(), rank, 2, None);
+            Start { others: others.to_vec(), ..start.unwrap() }
+        };
+        let barrier = |start: Start| {
+            let (mut place, hub) = start.join(WAIT).unwrap();
+            place.barrier(WAIT).unwrap();
+            place.leave();
+            hub.is_some_and(|hub| hub.wait_for_all_to_leave(WAIT))
+        };
+        // One is of another machine, and one is there twice.
+        let first = start(0, ELSEWHERE.into(), &[free, free]);
+        let second = start(1, ELSEWHERE.into(), &[free]);
+        let second = thread::spawn(move || barrier(second));
+        assert!(barrier(first));
+        second.join().unwrap();
+        let taken = TcpListener::bind(free).unwrap();
+        let why = start(0, ELSEWHERE.into(), &[free]).join(WAIT).unwrap_err().to_string();
+        assert!(why.contains(&format!("at {free}")) && why.contains("names another port"), "{why}");
+        drop(taken);
+        let why = start(0, ELSEWHERE.into(), &[]).join(WAIT).unwrap_err().to_string();
+        assert!(why.contains("rank 0 runs on the host that has this address"), "{why}");
     }
 
     #[test]

@@ -588,7 +588,7 @@ fn ranks_that_call_different_collectives_get_an_error_instead_of_hanging() {
 #[test]
 fn t_m10_start_up_errors_are_one_line_each_and_end_every_rank() {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let hub = Hub::with_secret(loopback, 2, Duration::from_millis(500), 7).unwrap();
+    let hub = Hub::with_secret(&[loopback], 2, Duration::from_millis(500), 7).unwrap();
     let first = hub.meeting(0);
     let mut here = Remote::join(first, WAIT).unwrap();
     let why = |meeting| Remote::join(meeting, WAIT).unwrap_err().to_string();

@@ -20,8 +20,8 @@ use crate::patience::deadline;
 #[derive(Debug)]
 pub struct Hub {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    acceptor: Option<JoinHandle<()>>,
+    /// Where it listens, and the thread there. There is one at least.
+    acceptors: Vec<(SocketAddr, JoinHandle<()>)>,
 }
 
 #[derive(Debug)]
@@ -51,23 +51,38 @@ fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("at {address}: {error}{next}"))
 }
 
+/// Listens on those addresses that are this machine's: on all of them, as not every rank may reach each.
+fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+    let (mut listeners, mut not_here) = (Vec::new(), None);
+    for address in addresses {
+        match TcpListener::bind(address).map_err(|error| unavailable(*address, error)) {
+            Ok(listener) => listeners.push(listener),
+            // Ranks may come to whatever else listens there.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
+            Err(error) => not_here = not_here.or(Some(error)),
+        }
+    }
+    match not_here {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
+
 impl Hub {
     /// Listens on `address` (port 0: any) for `size` ranks; a round may take `wait`.
     pub fn start(address: SocketAddr, size: usize, wait: Duration) -> Result<Self, GroupError> {
-        Self::with_secret(address, size, wait, random())
+        Self::with_secret(&[address], size, wait, random())
     }
 
-    /// The same for ranks that already have the secret, from a join token.
+    /// The same for ranks that already have the secret, from a join token. Of several addresses, it listens on all that are this machine's.
     pub fn with_secret(
-        address: SocketAddr,
+        addresses: &[SocketAddr],
         size: usize,
         wait: Duration,
         secret: u64,
     ) -> Result<Self, GroupError> {
         let system = |what| move |error| GroupError::System { what, error };
-        let listener = TcpListener::bind(address)
-            .map_err(|error| system("listening for ranks")(unavailable(address, error)))?;
-        let address = listener.local_addr().map_err(system("listening for ranks"))?;
+        let listeners = listeners(addresses).map_err(system("listening for ranks"))?;
         let shared = Arc::new(Shared {
             rounds: Rounds::new(size),
             size,
@@ -80,16 +95,22 @@ impl Hub {
             watch: Mutex::new(Watch::new(size)),
             changed: Condvar::new(),
         });
-        let ours = Arc::clone(&shared);
-        let accept = move || accept(&listener, &ours);
-        let acceptor = thread::Builder::new().name("hub".to_owned()).spawn(accept);
-        let acceptor = Some(acceptor.map_err(system("starting a thread"))?);
-        Ok(Self { shared, address, acceptor })
+        // Dropped after an error, it ends the threads that there are.
+        let mut hub = Self { shared, acceptors: Vec::new() };
+        for listener in listeners {
+            let address = listener.local_addr().map_err(system("listening for ranks"))?;
+            let ours = Arc::clone(&hub.shared);
+            let accept = move || accept(&listener, &ours);
+            let acceptor = thread::Builder::new().name("hub".to_owned()).spawn(accept);
+            hub.acceptors.push((address, acceptor.map_err(system("starting a thread"))?));
+        }
+        Ok(hub)
     }
 
     /// What `rank` needs to join.
     pub fn meeting(&self, rank: usize) -> Meeting {
-        Meeting { address: self.address, secret: self.shared.secret, rank, size: self.shared.size }
+        let (address, _) = self.acceptors[0];
+        Meeting { address, secret: self.shared.secret, rank, size: self.shared.size }
     }
 
     /// Ends every wait of every rank with this reason.
@@ -127,12 +148,11 @@ impl Drop for Hub {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::Release);
         self.fail("the launcher left".to_owned());
-        // accept(2) returns only for a connection, so make one.
-        let woken = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok();
-        if let Some(acceptor) = self.acceptor.take()
-            && woken
-        {
-            let _ = acceptor.join();
+        for (address, acceptor) in self.acceptors.drain(..) {
+            // accept(2) returns only for a connection, so make one.
+            if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+                let _ = acceptor.join();
+            }
         }
     }
 }
@@ -565,7 +585,7 @@ mod tests {
 
     /// The connection of rank 1, which has greeted.
     fn second_of_two(hub: &Hub) -> TcpStream {
-        let mut stream = TcpStream::connect(hub.address).unwrap();
+        let mut stream = TcpStream::connect(hub.meeting(0).address).unwrap();
         let Meeting { secret, .. } = hub.meeting(1);
         Hello { secret, rank: 1, size: 2 }.write(&mut stream).unwrap();
         assert_eq!(Frame::read(&mut stream).unwrap(), Frame::Welcome);
@@ -624,8 +644,9 @@ mod tests {
     #[test]
     fn a_rank_that_comes_while_too_many_greet_comes_again() {
         let hub = hub(1, WAIT);
-        let strangers: Vec<_> =
-            (0..STRANGERS_MAX).map(|_| TcpStream::connect(hub.address).unwrap()).collect();
+        let strangers: Vec<_> = (0..STRANGERS_MAX)
+            .map(|_| TcpStream::connect(hub.meeting(0).address).unwrap())
+            .collect();
         let meeting = hub.meeting(0);
         let joining = thread::spawn(move || Remote::join(meeting, WAIT).map(Remote::leave));
         let begun = Instant::now();
@@ -641,7 +662,7 @@ mod tests {
     #[test]
     fn a_greeting_that_trickles_in_is_refused() {
         let hub = hub(1, WAIT);
-        let mut stranger = TcpStream::connect(hub.address).unwrap();
+        let mut stranger = TcpStream::connect(hub.meeting(0).address).unwrap();
         let Meeting { secret, .. } = hub.meeting(0);
         let mut greeting = Vec::new();
         Hello { secret, rank: 0, size: 1 }.write(&mut greeting).unwrap();
@@ -660,7 +681,7 @@ mod tests {
     fn strangers_are_turned_away_and_the_group_goes_on() {
         let hub = hub(1, WAIT);
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n........"[..], &[0xFF; 64], b""] {
-            let mut stream = TcpStream::connect(hub.address).unwrap();
+            let mut stream = TcpStream::connect(hub.meeting(0).address).unwrap();
             // The hub may have closed the connection before the last byte was written.
             let _ = stream.write_all(garbage);
             let _ = stream.shutdown(Shutdown::Write);

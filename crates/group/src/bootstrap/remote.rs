@@ -70,9 +70,19 @@ impl Remote {
     /// [`GroupError::Bootstrap`] with the hub's reason when it refuses: another token, another size, a rank that is here already.
     /// [`GroupError::System`] when there is no listener.
     pub fn join(meeting: Meeting, wait: Duration) -> Result<Self, GroupError> {
+        Self::join_at_one_of(&[meeting.address], meeting, wait)
+    }
+
+    /// The same where the hub listens at one of these addresses, or several.
+    pub(crate) fn join_at_one_of(
+        addresses: &[SocketAddr],
+        meeting: Meeting,
+        wait: Duration,
+    ) -> Result<Self, GroupError> {
         let deadline = deadline(wait);
         let failed = |error: io::Error| {
-            let why = format!("at {}, where rank 0 listens: {error}", meeting.address);
+            let shown: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+            let why = format!("at {}, where rank 0 listens: {error}", shown.join(" and "));
             let error = io::Error::new(error.kind(), why);
             GroupError::System { what: "joining the group", error }
         };
@@ -88,7 +98,7 @@ impl Remote {
             Ok(answer)
         };
         let (stream, answer) = loop {
-            let mut stream = connect(meeting.address, deadline).map_err(failed)?;
+            let mut stream = connect(addresses, deadline).map_err(failed)?;
             match greet(&mut stream) {
                 // The hub closes connections without an answer while too many have not greeted yet.
                 Err(error) if is_end(&error) && Instant::now() + RETRY < deadline => {
@@ -286,20 +296,31 @@ fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// The hub may not be listening yet: ranks are started in any order.
-fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+/// A connection to the first address that accepts one. The hub may not be listening yet: ranks are started in any order.
+fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     loop {
-        let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
-        let refused = match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) if is_own(&stream)? => io::ErrorKind::ConnectionRefused.into(),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
-            ended => return ended,
-        };
-        if Instant::now() + RETRY >= deadline {
-            return Err(refused);
+        // What is worth a retry comes before what is not.
+        let mut failed: Option<io::Error> = None;
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
+            let limit = if addresses.len() > 1 { left.min(ATTEMPT) } else { left };
+            match TcpStream::connect_timeout(address, limit) {
+                Ok(stream) if !is_own(&stream)? => return Ok(stream),
+                Ok(_) => failed = Some(io::ErrorKind::ConnectionRefused.into()),
+                Err(error) if may_listen_later(&error) => failed = Some(error),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let failed = failed.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into());
+        if !may_listen_later(&failed) || Instant::now() + RETRY >= deadline {
+            return Err(failed);
         }
         thread::sleep(RETRY);
     }
+}
+
+fn may_listen_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut)
 }
 
 /// Whether a socket is connected to itself. While nobody listens at a port of this machine, the system may give just that one to a client.
@@ -309,6 +330,8 @@ fn is_own(stream: &TcpStream) -> io::Result<bool> {
 
 const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
+/// How long one of several addresses may leave a connection without an answer.
+const ATTEMPT: Duration = Duration::from_secs(2);
 /// A hub that accepts no data for this long counts as dead.
 const WRITE: Duration = Duration::from_secs(5);
 
