@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrow_schema::{Schema, SchemaRef};
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::objects::ReceivingObject;
+use ironrail_group::patience::deadline;
 
 use crate::frame::Described;
 
@@ -28,8 +29,6 @@ struct Pages {
     coming: HashMap<usize, ReceivingObject<Described>>,
 }
 
-/// How long a schema may take to arrive after a batch that was sent later.
-const LIMIT: Duration = Duration::from_secs(60);
 /// The most schemas of this rank whose encoding is kept.
 const OWN_MAX: usize = 64;
 
@@ -100,16 +99,17 @@ impl Book {
         }
     }
 
-    /// The same, waiting for it.
+    /// The same, waiting for it as long as for anything of the group.
     pub(crate) fn wait(&self, peer: usize, fingerprint: u64) -> Result<Arc<Described>, GroupError> {
-        let begun = Instant::now();
+        let limit = self.group.timeout();
+        let deadline = deadline(limit);
         loop {
             if let Some(described) = self.find(peer, fingerprint)? {
                 return Ok(described);
             }
-            if begun.elapsed() > LIMIT {
+            if Instant::now() >= deadline {
                 let awaited = format!("the schema of a batch from rank {peer}");
-                return Err(GroupError::Timeout { peers: vec![peer], awaited, limit: LIMIT });
+                return Err(GroupError::Timeout { peers: vec![peer], awaited, limit });
             }
             thread::yield_now();
         }
@@ -118,4 +118,26 @@ impl Book {
 
 pub(crate) fn refused(why: &arrow_schema::ArrowError) -> GroupError {
     GroupError::InvalidArgument(format!("the record batch: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::support::{library, ranks_within};
+
+    #[test]
+    fn a_schema_that_does_not_come_is_waited_for_as_long_as_the_group_waits() {
+        let limit = Duration::from_millis(300);
+        ranks_within(&library(), 1, limit, move |group| {
+            let begun = Instant::now();
+            let missed = Book::new(group).wait(0, 7);
+            assert!(
+                matches!(&missed, Err(GroupError::Timeout { peers, limit: waited, .. }) if *peers == [0] && *waited == limit),
+                "{missed:?}"
+            );
+            assert!(begun.elapsed() >= limit);
+        });
+    }
 }

@@ -14,3 +14,7 @@ mod requests;
 
 pub use batches::Batches;
 pub use requests::{ReceivingBatch, SendingBatch};
+
+#[cfg(test)]
+#[path = "../../group/tests/support/mod.rs"]
+mod support;
