@@ -20,14 +20,16 @@ mod tagged;
 mod traffic;
 mod unreported;
 mod waiting;
+mod withdrawal;
 
 use crate::line::Line;
 
-use self::ending::{Ending, Exposed};
+use self::ending::Ending;
 use self::lost::Lost;
 use self::slot::{Slot, State};
 use self::traffic::Traffic;
 use self::unreported::Unreported;
+use self::withdrawal::Withdrawal;
 use super::account::Account;
 use super::connection::{Urgency, Which};
 use super::counts::Counts;
@@ -125,7 +127,8 @@ pub struct ReceiveFlow {
     ending: Ending,
     /// The peer has ended the channel: all that it wrote has arrived, and no frame can be sent any more.
     unreachable: bool,
-    exposed: Exposed,
+    /// Receives were withdrawn.
+    withdrawal: Option<Withdrawal>,
     /// Receives posted at the provider (SENDRECV only).
     tagged: Option<Box<Posted>>,
     /// The completion queue entries of its receives were returned before the receives completed.
@@ -173,7 +176,7 @@ impl ReceiveFlow {
             opened: None,
             ending: Ending::default(),
             unreachable: false,
-            exposed: Exposed::default(),
+            withdrawal: None,
             tagged: terms.messages.then(Box::default),
             released_entries: false,
             seen: Counts::default(),

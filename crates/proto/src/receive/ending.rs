@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use super::withdrawal::Withdrawal;
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
 use crate::bits::count32;
@@ -30,28 +31,6 @@ pub(super) enum Ending {
     Closed,
 }
 
-/// The lines that the sender may still write to after receives were withdrawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Exposed {
-    /// Nothing was withdrawn.
-    #[default]
-    NotWithdrawn,
-    /// WITHDRAW is pending.
-    Pending {
-        first: Line,
-        set: u64,
-    },
-    Requested {
-        first: Line,
-        set: u64,
-    },
-    /// The sender begins no more lines, and has begun these.
-    Begun {
-        first: Line,
-        set: u64,
-    },
-}
-
 impl ReceiveFlow {
     /// Withdraws all receives: the connection fails, no advert leaves any more, and WITHDRAW requests the lines that
     /// the sender has begun. It leaves even if no line is open, so that a sender that waits learns of the failure.
@@ -60,27 +39,19 @@ impl ReceiveFlow {
         self.stir();
         let healthy = self.fault.is_none() && self.sent.is_none();
         self.stick(Fault::Withdrawn);
-        self.withdraw_open();
-        if let Exposed::Begun { first, set: 0 } = self.exposed
-            && healthy
-        {
-            self.exposed = Exposed::Pending { first, set: 0 };
+        let withdrawal = self.withdraw_open();
+        if healthy {
+            withdrawal.request_anyway();
         }
     }
 
-    fn withdraw_open(&mut self) {
-        if self.exposed != Exposed::NotWithdrawn {
-            return;
-        }
+    fn withdraw_open(&mut self) -> &mut Withdrawal {
         let first = self.done;
         let open =
             (0..self.lent_lines()).filter(|ahead| self.slot(first.plus(*ahead)).is_writable());
         let set = open.fold(0, |set, ahead| set | 1 << ahead);
-        self.exposed = match set {
-            0 => Exposed::Begun { first, set },
-            set if self.sent.is_some() => Exposed::Begun { first, set },
-            set => Exposed::Pending { first, set },
-        };
+        let new = Withdrawal::new(first, set, self.sent.is_some());
+        self.withdrawal.get_or_insert(new)
     }
 
     /// This side closes. Parked messages are dropped, and posted receives withdrawn.
@@ -104,13 +75,7 @@ impl ReceiveFlow {
     /// Handles WITHDRAWN, the sender's answer.
     #[cold]
     pub(super) fn withdrawn(&mut self, lines: &Lines) -> Result<(), Violation> {
-        match self.exposed {
-            Exposed::Requested { first, set } if first == lines.first => {
-                self.exposed = Exposed::Begun { first, set: set & lines.set };
-                Ok(())
-            }
-            _ => Err(Violation::Ending),
-        }
+        self.withdrawal.as_mut().ok_or(Violation::Ending)?.answered(lines)
     }
 
     /// Handles the sender's CLOSE: it posts nothing more, and says how many parts it has posted.
@@ -121,8 +86,8 @@ impl ReceiveFlow {
             return Err(Violation::Ending);
         }
         self.sent = Some(Counts::from_keys(&close.parts).ok_or(Violation::Ending)?);
-        if let Exposed::Pending { first, set } | Exposed::Requested { first, set } = self.exposed {
-            self.exposed = Exposed::Begun { first, set };
+        if let Some(withdrawal) = &mut self.withdrawal {
+            withdrawal.settled();
         }
         Ok(())
     }
@@ -167,21 +132,15 @@ impl ReceiveFlow {
         if self.nothing_comes() {
             return 0;
         }
-        let (first, set) = match self.exposed {
-            Exposed::NotWithdrawn => return self.writable(0..self.lent_lines()),
-            Exposed::Pending { first, set }
-            | Exposed::Requested { first, set }
-            | Exposed::Begun { first, set } => (first, set),
-        };
-        let lines = (0..u64::BITS).filter(|ahead| set >> ahead & 1 == 1);
-        count32(lines.filter(|ahead| self.slot(first.plus(*ahead)).is_writable()).count())
+        let Some(withdrawal) = self.withdrawal else { return self.writable(0..self.lent_lines()) };
+        count32(withdrawal.lines().filter(|line| self.slot(*line).is_writable()).count())
     }
 
     pub(super) fn end_urgency(&self) -> Urgency {
         if self.unreachable {
             return Urgency::Nothing;
         }
-        let asks = matches!(self.exposed, Exposed::Pending { .. });
+        let asks = self.withdrawal.is_some_and(|withdrawal| withdrawal.is_pending());
         let closes = self.ending == Ending::Closing;
         let misfit = self.flush_to.is_after(self.advertised)
             || self.ending != Ending::Closed && self.must_explain();
@@ -191,7 +150,7 @@ impl ReceiveFlow {
     /// The next frame of the end: WITHDRAW, then CLOSE, both behind the adverts that explain a failure.
     #[inline]
     pub(super) fn next_end(&mut self, words: usize) -> Option<Frame> {
-        let open = self.exposed == Exposed::NotWithdrawn && self.ending == Ending::Open;
+        let open = self.withdrawal.is_none() && self.ending == Ending::Open;
         if open || self.flush_to.is_after(self.advertised) {
             return None;
         }
@@ -201,12 +160,12 @@ impl ReceiveFlow {
     #[cold]
     fn next_end_frame(&mut self, words: usize) -> Option<Frame> {
         let to = self.terms.peer;
-        if let Exposed::Pending { first, set } = self.exposed {
-            let frame = Frame::Withdraw(Lines { to, first, set });
+        if let Some(withdrawal) = self.withdrawal.as_mut().filter(|one| one.is_pending()) {
+            let frame = Frame::Withdraw(withdrawal.request(to));
             if frame.words() > words {
                 return None;
             }
-            self.exposed = Exposed::Requested { first, set };
+            withdrawal.requested();
             return Some(frame);
         }
         if self.ending != Ending::Closing {

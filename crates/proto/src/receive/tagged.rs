@@ -1,6 +1,5 @@
 //! SENDRECV: the tagged receives of a connection, which are posted at the provider and cancelled there.
 
-use super::ending::Exposed;
 use super::{ReceiveFlow, Target};
 use crate::account::Account;
 use crate::fault::{Fault, Violation};
@@ -118,13 +117,6 @@ impl ReceiveFlow {
         if self.nothing_comes() || !open {
             return false;
         }
-        match self.exposed {
-            Exposed::NotWithdrawn => true,
-            Exposed::Pending { first, set }
-            | Exposed::Requested { first, set }
-            | Exposed::Begun { first, set } => {
-                within(line, first, u64::BITS) && set >> line.distance(first) & 1 == 1
-            }
-        }
+        self.withdrawal.is_none_or(|withdrawal| withdrawal.has(line))
     }
 }
