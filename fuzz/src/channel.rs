@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proto::channel::{Inbox, Parameters, Post, RailNews, WriteId};
 use proto::codec::Address;
-use proto::connection::{Connection, Standing, Submit, Urgency, Which};
+use proto::connection::{ChannelEnd, Connection, Standing, Submit, Urgency, Which};
 use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
 use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
@@ -225,7 +225,7 @@ impl Connection for Listener {
         true
     }
 
-    fn ended(&mut self, _: bool, _: Moment) {
+    fn ended(&mut self, _: ChannelEnd) {
         self.ended = true;
         self.owed = 0;
     }

@@ -83,6 +83,15 @@ pub enum Submit {
     Parts { message: MessageId, long: bool },
 }
 
+/// How a channel ends for its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelEnd {
+    /// The peer has said END. All that it wrote has arrived, and our posted writes complete.
+    ByPeer,
+    /// It has failed. The fate of posted writes is unknown.
+    Failed,
+}
+
 /// One connection of a channel. The owner checks its [`standing`](Self::standing) after each call.
 pub trait Connection: fmt::Debug {
     /// A message passed to `isend`.
@@ -178,8 +187,8 @@ pub trait Connection: fmt::Debug {
     /// not posted again.
     fn end_said(&mut self) {}
 
-    /// The channel has failed, or the peer has said END: what is incomplete now cannot complete any more.
-    fn ended(&mut self, failed: bool, now: Moment);
+    /// The channel has ended: what is incomplete now cannot complete any more.
+    fn ended(&mut self, how: ChannelEnd);
 
     /// Its progress, and what it waits for: for stall reports.
     fn connection_state(&self) -> ConnectionState {

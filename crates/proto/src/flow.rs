@@ -5,7 +5,7 @@
 //! itself.
 
 use super::account::Account;
-use super::connection::{Connection, Standing, Submit, Which};
+use super::connection::{ChannelEnd, Connection, Standing, Submit, Which};
 use super::fault::{Breach, Fault};
 use super::frame::Frame;
 use super::ids::{Moment, Name};
@@ -319,11 +319,11 @@ impl Connection for Flow {
         }
     }
 
-    fn ended(&mut self, failed: bool, _: Moment) {
+    fn ended(&mut self, how: ChannelEnd) {
         match self {
-            Self::Connecting(connecting) => connecting.ended(failed),
-            Self::Send(flow) => flow.ended(failed),
-            Self::Receive(flow) => flow.ended(!failed),
+            Self::Connecting(connecting) => connecting.ended(how),
+            Self::Send(flow) => flow.ended(how),
+            Self::Receive(flow) => flow.ended(how),
         }
     }
 

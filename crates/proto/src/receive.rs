@@ -126,7 +126,7 @@ pub struct ReceiveFlow {
     opened: Option<Opened>,
     ending: Ending,
     /// The peer has ended the channel: all that it wrote has arrived, and no frame can be sent any more.
-    unreachable: bool,
+    peer_ended: bool,
     /// Receives were withdrawn.
     withdrawal: Option<Withdrawal>,
     /// Receives posted at the provider (SENDRECV only).
@@ -175,7 +175,7 @@ impl ReceiveFlow {
             cut: None,
             opened: None,
             ending: Ending::default(),
-            unreachable: false,
+            peer_ended: false,
             withdrawal: None,
             tagged: terms.messages.then(Box::default),
             released_entries: false,
@@ -273,7 +273,7 @@ impl ReceiveFlow {
         if self.has_rail_notes() {
             return Urgency::Waited;
         }
-        if self.fault.is_some() || self.ending != Ending::Open || self.unreachable {
+        if self.fault.is_some() || self.ending != Ending::Open || self.peer_ended {
             return self.end_urgency();
         }
         self.advert_urgency(account, now).and(self.done_urgency(account, now))
@@ -288,7 +288,7 @@ impl ReceiveFlow {
         account: &mut Account,
         now: Moment,
     ) -> Option<Frame> {
-        if self.opened.is_some() || self.unreachable {
+        if self.opened.is_some() || self.peer_ended {
             return self.next_opened(words);
         }
         match which {

@@ -29,7 +29,7 @@ use self::ending::Ending;
 use self::lost::Lost;
 use self::record::{Record, State};
 use super::account::Account;
-use super::connection::{Urgency, Which};
+use super::connection::{ChannelEnd, Urgency, Which};
 use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
 use super::frame::{Fin, FinStatus, Frame, Lines, RailNote, RailState};
@@ -354,12 +354,11 @@ impl SendFlow {
         *self.fault.get_or_insert(cause)
     }
 
-    /// The peer has ended the channel: posted writes complete, and packets are acknowledged. Or, `failed`, the channel
-    /// has failed: the fate of posted writes is unknown. The second may follow the first.
+    /// The channel has ended. It may fail after the peer has ended it.
     #[cold]
-    pub fn ended(&mut self, failed: bool) {
+    pub fn ended(&mut self, how: ChannelEnd) {
         self.stick(Fault::Ended);
-        self.cut_off |= failed;
+        self.cut_off |= how == ChannelEnd::Failed;
         self.posting = 0;
         self.ending = Ending::Over;
         (self.refused, self.answer) = (None, None);

@@ -21,7 +21,7 @@ use closing::End;
 use pair::{Counters, Pair, Receiving, Sending};
 use program::{Item, Program, terms};
 use proto::capabilities::ImmediateWidth;
-use proto::connection::Which;
+use proto::connection::{ChannelEnd, Which};
 use proto::credit::CONNECTION_MESSAGES;
 use proto::frame::{Fin, FinStatus, RailNote, RailState};
 use proto::ids::Moment;
@@ -475,7 +475,7 @@ fn a_part_that_a_lost_rail_lacks_is_not_posted_behind_end() {
         list(&mut pair, part.rail, 0);
         assert_eq!(pair.sender.next_part(&pair.accounts[0]).is_some(), !ends);
         if ends {
-            pair.sender.ended(false);
+            pair.sender.ended(ChannelEnd::ByPeer);
             pair.poll();
             assert_eq!(pair.sends[0].state, Sending::Failed);
         }
@@ -632,8 +632,8 @@ fn no_message_is_sent_again_from_memory_that_was_given_up() {
 fn a_sender_that_has_closed_or_ended_sends_from_no_memory() {
     let ends: [fn(&mut Pair); 3] = [
         |pair| pair.sender.close(),
-        |pair| pair.sender.ended(false),
-        |pair| pair.sender.ended(true),
+        |pair| pair.sender.ended(ChannelEnd::ByPeer),
+        |pair| pair.sender.ended(ChannelEnd::Failed),
     ];
     for end in ends {
         let mut pair = two_rails();
@@ -695,7 +695,7 @@ fn a_message_that_has_arrived_is_no_error_where_its_receiver_ends_before_its_pac
         pair.poll();
         assert!(matches!(pair.sends[0].state, Sending::Under(_)), "it has not completed");
         if ends {
-            pair.sender.ended(false);
+            pair.sender.ended(ChannelEnd::ByPeer);
             pair.poll();
             assert!(matches!(pair.sends[0].state, Sending::Under(_)), "nor has the channel failed");
         }
@@ -710,8 +710,8 @@ fn a_message_that_has_arrived_is_no_error_where_its_receiver_ends_before_its_pac
 fn a_message_of_a_channel_that_fails_past_its_end_is_an_error() {
     let mut pair = Pair::new(program(terms(), 1, SHORT), Random::new(1), 0);
     send(&mut pair, 0);
-    pair.sender.ended(false);
-    pair.sender.ended(true);
+    pair.sender.ended(ChannelEnd::ByPeer);
+    pair.sender.ended(ChannelEnd::Failed);
     pair.poll();
     assert_eq!(pair.sends[0].state, Sending::Failed);
 }

@@ -2,7 +2,7 @@
 
 use super::super::bound::PACKETS_PER_POLL;
 use super::super::channel::{Arrived, Cause, Now, Sent};
-use super::super::connection::Connection;
+use super::super::connection::{ChannelEnd, Connection};
 use super::super::frame::Frame;
 use super::super::ids::{Moment, Name, Slot};
 use super::super::letter::{About, Body, Letter};
@@ -294,7 +294,7 @@ impl<C: Connection> ProgressLoop<C> {
         let peer = &mut self.peers[index];
         if peer.channel.ending().has_peer_said() && !peer.end_reported && peer.is_fenced() {
             peer.end_reported = true;
-            self.report_to_connections(index, false, now);
+            self.report_to_connections(index, ChannelEnd::ByPeer, now);
         }
     }
 
@@ -350,14 +350,14 @@ impl<C: Connection> ProgressLoop<C> {
             perform.send(peer.id, rail, &letter);
         }
         let id = peer.id;
-        self.report_to_connections(index, true, now.clock);
+        self.report_to_connections(index, ChannelEnd::Failed, now.clock);
         perform.ended(id, Outcome::Failed(cause));
     }
 
     #[cold]
     fn over<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Moment) {
         if !self.peers[index].channel.is_settled() {
-            self.report_to_connections(index, true, now);
+            self.report_to_connections(index, ChannelEnd::Failed, now);
         }
         let peer = &mut self.peers[index];
         peer.reported = true;
@@ -367,14 +367,14 @@ impl<C: Connection> ProgressLoop<C> {
         perform.ended(peer.id, Outcome::Over);
     }
 
-    fn report_to_connections(&mut self, index: usize, failed: bool, now: Moment) {
+    fn report_to_connections(&mut self, index: usize, how: ChannelEnd, now: Moment) {
         let Self { peers, table, .. } = self;
         let Peer { id, account, pending, .. } = &mut peers[index];
         let mut at = 0;
         while let Some(slot) = table.next_of(*id, at) {
             at = slot.index() + 1;
             if let Some(tenant) = table.tenant(slot) {
-                tenant.connection.ended(failed, now);
+                tenant.connection.ended(how);
                 if table.touch(slot, pending, account, now) {
                     table.act_later(slot);
                 }

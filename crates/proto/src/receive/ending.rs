@@ -14,7 +14,7 @@ use super::withdrawal::Withdrawal;
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
 use crate::bits::count32;
-use crate::connection::Urgency;
+use crate::connection::{ChannelEnd, Urgency};
 use crate::counts::Counts;
 use crate::fault::{Fault, Violation};
 use crate::frame::{Close, Frame, Lines};
@@ -96,7 +96,7 @@ impl ReceiveFlow {
     #[inline]
     pub(super) fn nothing_comes(&self) -> bool {
         let all = |sent: Counts| sent.equals_but(&self.seen, self.lost.fenced);
-        self.unreachable || self.lost.open.is_empty() && self.sent.is_some_and(all)
+        self.peer_ended || self.lost.open.is_empty() && self.sent.is_some_and(all)
     }
 
     /// Whether an incomplete receive is posted into this region, advertised or not.
@@ -137,7 +137,7 @@ impl ReceiveFlow {
     }
 
     pub(super) fn end_urgency(&self) -> Urgency {
-        if self.unreachable {
+        if self.peer_ended {
             return Urgency::Nothing;
         }
         let asks = self.withdrawal.is_some_and(|withdrawal| withdrawal.is_pending());
@@ -180,23 +180,22 @@ impl ReceiveFlow {
         Some(frame)
     }
 
-    /// The channel has failed, or the peer has ended it. `unreachable`: nothing from the peer can arrive any more.
-    /// Messages of a sender that closed before can still be received.
+    /// The channel has ended. Messages of a sender that closed before can still be received.
     #[cold]
-    pub fn ended(&mut self, unreachable: bool) {
+    pub fn ended(&mut self, how: ChannelEnd) {
         self.opened = None;
         if let Some(tagged) = &mut self.tagged {
             tagged.lose();
         }
-        self.unreachable |= unreachable;
-        if !self.unreachable || self.sent.is_none() {
+        self.peer_ended |= how == ChannelEnd::ByPeer;
+        if !self.peer_ended || self.sent.is_none() {
             self.stick(Fault::Ended);
         }
     }
 
     /// Whether this side has closed and its CLOSE has left or cannot leave.
     pub fn has_closed(&self) -> bool {
-        self.ending == Ending::Closed || self.unreachable && self.ending == Ending::Closing
+        self.ending == Ending::Closed || self.peer_ended && self.ending == Ending::Closing
     }
 
     /// Whether neither a frame nor a part can come any more, so that the slot can be freed.

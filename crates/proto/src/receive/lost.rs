@@ -92,7 +92,7 @@ impl ReceiveFlow {
     #[inline]
     pub fn has_rail_notes(&self) -> bool {
         let unreported = self.lost.unreported | self.lost.rekeyed;
-        !unreported.is_empty() && self.ending != Ending::Closed && !self.unreachable
+        !unreported.is_empty() && self.ending != Ending::Closed && !self.peer_ended
     }
 
     #[cold]

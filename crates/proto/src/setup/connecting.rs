@@ -1,6 +1,6 @@
 //! A connection between `connect` and OPENED: it holds its slot, sends OPEN, and becomes a sender.
 
-use super::super::connection::Urgency;
+use super::super::connection::{ChannelEnd, Urgency};
 use super::super::fault::{Fault, Violation};
 use super::super::frame::{Frame, Open, Refusal};
 use super::super::ids::{Moment, Name};
@@ -62,8 +62,8 @@ impl Connecting {
     }
 
     /// The channel has failed, or the peer has ended it, so that no answer comes.
-    pub(in super::super) fn ended(&mut self, failed: bool) {
-        if failed {
+    pub(in super::super) fn ended(&mut self, how: ChannelEnd) {
+        if how == ChannelEnd::Failed {
             self.fault.get_or_insert(Fault::Ended);
         }
         self.opening.lose();

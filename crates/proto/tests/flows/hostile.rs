@@ -1,6 +1,6 @@
 //! Frames and immediates that no correct peer sends: each is refused or dropped, and does no harm.
 
-use proto::connection::Which;
+use proto::connection::{ChannelEnd, Which};
 use proto::frame::{Advert, Close, Fin, FinStatus, Inline, Keys, Lines};
 use proto::ids::Moment;
 use proto::receive::{Arrival, Dropped, Place};
@@ -466,7 +466,7 @@ fn parked_messages_outlive_the_close_of_their_sender() {
         account.parking.fill(parked, |_| 42);
         flow.received(&close(1), &mut account, NOW).unwrap();
         // Also the end of the channel.
-        flow.ended(true);
+        flow.ended(ChannelEnd::ByPeer);
         let receive =
             Receive { target: Target::default(), address: 0, len: 64, tag: 0, host: true };
         let line = flow.post(&[receive], &[7], Posting::default(), &account, NOW).unwrap().unwrap();

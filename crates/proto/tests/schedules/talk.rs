@@ -1,6 +1,7 @@
 //! A stand-in connection that sends every kind of frame, and checks what it receives: each frame once, in order,
 //! unchanged.
 
+use proto::connection::ChannelEnd;
 use proto::frame::{
     Advert, Close, Fin, FinStatus, INLINE_WORDS, Inline, Keys, Lines, RailNote, RailState,
 };
@@ -70,7 +71,7 @@ pub(crate) struct Talk {
     unanswered: u32,
     /// It waits until so many frames were received.
     expects: u32,
-    ended: Option<bool>,
+    ended: Option<ChannelEnd>,
     pub(crate) broken: Option<&'static str>,
     parts_posted: u32,
     pub(crate) parts_written: u32,
@@ -349,8 +350,8 @@ impl Connection for Talk {
         self.parts.is_empty() && self.parts_posted == self.parts_written
     }
 
-    fn ended(&mut self, failed: bool, _: Moment) {
-        self.ended = Some(self.ended.unwrap_or(failed));
+    fn ended(&mut self, how: ChannelEnd) {
+        self.ended.get_or_insert(how);
         self.planned.clear();
         self.parts.clear();
         self.answers = 0;

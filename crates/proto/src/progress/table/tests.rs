@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::connection::{Submit, Which};
+use crate::connection::{ChannelEnd, Submit, Which};
 use crate::frame::Frame;
 use crate::message::MessageId;
 
@@ -55,7 +55,7 @@ impl Connection for Quiet {
         true
     }
 
-    fn ended(&mut self, _: bool, _: Moment) {}
+    fn ended(&mut self, _: ChannelEnd) {}
 
     fn peer(&self) -> Option<Name> {
         None
