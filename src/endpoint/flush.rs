@@ -10,7 +10,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
-use proto::{Moment, RailSet};
+use proto::RailSet;
+use proto::polled::PolledTime;
 
 use super::Endpoint;
 use super::comms::Side;
@@ -50,7 +51,7 @@ pub(super) struct Flush {
     in_flight: InFlight,
     failed: bool,
     /// When it began, or a rail was closed under it, by [`proto::ProgressLoop::patience`].
-    since: Moment,
+    since: PolledTime,
 }
 
 /// One read on each of some NICs.
@@ -176,7 +177,7 @@ impl Endpoint {
             return Err(Cause::NoFlush { device: self.label() }.into());
         }
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
-        let since = self.core.patience();
+        let since = self.core.polled_time();
         let comm = Some(id);
         let flush = Flush { comm, reads, in_flight: InFlight::default(), failed: false, since };
         let mut generation = 0;
@@ -209,7 +210,7 @@ impl Endpoint {
                 break;
             }
             if polled {
-                let waited = self.core.patience().since(flush.since);
+                let waited = self.core.polled_time().since(flush.since);
                 if waited < self.settings.peer_timeout {
                     return Ok(Tested::Pending);
                 }
@@ -245,7 +246,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn flush_again(&mut self, slot: u16) {
         let nics = open_nics(&self.executor.nics, u32::MAX);
-        let now = self.core.patience();
+        let now = self.core.polled_time();
         let Some(flush) = self.flushes.at_mut(slot) else { return };
         if flush.comm.is_none() {
             return self.flush_read(slot, false);

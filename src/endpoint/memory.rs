@@ -195,7 +195,8 @@ mod tests {
     use std::time::Duration;
 
     use proto::channel::{Channel, Parameters};
-    use proto::{Account, Moment, PacketNumber};
+    use proto::polled::PolledTime;
+    use proto::{Account, PacketNumber};
 
     use super::*;
 
@@ -219,7 +220,7 @@ mod tests {
             peer_timeout: Duration::from_secs(15),
             first: PacketNumber::new(1),
         };
-        Channel::new(parameters, Moment::default()).expect("one rail is possible")
+        Channel::new(parameters, PolledTime::START).expect("one rail is possible")
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub use ending::Ending;
 pub use epoch::OldShadow;
 pub use inbox::{Arrived, Inbox};
 pub use inquiry::PeerReport;
-pub use recovery::{DueLetter, Now, Patience, Recovery};
+pub use recovery::{DueLetter, Recovery};
 pub use round_trip::RoundTrip;
 pub use shadow::{Abandoned, NeverSent, PacketWrite, Sent, Shadow};
 pub use watch::Watch;
@@ -44,6 +44,7 @@ use super::frame::Malformed;
 use super::ids::{Epoch, Moment, PacketNumber};
 use super::memory::{InboxMemory, MemoryId, ShadowMemory, Shadows};
 use super::packet::{Header, Ring};
+use super::polled::{Now, PolledTime};
 use crate::limits::MAX_DATA_RAILS;
 
 /// The parameters of a channel.
@@ -179,7 +180,7 @@ pub struct Channel {
     /// Old shadows, until their writes have ended.
     old_shadows: Vec<OldShadow>,
     /// Since when a new inbox of the peer waits for one of them to be free.
-    crowded_since: Option<Moment>,
+    crowded_since: Option<PolledTime>,
     /// While no memory can be had for a new inbox or shadow.
     starved: Option<epoch::Starved>,
     confirmed: letters::Confirmed,
@@ -188,7 +189,7 @@ pub struct Channel {
 
 impl Channel {
     /// None unless there are 1 to 4 control rails, and `rail` is one of them.
-    pub fn new(parameters: Parameters, now: Moment) -> Option<Self> {
+    pub fn new(parameters: Parameters, now: PolledTime) -> Option<Self> {
         let Parameters { ring, rails, rail, first, .. } = parameters;
         if usize::from(rails) > CONTROL_RAILS_MAX || rail >= rails {
             return None;
@@ -401,7 +402,7 @@ impl Channel {
         &mut self,
         memory: &mut M,
         arrived: &Arrived,
-        Now { clock: now, patience }: Now,
+        Now { clock: now, polled }: Now,
         left: impl FnMut(Sent),
     ) -> Option<Duration> {
         let inbox = self.inbox.as_mut()?;
@@ -409,9 +410,9 @@ impl Channel {
         let header: &Header = arrived.header();
         self.shadow.set_acknowledgement(header.number);
         self.acknowledgement.consumed(header.number, header.span(), now);
-        self.recovery.heard(patience);
+        self.recovery.heard(polled);
         self.recovery.progressed();
-        let posted_at = self.acknowledged(header.acknowledged, patience, left)?;
+        let posted_at = self.acknowledged(header.acknowledged, polled, left)?;
         Some(self.round_trip.sample(now.since(posted_at)))
     }
 
@@ -420,7 +421,7 @@ impl Channel {
     pub fn read_cell<M: InboxMemory>(
         &mut self,
         memory: &M,
-        patience: Moment,
+        polled: PolledTime,
         left: impl FnMut(Sent),
     ) {
         if self.state != State::Alive {
@@ -428,7 +429,7 @@ impl Channel {
         }
         let Some(inbox) = &self.inbox else { return };
         let acknowledged = inbox.cell(memory);
-        if self.acknowledged(acknowledged, patience, left).is_some() {
+        if self.acknowledged(acknowledged, polled, left).is_some() {
             self.recovery.progressed();
         }
     }
@@ -438,13 +439,13 @@ impl Channel {
     fn acknowledged(
         &mut self,
         number: PacketNumber,
-        patience: Moment,
+        polled: PolledTime,
         left: impl FnMut(Sent),
     ) -> Option<Moment> {
         match self.shadow.acknowledge(number, left) {
             Ok(news) => {
                 if news.is_some() {
-                    self.recovery.heard(patience);
+                    self.recovery.heard(polled);
                     self.recovery.acknowledged();
                 }
                 news
@@ -459,7 +460,7 @@ impl Channel {
     /// Whether the channel has ended without an error: our END is acknowledged, the peer's has arrived, and our
     /// acknowledgement of it has left. After the peer's END a timeout or an unreachable peer end the channel without an
     /// error, too.
-    pub fn has_ended(&self, patience: Moment) -> bool {
+    pub fn has_ended(&self, polled: PolledTime) -> bool {
         if self.state != State::Alive || !self.ending.has_peer_said() {
             return false;
         }
@@ -467,18 +468,18 @@ impl Channel {
             return true;
         }
         // If the peer consumes nothing any more, there may never be room for our END.
-        let silent = self.recovery.silence(patience) >= self.parameters.peer_timeout;
+        let silent = self.recovery.silence(polled) >= self.parameters.peer_timeout;
         self.is_settled() || (self.ending.is_begun() && silent)
     }
 
     /// Whether an endpoint that closes need not wait for the channel any more: it has ended or failed, or both ENDs have
     /// left, and a silent peer does not acknowledge ours. It may have read that and closed, which loses what it sent last.
-    pub fn may_be_left(&self, patience: Moment) -> bool {
+    pub fn may_be_left(&self, polled: PolledTime) -> bool {
         let has_left = self.ending.has_peer_said() && self.ending.is_in(self.shadow.completed());
         match self.state {
             State::Failed(_) | State::Over => true,
             State::Failing(_) => false,
-            State::Alive => has_left && self.recovery.silence(patience) >= END_UNANSWERED,
+            State::Alive => has_left && self.recovery.silence(polled) >= END_UNANSWERED,
         }
     }
 

@@ -39,6 +39,7 @@ pub mod memory;
 pub mod message;
 pub mod packet;
 pub mod parking;
+pub mod polled;
 pub mod progress;
 pub mod rail_set;
 pub mod rails;

@@ -32,10 +32,11 @@ use std::time::Duration;
 
 use super::account::Account;
 use super::bound::SETTLE_EVERY;
-use super::channel::{Cause, Channel, Now, Parameters, Patience, PeerReport};
+use super::channel::{Cause, Channel, Parameters, PeerReport};
 use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
+use super::polled::{Now, PolledClock, PolledTime};
 use outage::{Hanging, Histories, Local, Outage, Refusing};
 use peer_table::PeerTable;
 use send::send;
@@ -133,7 +134,7 @@ pub enum SubmitError<E> {
 pub struct ProgressLoop<C> {
     peers: PeerTable,
     table: Table<C>,
-    patience: Patience,
+    polled: PolledClock,
     keeper: Keeper,
     /// Frames for connections that are gone.
     stale: u64,
@@ -149,7 +150,7 @@ impl<C: Connection> ProgressLoop<C> {
         Self {
             peers: PeerTable::default(),
             table: Table::new(slots),
-            patience: Patience::default(),
+            polled: PolledClock::default(),
             keeper: Keeper::default(),
             stale: 0,
             locals: Vec::new(),
@@ -160,7 +161,7 @@ impl<C: Connection> ProgressLoop<C> {
     /// Adds a channel to a peer. None if the parameters are invalid.
     pub fn add_channel(&mut self, parameters: Parameters) -> Option<ChannelId> {
         let id = ChannelId(u32::try_from(self.peers.len()).ok()?);
-        let channel = Channel::new(parameters, self.patience.now())?;
+        let channel = Channel::new(parameters, self.polled.now())?;
         let mut account = Account::new(parameters.data_rails);
         account.rails.set_survives(parameters.failover);
         if parameters.measure_by_arrival {
@@ -184,7 +185,7 @@ impl<C: Connection> ProgressLoop<C> {
             refusing: vec![Refusing::default(); parameters.data_rails.into()].into(),
             hanging: Hanging::new(parameters.data_rails),
         });
-        self.lose_closed_rails(id.0 as usize, self.patience.now());
+        self.lose_closed_rails(id.0 as usize, self.polled.now());
         Some(id)
     }
 
@@ -273,26 +274,26 @@ impl<C: Connection> ProgressLoop<C> {
         }
     }
 
-    /// The time of the last poll by the clock of [`Patience`].
-    pub fn patience(&self) -> Moment {
-        self.patience.now()
+    /// The time of the last poll by the [`PolledClock`].
+    pub fn polled_time(&self) -> PolledTime {
+        self.polled.now()
     }
 
     /// How long a peer has been silent while this side waited for it, counting only time in which this endpoint was
     /// polled.
     pub fn silence(&self, id: ChannelId) -> Duration {
-        let now = self.patience.now();
+        let now = self.polled.now();
         self.channel(id).map_or(Duration::ZERO, |channel| channel.silence(now))
     }
 
     /// Whether an endpoint that closes need not wait for a channel any more: see [`Channel::may_be_left`].
     pub fn may_be_left(&self, id: ChannelId) -> bool {
-        self.channel(id).is_none_or(|channel| channel.may_be_left(self.patience.now()))
+        self.channel(id).is_none_or(|channel| channel.may_be_left(self.polled.now()))
     }
 
     /// The peer's last answer about its progress, if it is not older than `ago`, counted in the same way.
     pub fn peer_report(&self, id: ChannelId, ago: Duration) -> Option<PeerReport> {
-        let now = self.patience.now();
+        let now = self.polled.now();
         let report = *self.channel(id)?.peer_report()?;
         let about = report.about.filter(|(at, _)| now.since(*at) <= ago);
         (now.since(report.at) <= ago).then_some(PeerReport { about, ..report })
@@ -327,27 +328,27 @@ impl<C: Connection> ProgressLoop<C> {
     /// One poll, by NCCL or the keeper: sends what is due, takes events, reads inboxes, and sends what follows from
     /// that.
     pub fn progress<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
-        let patience = self.patience.poll(now);
-        self.keeper.polled(now);
-        self.send_due(perform, now);
+        let now = self.polled.poll(now);
+        self.keeper.polled(now.clock);
+        self.send_due(perform, now.clock);
         for _ in 0..self.table.acting() {
             if let Some(slot) = self.table.next_acting()
                 && let Some(tenant) = self.table.tenant(slot)
             {
                 let peer = &mut self.peers[tenant.channel.0 as usize];
-                act(&mut self.table, peer, perform, slot, now);
+                act(&mut self.table, peer, perform, slot, now.clock);
             }
         }
         while let Some(event) = perform.next_event() {
-            self.happened(perform, event, Now { clock: now, patience });
+            self.happened(perform, event, now);
         }
         for index in 0..self.peers.len() {
-            if self.peers.is_due(index, now) || self.peers.has_news(index, perform) {
-                self.visit(perform, index, Now { clock: now, patience });
+            if self.peers.is_due(index, now.clock) || self.peers.has_news(index, perform) {
+                self.visit(perform, index, now);
             }
         }
         if self.troubled {
-            self.tend_rails(perform, Now { clock: now, patience });
+            self.tend_rails(perform, now);
         }
     }
 

@@ -4,10 +4,10 @@
 //! more. An old shadow is kept until its writes have completed.
 
 use super::super::bound::{MEMORY_AGAIN, QUARANTINE_MAX, SHADOWS_MAX};
-use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
+use super::super::ids::{Epoch, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
-use super::recovery::Now;
+use super::super::polled::{Now, PolledTime};
 use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
 
 /// An old shadow with writes that have not completed.
@@ -22,14 +22,14 @@ pub struct OldShadow {
 /// Since when there is no memory for a new inbox or shadow, and when to ask for an inbox again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Starved {
-    since: Moment,
-    again_at: Moment,
+    since: PolledTime,
+    again_at: PolledTime,
 }
 
 impl Channel {
     /// The rail on which a new inbox is to be lent.
-    pub fn needs_inbox(&mut self, patience: Moment) -> Option<u8> {
-        let starves = self.starved.is_some_and(|starved| patience < starved.again_at);
+    pub fn needs_inbox(&mut self, polled: PolledTime) -> Option<u8> {
+        let starves = self.starved.is_some_and(|starved| polled < starved.again_at);
         if !self.needs_inbox || self.state != State::Alive || starves {
             return None;
         }
@@ -48,11 +48,11 @@ impl Channel {
 
     /// No memory could be had for a new inbox or shadow. For an inbox it is asked for again after a while, for a shadow when the
     /// peer repeats its HELLO. If that lasts for too long, the channel fails; set-up has timeouts of its own.
-    pub fn starves(&mut self, patience: Moment) {
-        let since = self.starved.map_or(patience, |starved| starved.since);
-        self.starved = Some(Starved { since, again_at: patience.plus(MEMORY_AGAIN) });
+    pub fn starves(&mut self, polled: PolledTime) {
+        let since = self.starved.map_or(polled, |starved| starved.since);
+        self.starved = Some(Starved { since, again_at: polled.plus(MEMORY_AGAIN) });
         let in_use = self.shadow.target().is_some();
-        if in_use && patience.since(since) >= self.parameters.peer_timeout {
+        if in_use && polled.since(since) >= self.parameters.peer_timeout {
             self.fail(Cause::NoMemory);
         }
     }
@@ -91,7 +91,7 @@ impl Channel {
 
     /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept. If there is no room for it for
     /// too long, the channel fails: writes on rails that hang and come back may never end, and the peer answers all the while.
-    pub fn would_adopt(&mut self, hello: &Hello, patience: Moment) -> bool {
+    pub fn would_adopt(&mut self, hello: &Hello, polled: PolledTime) -> bool {
         let known = self.shadow.target().map_or(Epoch(0), |lease| lease.epoch);
         let rail = hello.lease.rail < self.parameters.rails;
         let is_new = self.state == State::Alive && rail && hello.lease.epoch > known;
@@ -102,8 +102,8 @@ impl Channel {
             self.crowded_since = None;
             return true;
         }
-        let since = *self.crowded_since.get_or_insert(patience);
-        if patience.since(since) >= self.parameters.peer_timeout {
+        let since = *self.crowded_since.get_or_insert(polled);
+        if polled.since(since) >= self.parameters.peer_timeout {
             self.fail(Cause::NoRail);
         }
         false
@@ -115,7 +115,7 @@ impl Channel {
         memories: &mut M,
         hello: &Hello,
         shadow: MemoryId,
-        Now { clock: now, patience }: Now,
+        Now { clock: now, polled }: Now,
         left: impl FnMut(Sent),
     ) -> Option<MemoryId> {
         self.starved = None;
@@ -131,7 +131,7 @@ impl Channel {
         if unacknowledged != self.shadow.acknowledged() {
             self.recovery.acknowledged();
         }
-        self.recovery.adopted(patience);
+        self.recovery.adopted(polled);
         if abandoned.is_some() {
             self.recovery.resends(self.shadow.unacknowledged());
         }

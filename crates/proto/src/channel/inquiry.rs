@@ -4,17 +4,18 @@
 use std::time::Duration;
 
 use super::super::counts::PeerCounts;
-use super::super::ids::{Moment, Name};
+use super::super::ids::Name;
 use super::super::letter::{About, Status};
+use super::super::polled::PolledTime;
 
 /// The peer's last STATUS, as stall reports use it.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerReport {
-    pub at: Moment,
+    pub at: PolledTime,
     /// How long NCCL had not polled at the peer.
     pub idle: Duration,
     /// Progress of the connection of the last query, and when the peer reported it.
-    pub about: Option<(Moment, About)>,
+    pub about: Option<(PolledTime, About)>,
     pub counts: PeerCounts,
 }
 
@@ -66,7 +67,7 @@ impl Inquiry {
         self.answer = None;
     }
 
-    pub(super) fn answer_arrived(&mut self, status: &Status, now: Moment) {
+    pub(super) fn answer_arrived(&mut self, status: &Status, now: PolledTime) {
         let idle = Duration::from_millis(status.idle_ms.into());
         // An answer without a connection does not replace an earlier one with a connection.
         let about = status.about.map(|about| (now, about));

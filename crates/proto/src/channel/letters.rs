@@ -1,6 +1,6 @@
 //! Letters: composes HELLO, QUERY, STATUS and TRIAL, and handles those of the peer.
 //!
-//! `now` is the time by the clock of [`Patience`](super::Patience), except for control rails that are lost: their
+//! `now` is the time by the clock of [`PolledClock`](crate::polled::PolledClock), except for control rails that are lost: their
 //! pauses and trials go by the caller's clock.
 
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
 use super::control_rails::RailNews;
-use super::recovery::Now;
 use super::{Cause, Channel, DueLetter, PeerReport, Sent, State};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
+use crate::polled::{Now, PolledTime};
 use crate::rail_set::RailSet;
 
 /// A letter that is due, and its rail.
@@ -36,8 +36,8 @@ pub(super) struct Confirmed {
     /// Lost rails: confirmation on these is not awaited.
     ignored: RailSet,
     /// For each rail on which the peer's count is below ours: since when it has not moved.
-    stalled: [Option<Moment>; MAX_DATA_RAILS],
-    answered_at: Moment,
+    stalled: [Option<PolledTime>; MAX_DATA_RAILS],
+    answered_at: PolledTime,
     /// The last answer came more than [`RAIL_ANSWER_GAP`] after the one before it.
     late: bool,
     /// It was the first such answer after others.
@@ -83,7 +83,7 @@ impl Confirmed {
     /// time begins anew after a gap between answers, because the peer may have been stopped: it answers every QUERY that
     /// came meanwhile, perhaps before it polls its data rails again. A peer whose answers all come after gaps is idle and
     /// not stopped, so only the first gap counts.
-    fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
+    fn answered(&mut self, seen: &Counts, now: PolledTime, bound: Duration) -> Option<u8> {
         let (before, asked) = (std::mem::replace(&mut self.seen, *seen), self.queried);
         let answered_at = std::mem::replace(&mut self.answered_at, now);
         let late = now.since(answered_at) > RAIL_ANSWER_GAP;
@@ -120,7 +120,12 @@ impl Channel {
     }
 
     /// The letter that is due. `waits`: a connection waits for an action of the peer. Also detects the peer's timeout.
-    pub fn next_letter(&mut self, counts: &PeerCounts, waits: bool, now: Moment) -> Option<Due> {
+    pub fn next_letter(
+        &mut self,
+        counts: &PeerCounts,
+        waits: bool,
+        now: PolledTime,
+    ) -> Option<Due> {
         if self.state != State::Alive {
             return None;
         }
@@ -191,32 +196,32 @@ impl Channel {
     }
 
     /// Whether the peer has timed out. Set-up has timeouts of its own, and after the peer's END silence is no error.
-    fn is_silent(&self, now: Moment) -> bool {
+    fn is_silent(&self, now: PolledTime) -> bool {
         self.shadow.target().is_some()
             && !self.ending.has_peer_said()
             && self.recovery.silence(now) >= self.parameters.peer_timeout
     }
 
     /// Whether all control rails have refused letters to the peer for too long.
-    fn is_refused(&self, now: Moment) -> bool {
+    fn is_refused(&self, now: PolledTime) -> bool {
         self.shadow.target().is_some()
             && !self.ending.has_peer_said()
             && self.recovery.refused_for(now) >= REFUSED_FOR_GOOD.min(self.parameters.peer_timeout)
     }
 
     /// The provider refused the letter (-FI_EAGAIN).
-    pub fn letter_refused(&mut self, due: &Due, now: Moment) {
+    pub fn letter_refused(&mut self, due: &Due, now: PolledTime) {
         self.recovery.refused(due.rail, now);
     }
 
     /// The letter was posted.
-    pub fn letter_posted(&mut self, due: &Due, now: Moment) {
+    pub fn letter_posted(&mut self, due: &Due, now: PolledTime) {
         self.recovery.accepted();
         self.letter_dropped(due, now);
     }
 
     /// The letter was dropped here: it is repeated like one that was lost on the way, and says nothing about the provider.
-    pub fn letter_dropped(&mut self, due: &Due, now: Moment) {
+    pub fn letter_dropped(&mut self, due: &Due, now: PolledTime) {
         self.recovery.said(due.what, due.rail, now);
         match due.what {
             DueLetter::Status { .. } => {
@@ -267,7 +272,7 @@ impl Channel {
         self.recovery.query_within(RAIL_QUERY);
     }
 
-    /// The peer's last STATUS, and when it came, by the clock of [`Patience`](super::Patience).
+    /// The peer's last STATUS, and when it came, by the clock of [`PolledClock`](crate::polled::PolledClock).
     pub fn peer_report(&self) -> Option<&PeerReport> {
         self.inquiry.report()
     }
@@ -278,7 +283,7 @@ impl Channel {
     }
 
     /// How long the peer has been silent while this side waited for it.
-    pub fn silence(&self, now: Moment) -> Duration {
+    pub fn silence(&self, now: PolledTime) -> Duration {
         self.recovery.silence(now)
     }
 
@@ -289,8 +294,8 @@ impl Channel {
     }
 
     /// Handles what every letter carries: a sign of life, and the numbers of control rails.
-    pub fn letter_arrived(&mut self, letter: &Letter, Now { clock: now, patience }: Now) {
-        self.recovery.heard(patience);
+    pub fn letter_arrived(&mut self, letter: &Letter, Now { clock: now, polled }: Now) {
+        self.recovery.heard(polled);
         let changed = self.rails.heard(letter.rails, now);
         for rail in changed.iter() {
             self.without_rail(rail);
@@ -358,7 +363,7 @@ impl Channel {
         &mut self,
         status: &Status,
         survives: bool,
-        now: Moment,
+        now: PolledTime,
         left: impl FnMut(Sent),
     ) -> Option<u8> {
         if status.failed {
@@ -400,7 +405,7 @@ impl Channel {
 impl Channel {
     /// If the peer answers letters but the write of a packet does not complete, its rail is lost. The only living rail
     /// gets the full peer timeout.
-    fn find_hanging(&mut self, now: Moment) {
+    fn find_hanging(&mut self, now: PolledTime) {
         let hanging = self.shadow.writing();
         let hangs = self.recovery.hangs(hanging, self.confirmed.resumes, now);
         let Some(target) = self.shadow.target().filter(|_| hanging.is_some()) else { return };

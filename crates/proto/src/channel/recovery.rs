@@ -6,47 +6,17 @@
 //!           └──────────────┘                                    └── news ─────────┘ packet unconsumed: it is lost
 //! ```
 //!
-//! Timeouts count only time in which the endpoint was polled: see [`Patience`].
+//! Timeouts count only time in which the endpoint was polled: see [`PolledClock`](crate::polled::PolledClock).
 
 use std::time::Duration;
 
 use super::super::bound::{
-    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, POLL_GAP_MAX, QUERY_AFTER,
-    QUERY_AFTER_MAX, RAIL_QUERY, SWITCHES_RESET_AFTER,
+    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, QUERY_AFTER, QUERY_AFTER_MAX,
+    RAIL_QUERY, SWITCHES_RESET_AFTER,
 };
-use super::super::ids::{Moment, PacketNumber};
+use super::super::ids::PacketNumber;
+use super::super::polled::PolledTime;
 use super::route::Route;
-
-/// A clock for timeouts of peers. It hardly advances while nothing polls, so a process that was stopped does not find
-/// that its peers have timed out.
-#[derive(Debug, Default)]
-pub struct Patience {
-    last: Option<Moment>,
-    now: Moment,
-}
-
-impl Patience {
-    /// The endpoint is polled. Returns the time by this clock.
-    pub fn poll(&mut self, now: Moment) -> Moment {
-        let gap = self.last.map_or(Duration::ZERO, |last| now.since(last));
-        self.last = Some(self.last.map_or(now, |last| last.max(now)));
-        self.now = self.now.plus(gap.min(POLL_GAP_MAX));
-        self.now
-    }
-
-    pub fn now(&self) -> Moment {
-        self.now
-    }
-}
-
-/// The time of a poll by both clocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// By the caller's clock: for pauses and delays.
-    pub clock: Moment,
-    /// By the clock of [`Patience`]: for timeouts of the peer.
-    pub patience: Moment,
-}
 
 #[derive(Debug)]
 pub struct Recovery {
@@ -56,17 +26,17 @@ pub struct Recovery {
     /// The QUERY to answer: the packet number that it named as completed, and the rail that it came by.
     status_pending: Option<(PacketNumber, u8)>,
     /// When something last came from the peer, or the waiting began.
-    heard: Moment,
-    queried: Moment,
+    heard: PolledTime,
+    queried: PolledTime,
     query_after: Duration,
     /// New inboxes because of lost packets. They lengthen the first wait before QUERY, so that a reader that is merely
     /// late does not use up all its inboxes.
     switches: u32,
     /// The first wait before QUERY; it follows from `switches`.
     first_wait: Duration,
-    switched_at: Moment,
+    switched_at: PolledTime,
     /// The oldest packet, while its write does not complete, and the time of the first STATUS that found it so.
-    hangs: Option<(PacketNumber, Moment)>,
+    hangs: Option<(PacketNumber, PolledTime)>,
     /// Retransmitted packets.
     resent: u32,
     /// STATUS in a row that left a completed packet unconsumed.
@@ -76,16 +46,16 @@ pub struct Recovery {
     hello_by: u8,
     queried_by: u8,
     /// Since when the current rail refuses letters.
-    refused: Option<Moment>,
+    refused: Option<PolledTime>,
     /// Since when no rail has accepted one.
-    all_refused: Option<Moment>,
+    all_refused: Option<PolledTime>,
 }
 
 /// The state of our HELLO. `at`: when it was last sent; `wait`: after how long it is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HelloState {
     Due,
-    Sent { at: Moment, wait: Duration },
+    Sent { at: PolledTime, wait: Duration },
     Echoed,
 }
 
@@ -102,7 +72,7 @@ pub enum DueLetter {
 }
 
 impl Recovery {
-    pub fn new(now: Moment) -> Self {
+    pub fn new(now: PolledTime) -> Self {
         Self {
             hello: HelloState::Due,
             echo_pending: false,
@@ -148,19 +118,19 @@ impl Recovery {
 
     /// Something came from the peer: an acknowledgement, a packet or a letter.
     #[inline]
-    pub fn heard(&mut self, now: Moment) {
+    pub fn heard(&mut self, now: PolledTime) {
         self.heard = now;
     }
 
     /// This side waits for nothing: the timers start again.
     #[inline]
-    pub fn content(&mut self, now: Moment) {
+    pub fn content(&mut self, now: PolledTime) {
         (self.heard, self.queried) = (now, now);
         self.query_after = self.first_wait;
     }
 
     /// How long the peer has been silent while this side waited for it.
-    pub fn silence(&self, now: Moment) -> Duration {
+    pub fn silence(&self, now: PolledTime) -> Duration {
         now.since(self.heard)
     }
 
@@ -170,7 +140,7 @@ impl Recovery {
     }
 
     /// The peer has lent a new inbox: unacknowledged packets are retransmitted.
-    pub fn adopted(&mut self, now: Moment) {
+    pub fn adopted(&mut self, now: PolledTime) {
         (self.heard, self.queried, self.answers) = (now, now, 0);
         // Packets are written anew, by another rail perhaps.
         self.hangs = None;
@@ -242,7 +212,12 @@ impl Recovery {
 
     /// A STATUS has come; `resumes`: after a gap, so that the time begins anew. `oldest`: the oldest packet, if its write
     /// has not completed. Returns for how long STATUS have found it so.
-    pub fn hangs(&mut self, oldest: Option<PacketNumber>, resumes: bool, now: Moment) -> Duration {
+    pub fn hangs(
+        &mut self,
+        oldest: Option<PacketNumber>,
+        resumes: bool,
+        now: PolledTime,
+    ) -> Duration {
         let same = self.hangs.filter(|(number, _)| Some(*number) == oldest && !resumes);
         self.hangs = same.or_else(|| oldest.map(|number| (number, now)));
         self.hangs.map_or(Duration::ZERO, |(_, since)| now.since(since))
@@ -266,7 +241,7 @@ impl Recovery {
         &self,
         knows_peer: bool,
         (waits, unconfirmed): (bool, bool),
-        now: Moment,
+        now: PolledTime,
     ) -> Option<DueLetter> {
         let again = match self.hello {
             HelloState::Due => true,
@@ -290,7 +265,7 @@ impl Recovery {
 
     /// The provider refused the letter on this rail. A provider that connects first refuses letters for minutes when the
     /// link is dead, so the next rail is tried after a while.
-    pub fn refused(&mut self, rail: u8, now: Moment) {
+    pub fn refused(&mut self, rail: u8, now: PolledTime) {
         self.all_refused.get_or_insert(now);
         let since = *self.refused.get_or_insert(now);
         if now.since(since) >= LETTER_REFUSED {
@@ -300,7 +275,7 @@ impl Recovery {
     }
 
     /// For how long all rails have refused letters while nothing came from the peer.
-    pub fn refused_for(&self, now: Moment) -> Duration {
+    pub fn refused_for(&self, now: PolledTime) -> Duration {
         self.all_refused.map_or(Duration::ZERO, |since| now.since(since.max(self.heard)))
     }
 
@@ -310,7 +285,7 @@ impl Recovery {
     }
 
     /// The letter has left by this rail. The next one goes by another rail, unless an answer shows that this one delivers.
-    pub fn said(&mut self, letter: DueLetter, rail: u8, now: Moment) {
+    pub fn said(&mut self, letter: DueLetter, rail: u8, now: PolledTime) {
         self.refused = None;
         match letter {
             DueLetter::Hello => {
@@ -337,20 +312,8 @@ impl Recovery {
 mod tests {
     use super::*;
 
-    fn ms(ms: u64) -> Moment {
-        Moment::from_nanos(ms * 1_000_000)
-    }
-
-    #[test]
-    fn a_process_that_was_stopped_has_not_waited() {
-        let mut patience = Patience::default();
-        let start = patience.poll(ms(5));
-        let before = patience.poll(ms(15));
-        assert_eq!(before.since(start), Duration::from_millis(10));
-        let after = patience.poll(ms(60_000));
-        assert_eq!(after.since(before), POLL_GAP_MAX);
-        assert_eq!(patience.poll(ms(5)), after, "a clock that goes back counts nothing");
-        assert_eq!(patience.poll(ms(60_000)), after);
+    fn ms(ms: u64) -> PolledTime {
+        PolledTime::START.plus(Duration::from_millis(ms))
     }
 
     #[test]

@@ -19,9 +19,13 @@ impl Words {
     }
 }
 
+fn clock(ms: u64) -> Moment {
+    Moment::from_nanos(ms * 1_000_000)
+}
+
 /// The same time by both clocks.
-fn both(now: Moment) -> Now {
-    Now { clock: now, patience: now }
+fn both(ms: u64) -> Now {
+    Now { clock: clock(ms), polled: at(ms) }
 }
 
 struct Memories(Vec<Words>);
@@ -454,11 +458,11 @@ fn channel(rails: u8) -> Channel {
         peer_timeout: Duration::from_secs(5),
         first: FIRST,
     };
-    Channel::new(parameters, Moment::default()).unwrap()
+    Channel::new(parameters, PolledTime::START).unwrap()
 }
 
 fn lend(channel: &mut Channel) -> Option<(u8, Option<(MemoryId, u8)>)> {
-    let rail = channel.needs_inbox(Moment::default())?;
+    let rail = channel.needs_inbox(PolledTime::START)?;
     let mut memory = words();
     let id = MemoryId(7);
     Some((rail, channel.lend((id, &mut memory), rail, (0, 0, Nonce(3)))))
@@ -510,7 +514,7 @@ fn a_rail_that_was_lost_and_came_back_unnoticed_costs_its_inbox() {
     ] {
         let rails = RailNumbers::new(numbers);
         let letter = Letter { key: 5, rails, body: Body::Trial(trial) };
-        channel.letter_arrived(&letter, both(Moment::default()));
+        channel.letter_arrived(&letter, both(0));
         assert_eq!(lend(&mut channel), lent, "{numbers:?}");
     }
 }
@@ -522,7 +526,7 @@ fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
         [(0, 0, false), (1, 0, true), (1, 1, false), (4, 3, true), (5, 0, false)]
     {
         (parameters.rails, parameters.rail) = (rails, rail);
-        assert_eq!(Channel::new(parameters, Moment::default()).is_some(), possible);
+        assert_eq!(Channel::new(parameters, PolledTime::START).is_some(), possible);
     }
 }
 
@@ -530,7 +534,7 @@ fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
 fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_ended() {
     let mut channel = channel(1);
     let mut memories = Memories(vec![words(), words()]);
-    let now = both(Moment::default());
+    let now = both(0);
     let hello = |epoch| Hello {
         lease: lease(epoch),
         key: 9,
@@ -539,9 +543,9 @@ fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_en
         requests_echo: false,
     };
     lend(&mut channel);
-    assert!(channel.would_adopt(&hello(1), now.patience));
+    assert!(channel.would_adopt(&hello(1), now.polled));
     assert_eq!(channel.adopt(&mut memories, &hello(1), MemoryId(0), now, |_| {}), None);
-    assert!(!channel.would_adopt(&hello(1), now.patience), "it is known");
+    assert!(!channel.would_adopt(&hello(1), now.polled), "it is known");
     let frame = Frame::End;
     assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &frame));
     channel.seal(memories.shadow(MemoryId(0)));
@@ -581,8 +585,8 @@ fn a_stranger_has_no_effect() {
     }
 }
 
-fn at(ms: u64) -> Moment {
-    Moment::from_nanos(ms * 1_000_000)
+fn at(ms: u64) -> PolledTime {
+    PolledTime::START.plus(Duration::from_millis(ms))
 }
 
 /// A channel with an inbox of the peer, and its own HELLO echoed.
@@ -598,7 +602,7 @@ fn greeted_by(rails: u8, rail: u8) -> (Channel, Memories) {
     let echo = channel.inbox().unwrap().lease().epoch;
     let lease = Lease { rail, ..lease(1) };
     let hello = Hello { lease, key: 9, consumed: BEFORE, echo, requests_echo: false };
-    let now = both(Moment::default());
+    let now = both(0);
     assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(0), now, |_| {}), None);
     channel.hello_arrived(&hello);
     (channel, memories)
@@ -674,7 +678,7 @@ fn write_packet(channel: &mut Channel, memories: &mut Memories) -> Post {
     assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &Frame::End));
     channel.seal(memories.shadow(MemoryId(0)));
     let packet = channel.next_post().unwrap();
-    channel.posted(&packet, at(0));
+    channel.posted(&packet, clock(0));
     packet
 }
 
@@ -701,10 +705,10 @@ fn a_control_rail_that_takes_the_packets_of_a_hanging_one_has_as_much_time() {
     assert_eq!(lost_with(&mut channel, 0, &[1, 101, 201, 301, 401, 501]), Some(501));
     let lease = Lease { rail: 1, ..lease(2) };
     let hello = Hello { lease, key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false };
-    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(1), both(at(510)), |_| {}), None);
+    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(1), both(510), |_| {}), None);
     let packet = channel.next_post().unwrap();
     assert_eq!(packet.rail, 1);
-    channel.posted(&packet, at(510));
+    channel.posted(&packet, clock(510));
     let answers = [511, 611, 711, 811, 911, 1010, 1011];
     assert_eq!(lost_with(&mut channel, 1, &answers), Some(1011));
 }
@@ -801,7 +805,7 @@ fn an_end_whose_end_was_not_heard_says_that_it_is_gone() {
 #[test]
 fn an_end_that_has_left_is_waited_for_briefly_once_the_peer_has_said_its_own() {
     let (mut channel, mut memories) = greeted(1);
-    let at = |time: Duration| Moment::default().plus(time);
+    let at = |time: Duration| PolledTime::START.plus(time);
     channel.ending_mut().begin();
     let packet = write_packet(&mut channel, &mut memories);
     channel.ending_mut().said(FIRST);
@@ -835,7 +839,7 @@ fn a_packet_that_is_not_acknowledged_is_pending_and_so_is_a_failure_that_the_pee
     assert!(channel.has_pending(&counts), "the packet is open");
     channel.seal(memories.shadow(MemoryId(0)));
     let packet = channel.next_post().unwrap();
-    channel.posted(&packet, at(0));
+    channel.posted(&packet, clock(0));
     assert!(channel.has_pending(&counts), "it is posted");
     let (mut channel, _) = greeted(1);
     channel.fail(Cause::Connection);
@@ -870,9 +874,9 @@ fn a_channel_fails_that_has_no_room_for_an_old_shadow_for_as_long_as_a_peer_may_
         let (hello, shadow) = (lent(epoch), MemoryId(epoch - 1));
         memories.0.push(words());
         assert!(channel.would_adopt(&hello, at(0)));
-        assert_eq!(channel.adopt(&mut memories, &hello, shadow, both(at(0)), |_| {}), None);
+        assert_eq!(channel.adopt(&mut memories, &hello, shadow, both(0), |_| {}), None);
         let packet = channel.next_post().unwrap();
-        channel.posted(&packet, at(0));
+        channel.posted(&packet, clock(0));
     }
     for (ms, failing) in [(100, None), (5099, None), (5100, Some(Cause::NoRail))] {
         assert!(!channel.would_adopt(&lent(10), at(ms)));
@@ -895,16 +899,16 @@ fn a_hello_that_waits_for_an_old_shadow_is_adopted_when_its_write_has_ended() {
     for epoch in 2..10 {
         memories.0.push(words());
         let shadow = MemoryId(epoch - 1);
-        channel.adopt(&mut memories, &hello(epoch), shadow, both(at(0)), |_| {});
+        channel.adopt(&mut memories, &hello(epoch), shadow, both(0), |_| {});
         let packet = channel.next_post().unwrap();
-        channel.posted(&packet, at(0));
+        channel.posted(&packet, clock(0));
     }
     assert!(!channel.would_adopt(&hello(10), at(100)));
     assert_eq!(channel.wrote(first.write, 0, true, |_| {}), Some(MemoryId(0)));
     assert!(channel.would_adopt(&hello(10), at(4000)));
-    channel.adopt(&mut memories, &hello(10), MemoryId(0), both(at(4000)), |_| {});
+    channel.adopt(&mut memories, &hello(10), MemoryId(0), both(4000), |_| {});
     let packet = channel.next_post().unwrap();
-    channel.posted(&packet, at(4000));
+    channel.posted(&packet, clock(4000));
     assert!(
         !channel.would_adopt(&hello(11), at(6000)) && channel.is_alive(),
         "the time is another one"

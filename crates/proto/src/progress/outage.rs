@@ -25,11 +25,11 @@ use super::super::bound::{
     RAIL_HANGS, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK, last_rail,
 };
 use super::super::channel::Cause;
-use super::super::channel::Now;
 use super::super::connection::Connection;
 use super::super::frame::{Frame, RailNote, RailPosts, RailState};
 use super::super::ids::Moment;
 use super::super::memory::MemoryId;
+use super::super::polled::{Now, PolledTime};
 use super::{Peer, Perform, ProgressLoop};
 use crate::bits::low8;
 use crate::rail_set::RailSet;
@@ -55,7 +55,7 @@ pub(super) struct Outage {
     needs_close: bool,
     /// Parts seen, and writes in flight, at the last change of either.
     moved: (u32, u32),
-    still_since: Moment,
+    still_since: PolledTime,
     regain: Regain,
 }
 
@@ -66,9 +66,9 @@ pub(super) enum Local {
     Open,
     /// Its channels stop using it, and their writes in flight are awaited.
     Draining {
-        since: Moment,
+        since: PolledTime,
         /// Since when `moved` has not changed.
-        still_since: Moment,
+        still_since: PolledTime,
         /// A hash of the counts of all channels that use it: another value shows progress.
         moved: u32,
     },
@@ -84,16 +84,16 @@ pub(super) enum Local {
 /// Since when a rail has accepted no write of a channel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Refusing {
-    since: Moment,
+    since: PolledTime,
     /// The last refusal, and how many writes the rail had accepted then.
-    last: Moment,
+    last: PolledTime,
     accepted: u32,
 }
 
 impl Refusing {
     /// Called at each refusal. Returns for how long the rail has refused everything. A refused part is tried again in each
     /// poll; a longer gap means that it was dropped, and the time starts anew.
-    fn refused(&mut self, accepted: u32, now: Moment) -> Duration {
+    fn refused(&mut self, accepted: u32, now: PolledTime) -> Duration {
         let since = match self.accepted == accepted && now.since(self.last) <= REFUSAL_GAP {
             true => self.since,
             false => now,
@@ -106,7 +106,7 @@ impl Refusing {
 /// Detects hanging rails: the time of the last completion on each rail that has writes in flight.
 #[derive(Debug)]
 pub(super) struct Hanging {
-    check_at: Moment,
+    check_at: PolledTime,
     /// Rails without a completion for too long.
     rails: RailSet,
     /// No write has completed on a rail between two checks. Then QUERY is sent, because only an answer shows that the
@@ -123,7 +123,7 @@ struct Still {
     /// How many writes had ended there at the last check that found progress or nothing in flight.
     ended: u32,
     /// That check, or a later one that found the peer stopped.
-    since: Moment,
+    since: PolledTime,
     /// How often the peer has stopped and answered again.
     stops: u32,
 }
@@ -132,7 +132,7 @@ impl Hanging {
     pub(super) fn new(rails: u8) -> Self {
         let still = vec![Still::default(); rails.into()].into();
         Self {
-            check_at: Moment::default(),
+            check_at: PolledTime::default(),
             rails: RailSet::NONE,
             waits: false,
             stopped: false,
@@ -154,7 +154,7 @@ impl Hanging {
         &mut self,
         account: &Account,
         stopped: bool,
-        now: Moment,
+        now: PolledTime,
         (bound, last): (Duration, Duration),
     ) {
         self.check_at = now.plus(RAIL_CHECK);
@@ -188,7 +188,7 @@ impl Hanging {
 }
 
 impl Outage {
-    fn new(rail: u8, now: Moment, regain: Regain) -> Self {
+    fn new(rail: u8, now: PolledTime, regain: Regain) -> Self {
         Self {
             rail,
             down_sent: false,
@@ -217,18 +217,18 @@ impl Outage {
 impl Peer {
     /// Whether data rails need [`ProgressLoop::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
-    pub(super) fn has_troubled_rails(&mut self, Now { clock: real, patience: now }: Now) -> bool {
+    pub(super) fn has_troubled_rails(&mut self, Now { clock, polled }: Now) -> bool {
         // Not while a failed write is unhandled: it counts as ended, so its rail would pass for a better one. That rail is
         // lost first.
-        if now >= self.hanging.check_at && !self.account.rails.has_failures() {
-            let stopped = self.channel.silence(now) >= RAIL_ANSWER_GAP;
+        if polled >= self.hanging.check_at && !self.account.rails.has_failures() {
+            let stopped = self.channel.silence(polled) >= RAIL_ANSWER_GAP;
             let last = last_rail(self.channel.peer_timeout());
             // A rail that may have to stay open is given up late: its loss may fail the channel.
             let bound = if self.channel.closes_rails() { last.min(RAIL_HANGS) } else { last };
-            self.hanging.check(&self.account, stopped, now, (bound, last));
+            self.hanging.check(&self.account, stopped, polled, (bound, last));
             self.account.speeds.check(&mut self.account.loads);
         }
-        self.account.rails.has_news() || !self.hanging.rails.is_empty() || self.is_retry_due(real)
+        self.account.rails.has_news() || !self.hanging.rails.is_empty() || self.is_retry_due(clock)
     }
 
     /// Whether [`ProgressLoop::tend_rails`] has anything to do here. A channel where it has not is not borrowed mutably, and so not
@@ -328,14 +328,14 @@ impl<C: Connection> ProgressLoop<C> {
             return peer.channel.fail(cause);
         }
         let regain = peer.histories.lost(rail, now.clock);
-        peer.leave_rail(Outage::new(rail, now.patience, regain));
+        peer.leave_rail(Outage::new(rail, now.polled, regain));
         self.troubled = true;
         perform.rail_lost(peer.id, rail, cause);
         self.each_connection(index, now.clock, |connection| connection.rail_left(rail));
     }
 
     /// For a new channel: our rails that are closed, or will be, count as lost from the start.
-    pub(super) fn lose_closed_rails(&mut self, index: usize, now: Moment) {
+    pub(super) fn lose_closed_rails(&mut self, index: usize, now: PolledTime) {
         for rail in 0..self.peers[index].account.loads.rails() {
             let local = self.local_of(index, rail);
             // The peer may write to one that is drained until it hears of the loss.
@@ -470,7 +470,7 @@ impl<C: Connection> ProgressLoop<C> {
                 true => RAIL_REFUSES,
                 false => channel.peer_timeout(),
             };
-            let time = refusing.refused(account.rails.accepted_on(*rail), now.patience);
+            let time = refusing.refused(account.rails.accepted_on(*rail), now.polled);
             account.loads.is_open(*rail) && time >= bound
         });
         if let Some(rail) = lost {
@@ -504,9 +504,9 @@ impl<C: Connection> ProgressLoop<C> {
         }
         if outage.moved != (seen, flying) {
             outage.moved = (seen, flying);
-            outage.still_since = now.patience;
+            outage.still_since = now.polled;
         }
-        let still = now.patience.since(outage.still_since);
+        let still = now.polled.since(outage.still_since);
         let lacks = !outage.fenced && outage.expects.is_some() && still >= RAIL_STILL;
         let stuck = flying > 0 && still >= RAIL_STUCK;
         outage.needs_close |= lacks || stuck;
@@ -546,7 +546,7 @@ impl<C: Connection> ProgressLoop<C> {
         if others.iter().any(|(other, rail)| self.peers[*other].is_committed(*rail)) {
             let Peer { outages, channel, .. } = &mut self.peers[index];
             let Outage { rail, still_since, .. } = outages[at];
-            if now.patience.since(still_since) >= channel.peer_timeout() {
+            if now.polled.since(still_since) >= channel.peer_timeout() {
                 channel.fail(Cause::DataLost { rail });
             }
             return;
@@ -559,7 +559,7 @@ impl<C: Connection> ProgressLoop<C> {
             self.locals[local] = Local::Stuck;
             return self.peers[index].channel.fail(Cause::DataLost { rail });
         }
-        let (since, still_since) = (now.patience, now.patience);
+        let (since, still_since) = (now.polled, now.polled);
         self.locals[local] = Local::Draining { since, still_since, moved: 0 };
         self.stop_trials(local, now.clock);
         for (other, rail) in others {
@@ -572,7 +572,7 @@ impl<C: Connection> ProgressLoop<C> {
         &mut self,
         perform: &mut P,
         local: usize,
-        Now { patience: now, .. }: Now,
+        Now { polled: now, .. }: Now,
     ) {
         let Local::Draining { since, still_since, moved } = self.locals[local] else { return };
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
@@ -647,8 +647,12 @@ const REFUSAL_GAP: Duration = POLL_GAP_MAX.saturating_mul(2);
 mod tests {
     use super::*;
 
+    fn at(ms: u64) -> PolledTime {
+        PolledTime::START.plus(Duration::from_millis(ms))
+    }
+
     fn refused_at(refusing: &mut Refusing, accepted: u32, ms: u64) -> u128 {
-        refusing.refused(accepted, Moment::from_nanos(ms * 1_000_000)).as_millis()
+        refusing.refused(accepted, at(ms)).as_millis()
     }
 
     #[test]
@@ -668,7 +672,7 @@ mod tests {
 
     #[test]
     fn a_rail_hangs_when_nothing_ends_there_while_the_peer_runs() {
-        let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
+        let at = |seconds: u64| at(1000 * seconds);
         let bound = (Duration::from_secs(5), Duration::from_secs(5));
         let mut account = Account::new(2);
         account.rails.posted(1, true);
@@ -705,7 +709,6 @@ mod tests {
 
     #[test]
     fn rails_get_longer_where_no_other_is_any_better() {
-        let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
         let bounds = (Duration::from_millis(500), Duration::from_secs(8));
         for (still, survives, lost) in
             [(0b01, true, 0b01), (0b11, true, 0), (0b10, true, 0b10), (0b10, false, 0)]

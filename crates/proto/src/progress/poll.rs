@@ -1,12 +1,13 @@
 //! The receiving part of a poll: handles completions, letters and packets, then the channel's timers and end.
 
 use super::super::bound::PACKETS_PER_POLL;
-use super::super::channel::{Arrived, Cause, Now, Sent};
+use super::super::channel::{Arrived, Cause, Sent};
 use super::super::connection::{ChannelEnd, Connection};
 use super::super::frame::Frame;
 use super::super::ids::{Moment, Name, Slot};
 use super::super::letter::{About, Body, Letter};
 use super::super::memory::MemoryId;
+use super::super::polled::{Now, PolledTime};
 use super::table::Table;
 use super::{ChannelId, Event, LetterPost, Outcome, Peer, Perform, ProgressLoop, changed};
 
@@ -46,7 +47,7 @@ impl<C: Connection> ProgressLoop<C> {
             }
             Event::TrialEnded { channel, rail, well } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
-                    peer.trial_ended(rail, well, now.patience);
+                    peer.trial_ended(rail, well, now.polled);
                 }
             }
             Event::TrialArrived { channel, rail, round } => {
@@ -112,10 +113,10 @@ impl<C: Connection> ProgressLoop<C> {
             Body::Hello(hello) => {
                 let Self { peers, table, .. } = self;
                 let channel = &mut peers[index].channel;
-                if channel.would_adopt(hello, now.patience) {
+                if channel.would_adopt(hello, now.polled) {
                     // Without memory the HELLO is dropped, and the peer repeats it.
                     let Some(shadow) = perform.lend_shadow(id) else {
-                        return channel.starves(now.patience);
+                        return channel.starves(now.polled);
                     };
                     let left = |sent| left(table, sent);
                     if let Some(memory) = channel.adopt(perform, hello, shadow, now, left) {
@@ -135,8 +136,8 @@ impl<C: Connection> ProgressLoop<C> {
                 let Self { peers, table, .. } = self;
                 let Peer { channel, account, hanging, .. } = &mut peers[index];
                 let survives = account.rails.survives() && account.loads.open_rails() > 1;
-                let lost = channel
-                    .status_arrived(status, survives, now.patience, |sent| left(table, sent));
+                let lost =
+                    channel.status_arrived(status, survives, now.polled, |sent| left(table, sent));
                 if hanging.waits() {
                     channel.query_soon();
                 }
@@ -164,7 +165,7 @@ impl<C: Connection> ProgressLoop<C> {
             return;
         }
         let Some(memory) = channel.inbox().map(|inbox| inbox.memory()) else { return };
-        channel.read_cell(perform.inbox(memory), now.patience, |sent| left(table, sent));
+        channel.read_cell(perform.inbox(memory), now.polled, |sent| left(table, sent));
         for _ in 0..PACKETS_PER_POLL {
             let channel = &self.peers[index].channel;
             let Some(arrived) = channel.next_packet(perform.inbox(memory)) else { return };
@@ -317,22 +318,22 @@ impl<C: Connection> ProgressLoop<C> {
                 false => peer.stirred = true,
             }
         }
-        if let Some(rail) = peer.channel.needs_inbox(now.patience) {
-            lend(perform, peer, rail, now.patience);
+        if let Some(rail) = peer.channel.needs_inbox(now.polled) {
+            lend(perform, peer, rail, now.polled);
         }
-        if peer.is_fenced() && peer.channel.has_ended(now.patience) {
+        if peer.is_fenced() && peer.channel.has_ended(now.polled) {
             return self.over(perform, index, now.clock);
         }
         tend_control_rails(perform, peer, now.clock);
         let waits = peer.pending.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
-        let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.patience) else {
+        let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.polled) else {
             return;
         };
         match perform.send(peer.id, due.rail, &due.letter) {
-            LetterPost::Posted => peer.channel.letter_posted(&due, now.patience),
-            LetterPost::Dropped => peer.channel.letter_dropped(&due, now.patience),
+            LetterPost::Posted => peer.channel.letter_posted(&due, now.polled),
+            LetterPost::Dropped => peer.channel.letter_dropped(&due, now.polled),
             LetterPost::Refused => {
-                peer.channel.letter_refused(&due, now.patience);
+                peer.channel.letter_refused(&due, now.polled);
                 peer.stirred = true;
             }
         }
@@ -411,10 +412,10 @@ fn lend<C: Connection, P: Perform<C>>(
     perform: &mut P,
     peer: &mut Peer,
     rail: u8,
-    patience: Moment,
+    polled: PolledTime,
 ) {
     let Some(lent) = perform.lend_inbox(peer.id, rail) else {
-        return peer.channel.starves(patience);
+        return peer.channel.starves(polled);
     };
     let memory = (lent.memory, perform.inbox(lent.memory));
     let old = peer.channel.lend(memory, rail, (lent.address, lent.key, lent.nonce));

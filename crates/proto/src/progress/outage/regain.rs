@@ -22,6 +22,7 @@ use crate::connection::Connection;
 use crate::frame::{Frame, Offer, RailNote, RailState};
 use crate::ids::Moment;
 use crate::memory::MemoryId;
+use crate::polled::PolledTime;
 use crate::progress::perform::{ChannelId, Perform, TrialTarget};
 use crate::rest::Rest;
 
@@ -51,8 +52,8 @@ enum Stage {
     reason = "what both ends have said and done, in any order"
 )]
 struct Trying {
-    /// By the clock of [`Patience`](crate::channel::Patience).
-    since: Moment,
+    /// By the clock of [`PolledClock`](crate::polled::PolledClock).
+    since: PolledTime,
     /// Our OFFER has left.
     offered: bool,
     /// We can write to the peer's address.
@@ -60,7 +61,7 @@ struct Trying {
     /// Our trial is posted.
     posted: bool,
     /// A failed trial is not posted again before this time.
-    again_at: Moment,
+    again_at: PolledTime,
     /// The peer's trial has come.
     seen: bool,
     /// Our *seen* has left.
@@ -138,7 +139,7 @@ impl Regain {
     }
 
     /// Begins a new round: the peer's, if it has offered a newer one.
-    fn begin(&mut self, now: Moment) {
+    fn begin(&mut self, now: PolledTime) {
         self.peer = self.newer_offer();
         let next = self.round.wrapping_add(1);
         self.round = self.peer.map_or(next, |offer| offer.round);
@@ -212,7 +213,7 @@ impl Peer {
     }
 
     /// Our trial of a rail has completed or failed.
-    pub(in crate::progress) fn trial_ended(&mut self, rail: u8, well: bool, now: Moment) {
+    pub(in crate::progress) fn trial_ended(&mut self, rail: u8, well: bool, now: PolledTime) {
         self.stirred = true;
         let Some(outage) = self.outage(rail) else { return };
         outage.regain.flies = false;
@@ -265,7 +266,7 @@ impl<C: Connection> ProgressLoop<C> {
         if is_newer(offer.round, regain.round) {
             regain.peer = Some(*offer);
             if regain.is_trying() {
-                regain.begin(now.patience);
+                regain.begin(now.polled);
             }
         } else if offer.round == regain.round && regain.is_trying() && regain.peer.is_none() {
             regain.peer = Some(*offer);
@@ -327,12 +328,12 @@ impl<C: Connection> ProgressLoop<C> {
                 if let Some(offer) = regain.peer {
                     trying.reached = trying.reached || perform.reach(id, rail, &offer.address);
                     let ready = trying.reached && !trying.posted && !regain.flies;
-                    if ready && now.patience >= trying.again_at {
+                    if ready && now.polled >= trying.again_at {
                         trying.posted = perform.try_rail(id, &offer);
                         regain.flies = trying.posted;
                     }
                 }
-                if !trying.seen && now.patience.since(trying.since) >= RAIL_TRIAL {
+                if !trying.seen && now.polled.since(trying.since) >= RAIL_TRIAL {
                     peer.rest(at, now.clock);
                     let local = self.local_of(index, rail);
                     if let Some(local @ Local::Reopened) = self.locals.get_mut(local) {
@@ -381,7 +382,7 @@ impl<C: Connection> ProgressLoop<C> {
             Local::Open | Local::Reopened => {}
         }
         let peer = &mut self.peers[index];
-        peer.outages[at].regain.begin(now.patience);
+        peer.outages[at].regain.begin(now.polled);
         peer.stirred = true;
     }
 
@@ -502,8 +503,7 @@ mod tests {
     type Use = (&'static str, fn(&mut Peer));
 
     fn at(time: Duration) -> Now {
-        let now = Moment::default().plus(time);
-        Now { clock: now, patience: now }
+        Now { clock: Moment::default().plus(time), polled: PolledTime::START.plus(time) }
     }
 
     fn ms(ms: u64) -> Now {
@@ -524,7 +524,7 @@ mod tests {
                 fenced: true,
                 fence_sent: true,
                 peer_fenced: true,
-                ..Outage::new(0, ms(0).patience, regain)
+                ..Outage::new(0, ms(0).polled, regain)
             };
             peer.leave_rail(fenced);
         }
@@ -626,12 +626,11 @@ mod tests {
             endpoint.tend_return(&mut hands, (0, 0), ms(now));
         }
         assert_eq!(hands.trials, [offer(1)]);
-        endpoint.peers[0].trial_ended(0, false, ms(304).patience);
-        let again = ms(304).patience.plus(RAIL_TRY_AGAIN);
-        let just_before = Moment::from_nanos(again.nanos() - 1);
-        for patience in [just_before, again] {
+        endpoint.peers[0].trial_ended(0, false, ms(304).polled);
+        let again = Duration::from_millis(304) + RAIL_TRY_AGAIN;
+        for time in [again - Duration::from_nanos(1), again] {
             assert_eq!(hands.trials.len(), 1);
-            endpoint.tend_return(&mut hands, (0, 0), Now { clock: patience, patience });
+            endpoint.tend_return(&mut hands, (0, 0), at(time));
         }
         assert_eq!(hands.trials.len(), 2);
     }
