@@ -10,12 +10,12 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use ironrail_group::loader::Library;
-use ironrail_group::loader::calls::{Calls, Lists};
 use net_abi::{
     CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, Profiler,
     PropertiesV12, ResultCode, VProps8,
 };
+use net_loader::Library;
+use net_loader::calls::{Calls, Lists};
 
 /// What `listen` writes and `connect` is given.
 pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
-use ironrail_group::loader::Library;
-use ironrail_group::loader::calls::{Calls, Lists, TooLong};
 use net_abi::{CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, PTR_HOST, ResultCode, UNDEFINED};
+use net_loader::Library;
+use net_loader::calls::{Calls, Lists, TooLong};
 
 /// The receives of the largest group.
 pub(crate) const GROUP: usize = 8;

@@ -28,7 +28,12 @@ const PAGES: &[(&str, Which, &[&str])] = &[
     (
         "docs/group-errors.md",
         Which::All,
-        &["crates/group/src", "crates/group-arrow/src", "crates/python/src"],
+        &[
+            "crates/group/src",
+            "crates/group-arrow/src",
+            "crates/net-loader/src",
+            "crates/python/src",
+        ],
     ),
     ("docs/cli-errors.md", Which::Errors, &["crates/cli/src"]),
 ];

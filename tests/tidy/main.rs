@@ -41,6 +41,7 @@ const UNSAFE_HOMES: &[&str] = &[
     "crates/nccl",
     "crates/vfabric",
     "crates/net-abi",
+    "crates/net-loader",
     "crates/group/src/loader",
     "crates/python/src/memory",
     "tests/support",
@@ -74,6 +75,7 @@ const NOT_IN_THE_PLUGIN: &[&str] = &[
     "indicatif",
     "ironrail-group",
     "nccl",
+    "net-loader",
     "pyo3",
 ];
 

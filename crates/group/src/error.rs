@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use net_abi::ResultCode;
-
-use crate::loader::calls::TooLong;
+use net_loader::LoadError;
+use net_loader::calls::TooLong;
 
 /// Any failure of the group library.
 #[derive(Debug)]
@@ -109,6 +109,12 @@ impl fmt::Display for GroupError {
 }
 
 impl std::error::Error for GroupError {}
+
+impl From<LoadError> for GroupError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error.0)
+    }
+}
 
 impl From<TooLong> for GroupError {
     fn from(error: TooLong) -> Self {

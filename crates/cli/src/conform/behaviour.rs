@@ -1,6 +1,6 @@
 //! The definition of a behaviour.
 
-use ironrail_group::loader::{NEWEST, OLDEST};
+use net_loader::{NEWEST, OLDEST};
 
 use super::case::{Case, Outcome};
 

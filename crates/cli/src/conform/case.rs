@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ironrail_group::error::GroupError;
-use ironrail_group::loader::Library;
-use ironrail_group::loader::raw::{Net, Wrong};
+use net_loader::raw::{Net, Wrong};
+use net_loader::{Library, LoadError};
 
 use crate::output;
 
@@ -31,8 +30,8 @@ impl From<Wrong> for Stop {
     }
 }
 
-impl From<GroupError> for Stop {
-    fn from(error: GroupError) -> Self {
+impl From<LoadError> for Stop {
+    fn from(error: LoadError) -> Self {
         Self::Fail(error.to_string())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ironrail_group::loader::raw::{Arena, Receive, ReceiveComm, Region, Request, SendComm};
+use net_loader::raw::{Arena, Receive, ReceiveComm, Region, Request, SendComm};
 
 use super::case::{Case, Outcome, Stop};
 use super::traffic::{

@@ -1,6 +1,6 @@
 //! Connections for behaviours.
 
-use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
+use net_loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
 use super::case::{Case, Outcome, Stop};
 

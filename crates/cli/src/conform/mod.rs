@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{NEWEST, OLDEST};
+use net_loader::{NEWEST, OLDEST};
 
 use behaviour::{Behaviour, Shape};
 

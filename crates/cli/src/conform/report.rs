@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{NEWEST, OLDEST};
+use net_loader::{NEWEST, OLDEST};
 use serde_json::{Value, json};
 
 use super::behaviour::{Behaviour, Shape};

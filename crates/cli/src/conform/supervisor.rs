@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{NEWEST, OLDEST};
+use net_loader::{NEWEST, OLDEST};
 
 use super::Conform;
 use super::behaviour::{Behaviour, Shape};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpu::Devices;
-use ironrail_group::loader::raw::{
+use net_loader::raw::{
     Arena, Before, Receive, ReceiveComm, Region, Request, SendComm, Tested, Wrong,
 };
 

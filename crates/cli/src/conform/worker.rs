@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{Library, NEWEST};
+use net_loader::{Library, NEWEST};
 use serde::{Deserialize, Serialize};
 
 use super::behaviour::{Behaviour, Shape};

@@ -99,9 +99,7 @@ fn plugin(name: &str, wait: Duration, start: bool) -> Result<(), GroupError> {
     let opened = Library::open(name, None);
     let (file, network) = match &opened {
         Ok(library) => (file_of(library.path()), Some(library.name().to_owned())),
-        Err(_) => {
-            (ironrail_group::loader::candidates(name).iter().find_map(|name| file_of(name)), None)
-        }
+        Err(_) => (net_loader::candidates(name).iter().find_map(|name| file_of(name)), None),
     };
     let tables = match &opened {
         Ok(library) => library.versions(),

@@ -8,8 +8,9 @@ use std::time::Duration;
 use clap::{Arg, Args, Subcommand};
 use ironrail_group::bootstrap::RANKS_MAX;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{DataType, GROUP_MAX, NEWEST, OLDEST, Op};
+use ironrail_group::loader::{DataType, GROUP_MAX, Op};
 use ironrail_group::tuning::{Algorithm, Tuning};
+use net_loader::{NEWEST, OLDEST};
 
 use super::{cpus, sizes};
 use crate::{compare, files};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use net_abi::HANDLE_MAX_BYTES;
+use net_loader::calls::{Lists, TooLong};
 
-use super::calls::{Lists, TooLong};
 use super::claims::Use;
 use super::memory::{Buffer, Memory};
 use super::net::{Net, check};

@@ -8,6 +8,8 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use net_loader::page_bytes;
+
 use super::claims::{Claims, Use};
 use super::element::Element;
 use super::place::Place;
@@ -168,13 +170,6 @@ impl Drop for Memory {
         // SAFETY: allocated with this layout in `new`; nothing else points to the memory any more.
         unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
     }
-}
-
-/// The system's page size.
-pub fn page_bytes() -> usize {
-    // SAFETY: sysconf(3) has no preconditions.
-    let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(answer).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096)
 }
 
 #[cfg(test)]

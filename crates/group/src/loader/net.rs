@@ -1,18 +1,15 @@
 //! An initialised plugin, as a communicator holds it.
 
 use std::ffi::{c_int, c_void};
-use std::mem;
 use std::ptr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use net_abi::{
-    CommConfig, HANDLE_MAX_BYTES, MAX_DEVICES, PropertiesV6, PropertiesV7, PropertiesV8,
-    PropertiesV9, PropertiesV11, PropertiesV12, ResultCode, UNDEFINED,
-};
+use net_abi::{CommConfig, HANDLE_MAX_BYTES, MAX_DEVICES, ResultCode, UNDEFINED};
+use net_loader::calls::Calls;
+use net_loader::{Library, Properties};
 
-use super::calls::{Calls, GetProperties};
+use super::SendComm;
 use super::comm::{Comm, Handle, ListenComm, Side};
-use super::{Library, Properties, SendComm, logger};
 use crate::error::GroupError;
 
 /// A plugin after `init`. `finalize` is called when the last share is dropped.
@@ -30,20 +27,8 @@ unsafe impl Sync for Net {}
 impl Net {
     /// Calls `init`: for every communicator since v11, once per library before that.
     pub fn init(library: &Arc<Library>, communicator: u64) -> Result<Arc<Self>, GroupError> {
-        let mut context = ptr::null_mut();
-        let mut config = CommConfig { traffic_class: UNDEFINED };
-        let logger = logger::callback();
-        let mut initialised = library.initialised.lock().unwrap_or_else(PoisonError::into_inner);
-        let calls = library.calls();
-        let code = if *initialised && !calls.has_contexts() {
-            ResultCode::SUCCESS
-        } else {
-            // SAFETY: both places live through the call.
-            unsafe { calls.init(&raw mut context, communicator, &raw mut config, logger, None) }
-        };
-        check("init", code)?;
-        *initialised = true;
-        drop(initialised);
+        let context =
+            library.init(communicator, ptr::null_mut()).map_err(|code| refused("init", code))?;
         Ok(Arc::new(Self { library: Arc::clone(library), context }))
     }
 
@@ -63,25 +48,9 @@ impl Net {
 
     pub fn properties(&self, device: usize) -> Result<Properties, GroupError> {
         let device = index(device)?;
-        macro_rules! fetch {
-            ($get:ident, $type:ident, $from:ident) => {{
-                // SAFETY: all-zero bits are a value of this C struct.
-                let mut raw: $type = unsafe { mem::zeroed() };
-                // SAFETY: the place lives through the call.
-                check("getProperties", unsafe { $get(device, &raw mut raw) })?;
-                // SAFETY: a plugin's strings live as long as it is loaded.
-                unsafe { Properties::$from(&raw) }
-            }};
-        }
-        Ok(match self.calls().properties {
-            GetProperties::V6(Some(get)) => fetch!(get, PropertiesV6, from_v6),
-            GetProperties::V7(Some(get)) => fetch!(get, PropertiesV7, from_v7),
-            GetProperties::V8(Some(get)) => fetch!(get, PropertiesV8, from_v8),
-            GetProperties::V9(Some(get)) => fetch!(get, PropertiesV9, from_v9),
-            GetProperties::V11(Some(get)) => fetch!(get, PropertiesV11, from_v11),
-            GetProperties::V12(Some(get)) => fetch!(get, PropertiesV12, from_v12),
-            _ => return Err(missing("getProperties")),
-        })
+        // SAFETY: the plugin is initialised.
+        let found = unsafe { self.calls().get_properties(device) };
+        found.map_err(|code| refused("getProperties", code))
     }
 
     /// Opens a listener; returns it with the handle that a peer connects with.
@@ -135,14 +104,11 @@ impl Drop for Net {
 }
 
 pub(super) fn check(call: &'static str, code: ResultCode) -> Result<(), GroupError> {
-    if code.is_success() {
-        return Ok(());
-    }
-    Err(GroupError::Plugin { call, code, said: logger::take_last_warning() })
+    if code.is_success() { Ok(()) } else { Err(refused(call, code)) }
 }
 
-pub(super) fn missing(call: &'static str) -> GroupError {
-    GroupError::Contract(format!("the table has no {call}"))
+fn refused(call: &'static str, code: ResultCode) -> GroupError {
+    GroupError::Plugin { call, code, said: net_loader::take_last_warning() }
 }
 
 fn index(device: usize) -> Result<c_int, GroupError> {

@@ -39,7 +39,7 @@ use slots::Letter;
 
 use crate::bootstrap::{Bootstrap, News, Remote};
 use crate::error::GroupError;
-use crate::loader::{self, Buffer, DataType, Net, Place};
+use crate::loader::{Buffer, DataType, Net, Place};
 
 pub(crate) use slots::SMALL;
 use slots::SMALL_OBJECT;
@@ -956,7 +956,7 @@ impl Mesh {
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && left.is_none())
         };
         // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
-        loader::expecting_ends(|| {
+        net_loader::expecting_ends(|| {
             while stays(self) && Instant::now() < deadline && self.poll(None).is_ok() {
                 std::thread::sleep(Duration::from_micros(200));
             }

@@ -1,6 +1,6 @@
 //! iflush.
 
-use ironrail_group::loader::raw::Receive;
+use net_loader::raw::Receive;
 
 use super::super::behaviour::{Behaviour, one};
 use super::super::case::{Case, Outcome};

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use ironrail_group::loader::raw::{Arena, Before, Net, Receive, Region};
+use net_loader::raw::{Arena, Before, Net, Receive, Region};
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};

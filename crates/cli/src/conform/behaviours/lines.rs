@@ -8,7 +8,7 @@ use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use ironrail_group::loader::raw::{Arena, Before, Receive};
+use net_loader::raw::{Arena, Before, Receive};
 
 use super::super::behaviour::{Behaviour, two};
 use super::super::case::{Case, Outcome, Stop, fail, hold, skip};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use ironrail_group::loader::raw::Net;
+use net_loader::raw::Net;
 
 use super::super::behaviour::{Behaviour, two};
 use super::super::case::{Case, Outcome, Stop};

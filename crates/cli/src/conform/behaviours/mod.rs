@@ -19,10 +19,8 @@ mod too_long;
 use std::fs;
 use std::time::Duration;
 
-use ironrail_group::loader::Properties;
-use ironrail_group::loader::raw::{
-    Arena, Before, Net, Receive, ReceiveComm, Region, SendComm, Wrong,
-};
+use net_loader::Properties;
+use net_loader::raw::{Arena, Before, Net, Receive, ReceiveComm, Region, SendComm, Wrong};
 
 use super::case::{Case, Outcome, Stop, fail, hold, skip};
 use super::link::Link;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use ironrail_group::loader::raw::{self, Before, Net, Receive};
+use net_loader::raw::{self, Before, Net, Receive};
 
 use super::super::behaviour::{Behaviour, one};
 use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use ironrail_group::loader::raw::{Before, Receive};
+use net_loader::raw::{Before, Receive};
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, Stop, skip};

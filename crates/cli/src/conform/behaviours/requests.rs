@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ironrail_group::loader::raw::{Before, Receive};
+use net_loader::raw::{Before, Receive};
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};

@@ -4,7 +4,7 @@ use std::process::{self, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ironrail_group::loader::raw::Net;
+use net_loader::raw::Net;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::super::behaviour::{Behaviour, two, victim};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ironrail_group::loader::raw::{self, Arena, Before, Receive, Region, Request, Tested, Wrong};
+use net_loader::raw::{self, Arena, Before, Receive, Region, Request, Tested, Wrong};
 
 use super::super::case::{Case, Outcome, fail, hold};
 use super::super::link::Link;

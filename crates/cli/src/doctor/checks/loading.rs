@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ironrail_group::loader::{NEWEST, OLDEST};
+use net_loader::{NEWEST, OLDEST};
 
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::{Machine, OURS, Plugin, Refused};

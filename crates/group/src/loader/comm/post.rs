@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use net_loader::calls::Lists;
+
 use super::{Comm, Kind, ReceiveComm, Region, STALE, SendComm, Sizes};
 use crate::error::{GroupError, MemoryError};
-use crate::loader::calls::Lists;
 use crate::loader::memory::Memory;
 use crate::loader::net::check;
 use crate::loader::place::Place;

@@ -10,10 +10,10 @@ use net_abi::{
     PropertiesV6, PropertiesV7, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
 };
 
-use super::super::calls::GetProperties;
-use super::super::properties::text;
-use super::super::{Library, Properties};
 use super::{Net, Wrong, check, missing};
+use crate::calls::GetProperties;
+use crate::properties::text;
+use crate::{Library, Properties};
 
 /// A field of a version's struct, by NCCL's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,16 @@
 //! A plugin's file, opened as NCCL does.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use net_abi::{NEWEST, OLDEST};
+use net_abi::{CommConfig, NEWEST, OLDEST, ResultCode, UNDEFINED};
 
-use super::calls::Calls;
-use crate::error::GroupError;
+use crate::calls::Calls;
+use crate::logger;
+use crate::properties::text;
 
 /// An open plugin and the table taken from it.
 #[derive(Debug)]
@@ -17,17 +19,17 @@ pub struct Library {
     path: String,
     calls: Calls,
     /// Up to v10 `init` is called once per process.
-    pub(super) initialised: Mutex<bool>,
+    initialised: Mutex<bool>,
 }
 
 impl Library {
     /// Opens `name`, a file or a word as in NCCL_NET_PLUGIN, and takes its newest table, or the requested version.
-    pub fn open(name: &str, version: Option<u32>) -> Result<Arc<Self>, GroupError> {
+    pub fn open(name: &str, version: Option<u32>) -> Result<Arc<Self>, LoadError> {
         Self::open_by(name, version, libc::RTLD_NOW)
     }
 
     /// As [`Self::open`] with the newest table, and with lazy binding: to inspect a file that NCCL cannot open.
-    pub fn open_lazily(name: &str) -> Result<Arc<Self>, GroupError> {
+    pub fn open_lazily(name: &str) -> Result<Arc<Self>, LoadError> {
         Self::open_by(name, None, libc::RTLD_LAZY)
     }
 
@@ -43,7 +45,7 @@ impl Library {
         refused
     }
 
-    fn open_by(name: &str, version: Option<u32>, binding: c_int) -> Result<Arc<Self>, GroupError> {
+    fn open_by(name: &str, version: Option<u32>, binding: c_int) -> Result<Arc<Self>, LoadError> {
         let mut reasons = Vec::new();
         for candidate in candidates(name) {
             match Object::open(&candidate, binding) {
@@ -51,13 +53,13 @@ impl Library {
                 Err(reason) => reasons.push(reason),
             }
         }
-        Err(GroupError::Load(format!(
+        Err(LoadError(format!(
             "the plugin {name} cannot be opened: {}; name a file, or make the loader find it (LD_LIBRARY_PATH)",
             reasons.join("; ")
         )))
     }
 
-    fn take(object: Object, path: String, version: Option<u32>) -> Result<Self, GroupError> {
+    fn take(object: Object, path: String, version: Option<u32>) -> Result<Self, LoadError> {
         let wanted = |&(number, _): &(u32, &CStr)| version.is_none_or(|version| version == number);
         let found = net_abi::SYMBOLS
             .into_iter()
@@ -71,11 +73,11 @@ impl Library {
                     None => format!("a table v{version}; there are v{OLDEST} to v{NEWEST}"),
                 },
             );
-            return Err(GroupError::Load(format!("{path} does not export {what}")));
+            return Err(LoadError(format!("{path} does not export {what}")));
         };
         // SAFETY: by its name, the symbol is a table of this version.
         let calls = unsafe { Calls::read(number, symbol.as_ptr()) }
-            .map_err(|why| GroupError::Load(format!("{path}: {why}")))?;
+            .map_err(|why| LoadError(format!("{path}: {why}")))?;
         log::info!("{path}: net plugin {}, table v{number}", calls.name);
         Ok(Self { object, path, calls, initialised: Mutex::new(false) })
     }
@@ -120,8 +122,30 @@ impl Library {
         }
     }
 
+    /// Calls `init`: for every communicator since v11, once per library before that. A plugin that writes no context leaves this one.
+    pub fn init(
+        &self,
+        communicator: u64,
+        mut context: *mut c_void,
+    ) -> Result<*mut c_void, ResultCode> {
+        let mut config = CommConfig { traffic_class: UNDEFINED };
+        let (logger, calls) = (logger::callback(), self.calls());
+        let mut initialised = self.initialised.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*initialised || calls.has_contexts() {
+            // SAFETY: both places live through the call.
+            let code = unsafe {
+                calls.init(&raw mut context, communicator, &raw mut config, logger, None)
+            };
+            if !code.is_success() {
+                return Err(code);
+            }
+        }
+        *initialised = true;
+        Ok(context)
+    }
+
     /// The address of the table in use.
-    pub(super) fn table(&self) -> Option<NonNull<c_void>> {
+    pub(crate) fn table(&self) -> Option<NonNull<c_void>> {
         self.object.symbol(Calls::symbol(self.calls.version)?)
     }
 
@@ -130,6 +154,18 @@ impl Library {
         &self.calls
     }
 }
+
+/// Why a plugin cannot be used, as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError(pub String);
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for LoadError {}
 
 /// The names that NCCL passes to dlopen for `name`, in order: the name itself, then the file name made of the word (NCCL
 /// src/plugin/plugin_open.cc).
@@ -180,8 +216,7 @@ fn last_error() -> String {
     // SAFETY: dlerror(3) answers for the last call of this thread.
     let text = unsafe { libc::dlerror() };
     // SAFETY: null or a C string that lives until this thread's next call.
-    unsafe { super::properties::text(text) }
-        .unwrap_or_else(|| "dlopen failed without a reason".to_owned())
+    unsafe { self::text(text) }.unwrap_or_else(|| "dlopen failed without a reason".to_owned())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use net_abi::Logger;
 
 /// The argument of `init`.
-pub(super) fn callback() -> Logger {
+pub(crate) fn callback() -> Logger {
     type Fixed =
         unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
     type Variadic = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
@@ -21,17 +21,17 @@ pub(super) fn callback() -> Logger {
 }
 
 /// Takes the last warning that the plugin logged in this thread, to be quoted in the error that follows.
-pub(super) fn take_last_warning() -> Option<String> {
+pub fn take_last_warning() -> Option<String> {
     LAST_WARNING.take()
 }
 
 /// The number of warnings so far, from all threads.
-pub(super) fn warnings() -> u64 {
+pub(crate) fn warnings() -> u64 {
     WARNINGS.load(Ordering::Relaxed)
 }
 
 /// Runs `work` while connections may end normally: the plugin's warnings in this thread are logged as information meanwhile.
-pub(crate) fn expecting_ends<T>(work: impl FnOnce() -> T) -> T {
+pub fn expecting_ends<T>(work: impl FnOnce() -> T) -> T {
     let before = ENDS_EXPECTED.replace(true);
     let done = work();
     ENDS_EXPECTED.set(before);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use net_abi::{MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_CUDA, ResultCode};
 
-use super::super::calls::{Calls, Lists, TooLong};
 use super::{Arena, Context, UNWRITTEN, Wrong, check, missing, stale};
+use crate::calls::{Calls, Lists, TooLong};
 
 /// The content of *request before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

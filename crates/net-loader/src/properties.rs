@@ -64,21 +64,21 @@ macro_rules! common {
 
 /// `from_vN`: each relies on the strings in `p` being null or valid C strings.
 impl Properties {
-    pub(super) unsafe fn from_v6(p: &PropertiesV6) -> Self {
+    pub(crate) unsafe fn from_v6(p: &PropertiesV6) -> Self {
         common!(p)
     }
 
-    pub(super) unsafe fn from_v7(p: &PropertiesV7) -> Self {
+    pub(crate) unsafe fn from_v7(p: &PropertiesV7) -> Self {
         let (device_type, device_version) = (p.net_device_type, p.net_device_version);
         Self { device_type, device_version, ..common!(p) }
     }
 
-    pub(super) unsafe fn from_v8(p: &PropertiesV8) -> Self {
+    pub(crate) unsafe fn from_v8(p: &PropertiesV8) -> Self {
         let (device_type, device_version) = (p.net_device_type, p.net_device_version);
         Self { device_type, device_version, regions_are_global: p.reg_is_global != 0, ..common!(p) }
     }
 
-    pub(super) unsafe fn from_v9(p: &PropertiesV9) -> Self {
+    pub(crate) unsafe fn from_v9(p: &PropertiesV9) -> Self {
         Self {
             device_type: p.net_device_type,
             device_version: p.net_device_version,
@@ -91,7 +91,7 @@ impl Properties {
         }
     }
 
-    pub(super) unsafe fn from_v11(p: &PropertiesV11) -> Self {
+    pub(crate) unsafe fn from_v11(p: &PropertiesV11) -> Self {
         Self {
             device_type: p.net_device_type,
             device_version: p.net_device_version,
@@ -105,7 +105,7 @@ impl Properties {
         }
     }
 
-    pub(super) unsafe fn from_v12(p: &PropertiesV12) -> Self {
+    pub(crate) unsafe fn from_v12(p: &PropertiesV12) -> Self {
         let defined = |id: i16| (i32::from(id) != UNDEFINED).then_some(id);
         Self {
             device_type: p.net_device_type,
@@ -130,7 +130,7 @@ fn parts(count: i32, devices: &[i32]) -> Vec<i32> {
 /// # Safety
 ///
 /// `string` is null or a C string.
-pub(super) unsafe fn text(string: *const c_char) -> Option<String> {
+pub(crate) unsafe fn text(string: *const c_char) -> Option<String> {
     // SAFETY: not null here, and the caller vouches for the rest.
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned())
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use gpu::{DeviceMemory, Devices, DriverError};
 use net_abi::{HANDLE_MAX_BYTES, PTR_CUDA, PTR_HOST};
 
-use super::super::page_bytes;
+use crate::page_bytes;
 
 /// Page-aligned memory for buffers, of the host or of a device.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,11 @@
 //! The seven tables as one, and the only place that calls through them: each call in all its historic forms; the right form is chosen when
 //! the table is read.
 //!
-//! Nothing is checked here. The users of this module keep the contract, as the loader's own types do, or break it deliberately.
+//! Nothing is checked here. The users of this module keep the contract, as a group's own types do, or break it deliberately.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
+use std::mem;
 
 use net_abi::{
     AcceptV6, AcceptV7, Close, CommConfig, ConnectV6, ConnectV7, ConnectV10, ConnectV11, DeregMr,
@@ -12,20 +13,20 @@ use net_abi::{
     GetPropertiesV9, GetPropertiesV11, GetPropertiesV12, Iflush, InitV6, InitV10, InitV11, IrecvV6,
     IrecvV9, IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, Logger, MAX_GROUP,
     MakeVDeviceV9, MakeVDeviceV12, NetAttr, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12,
-    Profiler, PropertiesV12, RegMrDmaBuf, RegMrV6, RegMrV8, ResultCode, SetNetAttr, Test, VProps4,
-    VProps8,
+    Profiler, PropertiesV6, PropertiesV7, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
+    RegMrDmaBuf, RegMrV6, RegMrV8, ResultCode, SetNetAttr, Test, VProps4, VProps8,
 };
 
-use super::properties::text;
+use crate::properties::{Properties, text};
 
 /// A table's calls. They may be called while the library they came from is open.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    pub(super) version: u32,
-    pub(super) name: String,
+    pub(crate) version: u32,
+    pub(crate) name: String,
     init: Init,
     devices: Devices,
-    pub(super) properties: GetProperties,
+    pub(crate) properties: GetProperties,
     listen: Listen,
     connect: Connect,
     accept: Accept,
@@ -54,7 +55,7 @@ enum Init {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum GetProperties {
+pub(crate) enum GetProperties {
     V6(GetPropertiesV6),
     V7(GetPropertiesV7),
     V8(GetPropertiesV8),
@@ -353,6 +354,35 @@ impl Calls {
         Some(unsafe { there(isend)(comm, data, len, tag, region, request) })
     }
 
+    /// A device's properties, from whatever struct the table has.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn get_properties(&self, device: c_int) -> Result<Properties, ResultCode> {
+        macro_rules! fetch {
+            ($get:ident, $type:ident, $from:ident) => {{
+                // SAFETY: all-zero bits are a value of this C struct.
+                let mut raw: $type = unsafe { mem::zeroed() };
+                // SAFETY: the place lives through the call; as above for the rest.
+                let code = unsafe { there($get)(device, &raw mut raw) };
+                if !code.is_success() {
+                    return Err(code);
+                }
+                // SAFETY: a plugin's strings live as long as it is loaded.
+                unsafe { Properties::$from(&raw) }
+            }};
+        }
+        Ok(match self.properties {
+            GetProperties::V6(get) => fetch!(get, PropertiesV6, from_v6),
+            GetProperties::V7(get) => fetch!(get, PropertiesV7, from_v7),
+            GetProperties::V8(get) => fetch!(get, PropertiesV8, from_v8),
+            GetProperties::V9(get) => fetch!(get, PropertiesV9, from_v9),
+            GetProperties::V11(get) => fetch!(get, PropertiesV11, from_v11),
+            GetProperties::V12(get) => fetch!(get, PropertiesV12, from_v12),
+        })
+    }
+
     /// NCCL's struct of the newest version; None with a table before v12.
     ///
     /// # Safety
@@ -534,7 +564,7 @@ impl Calls {
     /// # Safety
     ///
     /// `symbol` is the address of a plugin's table of that version.
-    pub(super) unsafe fn read(version: u32, symbol: *const c_void) -> Result<Self, String> {
+    pub(crate) unsafe fn read(version: u32, symbol: *const c_void) -> Result<Self, String> {
         let calls = match version {
             6 => {
                 // SAFETY: the caller guarantees that this table is there; the same for those below.
@@ -591,7 +621,7 @@ impl Calls {
     }
 
     /// The symbol of a version's table.
-    pub(super) fn symbol(version: u32) -> Option<&'static CStr> {
+    pub(crate) fn symbol(version: u32) -> Option<&'static CStr> {
         net_abi::SYMBOLS.iter().find(|(number, _)| *number == version).map(|(_, name)| *name)
     }
 

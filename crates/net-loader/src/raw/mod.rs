@@ -16,13 +16,13 @@ pub use properties::{Field, Strings};
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use net_abi::{CommAttr, CommConfig, NetAttr, ResultCode, UNDEFINED};
 
-use super::calls::{Calls, TooLong};
-use super::{Library, logger};
+use crate::calls::{Calls, TooLong};
+use crate::{Library, logger};
 
 /// The plugin's error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,20 +64,7 @@ unsafe impl Sync for Context {}
 impl Net {
     /// Calls `init`, since v11 with a poisoned output argument for the context; up to v10 once per library.
     pub fn init(library: &Arc<Library>, communicator: u64) -> Result<Self, Wrong> {
-        let mut context = stale();
-        let mut config = CommConfig { traffic_class: UNDEFINED };
-        let logger = logger::callback();
-        let mut initialised = library.initialised.lock().unwrap_or_else(PoisonError::into_inner);
-        let calls = library.calls();
-        let code = if *initialised && !calls.has_contexts() {
-            ResultCode::SUCCESS
-        } else {
-            // SAFETY: both places live through the call.
-            unsafe { calls.init(&raw mut context, communicator, &raw mut config, logger, None) }
-        };
-        check("init", code)?;
-        *initialised = true;
-        drop(initialised);
+        let context = library.init(communicator, stale()).map_err(|code| refused("init", code))?;
         if library.version() >= 11 && context == stale() {
             return Err(Wrong::Contract("init left the context as it was".to_owned()));
         }
@@ -209,10 +196,11 @@ fn stale() -> *mut c_void {
 static STALE: u64 = 0;
 
 fn check(call: &'static str, code: ResultCode) -> Result<(), Wrong> {
-    if code.is_success() {
-        return Ok(());
-    }
-    Err(Wrong::Code { call, code, said: logger::take_last_warning() })
+    if code.is_success() { Ok(()) } else { Err(refused(call, code)) }
+}
+
+fn refused(call: &'static str, code: ResultCode) -> Wrong {
+    Wrong::Code { call, code, said: logger::take_last_warning() }
 }
 
 impl From<TooLong> for Wrong {
