@@ -3,6 +3,13 @@
 //!
 //! One lock guards all of it. The waiting thread makes progress: the caller's, or the progress thread if enabled. A
 //! rank that waits for a peer polls that peer each time, and the others in rotation every few polls.
+//!
+//! ```text
+//! messages │ parts │ pairs        what callers begin and wait for, each by ways of a peer of its own
+//!    mesh: poll, wait, fail       here
+//!    peer ─▶ slots, long, pair    one for each rank; matching finds the receive of what has come
+//!    lane, opening, connector     comms, opened on first use by letters of the rendezvous
+//! ```
 
 mod connector;
 mod failure;
@@ -10,39 +17,37 @@ mod header;
 mod lane;
 mod long;
 mod matching;
+mod messages;
 mod opening;
 mod pace;
 mod pair;
+mod pairs;
+mod parts;
 mod peer;
 mod registry;
 mod slots;
 mod staged;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use connector::Connector;
 use failure::Failure;
-use header::{Header, Kind};
 pub(crate) use header::{Name, Space, name as type_name, number as type_number};
-use long::Route;
+use matching::Matching;
 pub(crate) use matching::{Due, Envelope, OpId, Wanted};
-use matching::{Found, Matching};
+pub(crate) use messages::{Announces, Count};
+use messages::{Dropped, Unwanted};
 pub(crate) use pace::{Pace, Quiet, Wait, rest};
-use pair::Pair;
 pub(crate) use pair::{PairName, Reached};
 use peer::{Peer, Shared, Way};
 use registry::Registry;
-use slots::Letter;
+pub(crate) use slots::SMALL;
 
 use crate::bootstrap::{Bootstrap, News, Remote};
 use crate::error::GroupError;
-use crate::loader::{Buffer, DataType, Net, Place};
-
-pub(crate) use slots::SMALL;
-use slots::SMALL_OBJECT;
+use crate::loader::{Buffer, Net, Place};
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,46 +58,6 @@ pub(crate) enum Moved {
     Here,
     Elsewhere,
 }
-
-/// The memory of a message that announces others.
-pub(crate) trait Announces: fmt::Debug + Send {
-    /// Memory for a message of so many bytes, and the place to receive it into. That is empty where no message is so long.
-    fn room(bytes: usize) -> Result<(Self, Place), GroupError>
-    where
-        Self: Sized;
-
-    /// The space of those, and how many there are, if there are any. Called when the message is there.
-    fn announces(&self) -> Option<(Space, Count)>;
-}
-
-/// A number of messages, of which there is at least one.
-#[derive(Debug)]
-pub(crate) struct Count(pub(crate) usize);
-
-impl Due for Count {
-    fn came(&mut self, _: usize, _: u64) -> bool {
-        self.0 -= 1;
-        self.0 == 0
-    }
-}
-
-/// A receive in progress whose caller has gone: nobody receives what its message announces.
-#[derive(Debug)]
-struct Dropped {
-    op: OpId,
-    scope: u32,
-    memory: Box<dyn Announces>,
-}
-
-/// A message that nobody receives any more. It is received when it comes, as nothing else tells what it announces.
-#[derive(Debug)]
-struct Unwanted {
-    wanted: Wanted,
-    room: fn(usize) -> Result<Room, GroupError>,
-}
-
-/// Memory of some kind, and its place.
-type Room = (Box<dyn Announces>, Place);
 
 /// The parts of a mesh.
 pub(crate) struct Parts {
@@ -416,12 +381,6 @@ impl Mesh {
         self.peer(rank).is_none_or(|peer| peer.is_lost(way, settled))
     }
 
-    /// Checks that a rank can still be reached by pairs.
-    fn reach_pairs(&mut self, rank: usize) -> Result<(), GroupError> {
-        self.check()?;
-        if self.peer(rank).is_none_or(|peer| peer.is_over()) { Err(lost(rank)) } else { Ok(()) }
-    }
-
     /// Makes progress until `ready`. An error if nothing moves for the timeout.
     fn until(
         &mut self,
@@ -505,428 +464,6 @@ impl Mesh {
         }
     }
 
-    // Messages between two ranks.
-
-    /// Begins a send; [`Mesh::ended`] reports when its memory is free.
-    pub(crate) fn send(
-        &mut self,
-        to: usize,
-        Name { scope, tag, space, note }: Name,
-        element: DataType,
-        place: Place,
-    ) -> Result<OpId, GroupError> {
-        self.reach(to)?;
-        let op = self.matching.begin();
-        let route = self.route(to, space, place);
-        let header = Header {
-            kind: route.map_or(Kind::Short, Kind::Long),
-            element: header::number(element),
-            scope,
-            tag,
-            len: place.len() as u64,
-            space,
-            note,
-        };
-        if to == self.rank {
-            self.matching.own(op, to, header, place);
-            return Ok(op);
-        }
-        self.with(to, |peer, shared| {
-            let Some(route) = route else {
-                return peer.send(Letter { header, body: place, op: Some(op) }, shared);
-            };
-            peer.send(Letter { header, body: Place::empty(), op: None }, shared)?;
-            peer.send_long(route, place, op, shared)
-        })?;
-        Ok(op)
-    }
-
-    /// How the bytes of a message travel; none for those that its header's slot has room for, and for a message to this rank.
-    fn route(&mut self, to: usize, space: Space, place: Place) -> Option<Route> {
-        let small = if space.is_of_objects() { SMALL_OBJECT } else { SMALL };
-        if place.len() <= small || to == self.rank {
-            None
-        } else if self.registry.has(place) {
-            Some(Route::Direct)
-        } else {
-            Some(Route::Staged)
-        }
-    }
-
-    /// Begins a receive.
-    pub(crate) fn receive(&mut self, wanted: Wanted) -> Result<OpId, GroupError> {
-        self.check()?;
-        if let Some(source) = wanted.source
-            && source != self.rank
-        {
-            self.with(source, |peer, shared| peer.open(Way::Small, shared))?;
-        }
-        begin_receive(&mut self.peers, &mut self.matching, wanted)
-    }
-
-    /// The same for a message that was announced: it waits where there is no memory for one before it.
-    pub(crate) fn receive_announced(&mut self, wanted: Wanted) -> Result<OpId, GroupError> {
-        self.check()?;
-        Ok(match_receive(&mut self.peers, &mut self.matching, wanted))
-    }
-
-    pub(crate) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
-        self.matching.ended(op)
-    }
-
-    /// Whether an operation without a waiting caller may still access its memory. One that has ended is forgotten.
-    pub(crate) fn is_open(&mut self, op: OpId) -> bool {
-        self.failure.is_none() && self.matching.ended(op).is_none()
-    }
-
-    /// The operation was dropped; returns whether its memory is free.
-    pub(crate) fn abandon(&mut self, op: OpId) -> bool {
-        self.matching.abandon(op) || self.failure.is_some()
-    }
-
-    /// Removes a receive without a message so far. Returns whether nothing of it is in progress.
-    pub(crate) fn take_back(&mut self, op: OpId) -> bool {
-        self.matching.take_back(op) || self.failure.is_some()
-    }
-
-    /// The space has ended: its messages are dropped, those that have arrived and those that will, which are due.
-    pub(crate) fn cancel(&mut self, scope: u32, space: Space, mut due: impl Due + 'static) {
-        let (element, place) = (DataType::U8, Place::empty());
-        let all = Wanted { scope, space, source: None, tag: None, element, place };
-        while let Some((envelope, _)) = self.matching.probe(&all) {
-            let op = match_receive(&mut self.peers, &mut self.matching, all);
-            self.matching.abandon(op);
-            if due.came(envelope.source, envelope.note) {
-                return;
-            }
-        }
-        for rank in 0..self.left.len() {
-            if self.left[rank].is_some() && self.is_lost(rank, Way::Small) && due.lost(rank) {
-                return;
-            }
-        }
-        self.matching.cancel(scope, space, Box::new(due));
-    }
-
-    /// Removes a receive without a message so far. Returns whether it was one.
-    pub(crate) fn recall(&mut self, op: OpId) -> bool {
-        self.matching.recall(op)
-    }
-
-    /// The caller of a receive has gone. Its memory is kept until the message is there; what that announces is cancelled then.
-    pub(crate) fn let_go(&mut self, op: OpId, scope: u32, memory: impl Announces + 'static) {
-        self.dropped.push(Dropped { op, scope, memory: Box::new(memory) });
-        self.end_dropped();
-    }
-
-    fn end_dropped(&mut self) {
-        for index in (0..self.dropped.len()).rev() {
-            let Some(ended) = self.matching.ended(self.dropped[index].op) else { continue };
-            let Dropped { scope, memory, .. } = self.dropped.swap_remove(index);
-            if ended.is_ok()
-                && let Some((space, count)) = memory.announces()
-            {
-                self.cancel(scope, space, count);
-            }
-        }
-    }
-
-    /// The next message that such a receive takes is dropped when it comes, with those that it announces. Until then its memory is of
-    /// the kind `M`.
-    pub(crate) fn refuse<M: Announces + 'static>(&mut self, wanted: Wanted) {
-        if self.failure.is_some() {
-            return;
-        }
-        let room = |bytes| M::room(bytes).map(|(memory, place)| (Box::new(memory) as _, place));
-        self.unwanted.push(Unwanted { wanted, room });
-        self.drop_unwanted();
-    }
-
-    fn drop_unwanted(&mut self) {
-        let mut unwanted = std::mem::take(&mut self.unwanted);
-        unwanted.retain(|unwanted| !self.drop_one(unwanted));
-        self.unwanted = unwanted;
-    }
-
-    /// Whether the message has come, or never will.
-    fn drop_one(&mut self, Unwanted { wanted, room }: &Unwanted) -> bool {
-        let Some((envelope, _)) = self.matching.probe(wanted) else {
-            let source = wanted.source.filter(|rank| *rank != self.rank);
-            let is_lost = source.is_some_and(|rank| self.is_lost(rank, Way::Small));
-            return is_lost;
-        };
-        // It waits where there is no memory for it: what it announces has to be known.
-        let Ok((memory, place)) = room(envelope.bytes) else { return false };
-        let (source, tag) = (Some(envelope.source), Some(envelope.tag));
-        let wanted = Wanted { source, tag, place, ..*wanted };
-        let op = match_receive(&mut self.peers, &mut self.matching, wanted);
-        self.dropped.push(Dropped { op, scope: wanted.scope, memory });
-        self.end_dropped();
-        true
-    }
-
-    /// Counts that change whenever a piece of a long message to this peer, or from it, moves.
-    pub(crate) fn pieces(&mut self, rank: usize) -> (u64, u64) {
-        self.peer(rank).map_or((0, 0), |peer| peer.pieces())
-    }
-
-    pub(crate) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
-        self.matching.probe(wanted)
-    }
-
-    /// The message that [`Mesh::probe`] finds, with the memory that it arrived in, if it is a short one. [`Mesh::give_back`] reuses that.
-    pub(crate) fn take(&mut self, wanted: &Wanted) -> Option<(Envelope, Vec<u8>)> {
-        self.matching.take(wanted)
-    }
-
-    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
-        self.matching.give_back(bytes);
-    }
-
-    // Parts of collectives.
-
-    /// A collective of this rank has ended in an error: the group fails, for all ranks by the same cause. Parts have no place but their order, so
-    /// those on their way would be taken for parts of the next collective, and long ones are posted in memory that is the caller's again.
-    pub(crate) fn collective_failed(&mut self, error: GroupError) -> GroupError {
-        if self.failure.is_some() {
-            return error;
-        }
-        let (rank, why, failure) = match &error {
-            GroupError::PeerLost { rank, why } => {
-                (*rank, why.clone(), Failure::Lost { rank: *rank, why: why.clone() })
-            }
-            GroupError::Mismatch { rank, why } => {
-                (self.rank, why.clone(), Failure::Mismatch { rank: *rank, why: why.clone() })
-            }
-            other => (self.rank, other.to_string(), Failure::Other(other.to_string())),
-        };
-        let _ = self.place.accuse(rank, &why);
-        self.fail(failure);
-        error
-    }
-
-    /// Sends a part of collective `number`, in a slot if it fits one. Its memory is free after [`Mesh::flush`]. Returns its number for
-    /// [`Mesh::await_sent`]; None for a part in a slot, which is for [`Mesh::await_taken`].
-    pub(crate) fn send_part(
-        &mut self,
-        to: usize,
-        (scope, number): (u32, u32),
-        place: Place,
-    ) -> Result<Option<u64>, GroupError> {
-        if place.len() > SMALL {
-            self.reach_by(to, Way::Data)?;
-            return self.with(to, |peer, shared| peer.send_data(place, shared)).map(Some);
-        }
-        self.reach(to)?;
-        let (kind, space, len) = (Kind::Part, Space::MESSAGES, place.len() as u64);
-        let header = Header { kind, element: 0, scope, tag: number, len, space, note: 0 };
-        let letter = Letter { header, body: place, op: None };
-        self.with(to, |peer, shared| peer.send(letter, shared))?;
-        Ok(None)
-    }
-
-    /// Announces where a part goes that is too long for a slot; returns its number.
-    pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
-        self.reach_by(from, Way::Data)?;
-        self.with(from, |peer, shared| peer.receive_data(place, shared))
-    }
-
-    /// Waits for a long part.
-    pub(crate) fn await_part(&mut self, from: usize, number: u64) -> Result<(), GroupError> {
-        self.until(Some((from, Way::Data)), |mesh| {
-            let came = mesh.came[from];
-            mesh.peer(from).map_or(came, |peer| peer.received_data()) >= number
-        })
-    }
-
-    /// Waits until a long part's memory is free.
-    pub(crate) fn await_sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
-        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.sent_data() >= number);
-        self.until(Some((to, Way::Data)), sent)
-    }
-
-    /// Waits until all short parts are in slots. One stays in its memory while the connection is not open, or no slot is free.
-    pub(crate) fn await_taken(&mut self, to: usize) -> Result<(), GroupError> {
-        let is_taken = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_slots());
-        self.until(Some((to, Way::Small)), is_taken)
-    }
-
-    /// Waits for a short part of a collective and copies it to its place.
-    pub(crate) fn take_part(
-        &mut self,
-        from: usize,
-        (scope, number): (u32, u32),
-        place: Place,
-    ) -> Result<(), GroupError> {
-        self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
-        let mut found = None;
-        self.until(Some((from, Way::Small)), |mesh| {
-            found = mesh.peer(from).and_then(|peer| peer.held());
-            found.is_some()
-        })?;
-        let Some(arrival) = found else { return self.check() };
-        let Header { scope: theirs, tag, .. } = arrival.header;
-        let (sent, len) = (arrival.body.len(), place.len());
-        if (theirs, tag, sent) != (scope, number, len) {
-            let own = self.rank;
-            let why = format!(
-                "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, rank {own} in {number} of group \
-                 {scope} and waits for {len}"
-            );
-            return Err(GroupError::Mismatch { rank: from, why });
-        }
-        place.copy_from(arrival.body);
-        self.with(from, |peer, _| peer.release_held())
-    }
-
-    /// Waits until the memory of all sent parts is free. A part in a slot has left its memory: that does not need a call of the peer.
-    pub(crate) fn flush(&mut self, to: usize) -> Result<(), GroupError> {
-        if to == self.rank {
-            return Ok(());
-        }
-        self.await_taken(to)?;
-        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_data());
-        self.until(Some((to, Way::Data)), sent)
-    }
-
-    // Pairs of lanes with one user each: messages in order, of lengths that both ends know.
-
-    /// Opens this rank's end of a pair with a peer. Its messages are parts of the buffer, which lives until [`Mesh::close_pair`] has it.
-    pub(crate) fn open_pair(
-        &mut self,
-        to: usize,
-        name: PairName,
-        buffer: &Buffer,
-    ) -> Result<(), GroupError> {
-        self.reach_pairs(to)?;
-        self.with(to, |peer, shared| peer.open_pair(name, buffer, shared))
-    }
-
-    /// Closes it as soon as the peer does. What was sent still arrives.
-    pub(crate) fn close_pair(&mut self, to: usize, name: PairName, buffer: Arc<Buffer>) {
-        let close = |peer: &mut Peer, shared: &mut Shared<'_>| {
-            peer.close_pair(name, buffer, shared);
-            Ok(())
-        };
-        // The comms of a peer that is gone are closed already.
-        let _ = self.with(to, close);
-    }
-
-    /// Sends a message by a pair, and posts the receive of the next one. An empty place stands for none.
-    pub(crate) fn push_pair(
-        &mut self,
-        to: usize,
-        name: PairName,
-        sent: Place,
-        expected: Place,
-    ) -> Result<(), GroupError> {
-        self.reach_pairs(to)?;
-        self.with(to, |peer, _| {
-            if let Some(pair) = peer.pair(name) {
-                pair.push(sent, expected);
-                pair.progress();
-            }
-            Ok(())
-        })
-    }
-
-    /// The progress of a pair: whether so many messages were received and sent.
-    pub(crate) fn reached(
-        &mut self,
-        to: usize,
-        name: PairName,
-        came: u64,
-        left: u64,
-    ) -> Result<Reached, GroupError> {
-        match self.pair_reached(to, name, came, left)? {
-            Reached::Broken => self.pair_broke(to, name, came, left),
-            reached => Ok(reached),
-        }
-    }
-
-    /// The same, without the cause of a connection that has ended.
-    fn pair_reached(
-        &mut self,
-        to: usize,
-        name: PairName,
-        came: u64,
-        left: u64,
-    ) -> Result<Reached, GroupError> {
-        self.reach_pairs(to)?;
-        Ok(self.pair(to, name).map_or(Reached::Closed, |pair| pair.reached(came, left)))
-    }
-
-    fn pair(&mut self, to: usize, name: PairName) -> Option<&mut Pair> {
-        self.peer(to)?.pair(name)
-    }
-
-    /// A pair's connection has ended. Usually the peer has closed the pair, and a letter will report it; otherwise the
-    /// peer is lost.
-    fn pair_broke(
-        &mut self,
-        to: usize,
-        name: PairName,
-        came: u64,
-        left: u64,
-    ) -> Result<Reached, GroupError> {
-        let deadline = self.settled();
-        loop {
-            self.read_mail()?;
-            let reached = self.pair_reached(to, name, came, left)?;
-            if reached != Reached::Broken {
-                return Ok(reached);
-            }
-            if self.left[to].is_some() {
-                return Ok(Reached::Closed);
-            }
-            if Instant::now() >= deadline {
-                let why = self.pair(to, name).and_then(|pair| pair.why()).unwrap_or_default();
-                self.link_failed(to, &GroupError::Contract(why))?;
-                return Ok(Reached::Closed);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// Polls these peers' pair, and without progress another peer every few times. Returns whether the pair moved.
-    pub(crate) fn poll_pairs(
-        &mut self,
-        name: PairName,
-        peers: impl Iterator<Item = usize>,
-    ) -> Result<bool, GroupError> {
-        self.hear()?;
-        let mut moved = false;
-        for peer in peers {
-            self.reach_pairs(peer)?;
-            self.focus = Some(peer);
-            let progress = |peer: &mut Peer| peer.pair(name).is_some_and(Pair::progress);
-            moved |= self.with(peer, |peer, _| Ok(progress(peer)))?;
-        }
-        if !moved {
-            self.poll_another()?;
-        }
-        Ok(moved)
-    }
-
-    /// The same for a caller that waits, as [`Mesh::step`].
-    pub(crate) fn step_pairs(
-        &mut self,
-        name: PairName,
-        peers: impl Iterator<Item = usize>,
-        wait: &mut Wait,
-    ) -> Result<Option<Duration>, GroupError> {
-        if self.poll_pairs(name, peers)? {
-            wait.moved();
-            return Ok(None);
-        }
-        self.idle(wait, self.focus)
-    }
-
-    /// A count that changes whenever anything of this peer's pair moves.
-    pub(crate) fn pair_progress(&mut self, to: usize, name: PairName) -> u64 {
-        self.pair(to, name).map_or(0, |pair| pair.steps())
-    }
-
     fn peer(&mut self, rank: usize) -> Option<&mut Peer> {
         self.peers.get_mut(rank)?.as_mut()
     }
@@ -968,14 +505,6 @@ impl Mesh {
 
 #[cfg(test)]
 impl Mesh {
-    /// Announces a message of bytes that never come, more than any memory has.
-    pub(crate) fn announce_huge(&mut self, to: usize, scope: u32) {
-        let (kind, space, len) = (Kind::Long(Route::Direct), Space::MESSAGES, isize::MAX as u64);
-        let header = Header { kind, element: 0, scope, tag: 0, len, space, note: 0 };
-        let letter = Letter { header, body: Place::empty(), op: None };
-        self.with(to, |peer, shared| peer.send(letter, shared)).unwrap();
-    }
-
     /// The buffers that may be registered on connections.
     pub(crate) fn buffers(&self) -> usize {
         self.registry.buffers()
@@ -998,110 +527,10 @@ fn lost(rank: usize) -> GroupError {
     GroupError::PeerLost { rank, why: "it has left".to_owned() }
 }
 
-/// Matches a receive, or lets it wait. Memory is made before the match: after an error no message has the receive's place, and all can still
-/// be received.
-fn begin_receive(
-    peers: &mut [Option<Peer>],
-    matching: &mut Matching,
-    wanted: Wanted,
-) -> Result<OpId, GroupError> {
-    if let Some((source, position)) = matching.waiting_long(&wanted)
-        && let Some(Some(peer)) = peers.get_mut(source)
-    {
-        peer.make_room(position)?;
-    }
-    Ok(match_receive(peers, matching, wanted))
-}
-
-/// The same without that memory: where there is none, the message waits for those before it.
-fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wanted) -> OpId {
-    let op = matching.begin();
-    if let Found::Long { source, position, claim } = matching.receive(op, wanted) {
-        match peers.get_mut(source) {
-            Some(Some(peer)) => peer.claim(position, claim, matching),
-            // It was forgotten, and the bytes with it.
-            _ => matching.lose(op, source),
-        }
-    }
-    op
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::support::{WAIT, library, ranks, ranks_within};
-
-    /// More than any memory, as a peer may say.
-    const HUGE: usize = isize::MAX as usize;
-
-    fn header(tag: u32, len: usize) -> Header {
-        let (kind, element) = (Kind::Long(Route::Direct), header::number(DataType::U8));
-        let (space, len) = (Space::MESSAGES, len as u64);
-        Header { kind, element, scope: 0, tag, len, space, note: 0 }
-    }
-
-    /// A peer that has announced messages of these lengths, with tags from 0.
-    fn announced(lengths: &[usize]) -> ([Option<Peer>; 2], Matching) {
-        let (mut peer, mut matching) = (Peer::new(1, 0, 0), Matching::default());
-        for (tag, len) in (0..).zip(lengths) {
-            peer.announced(Route::Direct, header(tag, *len), &mut matching).unwrap();
-        }
-        ([None, Some(peer)], matching)
-    }
-
-    fn wanted(tag: u32, room: &mut [u8]) -> Wanted {
-        let (space, element, place) = (Space::MESSAGES, DataType::U8, Place::writing(room));
-        Wanted { scope: 0, space, source: Some(1), tag: Some(tag), element, place }
-    }
-
-    #[test]
-    fn a_receive_that_finds_no_memory_for_an_earlier_message_takes_none() {
-        let (mut peers, mut matching) = announced(&[HUGE, 100_000]);
-        let mut room = vec![0; 100_000];
-        let wanted = wanted(1, &mut room);
-        for _ in 0..2 {
-            let ended = begin_receive(&mut peers, &mut matching, wanted);
-            assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
-            assert_eq!(peers[1].as_ref().unwrap().claims(), 0, "the place is the caller's again");
-            assert!(matching.probe(&wanted).is_some(), "the message can still be received");
-        }
-    }
-
-    #[test]
-    fn a_message_that_its_receive_refuses_needs_no_memory() {
-        let (mut peers, mut matching) = announced(&[HUGE, 100_000]);
-        let (mut short, mut room) = ([0; 4], vec![0; 100_000]);
-        let (refused, taken) = (wanted(0, &mut short), wanted(1, &mut room));
-        begin_receive(&mut peers, &mut matching, refused).unwrap();
-        begin_receive(&mut peers, &mut matching, taken).unwrap();
-        assert_eq!(peers[1].as_ref().unwrap().claims(), 2);
-    }
-
-    #[test]
-    fn a_message_with_a_receive_waits_for_one_before_it_that_finds_no_memory() {
-        let (mut peers, mut matching) = announced(&[]);
-        let (mut short, mut room) = ([0; 4], vec![0; 100_000]);
-        begin_receive(&mut peers, &mut matching, wanted(1, &mut room)).unwrap();
-        let peer = peers[1].as_mut().unwrap();
-        peer.announced(Route::Direct, header(0, HUGE), &mut matching).unwrap();
-        peer.announced(Route::Direct, header(1, 100_000), &mut matching).unwrap();
-        assert_eq!((peer.claims(), peer.posted()), (1, 0));
-        begin_receive(&mut peers, &mut matching, wanted(0, &mut short)).unwrap();
-        let peer = peers[1].as_ref().unwrap();
-        assert_eq!((peer.claims(), peer.posted()), (2, 2), "both in their order");
-    }
-
-    #[test]
-    fn a_long_message_of_a_peer_that_is_forgotten_is_lost_with_its_receive() {
-        let (mut peers, mut matching) = announced(&[100_000]);
-        peers[1] = None;
-        let mut room = vec![0; 100_000];
-        let from_any = Wanted { source: None, ..wanted(0, &mut room) };
-        let op = begin_receive(&mut peers, &mut matching, from_any).unwrap();
-        let ended = matching.ended(op);
-        assert!(matches!(ended, Some(Err(GroupError::PeerLost { rank: 1, .. }))), "{ended:?}");
-        assert!(matching.probe(&from_any).is_none(), "the next receive waits for another");
-    }
 
     #[test]
     fn a_long_message_of_memory_that_is_not_registered_comes_before_its_receive() {
@@ -1158,29 +587,6 @@ mod tests {
                 is_over.store(true, Ordering::Release);
                 waiting.join().unwrap().unwrap();
             });
-        });
-    }
-
-    /// As the root of a gather waits for a slow rank first, while another one has ended its part, and its process.
-    #[test]
-    fn a_part_counts_though_its_rank_has_left_before_it_is_awaited() {
-        ranks(&library(), 2, |group| {
-            // The connection of short messages is open, so that its end is seen.
-            group.barrier().unwrap();
-            let mut part = vec![7_u8; 4 * SMALL];
-            let mut state = group.shared.lock();
-            let mesh = &mut state.mesh;
-            if group.rank() == 1 {
-                let number = mesh.send_part(0, (0, 0), Place::reading(&part)).unwrap();
-                return mesh.await_sent(0, number.unwrap()).unwrap();
-            }
-            part.fill(0);
-            let number = mesh.expect_part(1, Place::writing(&mut part)).unwrap();
-            mesh.until(None, |mesh| mesh.peers[1].is_none()).unwrap();
-            mesh.await_part(1, number).unwrap();
-            assert_eq!(part, vec![7; 4 * SMALL]);
-            let next = mesh.expect_part(1, Place::writing(&mut part));
-            assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
         });
     }
 }

@@ -1,0 +1,346 @@
+//! Messages between two ranks: begun, matched and ended, also where nobody receives them any more.
+
+use std::fmt;
+
+use super::Mesh;
+use super::header::{self, Header, Kind, Name, Space};
+use super::long::Route;
+use super::matching::{Due, Envelope, Found, Matching, OpId, Wanted};
+use super::peer::{Peer, Way};
+use super::slots::{Letter, SMALL, SMALL_OBJECT};
+use crate::error::GroupError;
+use crate::loader::{DataType, Place};
+
+/// The memory of a message that announces others.
+pub(crate) trait Announces: fmt::Debug + Send {
+    /// Memory for a message of so many bytes, and the place to receive it into. That is empty where no message is so long.
+    fn room(bytes: usize) -> Result<(Self, Place), GroupError>
+    where
+        Self: Sized;
+
+    /// The space of those, and how many there are, if there are any. Called when the message is there.
+    fn announces(&self) -> Option<(Space, Count)>;
+}
+
+/// A number of messages, of which there is at least one.
+#[derive(Debug)]
+pub(crate) struct Count(pub(crate) usize);
+
+impl Due for Count {
+    fn came(&mut self, _: usize, _: u64) -> bool {
+        self.0 -= 1;
+        self.0 == 0
+    }
+}
+
+/// A receive in progress whose caller has gone: nobody receives what its message announces.
+#[derive(Debug)]
+pub(super) struct Dropped {
+    op: OpId,
+    scope: u32,
+    memory: Box<dyn Announces>,
+}
+
+/// A message that nobody receives any more. It is received when it comes, as nothing else tells what it announces.
+#[derive(Debug)]
+pub(super) struct Unwanted {
+    wanted: Wanted,
+    room: fn(usize) -> Result<Room, GroupError>,
+}
+
+/// Memory of some kind, and its place.
+type Room = (Box<dyn Announces>, Place);
+
+impl Mesh {
+    /// Begins a send; [`Mesh::ended`] reports when its memory is free.
+    pub(crate) fn send(
+        &mut self,
+        to: usize,
+        Name { scope, tag, space, note }: Name,
+        element: DataType,
+        place: Place,
+    ) -> Result<OpId, GroupError> {
+        self.reach(to)?;
+        let op = self.matching.begin();
+        let route = self.route(to, space, place);
+        let header = Header {
+            kind: route.map_or(Kind::Short, Kind::Long),
+            element: header::number(element),
+            scope,
+            tag,
+            len: place.len() as u64,
+            space,
+            note,
+        };
+        if to == self.rank {
+            self.matching.own(op, to, header, place);
+            return Ok(op);
+        }
+        self.with(to, |peer, shared| {
+            let Some(route) = route else {
+                return peer.send(Letter { header, body: place, op: Some(op) }, shared);
+            };
+            peer.send(Letter { header, body: Place::empty(), op: None }, shared)?;
+            peer.send_long(route, place, op, shared)
+        })?;
+        Ok(op)
+    }
+
+    /// How the bytes of a message travel; none for those that its header's slot has room for, and for a message to this rank.
+    fn route(&mut self, to: usize, space: Space, place: Place) -> Option<Route> {
+        let small = if space.is_of_objects() { SMALL_OBJECT } else { SMALL };
+        if place.len() <= small || to == self.rank {
+            None
+        } else if self.registry.has(place) {
+            Some(Route::Direct)
+        } else {
+            Some(Route::Staged)
+        }
+    }
+
+    /// Begins a receive.
+    pub(crate) fn receive(&mut self, wanted: Wanted) -> Result<OpId, GroupError> {
+        self.check()?;
+        if let Some(source) = wanted.source
+            && source != self.rank
+        {
+            self.with(source, |peer, shared| peer.open(Way::Small, shared))?;
+        }
+        begin_receive(&mut self.peers, &mut self.matching, wanted)
+    }
+
+    /// The same for a message that was announced: it waits where there is no memory for one before it.
+    pub(crate) fn receive_announced(&mut self, wanted: Wanted) -> Result<OpId, GroupError> {
+        self.check()?;
+        Ok(match_receive(&mut self.peers, &mut self.matching, wanted))
+    }
+
+    pub(crate) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
+        self.matching.ended(op)
+    }
+
+    /// Whether an operation without a waiting caller may still access its memory. One that has ended is forgotten.
+    pub(crate) fn is_open(&mut self, op: OpId) -> bool {
+        self.failure.is_none() && self.matching.ended(op).is_none()
+    }
+
+    /// The operation was dropped; returns whether its memory is free.
+    pub(crate) fn abandon(&mut self, op: OpId) -> bool {
+        self.matching.abandon(op) || self.failure.is_some()
+    }
+
+    /// Removes a receive without a message so far. Returns whether nothing of it is in progress.
+    pub(crate) fn take_back(&mut self, op: OpId) -> bool {
+        self.matching.take_back(op) || self.failure.is_some()
+    }
+
+    /// The space has ended: its messages are dropped, those that have arrived and those that will, which are due.
+    pub(crate) fn cancel(&mut self, scope: u32, space: Space, mut due: impl Due + 'static) {
+        let (element, place) = (DataType::U8, Place::empty());
+        let all = Wanted { scope, space, source: None, tag: None, element, place };
+        while let Some((envelope, _)) = self.matching.probe(&all) {
+            let op = match_receive(&mut self.peers, &mut self.matching, all);
+            self.matching.abandon(op);
+            if due.came(envelope.source, envelope.note) {
+                return;
+            }
+        }
+        for rank in 0..self.left.len() {
+            if self.left[rank].is_some() && self.is_lost(rank, Way::Small) && due.lost(rank) {
+                return;
+            }
+        }
+        self.matching.cancel(scope, space, Box::new(due));
+    }
+
+    /// Removes a receive without a message so far. Returns whether it was one.
+    pub(crate) fn recall(&mut self, op: OpId) -> bool {
+        self.matching.recall(op)
+    }
+
+    /// The caller of a receive has gone. Its memory is kept until the message is there; what that announces is cancelled then.
+    pub(crate) fn let_go(&mut self, op: OpId, scope: u32, memory: impl Announces + 'static) {
+        self.dropped.push(Dropped { op, scope, memory: Box::new(memory) });
+        self.end_dropped();
+    }
+
+    pub(super) fn end_dropped(&mut self) {
+        for index in (0..self.dropped.len()).rev() {
+            let Some(ended) = self.matching.ended(self.dropped[index].op) else { continue };
+            let Dropped { scope, memory, .. } = self.dropped.swap_remove(index);
+            if ended.is_ok()
+                && let Some((space, count)) = memory.announces()
+            {
+                self.cancel(scope, space, count);
+            }
+        }
+    }
+
+    /// The next message that such a receive takes is dropped when it comes, with those that it announces. Until then its memory is of
+    /// the kind `M`.
+    pub(crate) fn refuse<M: Announces + 'static>(&mut self, wanted: Wanted) {
+        if self.failure.is_some() {
+            return;
+        }
+        let room = |bytes| M::room(bytes).map(|(memory, place)| (Box::new(memory) as _, place));
+        self.unwanted.push(Unwanted { wanted, room });
+        self.drop_unwanted();
+    }
+
+    pub(super) fn drop_unwanted(&mut self) {
+        let mut unwanted = std::mem::take(&mut self.unwanted);
+        unwanted.retain(|unwanted| !self.drop_one(unwanted));
+        self.unwanted = unwanted;
+    }
+
+    /// Whether the message has come, or never will.
+    fn drop_one(&mut self, Unwanted { wanted, room }: &Unwanted) -> bool {
+        let Some((envelope, _)) = self.matching.probe(wanted) else {
+            let source = wanted.source.filter(|rank| *rank != self.rank);
+            let is_lost = source.is_some_and(|rank| self.is_lost(rank, Way::Small));
+            return is_lost;
+        };
+        // It waits where there is no memory for it: what it announces has to be known.
+        let Ok((memory, place)) = room(envelope.bytes) else { return false };
+        let (source, tag) = (Some(envelope.source), Some(envelope.tag));
+        let wanted = Wanted { source, tag, place, ..*wanted };
+        let op = match_receive(&mut self.peers, &mut self.matching, wanted);
+        self.dropped.push(Dropped { op, scope: wanted.scope, memory });
+        self.end_dropped();
+        true
+    }
+
+    /// Counts that change whenever a piece of a long message to this peer, or from it, moves.
+    pub(crate) fn pieces(&mut self, rank: usize) -> (u64, u64) {
+        self.peer(rank).map_or((0, 0), |peer| peer.pieces())
+    }
+
+    pub(crate) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
+        self.matching.probe(wanted)
+    }
+
+    /// The message that [`Mesh::probe`] finds, with the memory that it arrived in, if it is a short one. [`Mesh::give_back`] reuses that.
+    pub(crate) fn take(&mut self, wanted: &Wanted) -> Option<(Envelope, Vec<u8>)> {
+        self.matching.take(wanted)
+    }
+
+    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
+        self.matching.give_back(bytes);
+    }
+}
+
+#[cfg(test)]
+impl Mesh {
+    /// Announces a message of bytes that never come, more than any memory has.
+    pub(crate) fn announce_huge(&mut self, to: usize, scope: u32) {
+        let (kind, space, len) = (Kind::Long(Route::Direct), Space::MESSAGES, isize::MAX as u64);
+        let header = Header { kind, element: 0, scope, tag: 0, len, space, note: 0 };
+        let letter = Letter { header, body: Place::empty(), op: None };
+        self.with(to, |peer, shared| peer.send(letter, shared)).unwrap();
+    }
+}
+
+/// Matches a receive, or lets it wait. Memory is made before the match: after an error no message has the receive's place, and all can still
+/// be received.
+fn begin_receive(
+    peers: &mut [Option<Peer>],
+    matching: &mut Matching,
+    wanted: Wanted,
+) -> Result<OpId, GroupError> {
+    if let Some((source, position)) = matching.waiting_long(&wanted)
+        && let Some(Some(peer)) = peers.get_mut(source)
+    {
+        peer.make_room(position)?;
+    }
+    Ok(match_receive(peers, matching, wanted))
+}
+
+/// The same without that memory: where there is none, the message waits for those before it.
+fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wanted) -> OpId {
+    let op = matching.begin();
+    if let Found::Long { source, position, claim } = matching.receive(op, wanted) {
+        match peers.get_mut(source) {
+            Some(Some(peer)) => peer.claim(position, claim, matching),
+            // It was forgotten, and the bytes with it.
+            _ => matching.lose(op, source),
+        }
+    }
+    op
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than any memory, as a peer may say.
+    const HUGE: usize = isize::MAX as usize;
+
+    fn header(tag: u32, len: usize) -> Header {
+        let (kind, element) = (Kind::Long(Route::Direct), header::number(DataType::U8));
+        let (space, len) = (Space::MESSAGES, len as u64);
+        Header { kind, element, scope: 0, tag, len, space, note: 0 }
+    }
+
+    /// A peer that has announced messages of these lengths, with tags from 0.
+    fn announced(lengths: &[usize]) -> ([Option<Peer>; 2], Matching) {
+        let (mut peer, mut matching) = (Peer::new(1, 0, 0), Matching::default());
+        for (tag, len) in (0..).zip(lengths) {
+            peer.announced(Route::Direct, header(tag, *len), &mut matching).unwrap();
+        }
+        ([None, Some(peer)], matching)
+    }
+
+    fn wanted(tag: u32, room: &mut [u8]) -> Wanted {
+        let (space, element, place) = (Space::MESSAGES, DataType::U8, Place::writing(room));
+        Wanted { scope: 0, space, source: Some(1), tag: Some(tag), element, place }
+    }
+
+    #[test]
+    fn a_receive_that_finds_no_memory_for_an_earlier_message_takes_none() {
+        let (mut peers, mut matching) = announced(&[HUGE, 100_000]);
+        let mut room = vec![0; 100_000];
+        let wanted = wanted(1, &mut room);
+        for _ in 0..2 {
+            let ended = begin_receive(&mut peers, &mut matching, wanted);
+            assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
+            assert_eq!(peers[1].as_ref().unwrap().claims(), 0, "the place is the caller's again");
+            assert!(matching.probe(&wanted).is_some(), "the message can still be received");
+        }
+    }
+
+    #[test]
+    fn a_message_that_its_receive_refuses_needs_no_memory() {
+        let (mut peers, mut matching) = announced(&[HUGE, 100_000]);
+        let (mut short, mut room) = ([0; 4], vec![0; 100_000]);
+        let (refused, taken) = (wanted(0, &mut short), wanted(1, &mut room));
+        begin_receive(&mut peers, &mut matching, refused).unwrap();
+        begin_receive(&mut peers, &mut matching, taken).unwrap();
+        assert_eq!(peers[1].as_ref().unwrap().claims(), 2);
+    }
+
+    #[test]
+    fn a_message_with_a_receive_waits_for_one_before_it_that_finds_no_memory() {
+        let (mut peers, mut matching) = announced(&[]);
+        let (mut short, mut room) = ([0; 4], vec![0; 100_000]);
+        begin_receive(&mut peers, &mut matching, wanted(1, &mut room)).unwrap();
+        let peer = peers[1].as_mut().unwrap();
+        peer.announced(Route::Direct, header(0, HUGE), &mut matching).unwrap();
+        peer.announced(Route::Direct, header(1, 100_000), &mut matching).unwrap();
+        assert_eq!((peer.claims(), peer.posted()), (1, 0));
+        begin_receive(&mut peers, &mut matching, wanted(0, &mut short)).unwrap();
+        let peer = peers[1].as_ref().unwrap();
+        assert_eq!((peer.claims(), peer.posted()), (2, 2), "both in their order");
+    }
+
+    #[test]
+    fn a_long_message_of_a_peer_that_is_forgotten_is_lost_with_its_receive() {
+        let (mut peers, mut matching) = announced(&[100_000]);
+        peers[1] = None;
+        let mut room = vec![0; 100_000];
+        let from_any = Wanted { source: None, ..wanted(0, &mut room) };
+        let op = begin_receive(&mut peers, &mut matching, from_any).unwrap();
+        let ended = matching.ended(op);
+        assert!(matches!(ended, Some(Err(GroupError::PeerLost { rank: 1, .. }))), "{ended:?}");
+        assert!(matching.probe(&from_any).is_none(), "the next receive waits for another");
+    }
+}

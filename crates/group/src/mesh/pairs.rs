@@ -1,0 +1,154 @@
+//! Pairs of lanes with one user each: messages in order, of lengths that both ends know.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::pair::{Pair, PairName, Reached};
+use super::peer::{Peer, Shared};
+use super::{Mesh, Wait, lost};
+use crate::error::GroupError;
+use crate::loader::{Buffer, Place};
+
+impl Mesh {
+    /// Opens this rank's end of a pair with a peer. Its messages are parts of the buffer, which lives until [`Mesh::close_pair`] has it.
+    pub(crate) fn open_pair(
+        &mut self,
+        to: usize,
+        name: PairName,
+        buffer: &Buffer,
+    ) -> Result<(), GroupError> {
+        self.reach_pairs(to)?;
+        self.with(to, |peer, shared| peer.open_pair(name, buffer, shared))
+    }
+
+    /// Closes it as soon as the peer does. What was sent still arrives.
+    pub(crate) fn close_pair(&mut self, to: usize, name: PairName, buffer: Arc<Buffer>) {
+        let close = |peer: &mut Peer, shared: &mut Shared<'_>| {
+            peer.close_pair(name, buffer, shared);
+            Ok(())
+        };
+        // The comms of a peer that is gone are closed already.
+        let _ = self.with(to, close);
+    }
+
+    /// Sends a message by a pair, and posts the receive of the next one. An empty place stands for none.
+    pub(crate) fn push_pair(
+        &mut self,
+        to: usize,
+        name: PairName,
+        sent: Place,
+        expected: Place,
+    ) -> Result<(), GroupError> {
+        self.reach_pairs(to)?;
+        self.with(to, |peer, _| {
+            if let Some(pair) = peer.pair(name) {
+                pair.push(sent, expected);
+                pair.progress();
+            }
+            Ok(())
+        })
+    }
+
+    /// The progress of a pair: whether so many messages were received and sent.
+    pub(crate) fn reached(
+        &mut self,
+        to: usize,
+        name: PairName,
+        came: u64,
+        left: u64,
+    ) -> Result<Reached, GroupError> {
+        match self.pair_reached(to, name, came, left)? {
+            Reached::Broken => self.pair_broke(to, name, came, left),
+            reached => Ok(reached),
+        }
+    }
+
+    /// The same, without the cause of a connection that has ended.
+    fn pair_reached(
+        &mut self,
+        to: usize,
+        name: PairName,
+        came: u64,
+        left: u64,
+    ) -> Result<Reached, GroupError> {
+        self.reach_pairs(to)?;
+        Ok(self.pair(to, name).map_or(Reached::Closed, |pair| pair.reached(came, left)))
+    }
+
+    fn pair(&mut self, to: usize, name: PairName) -> Option<&mut Pair> {
+        self.peer(to)?.pair(name)
+    }
+
+    /// A pair's connection has ended. Usually the peer has closed the pair, and a letter will report it; otherwise the
+    /// peer is lost.
+    fn pair_broke(
+        &mut self,
+        to: usize,
+        name: PairName,
+        came: u64,
+        left: u64,
+    ) -> Result<Reached, GroupError> {
+        let deadline = self.settled();
+        loop {
+            self.read_mail()?;
+            let reached = self.pair_reached(to, name, came, left)?;
+            if reached != Reached::Broken {
+                return Ok(reached);
+            }
+            if self.left[to].is_some() {
+                return Ok(Reached::Closed);
+            }
+            if Instant::now() >= deadline {
+                let why = self.pair(to, name).and_then(|pair| pair.why()).unwrap_or_default();
+                self.link_failed(to, &GroupError::Contract(why))?;
+                return Ok(Reached::Closed);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Polls these peers' pair, and without progress another peer every few times. Returns whether the pair moved.
+    pub(crate) fn poll_pairs(
+        &mut self,
+        name: PairName,
+        peers: impl Iterator<Item = usize>,
+    ) -> Result<bool, GroupError> {
+        self.hear()?;
+        let mut moved = false;
+        for peer in peers {
+            self.reach_pairs(peer)?;
+            self.focus = Some(peer);
+            let progress = |peer: &mut Peer| peer.pair(name).is_some_and(Pair::progress);
+            moved |= self.with(peer, |peer, _| Ok(progress(peer)))?;
+        }
+        if !moved {
+            self.poll_another()?;
+        }
+        Ok(moved)
+    }
+
+    /// The same for a caller that waits, as [`Mesh::step`].
+    pub(crate) fn step_pairs(
+        &mut self,
+        name: PairName,
+        peers: impl Iterator<Item = usize>,
+        wait: &mut Wait,
+    ) -> Result<Option<Duration>, GroupError> {
+        if self.poll_pairs(name, peers)? {
+            wait.moved();
+            return Ok(None);
+        }
+        self.idle(wait, self.focus)
+    }
+
+    /// A count that changes whenever anything of this peer's pair moves.
+    pub(crate) fn pair_progress(&mut self, to: usize, name: PairName) -> u64 {
+        self.pair(to, name).map_or(0, |pair| pair.steps())
+    }
+
+    /// Checks that a rank can still be reached by pairs.
+    fn reach_pairs(&mut self, rank: usize) -> Result<(), GroupError> {
+        self.check()?;
+        if self.peer(rank).is_none_or(|peer| peer.is_over()) { Err(lost(rank)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,144 @@
+//! Parts of collectives. They have no place but their order: a short one goes by a slot, a long one from memory to memory.
+
+use super::Mesh;
+use super::failure::Failure;
+use super::header::{Header, Kind, Space};
+use super::peer::Way;
+use super::slots::{Letter, SMALL};
+use crate::error::GroupError;
+use crate::loader::Place;
+
+impl Mesh {
+    /// A collective of this rank has ended in an error: the group fails, for all ranks by the same cause. Parts have no place but their order, so
+    /// those on their way would be taken for parts of the next collective, and long ones are posted in memory that is the caller's again.
+    pub(crate) fn collective_failed(&mut self, error: GroupError) -> GroupError {
+        if self.failure.is_some() {
+            return error;
+        }
+        let (rank, why, failure) = match &error {
+            GroupError::PeerLost { rank, why } => {
+                (*rank, why.clone(), Failure::Lost { rank: *rank, why: why.clone() })
+            }
+            GroupError::Mismatch { rank, why } => {
+                (self.rank, why.clone(), Failure::Mismatch { rank: *rank, why: why.clone() })
+            }
+            other => (self.rank, other.to_string(), Failure::Other(other.to_string())),
+        };
+        let _ = self.place.accuse(rank, &why);
+        self.fail(failure);
+        error
+    }
+
+    /// Sends a part of collective `number`, in a slot if it fits one. Its memory is free after [`Mesh::flush`]. Returns its number for
+    /// [`Mesh::await_sent`]; None for a part in a slot, which is for [`Mesh::await_taken`].
+    pub(crate) fn send_part(
+        &mut self,
+        to: usize,
+        (scope, number): (u32, u32),
+        place: Place,
+    ) -> Result<Option<u64>, GroupError> {
+        if place.len() > SMALL {
+            self.reach_by(to, Way::Data)?;
+            return self.with(to, |peer, shared| peer.send_data(place, shared)).map(Some);
+        }
+        self.reach(to)?;
+        let (kind, space, len) = (Kind::Part, Space::MESSAGES, place.len() as u64);
+        let header = Header { kind, element: 0, scope, tag: number, len, space, note: 0 };
+        let letter = Letter { header, body: place, op: None };
+        self.with(to, |peer, shared| peer.send(letter, shared))?;
+        Ok(None)
+    }
+
+    /// Announces where a part goes that is too long for a slot; returns its number.
+    pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
+        self.reach_by(from, Way::Data)?;
+        self.with(from, |peer, shared| peer.receive_data(place, shared))
+    }
+
+    /// Waits for a long part.
+    pub(crate) fn await_part(&mut self, from: usize, number: u64) -> Result<(), GroupError> {
+        self.until(Some((from, Way::Data)), |mesh| {
+            let came = mesh.came[from];
+            mesh.peer(from).map_or(came, |peer| peer.received_data()) >= number
+        })
+    }
+
+    /// Waits until a long part's memory is free.
+    pub(crate) fn await_sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
+        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.sent_data() >= number);
+        self.until(Some((to, Way::Data)), sent)
+    }
+
+    /// Waits until all short parts are in slots. One stays in its memory while the connection is not open, or no slot is free.
+    pub(crate) fn await_taken(&mut self, to: usize) -> Result<(), GroupError> {
+        let is_taken = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_slots());
+        self.until(Some((to, Way::Small)), is_taken)
+    }
+
+    /// Waits for a short part of a collective and copies it to its place.
+    pub(crate) fn take_part(
+        &mut self,
+        from: usize,
+        (scope, number): (u32, u32),
+        place: Place,
+    ) -> Result<(), GroupError> {
+        self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
+        let mut found = None;
+        self.until(Some((from, Way::Small)), |mesh| {
+            found = mesh.peer(from).and_then(|peer| peer.held());
+            found.is_some()
+        })?;
+        let Some(arrival) = found else { return self.check() };
+        let Header { scope: theirs, tag, .. } = arrival.header;
+        let (sent, len) = (arrival.body.len(), place.len());
+        if (theirs, tag, sent) != (scope, number, len) {
+            let own = self.rank;
+            let why = format!(
+                "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, rank {own} in {number} of group \
+                 {scope} and waits for {len}"
+            );
+            return Err(GroupError::Mismatch { rank: from, why });
+        }
+        place.copy_from(arrival.body);
+        self.with(from, |peer, _| peer.release_held())
+    }
+
+    /// Waits until the memory of all sent parts is free. A part in a slot has left its memory: that does not need a call of the peer.
+    pub(crate) fn flush(&mut self, to: usize) -> Result<(), GroupError> {
+        if to == self.rank {
+            return Ok(());
+        }
+        self.await_taken(to)?;
+        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_data());
+        self.until(Some((to, Way::Data)), sent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{library, ranks};
+
+    /// As the root of a gather waits for a slow rank first, while another one has ended its part, and its process.
+    #[test]
+    fn a_part_counts_though_its_rank_has_left_before_it_is_awaited() {
+        ranks(&library(), 2, |group| {
+            // The connection of short messages is open, so that its end is seen.
+            group.barrier().unwrap();
+            let mut part = vec![7_u8; 4 * SMALL];
+            let mut state = group.shared.lock();
+            let mesh = &mut state.mesh;
+            if group.rank() == 1 {
+                let number = mesh.send_part(0, (0, 0), Place::reading(&part)).unwrap();
+                return mesh.await_sent(0, number.unwrap()).unwrap();
+            }
+            part.fill(0);
+            let number = mesh.expect_part(1, Place::writing(&mut part)).unwrap();
+            mesh.until(None, |mesh| mesh.peers[1].is_none()).unwrap();
+            mesh.await_part(1, number).unwrap();
+            assert_eq!(part, vec![7; 4 * SMALL]);
+            let next = mesh.expect_part(1, Place::writing(&mut part));
+            assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
+        });
+    }
+}
