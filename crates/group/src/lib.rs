@@ -54,6 +54,7 @@ pub mod patience;
 pub mod start;
 pub mod status;
 pub mod tuning;
+mod waiting;
 
 // The tests in this crate run ranks as those beside it do.
 #[cfg(test)]

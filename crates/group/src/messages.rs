@@ -7,11 +7,11 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use crate::error::GroupError;
-use crate::group::{Group, State};
+use crate::group::Group;
 use crate::loader::{Element, Place};
 use crate::memory::{Source, Target, zeroed};
-use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wait, Wanted, rest, type_number};
-use crate::patience::deadline;
+use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wait, Wanted, type_number};
+use crate::waiting::test_until;
 pub use device::{DeviceSlice, DeviceStaging};
 
 /// Matches any rank, or any tag.
@@ -167,16 +167,12 @@ impl Group {
     fn find<R>(
         &self,
         wanted: &Wanted,
-        found: impl FnOnce(&mut Mesh, Envelope, u8) -> Result<R, GroupError>,
+        mut found: impl FnMut(&mut Mesh, Envelope, u8) -> Result<R, GroupError>,
     ) -> Result<R, GroupError> {
-        let mut wait = Wait::default();
-        loop {
-            let mut state = self.shared.lock();
-            if let Some((envelope, element)) = state.mesh.probe(wanted) {
-                return found(&mut state.mesh, envelope, element);
-            }
-            self.poll(state, wanted.source, &mut wait)?;
-        }
+        self.until_some(wanted.source, |state| {
+            let Some((envelope, element)) = state.mesh.probe(wanted) else { return Ok(None) };
+            found(&mut state.mesh, envelope, element).map(Some)
+        })
     }
 
     /// Sends to one rank and receives from another, or the same, at once; both may be this one.
@@ -318,15 +314,11 @@ impl Group {
 
     /// Waits for an operation. On an error its memory is free too.
     fn wait(&self, op: OpId, focus: Option<usize>) -> Result<Envelope, GroupError> {
-        let mut wait = Wait::default();
-        loop {
-            let mut state = self.shared.lock();
-            if let Some(ended) = state.mesh.ended(op) {
-                return self.named(ended);
-            }
-            if let Err(why) = self.poll(state, focus, &mut wait) {
+        match self.until_some(focus, |state| Ok(state.mesh.ended(op))) {
+            Ok(ended) => self.named(ended),
+            Err(why) => {
                 self.shared.lock().mesh.abandon(op);
-                return Err(why);
+                Err(why)
             }
         }
     }
@@ -342,22 +334,6 @@ impl Group {
             }
             other => other,
         })
-    }
-
-    /// Polls, and sleeps without the lock if nothing moved.
-    fn poll(
-        &self,
-        mut state: std::sync::MutexGuard<'_, State>,
-        focus: Option<usize>,
-        wait: &mut Wait,
-    ) -> Result<(), GroupError> {
-        let idle = state.mesh.step(focus, wait)?;
-        let pace = state.mesh.pace();
-        drop(state);
-        if let Some(idle) = idle {
-            rest(pace, idle);
-        }
-        Ok(())
     }
 }
 
@@ -505,17 +481,12 @@ impl<B: Send + 'static> Request<B> {
     }
 
     fn wait_for(&mut self, limit: Duration) -> Result<Option<Option<Envelope>>, GroupError> {
-        let deadline = deadline(limit);
-        let pace = self.group.shared.lock().mesh.pace();
-        loop {
-            if let Some(ended) = self.test()? {
-                return Ok(Some(ended));
-            }
-            if std::time::Instant::now() >= deadline {
-                return Ok(None);
-            }
-            rest(pace, Duration::ZERO);
-        }
+        let (pace, mut ended) = (self.group.pace(), None);
+        test_until(pace, limit, || {
+            ended = self.test()?;
+            Ok(ended.is_some())
+        })?;
+        Ok(ended)
     }
 
     fn take(&mut self) -> B {

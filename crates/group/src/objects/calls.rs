@@ -1,6 +1,6 @@
 //! The calls: blocking or begun and waited for later, between two ranks and among all.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postcard_schema::Schema;
 use serde::Serialize;
@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use super::parts::spares;
 use super::transfer::{Inbound, Origin, Outbound, Route};
 use crate::error::GroupError;
-use crate::group::{Group, State};
-use crate::mesh::{Space, Wait, rest};
+use crate::group::Group;
+use crate::mesh::Space;
 use crate::messages::{From, Tag};
-use crate::patience::deadline;
+use crate::waiting::test_until;
 
 /// Objects: self-describing messages of any type that derives serde's traits and [`Schema`].
 ///
@@ -128,44 +128,6 @@ impl Group {
     fn drive(&self, mut outbound: Outbound) -> Result<(), GroupError> {
         self.until(None, |state| outbound.advance(state))
     }
-
-    /// Tests until `limit` has passed.
-    pub(super) fn test_until(
-        &self,
-        limit: Duration,
-        mut test: impl FnMut() -> Result<bool, GroupError>,
-    ) -> Result<bool, GroupError> {
-        let deadline = deadline(limit);
-        let pace = self.shared.lock().mesh.pace();
-        while !test()? {
-            if Instant::now() >= deadline {
-                return Ok(false);
-            }
-            rest(pace, Duration::ZERO);
-        }
-        Ok(true)
-    }
-
-    /// Makes progress until `ready`.
-    pub(super) fn until(
-        &self,
-        focus: Option<usize>,
-        mut ready: impl FnMut(&mut State) -> Result<bool, GroupError>,
-    ) -> Result<(), GroupError> {
-        let mut wait = Wait::default();
-        loop {
-            let mut state = self.shared.lock();
-            if ready(&mut state)? {
-                return Ok(());
-            }
-            let idle = state.mesh.step(focus, &mut wait)?;
-            let pace = state.mesh.pace();
-            drop(state);
-            if let Some(idle) = idle {
-                rest(pace, idle);
-            }
-        }
-    }
 }
 
 pub(super) fn taken() -> GroupError {
@@ -201,8 +163,8 @@ impl SendingObject {
     ///
     /// As [`Group::send_obj`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-        let group = self.group.clone();
-        group.test_until(limit, || self.test())
+        let pace = self.group.pace();
+        test_until(pace, limit, || self.test())
     }
 
     /// Waits until it has been sent.
@@ -256,8 +218,8 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
     ///
     /// As [`Group::recv_obj`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-        let group = self.group.clone();
-        group.test_until(limit, || self.test())
+        let pace = self.group.pace();
+        test_until(pace, limit, || self.test())
     }
 
     /// Takes it back if no message has come to it; whether it did. Then it ends with an error.

@@ -14,6 +14,7 @@ use super::transfer::{Inbound, Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Op;
+use crate::waiting::test_until;
 
 /// Makes progress once, or until the end; whether that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,8 +187,8 @@ macro_rules! tests {
         ///
         /// As `test`.
         pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-            let group = self.group.clone();
-            group.test_until(limit, || self.test())
+            let pace = self.group.pace();
+            test_until(pace, limit, || self.test())
         }
     };
 }
