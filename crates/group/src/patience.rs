@@ -1,4 +1,5 @@
-//! Bounded waits: spin, then yield, and time out with a sentence when nothing has moved for too long.
+//! How long waits last: as long as somebody looks and nothing has moved, which is not while the process is stopped. `mesh::pace` says what a
+//! rank does meanwhile; [`Patience`] is the wait of a bare connection, with a time-out in a sentence.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
-use crate::mesh::Quiet;
 
 /// Counts polls that moved nothing. A time without polls, of a process that was stopped, counts for a part of the limit. The clock is read
 /// rarely, so an idle poll costs a few instructions.
@@ -58,6 +58,59 @@ impl Patience {
         Err(GroupError::Timeout { peers: Vec::new(), awaited: awaited(), limit: self.limit })
     }
 }
+
+/// A time in which somebody looks again and again whether anything has moved. One in which nobody does, as while the process is stopped or a
+/// future is not polled, counts as a quarter of the limit at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    since: Instant,
+    /// When the clock was last read.
+    read: Instant,
+}
+
+impl Watched {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { since: now, read: now }
+    }
+
+    pub(crate) fn idle(&mut self, now: Instant, limit: Duration) -> Duration {
+        let unwatched = now.saturating_duration_since(self.read);
+        self.since += unwatched.saturating_sub((limit / 4).max(GAP_MIN));
+        self.read = now;
+        now.saturating_duration_since(self.since)
+    }
+}
+
+/// The time without progress of a wait with a limit of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Quiet {
+    limit: Duration,
+    watched: Watched,
+    /// What had moved when the clock was last read.
+    progress: u64,
+}
+
+impl Quiet {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, watched: Watched::new(Instant::now()), progress: 0 }
+    }
+
+    /// Whether the limit has passed since `progress`, a count, changed.
+    pub(crate) fn is_over(&mut self, progress: u64) -> bool {
+        note();
+        self.is_over_at(Instant::now(), progress)
+    }
+
+    fn is_over_at(&mut self, now: Instant, progress: u64) -> bool {
+        if progress != self.progress {
+            (self.progress, self.watched.since) = (progress, now);
+        }
+        self.watched.idle(now, self.limit) >= self.limit
+    }
+}
+
+/// Any sleep of a wait is shorter.
+const GAP_MIN: Duration = Duration::from_millis(50);
 
 /// When a wait of `limit` that begins now is over. A limit that no clock can count to is 100 years.
 pub fn deadline(limit: Duration) -> Instant {
@@ -141,5 +194,32 @@ mod tests {
             patience.idle(String::new).unwrap();
             patience.reset();
         }
+    }
+
+    #[test]
+    fn a_time_in_which_nobody_polls_is_a_quarter_of_a_wait_at_most() {
+        let (limit, mut now) = (Duration::from_secs(40), Instant::now());
+        let mut watched = Watched::new(now);
+        let mut idle_after = |seconds: u64| {
+            now += Duration::from_secs(seconds);
+            watched.idle(now, limit).as_secs()
+        };
+        assert_eq!([1, 9, 1000, 5, 11, 10_000].map(&mut idle_after), [1, 10, 20, 25, 35, 45]);
+    }
+
+    #[test]
+    fn a_time_in_which_nobody_asks_does_not_end_a_wait() {
+        let limit = Duration::from_secs(40);
+        let mut quiet = Quiet::new(limit);
+        let mut now = quiet.watched.since;
+        let mut is_over_after = |seconds: u64, progress| {
+            now += Duration::from_secs(seconds);
+            quiet.is_over_at(now, progress)
+        };
+        assert!(!is_over_after(10, 0) && !is_over_after(1000, 0) && !is_over_after(10, 0));
+        assert!(is_over_after(10, 0), "three times ten seconds, and a quarter of the limit");
+        assert!(!is_over_after(1, 1), "what moves renews it");
+        assert!((0..39).all(|_| !is_over_after(1, 1)) && is_over_after(1, 1));
+        assert!(!is_over_after(1000, 2));
     }
 }

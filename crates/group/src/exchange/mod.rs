@@ -22,7 +22,8 @@ use std::time::Duration;
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Element;
-use crate::mesh::{Mesh, Name, Quiet, Space, Wait, rest};
+use crate::mesh::{Mesh, Name, Space, Wait, rest};
+use crate::patience::Quiet;
 use incoming::{Incoming, Rest};
 use outgoing::Outgoing;
 
@@ -210,7 +211,7 @@ impl<T: Element> Exchange<T> {
     /// [`GroupError::OtherType`] for messages that do not belong to it. A failure of the group. After a timeout it may be waited for again;
     /// after another error it can only be dropped.
     pub fn wait(&self) -> Result<(), GroupError> {
-        wait(&[self], patience(&self.group))
+        wait(&[self], own_limit(&self.group))
     }
 
     /// The same with another bound, which may be longer than [`Group::timeout`].
@@ -225,7 +226,7 @@ impl<T: Element> Exchange<T> {
     /// The same as a future, for any executor. The group's own thread wakes it; [`crate::group::Builder::progress_thread`] does not make
     /// that thread faster while a future waits.
     pub fn completion(&self) -> Completion<'_, T> {
-        Completion { exchange: self, waiting: Waiting::new(patience(&self.group)) }
+        Completion { exchange: self, waiting: Waiting::new(own_limit(&self.group)) }
     }
 
     /// Whether it is complete; makes progress.
@@ -449,7 +450,7 @@ impl Waiting {
 }
 
 /// How long an exchange waits without progress: its own timeout must come before the group's, which would end everything.
-pub(crate) fn patience(group: &Group) -> Duration {
+pub(crate) fn own_limit(group: &Group) -> Duration {
     group.timeout() / 4 * 3
 }
 

@@ -19,10 +19,11 @@ use std::time::Duration;
 use super::layout::Layout;
 use super::neighbours;
 use crate::error::GroupError;
-use crate::exchange::patience;
+use crate::exchange::own_limit;
 use crate::group::{Group, State};
 use crate::loader::{Buffer, Element, Place};
-use crate::mesh::{PairName, Quiet, Reached, Wait, rest, type_name, type_number};
+use crate::mesh::{PairName, Reached, Wait, rest, type_name, type_number};
+use crate::patience::Quiet;
 
 /// What came from the left and from the right, in the memory that it was received into.
 pub type FixedBorders<'a, T> = (Option<&'a [T]>, Option<&'a [T]>);
@@ -181,7 +182,7 @@ impl<T: Element> FixedHalo1d<T> {
         drop(state);
         self.rounds += 1;
         self.under_way = true;
-        let limit = patience(&self.group);
+        let limit = own_limit(&self.group);
         Ok(FixedRound { halo: Some(self), limit, quiet: None })
     }
 
@@ -199,7 +200,7 @@ impl<T: Element> FixedHalo1d<T> {
 
     /// Waits for the round that is under way.
     fn wait(&mut self) -> Result<(), GroupError> {
-        let limit = patience(&self.group);
+        let limit = own_limit(&self.group);
         let (mut quiet, mut waited) = (Quiet::new(limit), Wait::bounded());
         let ended = loop {
             let mut state = self.group.shared.lock();

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use crate::error::GroupError;
-use crate::exchange::{Exchange, Waiting, patience, wait};
+use crate::exchange::{Exchange, Waiting, own_limit, wait};
 use crate::group::Group;
 use crate::loader::Element;
 use crate::mesh::Space;
@@ -66,7 +66,7 @@ impl<T: Element> Halo1d<T> {
         left: Option<Vec<T>>,
         right: Option<Vec<T>>,
     ) -> Result<Borders<T>, GroupError> {
-        let timeout = patience(&self.group);
+        let timeout = own_limit(&self.group);
         let mut round = self.begin(left, right)?;
         wait(&round.exchanges(), timeout)?;
         round.end()
@@ -85,13 +85,13 @@ impl<T: Element> Halo1d<T> {
         let number = self.round.wrapping_mul(2);
         self.round = self.round.wrapping_add(1);
         if (self.left, self.right) == (Some(self.group.rank()), Some(self.group.rank())) {
-            let (waiting, own) = (Waiting::new(patience(&self.group)), Some((right, left)));
+            let (waiting, own) = (Waiting::new(own_limit(&self.group)), Some((right, left)));
             return Ok(Round { halo: self, leftwards: None, rightwards: None, own, waiting });
         }
         // An exchange for each direction, so that the borders of two ranks in a ring are not mixed up.
         let leftwards = self.one_way(number, self.right, self.left, left)?;
         let rightwards = self.one_way(number.wrapping_add(1), self.left, self.right, right)?;
-        let waiting = Waiting::new(patience(&self.group));
+        let waiting = Waiting::new(own_limit(&self.group));
         Ok(Round { halo: self, leftwards, rightwards, own: None, waiting })
     }
 
@@ -147,7 +147,7 @@ impl<T: Element> Round<'_, T> {
     ///
     /// As that.
     pub fn wait(mut self) -> Result<Borders<T>, GroupError> {
-        wait(&self.exchanges(), patience(&self.halo.group))?;
+        wait(&self.exchanges(), own_limit(&self.halo.group))?;
         self.end()
     }
 

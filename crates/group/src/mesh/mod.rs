@@ -39,7 +39,7 @@ use matching::Matching;
 pub(crate) use matching::{Due, Envelope, OpId, Wanted};
 pub(crate) use messages::{Announces, Count};
 use messages::{Dropped, Unwanted};
-pub(crate) use pace::{Pace, Quiet, Wait, rest};
+pub(crate) use pace::{Pace, Wait, rest};
 pub(crate) use pair::{PairName, Reached};
 use peer::{Peer, Shared, Way};
 use registry::Registry;

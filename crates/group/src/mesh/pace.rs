@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::bootstrap::Stuck;
+use crate::patience::{self, Watched};
 
 /// The durations, by the number of ranks and of the CPUs that they share.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// The wait of a caller that gives up by itself, by [`Quiet`].
+    /// The wait of a caller that gives up by itself, by [`patience::Quiet`].
     pub(crate) fn bounded() -> Self {
         Self { idle_polls: 0, quiet: None, stuck: None, bounded: true }
     }
@@ -82,57 +83,7 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        crate::patience::note();
-    }
-}
-
-/// A time in which somebody looks again and again whether anything has moved. One in which nobody does, as while the process is stopped or a
-/// future is not polled, counts as a quarter of the limit at most.
-#[derive(Clone, Copy, Debug)]
-struct Watched {
-    since: Instant,
-    /// When the clock was last read.
-    read: Instant,
-}
-
-impl Watched {
-    fn new(now: Instant) -> Self {
-        Self { since: now, read: now }
-    }
-
-    fn idle(&mut self, now: Instant, limit: Duration) -> Duration {
-        let unwatched = now.saturating_duration_since(self.read);
-        self.since += unwatched.saturating_sub((limit / 4).max(GAP_MIN));
-        self.read = now;
-        now.saturating_duration_since(self.since)
-    }
-}
-
-/// The time without progress of a wait with a limit of its own.
-#[derive(Clone, Debug)]
-pub(crate) struct Quiet {
-    limit: Duration,
-    watched: Watched,
-    /// What had moved when the clock was last read.
-    progress: u64,
-}
-
-impl Quiet {
-    pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, watched: Watched::new(Instant::now()), progress: 0 }
-    }
-
-    /// Whether the limit has passed since `progress`, a count, changed.
-    pub(crate) fn is_over(&mut self, progress: u64) -> bool {
-        crate::patience::note();
-        self.is_over_at(Instant::now(), progress)
-    }
-
-    fn is_over_at(&mut self, now: Instant, progress: u64) -> bool {
-        if progress != self.progress {
-            (self.progress, self.watched.since) = (progress, now);
-        }
-        self.watched.idle(now, self.limit) >= self.limit
+        patience::note();
     }
 }
 
@@ -145,39 +96,5 @@ pub(crate) fn rest(pace: Pace, idle: Duration) {
     }
 }
 
-/// Any sleep of a wait is shorter.
-const GAP_MIN: Duration = Duration::from_millis(50);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_in_which_nobody_polls_is_a_quarter_of_a_wait_at_most() {
-        let (limit, mut now) = (Duration::from_secs(40), Instant::now());
-        let mut watched = Watched::new(now);
-        let mut idle_after = |seconds: u64| {
-            now += Duration::from_secs(seconds);
-            watched.idle(now, limit).as_secs()
-        };
-        assert_eq!([1, 9, 1000, 5, 11, 10_000].map(&mut idle_after), [1, 10, 20, 25, 35, 45]);
-    }
-
-    #[test]
-    fn a_time_in_which_nobody_asks_does_not_end_a_wait() {
-        let limit = Duration::from_secs(40);
-        let mut quiet = Quiet::new(limit);
-        let mut now = quiet.watched.since;
-        let mut is_over_after = |seconds: u64, progress| {
-            now += Duration::from_secs(seconds);
-            quiet.is_over_at(now, progress)
-        };
-        assert!(!is_over_after(10, 0) && !is_over_after(1000, 0) && !is_over_after(10, 0));
-        assert!(is_over_after(10, 0), "three times ten seconds, and a quarter of the limit");
-        assert!(!is_over_after(1, 1), "what moves renews it");
-        assert!((0..39).all(|_| !is_over_after(1, 1)) && is_over_after(1, 1));
-        assert!(!is_over_after(1000, 2));
-    }
-}
