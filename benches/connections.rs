@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use ironrail_group::status::Status;
+use proc_status::Status;
 use support::net::{self, Handle, Listener, Memory, Net};
 use support::traffic::End;
 

@@ -20,7 +20,7 @@ use fabric::{
     Data, Delivery, Event, Library, Nic, NicOptions, Pages, Post, Query, Region, RemoteBytes,
     RemoteKey, Write as DataWrite,
 };
-use ironrail_group::status::Status;
+use proc_status::Status;
 use support::net::{self, Handle, Memory, Net};
 use support::traffic::End;
 

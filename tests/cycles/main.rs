@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cycle::Ends;
-use ironrail_group::status::Status;
+use proc_status::Status;
 use support::calls::Net;
 use support::gpu::{Gpus, driver};
 use support::link::descriptors;

@@ -5,7 +5,7 @@ use std::os::unix::process::parent_id;
 use std::sync::Arc;
 
 use ironrail_group::error::GroupError;
-use ironrail_group::status::Status;
+use proc_status::Status;
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;

@@ -11,6 +11,8 @@ use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use proc_status::Status;
+
 use crate::bootstrap::{Bootstrap, Hub, Remote};
 use crate::collective::{Session, Work};
 use crate::devices::DeviceMatrix;
@@ -20,7 +22,6 @@ use crate::memory::Registered;
 use crate::mesh::{Connector, Mesh, Moved, OpId, Parts};
 use crate::messages::Entry;
 use crate::objects::Schemas;
-use crate::status::Status;
 use crate::tuning::Tuning;
 
 /// How a group is made.

@@ -52,7 +52,6 @@ pub mod messages;
 pub mod objects;
 pub mod patience;
 pub mod start;
-pub mod status;
 pub mod tuning;
 mod waiting;
 

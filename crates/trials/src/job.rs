@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ironrail_group::status::Status;
+use proc_status::Status;
 
 use crate::Outcome;
 use crate::network::Network;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use ironrail_group::status::Status;
 use net_loader::Library;
 use net_loader::raw::{self, Net};
+use proc_status::Status;
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};

@@ -1,4 +1,5 @@
 //! What the kernel tells of a process or a thread, by proc_pid_status(5).
+#![forbid(unsafe_code)]
 
 use std::fmt::Display;
 use std::fs;
