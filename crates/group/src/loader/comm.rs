@@ -18,7 +18,7 @@ use super::memory::{Buffer, Memory};
 use super::net::{Net, check};
 use crate::error::{GroupError, MemoryError};
 
-pub(crate) use post::Post;
+pub(crate) use post::{End, Post};
 
 /// The most messages in one receive: no plugin is known to support more, though NCCL would ask for up to 64.
 pub const GROUP_MAX: usize = 8;

@@ -17,7 +17,7 @@ mod net;
 mod picks;
 mod place;
 
-pub(crate) use comm::Post;
+pub(crate) use comm::{End, Post};
 pub use comm::{GROUP_MAX, Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
 pub use element::{Complex64, DataType, Element, Op};
 pub use foreign::{Foreign, ForeignMut};

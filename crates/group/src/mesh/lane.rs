@@ -9,9 +9,9 @@
 use std::collections::VecDeque;
 
 use super::long::Receiver;
-use super::registry::{End, Registry};
+use super::registry::Registry;
 use crate::error::GroupError;
-use crate::loader::{Buffer, Place, Post, ReceiveComm, Region};
+use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region};
 
 /// The largest message passed to the plugin, where one may be copied while another is in flight.
 pub(super) const PIECE: usize = 512 << 10;

@@ -3,50 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::GroupError;
-use crate::loader::{Memory, Place, Post, ReceiveComm, Region, SendComm};
-
-/// One end of a connection, in either direction.
-pub(super) trait End {
-    /// Whether it receives.
-    const RECEIVES: bool;
-
-    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError>;
-    fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError>;
-    /// The number of bytes moved, once it is done. It must not be tested again then.
-    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError>;
-}
-
-impl End for SendComm {
-    const RECEIVES: bool = false;
-
-    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
-        self.register_memory(memory)
-    }
-
-    fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError> {
-        Self::post(self, place, region, tag)
-    }
-
-    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
-        Self::test_post(self, post)
-    }
-}
-
-impl End for ReceiveComm {
-    const RECEIVES: bool = true;
-
-    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
-        self.register_memory(memory)
-    }
-
-    fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError> {
-        Self::post(self, place, region, tag)
-    }
-
-    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
-        Self::test_post(self, post)
-    }
-}
+use crate::loader::{End, Memory, Place, Region};
 
 /// Finds the region of an address. A buffer is registered on a comm when it is first used there, and stays registered until it is dropped.
 #[derive(Debug, Default)]

@@ -7,9 +7,8 @@ use std::collections::VecDeque;
 
 use super::header::{HEADER_BYTES, Header, Kind};
 use super::matching::OpId;
-use super::registry::End;
 use crate::error::GroupError;
-use crate::loader::{Buffer, Place, Post, ReceiveComm, Region, SendComm};
+use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region, SendComm};
 
 /// The longest message of elements in a slot; longer ones are sent without a copy. At this length two copies take less time than a wait
 /// for the announcement of a place, at twice this length more.

@@ -13,7 +13,7 @@ use super::lane::{PIECE, SLOTS};
 use super::long::Receiver;
 use super::registry::Registry;
 use crate::error::GroupError;
-use crate::loader::{Buffer, Place, Post, ReceiveComm, Region};
+use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region};
 
 /// Messages that may wait before the queue grows.
 const QUEUE: usize = 64;
@@ -138,7 +138,7 @@ impl StagedReceiver {
 impl Receiver for StagedReceiver {
     fn open(&mut self, end: ReceiveComm, _: usize) -> Result<(), GroupError> {
         let buffer = Buffer::new(SLOTS * PIECE)?;
-        let region = end.register_memory(buffer.memory())?;
+        let region = end.register(&buffer)?;
         self.comm = Some(Comm { region, buffer, end });
         self.free = (0..SLOTS).rev().collect();
         self.flights.reserve(SLOTS);

@@ -25,23 +25,32 @@ pub(crate) struct Post {
 // SAFETY: as for `Comm`: NCCL may test on another thread than it sends from.
 unsafe impl Send for Post {}
 
-impl SendComm {
-    /// The number of bytes sent, once it is done. It must not be tested again then.
-    pub(crate) fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
-        self.0.moved(post)
-    }
+/// One end of a connection, in either direction.
+pub(crate) trait End {
+    /// Whether it receives.
+    const RECEIVES: bool;
 
-    pub(crate) fn register_memory(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
+    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError>;
+
+    /// Sends a place, which is in the region, or receives one message into it. `None`: the plugin cannot post it now, call again.
+    fn post(&self, place: Place, region: &Region, tag: c_int) -> Result<Option<Post>, GroupError>;
+
+    /// The number of bytes moved, once it is done. It must not be tested again then.
+    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError>;
+}
+
+impl End for SendComm {
+    const RECEIVES: bool = false;
+
+    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
         Region::of(&self.0, memory)
     }
 
-    /// Sends a place, which is in the region. `None`: the plugin cannot post it now, call again.
-    pub(crate) fn post(
-        &self,
-        place: Place,
-        region: &Region,
-        tag: c_int,
-    ) -> Result<Option<Post>, GroupError> {
+    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+        self.0.moved(post)
+    }
+
+    fn post(&self, place: Place, region: &Region, tag: c_int) -> Result<Option<Post>, GroupError> {
         region.holds(&self.0, place)?;
         let stale = ptr::from_ref(&STALE).cast_mut().cast::<c_void>();
         let mut request = stale;
@@ -68,22 +77,18 @@ impl SendComm {
     }
 }
 
-impl ReceiveComm {
-    pub(crate) fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
-        self.0.moved(post)
-    }
+impl End for ReceiveComm {
+    const RECEIVES: bool = true;
 
-    pub(crate) fn register_memory(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
+    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
         Region::of(&self.0, memory)
     }
 
-    /// Receives one message into a place, which is in the region. `None`: call again.
-    pub(crate) fn post(
-        &self,
-        place: Place,
-        region: &Region,
-        tag: c_int,
-    ) -> Result<Option<Post>, GroupError> {
+    fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+        self.0.moved(post)
+    }
+
+    fn post(&self, place: Place, region: &Region, tag: c_int) -> Result<Option<Post>, GroupError> {
         region.holds(&self.0, place)?;
         let mut data: *mut c_void = place.pointer().cast();
         let (mut len, mut tag, mut region, mut parent) =
