@@ -73,35 +73,17 @@ impl SendComm {
         tag: c_int,
     ) -> Result<Option<Request>, GroupError> {
         region.fits(&self.0, buffer)?;
-        let len = range.end.saturating_sub(range.start);
-        let claim = buffer.memory().claim(&range, Use::Read)?;
-        let data = buffer.memory().base().as_ptr().wrapping_add(range.start).cast();
-        // In NCCL the argument still contains an older request, so the plugin must write null itself.
-        let stale = ptr::from_ref(&STALE).cast_mut().cast::<c_void>();
-        let mut request = stale;
-        let comm = self.0.raw.as_ptr();
-        let region = region.raw;
-        // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done.
-        let code = unsafe {
-            self.0.net.calls().isend(
-                comm,
-                data,
-                len,
-                tag,
-                region,
-                ptr::null_mut(),
-                &raw mut request,
-            )
-        };
+        let memory = buffer.memory();
+        let claim = memory.claim(&range, Use::Read)?;
+        let place = memory.place().part(range.start, range.end - range.start);
         // What is too long for the table never came to the plugin. After an error of the plugin's, nothing says that it leaves the bytes alone:
         // they stay claimed.
-        check("isend", code.inspect_err(|_| buffer.memory().release(claim))?)?;
-        if request == stale {
-            return Err(GroupError::Contract(
-                "isend succeeded without writing its request".to_owned(),
-            ));
-        }
-        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Send(len)))
+        let posted = self.post(place, region, tag).inspect_err(|error| {
+            if error.is_usage() {
+                memory.release(claim);
+            }
+        })?;
+        Ok(Request::new(memory, claim, posted))
     }
 
     /// Whether a request of this comm is done. Only the oldest may be tested, and none again once it is done.
@@ -110,8 +92,6 @@ impl SendComm {
         request.test(&self.0, |_| Ok(()))
     }
 }
-
-static STALE: u64 = 0;
 
 /// The receiving end of a connection.
 #[derive(Debug)]
@@ -176,7 +156,7 @@ impl ReceiveComm {
         // the arrays have as many entries as we say, and live through the call.
         let code = unsafe { self.0.net.calls().irecv(comm, number, &lists, &raw mut request) };
         check("irecv", code.inspect_err(|_| memory.release(claim))?)?;
-        Ok(Request::new(&self.0, memory, claim, request, Kind::Receive(count)))
+        Ok(Request::new(memory, claim, Post::new(&self.0, request, Kind::Receive(count))))
     }
 
     /// As [`SendComm::test`]. Once the request is done, `each` is called with the number of bytes of each of its messages.
@@ -209,7 +189,7 @@ impl ReceiveComm {
         // SAFETY: as in `irecv`.
         let code = unsafe { calls.iflush(comm, 1, data, len, region, &raw mut request) };
         check("iflush", code)?;
-        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Flush))
+        Ok(Request::new(buffer.memory(), claim, Post::new(&self.0, request, Kind::Flush)))
     }
 }
 
@@ -256,14 +236,8 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(
-        comm: &Comm,
-        memory: &Arc<Memory>,
-        claim: u8,
-        raw: *mut c_void,
-        kind: Kind,
-    ) -> Option<Self> {
-        let Some(post) = Post::new(comm, raw, kind) else {
+    fn new(memory: &Arc<Memory>, claim: u8, posted: Option<Post>) -> Option<Self> {
+        let Some(post) = posted else {
             memory.release(claim);
             return None;
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use net_loader::calls::Lists;
 
-use super::{Comm, Kind, ReceiveComm, Region, STALE, SendComm, Sizes};
+use super::{Comm, Kind, ReceiveComm, Region, SendComm, Sizes};
 use crate::error::{GroupError, MemoryError};
 use crate::loader::memory::Memory;
 use crate::loader::net::check;
@@ -52,6 +52,8 @@ impl End for SendComm {
 
     fn post(&self, place: Place, region: &Region, tag: c_int) -> Result<Option<Post>, GroupError> {
         region.holds(&self.0, place)?;
+        // In NCCL the argument still contains an older request, so the plugin must write null itself.
+        static STALE: u64 = 0;
         let stale = ptr::from_ref(&STALE).cast_mut().cast::<c_void>();
         let mut request = stale;
         let (comm, data) = (self.0.raw.as_ptr(), place.pointer().cast());
