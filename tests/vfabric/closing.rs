@@ -157,7 +157,8 @@ fn stopped_sender(part: &Part, profile: &str) {
     (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
     assert_eq!(into.read(0, 16), [9; 16]);
     link.close(ends);
-    world.fabric.is_clean();
+    // The bound is short: on a busy machine an end may close without the other's farewell, and leave its domain open.
+    assert_eq!(world.fabric.violations(), Vec::<String>::new());
 }
 
 #[test]

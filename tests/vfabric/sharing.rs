@@ -223,7 +223,8 @@ fn memory_that_stays_registered_is_left_to_the_communicator_that_registered_it()
         link.close_comms();
         link.poll();
         close_together([sender, beside, owner]);
-        world.fabric.is_clean();
+        // With so short a bound an end may close without another's farewell, and leave its domain open.
+        assert_eq!(world.fabric.violations(), Vec::<String>::new());
     });
 }
 
