@@ -25,6 +25,14 @@ pub(super) enum State {
 }
 
 impl Found {
+    /// The page, if its process is running.
+    pub(super) fn live(&self) -> Option<&Page> {
+        match &self.state {
+            State::Live(page) => Some(page),
+            State::Stale(_) | State::Unreadable(_) => None,
+        }
+    }
+
     /// What is wrong with it, as a sentence.
     pub(super) fn complaint(&self) -> Option<String> {
         let path = self.path.display();

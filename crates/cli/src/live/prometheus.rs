@@ -4,14 +4,11 @@ use std::fmt::Write as _;
 
 use counters::{BUCKETS, Counter, Kind, Page, Row, bucket_upper_nanos};
 
-use super::pages::{Found, State};
+use super::pages::Found;
 
 /// All counters of running processes.
 pub(super) fn text(found: &[Found]) -> String {
-    let live: Vec<_> = found
-        .iter()
-        .filter_map(|found| if let State::Live(page) = &found.state { Some(page) } else { None })
-        .collect();
+    let live: Vec<_> = found.iter().filter_map(Found::live).collect();
     let mut text = String::new();
     for (kind, prefix) in [(Kind::Messages, "ironrail"), (Kind::Rail, "ironrail_rail")] {
         for counter in kind.counters() {
@@ -95,6 +92,7 @@ fn seconds(nanos: u64) -> f64 {
 mod tests {
     use counters::{Direction, Key};
 
+    use super::super::pages::State;
     use super::*;
 
     #[test]

@@ -1,9 +1,12 @@
 //! What has moved between two samples, per row.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use counters::{BUCKETS, Counter, Key, Kind, Page, Row, bucket_upper_nanos};
+use counters::{BUCKETS, Counter, Key, Kind, Row, bucket_upper_nanos};
+
+use super::pages::Found;
 
 /// A row of the table: rates per second.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,24 +26,21 @@ pub(super) struct Rate {
     pub(super) trouble: u64,
 }
 
-/// The previous sample.
+/// The previous sample. Processes of two containers may have one number, but each has a page of its own.
 #[derive(Debug, Default)]
-pub(super) struct Before(BTreeMap<(u32, Key), Row>);
+pub(super) struct Before(BTreeMap<(u32, PathBuf, Key), Row>);
 
 impl Before {
-    /// The rates since the previous sample, `elapsed` ago. New rows have no rates yet.
-    pub(super) fn rates<'a>(
-        &mut self,
-        pages: impl Iterator<Item = &'a Page>,
-        elapsed: Duration,
-    ) -> Vec<Rate> {
+    /// The rates of running processes since the previous sample, `elapsed` ago. New rows have no rates yet.
+    pub(super) fn rates(&mut self, found: &[Found], elapsed: Duration) -> Vec<Rate> {
         let mut now = BTreeMap::new();
-        for page in pages {
-            now.extend(page.rows.iter().map(|row| ((page.process, row.key.clone()), row.clone())));
+        for (path, page) in found.iter().filter_map(|found| Some((&found.path, found.live()?))) {
+            let name = |row: &Row| (page.process, path.clone(), row.key.clone());
+            now.extend(page.rows.iter().map(|row| (name(row), row.clone())));
         }
-        let rates = now.iter().map(|((process, _), row)| {
-            let before = self.0.get(&(*process, row.key.clone()));
-            rate(*process, row, before.unwrap_or(row), elapsed)
+        let rates = now.iter().map(|(name, row)| {
+            let before = self.0.get(name);
+            rate(name.0, row, before.unwrap_or(row), elapsed)
         });
         let rates = rates.collect();
         self.0 = now;
@@ -108,18 +108,44 @@ fn as_float(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use counters::Page;
+
     use super::*;
+    use crate::live::pages::State;
+
+    fn key(kind: Kind) -> Key {
+        let (direction, peer) = (counters::Direction::Send, "a:1".to_owned());
+        Key { kind, direction, device: 0, rail: 0, peer, name: "eth0".to_owned() }
+    }
+
+    /// A page of process 7 with one row, in which each counter is `count`.
+    fn found(path: &str, count: u64) -> Found {
+        let mut words = vec![0; counters::ROW_WORDS];
+        words[0] = key(Kind::Messages).head();
+        words[counters::COUNTERS_AT..].fill(count);
+        let page = Page {
+            process: 7,
+            started: 0,
+            namespace: 0,
+            made_unix: 0,
+            host: String::new(),
+            version: String::new(),
+            elsewhere: 0,
+            rows: Row::read(&words).into_iter().collect(),
+        };
+        Found { path: path.into(), state: State::Live(page) }
+    }
+
+    #[test]
+    fn processes_of_one_number_keep_their_own_rates() {
+        let mut before = Before::default();
+        before.rates(&[found("a", 0), found("b", 1000)], Duration::from_secs(1));
+        let rates = before.rates(&[found("a", 10), found("b", 1020)], Duration::from_secs(1));
+        assert_eq!(rates.iter().map(|rate| rate.bytes).collect::<Vec<_>>(), [10.0, 20.0]);
+    }
 
     #[test]
     fn counters_of_any_value_have_rates() {
-        let key = |kind| Key {
-            kind,
-            direction: counters::Direction::Send,
-            device: 0,
-            rail: 0,
-            peer: "a:1".to_owned(),
-            name: "eth0".to_owned(),
-        };
         for kind in [Kind::Messages, Kind::Rail] {
             let mut words = vec![u64::MAX; counters::ROW_WORDS];
             words[0] = key(kind).head();

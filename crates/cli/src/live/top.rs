@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::{emulate_default_handler, raise};
 
 use super::NONE;
-use super::pages::{self, Found, State};
+use super::pages::{self, Found};
 use super::rates::{Before, Rate};
 use crate::output;
 
@@ -204,11 +204,7 @@ impl Display {
         let found = pages::find(&top.folder, &top.processes)?;
         let elapsed = self.at.elapsed();
         self.at = Instant::now();
-        let live = found.iter().filter_map(|found| match &found.state {
-            State::Live(page) => Some(page),
-            _ => None,
-        });
-        let rates = self.before.rates(live, elapsed);
+        let rates = self.before.rates(&found, elapsed);
         Ok(lines(&found, &rates, columns))
     }
 }
@@ -271,7 +267,7 @@ fn lines(found: &[Found], rates: &[Rate], columns: usize) -> Vec<String> {
         let of = |rate: &&Rate| rate.key.kind == Kind::Messages && rate.key.direction == direction;
         rates.iter().filter(of).fold(0.0, |sum, rate| sum + rate.bytes)
     };
-    let processes = found.iter().filter(|found| matches!(found.state, State::Live(_))).count();
+    let processes = found.iter().filter_map(Found::live).count();
     let mut lines = vec![format!(
         "ironrail top: {processes} {}, out {}, in {}",
         if processes == 1 { "process" } else { "processes" },
