@@ -35,14 +35,11 @@ pub(super) fn find(place: &Path, scratch: &Path) -> Result<PathBuf, GroupError> 
     }
 }
 
-/// The first `libfabric.so.1` below a folder; broken links are skipped.
+/// The first `libfabric.so.1` below a folder; broken links are skipped, and so are folders that cannot be read.
 fn below(folder: &Path) -> Option<PathBuf> {
     let mut folders = vec![(folder.to_owned(), 0)];
     while let Some((folder, depth)) = folders.pop() {
-        let mut entries: Vec<_> =
-            fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
-        entries.sort();
-        for path in entries {
+        for path in entries(&folder) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if path.is_file() && (name == NAME || name.starts_with(&format!("{NAME}."))) {
                 return Some(path);
@@ -56,15 +53,20 @@ fn below(folder: &Path) -> Option<PathBuf> {
     None
 }
 
+/// The paths in a folder, sorted; none if it cannot be read.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
 fn packages(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_package = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str());
         matches!(ending, Some("deb" | "whl")) && path.is_file()
     };
-    let mut found: Vec<_> = entries.filter(is_package).collect();
-    found.sort();
-    found
+    entries(folder).into_iter().filter(is_package).collect()
 }
 
 fn unpack(package: &Path, scratch: &Path) -> Result<PathBuf, GroupError> {
@@ -115,6 +117,25 @@ mod tests {
         let file = deep.join("libfabric.so.1");
         assert_eq!(find(&file, &scratch).unwrap(), file);
         fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_read_hides_no_other() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let scratch = scratch("closed");
+        // Folders are searched from the last one on.
+        let (open, closed) = (scratch.join("a"), scratch.join("b"));
+        for folder in [&open, &closed] {
+            fs::create_dir(folder).unwrap();
+        }
+        fs::write(open.join("libfabric.so.1"), "").unwrap();
+        // Root reads it all the same: for root this test proves nothing.
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+        let found = find(&scratch, &scratch);
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::remove_dir_all(&scratch).unwrap();
+        assert_eq!(found.unwrap(), open.join("libfabric.so.1"));
     }
 
     #[test]
