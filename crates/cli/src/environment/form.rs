@@ -45,9 +45,9 @@ impl Form {
                 format!("export {name}={}", quoted(value))
             }
             (Self::Dockerfile, true) => {
-                format!("ENV {name}=\"{value}${{{name}:+:${name}}}\"")
+                format!("ENV {name}=\"{}${{{name}:+:${name}}}\"", escaped(value))
             }
-            (Self::Dockerfile, false) => format!("ENV {name}=\"{value}\""),
+            (Self::Dockerfile, false) => format!("ENV {name}=\"{}\"", escaped(value)),
             // enroot and similar tools keep quotes as a part of the value.
             (Self::Enroot, true) => format!("{name}={value}:${{{name}}}"),
             (Self::Enroot, false) => format!("{name}={value}"),
@@ -75,6 +75,11 @@ fn quoted(value: &str) -> String {
         return value.to_owned();
     }
     format!("'{}'", value.replace('\'', "'\\''"))
+}
+
+/// A value between the quotes of a Dockerfile's ENV, which replaces variables there.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$")
 }
 
 #[cfg(test)]
@@ -117,6 +122,14 @@ mod tests {
             let output = shell.output().unwrap();
             assert_eq!(String::from_utf8_lossy(&output.stdout), format!("Ironrail|{after}"));
         }
+    }
+
+    #[test]
+    fn a_dockerfile_gets_the_values_as_they_are() {
+        let text = Form::Dockerfile.text(&advice("/opt/a \"b\"\\$HOME"));
+        let line = text.lines().find(|line| line.contains("LD_LIBRARY_PATH"));
+        let (value, before) = (r#"/opt/a \"b\"\\\$HOME"#, "${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}");
+        assert_eq!(line, Some(format!("ENV LD_LIBRARY_PATH=\"{value}{before}\"").as_str()));
     }
 
     #[test]
