@@ -334,7 +334,8 @@ impl<C: Connection> ProgressLoop<C> {
         self.each_connection(index, now.clock, |connection| connection.rail_left(rail));
     }
 
-    /// For a new channel: our rails that are closed, or will be, count as lost from the start.
+    /// For a new channel: our rails that are closed, or will be, count as lost from the start. One that has no other stays open
+    /// for it while it is drained; where it is closed already, the channel has none, and fails.
     pub(super) fn lose_closed_rails(&mut self, index: usize, now: PolledTime) {
         for rail in 0..self.peers[index].account.loads.rails() {
             let local = self.local_of(index, rail);
@@ -349,6 +350,8 @@ impl<C: Connection> ProgressLoop<C> {
                 let regain = peer.histories.lost(rail, Moment::default());
                 peer.leave_rail(Outage { fenced, ..Outage::new(rail, now, regain) });
                 self.troubled = true;
+            } else if fenced {
+                peer.channel.fail(Cause::RailClosing { rail });
             }
         }
     }

@@ -122,7 +122,8 @@ impl World {
                 | Cause::RailDown { .. }
                 | Cause::DataFailed { .. }
                 | Cause::DataHangs { .. }
-                | Cause::DataRefused { .. } => parts || self.lacks_rails((node, id)),
+                | Cause::DataRefused { .. }
+                | Cause::RailClosing { .. } => parts || self.lacks_rails((node, id)),
                 Cause::NoRail => control,
                 Cause::Silent | Cause::Refused | Cause::Peer => {
                     let rails = self.lacks_rails((node, id));

@@ -140,7 +140,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 36] = [
+const MENDED: [(Schedule, u64, &str); 37] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -205,6 +205,7 @@ const MENDED: [(Schedule, u64, &str); 36] = [
         800_000_004,
         "parts that a lost rail owed kept memory that was given up in use",
     ),
+    (ranks::run_unlike, 811_304_777, "a new channel used its only rail, which was closed"),
 ];
 
 #[test]

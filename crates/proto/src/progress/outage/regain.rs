@@ -706,6 +706,17 @@ mod tests {
         assert!(failing.eq([Some(Cause::DataLost { rail: 0 }), None, None]));
     }
 
+    #[test]
+    fn a_channel_made_while_its_only_rail_is_closed_fails_for_that() {
+        for local in [Local::Closing, Local::Closed] {
+            let (mut endpoint, _) = without_first_rail(1);
+            endpoint.locals = vec![local];
+            endpoint.add_channel(parameters(1)).unwrap();
+            let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
+            assert!(failing.eq([None, Some(Cause::RailClosing { rail: 0 })]), "{local:?}");
+        }
+    }
+
     /// As after many failed rounds. Whoever offers a round waits for an answer for a second only.
     #[test]
     fn a_round_that_the_peer_offers_begins_before_the_own_pause_is_over_also_with_another_endpoint()
