@@ -170,8 +170,9 @@ pub(crate) struct Flows {
     pub(crate) returns: Returns,
     /// The buffers that parts were written to.
     pub(crate) posted: BTreeSet<u64>,
-    /// Channels on which a part was lost, and conversations in which a write failed.
-    pub(crate) lost: Vec<(usize, ChannelId)>,
+    /// Lost parts that nothing can fence: the node, its channel and the channel's number of the rail.
+    pub(crate) lost: Vec<(usize, ChannelId, u8)>,
+    /// Conversations in which a write failed.
     pub(crate) failed: Vec<usize>,
     /// Rails that were lost: the node, its channel and the channel's number of the rail.
     pub(crate) losses: Vec<(usize, ChannelId, u8)>,
@@ -629,7 +630,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         wire.data.to_lose -= 1;
         wire.data.disturb(link);
         if !survives {
-            wire.data.lost.push((node, channel));
+            wire.data.lost.push((node, channel, write.rail));
         }
         wire.faults.fire(Fault::LostPart);
         fate = Fate::Lost;

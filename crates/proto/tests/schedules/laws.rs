@@ -108,7 +108,8 @@ impl World {
         let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
         let dead = self.wire.died;
         let ends = [(node, id), far];
-        let parts = ends.iter().any(|end| self.wire.data.lost.contains(end));
+        let lost = &self.wire.data.lost;
+        let parts = lost.iter().any(|(node, id, _)| ends.contains(&(*node, *id)));
         let stood = ends.iter().any(|end| self.wire.control.stood_on_all(*end));
         let control = dead || stood || self.wire.packets_lost >= QUARANTINE_MAX;
         // Letters are repeated once a second, so this long none may have come that would show a sign of life.
@@ -146,7 +147,9 @@ impl World {
                 return Err("one end of a channel failed, the other one ended well".to_owned());
             }
         }
-        let ours = self.wire.data.lost.contains(&(node, id));
+        // A rail that is lost counts as noticed: its peer may still drain it for long.
+        let unnoticed = |part: &&(usize, ChannelId, u8)| !self.wire.data.losses.contains(part);
+        let ours = lost.iter().filter(unnoticed).any(|(at, of, _)| (*at, *of) == (node, id));
         // A write that failed but arrived may compensate in the counts for one that was lost.
         let hidden = !self.wire.data.failed.is_empty();
         // The other end may fail first.
