@@ -240,6 +240,27 @@ mod tests {
     }
 
     #[test]
+    fn the_next_in_the_cycle_is_the_first_waiter_behind_the_one_served_last() {
+        let all = [0, 1, 5, 63, 64, 127, 128, 1000, Slot::COUNT - 65, Slot::COUNT - 1];
+        for served in all.into_iter().chain([2, 62, 65, 4000, Slot::COUNT - 2]) {
+            let mut budget = Budget::new(512);
+            assert!(budget.take(slot(0), 512));
+            for index in all {
+                assert!(!budget.take(slot(index), 1));
+            }
+            budget.serve(slot(served));
+            let mut expected = all.to_vec();
+            expected.retain(|index| *index != served);
+            expected.sort_by_key(|index| (*index + Slot::COUNT - served) % Slot::COUNT);
+            for index in expected {
+                assert_eq!(budget.first_waiter(), Some(slot(index)), "behind {served}");
+                budget.serve(slot(index));
+            }
+            assert_eq!(budget.first_waiter(), None);
+        }
+    }
+
+    #[test]
     fn a_connection_that_no_longer_tries_does_not_block_the_others() {
         let mut budget = Budget::new(512);
         assert!(budget.take(slot(0), 512));

@@ -83,7 +83,7 @@ impl DataRails {
         !self.failed.is_empty()
     }
 
-    /// The rails on which one has.
+    /// The rails on which a write has failed since then.
     pub(crate) const fn failures(&self) -> RailSet {
         self.failed
     }
@@ -130,5 +130,66 @@ impl DataRails {
     pub(crate) fn posts_on(&self, rail: u8) -> RailPosts {
         let uncounted = self.uncounted[usize::from(rail) % MAX_DATA_RAILS] > 0;
         RailPosts { parts: self.posted_on(rail), uncounted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAILS: [u8; 3] = [0, 3, 15];
+
+    fn all<T>(rails: &DataRails, of: impl Fn(&DataRails, u8) -> T) -> [T; 3] {
+        RAILS.map(|rail| of(rails, rail))
+    }
+
+    #[test]
+    fn writes_are_counted_on_their_own_rail_and_those_with_immediates_as_posted() {
+        let mut rails = DataRails::default();
+        for (rail, immediate) in [(3, true), (3, true), (3, false), (15, false), (15, true)] {
+            rails.posted(rail, immediate);
+        }
+        assert_eq!(all(&rails, DataRails::flying_on), [0, 3, 2]);
+        assert_eq!(all(&rails, DataRails::posted_on), [0, 2, 1]);
+        assert!(rails.ended(3, true, true) && rails.ended(15, false, true));
+        assert_eq!(all(&rails, DataRails::flying_on), [0, 2, 1]);
+        assert_eq!(all(&rails, DataRails::ended_on), [0, 1, 1]);
+        assert_eq!(all(&rails, DataRails::accepted_on), [0, 3, 2]);
+        assert!(!rails.ended(0, true, true), "none was in flight there");
+    }
+
+    /// Only a completed one is known to have arrived.
+    #[test]
+    fn writes_without_immediates_stay_uncounted_until_they_complete_or_the_rail_is_back() {
+        for well in [false, true] {
+            let mut rails = DataRails::default();
+            RAILS.iter().for_each(|rail| rails.posted(*rail, false));
+            let uncounted =
+                |rails: &DataRails| all(rails, |rails, at| rails.posts_on(at).uncounted);
+            assert_eq!(uncounted(&rails), [true; 3]);
+            assert!(rails.ended(3, false, well));
+            assert_eq!(uncounted(&rails), [true, !well, true]);
+            rails.returned(3);
+            assert_eq!(uncounted(&rails), [true, false, true]);
+            rails.posted(3, true);
+            assert_eq!(rails.posts_on(3), RailPosts { parts: 1, uncounted: false });
+        }
+    }
+
+    #[test]
+    fn failures_and_refusals_are_taken_once_and_those_of_a_rail_that_is_back_never() {
+        let mut rails = DataRails::default();
+        assert!(!rails.has_news() && !rails.has_failures());
+        RAILS.iter().for_each(|rail| rails.refused(*rail));
+        assert!(rails.has_news() && !rails.has_failures());
+        rails.posted(0, true);
+        rails.returned(15);
+        assert!(rails.take_refused().iter().eq([3]), "one that accepts a write refuses no more");
+        assert!(!rails.has_news());
+        RAILS.iter().for_each(|rail| rails.failed(*rail));
+        rails.returned(3);
+        assert!(rails.has_failures() && rails.failures().iter().eq([0, 15]));
+        assert!(rails.take_failed().iter().eq([0, 15]));
+        assert!(!rails.has_news());
     }
 }

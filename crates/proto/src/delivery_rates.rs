@@ -288,6 +288,37 @@ mod tests {
     }
 
     #[test]
+    fn the_fastest_report_of_the_last_seconds_shows_the_clocks_difference_whichever_came_first() {
+        let mut rates = DeliveryRates::new(1);
+        (1..=4).for_each(|number| rates.posted(0, number, KIB, at(0)));
+        // By number of the part: when it arrived and was reported, and when the report was read.
+        let reports = [(1, 1000, 1300), (2, 2000, 2100), (3, 3000, 3200)];
+        let known = [1300, 2100, 3100];
+        for ((number, clock, now), known) in reports.into_iter().zip(known) {
+            let found = read(&mut rates, &report(clock, &[(0, number, clock)]), now);
+            assert_eq!(found[0].at, at(known), "part {number}");
+        }
+        // The difference is 100 us, from the second report, until ten to twenty seconds later.
+        let (clock, now) = (30_000_000, 30_000_400);
+        let found = read(&mut rates, &report(clock, &[(0, 4, clock)]), now);
+        assert_eq!(found[0].at, at(now), "the old reports do not count any more");
+    }
+
+    #[test]
+    fn parts_posted_before_a_loss_are_not_measured() {
+        let mut rates = DeliveryRates::new(2);
+        for rail in 0..2 {
+            (1..=2).for_each(|number| rates.posted(rail, number, 256 * KIB, at(0)));
+        }
+        rates.forget(0);
+        rates.posted(0, 3, 64 * KIB, at(5000));
+        let both = report(8000, &[(0, 3, 8000), (1, 2, 8000)]);
+        let found = read(&mut rates, &both, 8000);
+        let runs: Vec<_> = found.iter().map(|found| found.run).collect();
+        assert_eq!(runs, [run(64 * KIB, 3000), run(512 * KIB, 8000)]);
+    }
+
+    #[test]
     fn reports_that_cannot_be_true_are_passed_over() {
         let mut rates = DeliveryRates::new(2);
         rates.posted(0, 9, 256 * KIB, at(0));
