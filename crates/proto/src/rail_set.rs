@@ -88,3 +88,19 @@ impl FromIterator<u8> for RailSet {
 }
 
 const _: () = assert!(MAX_DATA_RAILS <= u16::BITS as usize, "a bit per rail");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_the_rails_of_those_it_was_made_from_and_no_others() {
+        let mut set: RailSet = [3, 0, 15, 3].into_iter().collect();
+        assert!(set.iter().eq([0, 3, 15]));
+        assert_eq!(set.len(), 3);
+        set |= RailSet::of(7) | RailSet::of(0);
+        assert!(set.iter().eq([0, 3, 7, 15]));
+        set.remove(3);
+        assert!(!set.has(3) && set.has(7) && !set.is_empty());
+    }
+}

@@ -568,6 +568,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rail_with_a_new_endpoint_is_not_slow_until_it_is_measured_again() {
+        let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
+        carry((&mut speeds, &mut loads), 0, 0, (8, 2));
+        let now = carry((&mut speeds, &mut loads), 1, 0, (8, 8));
+        assert!(loads.is_uneven());
+        speeds.forget(1, &mut loads);
+        assert!(!loads.is_uneven());
+        carry((&mut speeds, &mut loads), 1, now, (8, 8));
+        assert!(loads.is_uneven());
+    }
+
+    #[test]
     fn an_idle_rail_is_not_taken_for_slow() {
         let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
         carry((&mut speeds, &mut loads), 0, 0, (8, 2));

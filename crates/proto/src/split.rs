@@ -381,6 +381,26 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_one_part_take_the_open_rails_of_the_cycle() {
+        let mut loads = Loads::equal(6);
+        [0, 2, 3, 5].iter().for_each(|rail| loads.close(*rail));
+        let taken: Vec<_> = (0..6).map(|_| loads.of_one_part(8)).collect();
+        assert_eq!(taken, [1, 4, 1, 4, 1, 4]);
+    }
+
+    #[test]
+    fn a_rails_speed_is_shown_in_percent_of_the_full_one() {
+        let mut loads = Loads::equal(2);
+        for (speed, percent) in [(Loads::FULL_SPEED, 100), (Loads::FULL_SPEED / 4, 25)] {
+            loads.set_speed(1, speed);
+            assert_eq!(
+                (loads.percent(0), loads.percent(1), loads.percent(15)),
+                (100, percent, 100)
+            );
+        }
+    }
+
+    #[test]
     fn a_part_takes_the_rail_that_finishes_it_first() {
         let mut loads = Loads::equal(3);
         for expected in [0, 1, 2, 0, 1, 2] {

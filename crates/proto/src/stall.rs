@@ -275,6 +275,27 @@ mod tests {
     }
 
     #[test]
+    fn neither_the_protocol_nor_the_fabric_is_late_where_a_caller_is() {
+        let of_callers =
+            [Late::Caller, Late::Receive, Late::Credit, Late::Send, Late::Accept, Late::Nothing];
+        assert!(of_callers.into_iter().all(Late::is_of_callers));
+        let others = [
+            Late::Peer,
+            Late::Data { rail: None },
+            Late::Reader,
+            Late::Packets { ours: true },
+            Late::Done,
+        ];
+        assert!(!others.into_iter().any(Late::is_of_callers));
+    }
+
+    #[test]
+    fn the_peers_program_ends_waits_for_its_receives_and_messages() {
+        let ends = ALL_WAITS.into_iter().filter(|waits| waits.is_of_peers_program());
+        assert!(ends.eq([WaitsFor::Receive, WaitsFor::Credit, WaitsFor::Message]));
+    }
+
+    #[test]
     fn a_want_is_read_as_it_was_written() {
         for waits_for in ALL_WAITS {
             assert_eq!(WaitsFor::of(waits_for.code()), Some(waits_for));

@@ -766,4 +766,6 @@ fn a_connection_costs_at_most_six_kib_on_either_side() {
         proto::ReceiveFlow::new(terms()).memory_bytes(),
     );
     assert!(sender <= 6 << 10 && receiver <= 6 << 10, "{sender} {receiver}");
+    let least = proto::window::WINDOW as usize * size_of::<u64>();
+    assert!(sender >= least && receiver >= least, "a word per line at the least");
 }

@@ -492,7 +492,7 @@ mod tests {
 
     use super::super::Outage;
     use super::*;
-    use crate::bound::RAIL_REST;
+    use crate::bound::{RAIL_DRAIN_STILL, RAIL_REST};
     use crate::codec::Address;
     use crate::flow::Flow;
     use crate::frame::RailPosts;
@@ -704,6 +704,34 @@ mod tests {
         assert!(hands.closed.is_empty(), "the new channel has lost its only rail");
         let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
         assert!(failing.eq([Some(Cause::DataLost { rail: 0 }), None, None]));
+    }
+
+    #[test]
+    fn a_rail_is_closed_for_one_channel_once_the_parts_of_another_have_arrived_or_none_comes_any_more()
+     {
+        let still = u64::try_from(RAIL_DRAIN_STILL.as_millis()).unwrap();
+        for (in_flight, confirmed, closes_at) in
+            [(false, 3, 1), (false, 2, 1 + still), (true, 3, 1 + still)]
+        {
+            let (mut endpoint, mut hands) = without_first_rail(2);
+            let outage = &mut endpoint.peers[0].outages[0];
+            (outage.fenced, outage.needs_close) = (false, true);
+            outage.expects = Some(RailPosts { parts: 1, uncounted: false });
+            let Peer { outages, account, channel, .. } = &mut endpoint.peers[1];
+            outages.clear();
+            account.loads.open(0);
+            account.counts.completed.set(0, 3);
+            channel.resume_counts_of(0, confirmed);
+            if in_flight {
+                account.rails.posted(0, true);
+            }
+            for now in 1..closes_at {
+                endpoint.tend_rails(&mut hands, ms(now));
+                assert!(hands.closed.is_empty(), "at {now} ms");
+            }
+            endpoint.tend_rails(&mut hands, ms(closes_at));
+            assert_eq!(hands.closed, [0], "{in_flight} {confirmed}");
+        }
     }
 
     #[test]
