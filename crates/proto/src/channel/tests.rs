@@ -4,14 +4,16 @@ use std::cell::Cell;
 
 use super::*;
 use crate::bits::low8;
+use crate::bound::REFUSED_FOR_GOOD;
 use crate::counts::Counts;
 use crate::frame::{Frame, Inline};
 use crate::ids::{Name, Nonce};
-use crate::letter::{Body, Hello, Letter, Query, RailNumbers, Trial};
+use crate::letter::{About, Body, Hello, Letter, Query, RailNumbers, Trial};
 use crate::line::Line;
 use crate::memory::{Lease, Words};
 use crate::message::MessageId;
 use crate::packet::{POISON, START_BYTES, check};
+use crate::stall::ConnectionState;
 
 impl Words {
     fn store_cell(&mut self, acknowledged: PacketNumber) {
@@ -913,4 +915,92 @@ fn a_hello_that_waits_for_an_old_shadow_is_adopted_when_its_write_has_ended() {
         !channel.would_adopt(&hello(11), at(6000)) && channel.is_alive(),
         "the time is another one"
     );
+}
+
+/// What the peer's STATUS says of a connection.
+fn about(begun: u32) -> About {
+    let state = ConnectionState { begun, ..ConnectionState::default() };
+    About { name: Name::default(), state }
+}
+
+#[test]
+fn a_query_of_the_peers_progress_leaves_at_once_and_its_answer_is_kept() {
+    let (mut channel, _) = greeted(1);
+    let counts = PeerCounts::default();
+    assert!(channel.next_letter(&counts, false, at(1)).is_none(), "nothing is waited for");
+    channel.query_progress(Some(Name::default()));
+    let due = channel.next_letter(&counts, false, at(2)).unwrap();
+    let Body::Query(query) = &due.letter.body else { panic!("{due:?}") };
+    assert_eq!(query.about, Some(Name::default()));
+    channel.letter_posted(&due, at(2));
+    assert!(channel.next_letter(&counts, false, at(3)).is_none(), "it leaves once");
+    assert!(channel.peer_report().is_none());
+    let status = crate::letter::Status { idle_ms: 30, about: Some(about(4)), ..answer() };
+    assert_eq!(channel.status_arrived(&status, true, at(5), |_| {}), None);
+    let report = *channel.peer_report().unwrap();
+    assert_eq!((report.at, report.idle), (at(5), Duration::from_millis(30)));
+    assert_eq!(report.about, Some((at(5), about(4))));
+    // One without the connection is newer in all else.
+    assert_eq!(channel.status_arrived(&answer(), true, at(9), |_| {}), None);
+    let report = *channel.peer_report().unwrap();
+    assert_eq!(
+        (report.at, report.idle, report.about),
+        (at(9), Duration::ZERO, Some((at(5), about(4))))
+    );
+}
+
+#[test]
+fn a_peers_silence_counts_from_when_it_is_waited_for() {
+    let (mut channel, _) = greeted(1);
+    let counts = PeerCounts::default();
+    assert!(channel.next_letter(&counts, false, at(1000)).is_none());
+    assert!(channel.next_letter(&counts, true, at(1500)).is_some());
+    assert_eq!(channel.silence(at(1700)), Duration::from_millis(700));
+    let letter = Letter { key: 5, rails: RailNumbers::default(), body: Body::Status(answer()) };
+    channel.letter_arrived(&letter, both(1800));
+    assert_eq!(channel.silence(at(1900)), Duration::from_millis(100));
+}
+
+#[test]
+fn a_peer_to_which_letters_are_refused_is_lost_in_time_after_it_was_heard_or_one_was_accepted() {
+    // What happens to the letter at 3 s.
+    type Relief = fn(&mut Channel, &letters::Due, PolledTime);
+    let refused: Relief = |channel, due, now| channel.letter_refused(due, now);
+    let heard: Relief = |channel, due, now| {
+        channel.letter_refused(due, now);
+        channel.recovery.heard(now);
+    };
+    let accepted: Relief = |channel, due, now| channel.letter_posted(due, now);
+    // After that one the next is due in 100 ms.
+    let reliefs = [(refused, 100), (heard, 3000), (accepted, 3100)];
+    let bound = u64::try_from(REFUSED_FOR_GOOD.as_millis()).unwrap();
+    for (relief, since) in reliefs {
+        let (mut channel, _) = greeted(2);
+        channel.parameters.peer_timeout = 5 * REFUSED_FOR_GOOD;
+        let counts = PeerCounts::default();
+        let mut times = (100..2 * bound).step_by(50);
+        let lost = times.find(|ms| {
+            if let Some(due) = channel.next_letter(&counts, true, at(*ms)) {
+                let then = if *ms == 3000 { relief } else { refused };
+                then(&mut channel, &due, at(*ms));
+            }
+            channel.is_failing().is_some()
+        });
+        assert_eq!((lost, channel.is_failing()), (Some(since + bound), Some(Cause::Refused)));
+    }
+}
+
+#[test]
+fn a_channel_that_ends_asks_once_for_what_is_not_confirmed() {
+    let (mut channel, _) = greeted(1);
+    let mut counts = PeerCounts::default();
+    assert!(channel.confirms(&counts));
+    counts.completed.add(0);
+    let asks = |channel: &mut Channel, ms| {
+        assert!(!channel.confirms(&counts));
+        let due = channel.next_letter(&counts, true, at(ms));
+        due.map(|due| channel.letter_posted(&due, at(ms))).is_some()
+    };
+    assert!(asks(&mut channel, 1), "at once");
+    assert!(!asks(&mut channel, 2), "an answer is on its way, or the timer asks again");
 }

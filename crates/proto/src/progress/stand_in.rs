@@ -41,7 +41,8 @@ pub(super) fn parameters(data_rails: u8) -> Parameters {
 pub(super) struct StandIn {
     memory: Vec<Words>,
     pub(super) events: VecDeque<Event<flow::Event>>,
-    /// The frames of the packets that were posted, and the parts, in order.
+    /// The letters that were posted; the frames of the packets; and the parts: each in order.
+    pub(super) letters: Vec<Letter>,
     pub(super) frames: Vec<Frame>,
     pub(super) writes: Vec<PartWrite>,
     /// Our data rails that were closed, and the trials that were posted.
@@ -107,7 +108,8 @@ impl Perform<Flow> for StandIn {
         true
     }
 
-    fn send(&mut self, _: ChannelId, _: u8, _: &Letter) -> LetterPost {
+    fn send(&mut self, _: ChannelId, _: u8, letter: &Letter) -> LetterPost {
+        self.letters.push(*letter);
         LetterPost::Posted
     }
 

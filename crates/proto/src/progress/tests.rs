@@ -8,7 +8,7 @@ use crate::counts::PeerCounts;
 use crate::flow::{self, Flow};
 use crate::frame::{Advert, Frame, Keys, Lines, RailNote, RailState, Refusal};
 use crate::ids::{Epoch, Generation, PacketNumber};
-use crate::letter::{Body, Letter, Query, RailNumbers};
+use crate::letter::{Body, Letter, Query, RailNumbers, Status};
 use crate::line::Line;
 use crate::message::Source;
 use crate::send::{Outgoing, SendFlow};
@@ -164,4 +164,43 @@ fn a_channel_fails_whose_peer_makes_more_refusals_due_than_it_has_slots() {
     let failing = endpoint.channel(channel).and_then(Channel::is_failing);
     assert_eq!(failing, Some(Cause::Connection));
     assert_eq!(endpoint.peers[0].refusals.len(), Slot::COUNT);
+}
+
+/// For stall reports: how long the peer was silent, and what it has last said, in time in which this endpoint was polled.
+#[test]
+fn a_loop_asks_for_a_peers_progress_in_its_next_poll_and_keeps_the_answer_for_a_while() {
+    let (mut endpoint, mut hands, channel, Name { slot, .. }) = endpoint_with_sender();
+    hands.meet(channel);
+    endpoint.progress(&mut hands, ms(0));
+    assert!(hands.letters.pop().is_some_and(|letter| matches!(letter.body, Body::Hello(_))));
+    endpoint.progress(&mut hands, ms(1));
+    assert_eq!(hands.letters.len(), 0);
+    endpoint.query_progress(channel, Some(slot));
+    endpoint.progress(&mut hands, ms(2));
+    let letters: Vec<_> = hands.letters.drain(..).map(|letter| letter.body).collect();
+    assert!(
+        matches!(letters[..], [Body::Query(Query { about: Some(_), .. })]),
+        "the peer's name of the connection: {letters:?}"
+    );
+    let status = Status {
+        epoch: Epoch(1),
+        consumed: PacketNumber::new(0),
+        asked: PacketNumber::new(0),
+        counts: PeerCounts::default(),
+        waits: false,
+        failed: false,
+        idle_ms: 30,
+        about: None,
+    };
+    let letter = Letter { key: 1, rails: RailNumbers::default(), body: Body::Status(status) };
+    hands.events.push_back(Event::Letter { channel, letter, proven: false });
+    endpoint.progress(&mut hands, ms(5));
+    let heard_at = endpoint.polled_time();
+    for now in [6, 7] {
+        endpoint.progress(&mut hands, ms(now));
+    }
+    assert_eq!(endpoint.polled_time().since(heard_at), Duration::from_millis(2));
+    let report = |ago| endpoint.peer_report(channel, Duration::from_millis(ago));
+    assert_eq!(report(2).map(|report| report.idle), Some(Duration::from_millis(30)));
+    assert!(report(1).is_none(), "it is older");
 }
