@@ -1,8 +1,7 @@
 //! The progress loop against a stand-in for its environment.
 
-use super::stand_in::{StandIn, parameters};
+use super::stand_in::{StandIn, parameters, terms};
 use super::*;
-use crate::capabilities::ImmediateWidth;
 use crate::connection::Submit;
 use crate::counts::PeerCounts;
 use crate::flow::{self, Flow};
@@ -12,8 +11,6 @@ use crate::letter::{Body, Letter, Query, RailNumbers, Status};
 use crate::line::Line;
 use crate::message::Source;
 use crate::send::{Outgoing, SendFlow};
-use crate::split::Cutting;
-use crate::terms::{InlineLimits, Terms};
 
 fn ms(ms: u64) -> Moment {
     Moment::from_nanos(ms * 1_000_000)
@@ -21,18 +18,7 @@ fn ms(ms: u64) -> Moment {
 
 /// A sender over two rails, all of whose messages take the FIN path in one part.
 fn sender(own: Name) -> Flow {
-    Flow::Send(SendFlow::new(Terms {
-        peer: Name::default(),
-        own,
-        cutting: Cutting::new(2, u64::MAX, 1 << 30).unwrap(),
-        grouped: false,
-        immediates: ImmediateWidth::None,
-        true_lengths: false,
-        delivery: true,
-        proves_arrival: false,
-        messages: false,
-        inline: InlineLimits::default(),
-    }))
+    Flow::Send(SendFlow::new(terms(own)))
 }
 
 /// An endpoint with one channel over two data rails, and a sender on it in the only slot.

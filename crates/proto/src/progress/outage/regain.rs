@@ -494,9 +494,11 @@ mod tests {
     use super::*;
     use crate::bound::{RAIL_DRAIN_STILL, RAIL_REST};
     use crate::codec::Address;
+    use crate::connection::Which;
     use crate::flow::Flow;
-    use crate::frame::RailPosts;
-    use crate::progress::stand_in::{StandIn, parameters};
+    use crate::frame::{Frame, RailNote, RailPosts, RailState};
+    use crate::progress::stand_in::{StandIn, parameters, terms};
+    use crate::receive::ReceiveFlow;
 
     type Endpoint = ProgressLoop<Flow>;
     /// Changes a channel, and what that means.
@@ -612,6 +614,30 @@ mod tests {
             assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(1000)));
             assert!(!regain(&mut endpoint, 0).is_trying());
         }
+    }
+
+    /// They would mix parts that were counted before the loss with those posted since.
+    #[test]
+    fn no_round_begins_while_a_receiver_has_to_report_what_came_by_the_lost_rail() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        let name = endpoint.vacant().unwrap();
+        let receiver = Flow::Receive(ReceiveFlow::new(terms(name)));
+        assert!(endpoint.connect(name, ChannelId(0), receiver, ms(0).clock));
+        endpoint.with(&mut hands, name.slot, ms(1).clock, |flow, _| {
+            flow.rail_left(0);
+            flow.rail_fenced(0);
+        });
+        assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(1000)));
+        assert!(!regain(&mut endpoint, 0).is_trying());
+        let note = endpoint.with(&mut hands, name.slot, ms(1000).clock, |flow, account| {
+            flow.next_frame(Which::Others, 64, account, ms(1000).clock)
+        });
+        let listed = |note: &Frame| {
+            matches!(note, Frame::Rail(RailNote { state: RailState::Listed { .. }, .. }))
+        };
+        assert!(note.flatten().is_some_and(|note| listed(&note)));
+        assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(1001)));
+        assert!(regain(&mut endpoint, 0).is_trying());
     }
 
     #[test]
