@@ -50,6 +50,25 @@ pub struct Terms {
     pub inline: InlineLimits,
 }
 
+#[cfg(test)]
+impl Terms {
+    /// For tests: over two data rails, all messages take the FIN path in one part.
+    pub(crate) fn of_two_rails(own: Name) -> Self {
+        Self {
+            peer: Name::default(),
+            own,
+            cutting: Cutting::new(2, u64::MAX, 1 << 30).unwrap(),
+            grouped: false,
+            immediates: ImmediateWidth::None,
+            true_lengths: false,
+            delivery: true,
+            proves_arrival: false,
+            messages: false,
+            inline: InlineLimits::default(),
+        }
+    }
+}
+
 impl Terms {
     /// Derives the terms from the agreed capabilities. `fin_only` is a setting of either end. None if the receiver
     /// could not learn the sizes of messages.

@@ -5,20 +5,17 @@ use std::time::Duration;
 
 use super::{ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
 use crate::account::Account;
-use crate::capabilities::ImmediateWidth;
 use crate::channel::{Cause, Parameters, Post, RailNews, Written};
 use crate::codec::Address;
 use crate::fault::Breach;
 use crate::flow::{self, Action, Flow};
 use crate::frame::{Frame, Offer, Open, Refused};
-use crate::ids::{Epoch, Name, Nonce, PacketNumber, Slot};
+use crate::ids::{Epoch, Nonce, PacketNumber, Slot};
 use crate::letter::{Body, Hello, Letter, RailNumbers};
 use crate::memory::{Lease, MemoryId, Payload, Shadows, Words};
 use crate::packet::{HEADER_WORDS, Ring};
 use crate::receive::Place;
 use crate::send::{Outgoing, PartWrite};
-use crate::split::Cutting;
-use crate::terms::{InlineLimits, Terms};
 
 const RING: Ring = Ring::SHORT;
 
@@ -37,22 +34,6 @@ pub(super) fn parameters(data_rails: u8) -> Parameters {
         measure_by_arrival: false,
         peer_timeout: Duration::from_secs(75),
         first: PacketNumber::new(1),
-    }
-}
-
-/// Those of a connection over two data rails, all of whose messages take the FIN path in one part.
-pub(super) fn terms(own: Name) -> Terms {
-    Terms {
-        peer: Name::default(),
-        own,
-        cutting: Cutting::new(2, u64::MAX, 1 << 30).unwrap(),
-        grouped: false,
-        immediates: ImmediateWidth::None,
-        true_lengths: false,
-        delivery: true,
-        proves_arrival: false,
-        messages: false,
-        inline: InlineLimits::default(),
     }
 }
 

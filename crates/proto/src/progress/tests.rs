@@ -1,6 +1,6 @@
 //! The progress loop against a stand-in for its environment.
 
-use super::stand_in::{StandIn, parameters, terms};
+use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::connection::Submit;
 use crate::counts::PeerCounts;
@@ -11,6 +11,7 @@ use crate::letter::{Body, Letter, Query, RailNumbers, Status};
 use crate::line::Line;
 use crate::message::Source;
 use crate::send::{Outgoing, SendFlow};
+use crate::terms::Terms;
 
 fn ms(ms: u64) -> Moment {
     Moment::from_nanos(ms * 1_000_000)
@@ -18,7 +19,7 @@ fn ms(ms: u64) -> Moment {
 
 /// A sender over two rails, all of whose messages take the FIN path in one part.
 fn sender(own: Name) -> Flow {
-    Flow::Send(SendFlow::new(terms(own)))
+    Flow::Send(SendFlow::new(Terms::of_two_rails(own)))
 }
 
 /// An endpoint with one channel over two data rails, and a sender on it in the only slot.

@@ -134,3 +134,38 @@ impl ReceiveFlow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Close, Keys};
+    use crate::ids::Name;
+    use crate::terms::Terms;
+
+    type Step = fn(&mut ReceiveFlow);
+
+    /// Whether the memory of a closed connection's receives is free where the sender says that it has posted one part on
+    /// rail 0, after these steps.
+    fn is_free_after(steps: &[Step]) -> bool {
+        let mut flow = ReceiveFlow::new(Terms::of_two_rails(Name::default()));
+        steps.iter().for_each(|step| step(&mut flow));
+        let parts = Keys::new(&[1, 0]).unwrap();
+        flow.peer_closed(&Close { to: Name::default(), lines: Line::FIRST, parts }).unwrap();
+        flow.nothing_comes()
+    }
+
+    #[test]
+    fn memory_is_free_once_no_part_can_come_by_any_rail() {
+        let arrives: Step = |flow| flow.seen.add(0);
+        let [lost, fenced, back]: [Step; 3] =
+            [|flow| flow.rail_left(0), |flow| flow.rail_fenced(0), |flow| flow.rail_counts(0)];
+        let other_lost: Step = |flow| flow.rail_left(1);
+        assert!(!is_free_after(&[]) && is_free_after(&[arrives]));
+        assert!(!is_free_after(&[arrives, lost]), "a write without an immediate may come");
+        assert!(is_free_after(&[lost, fenced]), "whatever the counts say");
+        assert!(!is_free_after(&[lost, fenced, back]), "a part may come by it again");
+        assert!(!is_free_after(&[arrives, lost, fenced, back]), "they are counted anew");
+        assert!(is_free_after(&[lost, fenced, back, arrives]));
+        assert!(!is_free_after(&[lost, fenced, other_lost]));
+    }
+}

@@ -497,8 +497,9 @@ mod tests {
     use crate::connection::Which;
     use crate::flow::Flow;
     use crate::frame::{Frame, RailNote, RailPosts, RailState};
-    use crate::progress::stand_in::{StandIn, parameters, terms};
+    use crate::progress::stand_in::{StandIn, parameters};
     use crate::receive::ReceiveFlow;
+    use crate::terms::Terms;
 
     type Endpoint = ProgressLoop<Flow>;
     /// Changes a channel, and what that means.
@@ -621,7 +622,7 @@ mod tests {
     fn no_round_begins_while_a_receiver_has_to_report_what_came_by_the_lost_rail() {
         let (mut endpoint, mut hands) = without_first_rail(1);
         let name = endpoint.vacant().unwrap();
-        let receiver = Flow::Receive(ReceiveFlow::new(terms(name)));
+        let receiver = Flow::Receive(ReceiveFlow::new(Terms::of_two_rails(name)));
         assert!(endpoint.connect(name, ChannelId(0), receiver, ms(0).clock));
         endpoint.with(&mut hands, name.slot, ms(1).clock, |flow, _| {
             flow.rail_left(0);
