@@ -321,16 +321,10 @@ mod tests {
     /// A probe of one of so many NICs, which has come to attempt `index` without taking time.
     fn at(index: usize, nics: u8, now: Instant) -> Probe {
         let mut probe = Probe::new(nics, now);
-        ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+        Attempt::ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
         probe
     }
 
-    const ALL: [Attempt; 4] = [
-        Attempt::Write,
-        Attempt::WriteWithImmediate,
-        Attempt::Read,
-        Attempt::WriteDeliveryComplete,
-    ];
     const EVERYTHING: Found = Found {
         immediate: ImmediateWidth::Eight,
         true_lengths: true,
@@ -354,7 +348,7 @@ mod tests {
     #[test]
     fn what_every_attempt_shows_is_found() {
         let now = Instant::now();
-        let mut probe = at(ALL.len(), 1, now);
+        let mut probe = at(Attempt::ALL.len(), 1, now);
         assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)));
     }
 
@@ -373,12 +367,14 @@ mod tests {
     #[test]
     fn what_is_refused_or_fails_is_absent_if_the_nic_works() {
         let now = Instant::now();
-        for (index, wrong) in ALL.into_iter().enumerate().skip(1) {
+        for (index, wrong) in Attempt::ALL.into_iter().enumerate().skip(1) {
             for by_post in [true, false] {
                 let mut probe = at(index, 1, now);
                 goes_wrong(&mut probe, now, wrong, by_post);
                 goes_well(&mut probe, now, Attempt::Write);
-                ALL[index + 1..].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+                Attempt::ALL[index + 1..]
+                    .iter()
+                    .for_each(|attempt| goes_well(&mut probe, now, *attempt));
                 assert_eq!(probe.step(now), Step::Over(Ok(without(wrong))), "{wrong:?}");
             }
         }
@@ -387,7 +383,7 @@ mod tests {
     #[test]
     fn a_nic_whose_writes_fail_is_lost_and_the_last_one_is_the_error() {
         let (now, error) = (Instant::now(), FabricError::self_write(ENETDOWN));
-        for (index, wrong) in ALL.into_iter().enumerate() {
+        for (index, wrong) in Attempt::ALL.into_iter().enumerate() {
             for by_post in [true, false] {
                 let mut probe = at(index, 2, now);
                 goes_wrong(&mut probe, now, wrong, by_post);
@@ -404,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_nic_that_is_silent_is_lost_and_the_next_one_is_probed_from_the_start() {
-        for (index, silent) in ALL.into_iter().enumerate() {
+        for (index, silent) in Attempt::ALL.into_iter().enumerate() {
             let mut now = Instant::now();
             let mut probe = at(index, 2, now);
             assert_eq!(probe.step(now), Step::Post(silent));
@@ -429,7 +425,7 @@ mod tests {
             probe.arrived(0, 0, 0);
             assert_eq!(probe.step(now), Step::Wait);
             probe.arrived(1, PROBE_BYTES as u64, PROBE_IMMEDIATE);
-            ALL[2..].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+            Attempt::ALL[2..].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
             assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)), "{silent:?}");
         }
     }
@@ -445,12 +441,12 @@ mod tests {
 
     #[test]
     fn what_is_not_seen_within_the_bounds_is_absent_if_the_nic_works() {
-        for (index, attempt) in ALL.into_iter().enumerate().skip(1) {
+        for (index, attempt) in Attempt::ALL.into_iter().enumerate().skip(1) {
             let mut now = Instant::now();
             let mut probe = at(index, 1, now);
             is_silent(&mut probe, &mut now, attempt);
             let mut step = until(LATE_BOUND, &mut probe, &mut now);
-            for next in &ALL[index + 1..] {
+            for next in &Attempt::ALL[index + 1..] {
                 assert_eq!(step, Step::Post(*next));
                 goes_well(&mut probe, now, *next);
                 step = probe.step(now);
@@ -461,13 +457,15 @@ mod tests {
 
     #[test]
     fn what_is_seen_late_on_a_nic_that_works_again_is_found() {
-        for (index, attempt) in ALL.into_iter().enumerate().skip(1) {
+        for (index, attempt) in Attempt::ALL.into_iter().enumerate().skip(1) {
             let mut now = Instant::now();
             let mut probe = at(index, 1, now);
             is_silent(&mut probe, &mut now, attempt);
             probe.ended(0, attempt, Ok(()));
             probe.arrived(0, PROBE_BYTES as u64, PROBE_IMMEDIATE);
-            ALL[index + 1..].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+            Attempt::ALL[index + 1..]
+                .iter()
+                .for_each(|attempt| goes_well(&mut probe, now, *attempt));
             assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)), "{attempt:?}");
         }
     }

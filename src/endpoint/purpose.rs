@@ -38,7 +38,8 @@ pub(super) enum Attempt {
 }
 
 impl Attempt {
-    const ALL: [Self; 4] =
+    /// In the order in which the probe makes them.
+    pub(super) const ALL: [Self; 4] =
         [Self::Write, Self::WriteWithImmediate, Self::Read, Self::WriteDeliveryComplete];
 }
 

@@ -9,6 +9,7 @@ use crate::support::stage::{Part, play, play_each};
 use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
+const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
 /// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 /// Far more than the probe's own bound of two seconds.
@@ -35,7 +36,7 @@ fn within(bound: Duration, mut done: impl FnMut() -> bool) {
 /// Neither an operation of the probe nor a poll is waited for.
 #[test]
 fn listen_waits_for_nothing_that_the_probe_posts() {
-    play_each(&["cxi", "efa", "tcp", "adversary"], &[provider()], BOUND, |part, profile| {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
         let end = End::open_unsettled(world.nets[0]);
         assert_eq!(world.fabric.number("counter.completions"), 0);
@@ -65,7 +66,7 @@ fn a_device_is_probed_once_however_many_communicators_there_are() {
 /// The one that probes has called listen, and nothing since.
 #[test]
 fn a_probe_goes_on_in_the_calls_of_another_communicator() {
-    play_each(&["cxi", "efa", "tcp", "adversary"], &[provider()], BOUND, |part, profile| {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
         let [idle, busy] = world.nets.map(End::open_unsettled);
         let link = Link::open(world, [busy, busy]);
@@ -80,7 +81,7 @@ fn a_probe_goes_on_in_the_calls_of_another_communicator() {
 
 #[test]
 fn an_endpoint_that_closes_leaves_its_probe_to_the_next() {
-    play_each(&["cxi", "efa", "tcp", "adversary"], &[provider()], BOUND, |part, profile| {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
         let [first, second] = world.nets.map(End::open_unsettled);
         first.close();
@@ -124,6 +125,13 @@ fn words(case: &str) -> (&str, (&'static str, u64), &str) {
     let words: Vec<_> = case.split(' ').collect();
     let [profile, index, action] = words[..] else { panic!("{case} is not three words") };
     (profile, ATTEMPTS[index.parse::<usize>().expect("a number")], action)
+}
+
+/// The NIC of every profile is killed at each attempt, and is stalled in these cases.
+fn failures(stalled: &[&str]) -> Vec<String> {
+    let of = |profile| (0..ATTEMPTS.len()).map(move |at| format!("{profile} {at} kill"));
+    let killed = PROFILES.into_iter().flat_map(of);
+    killed.chain(stalled.iter().map(|case| (*case).to_owned())).collect()
 }
 
 /// The result of the device's probe, once there is one.
@@ -176,13 +184,8 @@ fn moves_a_long_message(link: &Link, at: usize) {
 /// Whatever it has shown until then, and whether its operations fail or hang.
 #[test]
 fn a_nic_that_fails_while_it_is_probed_is_a_lost_rail_and_the_next_one_is_probed() {
-    let killed = ["cxi", "efa", "tcp", "adversary"]
-        .iter()
-        .flat_map(|profile| (0..ATTEMPTS.len()).map(move |at| format!("{profile} {at} kill")));
     let stalled = ["cxi 0 stall", "efa 1 stall", "tcp 1 stall", "tcp 3 stall", "adversary 2 stall"];
-    let cases: Vec<_> = killed.chain(stalled.map(str::to_owned)).collect();
-    let cases: Vec<_> = cases.iter().map(String::as_str).collect();
-    play_each(&cases, &[provider()], BOUND, |part, case| {
+    play_each(&failures(&stalled), &[provider()], BOUND, |part, case| {
         let (profile, attempt, action) = words(case);
         let (world, end) = met_at(part, profile, 2, attempt, action);
         within(WAIT, || {
@@ -228,13 +231,8 @@ fn error_of_accept(end: &End) -> Failure {
 /// The next communicator probes for itself. After three seconds, for example: the operation completes long after the probe has ended.
 #[test]
 fn a_probe_whose_only_nic_fails_is_an_error_that_names_it_and_breaks_no_rule() {
-    let killed = ["cxi", "efa", "tcp", "adversary"]
-        .iter()
-        .flat_map(|profile| (0..ATTEMPTS.len()).map(move |at| format!("{profile} {at} kill")));
     let stalled = ["cxi 0 stall", "efa 0 stall", "tcp 0 stall", "adversary 0 stall", "efa 1 stall"];
-    let cases: Vec<_> = killed.chain(stalled.map(str::to_owned)).collect();
-    let cases: Vec<_> = cases.iter().map(String::as_str).collect();
-    play_each(&cases, &[provider()], BOUND, |part, case| {
+    play_each(&failures(&stalled), &[provider()], BOUND, |part, case| {
         let (profile, attempt, action) = words(case);
         let (world, end) = met_at(part, profile, 1, attempt, action);
         let refused = error_of_accept(&end);
