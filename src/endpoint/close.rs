@@ -2,12 +2,13 @@
 //!
 //! A slot is freed only when nothing of its connection can arrive any more; until then its memory and its number are not reused.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fabric::{Posts, Traffic};
 use proto::{ChannelId, Flow, Slot};
 
 use super::Endpoint;
+use super::bound::{CANCEL_WAIT, DRAIN_POLLS, IMPATIENT_WAIT};
 use super::comms::Side;
 use super::incidents::Incidents;
 use super::nics::Port;
@@ -17,14 +18,6 @@ use super::transfer::return_entries;
 use crate::error::{Noun, Result};
 use crate::fault;
 use crate::object_id::{ObjectId, ObjectKind};
-
-/// The bound of an endpoint's drain, and then of its cancelled receives, after one peer has let a wait time out: an abort takes less than
-/// two seconds in all, most of which `deregMr` uses.
-const IMPATIENT_WAIT: Duration = Duration::from_millis(150);
-/// How long cancelled receives are waited for.
-const CANCEL_WAIT: Duration = Duration::from_millis(50);
-/// Final polls for local completions. A number of polls, since on a busy machine a time limit alone may pass without any.
-const LAST_POLLS: u32 = 256;
 
 impl Endpoint {
     pub(crate) fn close_send(&mut self, comm: ObjectId) -> Result<()> {
@@ -118,7 +111,7 @@ impl Endpoint {
         self.cancel_receives();
         // The last letters complete when the peer polls, and it may be closing, too.
         let mut polls = 0;
-        while (polls < LAST_POLLS || start.elapsed() < bound)
+        while (polls < DRAIN_POLLS || start.elapsed() < bound)
             && self.executor.nics.iter().any(|port| port.nic.in_flight() > 0)
         {
             self.progress();

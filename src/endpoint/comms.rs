@@ -14,9 +14,6 @@ use crate::object_id::{ObjectId, ObjectKind};
 
 /// Open requests of one comm at most: the lines of a window, or the records of messages.
 const REQUESTS: usize = 64;
-/// Connections that one endpoint has room for.
-pub(super) const CONNECTIONS_MAX: u32 = 1 << 14;
-const _: () = assert!(CONNECTIONS_MAX as usize == Slot::COUNT);
 const _: () = assert!(REQUESTS >= proto::window::WINDOW as usize);
 const _: () = assert!(REQUESTS >= proto::window::RECORDS);
 

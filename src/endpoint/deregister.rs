@@ -16,15 +16,13 @@ use std::time::Instant;
 use proto::{Flow, ReceiveFlow, Slot};
 
 use super::Endpoint;
+use super::bound::DEREGISTER_POLLS;
 use super::comms::{Comm, Side};
 use super::executor::name_of;
 use super::region::UserRegion;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};
-
-/// Polls for completions that are already there, before receives are withdrawn.
-const LAST_POLLS: u32 = 64;
 
 /// A registration under deregMr that an operation may still touch. NCCL can no longer name it in messages.
 #[derive(Debug)]
@@ -65,7 +63,7 @@ impl Endpoint {
             return self.close_region(id);
         }
         self.deregistering.push(Deregistering { id, until, failure: None });
-        for _ in 0..LAST_POLLS {
+        for _ in 0..DEREGISTER_POLLS {
             if !self.is_touched(id) {
                 break;
             }
@@ -158,7 +156,7 @@ impl Endpoint {
                 }
             });
         }
-        for _ in 0..LAST_POLLS {
+        for _ in 0..DEREGISTER_POLLS {
             if !self.is_touched(id) {
                 return;
             }

@@ -4,6 +4,7 @@ use proto::channel::{WriteId, Written};
 use proto::flow;
 use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
+use super::bound::{BATCHES_PER_POLL, DATA_POLLED_EVERY};
 use super::executor::{Deferred, Executor, Happened, low_byte};
 use super::letter_buffers::LetterSubject;
 use super::nics::Port;
@@ -12,13 +13,6 @@ use super::unposted::Trouble;
 use crate::error::{Cause, Operation};
 use crate::fault;
 use crate::label::Label;
-
-/// Batches that one poll reads from one queue: a flood of completions must not hold the lock for ever.
-const BATCHES: u32 = 4;
-
-/// One in this many polls reads every data rail's queue: some providers progress a peer's operations there, such as connecting, only while
-/// we poll.
-const DATA_POLLS: u32 = 64;
 
 /// A receive cannot be posted on a control rail.
 #[cold]
@@ -49,7 +43,7 @@ impl Executor {
         while self.cursor.nic < self.nics.len() {
             let Cursor { nic, of_control, batches } = self.cursor;
             if batches == 0 {
-                self.poll_queue(BATCHES);
+                self.poll_queue(BATCHES_PER_POLL);
                 continue;
             }
             let port = &mut self.nics[nic];
@@ -81,7 +75,7 @@ impl Executor {
     pub(super) fn begin(&mut self, now: Moment, awaits_parts: bool) {
         self.now = now;
         self.skipped += 1;
-        self.polls_data = awaits_parts || self.skipped == DATA_POLLS;
+        self.polls_data = awaits_parts || self.skipped == DATA_POLLED_EVERY;
         if self.polls_data {
             self.skipped = 0;
         }

@@ -740,6 +740,3 @@ pub(super) const fn low_byte(number: u32) -> u8 {
 const fn low_half(number: u32) -> u16 {
     number as u16
 }
-
-/// Channels of one endpoint: a token has 16 bits for them.
-pub(super) const CHANNELS_MAX: usize = 1 << 16;

@@ -6,16 +6,12 @@ use fabric::{Control, FabricError, Nic, Pages, PeerAddress, Post, Region};
 use proto::limits::MAX_MESSAGE_BYTES;
 use proto::{ChannelId, Moment};
 
+use super::bound::{LETTER_RECEIVES, LETTER_SENDS};
 use super::purpose::Purpose;
 use super::unposted::{Trouble, Unposted};
 
-/// Receives that are kept posted. Further letters wait in the provider.
-const RECEIVES: u16 = 32;
-/// Buffers for sends in one registration. There is another one only if peers that hang have all: a letter to such a host stays in flight, and
-/// a living peer that gets no answer takes this rank for dead.
-const SENDS: u16 = 32;
 /// Free buffers of which a peer that has one gets no other, however often its letters are repeated.
-const SPARE: usize = SENDS as usize / 2;
+const SPARE: usize = LETTER_SENDS as usize / 2;
 
 /// What a letter in flight is about, for when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +51,12 @@ impl Block {
 
 impl LetterBuffers {
     pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
-        let buffers = RECEIVES + SENDS;
+        let buffers = LETTER_RECEIVES + LETTER_SENDS;
         Ok(Self {
             blocks: vec![Block::new(nic, buffers)?],
-            free: (RECEIVES..buffers).rev().collect(),
+            free: (LETTER_RECEIVES..buffers).rev().collect(),
             under_way: vec![None; usize::from(buffers)],
-            unposted: Unposted::all(RECEIVES),
+            unposted: Unposted::all(LETTER_RECEIVES),
         })
     }
 
@@ -69,8 +65,8 @@ impl LetterBuffers {
     fn grow(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
         let first = u16::try_from(self.under_way.len()).unwrap_or(u16::MAX);
         // Not past the numbers that there are.
-        if let Some(end) = first.checked_add(SENDS) {
-            self.blocks.push(Block::new(nic, SENDS)?);
+        if let Some(end) = first.checked_add(LETTER_SENDS) {
+            self.blocks.push(Block::new(nic, LETTER_SENDS)?);
             self.free.extend((first..end).rev());
             self.under_way.resize(end.into(), None);
         }
@@ -79,9 +75,13 @@ impl LetterBuffers {
 
     /// A buffer's block, and its offset there in bytes.
     fn place(&self, buffer: u16) -> Option<(&Block, usize)> {
-        let of_sends = usize::from(buffer).saturating_sub(RECEIVES.into());
-        let block = of_sends / usize::from(SENDS);
-        let first = if block == 0 { 0 } else { usize::from(RECEIVES) + block * usize::from(SENDS) };
+        let of_sends = usize::from(buffer).saturating_sub(LETTER_RECEIVES.into());
+        let block = of_sends / usize::from(LETTER_SENDS);
+        let first = if block == 0 {
+            0
+        } else {
+            usize::from(LETTER_RECEIVES) + block * usize::from(LETTER_SENDS)
+        };
         Some((self.blocks.get(block)?, (usize::from(buffer) - first) * MAX_MESSAGE_BYTES))
     }
 

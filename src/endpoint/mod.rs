@@ -9,6 +9,7 @@
 //! as FI_THREAD_DOMAIN requires (fi_domain(3)).
 
 mod authentication;
+pub(crate) mod bound;
 pub(crate) mod broken;
 mod cache;
 pub(crate) mod close;
@@ -62,6 +63,7 @@ use crate::label::Label;
 use crate::object_id::ObjectKind;
 use crate::types::{DeviceFacts, MessageFacts, Settings};
 use authentication::Mac;
+use bound::{OPERATIONS_MAX, REGIONS_MAX, TAGGED_RECEIVES_MAX};
 use cache::RegionCache;
 use comms::Comms;
 use deregister::Deregistering;
@@ -72,7 +74,7 @@ use identity::KnownProcesses;
 use incidents::Incidents;
 use memory::ControlMemory;
 use nics::Port;
-pub(crate) use nics::{OPERATIONS, Opened, RECEIVES, Reopen};
+pub(crate) use nics::{Opened, Reopen};
 use ownership::Ownership;
 use patience::Patience;
 use probe::Probe;
@@ -149,7 +151,7 @@ impl Endpoint {
         let landing = landing.map(Arc::new).map_err(Cause::NoLandingPage)?;
         let first = first_generation();
         let entries = u32::try_from(settings.cq_entries).unwrap_or(u32::MAX);
-        let posted_most = if sendrecv.is_some() { RECEIVES.into() } else { u32::MAX };
+        let posted_most = if sendrecv.is_some() { TAGGED_RECEIVES_MAX.into() } else { u32::MAX };
         let presence = Presence {
             id: authentication::random_id().map_err(|_| Cause::NoRandom)?,
             capabilities,
@@ -160,9 +162,7 @@ impl Endpoint {
         let executor = Executor {
             nics,
             memory: ControlMemory::new(setup::ring_of(&settings, &capabilities)),
-            regions: Slots::new(register::REGIONS_MAX)
-                .beginning_at(first)
-                .named(ObjectKind::Region, number),
+            regions: Slots::new(REGIONS_MAX).beginning_at(first).named(ObjectKind::Region, number),
             landing,
             peers: Peers::new(presence, Mac),
             channels: Vec::new(),
@@ -192,7 +192,7 @@ impl Endpoint {
             accepting: Vec::new(),
             connects: Slots::new(u16::MAX).beginning_at(first),
             // The other entries are for this endpoint's own operations, which complete in the same queues.
-            budget: Budget::new(entries.saturating_sub(OPERATIONS.into()).min(posted_most)),
+            budget: Budget::new(entries.saturating_sub(OPERATIONS_MAX.into()).min(posted_most)),
             flushes: Slots::new(u16::MAX).beginning_at(first),
             incidents: Incidents::default(),
             known_processes: KnownProcesses::default(),

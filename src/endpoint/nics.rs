@@ -7,12 +7,6 @@ use fabric::{Data, FabricError, PeerAddress};
 
 use super::letter_buffers::LetterBuffers;
 
-/// Operations in flight on one NIC at most. Past that posts are refused, and repeated by later polls.
-pub(crate) const OPERATIONS: u16 = 1024;
-
-/// Tagged receives of connections that may be posted in addition, with SENDRECV. Further ones wait.
-pub(crate) const RECEIVES: u16 = 4096;
-
 /// A NIC that was opened for an endpoint.
 #[derive(Debug)]
 pub(crate) struct Opened {

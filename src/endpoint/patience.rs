@@ -5,12 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The shortest wait for a peer, after others have timed out.
-const LEAST_WAIT: Duration = Duration::from_millis(10);
-/// The divisor of the next wait after one that timed out: many silent peers cost little more than one.
-const SHRINKS: u32 = 10;
-/// So long after the last wait that timed out the abort is over, and peers of other communicators get the whole time again.
-const RECOVERS: Duration = Duration::from_secs(10);
+use super::bound::{WAIT_MIN, WAIT_RECOVERS_AFTER, WAIT_SHRINKS_BY};
 
 #[derive(Debug)]
 pub(super) struct Patience {
@@ -27,14 +22,17 @@ impl Patience {
 
     /// How long to wait for a peer from now on.
     pub(super) fn wait(&mut self, now: Instant) -> Duration {
-        if self.timed_out.is_some_and(|last| now.saturating_duration_since(last) >= RECOVERS) {
+        if self
+            .timed_out
+            .is_some_and(|last| now.saturating_duration_since(last) >= WAIT_RECOVERS_AFTER)
+        {
             *self = Self::new(self.whole);
         }
         self.wait
     }
 
     pub(super) fn timed_out(&mut self, now: Instant) {
-        self.wait = (self.wait / SHRINKS).max(LEAST_WAIT);
+        self.wait = (self.wait / WAIT_SHRINKS_BY).max(WAIT_MIN);
         self.timed_out = Some(now);
     }
 
@@ -69,8 +67,8 @@ mod tests {
         let mut patience = Patience::new(WHOLE);
         let now = Instant::now();
         patience.timed_out(now);
-        assert!(patience.is_shortened(now + RECOVERS / 2));
-        assert_eq!(patience.wait(now + RECOVERS), WHOLE);
-        assert!(!patience.is_shortened(now + RECOVERS));
+        assert!(patience.is_shortened(now + WAIT_RECOVERS_AFTER / 2));
+        assert_eq!(patience.wait(now + WAIT_RECOVERS_AFTER), WHOLE);
+        assert!(!patience.is_shortened(now + WAIT_RECOVERS_AFTER));
     }
 }

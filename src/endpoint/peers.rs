@@ -5,6 +5,7 @@ use std::time::Duration;
 use fabric::PeerAddress;
 use proto::{ChannelId, Epoch, Moment};
 
+use super::bound::GONE_AFTER;
 use super::counting::Rows;
 use super::identity::PeerName;
 use crate::error::{Cause, Error};
@@ -105,9 +106,6 @@ impl Peer {
         refused || self.failure.is_some() && self.first_failure.is_some() || self.name.has_ended()
     }
 }
-
-/// A provider refuses posts to a working peer for much less than this.
-const GONE_AFTER: Duration = Duration::from_millis(200);
 
 #[inline]
 fn rail_of(lanes: &[Lane], nic: usize) -> Option<u8> {

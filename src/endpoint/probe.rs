@@ -20,14 +20,9 @@ use std::time::{Duration, Instant};
 use fabric::FabricError;
 use proto::capabilities::{Capabilities, ImmediateWidth};
 
+use super::bound::{PROBE_GAP_MAX, PROBE_LATE_WAIT, PROBE_WAIT};
 use super::purpose::Attempt;
 
-/// How long each operation is waited for, in time in which connect or accept is called.
-const PROBE_BOUND: Duration = Duration::from_secs(2);
-/// The same of a silent one, after a later write on its NIC has landed.
-const LATE_BOUND: Duration = Duration::from_millis(200);
-/// The time between two calls counts up to this: a longer pause is the caller's, not the provider's.
-const TICK_MAX: Duration = Duration::from_millis(100);
 /// Bytes that the probe writes and reads: more than any provider's header.
 pub(crate) const PROBE_BYTES: usize = 64;
 /// The low half, which 4-byte immediates carry, names the last connection that an endpoint can have: should it arrive after the bound, it
@@ -125,7 +120,7 @@ impl Probe {
 
     /// What to do now.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
-        self.polled += now.duration_since(self.last_step).min(TICK_MAX);
+        self.polled += now.duration_since(self.last_step).min(PROBE_GAP_MAX);
         self.last_step = now;
         loop {
             if let Some(check) = &self.check {
@@ -166,7 +161,7 @@ impl Probe {
     fn wait(&self) -> Option<Step> {
         let (attempt, current) = self.current();
         let step = if current.posted { Step::Wait } else { Step::Post(attempt) };
-        let bound = if self.is_checked { LATE_BOUND } else { PROBE_BOUND };
+        let bound = if self.is_checked { PROBE_LATE_WAIT } else { PROBE_WAIT };
         (self.polled <= bound).then_some(step)
     }
 
@@ -307,11 +302,11 @@ mod tests {
     fn until(bound: Duration, probe: &mut Probe, now: &mut Instant) -> Step {
         let mut waited = 0;
         loop {
-            *now += TICK_MAX;
+            *now += PROBE_GAP_MAX;
             match probe.step(*now) {
                 Step::Wait => waited += 1,
                 step => {
-                    assert_eq!(waited, bound.as_millis() / TICK_MAX.as_millis());
+                    assert_eq!(waited, bound.as_millis() / PROBE_GAP_MAX.as_millis());
                     return step;
                 }
             }
@@ -405,11 +400,11 @@ mod tests {
             let mut probe = at(index, 2, now);
             assert_eq!(probe.step(now), Step::Post(silent));
             probe.posted();
-            let mut step = until(PROBE_BOUND, &mut probe, &mut now);
+            let mut step = until(PROBE_WAIT, &mut probe, &mut now);
             if silent != Attempt::Write {
                 assert_eq!(step, Step::Post(Attempt::Write));
                 probe.posted();
-                step = until(PROBE_BOUND, &mut probe, &mut now);
+                step = until(PROBE_WAIT, &mut probe, &mut now);
             }
             assert_eq!(step, Step::Lost(0, FabricError::SELF_WRITE_SILENT));
             // What comes late from the first NIC says nothing about the second.
@@ -434,7 +429,7 @@ mod tests {
     fn is_silent(probe: &mut Probe, now: &mut Instant, attempt: Attempt) {
         assert_eq!(probe.step(*now), Step::Post(attempt));
         probe.posted();
-        assert_eq!(until(PROBE_BOUND, probe, now), Step::Post(Attempt::Write));
+        assert_eq!(until(PROBE_WAIT, probe, now), Step::Post(Attempt::Write));
         goes_well(probe, *now, Attempt::Write);
         assert_eq!(probe.step(*now), Step::Wait, "it may be late");
     }
@@ -445,7 +440,7 @@ mod tests {
             let mut now = Instant::now();
             let mut probe = at(index, 1, now);
             is_silent(&mut probe, &mut now, attempt);
-            let mut step = until(LATE_BOUND, &mut probe, &mut now);
+            let mut step = until(PROBE_LATE_WAIT, &mut probe, &mut now);
             for next in &Attempt::ALL[index + 1..] {
                 assert_eq!(step, Step::Post(*next));
                 goes_well(&mut probe, now, *next);

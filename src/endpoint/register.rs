@@ -6,14 +6,12 @@
 use fabric::{FabricError, Memory, MemoryKind, UserMemory};
 
 use super::Endpoint;
+use super::bound::REGIONS_MAX;
 use super::region::UserRegion;
 use crate::error::{Bug, Cause, Error, Noun, RegisteredBy, Result, Table};
 use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::{GpuAccess, gpu_number};
-
-/// Regions of one endpoint: NCCL registers each buffer once per connection.
-pub(super) const REGIONS_MAX: u16 = u16::MAX;
 
 impl Endpoint {
     /// An error if the device's properties do not offer this kind of GPU memory.

@@ -9,12 +9,9 @@ use counters::Counter;
 use proto::ChannelId;
 
 use super::Endpoint;
+use super::bound::{REPORT_EVERY, SLOW_AFTER};
 use super::seldom::Seldom;
 
-/// So long a NIC is slow before it is logged. On busy machines equal rails may differ for a moment.
-const SLOW_FOR: Duration = Duration::from_secs(5);
-/// The least time between two such lines of this process.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
 static REPORTED: Seldom = Seldom::new();
 
 /// What the checks have seen so far, by NIC.
@@ -54,7 +51,7 @@ impl Watched {
             return reported.then_some(News::Even(after));
         }
         let slow_for = polled.saturating_sub(*self.since.get_or_insert(polled));
-        if self.reported || slow_for < SLOW_FOR || !may_report() {
+        if self.reported || slow_for < SLOW_AFTER || !may_report() {
             return None;
         }
         self.reported = true;

@@ -19,18 +19,10 @@ use proto::stall::{self, ConnectionState, Late, There};
 use proto::{ChannelId, Moment, Slot};
 
 use super::Endpoint;
+use super::bound::{REPORT_EVERY, SILENT_AFTER, STALL_CHECK_MAX, STALL_CHECK_MIN, STALL_CHECKS};
 use super::comms::Side;
 use super::seldom::Seldom;
 use crate::types::stall::{ConnectionSnapshot, RailSnapshot, Snapshot, Stall, Uncalled, Waiting};
-
-/// A peer that was queried and has sent nothing for this long is silent: an idle one answers within about a second.
-const SILENT: Duration = Duration::from_secs(3);
-/// The least time between two reports of this process.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// Checks per bound.
-const CHECKS: u32 = 8;
-const CHECK_MIN: Duration = Duration::from_millis(5);
-const CHECK_MAX: Duration = Duration::from_secs(1);
 
 /// The schedule of the checks, and their state.
 #[derive(Debug)]
@@ -106,7 +98,9 @@ impl StallWatch {
     }
 
     fn every(&self) -> Duration {
-        self.bound.map_or(CHECK_MAX, |bound| (bound / CHECKS).clamp(CHECK_MIN, CHECK_MAX))
+        self.bound.map_or(STALL_CHECK_MAX, |bound| {
+            (bound / STALL_CHECKS).clamp(STALL_CHECK_MIN, STALL_CHECK_MAX)
+        })
     }
 
     /// Begins a check, and returns the time polled so far. A longer pause between polls counts as two intervals.
@@ -184,7 +178,7 @@ impl Endpoint {
         if waiter.waited < bound * 3 / 4 {
             return;
         }
-        let fresh = waiter.waited.min(bound / 2).max(CHECK_MIN);
+        let fresh = waiter.waited.min(bound / 2).max(STALL_CHECK_MIN);
         let report = waiter.channel.and_then(|channel| self.core.peer_report(channel, fresh));
         let asked = waiter.asks_about();
         let of = |report: &PeerReport| report.about.map(|(_, about)| about.name.slot) == asked;
@@ -193,7 +187,8 @@ impl Endpoint {
         if !is_reported && let Some(channel) = waiter.channel {
             self.core.query_progress(channel, asked);
         }
-        let is_silent = silent.map_or(waiter.waited >= SILENT, |silent| silent >= SILENT);
+        let is_silent =
+            silent.map_or(waiter.waited >= SILENT_AFTER, |silent| silent >= SILENT_AFTER);
         if waiter.waited >= bound && (is_reported || is_silent) && may_report() {
             let stall = self.stall(&waiter, report.filter(|_| is_reported), is_silent, others);
             log::warn!("{stall}");

@@ -17,7 +17,7 @@ use proto::budget::CAPACITY_MIN;
 use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use super::failure::StartError;
-use crate::endpoint::OPERATIONS;
+use crate::endpoint::bound::OPERATIONS_MAX;
 use crate::types::{Protocol, Settings};
 pub(super) use explain::settings;
 use value::Value;
@@ -148,7 +148,7 @@ const CONTROL_RAILS_MAX: u64 = MAX_CONTROL_RAILS as u64;
 /// Enough for a few hundred connections with full windows; past that irecv returns NULL. 64 bytes each in most providers.
 const CQ_ENTRIES_DEFAULT: usize = 16_384;
 /// All operations that an endpoint may have in flight on a NIC, and the arrivals of the smallest budget: with fewer entries a queue could overrun.
-const CQ_ENTRIES_MIN: u64 = OPERATIONS as u64 + CAPACITY_MIN as u64;
+const CQ_ENTRIES_MIN: u64 = OPERATIONS_MAX as u64 + CAPACITY_MIN as u64;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A line for the log about the settings.

@@ -14,7 +14,8 @@ use super::device::Device;
 use super::options::{self, Rails};
 use super::plan::RailPlan;
 use super::provider::family;
-use crate::endpoint::{OPERATIONS, Opened, RECEIVES, Reopen};
+use crate::endpoint::bound::{OPERATIONS_MAX, TAGGED_RECEIVES_MAX};
+use crate::endpoint::{Opened, Reopen};
 use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
 use crate::types::Protocol;
@@ -115,8 +116,8 @@ fn reopen(device: &Device, info: &Info) -> Reopen {
 /// Entries of a completion queue, and operations in flight.
 fn sizes(device: &Device) -> (usize, u16) {
     let operations = match device.plan.protocol {
-        Protocol::Rdma => OPERATIONS,
-        Protocol::Sendrecv => OPERATIONS + RECEIVES,
+        Protocol::Rdma => OPERATIONS_MAX,
+        Protocol::Sendrecv => OPERATIONS_MAX + TAGGED_RECEIVES_MAX,
     };
     (device.settings.cq_entries_or_default(), operations)
 }

@@ -6,11 +6,10 @@ use fabric::{Control, FabricError, Nic, Pages, Region, Tags};
 use proto::Moment;
 use proto::packet::Ring;
 
+use super::super::bound::PACKET_RECEIVES;
 use super::super::purpose::Purpose;
 use super::super::unposted::{Trouble, Unposted};
 
-/// Receives that are kept posted. Further packets wait in the provider; a channel has at most a ring of them in flight.
-const RECEIVES: u16 = 32;
 /// The longest packet.
 const PACKET_BYTES: usize = Ring::SENT.packet_bytes_max() as usize;
 
@@ -23,9 +22,9 @@ pub(super) struct PacketBuffers {
 
 impl PacketBuffers {
     pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
-        let pages = Arc::new(Pages::map(usize::from(RECEIVES) * PACKET_BYTES)?);
+        let pages = Arc::new(Pages::map(usize::from(PACKET_RECEIVES) * PACKET_BYTES)?);
         let region = nic.register(Arc::clone(&pages).into())?;
-        Ok(Self { region, pages, unposted: Unposted::all(RECEIVES) })
+        Ok(Self { region, pages, unposted: Unposted::all(PACKET_RECEIVES) })
     }
 
     /// As [`Unposted::post`], with fi_trecv (fi_tagged(3)).

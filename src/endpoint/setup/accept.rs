@@ -1,14 +1,13 @@
 //! Listen and accept. OPENs with a proof of the listener's secret are queued; accept answers one with OPENED.
 
-use std::time::Duration;
-
 use proto::frame::Refusal;
 use proto::setup::{ControlAddresses, QueuedOpen, Secret, refuse};
 use proto::{ChannelId, ListenerId, Moment, Slot};
 
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_bytes};
-use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
+use super::super::bound::{ACCEPT_LEFT_AFTER, CONNECTIONS_MAX};
+use super::super::comms::{Comm, Side};
 use super::super::ownership::Communicator;
 use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};
@@ -37,9 +36,6 @@ pub(in crate::endpoint) struct Accepting {
     listener: (u16, u16),
     slot: Slot,
 }
-
-/// A connection that accept was not called for in so long holds up no other one. A proxy asks for each in every pass of its loop.
-const LEFT_AFTER: Duration = Duration::from_secs(1);
 
 impl Endpoint {
     /// Opens a listener, and writes the handle that peers connect with. `max_group`: the largest group of receives in the caller's version
@@ -137,7 +133,7 @@ impl Endpoint {
     /// back to one connection before it has another is not such a proxy, and does not wait.
     fn is_accepting(&self, owner: Communicator, channel: ChannelId, now: Moment) -> bool {
         let is_its = |listening: &Listening| {
-            let is_asked = now.since(listening.asked) < LEFT_AFTER;
+            let is_asked = now.since(listening.asked) < ACCEPT_LEFT_AFTER;
             listening.owner == owner && !listening.broken && is_asked
         };
         self.accepting.iter().any(|Accepting { listener, slot }| {

@@ -8,15 +8,12 @@ use proto::{ChannelId, Generation, Moment, Slot};
 
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_nonce};
-use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
+use super::super::bound::{CONNECTIONS_MAX, UNREACHABLE_AFTER};
+use super::super::comms::{Comm, Side};
 use super::super::counting::CommCounters;
 use crate::error::{Cause, Error, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
-
-/// After so long of rejected HELLOs the peer counts as unreachable. Longer than a link that flaps is down, short enough to wait for where a
-/// network is set up wrongly.
-const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// A connect that has not finished.
 #[derive(Debug)]

@@ -10,16 +10,13 @@ use proto::{Event, Moment};
 
 use super::super::Endpoint;
 use super::super::authentication::random_nonce;
-use super::super::executor::CHANNELS_MAX;
+use super::super::bound::{CHANNELS_MAX, DIFFERENCES_MAX};
 use super::super::identity::{PeerName, differences};
 use super::super::letter_buffers::LetterSubject;
 use super::super::nics::Port;
 use super::super::peers::{Lane, Peer};
 use crate::error::{Bug, Cause, Error, Result, Table};
 use crate::label::Label;
-
-/// Differences between ends that are logged at most.
-const DIFFERENCES_MAX: usize = 16;
 
 impl Endpoint {
     /// Handles a two-sided message. Its bytes may be anyone's.
@@ -141,8 +138,8 @@ impl Endpoint {
         let parameters =
             proto::channel::Parameters { failover: self.settings.failover, closes, ..parameters };
         let number = self.executor.channels.len();
-        if number >= CHANNELS_MAX {
-            let count = u32::try_from(number).unwrap_or(u32::MAX);
+        if number >= CHANNELS_MAX as usize {
+            let count = CHANNELS_MAX;
             return Err(Cause::Full { table: Table::Peers, count }.into());
         }
         let data = self.lanes::<Data>(&agreement.rails.data, |rail| Some(rail.data), &rails)?;

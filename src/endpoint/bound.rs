@@ -1,0 +1,85 @@
+//! The bounds of an endpoint: how much it has room for, how often it polls, and how long it waits. `proto::bound` has those of channels.
+
+use std::time::Duration;
+
+use proto::Slot;
+use proto::bound::{KEEPER_IDLE_MAX, REFUSED_FOR_GOOD};
+
+/// Operations in flight on one NIC. Past that posts are refused, and repeated by later polls.
+pub(crate) const OPERATIONS_MAX: u16 = 1024;
+/// Tagged receives of connections that may be posted in addition, with SENDRECV. Further ones wait.
+pub(crate) const TAGGED_RECEIVES_MAX: u16 = 4096;
+/// Receives for letters that are kept posted on each control rail. Further letters wait in the provider.
+pub(super) const LETTER_RECEIVES: u16 = 32;
+/// Buffers for sent letters in one registration. There is another one only if peers that hang have all: a letter to such a host stays in
+/// flight, and a living peer that gets no answer takes this rank for dead.
+pub(super) const LETTER_SENDS: u16 = 32;
+/// With SENDRECV, receives for packets that are kept posted on each control rail. Further packets wait in the provider; a channel has at most
+/// a ring of them in flight.
+pub(super) const PACKET_RECEIVES: u16 = 32;
+
+/// Channels: a token has 16 bits for them.
+pub(super) const CHANNELS_MAX: u32 = 1 << 16;
+/// Connections: an immediate has 14 bits for them.
+pub(super) const CONNECTIONS_MAX: u32 = 1 << 14;
+/// Regions: NCCL registers each buffer once per connection.
+pub(super) const REGIONS_MAX: u16 = u16::MAX;
+/// Differences between ends that are logged.
+pub(super) const DIFFERENCES_MAX: usize = 16;
+
+/// Batches that one poll reads from one queue: a flood of completions must not hold the lock for ever.
+pub(super) const BATCHES_PER_POLL: u32 = 4;
+/// One in this many polls reads every data rail's queue: some providers progress a peer's operations there, such as connecting, only while
+/// we poll.
+pub(super) const DATA_POLLED_EVERY: u32 = 64;
+
+/// How long the probe waits for each operation, in time in which connect or accept is called.
+pub(super) const PROBE_WAIT: Duration = Duration::from_secs(2);
+/// The same of a silent one, after a later write on its NIC has landed.
+pub(super) const PROBE_LATE_WAIT: Duration = Duration::from_millis(200);
+/// The time between two such calls counts up to this: a longer pause is the caller's, not the provider's.
+pub(super) const PROBE_GAP_MAX: Duration = Duration::from_millis(100);
+
+/// After so long of rejected HELLOs the peer counts as unreachable. Longer than a link that flaps is down, short enough to wait for where a
+/// network is set up wrongly.
+pub(super) const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
+/// A connection that accept was not called for in so long holds up no other one. A proxy asks for each in every pass of its loop.
+pub(super) const ACCEPT_LEFT_AFTER: Duration = Duration::from_secs(1);
+
+/// A peer to which every post is refused for so long counts as gone when memory is deregistered. A provider refuses posts to a working peer
+/// for much less.
+pub(super) const GONE_AFTER: Duration = Duration::from_millis(200);
+/// Polls of deregMr for completions that are already there, before receives are withdrawn.
+pub(super) const DEREGISTER_POLLS: u32 = 64;
+/// The divisor of the next wait after one that timed out: many silent peers cost little more than one.
+pub(super) const WAIT_SHRINKS_BY: u32 = 10;
+/// The shortest wait for a peer, after others have timed out.
+pub(super) const WAIT_MIN: Duration = Duration::from_millis(10);
+/// So long after the last wait that timed out the abort is over, and peers of other communicators get the whole time again.
+pub(super) const WAIT_RECOVERS_AFTER: Duration = Duration::from_secs(10);
+/// The bound of an endpoint's drain, and then of its cancelled receives, after one peer has let a wait time out: an abort takes less than
+/// two seconds in all, most of which deregMr uses.
+pub(super) const IMPATIENT_WAIT: Duration = Duration::from_millis(150);
+/// How long an endpoint that closes waits for cancelled receives.
+pub(super) const CANCEL_WAIT: Duration = Duration::from_millis(50);
+/// Its final polls for local completions. A number of polls, since on a busy machine a time limit alone may pass without any.
+pub(super) const DRAIN_POLLS: u32 = 256;
+
+/// Checks for stalls per IRONRAIL_STALL_REPORT_MS, and the shortest and the longest time between two.
+pub(super) const STALL_CHECKS: u32 = 8;
+pub(super) const STALL_CHECK_MIN: Duration = Duration::from_millis(5);
+pub(super) const STALL_CHECK_MAX: Duration = Duration::from_secs(1);
+/// A peer that was queried and has sent nothing for so long is silent: an idle one answers within `KEEPER_IDLE_MAX`.
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(3);
+/// So long a NIC is slow before it is logged. On busy machines equal rails may differ for a moment.
+pub(super) const SLOW_AFTER: Duration = Duration::from_secs(5);
+/// The least time between two reports of this process about stalls, and between two about slow rails.
+pub(super) const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+const _: () = {
+    assert!(CONNECTIONS_MAX as usize == Slot::COUNT, "each has a slot");
+    assert!(PROBE_GAP_MAX.as_millis() < PROBE_LATE_WAIT.as_millis(), "no wait is a single pause");
+    assert!(GONE_AFTER.as_millis() < REFUSED_FOR_GOOD.as_millis(), "its channel fails later");
+    assert!(CANCEL_WAIT.as_millis() < IMPATIENT_WAIT.as_millis(), "bound receives get longer");
+    assert!(KEEPER_IDLE_MAX.as_millis() * 2 < SILENT_AFTER.as_millis(), "an idle peer answers");
+};
