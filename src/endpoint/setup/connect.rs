@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use proto::frame::Refusal;
 use proto::setup::{Answer, Handle, PeerId};
-use proto::{ChannelId, Generation, Moment, Slot};
+use proto::{Moment, Slot};
 
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_nonce};
 use super::super::bound::{CONNECTIONS_MAX, UNREACHABLE_AFTER};
 use super::super::comms::{Comm, Side};
-use super::super::counting::CommCounters;
 use crate::error::{Cause, Error, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -182,17 +181,6 @@ impl Endpoint {
         }
     }
 
-    /// Closes a connection for which NCCL has no comm.
-    pub(super) fn discard(&mut self, slot: Slot, side: Side) {
-        let (channel, _) = self.executor.connections[slot.index()];
-        let mut comm = Comm::new(side, channel, CommCounters::default());
-        comm.is_closing = true;
-        self.comms.put(slot, comm);
-        self.closing.push(slot);
-        let now = self.now();
-        self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
-    }
-
     /// The provider has taken a HELLO to a peer, or rejected it. A link that is down may be back in a moment, so connect fails only if
     /// HELLOs are rejected for [`UNREACHABLE_AFTER`].
     pub(super) fn hello_posted(&mut self, peer: PeerId, error: Option<Error>, now: Moment) {
@@ -230,15 +218,6 @@ impl Endpoint {
             );
         }
         Ok(())
-    }
-
-    /// Records the channel and generation of the connection in a slot.
-    pub(super) fn assign_slot(&mut self, slot: Slot, channel: ChannelId, generation: Generation) {
-        let connections = &mut self.executor.connections;
-        while connections.len() <= slot.index() {
-            connections.push((channel, generation));
-        }
-        connections[slot.index()] = (channel, generation);
     }
 
     /// The handle's scratch area: the id of the pending connect, and our endpoint's.

@@ -1,22 +1,15 @@
-//! HELLO: exchanges identities and addresses with a peer, pairs rails, and makes the channel.
+//! HELLO and other letters: what arrives, and the first HELLO to a peer.
 
-use std::collections::BTreeSet;
-
-use fabric::{Control, Data, Lock, Post, RailKind};
-use proto::codec::Address;
-use proto::rails::Rail;
-use proto::setup::{FirstHello, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
+use fabric::{Control, Post};
+use proto::setup::{FirstHello, Heard, Ignored, PeerId, VERSION, refuse_old};
 use proto::{Event, Moment};
 
 use super::super::Endpoint;
 use super::super::authentication::random_nonce;
-use super::super::bound::{CHANNELS_MAX, DIFFERENCES_MAX};
-use super::super::identity::{PeerName, differences};
 use super::super::letter_buffers::LetterSubject;
 use super::super::nics::Port;
-use super::super::peers::{Lane, Peer};
-use crate::error::{Bug, Cause, Error, Result, Table};
-use crate::label::Label;
+use super::channel::is_new;
+use crate::error::{Cause, Error, Result};
 
 impl Endpoint {
     /// Handles a two-sided message. Its bytes may be anyone's.
@@ -69,7 +62,7 @@ impl Endpoint {
             Ignored::NoRail(peer) => {
                 let host = self.executor.peers.host(*peer);
                 let name = host.map_or_else(String::new, |host| host.host.to_text());
-                if is_deferred(std::slice::from_ref(&format!("no rail to {name}"))) {
+                if is_new(format!("no rail to {name}")) {
                     log::error!(
                         "device {}, to a process on {name}: {}",
                         self.label(),
@@ -116,89 +109,4 @@ impl Endpoint {
             .map(|posted| posted.unwrap_or(Post::Accepted))
             .map_err(|error| Cause::Unreachable(error).into())
     }
-
-    /// Inserts a peer's address for a rail of ours.
-    fn lane<K: RailKind>(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
-        let port = self.executor.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
-        match port.nic.add_peer::<K>(name) {
-            Ok(peer) => Ok(Lane { nic, peer }),
-            Err(fault) => Err(Cause::CannotReach { rail: Label::of(&port.label), fault }.into()),
-        }
-    }
-
-    /// Makes the channel to a peer whose HELLO has arrived.
-    fn make_channel(&mut self, id: PeerId) -> Result<proto::ChannelId> {
-        let none = Cause::Bug(Bug::UnknownPeer);
-        let peers = &self.executor.peers;
-        let agreement = peers.agreement(id).ok_or(none)?.clone();
-        let rails = peers.rails(id).ok_or(none)?.to_vec();
-        let host = *peers.host(id).ok_or(none)?;
-        let parameters = peers.parameters(id, self.settings.peer_timeout).ok_or(none)?;
-        let closes = self.executor.nics.iter().all(Port::closes_with_operations);
-        let parameters =
-            proto::channel::Parameters { failover: self.settings.failover, closes, ..parameters };
-        let number = self.executor.channels.len();
-        if number >= CHANNELS_MAX as usize {
-            let count = CHANNELS_MAX;
-            return Err(Cause::Full { table: Table::Peers, count }.into());
-        }
-        let data = self.lanes::<Data>(&agreement.rails.data, |rail| Some(rail.data), &rails)?;
-        let control = self.lanes::<Control>(&agreement.rails.control, |rail| rail.control, &rails);
-        let control = control.inspect_err(|_| self.remove_addresses::<Data>(&data))?;
-        let channel = self.core.add_channel(parameters).ok_or(none)?;
-        let name = self.known_processes.peer_name(&host);
-        self.compare(&name, &host);
-        self.executor.channels.push(Peer::new(channel, data, control, name));
-        self.executor.peers.join(id, channel);
-        Ok(channel)
-    }
-
-    fn lanes<K: RailKind>(
-        &mut self,
-        pairs: &[Pair],
-        address: impl Fn(&Rail) -> Option<Address>,
-        theirs: &[Rail],
-    ) -> Result<Box<[Lane]>> {
-        let mut lanes = Vec::with_capacity(pairs.len());
-        for Pair { ours, theirs: at } in pairs {
-            let rail = theirs.get(usize::from(*at)).and_then(&address);
-            let joined = rail.ok_or_else(|| Cause::NoSuchRail.into());
-            match joined.and_then(|name| self.lane::<K>(usize::from(*ours), name.as_bytes())) {
-                Ok(lane) => lanes.push(lane),
-                Err(error) => {
-                    self.remove_addresses::<K>(&lanes);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(lanes.into())
-    }
-
-    /// Releases one use of each of these addresses.
-    fn remove_addresses<K: RailKind>(&mut self, lanes: &[Lane]) {
-        for lane in lanes {
-            self.executor.nics[lane.nic].nic.remove_peer::<K>(lane.peer);
-        }
-    }
-
-    /// Logs differences of settings and versions between the ends, once each, however many connections have them.
-    fn compare(&self, name: &PeerName, theirs: &Host) {
-        let ours = &self.executor.peers.us().host;
-        let mut found = differences(ours, theirs);
-        let names = self.settings.differing(&theirs.settings);
-        if !names.is_empty() {
-            found.push(format!("other values than we have for {}", names.join(", ")));
-        }
-        if !found.is_empty() && is_deferred(&found) {
-            let found = found.join("; ");
-            log::warn!("{name} has {found}: run the same, with the same settings, on all ranks");
-        }
-    }
-}
-
-/// Whether these differences were not logged yet. Past the bound further ones are left out: there is enough to correct.
-fn is_deferred(difference: &[String]) -> bool {
-    static REPORTED: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
-    let mut reported = REPORTED.lock();
-    reported.len() < DIFFERENCES_MAX && reported.insert(difference.join("; "))
 }

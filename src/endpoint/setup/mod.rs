@@ -1,6 +1,7 @@
 //! Connection set-up: performs what `proto::setup` decides. Nothing here blocks.
 
 mod accept;
+mod channel;
 mod connect;
 mod hello;
 
@@ -11,9 +12,11 @@ use proto::codec::{Address, Name};
 use proto::packet::Ring;
 use proto::rails::Rail;
 use proto::setup::{Features, Host, Offers};
-use proto::{Capabilities, ChannelId};
+use proto::{Capabilities, ChannelId, Generation, Slot};
 
 use super::Endpoint;
+use super::comms::{Comm, Side};
+use super::counting::CommCounters;
 use super::nics::Port;
 use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{DeviceFacts, Settings};
@@ -77,6 +80,26 @@ impl Endpoint {
     /// The features of our side.
     fn features(&self, groups: bool) -> Features {
         Features { groups, fin_only: self.settings.force_fin && self.executor.sendrecv.is_none() }
+    }
+
+    /// Records the channel and generation of the connection in a slot.
+    fn assign_slot(&mut self, slot: Slot, channel: ChannelId, generation: Generation) {
+        let connections = &mut self.executor.connections;
+        while connections.len() <= slot.index() {
+            connections.push((channel, generation));
+        }
+        connections[slot.index()] = (channel, generation);
+    }
+
+    /// Closes a connection for which NCCL has no comm.
+    fn discard(&mut self, slot: Slot, side: Side) {
+        let (channel, _) = self.executor.connections[slot.index()];
+        let mut comm = Comm::new(side, channel, CommCounters::default());
+        comm.is_closing = true;
+        self.comms.put(slot, comm);
+        self.closing.push(slot);
+        let now = self.now();
+        self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
     }
 
     /// A channel's failure, for a call of set-up.
