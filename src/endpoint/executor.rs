@@ -6,6 +6,9 @@
 //!                                               └─────▶ Deferred: HELLOs, ends, flushes, for the endpoint, after the poll
 //! ```
 
+mod events;
+mod sendrecv;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +32,6 @@ use proto::{
 };
 
 use super::authentication::{Mac, random_number};
-use super::events::Cursor;
 use super::failures::milliseconds;
 use super::letter_buffers::LetterSubject;
 use super::memory::{ControlMemory, Unit};
@@ -37,11 +39,12 @@ use super::nics::Port;
 use super::peers::Peer;
 use super::purpose::{Attempt, Purpose};
 use super::region::UserRegion;
-use super::sendrecv::Sendrecv;
 use super::slots::Slots;
 use crate::error::{Cause, Noun, Operation};
 use crate::label::Label;
 use crate::types::Buffer;
+pub(super) use events::Cursor;
+pub(super) use sendrecv::Sendrecv;
 
 /// The region name of the landing page, which empty messages use.
 pub(super) const LANDING: u32 = u32::MAX;
@@ -706,7 +709,7 @@ fn token_of(channel: ChannelId, write: WriteId) -> Purpose {
 
 /// The region that a message names, or the landing page.
 #[inline]
-pub(super) fn named<'a>(
+fn named<'a>(
     regions: &'a Slots<Arc<UserRegion>>,
     landing: &'a Arc<UserRegion>,
     name: u32,
@@ -725,13 +728,13 @@ pub(super) const fn name_of(slot: u16, generation: u16) -> u32 {
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the fields that `name_of` made")]
-pub(super) const fn parts_of(name: u32) -> (u16, u16) {
+const fn parts_of(name: u32) -> (u16, u16) {
     (name as u16, (name >> 16) as u16)
 }
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
-pub(super) const fn low_byte(number: u32) -> u8 {
+const fn low_byte(number: u32) -> u8 {
     number as u8
 }
 

@@ -13,16 +13,16 @@ use proto::receive::Tagged;
 use proto::sendrecv::Letterbox;
 use proto::{Event, Generation, Line, Moment, Slot};
 
-use super::executor::{Executor, Happened, named};
-use super::nics::Port;
-use super::purpose::Purpose;
-use super::unposted::Trouble;
+use super::super::nics::Port;
+use super::super::purpose::Purpose;
+use super::super::unposted::Trouble;
+use super::{Executor, Happened, named};
 use crate::error::Cause;
 use packet_buffers::PacketBuffers;
 
 /// The endpoint's state for SENDRECV.
 #[derive(Debug, Default)]
-pub(super) struct Sendrecv {
+pub(in crate::endpoint) struct Sendrecv {
     letterbox: Letterbox,
     /// Buffers for received packets, by NIC.
     rooms: Vec<Option<PacketBuffers>>,
@@ -30,7 +30,7 @@ pub(super) struct Sendrecv {
 
 impl Sendrecv {
     /// Registers the buffers of each control rail.
-    pub(super) fn new(nics: &mut [Port]) -> Result<Self, FabricError> {
+    pub(in crate::endpoint) fn new(nics: &mut [Port]) -> Result<Self, FabricError> {
         let rooms = nics.iter_mut().map(|port| {
             let has_control = port.nic.has_control();
             has_control.then(|| PacketBuffers::new(&mut port.nic)).transpose()
@@ -59,7 +59,7 @@ impl Sendrecv {
     }
 
     /// Posts no receives any more.
-    pub(super) fn stop(&mut self) {
+    pub(in crate::endpoint) fn stop(&mut self) {
         self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
     }
 

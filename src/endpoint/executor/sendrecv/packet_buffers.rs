@@ -6,9 +6,9 @@ use fabric::{Control, FabricError, Nic, Pages, Region, Tags};
 use proto::Moment;
 use proto::packet::Ring;
 
-use super::super::bound::PACKET_RECEIVES;
-use super::super::purpose::Purpose;
-use super::super::unposted::{Trouble, Unposted};
+use super::super::super::bound::PACKET_RECEIVES;
+use super::super::super::purpose::Purpose;
+use super::super::super::unposted::{Trouble, Unposted};
 
 /// The longest packet.
 const PACKET_BYTES: usize = Ring::SENT.packet_bytes_max() as usize;

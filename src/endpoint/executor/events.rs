@@ -4,12 +4,12 @@ use proto::channel::{WriteId, Written};
 use proto::flow;
 use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
-use super::bound::{BATCHES_PER_POLL, DATA_POLLED_EVERY};
-use super::executor::{Deferred, Executor, Happened, low_byte};
-use super::letter_buffers::LetterSubject;
-use super::nics::Port;
-use super::purpose::Purpose;
-use super::unposted::Trouble;
+use super::super::bound::{BATCHES_PER_POLL, DATA_POLLED_EVERY};
+use super::super::letter_buffers::LetterSubject;
+use super::super::nics::Port;
+use super::super::purpose::Purpose;
+use super::super::unposted::Trouble;
+use super::{Deferred, Executor, Happened, low_byte};
 use crate::error::{Cause, Operation};
 use crate::fault;
 use crate::label::Label;
@@ -29,7 +29,7 @@ fn not_posted((nic, label): (usize, &str), trouble: Trouble, deferred: &mut Defe
 
 /// The queue that is being read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor {
+pub(in crate::endpoint) struct Cursor {
     nic: usize,
     of_control: bool,
     /// Batches left of this queue's share; 0: it was not read yet.
@@ -72,7 +72,7 @@ impl Executor {
     /// Begins a poll. Data rails on which nothing can arrive, and nothing is in flight, are read only now and then: reading an empty queue
     /// costs as much as sending a short message.
     #[inline]
-    pub(super) fn begin(&mut self, now: Moment, awaits_parts: bool) {
+    pub(in crate::endpoint) fn begin(&mut self, now: Moment, awaits_parts: bool) {
         self.now = now;
         self.skipped += 1;
         self.polls_data = awaits_parts || self.skipped == DATA_POLLED_EVERY;
@@ -121,7 +121,7 @@ impl Executor {
     }
 
     #[inline]
-    pub(super) fn of_data(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
+    fn of_data(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
         match event {
             fabric::Event::Arrived { immediate, len } => self.arrived(nic, immediate, len as u64),
             fabric::Event::Ended { token, len, .. } => match Purpose::of(token)? {
