@@ -12,7 +12,6 @@ use super::bound::{CANCEL_WAIT, DRAIN_POLLS, IMPATIENT_WAIT};
 use super::comms::Side;
 use super::incidents::Incidents;
 use super::nics::Port;
-use super::purpose::Purpose;
 use super::setup::PendingConnect;
 use super::transfer::return_entries;
 use crate::error::{Noun, Result};
@@ -131,7 +130,7 @@ impl Endpoint {
 
     /// Whether no channel need be waited for, and nothing is in flight.
     fn has_ended(&self) -> bool {
-        let mut channels = (0..).map(ChannelId).zip(&self.executor.channels);
+        let mut channels = (0..).map(ChannelId).zip(self.executor.channel_ends());
         channels.all(|(channel, _)| self.core.may_be_left(channel))
             && self.executor.nics.iter().all(|port| port.in_flight() == 0)
     }
@@ -160,32 +159,13 @@ impl Endpoint {
             let side = super::comms::side_of(id);
             let _closed = self.close_comm(id, side, Noun::Comm);
         }
-        for (channel, _) in (0..).map(ChannelId).zip(&self.executor.channels) {
+        for (channel, _) in (0..).map(ChannelId).zip(self.executor.channel_ends()) {
             self.core.end(channel);
         }
     }
 
     fn cancel_receives(&mut self) {
-        let is_receive = |token| {
-            let purpose = Purpose::of(token);
-            matches!(
-                purpose,
-                Some(
-                    Purpose::LetterReceive { .. }
-                        | Purpose::PacketReceive { .. }
-                        | Purpose::Receive { .. }
-                )
-            )
-        };
-        if let Some(sendrecv) = &mut self.executor.sendrecv {
-            sendrecv.stop();
-        }
-        for Port { nic, letters, .. } in &mut self.executor.nics {
-            if let Some(letters) = letters {
-                letters.stop();
-            }
-            nic.cancel(is_receive);
-        }
+        self.executor.cancel_receives();
         // A region that is bound to its endpoint (FI_MR_ENDPOINT) cannot be closed while a receive is posted in it: wait longer there.
         let bound = self.executor.nics.iter().any(Port::binds_regions);
         let most = match bound {

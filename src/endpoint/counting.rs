@@ -117,7 +117,7 @@ impl Endpoint {
             Side::Send => Direction::Send,
             Side::Receive => Direction::Receive,
         };
-        let Some(peer) = self.executor.channels.get_mut(channel.0 as usize) else {
+        let Some((peer, nics)) = self.executor.peer_and_nics(channel) else {
             return CommCounters::default();
         };
         let key = |kind, rail, name: &str| Key {
@@ -133,7 +133,6 @@ impl Endpoint {
             Side::Receive => &mut peer.receives,
         };
         if rows.messages.is_none() {
-            let nics = &self.executor.nics;
             let rail = |(rail, lane): (u8, &super::peers::Lane)| {
                 Owned::new(key(Kind::Rail, rail, &nics[lane.nic].label))
             };
@@ -146,7 +145,7 @@ impl Endpoint {
     /// Counts the packets that were retransmitted since the last call.
     #[cold]
     pub(super) fn count_resent(&mut self) {
-        for peer in &mut self.executor.channels {
+        for peer in self.executor.channel_ends_mut() {
             let Some(channel) = self.core.channel(peer.channel) else { continue };
             let resent = channel.resent();
             let more = resent.wrapping_sub(std::mem::replace(&mut peer.resent, resent));

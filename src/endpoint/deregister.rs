@@ -141,12 +141,12 @@ impl Endpoint {
     /// Cancels the tagged receives that are posted for peers that have ended. Receives for other peers stay posted: a message that found no
     /// receive would block all messages behind it.
     fn cancel_receives_of_ended_peers(&mut self, id: ObjectId) {
-        if self.executor.sendrecv.is_none() {
+        if !self.executor.sends_messages() {
             return;
         }
         let now = self.now();
         for slot in self.touching(id) {
-            let (channel, _) = self.executor.connections[slot.index()];
+            let channel = self.executor.channel_of(slot);
             if self.executor.peer(channel).is_some_and(|peer| !peer.is_gone(now)) {
                 continue;
             }
@@ -168,7 +168,7 @@ impl Endpoint {
     fn only_ended_peers_touch(&self, id: ObjectId) -> bool {
         let now = self.now();
         let is_dead = |slot: &Slot| {
-            let (channel, _) = self.executor.connections[slot.index()];
+            let channel = self.executor.channel_of(*slot);
             self.executor.peer(channel).is_none_or(|peer| peer.is_gone(now))
         };
         !self.is_posted(id) && self.touching(id).iter().all(is_dead)
@@ -217,7 +217,7 @@ impl Endpoint {
     fn stays(&mut self, at: usize) -> Error {
         let id = self.deregistering[at].id;
         let names = self.touching(id).into_iter().map(|slot| {
-            let (channel, _) = self.executor.connections[slot.index()];
+            let channel = self.executor.channel_of(slot);
             self.executor.label(channel).text().to_owned()
         });
         let mut names: Vec<String> = names.collect();

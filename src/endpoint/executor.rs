@@ -25,7 +25,7 @@ use proto::memory::{MemoryId, Payload, Shadows};
 use proto::progress::{LentInbox, LetterPost, TrialTarget};
 use proto::receive::{Copy, Place};
 use proto::sendrecv::Tag;
-use proto::setup::Peers;
+use proto::setup::{Peers, Presence};
 use proto::{
     Account, Breach, ChannelId, Event, Generation, MessageId, Moment, Nonce, Outcome, Outgoing,
     PartWrite, Perform, Slot, Target,
@@ -43,7 +43,7 @@ use super::slots::Slots;
 use crate::error::{Cause, Noun, Operation};
 use crate::label::Label;
 use crate::types::Buffer;
-pub(super) use events::Cursor;
+use events::Cursor;
 pub(super) use sendrecv::Sendrecv;
 
 /// The region name of the landing page, which empty messages use.
@@ -99,38 +99,95 @@ impl Deferred {
 #[derive(Debug)]
 pub(super) struct Executor {
     pub(super) nics: Vec<Port>,
-    pub(super) memory: ControlMemory,
+    memory: ControlMemory,
     pub(super) regions: Slots<Arc<UserRegion>>,
     /// The landing page: memory of our own for what needs an address and no data of a user's: empty messages, trials, the probe and flushes.
     pub(super) landing: Arc<UserRegion>,
     /// Listeners, and the peers that are known or being introduced.
     pub(super) peers: Peers<Mac>,
     /// The other end of each channel, by its number.
-    pub(super) channels: Vec<Peer>,
+    channels: Vec<Peer>,
     /// The channel and generation of each connection, by slot.
-    pub(super) connections: Vec<(ChannelId, Generation)>,
+    connections: Vec<(ChannelId, Generation)>,
     /// The SENDRECV protocol, for providers without one-sided writes.
-    pub(super) sendrecv: Option<Box<Sendrecv>>,
-    pub(super) capabilities: Capabilities,
+    sendrecv: Option<Box<Sendrecv>>,
+    capabilities: Capabilities,
     /// Events that no completion queue returns: posts that failed at once, and what a rail returned before it was closed.
-    pub(super) queued: VecDeque<Happened>,
-    pub(super) cursor: Cursor,
+    queued: VecDeque<Happened>,
+    cursor: Cursor,
     /// Whether this poll reads data rails on which nothing of ours is in flight.
-    pub(super) polls_data: bool,
+    polls_data: bool,
     /// Polls since all data rails were polled.
-    pub(super) skipped: u32,
+    skipped: u32,
     /// The time of the current poll.
-    pub(super) now: Moment,
+    now: Moment,
     /// How long the provider may refuse every packet to a peer until the control rail to it is lost.
-    pub(super) refusals_bound: Duration,
-    pub(super) deferred: Deferred,
+    refusals_bound: Duration,
+    deferred: Deferred,
     /// The encoded bytes of the last letter that was sent, for reuse: letters are sent while NCCL moves data, where nothing is allocated.
-    pub(super) written: Vec<u8>,
+    written: Vec<u8>,
     /// Buffers for received letters.
-    pub(super) spare: Vec<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
 }
 
 impl Executor {
+    /// Without channels and listeners. `sendrecv`: for providers without one-sided writes.
+    pub(super) fn new(
+        nics: Vec<Port>,
+        landing: Arc<UserRegion>,
+        sendrecv: Option<Box<Sendrecv>>,
+        regions: Slots<Arc<UserRegion>>,
+        presence: Presence,
+        refusals_bound: Duration,
+    ) -> Self {
+        Self {
+            nics,
+            memory: ControlMemory::new(presence.offers.ring),
+            regions,
+            landing,
+            capabilities: presence.capabilities,
+            peers: Peers::new(presence, Mac),
+            channels: Vec::new(),
+            connections: Vec::new(),
+            sendrecv,
+            queued: VecDeque::with_capacity(LETTERS),
+            cursor: Cursor::default(),
+            polls_data: true,
+            skipped: 0,
+            now: Moment::default(),
+            refusals_bound,
+            deferred: Deferred { letters: Vec::with_capacity(LETTERS), ..Deferred::default() },
+            written: Vec::with_capacity(LETTER_BYTES),
+            spare: (0..LETTERS).map(|_| Vec::with_capacity(LETTER_BYTES)).collect(),
+        }
+    }
+
+    /// The time of the current poll, or of the last one.
+    #[inline]
+    pub(super) fn polled_at(&self) -> Moment {
+        self.now
+    }
+
+    /// How long the provider may refuse every packet to a peer until the control rail to it is lost.
+    pub(super) fn refusals_bound(&self) -> Duration {
+        self.refusals_bound
+    }
+
+    pub(super) fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Sets what the probe has found. Peers are told from now on.
+    pub(super) fn settle(&mut self, capabilities: Capabilities) {
+        self.capabilities = capabilities;
+        self.peers.settle(capabilities);
+    }
+
+    /// Whether parts and packets are messages (SENDRECV).
+    pub(super) fn sends_messages(&self) -> bool {
+        self.sendrecv.is_some()
+    }
+
     /// The region of a buffer of NCCL's, and where in it the buffer begins.
     #[inline]
     pub(super) fn place(&self, buffer: &Buffer) -> crate::error::Result<(Target, &UserRegion)> {
@@ -158,6 +215,82 @@ impl Executor {
     #[inline]
     pub(super) fn has_deferred(&self) -> bool {
         !self.deferred.is_none()
+    }
+
+    /// What the loop has left to the endpoint since this was last taken.
+    pub(super) fn take_deferred(&mut self) -> Deferred {
+        std::mem::take(&mut self.deferred)
+    }
+
+    /// Keeps the memory of letters that were read for the next ones.
+    pub(super) fn reuse(&mut self, mut letters: Vec<Vec<u8>>) {
+        for bytes in letters.drain(..) {
+            if bytes.capacity() <= LETTER_BYTES && self.spare.len() < LETTERS {
+                self.spare.push(bytes);
+            }
+        }
+        if self.deferred.letters.is_empty() {
+            self.deferred.letters = letters;
+        }
+    }
+
+    /// Queues an event for the next poll.
+    pub(super) fn queue(&mut self, event: Happened) {
+        self.queued.push_back(event);
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Puts a connection into a slot.
+    pub(super) fn connect(&mut self, slot: Slot, channel: ChannelId, generation: Generation) {
+        while self.connections.len() <= slot.index() {
+            self.connections.push((channel, generation));
+        }
+        self.connections[slot.index()] = (channel, generation);
+    }
+
+    /// The channel of the connection in a slot.
+    ///
+    /// # Panics
+    ///
+    /// For a slot that has had no connection.
+    pub(super) fn channel_of(&self, slot: Slot) -> ChannelId {
+        self.connections[slot.index()].0
+    }
+
+    /// Adds the other end of the next channel.
+    pub(super) fn add_peer(&mut self, peer: Peer) {
+        self.channels.push(peer);
+    }
+
+    /// The other end of each channel, by its number.
+    pub(super) fn channel_ends(&self) -> &[Peer] {
+        &self.channels
+    }
+
+    pub(super) fn channel_ends_mut(&mut self) -> &mut [Peer] {
+        &mut self.channels
+    }
+
+    /// A peer, and the NICs that its lanes name.
+    pub(super) fn peer_and_nics(&mut self, channel: ChannelId) -> Option<(&mut Peer, &[Port])> {
+        let Self { channels, nics, .. } = self;
+        Some((channels.get_mut(channel.0 as usize)?, nics))
+    }
+
+    /// Posts no receives any more, and cancels those that are posted.
+    pub(super) fn cancel_receives(&mut self) {
+        if let Some(sendrecv) = &mut self.sendrecv {
+            sendrecv.stop();
+        }
+        for Port { nic, letters, .. } in &mut self.nics {
+            if let Some(letters) = letters {
+                letters.stop();
+            }
+            nic.cancel(|token| Purpose::of(token).is_some_and(Purpose::is_receive));
+        }
     }
 
     #[inline]
@@ -694,6 +827,10 @@ impl Executor {
         }
     }
 }
+
+/// Letters of one poll whose memory is preallocated, and its size. Further or longer ones (HELLO) allocate.
+const LETTERS: usize = 8;
+const LETTER_BYTES: usize = 256;
 
 /// Bytes that a trial of a rail writes onto the peer's landing page.
 const TRIAL_BYTES: usize = 8;

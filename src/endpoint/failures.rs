@@ -9,7 +9,6 @@ use proto::{
 
 use super::Endpoint;
 use super::comms::Side;
-use super::executor::Executor;
 use super::transfer::return_entries;
 use crate::error::{Cause, Error};
 use crate::label::Label;
@@ -19,7 +18,7 @@ impl Endpoint {
     /// error, and frames may be due.
     #[cold]
     pub(super) fn failed(&mut self, slot: Slot, fault: Fault) -> Error {
-        let (channel, _) = self.executor.connections[slot.index()];
+        let channel = self.executor.channel_of(slot);
         if fault == Fault::Ended
             && self.executor.peer(channel).is_none_or(|peer| peer.failure.is_none())
         {
@@ -45,7 +44,7 @@ impl Endpoint {
     /// A message was truncated to its receive, as NCCL's API up to v8 allows. Logged once per connection.
     #[cold]
     pub(super) fn warn_of_cut(&mut self, slot: Slot, cut: Cut) {
-        let (channel, _) = self.executor.connections[slot.index()];
+        let channel = self.executor.channel_of(slot);
         let Some(comm) = self.comms.at_mut(slot) else { return };
         if std::mem::replace(&mut comm.is_cut_logged, true) {
             return;
@@ -85,7 +84,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let bound_ms = milliseconds(self.settings.peer_timeout);
-        let refused_ms = milliseconds(self.executor.refusals_bound);
+        let refused_ms = milliseconds(self.executor.refusals_bound());
         self.learn_rank(channel);
         let Some(peer) = self.executor.peer_mut(channel) else { return };
         let of_fabric = peer.first_failure;
@@ -107,16 +106,17 @@ impl Endpoint {
     /// No receive can be posted on the control rail of a NIC: its channels lose that rail.
     #[cold]
     pub(super) fn receives_nothing(&mut self, nic: usize, fault: FabricError) {
-        let Executor { nics, channels, queued, .. } = &mut self.executor;
-        let cause = Cause::NoReceives { rail: Label::of(&nics[nic].label), fault };
-        for peer in channels {
-            let Some(rail) = peer.control_rail(nic) else { continue };
+        let rail = Label::of(&self.executor.nics[nic].label);
+        let mut lost = Vec::new();
+        for peer in self.executor.channel_ends_mut() {
+            let Some(number) = peer.control_rail(nic) else { continue };
             let channel = self.core.channel(peer.channel);
-            if channel.is_some_and(|channel| channel.is_alive() && !channel.is_lost(rail)) {
-                peer.failed(cause);
-                queued.push_back(Event::LetterFailed { channel: peer.channel, rail });
+            if channel.is_some_and(|channel| channel.is_alive() && !channel.is_lost(number)) {
+                peer.failed(Cause::NoReceives { rail, fault });
+                lost.push(Event::LetterFailed { channel: peer.channel, rail: number });
             }
         }
+        lost.into_iter().for_each(|event| self.executor.queue(event));
     }
 
     /// Returns the completion queue entries of a failed channel's receives to the budget: other receives need not wait until NCCL closes.

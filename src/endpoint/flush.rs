@@ -156,7 +156,7 @@ impl Endpoint {
             }
         }
         self.check_intact()?;
-        let self_read = self.executor.capabilities.self_read;
+        let self_read = self.executor.capabilities().self_read;
         let mut reads = reads_of(&self.executor.regions, buffers)?;
         let mut sources = reads.iter().flatten().map(|read| read.source);
         let source = match (sources.next(), sources.next()) {

@@ -24,7 +24,7 @@ impl Endpoint {
                 self.handle_deferred();
             }
             // `handle_deferred` queues received letters as events; a second poll answers them, since the next may be a second away.
-            if !self.executor.queued.is_empty() {
+            if self.executor.has_queued() {
                 self.core.set_keeping(true);
                 self.poll_at(now);
                 self.core.set_keeping(false);

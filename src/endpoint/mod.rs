@@ -44,7 +44,6 @@ mod stall;
 mod transfer;
 mod unposted;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -53,23 +52,21 @@ use proto::Capabilities;
 use proto::bound::REFUSED_FOR_GOOD;
 use proto::budget::Budget;
 use proto::limits::MAX_GROUP;
-use proto::setup::{Peers, Presence};
+use proto::setup::Presence;
 use proto::{Flow, Moment, Slot};
 
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::object_id::ObjectKind;
 use crate::types::{DeviceFacts, MessageFacts, Settings};
-use authentication::Mac;
 use bound::{OPERATIONS_MAX, REGIONS_MAX, TAGGED_RECEIVES_MAX};
 use cache::RegionCache;
 use comms::Comms;
 use deregister::Deregistering;
-use executor::{Cursor, Deferred, Executor, Sendrecv};
+use executor::{Deferred, Executor, Sendrecv};
 use flush::Flush;
 use identity::KnownProcesses;
 use incidents::Incidents;
-use memory::ControlMemory;
 use nics::Port;
 pub(crate) use nics::{Opened, Reopen};
 use ownership::Ownership;
@@ -155,26 +152,10 @@ impl Endpoint {
             host: setup::host_of(&device, &settings),
             offers: setup::offers_of(&settings, &capabilities),
         };
-        let executor = Executor {
-            nics,
-            memory: ControlMemory::new(setup::ring_of(&settings, &capabilities)),
-            regions: Slots::new(REGIONS_MAX).beginning_at(first).named(ObjectKind::Region, number),
-            landing,
-            peers: Peers::new(presence, Mac),
-            channels: Vec::new(),
-            connections: Vec::new(),
-            sendrecv,
-            capabilities,
-            queued: VecDeque::with_capacity(LETTERS),
-            cursor: Cursor::default(),
-            polls_data: true,
-            skipped: 0,
-            now: Moment::default(),
-            refusals_bound: settings.peer_timeout.min(REFUSED_FOR_GOOD),
-            deferred: Deferred { letters: Vec::with_capacity(LETTERS), ..Deferred::default() },
-            written: Vec::with_capacity(LETTER_BYTES),
-            spare: (0..LETTERS).map(|_| Vec::with_capacity(LETTER_BYTES)).collect(),
-        };
+        let regions = Slots::new(REGIONS_MAX);
+        let regions = regions.beginning_at(first).named(ObjectKind::Region, number);
+        let refusals_bound = settings.peer_timeout.min(REFUSED_FOR_GOOD);
+        let executor = Executor::new(nics, landing, sendrecv, regions, presence, refusals_bound);
         let mut endpoint = Self {
             number,
             patience: Patience::new(settings.close_timeout),
@@ -223,7 +204,7 @@ impl Endpoint {
     /// This saves a read of the clock.
     #[inline]
     fn lately(&self) -> Moment {
-        if self.outstanding == 0 { self.now() } else { self.executor.now }
+        if self.outstanding == 0 { self.now() } else { self.executor.polled_at() }
     }
 
     /// One poll: sends what is due, reads completions and inboxes, and sends what follows from them.
@@ -266,7 +247,7 @@ impl Endpoint {
             rails_returned,
             deaf,
             broken,
-        } = std::mem::take(&mut self.executor.deferred);
+        } = self.executor.take_deferred();
         self.incidents.garbage += misplaced;
         self.incidents.rails_lost += rails_lost;
         self.incidents.rails_returned += rails_returned;
@@ -281,25 +262,13 @@ impl Endpoint {
         }
         interrupted.into_iter().for_each(|flush| self.flush_again(flush));
         flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
-        self.read_letters(letters);
+        letters.iter().for_each(|bytes| self.letter_received(bytes));
+        self.executor.reuse(letters);
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
         let no_rail = proto::Cause::NoRail;
         lost.into_iter().for_each(|channel| self.core.fail(channel, no_rail));
         deaf.into_iter().for_each(|(nic, fault)| self.receives_nothing(nic, fault));
         self.release_closed();
-    }
-
-    /// Reads two-sided messages, and keeps their memory for the next ones.
-    fn read_letters(&mut self, mut letters: Vec<Vec<u8>>) {
-        letters.iter().for_each(|bytes| self.letter_received(bytes));
-        for bytes in letters.drain(..) {
-            if bytes.capacity() <= LETTER_BYTES && self.executor.spare.len() < LETTERS {
-                self.executor.spare.push(bytes);
-            }
-        }
-        if self.executor.deferred.letters.is_empty() {
-            self.executor.deferred.letters = letters;
-        }
     }
 
     #[inline]
@@ -316,7 +285,7 @@ impl Endpoint {
     #[cold]
     fn fail_all(&mut self, error: Error) {
         self.failure.get_or_insert(error);
-        for peer in &mut self.executor.channels {
+        for peer in self.executor.channel_ends_mut() {
             peer.failure.get_or_insert(error);
             self.core.fail(peer.channel, proto::Cause::NoRail);
         }
@@ -329,10 +298,6 @@ impl Endpoint {
         }
     }
 }
-
-/// Letters of one poll whose memory is preallocated, and its size. Further or longer ones (HELLO) allocate.
-const LETTERS: usize = 8;
-const LETTER_BYTES: usize = 256;
 
 /// The first generation of an endpoint's ids. An endpoint may get the number of one that was closed, so its generations begin far from
 /// those that the earlier endpoint can have reached: stale ids do not match.

@@ -46,8 +46,8 @@ impl Endpoint {
     #[cold]
     pub(super) fn learn_capabilities(&mut self) {
         // SENDRECV needs no probe.
-        if self.executor.sendrecv.is_some() {
-            self.adopt(self.executor.capabilities);
+        if self.executor.sends_messages() {
+            self.adopt(*self.executor.capabilities());
             self.is_probed = true;
             return;
         }
@@ -111,7 +111,9 @@ impl Endpoint {
                 ),
                 Step::Over(Ok(found)) => {
                     self.probe = None;
-                    self.device.probed.learned(self.number, found.with(self.executor.capabilities));
+                    self.device
+                        .probed
+                        .learned(self.number, found.with(*self.executor.capabilities()));
                 }
                 Step::Over(Err(fault)) => {
                     self.leave_probe();
@@ -183,16 +185,15 @@ impl Endpoint {
     /// Takes over the capabilities, as far as the settings allow.
     fn adopt(&mut self, found: Capabilities) {
         // What completions prove depends on the options of each libfabric endpoint, and the result may be another endpoint's.
-        let proves_arrival = found.proves_arrival && self.executor.capabilities.proves_arrival;
-        self.executor.capabilities = Capabilities { proves_arrival, ..found };
+        let proves_arrival = found.proves_arrival && self.executor.capabilities().proves_arrival;
+        let mut allowed = Capabilities { proves_arrival, ..found };
         if self.settings.force_fin && !found.messages {
-            self.executor.capabilities.immediate = proto::ImmediateWidth::None;
+            allowed.immediate = proto::ImmediateWidth::None;
         }
         if self.settings.largest_write != 0 {
-            let largest = &mut self.executor.capabilities.largest_write;
-            *largest = self.settings.largest_write.min(*largest);
+            allowed.largest_write = self.settings.largest_write.min(allowed.largest_write);
         }
-        self.executor.peers.settle(self.executor.capabilities);
+        self.executor.settle(allowed);
     }
 }
 

@@ -66,6 +66,14 @@ impl Purpose {
         }
     }
 
+    /// Whether it is a receive, which ends only when a peer sends.
+    pub(super) fn is_receive(self) -> bool {
+        matches!(
+            self,
+            Self::LetterReceive { .. } | Self::PacketReceive { .. } | Self::Receive { .. }
+        )
+    }
+
     /// The inverse of [`Purpose::token`]; none for other bits.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields that `pack` made")]

@@ -102,7 +102,7 @@ impl Endpoint {
     fn slowest(&self, nic: usize, passed: Duration) -> Option<Slowest> {
         let millis = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
         let mut slowest: Option<Slowest> = None;
-        for peer in &self.executor.channels {
+        for peer in self.executor.channel_ends() {
             let channel = peer.channel;
             let (Some(account), Some(rail)) = (self.core.account(channel), peer.data_rail(nic))
             else {

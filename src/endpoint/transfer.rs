@@ -265,7 +265,7 @@ impl Endpoint {
             }
         };
         if let Some(comm) = self.comms.at_mut(slot) {
-            comm.tally.ended(line, (messages, bytes), self.executor.now);
+            comm.tally.ended(line, (messages, bytes), self.executor.polled_at());
             comm.ended(line);
             if comm.events.are_kept() {
                 self.end_events(slot, line, Some(tested));

@@ -29,7 +29,7 @@ fn not_posted((nic, label): (usize, &str), trouble: Trouble, deferred: &mut Defe
 
 /// The queue that is being read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::endpoint) struct Cursor {
+pub(super) struct Cursor {
     nic: usize,
     of_control: bool,
     /// Batches left of this queue's share; 0: it was not read yet.

@@ -137,7 +137,7 @@ impl Endpoint {
             listening.owner == owner && !listening.broken && is_asked
         };
         self.accepting.iter().any(|Accepting { listener, slot }| {
-            self.executor.connections[slot.index()].0 == channel
+            self.executor.channel_of(*slot) == channel
                 && self.listeners.get(listener.0, listener.1).is_some_and(is_its)
         })
     }
@@ -171,7 +171,7 @@ impl Endpoint {
         if let Some(flow) = flow.receiver_mut() {
             flow.set_busy_bytes(self.busy_bytes());
         }
-        self.assign_slot(name.slot, channel, name.generation);
+        self.executor.connect(name.slot, channel, name.generation);
         if self.core.connect(name, channel, flow, now) {
             self.accepting.push(Accepting { listener: at, slot: name.slot });
         }
@@ -201,7 +201,7 @@ impl Endpoint {
         }
         // Some providers send what was posted only in a later poll, and NCCL may make none before its peer has connected.
         self.needs_keeper = self.core.has_pending();
-        let (channel, _) = self.executor.connections[slot.index()];
+        let channel = self.executor.channel_of(slot);
         let tally = self.tally(channel, Side::Receive);
         let generation = self.comms.put(slot, Comm::new(Side::Receive, channel, tally));
         Ok(Some(ObjectId::new(ObjectKind::Receiver, self.number, generation, slot.number(), 0)))

@@ -28,7 +28,7 @@ impl Endpoint {
         let closes = self.executor.nics.iter().all(Port::closes_with_operations);
         let parameters =
             proto::channel::Parameters { failover: self.settings.failover, closes, ..parameters };
-        let number = self.executor.channels.len();
+        let number = self.executor.channel_ends().len();
         if number >= CHANNELS_MAX as usize {
             let count = CHANNELS_MAX;
             return Err(Cause::Full { table: Table::Peers, count }.into());
@@ -39,7 +39,7 @@ impl Endpoint {
         let channel = self.core.add_channel(parameters).ok_or(none)?;
         let name = self.known_processes.peer_name(&host);
         self.compare(&name, &host);
-        self.executor.channels.push(Peer::new(channel, data, control, name));
+        self.executor.add_peer(Peer::new(channel, data, control, name));
         self.executor.peers.join(id, channel);
         Ok(channel)
     }

@@ -143,7 +143,7 @@ impl Endpoint {
         // A sender supports groups; whether there are any is the receiver's choice.
         let flow = self.executor.peers.connecting(peer, name, &target, self.features(true));
         let flow = flow.ok_or(Cause::NoCommonRail)?;
-        self.assign_slot(name.slot, channel, name.generation);
+        self.executor.connect(name.slot, channel, name.generation);
         if !self.core.connect(name, channel, flow, now) {
             return Err(self.channel_failure(channel));
         }
@@ -157,7 +157,7 @@ impl Endpoint {
     /// The send comm, once the listener has answered.
     fn answered(&mut self, at: (u16, u16), slot: Slot) -> Result<Option<ObjectId>> {
         let flow = self.core.connection(slot).ok_or(Cause::Stale(Noun::Connection))?;
-        let (channel, _) = self.executor.connections[slot.index()];
+        let channel = self.executor.channel_of(slot);
         match flow.answer() {
             Answer::Pending => return Ok(None),
             Answer::Refused(Refusal::Feature) => return Err(Cause::CannotSignalEnd.negotiating()),

@@ -42,11 +42,11 @@ impl Endpoint {
                     }
                 };
                 if let Some(letter) = letter {
-                    self.executor.queued.push_back(Event::Letter { channel, letter, proven: true });
+                    self.executor.queue(Event::Letter { channel, letter, proven: true });
                 }
             }
             Heard::Letter { channel, letter, proven } => {
-                self.executor.queued.push_back(Event::Letter { channel, letter, proven });
+                self.executor.queue(Event::Letter { channel, letter, proven });
             }
         }
     }

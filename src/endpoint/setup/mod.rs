@@ -12,7 +12,7 @@ use proto::codec::{Address, Name};
 use proto::packet::Ring;
 use proto::rails::Rail;
 use proto::setup::{Features, Host, Offers};
-use proto::{Capabilities, ChannelId, Generation, Slot};
+use proto::{Capabilities, ChannelId, Slot};
 
 use super::Endpoint;
 use super::comms::{Comm, Side};
@@ -79,21 +79,12 @@ impl Endpoint {
 
     /// The features of our side.
     fn features(&self, groups: bool) -> Features {
-        Features { groups, fin_only: self.settings.force_fin && self.executor.sendrecv.is_none() }
-    }
-
-    /// Records the channel and generation of the connection in a slot.
-    fn assign_slot(&mut self, slot: Slot, channel: ChannelId, generation: Generation) {
-        let connections = &mut self.executor.connections;
-        while connections.len() <= slot.index() {
-            connections.push((channel, generation));
-        }
-        connections[slot.index()] = (channel, generation);
+        Features { groups, fin_only: self.settings.force_fin && !self.executor.sends_messages() }
     }
 
     /// Closes a connection for which NCCL has no comm.
     fn discard(&mut self, slot: Slot, side: Side) {
-        let (channel, _) = self.executor.connections[slot.index()];
+        let channel = self.executor.channel_of(slot);
         let mut comm = Comm::new(side, channel, CommCounters::default());
         comm.is_closing = true;
         self.comms.put(slot, comm);

@@ -59,7 +59,7 @@ impl Sendrecv {
     }
 
     /// Posts no receives any more.
-    pub(in crate::endpoint) fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
     }
 
