@@ -1,7 +1,7 @@
 //! Finds libfabric, a provider, and the rails of each device; otherwise the reason why there is none.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -247,7 +247,8 @@ impl Listed {
         let here = UdpSocket::bind((address, 0));
         let elsewhere = here.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable);
         let mut ours = self.candidates.iter().filter(|candidate| candidate.provider == provider);
-        if elsewhere || ours.all(|candidate| candidate.address.is_none()) {
+        if elsewhere || !is_of_a_host(address) || ours.all(|candidate| candidate.address.is_none())
+        {
             return Err(self.no_such_rail(provider, &address.to_string()));
         }
         let source = Some(address.to_string());
@@ -379,6 +380,11 @@ fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// Whether peers can connect to the address. Sockets are bound to others, too.
+fn is_of_a_host(address: IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_multicast() && address != Ipv4Addr::BROADCAST
+}
+
 /// An address as text (shm), or in hexadecimal digits.
 fn shown_address(bytes: &[u8]) -> String {
     let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
@@ -467,6 +473,20 @@ mod tests {
             "{sentence}"
         );
         assert!(sentence.contains("lo (127.0.0.1)"), "{sentence}");
+    }
+
+    /// Sockets are bound to them, and no peer can connect there.
+    #[test]
+    fn an_address_that_is_of_no_host_is_no_rail() {
+        for address in ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255"] {
+            for provider in ["sockets", "tcp;ofi_rxm", "net"] {
+                let named = [("IRONRAIL_PROVIDER", provider), ("IRONRAIL_RAILS", address)];
+                let found = discover(&settings(&named)).map(|found| found.devices[0].name.clone());
+                let sentence = found.expect_err(address).to_string();
+                let start = format!("IRONRAIL_RAILS names {address}, which {provider} does not");
+                assert!(sentence.starts_with(&start), "{sentence}");
+            }
+        }
     }
 
     #[test]
