@@ -143,6 +143,7 @@ impl DeviceTable {
             Some(known) => known.number,
             None => {
                 let index = table.all.len();
+                plan.name_apart(index, table.all.iter().map(|known| &known.device.plan));
                 let properties = properties::of_made(index, &plan, parts, |part| {
                     table.all[part].properties.clone()
                 });
@@ -217,6 +218,20 @@ mod tests {
         assert_eq!(devices.make(&[0, 2]).unwrap(), 3);
         assert_eq!(devices.make(&[2]).unwrap(), 2, "of one it is that one");
         assert_eq!(devices.count(), 5);
+    }
+
+    /// NCCL takes devices of one name for one (NCCL src/graph/xml.cc, ncclTopoFillNet).
+    #[test]
+    fn made_devices_with_many_rails_have_names_of_their_own() {
+        let devices = devices(&[
+            "127.100.100.1,127.100.100.2,127.100.100.3",
+            "127.100.100.4,127.100.100.5",
+            "127.100.100.6,127.100.100.7",
+        ]);
+        let name = |index| devices.get(index).unwrap().properties.name.to_str().unwrap();
+        let made = [&[0, 1][..], &[0, 2]].map(|parts| name(devices.make(parts).unwrap()));
+        assert_eq!(made[0], "127.100.100.1+4more");
+        assert_ne!(made[0], made[1]);
     }
 
     #[test]

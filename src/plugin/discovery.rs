@@ -93,9 +93,7 @@ fn plans(
     for (group, properties) in offer.grouping.groups.iter().zip(properties) {
         let taken = group.rails.iter().filter_map(|rail| rails[*rail].take()).collect();
         let mut plan = DevicePlan::new(taken, protocol, properties, group.reason.to_string());
-        if plans.iter().any(|other| other.name == plan.name) {
-            plan.name = format!("{}-{}", plan.name, plans.len());
-        }
+        plan.name_apart(plans.len(), plans.iter());
         plans.push(plan);
     }
     plans

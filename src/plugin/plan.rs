@@ -185,6 +185,17 @@ impl DevicePlan {
         self.name = device_name(&names);
     }
 
+    /// Adds its index to the name if one of the other devices has the same.
+    pub(super) fn name_apart<'a>(
+        &mut self,
+        index: usize,
+        mut others: impl Iterator<Item = &'a Self>,
+    ) {
+        if others.any(|other| other.name == self.name) {
+            self.name = format!("{}-{index}", self.name);
+        }
+    }
+
     /// What its rails carry together, in megabits per second; a guess where it is not known.
     pub(crate) fn speed_mbps(&self) -> u32 {
         let speed = |rail: &RailPlan| rail.nic.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT);
