@@ -182,15 +182,12 @@ pub(super) fn with_owned<R, E: From<Error>>(
         let mut registry = registry();
         let known = registry.get_or_insert_with(Registry::new);
         let key = (known.key(owner)?, device);
-        if let Some(Assignment { number, communicator, .. }) = known.endpoints.get(&key).copied() {
+        if let Some(assignment) = known.endpoints.get(&key).copied() {
             drop(registry);
-            let locked = entry(number);
-            if locked.is_some() {
-                break (locked, communicator);
+            match owned(key, assignment) {
+                Some(locked) => break (locked, assignment.communicator),
+                None => std::thread::yield_now(),
             }
-            // Another thread of the communicator failed to open it, and will either share another endpoint or remove the assignment.
-            drop(locked);
-            std::thread::yield_now();
             continue;
         }
         let (number, entry) = known.free_entry()?;
@@ -204,6 +201,16 @@ pub(super) fn with_owned<R, E: From<Error>>(
         endpoint.set_calling_communicator(communicator);
         body(endpoint)
     })
+}
+
+/// The entry of an open endpoint that is assigned to `key`. None: it was closed since the assignment was read, and its number may be another's;
+/// or another thread of the communicator failed to open it, and will either share another endpoint or remove the assignment.
+fn owned(key: (Key, usize), assignment: Assignment) -> Option<LockedEntry> {
+    let locked = entry(assignment.number);
+    // Tried only, since the registry's lock comes before an entry's. Whoever closes an endpoint holds the former and waits for the latter.
+    let registry = REGISTRY.try_lock()?;
+    let is_assigned = registry.as_ref()?.endpoints.get(&key) == Some(&assignment);
+    (is_assigned && locked.is_some()).then_some(locked)
 }
 
 /// Opens an endpoint for `key` in its entry, or shares another if resources are lacking.
@@ -512,17 +519,25 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
+    use std::sync::{Arc, Mutex, PoisonError};
     use std::thread;
     use std::time::{Duration, Instant};
 
     use fabric::Pages;
 
+    use super::super::config::Config;
+    use super::super::devices::DeviceTable;
+    use super::super::discovery::discover;
+    use super::super::opening::open_in_class;
     use super::*;
 
+    /// One test at a time: they count on which numbers are free.
+    static NUMBERS: Mutex<()> = Mutex::new(());
     /// Far more than a thread needs for its next step.
     const BOUND: Duration = Duration::from_secs(20);
     /// A device that no other test has.
     const DEVICE: usize = usize::MAX;
+    const OTHER_DEVICE: usize = DEVICE - 1;
 
     /// A thread whose endpoint does not open for lack of resources.
     struct Opener {
@@ -568,6 +583,18 @@ mod tests {
         }
     }
 
+    /// An endpoint on loopback.
+    fn opened(number: u16, _: Option<TrafficClass>) -> Result<Box<Endpoint>> {
+        let rails = ("IRONRAIL_RAILS".to_owned(), "127.0.0.1".to_owned());
+        let config = Config::from_variables([rails]).expect("an address");
+        let found = discover(&config).expect("a provider");
+        let table = DeviceTable::new(found.devices, found.library, Arc::new(config));
+        let device = &table.get(0)?.device;
+        let (nics, capabilities) = open_in_class(device, None)?;
+        let (facts, settings) = (device.facts(0), device.settings.of_endpoints());
+        Endpoint::open(number, facts, settings, nics, capabilities).map(Box::new)
+    }
+
     /// No room, as of a NIC: here of the address space.
     fn lack() -> Error {
         let fault = Pages::map(1 << 60).expect_err("more than an address space");
@@ -579,6 +606,7 @@ mod tests {
 
     #[test]
     fn a_communicator_that_found_none_to_share_opens_no_endpoint_under_anothers_number() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Opener::start();
         let shared = second.attempt();
         let first = Opener::start();
@@ -596,5 +624,32 @@ mod tests {
         for ended in ended {
             assert_eq!(ended.recv_timeout(BOUND), Ok(false), "there is no room for any");
         }
+    }
+
+    #[test]
+    fn an_endpoint_that_was_closed_is_not_mistaken_for_the_one_that_has_its_number() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = (Key::Thread(thread::current().id(), None), OTHER_DEVICE);
+        let assigned = || registry().as_ref().and_then(|known| known.endpoints.get(&mine).copied());
+        with_owned(Owner::Thread(None), OTHER_DEVICE, opened, |_| Result::<()>::Ok(()))
+            .expect("it opens");
+        let assignment = assigned().expect("it is assigned");
+        let others = (Key::Thread(another_thread(), None), OTHER_DEVICE);
+        let before = Assignment { communicator: Communicator(0), ..assignment };
+        // The registry is only tried, and another test may hold it.
+        let start = Instant::now();
+        while owned(mine, assignment).is_none() {
+            assert!(start.elapsed() < BOUND, "its owner has it");
+            thread::yield_now();
+        }
+        assert!(owned(others, before).is_none(), "its owner has none any more");
+        assert!(owned(mine, before).is_none(), "its owner has another one");
+        close_if_unused(assignment.number);
+        assert!(owned(mine, assignment).is_none() && assigned().is_none());
+    }
+
+    /// The id of a thread that owns nothing.
+    fn another_thread() -> ThreadId {
+        thread::spawn(|| thread::current().id()).join().expect("it does nothing else")
     }
 }
