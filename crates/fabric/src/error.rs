@@ -42,7 +42,7 @@ calls! {
 
 /// The reason of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// libfabric returned the code.
     Returned,
     /// Bytes outside of their region. libfabric was not called.
@@ -51,8 +51,6 @@ pub enum Reason {
     WrongNic,
     /// A rail that is closed, or was never opened. libfabric was not called.
     NoRail,
-    /// The NIC's operation table is full. libfabric was not called.
-    TableFull,
     /// Operations in flight use the region. libfabric was not called.
     InUse,
     /// The probe's write to its own endpoint failed.
@@ -97,11 +95,6 @@ impl FabricError {
         self.code
     }
 
-    /// The reason.
-    pub fn reason(&self) -> Reason {
-        self.reason
-    }
-
     /// The positive error number.
     pub fn errno(&self) -> c_int {
         self.code.saturating_neg()
@@ -123,7 +116,6 @@ impl fmt::Display for FabricError {
             Reason::WrongNic => "a region or a peer of another NIC",
             Reason::NoRail => "the rail is closed",
             Reason::InUse => "operations use the region",
-            Reason::TableFull => "the operation table is full",
         };
         let gap = if call == Call::no_call { "" } else { ": " };
         write!(f, "{gap}{words} ({code})")

@@ -163,16 +163,10 @@ impl Info {
 
     /// A copy that requests a traffic class for endpoints only, on a domain that was opened with this info.
     #[must_use]
-    pub fn in_class(&self, class: u32) -> Self {
+    pub(crate) fn in_class(&self, class: u32) -> Self {
         let mut made = self.clone();
         made.transmit_mut().tclass = class;
         made
-    }
-
-    /// Requests other queue depths than the default, in operations. Opening an endpoint fails beyond the provider's limit.
-    pub fn set_depths(&mut self, transmit: usize, receive: usize) {
-        self.transmit_mut().size = transmit;
-        self.receive_mut().size = receive;
     }
 
     /// Whether two results name the same provider, fabric, domain and address, whatever capabilities and modes they have.
@@ -268,7 +262,7 @@ impl Info {
 
 /// Accessors for the attributes of an fi_info, which `own` has checked to be present.
 macro_rules! attributes {
-    ($($get:ident $get_mut:ident $field:ident: $type:ty;)*) => {
+    ($($get:ident $(, $get_mut:ident)? = $field:ident: $type:ty;)*) => {
         impl Info {$(
             fn $get(&self) -> &$type {
                 let attributes = self.raw().$field;
@@ -276,21 +270,21 @@ macro_rules! attributes {
                 unsafe { &*attributes }
             }
 
-            pub(crate) fn $get_mut(&mut self) -> &mut $type {
+            $(pub(crate) fn $get_mut(&mut self) -> &mut $type {
                 let attributes = self.raw().$field;
                 // SAFETY: as above, and `&mut self` makes us its only user.
                 unsafe { &mut *attributes }
-            }
+            })?
         )*}
     };
 }
 
 attributes! {
-    transmit transmit_mut tx_attr: sys::fi_tx_attr;
-    receive receive_mut rx_attr: sys::fi_rx_attr;
-    endpoint endpoint_mut ep_attr: sys::fi_ep_attr;
-    domain domain_mut domain_attr: sys::fi_domain_attr;
-    fabric fabric_mut fabric_attr: sys::fi_fabric_attr;
+    transmit, transmit_mut = tx_attr: sys::fi_tx_attr;
+    receive = rx_attr: sys::fi_rx_attr;
+    endpoint, endpoint_mut = ep_attr: sys::fi_ep_attr;
+    domain, domain_mut = domain_attr: sys::fi_domain_attr;
+    fabric, fabric_mut = fabric_attr: sys::fi_fabric_attr;
 }
 
 impl Clone for Info {

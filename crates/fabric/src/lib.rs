@@ -64,7 +64,7 @@ mod atomic {
 
 pub use census::{Census, census};
 pub use clock::monotonic_nanos;
-pub use error::{FabricError, Reason, error_text};
+pub use error::{FabricError, error_text};
 pub use info::{Info, NicInfo, PciAddress, RegionMode};
 pub use kind::{Control, Data, RailKind};
 pub use libfabric_sys::{Attempt, LoadError};
