@@ -8,10 +8,17 @@ use libfabric_sys as sys;
 pub trait RailKind: Debug + Copy + Send + Sync + sealed::Sealed + 'static {
     /// The access that regions of this kind are registered for: fi_mr(3).
     const ACCESS: u64;
-    /// For logs.
-    const NAME: &'static str;
-    /// Whether it is the data rail.
-    const IS_DATA: bool;
+    /// The same as a value.
+    const ROLE: Role;
+}
+
+/// A kind of rail as a value, for tables that hold what belongs to either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// [`Data`](enum@Data).
+    Data,
+    /// [`Control`](enum@Control).
+    Control,
 }
 
 /// Transfers NCCL's buffers.
@@ -29,14 +36,12 @@ impl RailKind for Data {
         | sys::FI_WRITE
         | sys::FI_REMOTE_READ
         | sys::FI_REMOTE_WRITE;
-    const NAME: &'static str = "data";
-    const IS_DATA: bool = true;
+    const ROLE: Role = Role::Data;
 }
 
 impl RailKind for Control {
     const ACCESS: u64 = sys::FI_SEND | sys::FI_RECV | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
-    const NAME: &'static str = "control";
-    const IS_DATA: bool = false;
+    const ROLE: Role = Role::Control;
 }
 
 mod sealed {

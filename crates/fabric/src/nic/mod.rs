@@ -78,7 +78,7 @@ use libfabric_sys as sys;
 use crate::error::{Call, FabricError, Reason};
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
-use crate::kind::{Data, RailKind};
+use crate::kind::{Data, RailKind, Role};
 use crate::library::Library;
 use crate::memory::Memory;
 use crate::nic_number::NicNumber;
@@ -133,9 +133,9 @@ pub struct Nic {
     carried: Traffic,
     /// Control writes of one to so many bytes are injected; 0: none.
     injected_bytes: usize,
-    /// Pages whose regions have closed, and whether they were for the data rail. Writes that peers began before may still arrive in them
-    /// (fi_mr(3)), until the endpoint has closed.
-    quarantine: Vec<(bool, Arc<Pages>)>,
+    /// Pages whose regions have closed, and the rail that these were for. Writes that peers began before may still arrive in them (fi_mr(3)),
+    /// until its endpoint has closed.
+    quarantine: Vec<(Role, Arc<Pages>)>,
     /// The data rail was closed by a fence, and may be opened again.
     is_fenced: bool,
     shares_queue: bool,
@@ -280,12 +280,12 @@ impl Nic {
 
     /// A rail's option that is a flag; none if the rail is not open, or the library or the provider does not support the option.
     pub fn flag<K: RailKind>(&self, library: &Library, name: OptionName) -> Option<bool> {
-        self.rail::<K>().flag(library, name)
+        self.rail(K::ROLE).flag(library, name)
     }
 
     /// Whether fi_setopt accepted an option when the rail was opened. One that is not required may have been refused.
     pub fn is_set<K: RailKind>(&self, name: OptionName) -> bool {
-        self.rail::<K>().is_set(name)
+        self.rail(K::ROLE).is_set(name)
     }
 
     /// Registers memory for the rail of its kind. While the data rail is fenced and regions are bound to endpoints, the registration is
@@ -298,15 +298,15 @@ impl Nic {
     pub fn register<K: RailKind>(&mut self, memory: Memory) -> Result<Region<K>, FabricError> {
         let full = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM);
         self.close_dropped();
-        let rail = self.rail::<K>();
-        let is_fenced = K::IS_DATA && self.is_fenced;
+        let rail = self.rail(K::ROLE);
+        let is_fenced = K::ROLE == Role::Data && self.is_fenced;
         if !rail.is_open() && !is_fenced {
             let no_rail = Reason::NoRail;
             return Err(FabricError::not_called(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
         }
         let share = memory.clone();
         let (slot, names) = if is_fenced && self.domain.mode().bind_to_endpoint {
-            let slot = self.regions.insert_deferred(share, K::IS_DATA).ok_or(full)?;
+            let slot = self.regions.insert_deferred(share, K::ROLE).ok_or(full)?;
             (slot, Names::deferred(&self.domain, &memory))
         } else {
             let endpoint = rail.endpoint_ptr();
@@ -350,10 +350,10 @@ impl Nic {
     }
 
     fn close_region(&mut self, registered: Registered) -> Result<(), FabricError> {
-        let (of_data, memory) = (registered.of_data, registered.memory.clone());
+        let (role, memory) = (registered.role, registered.memory.clone());
         registered.close(&mut self.keys)?;
         if let Memory::Pages(pages) = memory {
-            self.quarantine.push((of_data, pages));
+            self.quarantine.push((role, pages));
         }
         Ok(())
     }
@@ -396,8 +396,23 @@ impl Nic {
     /// The next event of the batch from the data rail's queue. Each is returned once.
     #[inline(always)]
     pub fn next_data(&mut self) -> Option<Event> {
-        let Self { data, operations, regions, carried, .. } = self;
-        while let Some(completion) = data.next() {
+        self.next(Role::Data)
+    }
+
+    /// The same for the control rail.
+    #[inline(always)]
+    pub fn next_control(&mut self) -> Option<Event> {
+        self.next(Role::Control)
+    }
+
+    #[inline(always)]
+    fn next(&mut self, role: Role) -> Option<Event> {
+        let Self { data, control, operations, regions, carried, .. } = self;
+        let rail = match role {
+            Role::Data => data,
+            Role::Control => control,
+        };
+        while let Some(completion) = rail.next() {
             if completion.is_remote_write() {
                 let (immediate, len) = (completion.immediate(), completion.len());
                 return Some(Event::Arrived { immediate, len });
@@ -405,7 +420,7 @@ impl Nic {
             if let Some(entry) = operations.end(completion.context()) {
                 let (len, tag) = (completion.len(), completion.tag());
                 regions.release(entry.region);
-                if entry.kind.carries() {
+                if entry.carries_data() {
                     carried.bytes += entry.bytes;
                     carried.writes += 1;
                 }
@@ -413,33 +428,13 @@ impl Nic {
             }
             log_stray();
         }
-        if self.data.has_error() { self.error(true) } else { None }
-    }
-
-    /// The same for the control rail.
-    #[inline(always)]
-    pub fn next_control(&mut self) -> Option<Event> {
-        let Self { control, operations, regions, .. } = self;
-        while let Some(completion) = control.next() {
-            if completion.is_remote_write() {
-                let (immediate, len) = (completion.immediate(), completion.len());
-                return Some(Event::Arrived { immediate, len });
-            }
-            if let Some(entry) = operations.end(completion.context()) {
-                let (len, tag) = (completion.len(), completion.tag());
-                regions.release(entry.region);
-                return Some(Event::Ended { token: entry.token, len, tag });
-            }
-            log_stray();
-        }
-        if self.control.has_error() { self.error(false) } else { None }
+        if rail.has_error() { self.error(role) } else { None }
     }
 
     #[cold]
     #[inline(never)]
-    fn error(&mut self, of_data: bool) -> Option<Event> {
-        let rail = if of_data { &mut self.data } else { &mut self.control };
-        Some(match rail.take_error()? {
+    fn error(&mut self, role: Role) -> Option<Event> {
+        Some(match self.rail_mut(role).take_error()? {
             QueueError::Broken(error) => Event::Broken(error),
             QueueError::Failed { context, error } => {
                 let entry = self.operations.end(context);
@@ -478,9 +473,8 @@ impl Nic {
     /// Cancels operations by their tokens. Those that are cancelled fail with FI_ECANCELED; others may still complete.
     pub fn cancel(&mut self, which: impl Fn(u64) -> bool) {
         for (index, entry) in self.operations.iter().filter(|(_, entry)| which(entry.token)) {
-            let rail = if entry.kind.is_of_data() { &self.data } else { &self.control };
             let Ok(index) = u16::try_from(index) else { continue };
-            if let Err(error) = rail.cancel(self.operations.context(index)) {
+            if let Err(error) = self.rail(entry.role).cancel(self.operations.context(index)) {
                 log::debug!("cancelling an operation: {error}");
             }
         }
@@ -504,26 +498,26 @@ impl Nic {
         if self.shares_queue {
             return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
         }
-        let on_rail = |entry: &operations::Entry| entry.kind.is_on(K::IS_DATA);
+        let on_rail = |entry: &operations::Entry| entry.role == K::ROLE;
         if self.domain.mode().bind_to_endpoint {
             if self.operations.iter().any(|(_, entry)| on_rail(entry)) {
                 return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
             }
             let mut failure = None;
-            for registered in self.regions.defer(K::IS_DATA) {
+            for registered in self.regions.defer(K::ROLE) {
                 failure = self.close_region(registered).err().or(failure);
             }
             if let Some(error) = failure {
-                self.rail_mut::<K>().abandon_endpoint();
+                self.rail_mut(K::ROLE).abandon_endpoint();
                 return Err(error);
             }
         }
-        let rail = self.rail_mut::<K>();
+        let rail = self.rail_mut(K::ROLE);
         rail.close_endpoint()?;
         rail.close_queue()?;
         rail.peers.close()?;
-        self.quarantine.retain(|(of_data, _)| *of_data != K::IS_DATA);
-        self.is_fenced |= K::IS_DATA;
+        self.quarantine.retain(|(role, _)| *role != K::ROLE);
+        self.is_fenced |= K::ROLE == Role::Data;
         let ended = self.operations.iter().filter(|(_, entry)| on_rail(entry));
         let ended: Vec<usize> = ended.map(|(index, _)| index).collect();
         let ended = ended.into_iter().filter_map(|index| self.operations.end_at(index));
@@ -550,7 +544,7 @@ impl Nic {
             return Err(FabricError::new(Call::fi_endpoint, sys::FI_EBUSY));
         };
         let by_dmabuf = |(_, memory): &(u32, Memory)| memory.dmabuf().is_some();
-        let waiting = self.regions.deferred(true);
+        let waiting = self.regions.deferred(Role::Data);
         if self.domain.supports_dmabuf() && waiting.iter().any(by_dmabuf) {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
         }
@@ -582,14 +576,17 @@ impl Nic {
     ///
     /// What fi_av_insert (fi_av(3)) returned; -FI_EINVAL for an empty, oversized or invalid address.
     pub fn add_peer<K: RailKind>(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
-        self.rail_mut::<K>().peers.add(name)
+        self.rail_mut(K::ROLE).peers.add(name)
     }
 
     /// Removes a use. An address without uses is removed from the address vector later.
     pub fn remove_peer<K: RailKind>(&mut self, peer: PeerAddress) {
         let Self { data, control, operations, .. } = self;
-        let rail = if K::IS_DATA { data } else { control };
-        rail.peers.remove_use(peer, |slot| operations.goes_to(slot, K::IS_DATA));
+        let rail = match K::ROLE {
+            Role::Data => data,
+            Role::Control => control,
+        };
+        rail.peers.remove_use(peer, |slot| operations.goes_to(slot, K::ROLE));
     }
 
     /// The data rail's address for peers (fi_getname); empty without one.
@@ -610,7 +607,7 @@ impl Nic {
 
     /// The most bytes of an injected write on the rail of this kind. Longer ones are refused here.
     pub fn inject_bytes<K: RailKind>(&self) -> usize {
-        self.rail::<K>().inject_bytes()
+        self.rail(K::ROLE).inject_bytes()
     }
 
     /// The registration modes here. No caller need branch on them: [`Nic::register`] follows them.
@@ -648,13 +645,19 @@ impl Nic {
     }
 
     #[inline(always)]
-    fn rail_mut<K: RailKind>(&mut self) -> &mut Rail {
-        if K::IS_DATA { &mut self.data } else { &mut self.control }
+    fn rail_mut(&mut self, role: Role) -> &mut Rail {
+        match role {
+            Role::Data => &mut self.data,
+            Role::Control => &mut self.control,
+        }
     }
 
     #[inline(always)]
-    fn rail<K: RailKind>(&self) -> &Rail {
-        if K::IS_DATA { &self.data } else { &self.control }
+    fn rail(&self, role: Role) -> &Rail {
+        match role {
+            Role::Data => &self.data,
+            Role::Control => &self.control,
+        }
     }
 
     /// Closes everything, once, in the order that the registration mode requires. Regions of a domain can outlive the endpoints, which then
@@ -683,9 +686,8 @@ impl Nic {
     }
 
     fn close_regions(&mut self) -> bool {
-        let all = [true, false].map(|of_data| self.regions.take_all(of_data));
         let mut whole = true;
-        for registered in all.into_iter().flatten() {
+        for registered in self.regions.take_all() {
             whole &= self.close_region(registered).is_ok();
         }
         whole

@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 
 use crate::context::Contexts;
+use crate::kind::Role;
 
 /// The operations of one NIC.
 #[derive(Debug)]
@@ -21,19 +22,15 @@ pub(super) struct Operations {
     data: u16,
 }
 
-/// The kind of an operation, which determines its rail.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// None: the entry is free.
     Free,
-    /// A write on the data rail.
     Write,
     Read,
-    ControlWrite,
     Send,
     Receive,
-    /// A tagged send on the data rail, and a tagged receive there.
-    DataSend,
-    DataReceive,
 }
 
 /// An operation that was posted.
@@ -41,7 +38,7 @@ pub(super) enum Kind {
 pub(super) struct Entry {
     /// The caller's token.
     pub(super) token: u64,
-    /// The bytes that a data write transfers.
+    /// The length of its local bytes.
     pub(super) bytes: u64,
     /// The slot of the region that it uses.
     pub(super) region: u32,
@@ -49,37 +46,28 @@ pub(super) struct Entry {
     pub(super) peer: u32,
     /// For a free entry, the next free one.
     next: u16,
-    pub(super) kind: Kind,
+    kind: Kind,
+    /// Its rail.
+    pub(super) role: Role,
 }
 
-impl Kind {
-    pub(super) const fn is_of_data(self) -> bool {
-        matches!(self, Self::Write | Self::Read | Self::DataSend | Self::DataReceive)
-    }
-
-    const fn is_of_control(self) -> bool {
-        matches!(self, Self::ControlWrite | Self::Send | Self::Receive)
-    }
-
+impl Entry {
     /// Whether it is a posted receive, which ends only when a peer sends.
-    pub(super) const fn is_receive(self) -> bool {
-        matches!(self, Self::Receive | Self::DataReceive)
+    fn is_receive(&self) -> bool {
+        self.kind == Kind::Receive
     }
 
     /// Whether it transfers data from our memory.
-    pub(super) const fn carries(self) -> bool {
-        matches!(self, Self::Write | Self::DataSend)
-    }
-
-    /// Whether it is on the data rail, or on the control rail if `data` is false.
-    pub(super) const fn is_on(self, data: bool) -> bool {
-        if data { self.is_of_data() } else { self.is_of_control() }
+    #[inline(always)]
+    pub(super) fn carries_data(&self) -> bool {
+        self.role == Role::Data && matches!(self.kind, Kind::Write | Kind::Send)
     }
 }
 
 impl Operations {
     pub(super) fn new(count: u16) -> Self {
-        let entry = |next| Entry { token: 0, bytes: 0, region: 0, peer: 0, next, kind: Kind::Free };
+        let (kind, role) = (Kind::Free, Role::Data);
+        let entry = |next| Entry { token: 0, bytes: 0, region: 0, peer: 0, next, kind, role };
         let entries = (1..=count).map(entry).collect();
         let contexts = Contexts::new(usize::from(count));
         Self { contexts, entries, free: 0, taken: 0, receives: 0, data: 0 }
@@ -117,14 +105,21 @@ impl Operations {
 
     /// Records an operation in the [upcoming](Self::upcoming) entry.
     #[inline(always)]
-    pub(super) fn take(&mut self, kind: Kind, token: u64, bytes: u64, region: u32, peer: u32) {
+    pub(super) fn take(
+        &mut self,
+        (role, kind): (Role, Kind),
+        token: u64,
+        bytes: u64,
+        region: u32,
+        peer: u32,
+    ) {
         let Some(entry) = self.entries.get_mut(usize::from(self.free)) else { return };
         let next = entry.next;
-        *entry = Entry { token, bytes, region, peer, next, kind };
+        *entry = Entry { token, bytes, region, peer, next, kind, role };
         self.free = next;
         self.taken += 1;
-        self.receives += u16::from(kind.is_receive());
-        self.data += u16::from(kind.is_of_data());
+        self.receives += u16::from(kind == Kind::Receive);
+        self.data += u16::from(role == Role::Data);
     }
 
     /// Removes the operation that a completion's context names; none if it names nothing in flight.
@@ -144,8 +139,8 @@ impl Operations {
         entry.kind = Kind::Free;
         entry.next = std::mem::replace(&mut self.free, number(index));
         self.taken -= 1;
-        self.receives -= u16::from(ended.kind.is_receive());
-        self.data -= u16::from(ended.kind.is_of_data());
+        self.receives -= u16::from(ended.is_receive());
+        self.data -= u16::from(ended.role == Role::Data);
         Some(ended)
     }
 
@@ -155,9 +150,9 @@ impl Operations {
     }
 
     /// Whether an operation in flight on this rail has the peer in this slot as its target.
-    pub(super) fn goes_to(&self, peer: u32, data: bool) -> bool {
-        let goes = |entry: &Entry| entry.peer == peer && !entry.kind.is_receive();
-        self.iter().any(|(_, entry)| entry.kind.is_on(data) && goes(entry))
+    pub(super) fn goes_to(&self, peer: u32, role: Role) -> bool {
+        let goes = |entry: &Entry| entry.peer == peer && !entry.is_receive();
+        self.iter().any(|(_, entry)| entry.role == role && goes(entry))
     }
 
     /// Leaks the contexts, since the provider may still write to them.
@@ -177,9 +172,9 @@ fn number(index: usize) -> u16 {
 mod tests {
     use super::*;
 
-    fn begin(operations: &mut Operations, kind: Kind, region: u32) -> Option<u16> {
+    fn begin(operations: &mut Operations, role: Role, kind: Kind) -> Option<u16> {
         let index = operations.upcoming()?;
-        operations.take(kind, u64::from(region), 8, region, 3);
+        operations.take((role, kind), 0, 8, 0, 3);
         Some(index)
     }
 
@@ -187,7 +182,7 @@ mod tests {
     fn a_full_table_accepts_nothing_until_an_operation_ends() {
         let mut operations = Operations::new(3);
         let begun: Vec<u16> =
-            std::iter::from_fn(|| begin(&mut operations, Kind::Write, 0)).collect();
+            std::iter::from_fn(|| begin(&mut operations, Role::Data, Kind::Write)).collect();
         assert_eq!((begun.len(), operations.room()), (3, 0));
         for (ended, room) in begun.into_iter().rev().zip(1..) {
             assert!(operations.end_at(ended.into()).is_some());
@@ -200,17 +195,25 @@ mod tests {
     #[test]
     fn a_context_ends_its_own_operation_and_no_other() {
         let mut operations = Operations::new(4);
-        let kinds = [Kind::Write, Kind::Receive, Kind::Send];
-        let begun = kinds.map(|kind| begin(&mut operations, kind, kind as u32).unwrap());
+        let kinds = [
+            (Role::Data, Kind::Write),
+            (Role::Control, Kind::Receive),
+            (Role::Control, Kind::Send),
+        ];
+        let begun = kinds.map(|(role, kind)| begin(&mut operations, role, kind).unwrap());
         let contexts = begun.map(|index| operations.context(index).addr());
         assert!(operations.end(1).is_none() && operations.end(contexts[0] + 1).is_none());
-        assert!(operations.goes_to(3, true) && !operations.goes_to(4, true));
+        assert!(operations.goes_to(3, Role::Data) && !operations.goes_to(4, Role::Data));
         for ((context, kind), left) in contexts.into_iter().zip(kinds).zip([2, 1, 0]) {
-            assert_eq!(operations.end(context).unwrap().kind, kind);
+            let ended = operations.end(context).unwrap();
+            assert_eq!((ended.role, ended.kind), kind);
             assert!(operations.end(context).is_none());
             assert_eq!(operations.in_flight(), left);
-            assert!(!operations.goes_to(3, true), "the write was the only one of the data rail");
-            assert_eq!(operations.goes_to(3, false), left > 0);
+            assert!(
+                !operations.goes_to(3, Role::Data),
+                "the write was the only one of the data rail"
+            );
+            assert_eq!(operations.goes_to(3, Role::Control), left > 0);
         }
         assert_eq!(operations.receives(), 0);
     }

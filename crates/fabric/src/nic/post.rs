@@ -14,7 +14,7 @@ use super::peers::PeerAddress;
 use super::rail::Rail;
 use super::region::{HostBytes, LocalBytes, RemoteBytes};
 use crate::error::{Call, FabricError, Reason};
-use crate::kind::{Control, Data, RailKind};
+use crate::kind::{Control, Data, RailKind, Role};
 
 /// The result of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Nic {
         immediate: Option<u64>,
         token: u64,
     ) -> Result<Post, FabricError> {
-        self.post_write(Kind::Write, write, immediate, token)
+        self.post_write(write, immediate, token)
     }
 
     /// Injects a write of a few bytes of host memory on the data rail, with an immediate. The bytes can be reused at once, and there is no
@@ -176,7 +176,7 @@ impl Nic {
         write: &Write<'_, Control>,
         token: u64,
     ) -> Result<Post, FabricError> {
-        self.post_write(Kind::ControlWrite, write, None, token)
+        self.post_write(write, None, token)
     }
 
     /// Injects a send of a few bytes of host memory on the control rail. The bytes can be reused at once, and there is no completion on
@@ -261,22 +261,21 @@ impl Nic {
     #[inline(always)]
     fn post_write<K: RailKind>(
         &mut self,
-        kind: Kind,
         write: &Write<'_, K>,
         immediate: Option<u64>,
         token: u64,
     ) -> Result<Post, FabricError> {
         let Write { local, peer, .. } = write;
-        let injects = !K::IS_DATA && (1..=self.injected_bytes).contains(&local.len);
+        let injects = K::ROLE == Role::Control && (1..=self.injected_bytes).contains(&local.len);
         let raw = Raw::of(write, immediate, injects);
-        let Some(begun) = self.begin(raw.call(), kind, local, Some(*peer), token)? else {
+        let Some(begun) = self.begin(raw.call(), Kind::Write, local, Some(*peer), token)? else {
             return Ok(Post::Full);
         };
         let Begun { index, context, descriptor, peer, endpoint } = begun;
         // SAFETY: the endpoint is open, and the operation table keeps the region, its memory, the peer and the context until
         // the operation has ended.
         let code = unsafe { raw.post(endpoint, descriptor, peer, context) };
-        self.rail_mut::<K>().posts.writes += u64::from(code == 0);
+        self.rail_mut(K::ROLE).posts.writes += u64::from(code == 0);
         self.finish(raw.call(), index, code)
     }
 
@@ -290,12 +289,12 @@ impl Nic {
         peer: Option<PeerAddress>,
         token: u64,
     ) -> Result<Option<Begun>, FabricError> {
-        let Some(endpoint) = self.rail::<K>().endpoint() else {
+        let Some(endpoint) = self.rail(K::ROLE).endpoint() else {
             return Err(FabricError::not_called(call, sys::FI_ESHUTDOWN, Reason::NoRail));
         };
         let (address, slot) = match peer {
             None => (sys::FI_ADDR_UNSPEC, u32::MAX),
-            Some(peer) => match self.rail::<K>().peers.raw(peer) {
+            Some(peer) => match self.rail(K::ROLE).peers.raw(peer) {
                 Some(address) => (address, peer.slot()),
                 None => return Err(wrong_nic(call)),
             },
@@ -307,7 +306,7 @@ impl Nic {
         let Some(descriptor) = descriptor else {
             return Err(wrong_nic(call));
         };
-        self.operations.take(kind, token, local.len as u64, local.slot, slot);
+        self.operations.take((K::ROLE, kind), token, local.len as u64, local.slot, slot);
         let context = self.operations.context(index);
         Ok(Some(Begun { index, context, descriptor, peer: address, endpoint }))
     }
@@ -331,7 +330,7 @@ impl Nic {
     fn undo_begin(&mut self, index: u16, code: isize) {
         if let Some(entry) = self.operations.end_at(index.into()) {
             self.regions.release(entry.region);
-            self.carried.refused += u64::from(entry.kind.is_of_data() && code == AGAIN);
+            self.carried.refused += u64::from(entry.role == Role::Data && code == AGAIN);
         }
     }
 

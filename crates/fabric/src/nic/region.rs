@@ -76,7 +76,8 @@ impl Registered {
         endpoint: *mut sys::fid_ep,
         memory: Memory,
     ) -> Result<(Self, Names), FabricError> {
-        let end = memory.address().checked_add(memory.len() as u64);
+        let len = memory.len();
+        let end = memory.address().checked_add(len as u64);
         if memory.is_empty() || end.is_none() {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_EINVAL));
         }
@@ -93,7 +94,7 @@ impl Registered {
                 keys.release(key);
             }
         })?;
-        let registered = Self { handle, memory, requested_key, of_data: K::IS_DATA };
+        let registered = Self { handle, memory, requested_key, role: K::ROLE };
         let named = if mode.bind_to_endpoint {
             bind_and_enable(&registered.handle, endpoint)
         } else {
@@ -103,7 +104,7 @@ impl Registered {
             Ok((descriptor, key)) => Ok((registered, Names { descriptor, key, wire_base })),
             Err(error) => {
                 if let Err(stays) = registered.close(keys) {
-                    log::error!("closing a {} region: {stays}; it leaks", K::NAME);
+                    log::error!("closing a region of {len} bytes: {stays}; it leaks");
                 }
                 Err(error)
             }

@@ -12,6 +12,7 @@ use libfabric_sys as sys;
 use crate::error::FabricError;
 use crate::handle::Handle;
 use crate::keys::Keys;
+use crate::kind::Role;
 use crate::lock::Lock;
 use crate::memory::Memory;
 
@@ -35,8 +36,8 @@ struct Slot {
     /// Operations in flight that use it.
     in_flight: u32,
     registered: Option<Registered>,
-    /// The memory of a deferred registration, which is made when its rail opens again, and whether that is the data rail.
-    deferred: Option<(Memory, bool)>,
+    /// The memory of a deferred registration, which is made when this rail opens again.
+    deferred: Option<(Memory, Role)>,
 }
 
 /// One registration, with a reference to its memory.
@@ -46,8 +47,8 @@ pub(super) struct Registered {
     pub(super) memory: Memory,
     /// None where the provider chooses keys.
     pub(super) requested_key: Option<u64>,
-    /// Whether it is for the data rail, not the control rail.
-    pub(super) of_data: bool,
+    /// The rail that it is for.
+    pub(super) role: Role,
 }
 
 impl Regions {
@@ -67,8 +68,8 @@ impl Regions {
     }
 
     /// Inserts a deferred registration. Returns its slot; none when there are 2³² of them.
-    pub(super) fn insert_deferred(&mut self, memory: Memory, of_data: bool) -> Option<u32> {
-        let (descriptor, deferred) = (std::ptr::null_mut(), Some((memory, of_data)));
+    pub(super) fn insert_deferred(&mut self, memory: Memory, role: Role) -> Option<u32> {
+        let (descriptor, deferred) = (std::ptr::null_mut(), Some((memory, role)));
         self.put(Slot { descriptor, key: 0, in_flight: 0, registered: None, deferred }).ok()
     }
 
@@ -145,12 +146,12 @@ impl Regions {
     }
 
     /// Removes all registrations of one rail, and defers them until it opens again.
-    pub(super) fn defer(&mut self, of_data: bool) -> Vec<Registered> {
+    pub(super) fn defer(&mut self, role: Role) -> Vec<Registered> {
         let mut taken = Vec::new();
         for slot in &mut self.slots {
-            let its = slot.registered.take_if(|registered| registered.of_data == of_data);
+            let its = slot.registered.take_if(|registered| registered.role == role);
             if let Some(registered) = its {
-                slot.deferred = Some((registered.memory.clone(), of_data));
+                slot.deferred = Some((registered.memory.clone(), role));
                 slot.key = 0;
                 taken.push(registered);
             }
@@ -159,10 +160,10 @@ impl Regions {
     }
 
     /// The deferred registrations of a rail, with their slots.
-    pub(super) fn deferred(&self, of_data: bool) -> Vec<(u32, Memory)> {
+    pub(super) fn deferred(&self, role: Role) -> Vec<(u32, Memory)> {
         let deferred = (0..).zip(&self.slots).filter_map(|(number, slot)| {
             let (memory, its) = slot.deferred.as_ref()?;
-            (*its == of_data).then(|| (number, memory.clone()))
+            (*its == role).then(|| (number, memory.clone()))
         });
         deferred.collect()
     }
@@ -180,11 +181,9 @@ impl Regions {
         }
     }
 
-    /// Removes all registrations of one rail. Their slots stay in use, since their `Region`s still exist.
-    pub(super) fn take_all(&mut self, of_data: bool) -> Vec<Registered> {
-        let its =
-            |slot: &mut Slot| slot.registered.take_if(|registered| registered.of_data == of_data);
-        self.slots.iter_mut().filter_map(its).collect()
+    /// Removes all registrations. Their slots stay in use, since their `Region`s still exist.
+    pub(super) fn take_all(&mut self) -> Vec<Registered> {
+        self.slots.iter_mut().filter_map(|slot| slot.registered.take()).collect()
     }
 
     /// Leaks all registrations with their memory.

@@ -45,8 +45,7 @@ impl Nic {
         token: u64,
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_tsend;
-        let kind = if K::IS_DATA { Kind::DataSend } else { Kind::Send };
-        let Some(begun) = self.begin(CALL, kind, &local, Some(peer), token)? else {
+        let Some(begun) = self.begin(CALL, Kind::Send, &local, Some(peer), token)? else {
             return Ok(Post::Full);
         };
         // SAFETY: the endpoint is open, and the operation table keeps the region, its memory, the peer and the context until
@@ -62,7 +61,7 @@ impl Nic {
                 begun.context,
             )
         };
-        self.rail_mut::<K>().posts.sends += u64::from(code == 0);
+        self.rail_mut(K::ROLE).posts.sends += u64::from(code == 0);
         self.finish(CALL, begun.index, code)
     }
 
@@ -80,8 +79,7 @@ impl Nic {
         token: u64,
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_trecv;
-        let kind = if K::IS_DATA { Kind::DataReceive } else { Kind::Receive };
-        let Some(begun) = self.begin(CALL, kind, &local, None, token)? else {
+        let Some(begun) = self.begin(CALL, Kind::Receive, &local, None, token)? else {
             return Ok(Post::Full);
         };
         // SAFETY: as in `send_tagged`.
@@ -97,7 +95,7 @@ impl Nic {
                 begun.context,
             )
         };
-        self.rail_mut::<K>().posts.receives += u64::from(code == 0);
+        self.rail_mut(K::ROLE).posts.receives += u64::from(code == 0);
         self.finish(CALL, begun.index, code)
     }
 }
