@@ -298,6 +298,10 @@ impl Nic {
     pub fn register<K: RailKind>(&mut self, memory: Memory) -> Result<Region<K>, FabricError> {
         let full = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM);
         self.close_dropped();
+        // Checked here, since a deferred registration that fails would keep the rail from opening.
+        if memory.is_empty() || memory.address().checked_add(memory.len() as u64).is_none() {
+            return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_EINVAL));
+        }
         let rail = self.rail(K::ROLE);
         let is_fenced = K::ROLE == Role::Data && self.is_fenced;
         if !rail.is_open() && !is_fenced {

@@ -69,7 +69,7 @@ fn wire_base(domain: &Domain, memory: &Memory) -> u64 {
 }
 
 impl Registered {
-    /// Registers `memory` with the domain, and binds it to `endpoint` if the provider requires that.
+    /// Registers `memory`, which is not empty, with the domain, and binds it to `endpoint` if the provider requires that.
     pub(super) fn new<K: RailKind>(
         domain: &Domain,
         keys: &mut Keys,
@@ -77,10 +77,6 @@ impl Registered {
         memory: Memory,
     ) -> Result<(Self, Names), FabricError> {
         let len = memory.len();
-        let end = memory.address().checked_add(len as u64);
-        if memory.is_empty() || end.is_none() {
-            return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_EINVAL));
-        }
         let mode = domain.mode();
         let requested_key = if mode.provider_keys {
             None

@@ -1,0 +1,79 @@
+//! Regions that are registered while their rail is fenced, where regions are bound to endpoints (FI_MR_ENDPOINT, fi_mr(3)), through the
+//! plugin's fabric layer: the registration waits until the rail opens again.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "support/provider.rs"]
+mod provider;
+
+use std::env;
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use fabric::{Data, Info, Library, Nic, NicOptions, Pages, Query, RemoteKey, UserMemory};
+use harness::Test;
+
+/// Set in the process that a test starts for itself.
+const AGAIN: &str = "DEFERRED_TEST";
+
+/// A data rail, and no control rail.
+fn options() -> NicOptions<'static> {
+    NicOptions { data: Some(&[]), entries: 64, operations: 4, ..NicOptions::default() }
+}
+
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again),
+        Test::new(memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced),
+    ])
+}
+
+/// Runs `body` with a fenced NIC of the profile cxi, in a process of its own.
+fn fenced(test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
+    if env::var_os(AGAIN).is_some() {
+        let library = Library::open(&["libfabric.so.1"]).unwrap();
+        let query = Query { provider: Some("vfabric".to_owned()), ..Query::default() };
+        let found = library.find(&query).unwrap();
+        let info = found.first().expect("vfabric offers its NICs");
+        let mut nic = Nic::open(&library, info, &options()).unwrap();
+        assert!(nic.region_mode().bind_to_endpoint);
+        nic.fence::<Data>().unwrap();
+        return body(&library, info, nic);
+    }
+    let provider = provider::file();
+    let settings = [
+        (AGAIN, OsStr::new("1")),
+        ("FI_PROVIDER_PATH", provider.parent().unwrap().as_os_str()),
+        ("FI_PROVIDER", OsStr::new("vfabric")),
+        ("VFABRIC_PROFILE", OsStr::new("cxi")),
+    ];
+    harness::again(test, &settings);
+}
+
+fn a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again() {
+    fenced(
+        a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again,
+        |library, info, mut nic| {
+            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+            assert_eq!(nic.key_of(&region), RemoteKey::from_wire(0));
+            nic.reopen(library, info, &options()).unwrap();
+            assert_ne!(nic.key_of(&region), RemoteKey::from_wire(0));
+            nic.deregister(region).unwrap();
+        },
+    );
+}
+
+fn memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced() {
+    fenced(
+        memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced,
+        |library, info, mut nic| {
+            for (address, len) in [(4096, 0), (u64::MAX - 100, 4096)] {
+                // SAFETY: nothing accesses it: it is refused.
+                let memory = unsafe { UserMemory::host(address, len) };
+                let refused = nic.register::<Data>(memory.into()).map(drop).unwrap_err();
+                assert_eq!(refused.code(), -libc::EINVAL, "{len} bytes at {address:#x}");
+            }
+            nic.reopen(library, info, &options()).unwrap();
+        },
+    );
+}
