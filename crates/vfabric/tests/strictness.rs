@@ -86,6 +86,36 @@ fn keys_and_descriptors_that_never_were_are_caught() {
 }
 
 #[test]
+fn an_operation_without_bytes_names_its_memory_too() {
+    let flags = sys::FI_DELIVERY_COMPLETE | sys::FI_COMPLETION;
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        let rig = Rig::new(&format!("profile={profile} linger=0"));
+        let (a, b) = (rig.end(0), rig.end(1));
+        let target = Buffer::new(64);
+        let nothing = target.bare(0);
+        let theirs = b.register(&target, EVERY_ACCESS);
+        let there = theirs.at(a.know(&b), 0);
+        let posted = |answer: &dyn Fn() -> isize| {
+            while answer() != 0 {
+                a.idle(1);
+                b.idle(1);
+            }
+        };
+        posted(&|| a.write_message(nothing, there, flags));
+        a.wait_with(&[&b]).done();
+        posted(&|| a.read(nothing, theirs.at(there.peer, 64)));
+        a.wait_with(&[&b]).done();
+        rig.caught("unknown", 0);
+        let unknown = To { key: 77, ..there };
+        posted(&|| a.write_message(nothing, unknown, flags));
+        assert_eq!(a.wait_with(&[&b]).failed().err, sys::FI_EIO, "{profile}");
+        posted(&|| a.read(nothing, unknown));
+        assert_eq!(a.wait_with(&[&b]).failed().err, sys::FI_EIO, "{profile}");
+        rig.caught("unknown", 2);
+    }
+}
+
+#[test]
 fn a_region_that_is_not_enabled_is_caught() {
     let rig = Rig::new("profile=cxi");
     let (a, b) = (rig.end(0), rig.end(1));

@@ -4,7 +4,7 @@ use libfabric_sys as sys;
 
 use super::fate::Fate;
 use super::flight::{Event, Message, Source};
-use super::post::{Kind, Receive, Remote};
+use super::post::{Kind, Receive};
 use super::{Engine, Entry, Errno};
 use crate::ledger::Rule;
 use crate::memory;
@@ -70,28 +70,17 @@ impl Engine {
 
     fn land_write(&mut self, operation: &mut super::Operation) -> super::Outcome {
         let len = operation.local.len;
-        let region = if len > 0 {
-            let access = sys::FI_REMOTE_WRITE;
-            Some(self.find_target(
-                operation.target,
-                operation.remote,
-                len,
-                access,
-                operation.initiator,
-            )?)
-        } else {
-            None
-        };
-        if let (Some((region, address)), Source::Taken(bytes)) = (region, &operation.source) {
+        let (region, address) = self.find_target(operation, sys::FI_REMOTE_WRITE)?;
+        if let Source::Taken(bytes) = &operation.source
+            && !bytes.is_empty()
+        {
             operation.held = self.write_or_hold(operation.target, region, address, bytes)?;
         }
         self.counters.add("bytes.written", len);
         if let Some(immediate) = operation.immediate {
             let context = match self.settings.profile.arrival_context {
                 ArrivalContext::Null => 0,
-                ArrivalContext::Region => region
-                    .and_then(|(region, _)| self.regions.get(region))
-                    .map_or(0, |region| region.context),
+                ArrivalContext::Region => self.region(region)?.context,
                 ArrivalContext::Misleading => self.misleading_context(operation.target),
             };
             let true_lengths = self.settings.profile.true_lengths;
@@ -103,7 +92,7 @@ impl Engine {
             entry.held = operation.held;
             if true_lengths {
                 entry.len = len;
-                entry.buffer = region.map_or(0, |(_, address)| address);
+                entry.buffer = address;
             }
             self.counters.count("arrivals");
             let queue = self.endpoint(operation.target)?.receive_queue;
@@ -114,18 +103,11 @@ impl Engine {
 
     fn land_read(&mut self, operation: &mut super::Operation) -> super::Outcome {
         let len = operation.local.len;
+        let (region, address) = self.find_target(operation, sys::FI_REMOTE_READ)?;
+        // The region holds them, so that there are not more than memory has room for.
         let mut bytes = vec![0; memory::bits(len)];
         if len > 0 {
-            let access = sys::FI_REMOTE_READ;
-            let (region, address) = self.find_target(
-                operation.target,
-                operation.remote,
-                len,
-                access,
-                operation.initiator,
-            )?;
-            let (device, shift) =
-                self.regions.get(region).map_or((None, 0), |region| (region.device, region.shift));
+            let super::Region { device, shift, .. } = *self.region(region)?;
             operation.read_device = device;
             // A NIC reads what it wrote itself, visible or not.
             self.show_over(address, len);
@@ -143,15 +125,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Finds the region of a key at this endpoint, and the address of the bytes in memory.
+    /// Finds the region of an operation's key at its target, and the address of the bytes in memory. fi_rma(3) exempts no length: also
+    /// without bytes tcp looks the key up (libfabric prov/tcp/src/xnet_progress.c, xnet_op_write).
     fn find_target(
         &mut self,
-        target: u64,
-        remote: Remote,
-        len: u64,
+        operation: &super::Operation,
         access: u64,
-        initiator: u64,
     ) -> super::Outcome<(u64, u64)> {
+        let super::Operation { initiator, target, remote, .. } = *operation;
+        let len = operation.local.len;
         let domain = self.endpoint(target)?.domain;
         let modes = self.domain(domain)?.modes();
         let found = self.keys.get(&(domain, remote.key)).copied();
