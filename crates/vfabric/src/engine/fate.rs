@@ -3,7 +3,7 @@
 
 use super::flight::{Event, Operation, Source};
 use super::post::Kind;
-use super::{Engine, Outcome};
+use super::{Engine, Id, Outcome};
 use crate::faults::Fault;
 
 /// What happens to a message; decided when it is accepted.
@@ -69,7 +69,7 @@ impl Engine {
             endpoint.outstanding += 1;
         }
         self.last_operation += 1;
-        let id = self.last_operation;
+        let id = Id::of(self.last_operation);
         self.operations.insert(id, copy);
         self.at(self.clock + later, Event::Land(id));
     }

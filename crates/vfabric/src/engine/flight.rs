@@ -6,7 +6,8 @@ use libfabric_sys as sys;
 
 use super::fate::Fate;
 use super::post::{Kind, Local, Remote};
-use super::{Engine, Entry, Errno, Outcome};
+use super::sight::Held;
+use super::{Endpoint, Engine, Entry, Errno, Id, Outcome, Region};
 use crate::faults::{self, Effect, Fault};
 use crate::ledger::Rule;
 use crate::memory;
@@ -17,8 +18,8 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(super) kind: Kind,
-    pub(super) initiator: u64,
-    pub(super) target: u64,
+    pub(super) initiator: Id<Endpoint>,
+    pub(super) target: Id<Endpoint>,
     /// The target as the initiator's address vector names it.
     pub(super) peer: u64,
     pub(super) context: u64,
@@ -29,7 +30,7 @@ pub(crate) struct Operation {
     pub(super) source: Source,
     /// A fingerprint of the buffer at the post.
     pub(super) print: Option<u64>,
-    pub(super) region: Option<u64>,
+    pub(super) region: Option<Id<Region>>,
     pub(super) signalled: bool,
     pub(super) silent: bool,
     pub(super) delivery: bool,
@@ -46,7 +47,7 @@ pub(crate) struct Operation {
     /// Added to its flight time.
     pub(super) delay: u64,
     /// The id of its landed bytes that are still invisible.
-    pub(super) held: Option<u64>,
+    pub(super) held: Option<Id<Held>>,
     /// For a read of device memory: the device.
     pub(super) read_device: Option<c_int>,
     pub(super) result: Outcome,
@@ -63,20 +64,35 @@ pub(super) enum Source {
 /// A message that has arrived.
 #[derive(Debug)]
 pub(crate) struct Message {
-    pub(super) from: u64,
+    pub(super) from: Id<Endpoint>,
     pub(super) bytes: Vec<u8>,
     pub(super) immediate: Option<u64>,
     pub(super) tag: Option<u64>,
 }
 
+/// Operations that keep their order, where an endpoint was opened so: sends, or reads and writes, from one endpoint to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stream {
+    pub(super) from: Id<Endpoint>,
+    pub(super) to: Id<Endpoint>,
+    is_send: bool,
+}
+
+/// When the last operation of a stream departs and lands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LastTimes {
+    departs: u64,
+    lands: u64,
+}
+
 /// What happens at a time. An event of an operation that is gone does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    Depart(u64),
-    Land(u64),
-    Acknowledge(u64),
+    Depart(Id<Operation>),
+    Land(Id<Operation>),
+    Acknowledge(Id<Operation>),
     /// Held bytes become visible.
-    Show(u64, usize),
+    Show(Id<Held>, usize),
 }
 
 impl Engine {
@@ -114,7 +130,7 @@ impl Engine {
             endpoint.outstanding += 1;
         }
         self.last_operation += 1;
-        let id = self.last_operation;
+        let id = Id::of(self.last_operation);
         let waits = self.settings.profile.progress == Progress::Software;
         // A send buffer takes the bytes, and the completion means only that.
         let reported = waits
@@ -142,7 +158,7 @@ impl Engine {
     }
 
     /// Writes the completion of an operation whose bytes have not left.
-    fn report(&mut self, id: u64) {
+    fn report(&mut self, id: Id<Operation>) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         let (signalled, region) = (operation.signalled, operation.region.take());
         let (initiator, context) = (operation.initiator, operation.context);
@@ -162,7 +178,7 @@ impl Engine {
     }
 
     /// An operation departs with the poll after the one that reported it; later ones wait for it.
-    pub(super) fn empty_outbox(&mut self, endpoint: u64) {
+    pub(super) fn empty_outbox(&mut self, endpoint: Id<Endpoint>) {
         while let Some(id) =
             self.endpoints.get(endpoint).and_then(|one| one.outbox.front().copied())
         {
@@ -181,14 +197,11 @@ impl Engine {
     }
 
     /// Schedules the departure: after a random delay, or when the transmitter is free.
-    fn schedule(&mut self, id: u64) {
+    fn schedule(&mut self, id: Id<Operation>) {
         let Some(operation) = self.operations.get(&id) else { return };
-        let (from, to, len) = (operation.initiator, operation.target, operation.local.len);
-        let is_send = operation.kind == Kind::Send;
-        let Some(endpoint) = self.endpoints.get(from) else { return };
+        let (stream, len) = (self.stream_of(operation), operation.local.len);
+        let Some(endpoint) = self.endpoints.get(operation.initiator) else { return };
         let nic = endpoint.nic;
-        let wanted = if is_send { sys::FI_ORDER_SAS } else { sys::FI_ORDER_WAW };
-        let ordered = endpoint.orders & wanted != 0;
         let mut departs = if self.settings.is_virtual {
             let start = self.clock.max(self.nics[nic].transmitter_free);
             let mbps = Settings::of_nic(&self.settings.bandwidth_mbps, nic);
@@ -197,17 +210,17 @@ impl Engine {
         } else {
             self.clock + self.random.up_to(self.settings.profile.reorder / 4)
         };
-        if ordered {
-            let last = self.last_times.entry((from, to, is_send)).or_default();
-            departs = departs.max(last.0);
-            last.0 = departs;
+        if let Some(stream) = stream {
+            let last = self.last_times.entry(stream).or_default();
+            departs = departs.max(last.departs);
+            last.departs = departs;
         }
         self.nics[nic].bytes += len;
         self.at(departs, Event::Depart(id));
     }
 
     /// The NIC takes the bytes and sends them.
-    pub(super) fn depart(&mut self, id: u64) {
+    pub(super) fn depart(&mut self, id: Id<Operation>) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.departed = true;
         let len = memory::bits(operation.local.len);
@@ -224,23 +237,30 @@ impl Engine {
             }
         }
         let Some(operation) = self.operations.get(&id) else { return };
-        let (from, to, is_send) =
-            (operation.initiator, operation.target, operation.kind == Kind::Send);
-        let (len, delay) = (operation.local.len, operation.delay);
-        let nics = [from, to].map(|end| self.endpoints.get(end).map(|endpoint| endpoint.nic));
+        let (stream, len, delay) =
+            (self.stream_of(operation), operation.local.len, operation.delay);
+        let nics = self.nics_of(operation);
         let mut lands = if self.settings.is_virtual {
             self.flight_time(nics, len)
         } else {
             self.clock + self.random.up_to(self.settings.profile.reorder)
         };
         lands += delay;
-        let wanted = if is_send { sys::FI_ORDER_SAS } else { sys::FI_ORDER_WAW };
-        if self.endpoints.get(from).is_some_and(|endpoint| endpoint.orders & wanted != 0) {
-            let last = self.last_times.entry((from, to, is_send)).or_default();
-            lands = lands.max(last.1);
-            last.1 = lands;
+        if let Some(stream) = stream {
+            let last = self.last_times.entry(stream).or_default();
+            lands = lands.max(last.lands);
+            last.lands = lands;
         }
         self.at(lands, Event::Land(id));
+    }
+
+    /// The stream that an operation belongs to; none where its endpoint keeps no order.
+    fn stream_of(&self, operation: &Operation) -> Option<Stream> {
+        let Operation { initiator: from, target: to, kind, .. } = *operation;
+        let is_send = kind == Kind::Send;
+        let order = if is_send { sys::FI_ORDER_SAS } else { sys::FI_ORDER_WAW };
+        let is_kept = self.endpoints.get(from)?.orders & order != 0;
+        is_kept.then_some(Stream { from, to, is_send })
     }
 
     fn delay_of(&mut self, number: u64) -> u64 {
@@ -271,7 +291,7 @@ impl Engine {
     }
 
     /// The initiator learns that the operation has ended.
-    pub(super) fn acknowledge(&mut self, id: u64) {
+    pub(super) fn acknowledge(&mut self, id: Id<Operation>) {
         let Some(mut operation) = self.operations.remove(&id) else { return };
         let endpoint = operation.initiator;
         if operation.fails_late {
@@ -323,9 +343,7 @@ impl Engine {
             });
         }
         // A read flushes the writes by the same NIC to the memory that it reads.
-        let nics =
-            [endpoint, operation.target].map(|end| self.endpoints.get(end).map(|one| one.nic));
-        if let [Some(reader), Some(read)] = nics
+        if let [Some(reader), Some(read)] = self.nics_of(operation)
             && reader == read
         {
             self.show_by_read(reader, operation.read_device);
@@ -348,13 +366,10 @@ impl Engine {
 
     /// Fails every operation from or to a NIC that died.
     pub(super) fn fail_operations_of(&mut self, nic: usize) {
-        let on = |engine: &Self, endpoint: u64| {
-            engine.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.nic == nic)
-        };
-        let ids: Vec<u64> = self.operations.keys().copied().collect();
+        let ids: Vec<_> = self.operations.keys().copied().collect();
         for id in ids {
             let Some(operation) = self.operations.get(&id) else { continue };
-            let (here, there) = (on(self, operation.initiator), on(self, operation.target));
+            let [here, there] = self.nics_of(operation).map(|end| end == Some(nic));
             if here || there {
                 self.fail(id, if here { sys::FI_ENETDOWN } else { sys::FI_EHOSTUNREACH });
             }
@@ -365,7 +380,7 @@ impl Engine {
     }
 
     /// Ends an operation with an error now, whatever its state.
-    pub(super) fn fail(&mut self, id: u64, errno: c_int) {
+    pub(super) fn fail(&mut self, id: Id<Operation>, errno: c_int) {
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.result = Err(Errno(errno));
             self.acknowledge(id);
@@ -374,14 +389,14 @@ impl Engine {
 
     /// Drops what a closed endpoint had in flight, without a completion. With Progress::Software, what has left lies in sockets, and
     /// arrives, unless its target closes, too.
-    pub(super) fn abandon_operations_of(&mut self, endpoint: u64) {
+    pub(super) fn abandon_operations_of(&mut self, endpoint: Id<Endpoint>) {
         let in_sockets = self.settings.profile.progress == Progress::Software;
-        let is_other = |end: u64| end != endpoint && self.is_open(end);
+        let is_other = |end: Id<Endpoint>| end != endpoint && self.is_open(end);
         let is_over = |one: &Operation| match one.initiator == endpoint {
             true => !(in_sockets && one.departed && is_other(one.target)),
             false => one.target == endpoint && !self.is_open(one.initiator),
         };
-        let ids: Vec<u64> = self
+        let ids: Vec<_> = self
             .operations
             .iter()
             .filter(|(_, operation)| is_over(operation))

@@ -5,14 +5,15 @@ use libfabric_sys as sys;
 use super::fate::Fate;
 use super::flight::{Event, Message, Source};
 use super::post::{Kind, Receive};
-use super::{Engine, Entry, Errno};
+use super::{Endpoint, Engine, Entry, Errno, Id, Operation, Outcome, Region};
 use crate::ledger::Rule;
 use crate::memory;
 use crate::profile::{ArrivalContext, Progress};
+use crate::settings::Settings;
 
 impl Engine {
     /// An operation has reached the target's NIC. If it needs the target's progress, it waits for the target's next poll.
-    pub(super) fn come_in(&mut self, id: u64) {
+    pub(super) fn come_in(&mut self, id: Id<Operation>) {
         let Some(operation) = self.operations.get(&id) else { return };
         let by_poll =
             operation.kind == Kind::Send || self.settings.profile.progress == Progress::Software;
@@ -23,7 +24,7 @@ impl Engine {
     }
 
     /// A poll of the target processes what has reached it.
-    pub(super) fn empty_inbox(&mut self, endpoint: u64) {
+    pub(super) fn empty_inbox(&mut self, endpoint: Id<Endpoint>) {
         while let Some(id) = self.endpoints.get_mut(endpoint).and_then(|one| one.inbox.pop_front())
         {
             self.land(id);
@@ -31,7 +32,7 @@ impl Engine {
     }
 
     /// Carries the operation out at the target, and sends the acknowledgement.
-    fn land(&mut self, id: u64) {
+    fn land(&mut self, id: Id<Operation>) {
         let Some(mut operation) = self.operations.remove(&id) else { return };
         if operation.result.is_ok() {
             operation.result = match operation.kind {
@@ -53,9 +54,9 @@ impl Engine {
             };
         }
         let back = if self.settings.is_virtual {
-            self.endpoints.get(operation.target).map_or(0, |target| {
-                crate::settings::Settings::of_nic(&self.settings.latency_ns, target.nic)
-            })
+            self.endpoints
+                .get(operation.target)
+                .map_or(0, |target| Settings::of_nic(&self.settings.latency_ns, target.nic))
         } else {
             self.random.up_to(self.settings.profile.reorder)
         };
@@ -63,12 +64,12 @@ impl Engine {
         self.at(self.clock + back, Event::Acknowledge(id));
     }
 
-    fn is_dead(&self, endpoint: u64) -> bool {
+    fn is_dead(&self, endpoint: Id<Endpoint>) -> bool {
         let nic = self.endpoints.get(endpoint).and_then(|endpoint| self.nics.get(endpoint.nic));
         nic.is_some_and(|nic| nic.dead)
     }
 
-    fn land_write(&mut self, operation: &mut super::Operation) -> super::Outcome {
+    fn land_write(&mut self, operation: &mut Operation) -> Outcome {
         let len = operation.local.len;
         let (region, address) = self.find_target(operation, sys::FI_REMOTE_WRITE)?;
         if let Source::Taken(bytes) = &operation.source
@@ -101,13 +102,13 @@ impl Engine {
         Ok(())
     }
 
-    fn land_read(&mut self, operation: &mut super::Operation) -> super::Outcome {
+    fn land_read(&mut self, operation: &mut Operation) -> Outcome {
         let len = operation.local.len;
         let (region, address) = self.find_target(operation, sys::FI_REMOTE_READ)?;
         // The region holds them, so that there are not more than memory has room for.
         let mut bytes = vec![0; memory::bits(len)];
         if len > 0 {
-            let super::Region { device, shift, .. } = *self.region(region)?;
+            let Region { device, shift, .. } = *self.region(region)?;
             operation.read_device = device;
             // A NIC reads what it wrote itself, visible or not.
             self.show_over(address, len);
@@ -127,12 +128,8 @@ impl Engine {
 
     /// Finds the region of an operation's key at its target, and the address of the bytes in memory. fi_rma(3) exempts no length: also
     /// without bytes tcp looks the key up (libfabric prov/tcp/src/xnet_progress.c, xnet_op_write).
-    fn find_target(
-        &mut self,
-        operation: &super::Operation,
-        access: u64,
-    ) -> super::Outcome<(u64, u64)> {
-        let super::Operation { initiator, target, remote, .. } = *operation;
+    fn find_target(&mut self, operation: &Operation, access: u64) -> Outcome<(Id<Region>, u64)> {
+        let Operation { initiator, target, remote, .. } = *operation;
         let len = operation.local.len;
         let domain = self.endpoint(target)?.domain;
         let modes = self.domain(domain)?.modes();
@@ -175,7 +172,7 @@ impl Engine {
         }
     }
 
-    fn land_message(&mut self, operation: &mut super::Operation) {
+    fn land_message(&mut self, operation: &mut Operation) {
         let source = std::mem::replace(&mut operation.source, Source::Memory);
         let Source::Taken(bytes) = source else { return };
         let (from, immediate, tag) = (operation.initiator, operation.immediate, operation.tag);
@@ -192,7 +189,7 @@ impl Engine {
     }
 
     /// Matches a message with a receive. A message that is too long is truncated, and the receive ends with an error.
-    pub(super) fn fill(&mut self, endpoint: u64, receive: Receive, message: Message) {
+    pub(super) fn fill(&mut self, endpoint: Id<Endpoint>, receive: Receive, message: Message) {
         let room = memory::bits(receive.local.len);
         let len = message.bytes.len().min(room);
         let address = receive.local.place();
@@ -224,9 +221,9 @@ impl Engine {
     }
 
     /// The context of something that is in flight on the same queue.
-    fn misleading_context(&self, endpoint: u64) -> u64 {
+    fn misleading_context(&self, endpoint: Id<Endpoint>) -> u64 {
         let queue = self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receive_queue);
-        let shares = |one: u64| {
+        let shares = |one: Id<Endpoint>| {
             self.endpoints.get(one).is_some_and(|endpoint| endpoint.transmit_queue == queue)
         };
         let other = self.operations.values().find(|one| !one.silent && shares(one.initiator));

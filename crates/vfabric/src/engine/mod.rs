@@ -1,8 +1,8 @@
 //! The fabric itself: one engine per process, behind one lock, free of C types.
 //!
-//! Domains, endpoints, queues, address vectors and regions are entries of its tables, named by numbers. A post is checked (`post`), becomes
-//! an operation, and goes through events: it departs, lands and is acknowledged (`flight`). Polls of completion queues drive the events
-//! (`progress`). Landed bytes may stay invisible for a while (`sight`). One generator makes all random decisions, in the order of calls: a
+//! Domains, endpoints, queues, address vectors and regions are entries of its tables, named by numbers (`table`). A post is checked (`post`),
+//! becomes an operation, and goes through events: it departs, lands and is acknowledged (`flight`). Polls of completion queues drive the
+//! events (`progress`). Landed bytes may stay invisible for a while (`sight`). One generator makes all random decisions, in the order of calls: a
 //! single thread that drives all ranks sees the same run for the same seed.
 
 mod fate;
@@ -26,12 +26,14 @@ use crate::ledger::{Ledger, Rule};
 use crate::random::Random;
 use crate::settings::Settings;
 
-pub(crate) use objects::{DomainAsked, EndpointAsked, Region};
+pub(crate) use objects::{
+    Domain, DomainAsked, Endpoint, EndpointAsked, Fabric, Queue, Region, Vector,
+};
 pub(crate) use post::{Ask, Kind, Local, Remote, Tags, descriptor};
 pub(crate) use progress::{Entry, Taken};
+pub(crate) use table::Id;
 
-use flight::{Event, Operation};
-use objects::{Domain, Endpoint, Queue, Vector};
+use flight::{Event, LastTimes, Operation, Stream};
 use sight::Held;
 use table::Table;
 
@@ -53,10 +55,10 @@ pub(crate) struct Engine {
     random: Random,
     faults: Vec<Fault>,
     /// Endpoints that accept no posts, and those that accept no receives, by the script.
-    shut: BTreeSet<u64>,
-    deaf: BTreeSet<u64>,
+    shut: BTreeSet<Id<Endpoint>>,
+    deaf: BTreeSet<Id<Endpoint>>,
     /// Endpoints whose close is refused.
-    stuck: BTreeSet<u64>,
+    stuck: BTreeSet<Id<Endpoint>>,
     /// Counts of posts, of accepted operations and of two-sided messages, which the script refers to.
     posts: u64,
     accepted: u64,
@@ -72,21 +74,21 @@ pub(crate) struct Engine {
     vectors: Table<Vector>,
     regions: Table<Region>,
     /// Regions by domain and key.
-    keys: BTreeMap<(u64, u64), u64>,
-    retired_keys: BTreeSet<(u64, u64)>,
-    operations: BTreeMap<u64, Operation>,
+    keys: BTreeMap<(Id<Domain>, u64), Id<Region>>,
+    retired_keys: BTreeSet<(Id<Domain>, u64)>,
+    operations: BTreeMap<Id<Operation>, Operation>,
     last_operation: u64,
+    /// By time, then by number.
     events: BTreeMap<(u64, u64), Event>,
     last_event: u64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<Id<Held>, Held>,
     last_held: u64,
     /// Address and length of memory that stays invisible until a read by the same NIC completes.
     marked: Vec<(u64, u64)>,
     /// Pairs of endpoints that are connecting, the lower number first, and the polls that each side still has to make.
     connecting: Vec<Connecting>,
-    connected: BTreeSet<(u64, u64)>,
-    /// When the last operation of an ordered pair departed and landed.
-    last_times: BTreeMap<(u64, u64, bool), (u64, u64)>,
+    connected: BTreeSet<(Id<Endpoint>, Id<Endpoint>)>,
+    last_times: BTreeMap<Stream, LastTimes>,
     /// Contexts in flight, where FI_CONTEXT2 is in force.
     contexts: BTreeSet<u64>,
 }
@@ -109,7 +111,7 @@ pub(crate) struct Nic {
 
 #[derive(Clone, Copy, Debug)]
 struct Connecting {
-    pair: (u64, u64),
+    pair: (Id<Endpoint>, Id<Endpoint>),
     owed: [u8; 2],
 }
 

@@ -9,15 +9,19 @@ use libfabric_sys as sys;
 use super::flight::Message;
 use super::post::Receive;
 use super::progress::Entry;
-use super::{Engine, Errno, Outcome};
+use super::{Engine, Errno, Event, Id, Operation, Outcome};
 use crate::ledger::Rule;
 use crate::memory::{self, Mapping};
 use crate::settings::DeviceMemory;
 
+/// A fabric, of which nothing but its number is kept.
+#[derive(Debug)]
+pub(crate) enum Fabric {}
+
 /// A domain: one NIC.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    fabric: u64,
+    fabric: Id<Fabric>,
     nic: usize,
     /// FI_MR_* bits in force.
     modes: c_int,
@@ -29,7 +33,7 @@ pub(crate) struct Domain {
 /// What a user asks a domain for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainAsked {
-    pub(crate) fabric: u64,
+    pub(crate) fabric: Id<Fabric>,
     pub(crate) nic: usize,
     pub(crate) modes: c_int,
     pub(crate) device_memory: bool,
@@ -48,14 +52,14 @@ pub(crate) struct EndpointAsked {
 /// An endpoint, enabled or not yet.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    pub(super) domain: u64,
+    pub(super) domain: Id<Domain>,
     pub(super) nic: usize,
     pub(super) enabled: bool,
-    pub(super) transmit_queue: Option<u64>,
-    pub(super) receive_queue: Option<u64>,
+    pub(super) transmit_queue: Option<Id<Queue>>,
+    pub(super) receive_queue: Option<Id<Queue>>,
     /// Only operations that ask for it complete (FI_SELECTIVE_COMPLETION).
     pub(super) selective: bool,
-    pub(super) vector: Option<u64>,
+    pub(super) vector: Option<Id<Vector>>,
     /// FI_ORDER_* bits that were asked for.
     pub(super) orders: u64,
     /// The operations that the user asked for room for; the profile may have less.
@@ -67,31 +71,31 @@ pub(crate) struct Endpoint {
     /// Messages that arrived before their receive was posted.
     pub(super) unexpected: VecDeque<Message>,
     /// Accepted operations that leave at the next poll of this side.
-    pub(super) outbox: VecDeque<u64>,
+    pub(super) outbox: VecDeque<Id<Operation>>,
     /// Operations of peers that land at the next poll of this side.
-    pub(super) inbox: VecDeque<u64>,
+    pub(super) inbox: VecDeque<Id<Operation>>,
 }
 
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    domain: u64,
+    domain: Id<Domain>,
     size: usize,
     pub(super) entries: VecDeque<Entry>,
-    pub(super) endpoints: Vec<u64>,
+    pub(super) endpoints: Vec<Id<Endpoint>>,
 }
 
 /// An address vector: numbers of endpoints.
 #[derive(Debug)]
 pub(crate) struct Vector {
-    domain: u64,
-    peers: Vec<Option<u64>>,
+    domain: Id<Domain>,
+    peers: Vec<Option<Id<Endpoint>>>,
     users: usize,
     /// An endpoint was bound to it, which may have closed.
     was_bound: bool,
     /// Endpoints to which something was posted, and those of them whose address was removed since, where the profile forgets peers.
-    met: BTreeSet<u64>,
-    forgotten: BTreeSet<u64>,
+    met: BTreeSet<Id<Endpoint>>,
+    forgotten: BTreeSet<Id<Endpoint>>,
 }
 
 impl Vector {
@@ -100,18 +104,18 @@ impl Vector {
     }
 
     /// The endpoint behind an `fi_addr_t`.
-    pub(super) fn peer(&self, name: u64) -> Option<u64> {
+    pub(super) fn peer(&self, name: u64) -> Option<Id<Endpoint>> {
         self.peers.get(usize::try_from(name).ok()?).copied().flatten()
     }
 
     /// Something is posted to this endpoint. Whether nothing was before its address was removed.
-    pub(super) fn meet(&mut self, endpoint: u64) -> bool {
+    pub(super) fn meet(&mut self, endpoint: Id<Endpoint>) -> bool {
         self.met.insert(endpoint);
         !self.forgotten.contains(&endpoint)
     }
 
     /// The `fi_addr_t` of an endpoint.
-    pub(super) fn name_of(&self, endpoint: u64) -> Option<u64> {
+    pub(super) fn name_of(&self, endpoint: Id<Endpoint>) -> Option<u64> {
         self.peers.iter().position(|peer| *peer == Some(endpoint)).map(|place| place as u64)
     }
 }
@@ -119,7 +123,7 @@ impl Vector {
 /// Registered memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
-    pub(super) domain: u64,
+    pub(super) domain: Id<Domain>,
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) access: u64,
@@ -132,7 +136,7 @@ pub(crate) struct Region {
     _mapping: Option<Arc<Mapping>>,
     pub(super) key: Option<u64>,
     /// The endpoint that it is bound to.
-    pub(super) endpoint: Option<u64>,
+    pub(super) endpoint: Option<Id<Endpoint>>,
     pub(super) enabled: bool,
     /// Local operations whose completion the user has not read.
     pub(super) uses: usize,
@@ -142,7 +146,7 @@ impl Region {
     /// A host region that is about to be registered.
     pub(crate) fn new(base: u64, len: u64, access: u64, context: u64) -> Self {
         Self {
-            domain: 0,
+            domain: Id::of(0),
             base,
             len,
             access,
@@ -177,12 +181,12 @@ impl Region {
 const REMOTE: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
 impl Engine {
-    pub(crate) fn open_fabric(&mut self) -> u64 {
+    pub(crate) fn open_fabric(&mut self) -> Id<Fabric> {
         self.last_fabric += 1;
-        self.last_fabric
+        Id::of(self.last_fabric)
     }
 
-    pub(crate) fn close_fabric(&mut self, id: u64) -> Outcome {
+    pub(crate) fn close_fabric(&mut self, id: Id<Fabric>) -> Outcome {
         let users = self.domains.iter().filter(|(_, domain)| domain.fabric == id).count();
         if users > 0 {
             return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
@@ -192,7 +196,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn open_domain(&mut self, asked: DomainAsked) -> Outcome<u64> {
+    pub(crate) fn open_domain(&mut self, asked: DomainAsked) -> Outcome<Id<Domain>> {
         if asked.nic >= self.nics.len() {
             return Err(Errno(sys::FI_ENODEV));
         }
@@ -200,7 +204,7 @@ impl Engine {
         Ok(self.domains.insert(Domain { fabric, nic, modes, device_memory, users: 0 }))
     }
 
-    pub(crate) fn close_domain(&mut self, id: u64) -> Outcome {
+    pub(crate) fn close_domain(&mut self, id: Id<Domain>) -> Outcome {
         let users = self.domain(id)?.users;
         if users > 0 {
             return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
@@ -214,7 +218,7 @@ impl Engine {
     }
 
     /// Whether device memory can be registered in this domain. Without FI_HMEM a real provider takes it for the host's (fi_mr(3), `iface`).
-    pub(crate) fn may_take_device_memory(&mut self, id: u64) -> Outcome {
+    pub(crate) fn may_take_device_memory(&mut self, id: Id<Domain>) -> Outcome {
         let domain = self.domain(id)?;
         if self.settings.device_memory_of(domain.nic) == DeviceMemory::None {
             return Err(Errno(sys::FI_ENOSYS));
@@ -230,7 +234,7 @@ impl Engine {
     }
 
     /// Records whether the user permits an endpoint to call CUDA (FI_OPT_CUDA_API_PERMITTED).
-    pub(crate) fn permit_cuda(&mut self, id: u64, permitted: bool) -> Outcome {
+    pub(crate) fn permit_cuda(&mut self, id: Id<Endpoint>, permitted: bool) -> Outcome {
         let endpoint = self.endpoint(id)?;
         if endpoint.enabled {
             return self.refuse(Rule::Arguments, sys::FI_EOPBADSTATE, || {
@@ -253,14 +257,14 @@ impl Engine {
         self.domains.open() == 0
     }
 
-    pub(crate) fn open_queue(&mut self, domain: u64, size: usize) -> Outcome<u64> {
+    pub(crate) fn open_queue(&mut self, domain: Id<Domain>, size: usize) -> Outcome<Id<Queue>> {
         self.domain_mut(domain)?.users += 1;
         let size = if size == 0 { QUEUE_ENTRIES } else { size };
         let queue = Queue { domain, size, entries: VecDeque::new(), endpoints: Vec::new() };
         Ok(self.queues.insert(queue))
     }
 
-    pub(crate) fn close_queue(&mut self, id: u64) -> Outcome {
+    pub(crate) fn close_queue(&mut self, id: Id<Queue>) -> Outcome {
         let queue = self.queues.get(id).ok_or(Errno(sys::FI_EINVAL))?;
         if !queue.endpoints.is_empty() {
             return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
@@ -276,7 +280,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn open_vector(&mut self, domain: u64) -> Outcome<u64> {
+    pub(crate) fn open_vector(&mut self, domain: Id<Domain>) -> Outcome<Id<Vector>> {
         self.domain_mut(domain)?.users += 1;
         Ok(self.vectors.insert(Vector {
             domain,
@@ -288,7 +292,7 @@ impl Engine {
         }))
     }
 
-    pub(crate) fn close_vector(&mut self, id: u64) -> Outcome {
+    pub(crate) fn close_vector(&mut self, id: Id<Vector>) -> Outcome {
         let users = self.vectors.get(id).ok_or(Errno(sys::FI_EINVAL))?.users;
         if users > 0 {
             return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
@@ -302,7 +306,7 @@ impl Engine {
     }
 
     /// Adds an endpoint, which may be closed already: only a post to it fails.
-    pub(crate) fn insert_peer(&mut self, id: u64, endpoint: u64) -> Outcome<u64> {
+    pub(crate) fn insert_peer(&mut self, id: Id<Vector>, endpoint: Id<Endpoint>) -> Outcome<u64> {
         let users = self.vectors.get(id).ok_or(Errno(sys::FI_EINVAL))?.users;
         if users == 0 && !self.settings.profile.shares_vectors {
             return self.refuse(Rule::BindOrder, sys::FI_EINVAL, || {
@@ -314,17 +318,17 @@ impl Engine {
         Ok(vector.peers.len() as u64 - 1)
     }
 
-    pub(crate) fn remove_peer(&mut self, id: u64, name: u64) -> Outcome {
+    pub(crate) fn remove_peer(&mut self, id: Id<Vector>, name: u64) -> Outcome {
         let vector = self.vectors.get(id).ok_or(Errno(sys::FI_EINVAL))?;
         let Some(peer) = vector.peer(name) else {
             return self.refuse(Rule::UnknownPeer, sys::FI_EINVAL, || {
                 format!("peer {name} is removed from address vector {id}, which has none such")
             });
         };
-        let users = |endpoint: u64| {
+        let users = |endpoint: Id<Endpoint>| {
             self.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.vector == Some(id))
         };
-        let in_flight = |operation: &super::Operation| {
+        let in_flight = |operation: &Operation| {
             operation.target == peer
                 && operation.peer == name
                 && !operation.reported
@@ -346,11 +350,15 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn peer_at(&self, vector: u64, name: u64) -> Outcome<u64> {
+    pub(crate) fn peer_at(&self, vector: Id<Vector>, name: u64) -> Outcome<Id<Endpoint>> {
         self.vectors.get(vector).and_then(|vector| vector.peer(name)).ok_or(Errno(sys::FI_EINVAL))
     }
 
-    pub(crate) fn open_endpoint(&mut self, domain: u64, asked: EndpointAsked) -> Outcome<u64> {
+    pub(crate) fn open_endpoint(
+        &mut self,
+        domain: Id<Domain>,
+        asked: EndpointAsked,
+    ) -> Outcome<Id<Endpoint>> {
         let nic = self.domain(domain)?.nic;
         if let Some(other) = asked.nic.filter(|other| *other != nic) {
             return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
@@ -383,7 +391,7 @@ impl Engine {
         }))
     }
 
-    pub(crate) fn bind_queue(&mut self, id: u64, queue: u64, flags: u64) -> Outcome {
+    pub(crate) fn bind_queue(&mut self, id: Id<Endpoint>, queue: Id<Queue>, flags: u64) -> Outcome {
         let endpoint = self.endpoint(id)?;
         let known = self.queues.get(queue).is_some_and(|queue| queue.domain == endpoint.domain);
         let taken = (flags & sys::FI_TRANSMIT != 0 && endpoint.transmit_queue.is_some())
@@ -409,7 +417,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn bind_vector(&mut self, id: u64, vector: u64) -> Outcome {
+    pub(crate) fn bind_vector(&mut self, id: Id<Endpoint>, vector: Id<Vector>) -> Outcome {
         let endpoint = self.endpoint(id)?;
         let known = self.vectors.get(vector).is_some_and(|vector| vector.domain == endpoint.domain);
         if !known || endpoint.enabled || endpoint.vector.is_some() {
@@ -429,7 +437,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn enable_endpoint(&mut self, id: u64) -> Outcome {
+    pub(crate) fn enable_endpoint(&mut self, id: Id<Endpoint>) -> Outcome {
         let endpoint = self.endpoint_mut(id)?;
         if endpoint.transmit_queue.is_none() || endpoint.receive_queue.is_none() {
             return Err(Errno(sys::FI_ENOCQ));
@@ -453,13 +461,13 @@ impl Engine {
     }
 
     /// The NIC of an enabled endpoint: its address is the NIC and the endpoint's number.
-    pub(crate) fn address_of(&self, id: u64) -> Outcome<usize> {
+    pub(crate) fn address_of(&self, id: Id<Endpoint>) -> Outcome<usize> {
         let endpoint = self.endpoint(id)?;
         if endpoint.enabled { Ok(endpoint.nic) } else { Err(Errno(sys::FI_EOPBADSTATE)) }
     }
 
     /// Closes an endpoint: nothing touches memory through it any more, and its operations in flight end without a completion.
-    pub(crate) fn close_endpoint(&mut self, id: u64) -> Outcome {
+    pub(crate) fn close_endpoint(&mut self, id: Id<Endpoint>) -> Outcome {
         let bound = self.endpoint(id)?.bound_regions;
         if bound > 0 {
             return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
@@ -480,11 +488,11 @@ impl Engine {
         }
         // Operations of peers that have arrived find no endpoint.
         for operation in endpoint.inbox {
-            self.at(self.clock, super::Event::Land(operation));
+            self.at(self.clock, Event::Land(operation));
         }
         self.connecting.retain(|one| one.pair.0 != id && one.pair.1 != id);
         self.connected.retain(|pair| pair.0 != id && pair.1 != id);
-        self.last_times.retain(|(from, to, _), _| *from != id && *to != id);
+        self.last_times.retain(|stream, _| stream.from != id && stream.to != id);
         for queue in [endpoint.transmit_queue, endpoint.receive_queue].into_iter().flatten() {
             self.forget_uses(queue, id);
             if let Some(queue) = self.queues.get_mut(queue) {
@@ -499,7 +507,7 @@ impl Engine {
     }
 
     /// Unread completions of a closed endpoint no longer count as uses of a region.
-    fn forget_uses(&mut self, queue: u64, endpoint: u64) {
+    fn forget_uses(&mut self, queue: Id<Queue>, endpoint: Id<Endpoint>) {
         let Some(queue) = self.queues.get_mut(queue) else { return };
         let entries = queue.entries.iter_mut().filter(|entry| entry.endpoint == endpoint);
         let regions: Vec<_> = entries.filter_map(|entry| entry.region.take()).collect();
@@ -511,10 +519,10 @@ impl Engine {
     /// Registers a region; its descriptor is made of its number.
     pub(crate) fn register(
         &mut self,
-        domain: u64,
+        domain: Id<Domain>,
         mut region: Region,
         requested_key: u64,
-    ) -> Outcome<(u64, u64)> {
+    ) -> Outcome<(Id<Region>, u64)> {
         let modes = self.domain(domain)?.modes;
         if region.base.checked_add(region.len).is_none() || region.len == 0 {
             return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
@@ -559,7 +567,12 @@ impl Engine {
         Ok((id, self.region(id)?.key()))
     }
 
-    pub(crate) fn bind_region(&mut self, id: u64, endpoint: u64, flags: u64) -> Outcome {
+    pub(crate) fn bind_region(
+        &mut self,
+        id: Id<Region>,
+        endpoint: Id<Endpoint>,
+        flags: u64,
+    ) -> Outcome {
         let region = self.region(id)?.clone();
         if self.domain(region.domain)?.modes & sys::FI_MR_ENDPOINT == 0 {
             return Err(Errno(sys::FI_ENOSYS));
@@ -583,7 +596,7 @@ impl Engine {
     }
 
     /// Enables a region, and returns its key.
-    pub(crate) fn enable_region(&mut self, id: u64) -> Outcome<u64> {
+    pub(crate) fn enable_region(&mut self, id: Id<Region>) -> Outcome<u64> {
         let region = self.region(id)?;
         if self.domain(region.domain)?.modes & sys::FI_MR_ENDPOINT == 0 {
             return Err(Errno(sys::FI_ENOSYS));
@@ -597,19 +610,19 @@ impl Engine {
         Ok(self.region(id)?.key())
     }
 
-    fn make_usable(&mut self, id: u64) {
+    fn make_usable(&mut self, id: Id<Region>) {
         let Some(region) = self.regions.get_mut(id) else { return };
         region.enabled = true;
         // As on cxi, a region without remote access gets no key.
         if region.key.is_none() && region.access & REMOTE != 0 {
-            let key = KEY_TAG | id;
+            let key = KEY_TAG | id.number();
             region.key = Some(key);
             let domain = region.domain;
             self.keys.insert((domain, key), id);
         }
     }
 
-    pub(crate) fn close_region(&mut self, id: u64) -> Outcome {
+    pub(crate) fn close_region(&mut self, id: Id<Region>) -> Outcome {
         let region = self.region(id)?.clone();
         if region.endpoint.is_some_and(|endpoint| self.stuck.contains(&endpoint)) {
             self.counters.count("faults.stuck");
@@ -637,14 +650,14 @@ impl Engine {
     }
 
     /// The user has read the completion of an operation that used the region.
-    pub(super) fn let_go(&mut self, region: Option<u64>) {
+    pub(super) fn let_go(&mut self, region: Option<Id<Region>>) {
         if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
             region.uses = region.uses.saturating_sub(1);
         }
     }
 
     /// Writes an entry to a queue.
-    pub(super) fn write_entry(&mut self, queue: Option<u64>, entry: Entry) {
+    pub(super) fn write_entry(&mut self, queue: Option<Id<Queue>>, entry: Entry) {
         let Some(id) = queue else { return };
         let Some(queue) = self.queues.get_mut(id) else { return };
         queue.entries.push_back(entry);
@@ -656,27 +669,27 @@ impl Engine {
         }
     }
 
-    pub(super) fn domain(&self, id: u64) -> Outcome<&Domain> {
+    pub(super) fn domain(&self, id: Id<Domain>) -> Outcome<&Domain> {
         self.domains.get(id).ok_or(Errno(sys::FI_EINVAL))
     }
 
-    fn domain_mut(&mut self, id: u64) -> Outcome<&mut Domain> {
+    fn domain_mut(&mut self, id: Id<Domain>) -> Outcome<&mut Domain> {
         self.domains.get_mut(id).ok_or(Errno(sys::FI_EINVAL))
     }
 
-    pub(super) fn endpoint(&self, id: u64) -> Outcome<&Endpoint> {
+    pub(super) fn endpoint(&self, id: Id<Endpoint>) -> Outcome<&Endpoint> {
         self.endpoints.get(id).ok_or(Errno(sys::FI_EINVAL))
     }
 
-    pub(super) fn endpoint_mut(&mut self, id: u64) -> Outcome<&mut Endpoint> {
+    pub(super) fn endpoint_mut(&mut self, id: Id<Endpoint>) -> Outcome<&mut Endpoint> {
         self.endpoints.get_mut(id).ok_or(Errno(sys::FI_EINVAL))
     }
 
-    pub(super) fn region(&self, id: u64) -> Outcome<&Region> {
+    pub(super) fn region(&self, id: Id<Region>) -> Outcome<&Region> {
         self.regions.get(id).ok_or(Errno(sys::FI_EINVAL))
     }
 
-    fn region_mut(&mut self, id: u64) -> Outcome<&mut Region> {
+    fn region_mut(&mut self, id: Id<Region>) -> Outcome<&mut Region> {
         self.regions.get_mut(id).ok_or(Errno(sys::FI_EINVAL))
     }
 }

@@ -4,7 +4,7 @@ use libfabric_sys as sys;
 
 use super::fate::Fate;
 use super::flight::Source;
-use super::{Connecting, Engine, Errno, Operation, Outcome};
+use super::{Connecting, Endpoint, Engine, Entry, Errno, Id, Operation, Outcome, Region, Vector};
 use crate::faults::{self, Effect, Fault, NicAction};
 use crate::ledger::Rule;
 use crate::memory;
@@ -46,9 +46,10 @@ pub(crate) struct Remote {
 /// One post, by whichever call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
-    pub(crate) endpoint: u64,
+    pub(crate) endpoint: Id<Endpoint>,
     pub(crate) kind: Kind,
     pub(crate) local: Local,
+    /// The target's `fi_addr_t`.
     pub(crate) peer: u64,
     pub(crate) remote: Remote,
     pub(crate) immediate: Option<u64>,
@@ -66,7 +67,7 @@ pub(crate) struct Ask {
 pub(crate) struct Receive {
     pub(super) local: Local,
     pub(super) context: u64,
-    pub(super) region: Option<u64>,
+    pub(super) region: Option<Id<Region>>,
     /// The tags that it matches; none: messages without a tag.
     pub(super) tags: Option<Tags>,
 }
@@ -104,8 +105,8 @@ impl Receive {
 const DESCRIPTOR_TAG: u64 = 0x5646_0000_0000_0000;
 
 /// The descriptor of a region.
-pub(crate) const fn descriptor(region: u64) -> u64 {
-    DESCRIPTOR_TAG | region
+pub(crate) const fn descriptor(region: Id<Region>) -> u64 {
+    DESCRIPTOR_TAG | region.number()
 }
 
 impl Ask {
@@ -228,7 +229,7 @@ impl Engine {
     /// Posts a receive; a message that arrived before fills it at once.
     pub(crate) fn post_receive(
         &mut self,
-        id: u64,
+        id: Id<Endpoint>,
         mut local: Local,
         tags: Option<Tags>,
         context: u64,
@@ -260,7 +261,7 @@ impl Engine {
     }
 
     /// Cancels a receive: it completes with FI_ECANCELED.
-    pub(crate) fn cancel(&mut self, id: u64, context: u64) -> Outcome {
+    pub(crate) fn cancel(&mut self, id: Id<Endpoint>, context: u64) -> Outcome {
         let endpoint = self.endpoint_mut(id)?;
         let place = endpoint.receives.iter().position(|receive| receive.context == context);
         let place = place.ok_or(Errno(sys::FI_ENOENT))?;
@@ -269,7 +270,7 @@ impl Engine {
         self.counters.count("cancelled");
         self.give_context_back(context);
         let flags = receive.class() | sys::FI_RECV;
-        let mut entry = super::Entry::new(id, context, flags);
+        let mut entry = Entry::new(id, context, flags);
         entry.error = Some((Errno(sys::FI_ECANCELED), 0));
         entry.region = receive.region;
         self.write_entry(queue, entry);
@@ -277,7 +278,7 @@ impl Engine {
     }
 
     /// The NIC of an endpoint that is enabled.
-    fn ready(&mut self, id: u64) -> Outcome<usize> {
+    fn ready(&mut self, id: Id<Endpoint>) -> Outcome<usize> {
         match self.endpoints.get(id) {
             Some(endpoint) if endpoint.enabled => Ok(endpoint.nic),
             _ => self.refuse(Rule::Arguments, sys::FI_EOPBADSTATE, || {
@@ -334,7 +335,7 @@ impl Engine {
         Ok(())
     }
 
-    fn peer_of(&mut self, ask: &Ask) -> Outcome<u64> {
+    fn peer_of(&mut self, ask: &Ask) -> Outcome<Id<Endpoint>> {
         let vector = self.endpoint(ask.endpoint)?.vector;
         let peer = vector
             .and_then(|vector| self.vectors.get(vector))
@@ -356,7 +357,7 @@ impl Engine {
     }
 
     /// Something is posted to a peer, which the initiator must not have forgotten since the last time.
-    fn meet(&mut self, ask: &Ask, vector: Option<u64>, peer: u64) {
+    fn meet(&mut self, ask: &Ask, vector: Option<Id<Vector>>, peer: Id<Endpoint>) {
         if !self.settings.profile.forgets_peers {
             return;
         }
@@ -375,7 +376,7 @@ impl Engine {
     /// Device memory needs a descriptor that names it, and cannot be injected: the CPU cannot read it.
     fn check_kind(&mut self, ask: &Ask) -> Outcome {
         let Local { address, len, descriptor, .. } = ask.local;
-        let device = |region: &super::Region| region.device.is_some() && region.holds(address, len);
+        let device = |region: &Region| region.device.is_some() && region.holds(address, len);
         let bare = ask.is_injected() || descriptor == 0;
         if bare && len > 0 && self.regions.iter().any(|(_, region)| device(region)) {
             return self.refuse(Rule::NoDescriptor, sys::FI_EFAULT, || {
@@ -388,12 +389,17 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn shift_of(&self, region: Option<u64>) -> u64 {
+    pub(super) fn shift_of(&self, region: Option<Id<Region>>) -> u64 {
         region.and_then(|region| self.regions.get(region)).map_or(0, |region| region.shift)
     }
 
     /// Checks that this endpoint may use these bytes. Returns their region.
-    fn check_local(&mut self, id: u64, local: &Local, access: u64) -> Outcome<Option<u64>> {
+    fn check_local(
+        &mut self,
+        id: Id<Endpoint>,
+        local: &Local,
+        access: u64,
+    ) -> Outcome<Option<Id<Region>>> {
         let domain = self.endpoint(id)?.domain;
         let modes = self.domain(domain)?.modes();
         if local.descriptor == 0 {
@@ -404,7 +410,7 @@ impl Engine {
             }
             return Ok(None);
         }
-        let number = local.descriptor ^ DESCRIPTOR_TAG;
+        let number = Id::of(local.descriptor ^ DESCRIPTOR_TAG);
         let Some(region) = self.regions.get(number) else {
             let (rule, what) = if self.regions.was(number) {
                 (Rule::Closed, "of a closed region")
@@ -472,7 +478,7 @@ impl Engine {
     }
 
     /// Refuses a post to an endpoint that is shut.
-    fn may_reach(&mut self, target: u64) -> Outcome {
+    fn may_reach(&mut self, target: Id<Endpoint>) -> Outcome {
         self.change_endpoints();
         if self.shut.contains(&target) {
             self.counters.count("faults.shut");
@@ -482,7 +488,7 @@ impl Engine {
     }
 
     /// Rejects a receive on an endpoint that is deaf.
-    fn may_receive(&mut self, endpoint: u64) -> Outcome {
+    fn may_receive(&mut self, endpoint: Id<Endpoint>) -> Outcome {
         self.change_endpoints();
         if self.deaf.contains(&endpoint) {
             self.counters.count("faults.deaf");
@@ -496,27 +502,27 @@ impl Engine {
         let Self { faults, shut, deaf, stuck, counters, posts, .. } = self;
         faults.retain(|fault| match fault {
             Fault::Shut(endpoint, at) if *at <= *posts => {
-                shut.insert(*endpoint);
+                shut.insert(Id::of(*endpoint));
                 false
             }
             Fault::Open(endpoint, at) if *at <= *posts => {
-                if shut.remove(endpoint) {
+                if shut.remove(&Id::of(*endpoint)) {
                     counters.count("faults.open");
                 }
                 false
             }
             Fault::Deaf(endpoint, at) if *at <= *posts => {
-                deaf.insert(*endpoint);
+                deaf.insert(Id::of(*endpoint));
                 false
             }
             Fault::Hears(endpoint, at) if *at <= *posts => {
-                if deaf.remove(endpoint) {
+                if deaf.remove(&Id::of(*endpoint)) {
                     counters.count("faults.hears");
                 }
                 false
             }
             Fault::Stuck(endpoint, at) if *at <= *posts => {
-                stuck.insert(*endpoint);
+                stuck.insert(Id::of(*endpoint));
                 false
             }
             _ => true,
@@ -524,7 +530,7 @@ impl Engine {
     }
 
     /// The first posts to a peer get -FI_EAGAIN until both ends have polled.
-    fn connect(&mut self, from: u64, to: u64) -> Outcome {
+    fn connect(&mut self, from: Id<Endpoint>, to: Id<Endpoint>) -> Outcome {
         if self.settings.profile.progress == Progress::Hardware || !self.is_open(to) {
             return Ok(());
         }
@@ -540,7 +546,7 @@ impl Engine {
     }
 
     /// A poll of an endpoint's owner advances its connections.
-    pub(super) fn move_connections(&mut self, endpoint: u64) {
+    pub(super) fn move_connections(&mut self, endpoint: Id<Endpoint>) {
         for one in &mut self.connecting {
             let (first, second) = one.pair;
             if first == endpoint {
@@ -560,7 +566,7 @@ impl Engine {
         });
     }
 
-    pub(super) fn is_open(&self, endpoint: u64) -> bool {
+    pub(super) fn is_open(&self, endpoint: Id<Endpoint>) -> bool {
         self.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.enabled)
     }
 
@@ -585,7 +591,7 @@ impl Engine {
     }
 
     /// FI_CONTEXT2: each operation has a context of its own, and the provider writes to it while the operation is in flight.
-    fn take_context(&mut self, context: u64, endpoint: u64) {
+    fn take_context(&mut self, context: u64, endpoint: Id<Endpoint>) {
         if self.settings.profile.mode & sys::FI_CONTEXT2 == 0 {
             return;
         }
@@ -614,7 +620,7 @@ impl Engine {
     }
 }
 
-impl super::Region {
+impl Region {
     /// Whether the region contains these bytes.
     pub(super) fn holds(&self, address: u64, len: u64) -> bool {
         let end = address.checked_sub(self.base).and_then(|offset| offset.checked_add(len));

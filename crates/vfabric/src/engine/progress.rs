@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use libfabric_sys as sys;
 
 use super::flight::Event;
-use super::{Engine, Errno, Outcome};
+use super::sight::Held;
+use super::{Endpoint, Engine, Errno, Id, Operation, Outcome, Queue, Region};
 
 /// One entry of a completion queue.
 #[derive(Clone, Debug)]
@@ -19,18 +20,18 @@ pub(crate) struct Entry {
     /// The error, and how many bytes were truncated.
     pub(crate) error: Option<(Errno, u64)>,
     /// The endpoint that it came from.
-    pub(crate) source: Option<u64>,
-    pub(super) endpoint: u64,
+    pub(crate) source: Option<Id<Endpoint>>,
+    pub(super) endpoint: Id<Endpoint>,
     /// The region that the user may deregister after reading it.
-    pub(super) region: Option<u64>,
+    pub(super) region: Option<Id<Region>>,
     /// The operation, if this reports it before its bytes have left.
-    pub(super) operation: Option<u64>,
+    pub(super) operation: Option<Id<Operation>>,
     /// The held bytes that become visible when it is read.
-    pub(super) held: Option<u64>,
+    pub(super) held: Option<Id<Held>>,
 }
 
 impl Entry {
-    pub(super) fn new(endpoint: u64, context: u64, flags: u64) -> Self {
+    pub(super) fn new(endpoint: Id<Endpoint>, context: u64, flags: u64) -> Self {
         Self {
             context,
             flags,
@@ -59,7 +60,7 @@ pub(crate) enum Taken {
 
 impl Engine {
     /// Makes progress, and takes up to `most` entries; stops at an error.
-    pub(crate) fn poll(&mut self, queue: u64, most: usize) -> Outcome<Taken> {
+    pub(crate) fn poll(&mut self, queue: Id<Queue>, most: usize) -> Outcome<Taken> {
         self.counters.count("polls");
         self.progress(queue)?;
         let mut taken = Vec::new();
@@ -79,7 +80,7 @@ impl Engine {
     }
 
     /// Takes the error entry at the head of the queue.
-    pub(crate) fn take_error(&mut self, queue: u64) -> Outcome<Option<Entry>> {
+    pub(crate) fn take_error(&mut self, queue: Id<Queue>) -> Outcome<Option<Entry>> {
         let entries = &mut self.queues.get_mut(queue).ok_or(Errno(sys::FI_EINVAL))?.entries;
         let is_error = entries.front().is_some_and(|entry| entry.error.is_some());
         let entry = if is_error { entries.pop_front() } else { None };
@@ -109,7 +110,7 @@ impl Engine {
     }
 
     /// One poll by the owner of `queue`.
-    fn progress(&mut self, queue: u64) -> Outcome {
+    fn progress(&mut self, queue: Id<Queue>) -> Outcome {
         if !self.settings.is_virtual {
             self.clock += 1;
         }
@@ -181,13 +182,17 @@ impl Engine {
     }
 
     /// The stalled NIC that holds an operation up.
-    fn stalled_nic(&self, id: u64) -> Option<usize> {
-        self.nics_of(id)?.into_iter().flatten().find(|nic| self.nics[*nic].stalled)
+    fn stalled_nic(&self, id: Id<Operation>) -> Option<usize> {
+        self.nics_of(self.operations.get(&id)?)
+            .into_iter()
+            .flatten()
+            .find(|nic| self.nics[*nic].stalled)
     }
 
     /// The error in which an operation from or to a dead NIC ends.
-    fn dead_end(&self, id: u64) -> Option<c_int> {
-        let [from, to] = self.nics_of(id)?.map(|nic| nic.is_some_and(|nic| self.nics[nic].dead));
+    fn dead_end(&self, id: Id<Operation>) -> Option<c_int> {
+        let nics = self.nics_of(self.operations.get(&id)?);
+        let [from, to] = nics.map(|nic| nic.is_some_and(|nic| self.nics[nic].dead));
         match (from, to) {
             (true, _) => Some(sys::FI_ENETDOWN),
             (false, true) => Some(sys::FI_EHOSTUNREACH),
@@ -195,9 +200,9 @@ impl Engine {
         }
     }
 
-    fn nics_of(&self, id: u64) -> Option<[Option<usize>; 2]> {
-        let operation = self.operations.get(&id)?;
-        let nic = |endpoint| self.endpoints.get(endpoint).map(|endpoint| endpoint.nic);
-        Some([nic(operation.initiator), nic(operation.target)])
+    /// The NICs of the initiator and of the target, unless the endpoint is closed.
+    pub(super) fn nics_of(&self, operation: &Operation) -> [Option<usize>; 2] {
+        [operation.initiator, operation.target]
+            .map(|end| self.endpoints.get(end).map(|endpoint| endpoint.nic))
     }
 }

@@ -10,16 +10,16 @@ use std::ffi::c_int;
 use libfabric_sys as sys;
 
 use super::flight::Event;
-use super::{Engine, Outcome};
+use super::{Endpoint, Engine, Id, Outcome, Region};
 use crate::ledger::Rule;
 use crate::memory;
 
 /// One write, landed in part.
 #[derive(Debug)]
 pub(super) struct Held {
-    endpoint: u64,
+    endpoint: Id<Endpoint>,
     nic: usize,
-    region: u64,
+    region: Id<Region>,
     marked: bool,
     /// The device whose memory it is: only a read of that memory makes it visible.
     device: Option<c_int>,
@@ -43,11 +43,11 @@ impl Engine {
     /// Writes `bytes`, or a part of them now and the rest later. Returns the id of what is held, if anything is.
     pub(super) fn write_or_hold(
         &mut self,
-        endpoint: u64,
-        region: u64,
+        endpoint: Id<Endpoint>,
+        region: Id<Region>,
         address: u64,
         bytes: &[u8],
-    ) -> Outcome<Option<u64>> {
+    ) -> Outcome<Option<Id<Held>>> {
         let len = bytes.len() as u64;
         self.show_under(address, len);
         let meets = |(start, size): &(u64, u64)| address < start + size && *start < address + len;
@@ -69,7 +69,7 @@ impl Engine {
         }
         let nic = self.endpoint(endpoint)?.nic;
         self.last_held += 1;
-        let id = self.last_held;
+        let id = Id::of(self.last_held);
         self.counters.add("held", lines.len() as u64);
         if !marked {
             for index in 0..lines.len() {
@@ -117,7 +117,7 @@ impl Engine {
         chosen.into_iter().map(bounds).collect()
     }
 
-    fn put(&mut self, region: u64, address: u64, bytes: &[u8]) -> Outcome {
+    fn put(&mut self, region: Id<Region>, address: u64, bytes: &[u8]) -> Outcome {
         let place = address.wrapping_add(self.shift_of(Some(region)));
         if bytes.is_empty() || memory::write(place, bytes) {
             return Ok(());
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Makes one line visible.
-    pub(super) fn show_line(&mut self, id: u64, index: usize) {
+    pub(super) fn show_line(&mut self, id: Id<Held>, index: usize) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let line = held.lines.get_mut(index).and_then(Option::take);
         let region = held.region;
@@ -143,24 +143,24 @@ impl Engine {
     }
 
     /// Makes all of a write visible.
-    pub(super) fn show(&mut self, id: u64) {
+    pub(super) fn show(&mut self, id: Id<Held>) {
         for index in 0..self.held.get(&id).map_or(0, |held| held.lines.len()) {
             self.show_line(id, index);
         }
     }
 
     /// The target has read the completion of a write: its bytes become visible, marked memory excepted.
-    pub(super) fn show_arrived(&mut self, id: u64) {
+    pub(super) fn show_arrived(&mut self, id: Id<Held>) {
         if self.held.get(&id).is_some_and(|held| !held.marked) {
             self.show(id);
         }
     }
 
-    pub(super) fn show_of_region(&mut self, region: u64) {
+    pub(super) fn show_of_region(&mut self, region: Id<Region>) {
         self.show_where(|held| held.region == region);
     }
 
-    pub(super) fn show_of_endpoint(&mut self, endpoint: u64) {
+    pub(super) fn show_of_endpoint(&mut self, endpoint: Id<Endpoint>) {
         self.show_where(|held| held.endpoint == endpoint);
     }
 
@@ -201,7 +201,7 @@ impl Engine {
         if self.held.is_empty() {
             return;
         }
-        let ids: Vec<u64> =
+        let ids: Vec<_> =
             self.held.iter().filter(|(_, held)| which(held)).map(|(id, _)| *id).collect();
         for id in ids {
             self.show(id);

@@ -1,5 +1,64 @@
 //! Objects by number. Numbers start at 1 and are never reused, so that a closed object differs from one that never existed.
 
+use std::cmp::Ordering;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// The number of a `T`, and of nothing else.
+pub(crate) struct Id<T>(u64, PhantomData<fn() -> T>);
+
+impl<T> Id<T> {
+    /// The one of this number, which may not exist.
+    pub(crate) const fn of(number: u64) -> Self {
+        Self(number, PhantomData)
+    }
+
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+// Derived, these would ask the same of `T`.
+impl<T> Clone for Id<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Id<T> {}
+
+impl<T> PartialEq for Id<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T> Eq for Id<T> {}
+
+impl<T> PartialOrd for Id<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Id<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+impl<T> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<T> fmt::Display for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A table of `T`.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
@@ -13,29 +72,29 @@ impl<T> Table<T> {
     }
 
     /// Adds an object, and returns its number.
-    pub(crate) fn insert(&mut self, value: T) -> u64 {
+    pub(crate) fn insert(&mut self, value: T) -> Id<T> {
         self.slots.push(Some(Box::new(value)));
         self.open += 1;
-        self.slots.len() as u64
+        Id::of(self.slots.len() as u64)
     }
 
-    pub(crate) fn get(&self, number: u64) -> Option<&T> {
-        self.slots.get(slot(number)?)?.as_deref()
+    pub(crate) fn get(&self, id: Id<T>) -> Option<&T> {
+        self.slots.get(slot(id)?)?.as_deref()
     }
 
-    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        self.slots.get_mut(slot(number)?)?.as_deref_mut()
+    pub(crate) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        self.slots.get_mut(slot(id)?)?.as_deref_mut()
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
-        let taken = self.slots.get_mut(slot(number)?)?.take()?;
+    pub(crate) fn remove(&mut self, id: Id<T>) -> Option<T> {
+        let taken = self.slots.get_mut(slot(id)?)?.take()?;
         self.open -= 1;
         Some(*taken)
     }
 
     /// Whether an object of this number existed and is closed.
-    pub(crate) fn was(&self, number: u64) -> bool {
-        slot(number).and_then(|slot| self.slots.get(slot)).is_some_and(Option::is_none)
+    pub(crate) fn was(&self, id: Id<T>) -> bool {
+        slot(id).and_then(|slot| self.slots.get(slot)).is_some_and(Option::is_none)
     }
 
     /// The number of open objects.
@@ -49,13 +108,13 @@ impl<T> Table<T> {
     }
 
     /// The open objects, in order of their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        (1..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_deref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        (1..).zip(&self.slots).filter_map(|(number, slot)| Some((Id::of(number), slot.as_deref()?)))
     }
 }
 
-fn slot(number: u64) -> Option<usize> {
-    usize::try_from(number).ok()?.checked_sub(1)
+fn slot<T>(id: Id<T>) -> Option<usize> {
+    usize::try_from(id.number()).ok()?.checked_sub(1)
 }
 
 #[cfg(test)]
@@ -68,9 +127,11 @@ mod tests {
         let (one, two) = (table.insert("one"), table.insert("two"));
         assert_eq!(table.remove(one), Some("one"));
         let three = table.insert("three");
-        assert_eq!((one, two, three), (1, 2, 3));
-        assert!(table.was(one) && !table.was(two) && !table.was(99) && !table.was(0));
+        assert_eq!([one, two, three].map(Id::number), [1, 2, 3]);
+        assert!(
+            table.was(one) && !table.was(two) && !table.was(Id::of(99)) && !table.was(Id::of(0))
+        );
         assert_eq!((table.open(), table.opened()), (2, 3));
-        assert_eq!(table.iter().map(|(number, _)| number).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [two, three]);
     }
 }

@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn open(
         ops: calls(),
         mr: region::calls(),
     };
-    let object = Object::new(fid, id, id, serialised);
+    let object = Object::new(fid, id, serialised);
     if attributes.threading == sys::FI_THREAD_DOMAIN {
         object.join(&Serial::new());
     }

@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn open(
         atomic: atomics(),
         collective: collectives().cast(),
     };
-    let object = Object::new(fid, id, domain.id, domain.serialised);
+    let object = Object::new(fid, id, domain.serialised);
     object.join_groups_of(domain);
     // SAFETY: the user gives a valid place.
     unsafe { endpoint.write(object.publish()) };

@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn open(
         api_version: 0,
     };
     // SAFETY: libfabric gives a valid place.
-    unsafe { fabric.write(Object::new(fid, id, 0, false).publish()) };
+    unsafe { fabric.write(Object::new(fid, id, false).publish()) };
     0
 }
 

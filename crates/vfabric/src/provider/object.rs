@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libfabric_sys as sys;
 
-use crate::engine::engine;
+use crate::engine::{Domain, Endpoint, Fabric, Id, Queue, Region, Vector, engine};
 use crate::ledger::Rule;
 use crate::serial::{Mark, Serial};
 
@@ -30,20 +30,27 @@ pub(crate) fn calls() -> u64 {
 /// The type must be `repr(C)`, and start with a `fid`.
 pub(super) unsafe trait Fid: Sized + 'static {
     const NAME: &'static str;
+    /// What the engine has of it.
+    type Inner;
 }
 
 macro_rules! fids {
-    ($($name:ident = $text:literal),* $(,)?) => {$(
+    ($($name:ident = $of:ty, $text:literal;)*) => {$(
         // SAFETY: as rdma/*.h declare it.
         unsafe impl Fid for sys::$name {
             const NAME: &'static str = $text;
+            type Inner = $of;
         }
     )*};
 }
 
 fids! {
-    fid_fabric = "fabric", fid_domain = "domain", fid_ep = "endpoint", fid_cq = "completion queue", fid_av = "address vector",
-    fid_mr = "region",
+    fid_fabric = Fabric, "fabric";
+    fid_domain = Domain, "domain";
+    fid_ep = Endpoint, "endpoint";
+    fid_cq = Queue, "completion queue";
+    fid_av = Vector, "address vector";
+    fid_mr = Region, "region";
 }
 
 /// An object that libfabric and its user hold by the address of its `fid`.
@@ -52,9 +59,7 @@ fids! {
 pub(super) struct Object<F: Fid> {
     fid: UnsafeCell<F>,
     /// Its number in the engine.
-    pub(super) id: u64,
-    /// The number of its domain.
-    pub(super) domain: u64,
+    pub(super) id: Id<F::Inner>,
     /// Whether the user promised to serialise calls (FI_THREAD_COMPLETION and stricter).
     pub(super) serialised: bool,
     /// The serialised groups to which its calls belong: the domain's with FI_THREAD_DOMAIN, else those of its queues, of which an endpoint
@@ -64,11 +69,10 @@ pub(super) struct Object<F: Fid> {
 }
 
 impl<F: Fid> Object<F> {
-    pub(super) fn new(fid: F, id: u64, domain: u64, serialised: bool) -> Self {
+    pub(super) fn new(fid: F, id: Id<F::Inner>, serialised: bool) -> Self {
         Self {
             fid: UnsafeCell::new(fid),
             id,
-            domain,
             serialised,
             groups: [const { OnceLock::new() }; 2],
             closed: AtomicBool::new(false),

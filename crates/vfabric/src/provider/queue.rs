@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn open(
         fid: sys::fid { fclass: sys::FI_CLASS_CQ as usize, context, ops: objects() },
         ops: calls,
     };
-    let object = Object::new(fid, id, domain.id, domain.serialised);
+    let object = Object::new(fid, id, domain.serialised);
     object.join_groups_of(domain);
     if !object.is_grouped() {
         object.join(&Serial::new());

@@ -213,7 +213,7 @@ unsafe fn open(
         mem_desc: pointer(engine::descriptor(id)),
         key,
     };
-    let object = Object::new(fid, id, domain.id, domain.serialised);
+    let object = Object::new(fid, id, domain.serialised);
     object.join_groups_of(domain);
     // SAFETY: the caller's.
     unsafe { place.write(object.publish()) };

@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use super::answer;
 use super::object::Object;
 use super::table::table;
-use crate::engine::{Errno, engine};
+use crate::engine::{Endpoint, Errno, Id, engine};
 
 table! {
     fn objects() -> sys::fi_ops { close: close }
@@ -26,7 +26,7 @@ table! {
 pub(super) const ADDRESS_BYTES: usize = 28;
 
 /// The address of an endpoint.
-pub(super) fn address(nic: usize, endpoint: u64) -> [u8; ADDRESS_BYTES] {
+pub(super) fn address(nic: usize, endpoint: Id<Endpoint>) -> [u8; ADDRESS_BYTES] {
     let mut bytes = [0; ADDRESS_BYTES];
     let text = format!("vfabric://{nic}/{endpoint}");
     bytes[..text.len()].copy_from_slice(text.as_bytes());
@@ -34,11 +34,11 @@ pub(super) fn address(nic: usize, endpoint: u64) -> [u8; ADDRESS_BYTES] {
 }
 
 /// The endpoint of an address.
-fn endpoint_of(bytes: &[u8]) -> Option<u64> {
+fn endpoint_of(bytes: &[u8]) -> Option<Id<Endpoint>> {
     let text = CStr::from_bytes_until_nul(bytes).ok()?.to_str().ok()?;
     let (nic, endpoint) = text.strip_prefix("vfabric://")?.split_once('/')?;
     nic.parse::<u8>().ok()?;
-    endpoint.parse().ok()
+    endpoint.parse().ok().map(Id::of)
 }
 
 /// Copies as much of an address as fits.
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C" fn open(
         fid: sys::fid { fclass: sys::FI_CLASS_AV as usize, context, ops: objects() },
         ops: calls(),
     };
-    let object = Object::new(fid, id, domain.id, domain.serialised);
+    let object = Object::new(fid, id, domain.serialised);
     object.join_groups_of(domain);
     // SAFETY: the user gives a valid place.
     unsafe { vector.write(object.publish()) };
@@ -191,8 +191,9 @@ mod tests {
 
     #[test]
     fn addresses_name_their_endpoint_and_garbage_names_none() {
-        assert_eq!(endpoint_of(&address(3, 17)), Some(17));
-        assert_eq!(endpoint_of(&address(15, u32::MAX.into())), Some(u32::MAX.into()));
+        for endpoint in [17, u32::MAX.into()].map(Id::of) {
+            assert_eq!(endpoint_of(&address(15, endpoint)), Some(endpoint));
+        }
         for garbage in [&b"vfabric://x/1\0"[..], b"vfabric://1/\0", b"\0", b"no end"] {
             assert_eq!(endpoint_of(garbage), None);
         }
