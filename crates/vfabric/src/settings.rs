@@ -378,6 +378,23 @@ mod tests {
         assert_eq!(settings.nics, 2);
     }
 
+    /// Both are written down: for the page, and in `new`.
+    #[test]
+    fn the_default_of_each_setting_is_the_value_in_effect() {
+        let unset = format!("{:?}", Settings::of_text("").unwrap());
+        let mut values = 0;
+        for Setting { name, default, .. } in SETTINGS {
+            // The others are words about a value.
+            if let Ok(set) = Settings::of([(*name, *default)].into_iter()) {
+                assert_eq!(format!("{set:?}"), unset, "{name}={default}");
+                values += usize::from(!default.is_empty());
+            }
+        }
+        let words = ["the profile's", "0000:10:00.0 and up", ""];
+        let expected = SETTINGS.iter().filter(|setting| !words.contains(&setting.default));
+        assert_eq!(values, expected.count());
+    }
+
     #[test]
     fn a_wrong_value_is_said_with_what_it_takes() {
         let error = Settings::of_text("nics=17").unwrap_err();
