@@ -522,6 +522,22 @@ fn operations_to_a_peer_that_was_forgotten_are_caught() {
 }
 
 #[test]
+fn a_post_of_bytes_that_are_gone_leaves_its_context_free() {
+    let rig = Rig::new("profile=adversary");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, gone, target) = (Buffer::of(64, b"x"), Buffer::new(4096), Buffer::new(64));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let (own, flags) = (support::context(), sys::FI_INJECT | sys::FI_COMPLETION);
+    gone.unmap();
+    let refused = a.write_message_in(gone.bare(64), there, flags, own);
+    assert_eq!(refused, size(-sys::FI_EFAULT));
+    rig.caught("freed_early", 1);
+    assert_eq!(a.write_message_in(source.bare(64), there, flags, own), 0);
+    a.wait().done();
+    rig.caught("freed_early", 1);
+}
+
+#[test]
 fn contexts_are_each_operations_own() {
     let rig = Rig::new("profile=adversary");
     let (a, b) = (rig.end(0), rig.end(1));

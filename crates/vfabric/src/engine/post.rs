@@ -181,10 +181,10 @@ impl Engine {
             return Err(Errno(sys::FI_EAGAIN));
         }
         let selective = endpoint.selective;
+        let source = self.source_of(&ask)?;
         if !ask.silent {
             self.take_context(ask.context, ask.endpoint);
         }
-        let source = self.source_of(&ask)?;
         let signalled = !ask.silent && (!selective || ask.flags & sys::FI_COMPLETION != 0);
         let immediate =
             ask.immediate.map(|immediate| match self.settings.profile.immediate_bytes {

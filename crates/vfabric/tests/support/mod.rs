@@ -620,6 +620,22 @@ impl<'rig> End<'rig> {
         self.write_pieces(from, to, &[from.len], flags)
     }
 
+    /// The same with this context.
+    pub(crate) fn write_message_in(
+        &self,
+        from: From,
+        to: To,
+        flags: u64,
+        context: *mut c_void,
+    ) -> isize {
+        let post = |message: &sys::fi_msg_rma| {
+            let message = sys::fi_msg_rma { context, ..*message };
+            // SAFETY: as above.
+            unsafe { sys::fi_writemsg(self.endpoint, &raw const message, flags) }
+        };
+        with_message(from, to, &[from.len], post)
+    }
+
     /// By fi_writemsg, with remote pieces of these lengths.
     pub(crate) fn write_pieces(&self, from: From, to: To, lens: &[usize], flags: u64) -> isize {
         let post = |message: &sys::fi_msg_rma| {
@@ -709,6 +725,31 @@ impl<'rig> End<'rig> {
         let From { pointer, len, descriptor } = from;
         // SAFETY: as above.
         unsafe { sys::fi_tsend(self.endpoint, pointer, len, descriptor, peer, tag, context()) }
+    }
+
+    /// By fi_tsendmsg, with this immediate.
+    pub(crate) fn send_tagged_with_data(
+        &self,
+        from: From,
+        peer: u64,
+        tag: u64,
+        data: u64,
+    ) -> isize {
+        let piece = sys::iovec { iov_base: from.pointer, iov_len: from.len };
+        let mut descriptor = from.descriptor;
+        let message = sys::fi_msg_tagged {
+            msg_iov: &raw const piece,
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: peer,
+            tag,
+            ignore: 0,
+            context: context(),
+            data,
+        };
+        let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION;
+        // SAFETY: as above.
+        unsafe { sys::fi_tsendmsg(self.endpoint, &raw const message, flags) }
     }
 
     pub(crate) fn inject_tagged(&self, from: From, peer: u64, tag: u64) -> isize {
