@@ -123,6 +123,22 @@ fn a_tagged_message_that_is_longer_than_its_receive_is_cut_and_an_error() {
 }
 
 #[test]
+fn a_tagged_message_brings_its_immediate_along() {
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        pair(&format!("profile={profile} linger=0"), |pair| {
+            let Pair { rig, a, b, to_b, .. } = pair;
+            assert_eq!(b.receive_tagged(pair.into(0, 64), 9, 0, context()), 0);
+            pair.posted(|| a.send_tagged_with_data(pair.from(8), *to_b, 9, 77));
+            let entry = pair.received(1)[0];
+            assert_eq!((entry.len, entry.tag, entry.data), (8, 9, 77), "{profile}");
+            let flags = sys::FI_TAGGED | sys::FI_RECV | sys::FI_REMOTE_CQ_DATA;
+            assert_eq!(entry.flags, flags, "{profile}");
+            assert_eq!(rig.count(), 0, "{profile}: {:?}", rig.violations());
+        });
+    }
+}
+
+#[test]
 fn tagged_posts_are_refused_and_fail_as_the_script_says() {
     pair("profile=messages faults='refuse=1 refuse=2 fail=1'", |pair| {
         let Pair { rig, a, b, to_b, .. } = pair;

@@ -1,6 +1,7 @@
 //! Two-sided messages: fi_msg(3).
 
 use std::ffi::c_void;
+use std::ptr;
 
 use libfabric_sys as sys;
 
@@ -48,7 +49,7 @@ pub(super) unsafe fn piece(
     // SAFETY: the caller's.
     let piece = unsafe { pieces.read() };
     let descriptor = if descriptors.is_null() {
-        std::ptr::null_mut()
+        ptr::null_mut()
     } else {
         // SAFETY: the caller's.
         unsafe { descriptors.read() }
@@ -65,6 +66,19 @@ pub(super) struct Sending {
     pub(super) flags: u64,
     pub(super) context: *mut c_void,
     pub(super) silent: bool,
+}
+
+impl Sending {
+    /// For the short calls; other calls change what differs.
+    pub(super) fn new(local: Local, peer: u64, context: *mut c_void) -> Self {
+        Self { local, peer, immediate: None, tag: None, flags: 0, context, silent: false }
+    }
+
+    /// For the calls of the inject family.
+    pub(super) fn injected(buffer: *const c_void, len: usize, peer: u64) -> Self {
+        let local = local(buffer, len, ptr::null_mut());
+        Self { silent: true, ..Self::new(local, peer, ptr::null_mut()) }
+    }
 }
 
 /// # Safety
@@ -168,10 +182,8 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     let local = local(buffer, len, descriptor);
-    let sending =
-        Sending { local, peer, immediate: None, tag: None, flags: 0, context, silent: false };
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending::new(local, peer, context)) }
 }
 
 unsafe extern "C" fn send_vector(
@@ -186,10 +198,8 @@ unsafe extern "C" fn send_vector(
     let Some(local) = (unsafe { piece(pieces, descriptors, count) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let sending =
-        Sending { local, peer, immediate: None, tag: None, flags: 0, context, silent: false };
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending::new(local, peer, context)) }
 }
 
 unsafe extern "C" fn send_message(
@@ -203,17 +213,10 @@ unsafe extern "C" fn send_message(
     let Some(local) = (unsafe { piece(message.msg_iov, message.desc, message.iov_count) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let sending = Sending {
-        local,
-        peer: message.addr,
-        immediate: (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data),
-        tag: None,
-        flags,
-        context: message.context,
-        silent: false,
-    };
+    let immediate = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data);
+    let sending = Sending::new(local, message.addr, message.context);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending { immediate, flags, ..sending }) }
 }
 
 unsafe extern "C" fn send_data(
@@ -225,11 +228,9 @@ unsafe extern "C" fn send_data(
     peer: sys::fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    let local = local(buffer, len, descriptor);
-    let sending =
-        Sending { local, peer, immediate: Some(data), tag: None, flags: 0, context, silent: false };
+    let sending = Sending::new(local(buffer, len, descriptor), peer, context);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending { immediate: Some(data), ..sending }) }
 }
 
 unsafe extern "C" fn inject(
@@ -238,12 +239,8 @@ unsafe extern "C" fn inject(
     len: usize,
     peer: sys::fi_addr_t,
 ) -> isize {
-    let local = local(buffer, len, std::ptr::null_mut());
-    let context = std::ptr::null_mut();
-    let sending =
-        Sending { local, peer, immediate: None, tag: None, flags: 0, context, silent: true };
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending::injected(buffer, len, peer)) }
 }
 
 unsafe extern "C" fn inject_data(
@@ -253,10 +250,7 @@ unsafe extern "C" fn inject_data(
     data: u64,
     peer: sys::fi_addr_t,
 ) -> isize {
-    let local = local(buffer, len, std::ptr::null_mut());
-    let context = std::ptr::null_mut();
-    let sending =
-        Sending { local, peer, immediate: Some(data), tag: None, flags: 0, context, silent: true };
+    let sending = Sending::injected(buffer, len, peer);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending { immediate: Some(data), ..sending }) }
 }

@@ -62,11 +62,9 @@ unsafe extern "C" fn send(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let local = local(buffer, len, descriptor);
-    let sending =
-        Sending { local, peer, immediate: None, tag: Some(tag), flags: 0, context, silent: false };
+    let sending = Sending::new(local(buffer, len, descriptor), peer, context);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending { tag: Some(tag), ..sending }) }
 }
 
 unsafe extern "C" fn send_message(
@@ -80,11 +78,10 @@ unsafe extern "C" fn send_message(
     let Some(local) = (unsafe { piece(message.msg_iov, message.desc, message.iov_count) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let (peer, tag, context) = (message.addr, message.tag, message.context);
-    let sending =
-        Sending { local, peer, immediate: None, tag: Some(tag), flags, context, silent: false };
+    let immediate = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data);
+    let sending = Sending::new(local, message.addr, message.context);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending { immediate, tag: Some(message.tag), flags, ..sending }) }
 }
 
 unsafe extern "C" fn inject(
@@ -94,10 +91,7 @@ unsafe extern "C" fn inject(
     peer: sys::fi_addr_t,
     tag: u64,
 ) -> isize {
-    let local = local(buffer, len, std::ptr::null_mut());
-    let context = std::ptr::null_mut();
-    let sending =
-        Sending { local, peer, immediate: None, tag: Some(tag), flags: 0, context, silent: true };
+    let sending = Sending::injected(buffer, len, peer);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, sending) }
+    unsafe { post(endpoint, Sending { tag: Some(tag), ..sending }) }
 }
