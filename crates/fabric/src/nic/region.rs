@@ -98,11 +98,11 @@ impl Registered {
         };
         match named.and_then(|()| names(&registered.handle)) {
             Ok((descriptor, key)) => Ok((registered, Names { descriptor, key, wire_base })),
-            Err(error) => {
-                if let Err(stays) = registered.close(keys) {
-                    log::error!("closing a region of {len} bytes: {stays}; it leaks");
+            Err(unusable) => {
+                if let Err(error) = registered.close(keys) {
+                    log::error!("closing a region of {len} bytes: {error}; it leaks");
                 }
-                Err(error)
+                Err(unusable)
             }
         }
     }
