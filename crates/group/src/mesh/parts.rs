@@ -1,10 +1,10 @@
 //! Parts of collectives. They have no place but their order: a short one goes by a slot, a long one from memory to memory.
 
-use super::Mesh;
 use super::failure::Failure;
 use super::header::{Header, Kind, Space};
 use super::peer::Way;
 use super::slots::{Letter, SMALL};
+use super::{Mesh, lost};
 use crate::error::GroupError;
 use crate::loader::Place;
 
@@ -39,7 +39,8 @@ impl Mesh {
     ) -> Result<Option<u64>, GroupError> {
         if place.len() > SMALL {
             self.reach_by(to, Way::Data)?;
-            return self.with(to, |peer, shared| peer.send_data(place, shared)).map(Some);
+            let number = self.with(to, |peer, shared| peer.send_data(place, shared).map(Some))?;
+            return number.map(Some).ok_or_else(|| lost(to));
         }
         self.reach(to)?;
         let (kind, space, len) = (Kind::Part, Space::MESSAGES, place.len() as u64);
@@ -52,7 +53,9 @@ impl Mesh {
     /// Announces where a part goes that is too long for a slot; returns its number.
     pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
         self.reach_by(from, Way::Data)?;
-        self.with(from, |peer, shared| peer.receive_data(place, shared))
+        let number = self.with(from, |peer, shared| peer.receive_data(place, shared).map(Some))?;
+        // The rank may prove to have left in this call.
+        number.ok_or_else(|| lost(from))
     }
 
     /// Waits for a long part.
@@ -116,8 +119,41 @@ impl Mesh {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
+
     use super::*;
-    use crate::support::{library, ranks};
+    use crate::support::{WAIT, library, ranks};
+
+    /// As the root of a gather that a rank left without, which nothing has told so far.
+    #[test]
+    fn a_part_of_a_rank_that_has_left_unnoticed_does_not_count_as_received() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks(&library(), 2, move |group| {
+            let await_turn = |number| {
+                let end = Instant::now() + WAIT;
+                while turn.load(Ordering::Acquire) != number {
+                    assert!(Instant::now() < end, "it is never the turn {number}");
+                    std::thread::yield_now();
+                }
+            };
+            // The connection of long parts is open.
+            let mut part = vec![7_u8; 4 * SMALL];
+            group.broadcast(&mut part, 1).unwrap();
+            if group.rank() == 1 {
+                await_turn(1);
+                drop(group);
+                return turn.store(2, Ordering::Release);
+            }
+            // Nothing is polled meanwhile.
+            let mut state = group.shared.lock();
+            turn.store(1, Ordering::Release);
+            await_turn(2);
+            let expected = state.mesh.expect_part(1, Place::writing(&mut part));
+            assert!(matches!(expected, Err(GroupError::PeerLost { rank: 1, .. })), "{expected:?}");
+        });
+    }
 
     /// As the root of a gather waits for a slow rank first, while another one has ended its part, and its process.
     #[test]
