@@ -202,6 +202,26 @@ fn a_blocking_reduction_of_objects_is_lost_on_all_ranks_when_one_has_left() {
 }
 
 #[test]
+fn an_exchange_is_finished_for_all_ranks_but_one_that_has_left() {
+    without_rank_1(|group| {
+        if group.rank() != 0 {
+            let exchange = group.exchange::<u8>(&[0], &[]).unwrap();
+            exchange.wait().unwrap();
+            assert_eq!(exchange.take(0).unwrap().len(), 1);
+            return group.send(&[0_u8], 0, 1).unwrap();
+        }
+        let exchange = group.exchange::<u8>(&[], &[1, 2, 3]).unwrap();
+        for rank in [2, 3] {
+            exchange.insert(rank, Vec::new(), vec![7]).unwrap();
+        }
+        lost(exchange.finish());
+        for rank in [2, 3] {
+            group.recv(&mut [0_u8], rank, 1).unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_sendrecv_whose_send_is_lost_takes_its_receive_back() {
     without_rank_1(|group| match group.rank() {
         0 => {

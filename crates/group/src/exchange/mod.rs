@@ -180,14 +180,20 @@ impl<T: Element> Exchange<T> {
     ///
     /// # Errors
     ///
-    /// [`GroupError::Usage`] the second time, and a failure of the group.
+    /// [`GroupError::Usage`] the second time; [`GroupError::PeerLost`] for a destination that has left, when all others know the end; a failure
+    /// of the group.
     pub fn finish(&self) -> Result<(), GroupError> {
         let mut inner = self.lock();
         let mut state = self.group.shared.lock();
         let mut first = inner.outgoing.is_empty();
+        let mut ended = Ok(());
         for outgoing in &mut inner.outgoing {
-            first |= outgoing.finish(&mut state, self.name())?;
+            match outgoing.finish(&mut state, self.name()) {
+                Ok(now) => first |= now,
+                Err(error) => ended = ended.and(Err(error)),
+            }
         }
+        ended?;
         if first {
             Ok(())
         } else {
