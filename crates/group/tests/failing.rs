@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ironrail_group::bootstrap::{Bootstrap, Hub, Remote};
 use ironrail_group::error::GroupError;
 use ironrail_group::group::{Builder, Group};
-use ironrail_group::halo::FixedHalo1d;
+use ironrail_group::halo::{FixedHalo1d, Halo1d};
 use ironrail_group::loader::{Net, Op};
 use ironrail_group::objects::{Leaf, ObjectBatch, Schema};
 use ironrail_group::tuning::Tuning;
@@ -217,6 +217,25 @@ fn an_exchange_is_finished_for_all_ranks_but_one_that_has_left() {
         lost(exchange.finish());
         for rank in [2, 3] {
             group.recv(&mut [0_u8], rank, 1).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_round_goes_to_one_neighbour_though_the_other_has_left() {
+    without_rank_1(|group| {
+        let (own, mut halo) = (u8::try_from(group.rank()).unwrap(), Halo1d::<u8>::new(&group));
+        let round = halo.round(Some(vec![own]), Some(vec![own + 10]));
+        match group.rank() {
+            3 => {
+                assert_eq!(round.unwrap(), (Some(vec![12]), None));
+                group.send(&[0_u8], 2, 1).unwrap();
+            }
+            2 => {
+                lost(round);
+                group.recv(&mut [0_u8], 3, 1).unwrap();
+            }
+            _ => lost(round),
         }
     });
 }

@@ -76,7 +76,7 @@ impl<T: Element> Halo1d<T> {
     ///
     /// # Errors
     ///
-    /// A failure of the group.
+    /// [`GroupError::PeerLost`] for a neighbour that has left; the other one has its border then. A failure of the group.
     pub fn begin(
         &mut self,
         left: Option<Vec<T>>,
@@ -89,8 +89,10 @@ impl<T: Element> Halo1d<T> {
             return Ok(Round { halo: self, leftwards: None, rightwards: None, own, waiting });
         }
         // An exchange for each direction, so that the borders of two ranks in a ring are not mixed up.
-        let leftwards = self.one_way(number, self.right, self.left, left)?;
-        let rightwards = self.one_way(number.wrapping_add(1), self.left, self.right, right)?;
+        // A neighbour has its border, though the other one has left.
+        let leftwards = self.one_way(number, self.right, self.left, left);
+        let rightwards = self.one_way(number.wrapping_add(1), self.left, self.right, right);
+        let (leftwards, rightwards) = (leftwards?, rightwards?);
         let waiting = Waiting::new(own_limit(&self.group));
         Ok(Round { halo: self, leftwards, rightwards, own: None, waiting })
     }
