@@ -10,8 +10,7 @@ use crate::error::GroupError;
 use crate::group::Group;
 use crate::loader::{Element, Place};
 use crate::memory::{Source, Target, zeroed};
-use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wait, Wanted, type_number};
-use crate::waiting::test_until;
+use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wanted, type_number};
 pub use device::{DeviceSlice, DeviceStaging};
 
 /// Matches any rank, or any tag.
@@ -460,33 +459,18 @@ struct Request<B: Send + 'static> {
 }
 
 impl<B: Send + 'static> Request<B> {
-    /// Whether it has ended; makes progress.
-    fn test(&mut self) -> Result<Option<Option<Envelope>>, GroupError> {
+    /// Whether it has ended; makes progress, for at most as long as `limit`.
+    fn wait_for(&mut self, limit: Duration) -> Result<Option<Option<Envelope>>, GroupError> {
         let Some(op) = self.op else { return Ok(Some(None)) };
-        let mut state = self.group.shared.lock();
-        let mut ended = state.mesh.ended(op);
-        if ended.is_none() {
-            state.mesh.step(self.focus, &mut Wait::default())?;
-            ended = state.mesh.ended(op);
-        }
+        let ended = self.group.until_within(self.focus, limit, |state| Ok(state.mesh.ended(op)))?;
         let Some(ended) = ended else { return Ok(None) };
         self.op = None;
-        drop(state);
         self.group.named(ended).map(|envelope| Some(Some(envelope)))
     }
 
     fn wait(&mut self) -> Result<Option<Envelope>, GroupError> {
         let Some(op) = self.op.take() else { return Ok(None) };
         self.group.wait(op, self.focus).map(Some)
-    }
-
-    fn wait_for(&mut self, limit: Duration) -> Result<Option<Option<Envelope>>, GroupError> {
-        let (pace, mut ended) = (self.group.pace(), None);
-        test_until(pace, limit, || {
-            ended = self.test()?;
-            Ok(ended.is_some())
-        })?;
-        Ok(ended)
     }
 
     fn take(&mut self) -> B {
@@ -521,7 +505,7 @@ impl<T: Element, B: Source<T>> Sending<T, B> {
     ///
     /// As [`Group::send`].
     pub fn test(&mut self) -> Result<bool, GroupError> {
-        Ok(self.request.test()?.is_some())
+        self.wait_timeout(Duration::ZERO)
     }
 
     /// Waits, and returns the memory.
@@ -560,8 +544,7 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
     ///
     /// As [`Group::recv`].
     pub fn test(&mut self) -> Result<bool, GroupError> {
-        let ended = self.request.test()?;
-        self.note(ended)
+        self.wait_timeout(Duration::ZERO)
     }
 
     /// Waits, and returns the memory and the envelope of the message.
@@ -583,7 +566,10 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
     /// As [`Group::recv`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
         let ended = self.request.wait_for(limit)?;
-        self.note(ended)
+        if let Some(Some(envelope)) = ended {
+            self.none = self.request.group.received::<T>(envelope);
+        }
+        Ok(ended.is_some())
     }
 
     /// Removes the receive if it has no message so far. Returns whether it did: then [`Receiving::wait`] returns the memory at once, with
@@ -600,12 +586,5 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
     #[cfg(test)]
     pub(crate) fn op(&self) -> Option<OpId> {
         self.request.op
-    }
-
-    fn note(&mut self, ended: Option<Option<Envelope>>) -> Result<bool, GroupError> {
-        if let Some(Some(envelope)) = ended {
-            self.none = self.request.group.received::<T>(envelope);
-        }
-        Ok(ended.is_some())
     }
 }

@@ -1,11 +1,12 @@
 //! How a call of the group waits: it polls under the lock, and rests without it.
 
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
 use crate::group::{Group, State};
-use crate::mesh::{Pace, Wait, rest};
-use crate::patience::deadline;
+use crate::mesh::{Wait, rest};
+use crate::patience;
 
 impl Group {
     /// Makes progress until `ready`.
@@ -29,33 +30,68 @@ impl Group {
             if let Some(found) = find(&mut state)? {
                 return Ok(found);
             }
-            let idle = state.mesh.step(focus, &mut wait)?;
-            let pace = state.mesh.pace();
-            drop(state);
-            if let Some(idle) = idle {
-                rest(pace, idle);
-            }
+            Self::poll_and_rest(state, focus, &mut wait)?;
         }
     }
 
-    /// How it rests.
-    pub(crate) fn pace(&self) -> Pace {
-        self.shared.lock().mesh.pace()
+    /// The same for at most as long as `limit`: None if it has passed. Without a time it polls once.
+    pub(crate) fn until_within<T>(
+        &self,
+        focus: Option<usize>,
+        limit: Duration,
+        mut find: impl FnMut(&mut State) -> Result<Option<T>, GroupError>,
+    ) -> Result<Option<T>, GroupError> {
+        let (deadline, mut wait) = (patience::deadline(limit), Wait::bounded());
+        loop {
+            let mut state = self.shared.lock();
+            if let Some(found) = find(&mut state)? {
+                return Ok(Some(found));
+            }
+            if Instant::now() >= deadline {
+                state.mesh.step(focus, &mut wait)?;
+                return find(&mut state);
+            }
+            Self::poll_and_rest(state, focus, &mut wait)?;
+        }
+    }
+
+    /// One poll, then a rest if nothing moves.
+    fn poll_and_rest(
+        mut state: MutexGuard<'_, State>,
+        focus: Option<usize>,
+        wait: &mut Wait,
+    ) -> Result<(), GroupError> {
+        let idle = state.mesh.step(focus, wait)?;
+        let pace = state.mesh.pace();
+        drop(state);
+        if let Some(idle) = idle {
+            rest(pace, idle);
+        }
+        Ok(())
     }
 }
 
-/// Tests until `limit` has passed.
-pub(crate) fn test_until(
-    pace: Pace,
-    limit: Duration,
-    mut test: impl FnMut() -> Result<bool, GroupError>,
-) -> Result<bool, GroupError> {
-    let deadline = deadline(limit);
-    while !test()? {
-        if Instant::now() >= deadline {
-            return Ok(false);
-        }
-        rest(pace, Duration::ZERO);
+#[cfg(test)]
+mod tests {
+    use proc_status::Status;
+
+    use super::*;
+    use crate::support::{library, ranks};
+
+    /// How often this thread has given up its CPU to sleep.
+    fn sleeps() -> u32 {
+        let status = Status::of_this_thread().unwrap();
+        status.field("voluntary_ctxt_switches").unwrap().parse().unwrap()
     }
-    Ok(true)
+
+    #[test]
+    fn a_wait_with_a_limit_sleeps_as_one_without() {
+        ranks(&library(), 1, |group| {
+            let mut receiving = group.irecv(vec![0_u8], 0, 1).unwrap();
+            let (limit, begun, slept) = (Duration::from_millis(400), Instant::now(), sleeps());
+            assert!(!receiving.wait_timeout(limit).unwrap() && begun.elapsed() >= limit);
+            let slept = sleeps() - slept;
+            assert!(slept >= 40, "{slept} times");
+        });
+    }
 }

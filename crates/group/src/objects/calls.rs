@@ -9,10 +9,9 @@ use serde::de::DeserializeOwned;
 use super::parts::spares;
 use super::transfer::{Inbound, Origin, Outbound, Route};
 use crate::error::GroupError;
-use crate::group::Group;
+use crate::group::{Group, State};
 use crate::mesh::Space;
 use crate::messages::{From, Tag};
-use crate::waiting::test_until;
 
 /// Objects: self-describing messages of any type that derives serde's traits and [`Schema`].
 ///
@@ -149,12 +148,7 @@ impl SendingObject {
     ///
     /// As [`Group::send_obj`].
     pub fn test(&mut self) -> Result<bool, GroupError> {
-        let mut state = self.group.shared.lock();
-        state.mesh.poll(None)?;
-        let ended = self.outbound.advance(&mut state);
-        drop(state);
-        self.outbound.free();
-        ended
+        self.wait_timeout(Duration::ZERO)
     }
 
     /// Waits at most `limit`. Returns whether it has been sent.
@@ -163,8 +157,11 @@ impl SendingObject {
     ///
     /// As [`Group::send_obj`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-        let pace = self.group.pace();
-        test_until(pace, limit, || self.test())
+        let outbound = &mut self.outbound;
+        let sent = |state: &mut State| Ok(outbound.advance(state)?.then_some(()));
+        let ended = self.group.until_within(None, limit, sent);
+        self.outbound.free();
+        Ok(ended?.is_some())
     }
 
     /// Waits until it has been sent.
@@ -192,12 +189,7 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
     ///
     /// As [`Group::recv_obj`].
     pub fn test(&mut self) -> Result<bool, GroupError> {
-        let mut state = self.group.shared.lock();
-        state.mesh.poll(None)?;
-        let is_there = self.inbound.advance(&mut state)?;
-        drop(state);
-        self.inbound.decode()?;
-        Ok(is_there)
+        self.wait_timeout(Duration::ZERO)
     }
 
     /// Waits for the object.
@@ -218,8 +210,11 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
     ///
     /// As [`Group::recv_obj`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-        let pace = self.group.pace();
-        test_until(pace, limit, || self.test())
+        let inbound = &mut self.inbound;
+        let received = |state: &mut State| Ok(inbound.advance(state)?.then_some(()));
+        let is_there = self.group.until_within(None, limit, received)?.is_some();
+        self.inbound.decode()?;
+        Ok(is_there)
     }
 
     /// Takes it back if no message has come to it; whether it did. Then it ends with an error.

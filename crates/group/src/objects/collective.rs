@@ -2,7 +2,7 @@
 //!
 //! Each takes a number when it begins, the same on every rank, so that several may be in progress.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postcard_schema::Schema;
 use serde::de::DeserializeOwned;
@@ -14,12 +14,12 @@ use super::transfer::{Inbound, Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Op;
-use crate::waiting::test_until;
+use crate::patience::deadline;
 
-/// Makes progress once, or until the end; whether that has come.
+/// How long progress is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drive {
-    Once,
+    Until(Instant),
     ToEnd,
 }
 
@@ -155,17 +155,18 @@ impl Group {
         Ok(ReducingObject { group: self.clone(), op, answer: None, failed: None, stage })
     }
 
+    /// Whether the end has come.
     fn drive_by(
         &self,
         drive: Drive,
         mut ready: impl FnMut(&mut State) -> Result<bool, GroupError>,
     ) -> Result<bool, GroupError> {
-        if drive == Drive::ToEnd {
+        let Drive::Until(deadline) = drive else {
             return self.until(None, ready).map(|()| true);
-        }
-        let mut state = self.shared.lock();
-        state.mesh.poll(None)?;
-        ready(&mut state)
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready = |state: &mut State| Ok(ready(state)?.then_some(()));
+        Ok(self.until_within(None, left, ready)?.is_some())
     }
 }
 
@@ -178,7 +179,7 @@ macro_rules! tests {
         ///
         /// As [`Group::recv_obj`], and of the collective.
         pub fn test(&mut self) -> Result<bool, GroupError> {
-            self.drive(Drive::Once)
+            self.wait_timeout(Duration::ZERO)
         }
 
         /// Waits at most `limit`. Returns whether it has ended here.
@@ -187,8 +188,7 @@ macro_rules! tests {
         ///
         /// As `test`.
         pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
-            let pace = self.group.pace();
-            test_until(pace, limit, || self.test())
+            self.drive(Drive::Until(deadline(limit)))
         }
     };
 }
