@@ -228,7 +228,7 @@ impl Here {
     }
 }
 
-const VERSION: &str = "ironrail-group 3";
+const VERSION: &str = "ironrail-group 4";
 
 /// Identifies the machine.
 fn host() -> String {

@@ -177,3 +177,30 @@ fn another_number_of_elements_is_an_error_of_the_receiver() {
         });
     });
 }
+
+#[test]
+fn a_message_of_more_pieces_than_its_receive_is_an_error_and_none_after_it() {
+    with("", "a_message_of_more_pieces_than_its_receive_is_an_error_and_none_after_it", || {
+        pair(|group, devices, mut staging| {
+            const PIECE: usize = 1 << 20;
+            let memory = allocate(devices, group, 6 * PIECE);
+            let part = |len| DeviceSlice::<u8>::new(&memory, 0, len).unwrap();
+            for (sent, received) in [(2, 1), (6, 1), (6, 5), (2, 5), (6, 2)] {
+                // The last piece is the whole one of the other, or not.
+                for more in [0, 3] {
+                    let (sent, received) = (sent * PIECE - more, received * PIECE);
+                    if group.rank() == 0 {
+                        staging.send(part(sent), 1, 0).unwrap();
+                        memory.write(0, &pattern(PIECE, sent)).unwrap();
+                        staging.send(part(PIECE), 1, 0).unwrap();
+                    } else {
+                        let error = staging.recv(part(received), 0, 0).unwrap_err();
+                        assert!(matches!(error, GroupError::Mismatch { rank: 0, .. }), "{error}");
+                        staging.recv(part(PIECE), 0, 0).unwrap();
+                        assert_eq!(memory.read(0, PIECE).unwrap(), pattern(PIECE, sent));
+                    }
+                }
+            }
+        });
+    });
+}

@@ -14,8 +14,8 @@ use gpu::{DeviceMemory, Devices, Pinned, Stream};
 use super::{From, Tag};
 use crate::error::GroupError;
 use crate::group::Group;
-use crate::loader::{Buffer, Element, Op};
-use crate::mesh::{Name, OpId};
+use crate::loader::{Buffer, Element, Op, Place};
+use crate::mesh::{Envelope, Mesh, Name, OpId, Wanted, type_number};
 
 /// Elements in GPU memory, and the stream whose work produces them.
 #[derive(Clone, Copy, Debug)]
@@ -73,21 +73,25 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         }
     }
 
+    fn bytes(&self) -> usize {
+        self.count * size_of::<T>()
+    }
+
     fn pieces(&self) -> usize {
-        (self.count * size_of::<T>()).div_ceil(PIECE)
+        self.bytes().div_ceil(PIECE)
     }
 
     /// The offset of piece `number` in the memory, and its length in bytes.
     fn piece(&self, number: usize) -> (usize, usize) {
         let at = number * PIECE;
-        (self.start + at, (self.count * size_of::<T>() - at).min(PIECE))
+        (self.start + at, (self.bytes() - at).min(PIECE))
     }
 }
 
 /// Moves GPU memory between the ranks of a group.
 ///
-/// A message is sent in pieces of 1 MiB, each a message with the same tag; the receiver must use this type too, with the same number of
-/// elements. Collectives run piece by piece. In steady state nothing is allocated, locked or registered.
+/// A message is sent in pieces of 1 MiB, each a message with the same tag, and with the length of the whole; the receiver must use this type
+/// too, with the same number of elements. Collectives run piece by piece. In steady state nothing is allocated, locked or registered.
 #[derive(Debug)]
 pub struct DeviceStaging {
     pieces: Vec<Piece>,
@@ -138,6 +142,7 @@ impl DeviceStaging {
     ) -> Result<(), GroupError> {
         let peer = self.group.other(to)?;
         data.settle()?;
+        let name = Name { note: data.bytes() as u64, ..Name::message(self.group.scope, tag) };
         let ended = (0..data.pieces()).try_for_each(|number| {
             let index = number % PIECES;
             self.end(index, peer)?;
@@ -145,13 +150,7 @@ impl DeviceStaging {
             let Piece { buffer, op, .. } = &mut self.pieces[index];
             data.memory.read_into(at, buffer.slice_mut(0..len)?).map_err(GroupError::Device)?;
             let place = buffer.memory().place().part(0, len);
-            let mut state = self.group.shared.lock();
-            *op = Some(state.mesh.send(
-                peer,
-                Name::message(self.group.scope, tag),
-                T::TYPE,
-                place,
-            )?);
+            *op = Some(self.group.shared.lock().mesh.send(peer, name, T::TYPE, place)?);
             Ok(())
         });
         self.end_all(peer, ended)
@@ -161,7 +160,8 @@ impl DeviceStaging {
     ///
     /// # Errors
     ///
-    /// As [`Group::recv`]; [`GroupError::Device`] for a copy that failed; [`GroupError::Mismatch`] for another number of elements.
+    /// As [`Group::recv`]; [`GroupError::Device`] for a copy that failed; [`GroupError::Mismatch`] for another number of elements: that message
+    /// is dropped, and the next one can be received.
     pub fn recv<T: Element>(
         &mut self,
         into: DeviceSlice<'_, T>,
@@ -170,11 +170,16 @@ impl DeviceStaging {
     ) -> Result<(), GroupError> {
         let peer = self.group.other(from)?;
         into.settle()?;
+        if into.is_empty() {
+            return Ok(());
+        }
+        let wanted = self.group.wanted::<T>(Place::empty(), From::from(from), Tag::from(tag))?;
+        self.await_message(from, into.bytes(), &wanted)?;
         let pieces = into.pieces();
         let mut posted = 0;
         let ended = (0..pieces).try_for_each(|number| {
             while posted < pieces.min(number + PIECES) {
-                self.post(into, posted, (from, tag))?;
+                self.post(into, posted, &wanted)?;
                 posted += 1;
             }
             let index = number % PIECES;
@@ -189,6 +194,27 @@ impl DeviceStaging {
             into.memory.write(at, bytes).map_err(GroupError::Device)
         });
         self.end_all(peer, ended)
+    }
+
+    /// Waits for a message of so many bytes. One of another length or type is dropped, with all its pieces.
+    fn await_message(&self, from: usize, bytes: usize, wanted: &Wanted) -> Result<(), GroupError> {
+        let group = &self.group;
+        let seen = |_: &mut Mesh, envelope: Envelope, element| Ok((envelope.note, element));
+        let (sent, element) = group.find(wanted, seen)?;
+        if (sent, element) == (bytes as u64, type_number(wanted.element)) {
+            return Ok(());
+        }
+        let mut refusal = None;
+        for _ in 0..sent.div_ceil(PIECE as u64).max(1) {
+            let op = group.shared.lock().mesh.receive(*wanted)?;
+            match group.wait(op, wanted.source) {
+                Err(other @ GroupError::OtherType { .. }) => refusal = Some(other),
+                Ok(_) | Err(GroupError::TooLong { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let why = format!("a message of {sent} bytes came where one of {bytes} was due");
+        Err(refusal.unwrap_or(GroupError::Mismatch { rank: from, why }))
     }
 
     /// As [`Group::all_reduce`], in place.
@@ -251,12 +277,11 @@ impl DeviceStaging {
         &mut self,
         into: DeviceSlice<'_, T>,
         number: usize,
-        (from, tag): (usize, u32),
+        wanted: &Wanted,
     ) -> Result<(), GroupError> {
         let (_, len) = into.piece(number);
         let Piece { buffer, op, .. } = &mut self.pieces[number % PIECES];
-        let place = buffer.memory().place().part(0, len);
-        let wanted = self.group.wanted::<T>(place, From::from(from), Tag::from(tag))?;
+        let wanted = Wanted { place: buffer.memory().place().part(0, len), ..*wanted };
         *op = Some(self.group.shared.lock().mesh.receive(wanted)?);
         Ok(())
     }
