@@ -1,381 +1,26 @@
 //! A group: ranks that exchange messages and call collectives.
 
+mod joining;
+mod progress;
+
 use std::any::Any;
-use std::fs;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::task::Waker;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use proc_status::Status;
-
-use crate::bootstrap::{Bootstrap, Hub, Remote};
+use crate::bootstrap::{Bootstrap, Hub};
 use crate::collective::{Session, Work};
-use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
-use crate::loader::{Buffer, Element, Library, Net};
+use crate::loader::{Buffer, Element, Net};
 use crate::memory::Registered;
-use crate::mesh::{Connector, Mesh, Moved, OpId, Parts};
+use crate::mesh::{Mesh, OpId};
 use crate::messages::Entry;
 use crate::objects::Schemas;
 use crate::tuning::Tuning;
-
-/// How a group is made.
-#[derive(Clone, Debug)]
-pub struct Builder {
-    library: Arc<Library>,
-    device: Option<usize>,
-    timeout: Duration,
-    progress_thread: bool,
-    tuning: Tuning,
-    matrix: Option<DeviceMatrix>,
-}
-
-impl Builder {
-    /// A group over an open plugin.
-    pub fn new(library: &Arc<Library>) -> Self {
-        Self {
-            library: Arc::clone(library),
-            device: None,
-            timeout: TIMEOUT,
-            progress_thread: false,
-            tuning: Tuning::default(),
-            matrix: None,
-        }
-    }
-
-    /// The plugin's device. Default: the rank, modulo the number of devices.
-    #[must_use]
-    pub fn device(mut self, device: Option<usize>) -> Self {
-        self.device = device;
-        self
-    }
-
-    /// The time without progress after which a call gives up. Default: 60 s.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Whether the thread that makes progress between calls polls every 50 µs while anything moves, so that others need not wait for this
-    /// rank's next call. Default: it polls every 2 ms, so that no peer waits forever.
-    #[must_use]
-    pub fn progress_thread(mut self, wanted: bool) -> Self {
-        self.progress_thread = wanted;
-        self
-    }
-
-    /// The table of algorithms. All ranks use rank 0's.
-    #[must_use]
-    pub fn tuning(mut self, tuning: Tuning) -> Self {
-        self.tuning = tuning;
-        self
-    }
-
-    /// The device for each peer, by name; [`Builder::device`] then counts for the connection of this rank to itself only. Default: one for
-    /// all.
-    #[must_use]
-    pub fn matrix(mut self, matrix: Option<DeviceMatrix>) -> Self {
-        self.matrix = matrix;
-        self
-    }
-
-    /// Joins the group that meets at `place`. All its ranks call it. It makes no connections: each is made when it is first used.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the rendezvous ([`GroupError::Bootstrap`], [`GroupError::Timeout`] with the ranks that did not come) and of the plugin,
-    /// and [`GroupError::Usage`] for a device that does not exist.
-    pub fn join(self, place: Remote) -> Result<Group, GroupError> {
-        self.join_with(place, None)
-    }
-
-    /// The same in the process that holds the rendezvous, which is kept until every rank has left.
-    ///
-    /// # Errors
-    ///
-    /// As [`Builder::join`].
-    pub fn join_with(self, mut place: Remote, hub: Option<Hub>) -> Result<Group, GroupError> {
-        let (rank, size) = (place.rank(), place.size());
-        let started = self.start(&mut place, hub.is_some());
-        let connector = Arc::<Connector>::default();
-        let (mesh, tuning) = match started {
-            Ok((net, device, devices, here)) => {
-                let parts = Parts {
-                    net,
-                    device,
-                    devices,
-                    place,
-                    connector: Arc::clone(&connector),
-                    timeout: self.timeout,
-                    crowd: here.crowd,
-                    hub: here.hub,
-                    aborted: Arc::default(),
-                };
-                (parts, here.tuning)
-            }
-            Err(why) => {
-                place.give_up(&why);
-                return Err(why);
-            }
-        };
-        let aborted = Arc::clone(&mesh.aborted);
-        let state = State {
-            mesh: Mesh::new(mesh),
-            work: Work::default(),
-            blocks: Vec::new(),
-            kept: Vec::new(),
-            schemas: Schemas::default(),
-        };
-        let wakers = Arc::<Wakers>::default();
-        let state = Arc::new(Mutex::new(state));
-        let moving = if self.progress_thread { BRISK } else { CALM };
-        let mover = Some(Mover::start(&state, connector, &wakers, moving)?);
-        let scopes = AtomicU32::new(1);
-        let (timeout, process) = (self.timeout, process::id());
-        let shared =
-            Shared { mover, state, wakers, tuning, aborted, scopes, timeout, hub, process };
-        let shared = Arc::new(shared);
-        Ok(Group::new(shared, 0, (0..size).collect(), rank))
-    }
-
-    fn start(
-        &self,
-        place: &mut Remote,
-        has_hub: bool,
-    ) -> Result<(Arc<Net>, usize, Vec<usize>, Here), GroupError> {
-        let net = Net::init(&self.library, place.identity())?;
-        let devices = net.devices()?;
-        if devices == 0 {
-            return Err(GroupError::Load("the plugin has no device".to_owned()));
-        }
-        let device = self.device.unwrap_or_else(|| place.rank() % devices);
-        if device >= devices {
-            return Err(GroupError::Usage(format!(
-                "device {device} was asked for, there are {devices}"
-            )));
-        }
-        let by_peer = match &self.matrix {
-            None => vec![device; place.size()],
-            Some(matrix) if matrix.size() != place.size() => {
-                let (rows, size) = (matrix.size(), place.size());
-                return Err(GroupError::Usage(format!(
-                    "a device matrix of {rows} rows for {size} ranks"
-                )));
-            }
-            Some(matrix) => {
-                let names: Result<Vec<_>, _> =
-                    (0..devices).map(|device| Ok(net.properties(device)?.name)).collect();
-                matrix.devices(place.rank(), &names.map_err(|error: GroupError| error)?)?
-            }
-        };
-        let own = RankFacts { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
-        let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
-        let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
-        Ok((net, device, by_peer, Here::of(&texts, place.rank())?))
-    }
-}
-
-/// Default of [`Builder::timeout`].
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The first message between ranks, as lines.
-struct RankFacts<'a> {
-    hub: bool,
-    host: String,
-    cpus: String,
-    tuning: &'a Tuning,
-}
-
-impl RankFacts<'_> {
-    fn to_text(&self) -> String {
-        let Self { hub, host, cpus, tuning } = self;
-        format!("{VERSION}\n{}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
-    }
-}
-
-/// What a rank derives from it.
-struct Here {
-    tuning: Tuning,
-    crowd: (usize, usize),
-    hub: Option<usize>,
-}
-
-impl Here {
-    fn of(texts: &[impl AsRef<str>], rank: usize) -> Result<Self, GroupError> {
-        let mut all_facts = Vec::new();
-        for (other, text) in texts.iter().enumerate() {
-            let fields: Vec<_> = text.as_ref().splitn(5, '\n').collect();
-            let [VERSION, hub, host, cpus, tuning] = fields[..] else {
-                let theirs = fields.first().copied().unwrap_or_default();
-                return Err(GroupError::Bootstrap(format!(
-                    "rank {other} says {theirs:?}, rank {rank} {VERSION:?}: two versions of this library"
-                )));
-            };
-            all_facts.push((hub == "1", host, cpus, tuning));
-        }
-        let own = all_facts.get(rank).map_or("", |facts| facts.1);
-        let near: Vec<_> = all_facts.iter().filter(|facts| facts.1 == own).collect();
-        let masks = near.iter().map(|facts| facts.2);
-        let tuning = all_facts.first().map_or("", |facts| facts.3).parse()?;
-        let hub = all_facts.iter().position(|facts| facts.0);
-        Ok(Self { tuning, crowd: (near.len(), union(masks)), hub })
-    }
-}
-
-const VERSION: &str = "ironrail-group 4";
-
-/// Identifies the machine.
-fn host() -> String {
-    let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
-}
-
-/// The CPUs that this thread may use, in the kernel's notation: hexadecimal words, the lowest last.
-fn cpus() -> String {
-    let status = Status::of_this_thread().ok();
-    let mask = status.as_ref().and_then(|status| status.field("Cpus_allowed"));
-    mask.unwrap_or("1").to_owned()
-}
-
-/// The number of CPUs in the union of these masks.
-fn union<'a>(masks: impl Iterator<Item = &'a str>) -> usize {
-    let mut all: Vec<u8> = Vec::new();
-    for mask in masks {
-        let digits = mask.chars().rev().filter_map(|digit| digit.to_digit(16));
-        for (place, digit) in digits.enumerate() {
-            if all.len() <= place {
-                all.push(0);
-            }
-            all[place] |= u8::try_from(digit).unwrap_or(0);
-        }
-    }
-    all.iter().map(|digit| digit.count_ones() as usize).sum()
-}
-
-/// The thread that makes progress between calls, and connections at all times.
-#[derive(Debug)]
-struct Mover {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Mover {
-    fn start(
-        state: &Arc<Mutex<State>>,
-        connector: Arc<Connector>,
-        wakers: &Arc<Wakers>,
-        moving: Duration,
-    ) -> Result<Self, GroupError> {
-        let stop = Arc::<AtomicBool>::default();
-        let (ours, state, wakers) = (Arc::clone(&stop), Arc::clone(state), Arc::clone(wakers));
-        let run = move || {
-            let mut rest = moving;
-            connector.settle();
-            while !ours.load(Ordering::Acquire) {
-                let connects = connector.step();
-                let (moved, seen) = match try_lock(&state) {
-                    // A waiting thread makes progress itself, and may have moved what a future waits for.
-                    None => (false, false),
-                    Some(mut state) => {
-                        let polled = state.mesh.poll(None);
-                        // Any thread's poll may have ended them.
-                        let ended = state.take_ended();
-                        state.mesh.sweep();
-                        drop(state);
-                        ended.into_iter().for_each(|(_, memory)| contained(|| drop(memory)));
-                        match polled {
-                            Ok(moved) => (moved != Moved::Nothing, true),
-                            Err(_) => return wakers.wake(),
-                        }
-                    }
-                };
-                rest = if moved { moving } else { (rest * 2).min(CALM) };
-                let waits = wakers.progress(moved || !seen);
-                // Unparked where a connect begins.
-                thread::park_timeout(if connects || waits { BRISK } else { rest });
-            }
-        };
-        let thread = thread::Builder::new()
-            .name("progress".to_owned())
-            .spawn(run)
-            .map_err(|error| GroupError::System { what: "starting a thread", error })?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-/// Runs foreign code, of a waker or of memory's owner. A panic in it is reported by its hook, and must not end the thread that makes progress.
-fn contained(run: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(run));
-}
-
-/// Futures that wait for the group.
-#[derive(Debug, Default)]
-pub(crate) struct Wakers {
-    list: Mutex<(Vec<Waker>, Option<Instant>)>,
-}
-
-impl Wakers {
-    /// Wakes `waker` when it should poll again.
-    pub(crate) fn add(&self, waker: &Waker) {
-        let (list, _) = &mut *self.lock();
-        if !list.iter().any(|other| other.will_wake(waker)) {
-            list.push(waker.clone());
-        }
-    }
-
-    /// Wakes all if something moved, and periodically, so that they notice timeouts. Returns whether any waits.
-    fn progress(&self, moved: bool) -> bool {
-        let mut guard = self.lock();
-        let (list, since) = &mut *guard;
-        if list.is_empty() {
-            *since = None;
-            return false;
-        }
-        if moved || since.get_or_insert_with(Instant::now).elapsed() >= WAKE_EVERY {
-            drop(guard);
-            self.wake();
-        }
-        true
-    }
-
-    fn wake(&self) {
-        let woken = {
-            let (list, since) = &mut *self.lock();
-            *since = None;
-            std::mem::take(list)
-        };
-        // After the lock is released: a waker runs foreign code.
-        woken.into_iter().for_each(|waker| contained(|| waker.wake()));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, (Vec<Waker>, Option<Instant>)> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The longest sleep of a future.
-const WAKE_EVERY: Duration = Duration::from_millis(5);
-
-impl Drop for Mover {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        // The last handle of a group may go with a waker, or with memory that this thread frees: it ends by itself then.
-        let is_other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
-        if let Some(thread) = self.thread.take().filter(is_other) {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
-    }
-}
-
-const BRISK: Duration = Duration::from_micros(50);
-const CALM: Duration = Duration::from_millis(2);
+pub use joining::Builder;
+use progress::{Mover, Wakers};
 
 /// A rank's membership in a group: messages between two ranks, and collectives.
 ///
@@ -689,7 +334,9 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Wake;
+    use std::task::{Wake, Waker};
+    use std::thread;
+    use std::time::Instant;
 
     use super::*;
     use crate::support::{WAIT, library, ranks, ranks_within};
@@ -807,12 +454,5 @@ mod tests {
                 drop(receiving);
             }
         });
-    }
-
-    #[test]
-    fn cpus_that_ranks_share_count_once() {
-        assert_eq!(union(["3", "3"].into_iter()), 2);
-        assert_eq!(union(["1", "2", "00000001,00000000"].into_iter()), 3);
-        assert_eq!(union(["ff,ffffffff"].into_iter()), 40);
     }
 }

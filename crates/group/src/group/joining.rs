@@ -1,0 +1,266 @@
+//! How a group comes about: what each rank is set up with, and what all ranks tell each other first.
+
+use std::fs;
+use std::process;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proc_status::Status;
+
+use super::progress::{BRISK, CALM, Mover, Wakers};
+use super::{Group, Shared, State};
+use crate::bootstrap::{Bootstrap, Hub, Remote};
+use crate::collective::Work;
+use crate::devices::DeviceMatrix;
+use crate::error::GroupError;
+use crate::loader::{Library, Net};
+use crate::mesh::{Connector, Mesh, Parts};
+use crate::objects::Schemas;
+use crate::tuning::Tuning;
+
+/// How a group is made.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    library: Arc<Library>,
+    device: Option<usize>,
+    timeout: Duration,
+    progress_thread: bool,
+    tuning: Tuning,
+    matrix: Option<DeviceMatrix>,
+}
+
+impl Builder {
+    /// A group over an open plugin.
+    pub fn new(library: &Arc<Library>) -> Self {
+        Self {
+            library: Arc::clone(library),
+            device: None,
+            timeout: TIMEOUT,
+            progress_thread: false,
+            tuning: Tuning::default(),
+            matrix: None,
+        }
+    }
+
+    /// The plugin's device. Default: the rank, modulo the number of devices.
+    #[must_use]
+    pub fn device(mut self, device: Option<usize>) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// The time without progress after which a call gives up. Default: 60 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Whether the thread that makes progress between calls polls every 50 µs while anything moves, so that others need not wait for this
+    /// rank's next call. Default: it polls every 2 ms, so that no peer waits forever.
+    #[must_use]
+    pub fn progress_thread(mut self, wanted: bool) -> Self {
+        self.progress_thread = wanted;
+        self
+    }
+
+    /// The table of algorithms. All ranks use rank 0's.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// The device for each peer, by name; [`Builder::device`] then counts for the connection of this rank to itself only. Default: one for
+    /// all.
+    #[must_use]
+    pub fn matrix(mut self, matrix: Option<DeviceMatrix>) -> Self {
+        self.matrix = matrix;
+        self
+    }
+
+    /// Joins the group that meets at `place`. All its ranks call it. It makes no connections: each is made when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the rendezvous ([`GroupError::Bootstrap`], [`GroupError::Timeout`] with the ranks that did not come) and of the plugin,
+    /// and [`GroupError::Usage`] for a device that does not exist.
+    pub fn join(self, place: Remote) -> Result<Group, GroupError> {
+        self.join_with(place, None)
+    }
+
+    /// The same in the process that holds the rendezvous, which is kept until every rank has left.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::join`].
+    pub fn join_with(self, mut place: Remote, hub: Option<Hub>) -> Result<Group, GroupError> {
+        let (rank, size) = (place.rank(), place.size());
+        let started = self.start(&mut place, hub.is_some());
+        let connector = Arc::<Connector>::default();
+        let (mesh, tuning) = match started {
+            Ok((net, device, devices, here)) => {
+                let parts = Parts {
+                    net,
+                    device,
+                    devices,
+                    place,
+                    connector: Arc::clone(&connector),
+                    timeout: self.timeout,
+                    crowd: here.crowd,
+                    hub: here.hub,
+                    aborted: Arc::default(),
+                };
+                (parts, here.tuning)
+            }
+            Err(why) => {
+                place.give_up(&why);
+                return Err(why);
+            }
+        };
+        let aborted = Arc::clone(&mesh.aborted);
+        let state = State {
+            mesh: Mesh::new(mesh),
+            work: Work::default(),
+            blocks: Vec::new(),
+            kept: Vec::new(),
+            schemas: Schemas::default(),
+        };
+        let wakers = Arc::<Wakers>::default();
+        let state = Arc::new(Mutex::new(state));
+        let moving = if self.progress_thread { BRISK } else { CALM };
+        let mover = Some(Mover::start(&state, connector, &wakers, moving)?);
+        let scopes = AtomicU32::new(1);
+        let (timeout, process) = (self.timeout, process::id());
+        let shared =
+            Shared { mover, state, wakers, tuning, aborted, scopes, timeout, hub, process };
+        let shared = Arc::new(shared);
+        Ok(Group::new(shared, 0, (0..size).collect(), rank))
+    }
+
+    fn start(
+        &self,
+        place: &mut Remote,
+        has_hub: bool,
+    ) -> Result<(Arc<Net>, usize, Vec<usize>, Here), GroupError> {
+        let net = Net::init(&self.library, place.identity())?;
+        let devices = net.devices()?;
+        if devices == 0 {
+            return Err(GroupError::Load("the plugin has no device".to_owned()));
+        }
+        let device = self.device.unwrap_or_else(|| place.rank() % devices);
+        if device >= devices {
+            return Err(GroupError::Usage(format!(
+                "device {device} was asked for, there are {devices}"
+            )));
+        }
+        let by_peer = match &self.matrix {
+            None => vec![device; place.size()],
+            Some(matrix) if matrix.size() != place.size() => {
+                let (rows, size) = (matrix.size(), place.size());
+                return Err(GroupError::Usage(format!(
+                    "a device matrix of {rows} rows for {size} ranks"
+                )));
+            }
+            Some(matrix) => {
+                let names: Result<Vec<_>, _> =
+                    (0..devices).map(|device| Ok(net.properties(device)?.name)).collect();
+                matrix.devices(place.rank(), &names.map_err(|error: GroupError| error)?)?
+            }
+        };
+        let own = RankFacts { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
+        let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
+        let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        Ok((net, device, by_peer, Here::of(&texts, place.rank())?))
+    }
+}
+
+/// Default of [`Builder::timeout`].
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The first message between ranks, as lines.
+struct RankFacts<'a> {
+    hub: bool,
+    host: String,
+    cpus: String,
+    tuning: &'a Tuning,
+}
+
+impl RankFacts<'_> {
+    fn to_text(&self) -> String {
+        let Self { hub, host, cpus, tuning } = self;
+        format!("{VERSION}\n{}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
+    }
+}
+
+/// What a rank derives from it.
+struct Here {
+    tuning: Tuning,
+    crowd: (usize, usize),
+    hub: Option<usize>,
+}
+
+impl Here {
+    fn of(texts: &[impl AsRef<str>], rank: usize) -> Result<Self, GroupError> {
+        let mut all_facts = Vec::new();
+        for (other, text) in texts.iter().enumerate() {
+            let fields: Vec<_> = text.as_ref().splitn(5, '\n').collect();
+            let [VERSION, hub, host, cpus, tuning] = fields[..] else {
+                let theirs = fields.first().copied().unwrap_or_default();
+                return Err(GroupError::Bootstrap(format!(
+                    "rank {other} says {theirs:?}, rank {rank} {VERSION:?}: two versions of this library"
+                )));
+            };
+            all_facts.push((hub == "1", host, cpus, tuning));
+        }
+        let own = all_facts.get(rank).map_or("", |facts| facts.1);
+        let near: Vec<_> = all_facts.iter().filter(|facts| facts.1 == own).collect();
+        let masks = near.iter().map(|facts| facts.2);
+        let tuning = all_facts.first().map_or("", |facts| facts.3).parse()?;
+        let hub = all_facts.iter().position(|facts| facts.0);
+        Ok(Self { tuning, crowd: (near.len(), union(masks)), hub })
+    }
+}
+
+const VERSION: &str = "ironrail-group 4";
+
+/// Identifies the machine.
+fn host() -> String {
+    let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The CPUs that this thread may use, in the kernel's notation: hexadecimal words, the lowest last.
+fn cpus() -> String {
+    let status = Status::of_this_thread().ok();
+    let mask = status.as_ref().and_then(|status| status.field("Cpus_allowed"));
+    mask.unwrap_or("1").to_owned()
+}
+
+/// The number of CPUs in the union of these masks.
+fn union<'a>(masks: impl Iterator<Item = &'a str>) -> usize {
+    let mut all: Vec<u8> = Vec::new();
+    for mask in masks {
+        let digits = mask.chars().rev().filter_map(|digit| digit.to_digit(16));
+        for (place, digit) in digits.enumerate() {
+            if all.len() <= place {
+                all.push(0);
+            }
+            all[place] |= u8::try_from(digit).unwrap_or(0);
+        }
+    }
+    all.iter().map(|digit| digit.count_ones() as usize).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_ranks_share_count_once() {
+        assert_eq!(union(["3", "3"].into_iter()), 2);
+        assert_eq!(union(["1", "2", "00000001,00000000"].into_iter()), 3);
+        assert_eq!(union(["ff,ffffffff"].into_iter()), 40);
+    }
+}

@@ -1,0 +1,133 @@
+//! Progress between calls: the thread that makes it, and the futures that it wakes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::{State, try_lock};
+use crate::error::GroupError;
+use crate::mesh::{Connector, Moved};
+
+/// The thread that makes progress between calls, and connections at all times.
+#[derive(Debug)]
+pub(super) struct Mover {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mover {
+    pub(super) fn start(
+        state: &Arc<Mutex<State>>,
+        connector: Arc<Connector>,
+        wakers: &Arc<Wakers>,
+        moving: Duration,
+    ) -> Result<Self, GroupError> {
+        let stop = Arc::<AtomicBool>::default();
+        let (ours, state, wakers) = (Arc::clone(&stop), Arc::clone(state), Arc::clone(wakers));
+        let run = move || {
+            let mut rest = moving;
+            connector.settle();
+            while !ours.load(Ordering::Acquire) {
+                let connects = connector.step();
+                let (moved, seen) = match try_lock(&state) {
+                    // A waiting thread makes progress itself, and may have moved what a future waits for.
+                    None => (false, false),
+                    Some(mut state) => {
+                        let polled = state.mesh.poll(None);
+                        // Any thread's poll may have ended them.
+                        let ended = state.take_ended();
+                        state.mesh.sweep();
+                        drop(state);
+                        ended.into_iter().for_each(|(_, memory)| contained(|| drop(memory)));
+                        match polled {
+                            Ok(moved) => (moved != Moved::Nothing, true),
+                            Err(_) => return wakers.wake(),
+                        }
+                    }
+                };
+                rest = if moved { moving } else { (rest * 2).min(CALM) };
+                let waits = wakers.progress(moved || !seen);
+                // Unparked where a connect begins.
+                thread::park_timeout(if connects || waits { BRISK } else { rest });
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("progress".to_owned())
+            .spawn(run)
+            .map_err(|error| GroupError::System { what: "starting a thread", error })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+/// Runs foreign code, of a waker or of memory's owner. A panic in it is reported by its hook, and must not end the thread that makes progress.
+fn contained(run: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(run));
+}
+
+/// Futures that wait for the group.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    list: Mutex<(Vec<Waker>, Option<Instant>)>,
+}
+
+impl Wakers {
+    /// Wakes `waker` when it should poll again.
+    pub(crate) fn add(&self, waker: &Waker) {
+        let (list, _) = &mut *self.lock();
+        if !list.iter().any(|other| other.will_wake(waker)) {
+            list.push(waker.clone());
+        }
+    }
+
+    /// Wakes all if something moved, and periodically, so that they notice timeouts. Returns whether any waits.
+    fn progress(&self, moved: bool) -> bool {
+        let mut guard = self.lock();
+        let (list, since) = &mut *guard;
+        if list.is_empty() {
+            *since = None;
+            return false;
+        }
+        if moved || since.get_or_insert_with(Instant::now).elapsed() >= WAKE_EVERY {
+            drop(guard);
+            self.wake();
+        }
+        true
+    }
+
+    fn wake(&self) {
+        let woken = {
+            let (list, since) = &mut *self.lock();
+            *since = None;
+            std::mem::take(list)
+        };
+        // After the lock is released: a waker runs foreign code.
+        woken.into_iter().for_each(|waker| contained(|| waker.wake()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Vec<Waker>, Option<Instant>)> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The longest sleep of a future.
+const WAKE_EVERY: Duration = Duration::from_millis(5);
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // The last handle of a group may go with a waker, or with memory that this thread frees: it ends by itself then.
+        let is_other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = self.thread.take().filter(is_other) {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The pause between polls while something moves, if a thread of its own is wanted.
+pub(super) const BRISK: Duration = Duration::from_micros(50);
+/// The longest pause.
+pub(super) const CALM: Duration = Duration::from_millis(2);
