@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::parts::spares;
-use super::transfer::{Inbound, Origin, Outbound, Route};
+use super::receiving::{Inbound, Origin};
+use super::sending::{Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::mesh::Space;

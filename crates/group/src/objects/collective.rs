@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::taken;
 use super::numbers::{Numbers, check_type};
-use super::transfer::{Inbound, Outbound, Route};
+use super::receiving::Inbound;
+use super::sending::{Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Op;

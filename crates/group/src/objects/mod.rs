@@ -20,7 +20,9 @@ mod leaf;
 mod numbers;
 mod packet;
 mod parts;
-mod transfer;
+mod receiving;
+mod schemas;
+mod sending;
 
 #[cfg(feature = "ndarray")]
 pub use array::Tensor;
@@ -30,5 +32,5 @@ pub use calls::{ReceivingObject, SendingObject};
 pub use collective::{BroadcastingObject, GatheringObjects, ReducingObject};
 pub use leaf::Leaf;
 pub use postcard_schema::Schema;
-pub use transfer::Origin;
-pub(crate) use transfer::Schemas;
+pub use receiving::Origin;
+pub(crate) use schemas::Schemas;

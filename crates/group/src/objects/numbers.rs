@@ -22,7 +22,7 @@ use super::few::WORD;
 use super::landing::Landing;
 use super::leaf::{BESIDE, NAME};
 use super::parts::{Inbox, collecting, dealing};
-use super::transfer::fingerprint;
+use super::schemas::fingerprint;
 use crate::error::GroupError;
 use crate::group::Group;
 use crate::loader::{DataType, Element, Op, Place};
