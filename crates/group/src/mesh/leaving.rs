@@ -1,0 +1,146 @@
+//! Ranks that leave, and connections that end: a rank that has said farewell is gone for those that need it, and one that has not is lost.
+
+use std::time::{Duration, Instant};
+
+use super::Mesh;
+use super::failure::Failure;
+use super::peer::{Peer, Way};
+use crate::bootstrap::News;
+use crate::error::GroupError;
+
+impl Mesh {
+    /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, unless the hub knows an earlier
+    /// cause.
+    pub(super) fn link_failed(
+        &mut self,
+        rank: usize,
+        error: &GroupError,
+    ) -> Result<(), GroupError> {
+        if self.has_left {
+            // The peer knows that this rank has left, and ends what it had begun with it.
+            self.peers[rank] = None;
+            return Ok(());
+        }
+        let deadline = self.settled();
+        while Instant::now() < deadline {
+            self.read_news()?;
+            if self.left[rank].is_some() {
+                let known = self.peers[rank].as_mut();
+                if known.is_some_and(|peer| !peer.left()) {
+                    self.forget(rank);
+                }
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let why = error.to_string();
+        let _ = self.place.accuse(rank, &why);
+        Err(self.fail(Failure::Lost { rank, why }))
+    }
+
+    /// Nothing more comes from a peer, or goes there: its connections close. What came before counts still, for a collective may wait for
+    /// other ranks first.
+    pub(super) fn forget(&mut self, rank: usize) {
+        let Some(peer) = self.peers[rank].take() else { return };
+        self.came[rank] = peer.received_data();
+        for op in peer.into_operations() {
+            self.matching.lose(op, rank);
+        }
+    }
+
+    /// When what has happened by now is known here.
+    pub(super) fn settled(&self) -> Instant {
+        Instant::now() + SETTLE.min(self.timeout / 4)
+    }
+
+    fn read_news(&mut self) -> Result<(), GroupError> {
+        let settled = self.settled();
+        while let Some(news) = self.place.next_news() {
+            if let News::Left { rank } = news
+                && let Some(left) = self.left.get_mut(rank)
+            {
+                *left = Some(settled);
+                if let Some(peer) = self.peer(rank) {
+                    peer.leaves();
+                }
+            } else if self.failure.is_none() {
+                let awaited = || self.awaited();
+                if let Some(failure) = Failure::of(news, awaited, self.timeout, self.hub) {
+                    return Err(self.fail(failure));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_mail(&mut self) -> Result<(), GroupError> {
+        self.read_news()?;
+        while let Some((from, letter)) = self.place.next_mail() {
+            self.with(from, |peer, shared| peer.invited(&letter, shared))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that messages can still come from a rank, or go there.
+    pub(crate) fn reach(&mut self, rank: usize) -> Result<(), GroupError> {
+        self.reach_by(rank, Way::Small)
+    }
+
+    /// The same for what goes by another way.
+    pub(super) fn reach_by(&mut self, rank: usize, way: Way) -> Result<(), GroupError> {
+        self.check()?;
+        if rank != self.rank && self.is_lost(rank, way) {
+            return Err(lost(rank));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_lost(&mut self, rank: usize, way: Way) -> bool {
+        // Letters that a rank sent before its farewell are read first.
+        let settled = self.left.get(rank).copied().flatten().filter(|_| !self.place.has_mail());
+        self.peer(rank).is_none_or(|peer| peer.is_lost(way, settled))
+    }
+
+    /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here. Every
+    /// later call is an error.
+    pub(crate) fn close(&mut self) -> Result<(), GroupError> {
+        if self.failure.is_some() {
+            // The rendezvous in this process waits for all ranks to leave, this one included.
+            if self.hub == Some(self.rank) {
+                self.place.farewell();
+            }
+            return self.check();
+        }
+        let ended = self.until(None, |mesh| {
+            let sends = |peer: &mut Peer| peer.is_known() && !peer.has_sent();
+            let mut ranks = 0..mesh.peers.len();
+            ranks.all(|rank| !mesh.peer(rank).is_some_and(sends) || mesh.is_lost(rank, Way::Small))
+        });
+        // Farewell first, so that a peer that sees these connections end has the reason. Usually all leave together,
+        // and none sees it.
+        self.place.farewell();
+        self.has_left = true;
+        let deadline = Instant::now() + LINGER;
+        let stays = |mesh: &Self| {
+            let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
+            mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && left.is_none())
+        };
+        // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
+        net_loader::expecting_ends(|| {
+            while stays(self) && Instant::now() < deadline && self.poll(None).is_ok() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        self.fail(Failure::Other("this rank has left".to_owned()));
+        ended
+    }
+}
+
+/// How long a broken connection waits for the hub to name an earlier cause.
+pub(super) const SETTLE: Duration = Duration::from_millis(500);
+/// How long a leaving rank waits for the others to leave too.
+const LINGER: Duration = Duration::from_millis(500);
+
+pub(super) fn lost(rank: usize) -> GroupError {
+    GroupError::PeerLost { rank, why: "it has left".to_owned() }
+}
