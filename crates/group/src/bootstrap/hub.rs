@@ -1,20 +1,23 @@
 //! The rendezvous of a group's ranks over TCP. The launcher runs one; idle, it costs no CPU.
 
-use std::io::{self, Read};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+mod door;
+
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::frame::{Frame, Hello, News};
+use super::frame::{Frame, News};
 use super::random;
 use super::remote::Meeting;
 use super::rounds::Rounds;
 use super::watch::Watch;
 use crate::error::GroupError;
 use crate::patience::deadline;
+use door::{accept, listeners};
 
 /// Serves one group until dropped, with two threads per rank: one blocks in `read` while the rank computes, one in rounds.
 #[derive(Debug)]
@@ -39,33 +42,6 @@ struct Shared {
     watch: Mutex<Watch>,
     /// Signalled when the watch changes.
     changed: Condvar,
-}
-
-/// The error with the address; torchrun itself listens at that of its variables.
-fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
-    let next = match error.kind() {
-        io::ErrorKind::AddrInUse => "; IRONRAIL_GROUP_COORDINATOR names another port",
-        io::ErrorKind::AddrNotAvailable => "; rank 0 runs on the host that has this address",
-        _ => "",
-    };
-    io::Error::new(error.kind(), format!("at {address}: {error}{next}"))
-}
-
-/// Listens on those addresses that are this machine's: on all of them, as not every rank may reach each.
-fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
-    let (mut listeners, mut not_here) = (Vec::new(), None);
-    for address in addresses {
-        match TcpListener::bind(address).map_err(|error| unavailable(*address, error)) {
-            Ok(listener) => listeners.push(listener),
-            // Ranks may come to whatever else listens there.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
-            Err(error) => not_here = not_here.or(Some(error)),
-        }
-    }
-    match not_here {
-        Some(error) if listeners.is_empty() => Err(error),
-        _ => Ok(listeners),
-    }
 }
 
 impl Hub {
@@ -155,83 +131,6 @@ impl Drop for Hub {
             }
         }
     }
-}
-
-/// The most connections that may be waiting to greet.
-const STRANGERS_MAX: usize = 64;
-/// The time limit of a greeting.
-const GREETING: Duration = Duration::from_secs(5);
-
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    for stream in listener.incoming() {
-        if shared.closing.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(stream) = stream else {
-            thread::sleep(Duration::from_millis(10)); // Out of descriptors, most likely.
-            continue;
-        };
-        if shared.strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
-            shared.strangers.fetch_sub(1, Ordering::Relaxed);
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        }
-        let ours = Arc::clone(shared);
-        if thread::Builder::new().spawn(move || receive(stream, &ours)).is_err() {
-            shared.strangers.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Serves a connection to its end.
-fn receive(stream: TcpStream, shared: &Arc<Shared>) {
-    let greeted = greet(&stream, shared);
-    shared.strangers.fetch_sub(1, Ordering::Relaxed);
-    match greeted {
-        Ok(rank) => serve(stream, shared, rank),
-        Err(error) => {
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-            log::debug!("a connection to the rendezvous was refused: {error}");
-        }
-    }
-}
-
-/// Reads until a time, in however many pieces the bytes come.
-struct ReadsUntil<'a>(&'a TcpStream, Instant);
-
-impl Read for ReadsUntil<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Self(stream, end) = self;
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        stream.read(buffer)
-    }
-}
-
-/// The rank that comes, which has entered then: whatever fails from here on, it is lost.
-fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
-    stream.set_write_timeout(Some(WRITE))?;
-    stream.set_nodelay(true)?;
-    let refuse = |why: String| {
-        let _ = Frame::Failed(why.clone()).write(&mut &*stream);
-        io::Error::new(io::ErrorKind::InvalidData, why)
-    };
-    let hello = Hello::read(&mut ReadsUntil(stream, Instant::now() + GREETING))?;
-    let (rank, size) = (hello.rank as usize, hello.size as usize);
-    if hello.secret != shared.secret {
-        return Err(refuse(format!("rank {rank} has another join token than this group")));
-    }
-    if size != shared.size || rank >= shared.size {
-        let here = shared.size;
-        return Err(refuse(format!("rank {rank} of {size} comes to a group of {here}")));
-    }
-    if !shared.rounds.enter(rank) {
-        return Err(refuse(format!("there are two ranks {rank}")));
-    }
-    Ok(rank)
 }
 
 fn welcome(stream: &TcpStream, shared: &Shared, rank: usize) -> io::Result<()> {
@@ -408,14 +307,16 @@ const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::net::TcpListener;
 
+    use super::super::frame::Hello;
     use super::super::{Bootstrap, Remote};
+    use super::door::receive;
     use super::*;
 
-    const WAIT: Duration = Duration::from_secs(10);
+    pub(super) const WAIT: Duration = Duration::from_secs(10);
 
-    fn hub(size: usize, wait: Duration) -> Hub {
+    pub(super) fn hub(size: usize, wait: Duration) -> Hub {
         Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), size, wait).unwrap()
     }
 
@@ -639,64 +540,5 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         first.leave();
-    }
-
-    #[test]
-    fn a_rank_that_comes_while_too_many_greet_comes_again() {
-        let hub = hub(1, WAIT);
-        let strangers: Vec<_> = (0..STRANGERS_MAX)
-            .map(|_| TcpStream::connect(hub.meeting(0).address).unwrap())
-            .collect();
-        let meeting = hub.meeting(0);
-        let joining = thread::spawn(move || Remote::join(meeting, WAIT).map(Remote::leave));
-        let begun = Instant::now();
-        while hub.refused() == 0 && !joining.is_finished() {
-            assert!(begun.elapsed() < WAIT / 4, "it is not turned away");
-            thread::sleep(Duration::from_millis(1));
-        }
-        drop(strangers);
-        let joined = joining.join().unwrap();
-        assert!(joined.is_ok(), "{joined:?}");
-    }
-
-    #[test]
-    fn a_greeting_that_trickles_in_is_refused() {
-        let hub = hub(1, WAIT);
-        let mut stranger = TcpStream::connect(hub.meeting(0).address).unwrap();
-        let Meeting { secret, .. } = hub.meeting(0);
-        let mut greeting = Vec::new();
-        Hello { secret, rank: 0, size: 1 }.write(&mut greeting).unwrap();
-        for byte in greeting {
-            // Each comes soon, and all of them after the limit.
-            thread::sleep(GREETING / 16);
-            // The hub may have closed the connection.
-            let _ = stranger.write_all(&[byte]);
-        }
-        let answer = Frame::read(&mut stranger);
-        assert!(answer.is_err(), "{answer:?}");
-        assert_eq!(hub.refused(), 1);
-    }
-
-    #[test]
-    fn strangers_are_turned_away_and_the_group_goes_on() {
-        let hub = hub(1, WAIT);
-        for garbage in [&b"GET / HTTP/1.1\r\n\r\n........"[..], &[0xFF; 64], b""] {
-            let mut stream = TcpStream::connect(hub.meeting(0).address).unwrap();
-            // The hub may have closed the connection before the last byte was written.
-            let _ = stream.write_all(garbage);
-            let _ = stream.shutdown(Shutdown::Write);
-            let _ = stream.read(&mut [0; 8]);
-        }
-        let mut wrong = hub.meeting(0);
-        wrong.secret ^= 1;
-        assert!(Remote::join(wrong, WAIT).and_then(|mut place| place.barrier(WAIT)).is_err());
-        let mut place = Remote::join(hub.meeting(0), WAIT).unwrap();
-        assert_eq!(place.all_gather(b"me", WAIT).unwrap(), [b"me".to_vec()]);
-        // Each is counted after its answer.
-        let begun = Instant::now();
-        while hub.refused() < 4 {
-            assert!(begun.elapsed() < WAIT, "{}", hub.refused());
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 }
