@@ -52,16 +52,7 @@ impl Communicator {
         // The same number on every rank, like NCCL's hash of the communicator.
         let communicator = bootstrap.identity();
         let net = Net::init(library, communicator)?;
-        let devices = net.devices()?;
-        if devices == 0 {
-            return Err(GroupError::Load("the plugin has no device".to_owned()));
-        }
-        let device = device.unwrap_or(ring.rank % devices);
-        if device >= devices {
-            return Err(GroupError::Usage(format!(
-                "device {device} was asked for, there are {devices}"
-            )));
-        }
+        let device = net.choose_device(device, ring.rank)?;
         let (listener, handle) = net.listen(device)?;
         let handles = bootstrap.all_gather(&handle.0, wait)?;
         let target = parse_handle(&handles[ring.next()], ring.next())?;

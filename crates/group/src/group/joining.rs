@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::collective::Work;
 use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::loader::{Library, Net};
-use crate::mesh::{Connector, Mesh, Parts};
+use crate::mesh::{Connector, Mesh, Pace, Setup};
 use crate::objects::Schemas;
 use crate::tuning::Tuning;
 
@@ -99,29 +99,28 @@ impl Builder {
         let (rank, size) = (place.rank(), place.size());
         let started = self.start(&mut place, hub.is_some());
         let connector = Arc::<Connector>::default();
-        let (mesh, tuning) = match started {
-            Ok((net, device, devices, here)) => {
-                let parts = Parts {
-                    net,
-                    device,
-                    devices,
-                    place,
-                    connector: Arc::clone(&connector),
-                    timeout: self.timeout,
-                    crowd: here.crowd,
-                    hub: here.hub,
-                    aborted: Arc::default(),
-                };
-                (parts, here.tuning)
-            }
+        let (net, device, devices, agreement) = match started {
+            Ok(started) => started,
             Err(why) => {
                 place.give_up(&why);
                 return Err(why);
             }
         };
-        let aborted = Arc::clone(&mesh.aborted);
+        let Agreement { tuning, pace, hub: hub_rank } = agreement;
+        let aborted = Arc::<AtomicBool>::default();
+        let setup = Setup {
+            net,
+            device,
+            devices,
+            place,
+            connector: Arc::clone(&connector),
+            timeout: self.timeout,
+            pace,
+            hub: hub_rank,
+            aborted: Arc::clone(&aborted),
+        };
         let state = State {
-            mesh: Mesh::new(mesh),
+            mesh: Mesh::new(setup),
             work: Work::default(),
             blocks: Vec::new(),
             kept: Vec::new(),
@@ -143,18 +142,9 @@ impl Builder {
         &self,
         place: &mut Remote,
         has_hub: bool,
-    ) -> Result<(Arc<Net>, usize, Vec<usize>, Here), GroupError> {
+    ) -> Result<(Arc<Net>, usize, Vec<usize>, Agreement), GroupError> {
         let net = Net::init(&self.library, place.identity())?;
-        let devices = net.devices()?;
-        if devices == 0 {
-            return Err(GroupError::Load("the plugin has no device".to_owned()));
-        }
-        let device = self.device.unwrap_or_else(|| place.rank() % devices);
-        if device >= devices {
-            return Err(GroupError::Usage(format!(
-                "device {device} was asked for, there are {devices}"
-            )));
-        }
+        let device = net.choose_device(self.device, place.rank())?;
         let by_peer = match &self.matrix {
             None => vec![device; place.size()],
             Some(matrix) if matrix.size() != place.size() => {
@@ -164,15 +154,15 @@ impl Builder {
                 )));
             }
             Some(matrix) => {
-                let names: Result<Vec<_>, _> =
-                    (0..devices).map(|device| Ok(net.properties(device)?.name)).collect();
-                matrix.devices(place.rank(), &names.map_err(|error: GroupError| error)?)?
+                let name = |device| Ok(net.properties(device)?.name);
+                let names: Result<Vec<_>, GroupError> = (0..net.devices()?).map(name).collect();
+                matrix.devices(place.rank(), &names?)?
             }
         };
         let own = RankFacts { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
         let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
         let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
-        Ok((net, device, by_peer, Here::of(&texts, place.rank())?))
+        Ok((net, device, by_peer, Agreement::of(&texts, place.rank())?))
     }
 }
 
@@ -194,14 +184,15 @@ impl RankFacts<'_> {
     }
 }
 
-/// What a rank derives from it.
-struct Here {
+/// What a rank derives from those of all.
+struct Agreement {
     tuning: Tuning,
-    crowd: (usize, usize),
+    pace: Pace,
+    /// The rank whose process holds the rendezvous, if any.
     hub: Option<usize>,
 }
 
-impl Here {
+impl Agreement {
     fn of(texts: &[impl AsRef<str>], rank: usize) -> Result<Self, GroupError> {
         let mut all_facts = Vec::new();
         for (other, text) in texts.iter().enumerate() {
@@ -219,7 +210,7 @@ impl Here {
         let masks = near.iter().map(|facts| facts.2);
         let tuning = all_facts.first().map_or("", |facts| facts.3).parse()?;
         let hub = all_facts.iter().position(|facts| facts.0);
-        Ok(Self { tuning, crowd: (near.len(), union(masks)), hub })
+        Ok(Self { tuning, pace: Pace::new(near.len(), union(masks)), hub })
     }
 }
 

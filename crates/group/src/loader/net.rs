@@ -46,6 +46,21 @@ impl Net {
         Ok(count.min(MAX_DEVICES))
     }
 
+    /// The device of a rank: the one that it asks for, or else the rank modulo the number of devices.
+    pub fn choose_device(&self, wanted: Option<usize>, rank: usize) -> Result<usize, GroupError> {
+        let devices = self.devices()?;
+        if devices == 0 {
+            return Err(GroupError::Load("the plugin has no device".to_owned()));
+        }
+        let device = wanted.unwrap_or(rank % devices);
+        if device >= devices {
+            return Err(GroupError::Usage(format!(
+                "device {device} was asked for, there are {devices}"
+            )));
+        }
+        Ok(device)
+    }
+
     pub fn properties(&self, device: usize) -> Result<Properties, GroupError> {
         let device = index(device)?;
         // SAFETY: the plugin is initialised.

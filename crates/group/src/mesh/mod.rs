@@ -52,8 +52,8 @@ use crate::bootstrap::{Bootstrap, Remote};
 use crate::error::GroupError;
 use crate::loader::{Buffer, Net, Place};
 
-/// The parts of a mesh.
-pub(crate) struct Parts {
+/// What a mesh is made from.
+pub(crate) struct Setup {
     pub(crate) net: Arc<Net>,
     pub(crate) device: usize,
     /// The device of each peer.
@@ -61,8 +61,7 @@ pub(crate) struct Parts {
     pub(crate) place: Remote,
     pub(crate) connector: Arc<Connector>,
     pub(crate) timeout: Duration,
-    /// The number of ranks on this machine, and of the CPUs that all of them together may use.
-    pub(crate) crowd: (usize, usize),
+    pub(crate) pace: Pace,
     /// The rank whose process holds the rendezvous, if any.
     pub(crate) hub: Option<usize>,
     pub(crate) aborted: Arc<AtomicBool>,
@@ -118,9 +117,8 @@ macro_rules! shared {
 }
 
 impl Mesh {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { net, device, devices, place, connector, timeout, crowd, hub, aborted } = parts;
-        let (ranks, cpus) = crowd;
+    pub(crate) fn new(setup: Setup) -> Self {
+        let Setup { net, device, devices, place, connector, timeout, pace, hub, aborted } = setup;
         let (rank, size) = (place.rank(), place.size());
         Self {
             peers: devices
@@ -139,7 +137,7 @@ impl Mesh {
             rotation: 0,
             idle_polls: 0,
             focus: None,
-            pace: Pace::new(ranks, cpus),
+            pace,
             timeout,
             hub,
             failure: None,

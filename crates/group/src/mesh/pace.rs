@@ -16,8 +16,10 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Of so many ranks on this machine, and so many CPUs that all of them together may use.
+    ///
     /// If every rank has a CPU of its own, a yield costs latency; otherwise a spin takes the CPU from a rank that could run.
-    pub(super) fn new(ranks: usize, cpus: usize) -> Self {
+    pub(crate) fn new(ranks: usize, cpus: usize) -> Self {
         if ranks <= cpus {
             Self { spins: 2000, yields: Duration::from_millis(2), others: 16 }
         } else {
