@@ -39,6 +39,7 @@ pub(super) struct Inbound<O> {
     stage: Stage<O>,
 }
 
+/// What it has, and the envelope of its packet: the note is the fingerprint of its type.
 #[derive(Debug)]
 enum Stage<O> {
     /// No packet was found yet.
@@ -47,13 +48,13 @@ enum Stage<O> {
     Packet {
         op: OpId,
         bytes: Block,
-        from: From,
+        from: Envelope,
     },
     /// Its type is the wanted one.
     Opened {
         packet: Packet,
         bytes: Bytes,
-        from: From,
+        from: Envelope,
     },
     /// Its long leaves are being received.
     Leaves {
@@ -61,18 +62,27 @@ enum Stage<O> {
         landings: VecDeque<Landing>,
         packet: Packet,
         bytes: Bytes,
-        from: From,
+        from: Envelope,
     },
     /// All of it is there.
     Arrived {
         packet: Packet,
         bytes: Bytes,
         long: VecDeque<Landing>,
-        from: From,
+        from: Envelope,
     },
     Done(O, Origin),
     /// It was taken, or an error was returned.
     Over,
+}
+
+/// How far a receive is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    /// To an object of its type; long leaves may be missing.
+    Found,
+    /// To all of it.
+    Arrived,
 }
 
 /// A received packet.
@@ -89,19 +99,6 @@ impl Bytes {
             Self::Lent(bytes) => bytes,
             Self::Own(block) => block.bytes(),
         }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct From {
-    peer: usize,
-    tag: u32,
-    fingerprint: u64,
-}
-
-impl From {
-    fn of(envelope: &Envelope) -> Self {
-        Self { peer: envelope.source, tag: envelope.tag, fingerprint: envelope.note }
     }
 }
 
@@ -124,7 +121,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         match &self.stage {
             Stage::Packet { from, .. }
             | Stage::Opened { from, .. }
-            | Stage::Leaves { from, .. } => Some(from.peer),
+            | Stage::Leaves { from, .. } => Some(from.source),
             _ => self
                 .source
                 .filter(|peer| *peer as u64 != peer_number(&self.group, self.group.rank())),
@@ -165,12 +162,12 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
 
     /// Whether it has been received, but for [`Inbound::decode`]. After an error nothing of it is left.
     pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
-        self.advance_to(state, false)
+        self.advance_to(Goal::Arrived, state)
     }
 
     /// Whether an object of this type has been found; its long leaves may still be missing.
     pub(super) fn find(&mut self, state: &mut State) -> Result<bool, GroupError> {
-        self.advance_to(state, true)
+        self.advance_to(Goal::Found, state)
     }
 
     /// Memory for its long leaves, tried in this order.
@@ -178,8 +175,8 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         self.spare = memory;
     }
 
-    fn advance_to(&mut self, state: &mut State, found_is_enough: bool) -> Result<bool, GroupError> {
-        let ended = self.step(state, found_is_enough);
+    fn advance_to(&mut self, goal: Goal, state: &mut State) -> Result<bool, GroupError> {
+        let ended = self.step(goal, state);
         if ended.is_err() {
             // They are dropped with this, without the lock.
             self.spare.extend(self.stage.let_go(self.group.scope, state));
@@ -187,7 +184,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         ended
     }
 
-    fn step(&mut self, state: &mut State, found_is_enough: bool) -> Result<bool, GroupError> {
+    fn step(&mut self, goal: Goal, state: &mut State) -> Result<bool, GroupError> {
         loop {
             state.mesh.check()?;
             match &mut self.stage {
@@ -207,7 +204,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                     ended?;
                     self.stage = self.open(state, Bytes::Own(bytes), from)?;
                 }
-                Stage::Opened { .. } if found_is_enough => return Ok(true),
+                Stage::Opened { .. } if goal == Goal::Found => return Ok(true),
                 Stage::Opened { .. } => self.expect_leaves(state)?,
                 Stage::Leaves { ops, from, .. } => {
                     let from = *from;
@@ -231,7 +228,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     fn has_arrived(&mut self, state: &mut State) -> Result<bool, GroupError> {
         if let Some((envelope, bytes)) = state.mesh.take(&self.wanted(Place::empty())) {
             self.stage = Stage::Over;
-            self.stage = self.open(state, Bytes::Lent(bytes), From::of(&envelope))?;
+            self.stage = self.open(state, Bytes::Lent(bytes), envelope)?;
             return Ok(true);
         }
         let Some((envelope, _)) = state.mesh.probe(&self.wanted(Place::empty())) else {
@@ -248,17 +245,22 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             tag: Some(envelope.tag),
             ..self.wanted(bytes.place())
         })?;
-        self.stage = Stage::Packet { op, bytes, from: From::of(&envelope) };
+        self.stage = Stage::Packet { op, bytes, from: envelope };
         Ok(true)
     }
 
-    fn open(&self, state: &mut State, bytes: Bytes, from: From) -> Result<Stage<O>, GroupError> {
+    fn open(
+        &self,
+        state: &mut State,
+        bytes: Bytes,
+        from: Envelope,
+    ) -> Result<Stage<O>, GroupError> {
         let Some(packet) = packet::open(bytes.bytes(), self.limit) else {
             return Err(self.broken(from, "no object"));
         };
         let schema = &bytes.bytes()[packet.schema.clone()];
-        state.schemas.learn(from.peer, from.fingerprint, schema);
-        if from.fingerprint == fingerprint::<O>() {
+        state.schemas.learn(from.source, from.note, schema);
+        if from.note == fingerprint::<O>() {
             let bytes = match bytes {
                 Bytes::Lent(lent) if packet.inline > 0 => {
                     let own = Block::copy(&lent).inspect_err(|_| self.cancel(state, &packet))?;
@@ -271,9 +273,9 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
         self.cancel(state, &packet);
         Err(GroupError::SchemaMismatch {
-            rank: self.group.rank_in_group(from.peer),
+            rank: self.group.rank_in_group(from.source),
             expected: text::<O>(),
-            got: state.schemas.name(from.peer, from.fingerprint),
+            got: state.schemas.name(from.source, from.note),
         })
     }
 
@@ -290,7 +292,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         for landing in &landings {
             let (scope, element, place) = (self.group.scope, landing.element(), landing.place());
             let wanted =
-                Wanted { scope, space, source: Some(from.peer), tag: None, element, place };
+                Wanted { scope, space, source: Some(from.source), tag: None, element, place };
             ops.push_back((state.mesh.receive_announced(wanted)?, place.len()));
         }
         self.stage = Stage::Leaves { ops, landings, packet, bytes, from };
@@ -321,7 +323,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         packet: &Packet,
         bytes: Bytes,
         long: VecDeque<Landing>,
-        from: From,
+        from: Envelope,
     ) -> Result<Stage<O>, GroupError> {
         let broken = || self.broken(from, "an object that its type does not fit");
         let (block, lent) = match bytes {
@@ -339,12 +341,12 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         if block.is_none() {
             self.group.shared.lock().mesh.give_back(lent);
         }
-        let source = self.group.rank_in_group(from.peer);
+        let source = self.group.rank_in_group(from.source);
         Ok(Stage::Done(object, Origin { source, tag: from.tag }))
     }
 
-    fn broken(&self, from: From, what: &str) -> GroupError {
-        let rank = self.group.rank_in_group(from.peer);
+    fn broken(&self, from: Envelope, what: &str) -> GroupError {
+        let rank = self.group.rank_in_group(from.source);
         GroupError::Mismatch { rank, why: format!("rank {rank} sent {what}") }
     }
 }
