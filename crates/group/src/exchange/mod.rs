@@ -70,8 +70,15 @@ struct Inner<T> {
     progress: u64,
     /// The pieces of the lanes with messages of it.
     pieces: u64,
-    over: bool,
-    failed: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// All messages have come, and the memory of all that were sent is free.
+    Complete,
+    Failed,
 }
 
 impl<T: Element> fmt::Debug for Exchange<T> {
@@ -126,8 +133,7 @@ impl<T: Element> Exchange<T> {
             spare: Vec::new(),
             progress: 0,
             pieces: 0,
-            over: false,
-            failed: false,
+            stage: Stage::Running,
         };
         Ok(Self { group: group.clone(), space, limit: LIMIT, inner: Mutex::new(inner) })
     }
@@ -252,7 +258,7 @@ impl<T: Element> Exchange<T> {
     /// [`GroupError::Usage`] for a rank that is no source here, or before the exchange is complete.
     pub fn take(&self, source: usize) -> Result<Vec<Message<T>>, GroupError> {
         let mut inner = self.lock();
-        if !inner.over {
+        if inner.stage != Stage::Complete {
             return Err(GroupError::Usage("the exchange is not complete yet".to_owned()));
         }
         let found = inner.incoming.iter_mut().find(|incoming| incoming.rank == source);
@@ -284,21 +290,26 @@ impl<T: Element> Exchange<T> {
     /// One poll of the exchange. Whether it is complete.
     fn advance(&self) -> Result<bool, GroupError> {
         let mut inner = self.lock();
-        if inner.failed {
-            return Err(GroupError::Usage("the exchange has failed before".to_owned()));
-        }
-        if inner.over {
-            return Ok(true);
+        match inner.stage {
+            Stage::Running => {}
+            Stage::Complete => return Ok(true),
+            Stage::Failed => {
+                return Err(GroupError::Usage("the exchange has failed before".to_owned()));
+            }
         }
         let advanced = inner.advance(&mut self.group.shared.lock(), self.name(), self.limit);
-        inner.failed = advanced.is_err();
-        let callback = if advanced? { inner.callback.take() } else { None };
-        let over = inner.over;
+        inner.stage = match advanced {
+            Ok(false) => Stage::Running,
+            Ok(true) => Stage::Complete,
+            Err(_) => Stage::Failed,
+        };
+        let is_complete = advanced?;
+        let callback = if is_complete { inner.callback.take() } else { None };
         drop(inner);
         if let Some(callback) = callback {
             callback();
         }
-        Ok(over)
+        Ok(is_complete)
     }
 
     /// The ranks that it waits for.
@@ -329,6 +340,7 @@ impl<T: Element> Inner<T> {
         sent + receiving.map(|peer| mesh.pieces(peer).1).sum::<u64>()
     }
 
+    /// Whether it is complete now.
     fn advance(&mut self, state: &mut State, name: Name, limit: usize) -> Result<bool, GroupError> {
         let mut moved = false;
         state.mesh.check()?;
@@ -343,16 +355,15 @@ impl<T: Element> Inner<T> {
             self.pieces = pieces;
             self.progress += 1;
         }
-        self.over = self.incoming.iter().all(Incoming::is_over)
-            && self.outgoing.iter().all(Outgoing::is_over);
-        Ok(self.over)
+        Ok(self.incoming.iter().all(Incoming::is_over)
+            && self.outgoing.iter().all(Outgoing::is_over))
     }
 }
 
 impl<T: Element> Drop for Exchange<T> {
     fn drop(&mut self) {
         let mut inner = self.lock();
-        if inner.over {
+        if inner.stage == Stage::Complete {
             return;
         }
         let name = self.name();
