@@ -98,6 +98,14 @@ pub struct DeviceStaging {
     group: Group,
 }
 
+/// Which copies a piece of a collective needs: of what goes into it, and of what comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    FromDevice,
+    ToDevice,
+    Both,
+}
+
 #[derive(Debug)]
 struct Piece {
     _pinned: Pinned, // Unlocked before the buffer goes.
@@ -227,7 +235,7 @@ impl DeviceStaging {
         data: DeviceSlice<'_, T>,
         op: Op,
     ) -> Result<(), GroupError> {
-        self.by_pieces(data, true, true, |group, piece: &mut [T]| group.all_reduce(piece, op))
+        self.by_pieces(data, Copies::Both, |group, piece: &mut [T]| group.all_reduce(piece, op))
     }
 
     /// As [`Group::broadcast`].
@@ -241,16 +249,14 @@ impl DeviceStaging {
         root: usize,
     ) -> Result<(), GroupError> {
         let is_root = root == self.group.rank();
-        self.by_pieces(data, is_root, !is_root, |group, piece: &mut [T]| {
-            group.broadcast(piece, root)
-        })
+        let copies = if is_root { Copies::FromDevice } else { Copies::ToDevice };
+        self.by_pieces(data, copies, |group, piece: &mut [T]| group.broadcast(piece, root))
     }
 
     fn by_pieces<T: Element>(
         &mut self,
         data: DeviceSlice<'_, T>,
-        reads: bool,
-        writes: bool,
+        copies: Copies,
         run: impl Fn(&Group, &mut [T]) -> Result<(), GroupError>,
     ) -> Result<(), GroupError> {
         data.settle()?;
@@ -262,11 +268,11 @@ impl DeviceStaging {
                 group.abort();
                 GroupError::Device(error)
             };
-            if reads {
+            if copies != Copies::ToDevice {
                 data.memory.read_into(at, buffer.slice_mut(0..len)?).map_err(missing)?;
             }
             run(group, buffer.slice_mut(0..len)?)?;
-            if writes {
+            if copies != Copies::FromDevice {
                 data.memory.write(at, buffer.slice(0..len)?).map_err(missing)?;
             }
         }
