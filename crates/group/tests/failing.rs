@@ -420,13 +420,16 @@ fn an_abort_ends_what_waits_at_the_rendezvous_too() {
             assert!(matches!(ended, Err(GroupError::Aborted { rank: 0 })), "{ended:?}");
         };
         if group.rank() == 2 {
+            group.send(&[7_u8], 0, 2).unwrap();
             return aborted(group.recv(&mut [0_u8], 0, 1).map(drop));
         }
         thread::scope(|threads| {
             let waiting = threads.spawn(|| group.meet(&[]).map(drop));
             if group.rank() == 0 {
-                // Until rank 1 has begun to wait; it has then said so to the rendezvous, or does soon.
-                group.recv(&mut [0_u8], 1, 2).unwrap();
+                // Until the others are past the barrier, and rank 1 has begun to wait; it has then said so to the rendezvous, or does soon.
+                for rank in [1, 2] {
+                    group.recv(&mut [0_u8], rank, 2).unwrap();
+                }
                 group.abort();
             } else {
                 group.send(&[7_u8], 0, 2).unwrap();
