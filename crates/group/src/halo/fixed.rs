@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::layout::Layout;
-use super::neighbours;
+use super::{Shape, neighbours};
 use crate::error::GroupError;
 use crate::exchange::own_limit;
 use crate::group::{Group, State};
@@ -82,7 +82,7 @@ impl<T: Element> FixedHalo1d<T> {
     /// [`GroupError::InvalidArgument`] on all ranks where two neighbours give other lengths or other elements, and for borders that do not
     /// fit memory; a collective's.
     pub fn new(group: &Group, left: usize, right: usize) -> Result<Self, GroupError> {
-        Self::between(group, false, (left, right))
+        Self::between(group, Shape::Row, (left, right))
     }
 
     /// A ring: the last rank is on the left of rank 0. A rank that is alone is its own neighbour.
@@ -91,18 +91,18 @@ impl<T: Element> FixedHalo1d<T> {
     ///
     /// As [`FixedHalo1d::new`].
     pub fn ring(group: &Group, left: usize, right: usize) -> Result<Self, GroupError> {
-        Self::between(group, true, (left, right))
+        Self::between(group, Shape::Ring, (left, right))
     }
 
-    fn between(group: &Group, ring: bool, lengths: (usize, usize)) -> Result<Self, GroupError> {
-        let (left, right) = neighbours(group, ring);
+    fn between(group: &Group, shape: Shape, lengths: (usize, usize)) -> Result<Self, GroupError> {
+        let (left, right) = neighbours(group, shape);
         let number = group.streams.fetch_add(1, Ordering::Relaxed);
         let together = left.is_some() && left == right && left != Some(group.rank());
         let layout = Layout::new(lengths, together);
         let made = layout.and_then(|layout| Ok((layout, Buffer::new(layout.bytes())?)));
         let rows = exchange_rows::<T>(group, lengths, made.is_ok())?;
         let (layout, buffer) = made?;
-        agree(&rows, ring)?;
+        agree(&rows, shape)?;
         let name = PairName { scope: group.scope, number };
         let links = links(group, &layout, left, right)?;
         let mut halo = Self {
@@ -421,12 +421,12 @@ fn exchange_rows<T: Element>(
 }
 
 /// Whether all neighbours mean the same; the same answer on every rank.
-fn agree(rows: &[Row], ring: bool) -> Result<(), GroupError> {
+fn agree(rows: &[Row], shape: Shape) -> Result<(), GroupError> {
     let refused = |why| Err(GroupError::InvalidArgument(why));
     if let Some(rank) = rows.iter().position(|row| !row.fits) {
         return refused(format!("rank {rank} has no memory for its borders"));
     }
-    let pairs = if ring { rows.len() } else { rows.len() - 1 };
+    let pairs = if shape == Shape::Ring { rows.len() } else { rows.len() - 1 };
     for rank in 0..pairs {
         let next = (rank + 1) % rows.len();
         let (one, other) = (rows[rank], rows[next]);

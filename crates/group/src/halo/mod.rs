@@ -37,12 +37,12 @@ pub struct Halo1d<T: Element> {
 impl<T: Element> Halo1d<T> {
     /// A row: rank 0 has no left neighbour, the last rank no right one. All ranks of the group make their halos in the same order.
     pub fn new(group: &Group) -> Self {
-        Self::between(group, neighbours(group, false))
+        Self::between(group, neighbours(group, Shape::Row))
     }
 
     /// A ring: the last rank is on the left of rank 0. A single rank is its own neighbour.
     pub fn ring(group: &Group) -> Self {
-        Self::between(group, neighbours(group, true))
+        Self::between(group, neighbours(group, Shape::Ring))
     }
 
     fn between(group: &Group, (left, right): (Option<usize>, Option<usize>)) -> Self {
@@ -121,10 +121,17 @@ impl<T: Element> Halo1d<T> {
     }
 }
 
+/// How the ranks of a halo stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Row,
+    Ring,
+}
+
 /// The ranks to the left and to the right of this one.
-fn neighbours(group: &Group, ring: bool) -> (Option<usize>, Option<usize>) {
+fn neighbours(group: &Group, shape: Shape) -> (Option<usize>, Option<usize>) {
     let (rank, size) = (group.rank(), group.size());
-    if ring {
+    if shape == Shape::Ring {
         return (Some((rank + size - 1) % size), Some((rank + 1) % size));
     }
     (rank.checked_sub(1), (rank + 1 < size).then_some(rank + 1))
