@@ -91,7 +91,7 @@ mod tests {
             let (limit, begun, slept) = (Duration::from_millis(400), Instant::now(), sleeps());
             assert!(!receiving.wait_timeout(limit).unwrap() && begun.elapsed() >= limit);
             let slept = sleeps() - slept;
-            assert!(slept >= 40, "{slept} times");
+            assert!(slept >= 10, "{slept} times");
         });
     }
 }
