@@ -50,7 +50,7 @@ pub(super) struct Flush {
     /// Reads that have not completed.
     in_flight: InFlight,
     failed: bool,
-    /// When it began, or a rail was closed under it, by [`proto::ProgressLoop::patience`].
+    /// When it began, or a rail was closed under it, by [`proto::ProgressLoop::polled_time`].
     since: PolledTime,
 }
 
