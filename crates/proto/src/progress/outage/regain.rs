@@ -534,6 +534,19 @@ mod tests {
         (endpoint, StandIn::default())
     }
 
+    /// The same with two channels, of which the first one needs the rail closed, as a part is missing there. The second one still
+    /// uses it.
+    fn with_first_rail_to_close() -> (Endpoint, StandIn) {
+        let (mut endpoint, hands) = without_first_rail(2);
+        let outage = &mut endpoint.peers[0].outages[0];
+        (outage.fenced, outage.needs_close) = (false, true);
+        outage.expects = Some(RailPosts { parts: 1, uncounted: false });
+        let user = &mut endpoint.peers[1];
+        user.outages.clear();
+        user.account.loads.open(0);
+        (endpoint, hands)
+    }
+
     fn regain(endpoint: &mut Endpoint, index: usize) -> &mut Regain {
         &mut endpoint.peers[index].outages[0].regain
     }
@@ -712,15 +725,8 @@ mod tests {
     /// Its peer has no other rail in common with us.
     #[test]
     fn a_rail_stays_open_that_is_the_only_one_of_a_channel_made_while_it_was_drained() {
-        let (mut endpoint, mut hands) = without_first_rail(2);
-        let outage = &mut endpoint.peers[0].outages[0];
-        (outage.fenced, outage.needs_close) = (false, true);
-        outage.expects = Some(RailPosts { parts: 1, uncounted: false });
-        // The second channel still uses it, and has a write in flight there.
-        let user = &mut endpoint.peers[1];
-        user.outages.clear();
-        user.account.loads.open(0);
-        user.account.rails.posted(0, true);
+        let (mut endpoint, mut hands) = with_first_rail_to_close();
+        endpoint.peers[1].account.rails.posted(0, true);
         endpoint.tend_rails(&mut hands, ms(1));
         assert!(matches!(endpoint.locals[0], Local::Draining { .. }));
         endpoint.add_channel(parameters(1)).unwrap();
@@ -740,13 +746,8 @@ mod tests {
         for (in_flight, confirmed, closes_at) in
             [(false, 3, 1), (false, 2, 1 + still), (true, 3, 1 + still)]
         {
-            let (mut endpoint, mut hands) = without_first_rail(2);
-            let outage = &mut endpoint.peers[0].outages[0];
-            (outage.fenced, outage.needs_close) = (false, true);
-            outage.expects = Some(RailPosts { parts: 1, uncounted: false });
-            let Peer { outages, account, channel, .. } = &mut endpoint.peers[1];
-            outages.clear();
-            account.loads.open(0);
+            let (mut endpoint, mut hands) = with_first_rail_to_close();
+            let Peer { account, channel, .. } = &mut endpoint.peers[1];
             account.counts.completed.set(0, 3);
             channel.resume_counts_of(0, confirmed);
             if in_flight {
