@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <link.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,9 @@ extern void *__libc_memalign(size_t alignment, size_t size);
 
 static uintptr_t first, last, base;
 static volatile int on;
+
+// Held while an allocation is counted, so that counting_stop never takes a count without its stack: other threads allocate, too.
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long counted;
 
 // The library's frames on the stack of the first one.
@@ -23,13 +27,8 @@ enum { DEPTH = 24 };
 static uintptr_t frames[DEPTH];
 static int depth;
 
-static void check(void *caller)
+static void keep_stack(void)
 {
-    uintptr_t address = (uintptr_t)caller;
-    if (!on || address < first || address >= last)
-        return;
-    if (__atomic_fetch_add(&counted, 1, __ATOMIC_RELAXED) > 0)
-        return;
     void *found[DEPTH];
     int count = backtrace(found, DEPTH);
     for (int i = 0; i < count; i++) {
@@ -37,6 +36,17 @@ static void check(void *caller)
         if (frame >= first && frame < last)
             frames[depth++] = frame - base;
     }
+}
+
+static void check(void *caller)
+{
+    uintptr_t address = (uintptr_t)caller;
+    if (!on || address < first || address >= last)
+        return;
+    pthread_mutex_lock(&counting);
+    if (on && counted++ == 0)
+        keep_stack();
+    pthread_mutex_unlock(&counting);
 }
 
 void *malloc(size_t size)
@@ -102,7 +112,6 @@ static int find(struct dl_phdr_info *info, size_t size, void *name)
 // Starts counting the allocations of the library whose path contains this; 0 if none is loaded.
 int counting_start(const char *name)
 {
-    on = 0;
     counted = 0;
     depth = 0;
     if (dl_iterate_phdr(find, (void *)(uintptr_t)name) == 0)
@@ -117,7 +126,10 @@ int counting_start(const char *name)
 // Stops, and returns the number; the stack of the first one goes to `offsets`, innermost frame first, at most 24.
 unsigned long counting_stop(uintptr_t *offsets)
 {
+    pthread_mutex_lock(&counting);
     on = 0;
+    unsigned long found = counted;
     memcpy(offsets, frames, (size_t)depth * sizeof *frames);
-    return counted;
+    pthread_mutex_unlock(&counting);
+    return found;
 }
