@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use harness::second_libfabric;
+
 use crate::support::calls::{Net, Object};
 use crate::support::stage::Part;
 use crate::support::virtual_fabric::{VirtualFabric, set};
@@ -56,6 +58,10 @@ impl World {
             ("IRONRAIL_LOG_LEVEL", log_level),
         ] {
             set(name, value);
+        }
+        // It loads in a tenth of the time of Debian's, whose verbs reads the kernel's symbols.
+        if let (None, Ok(second)) = (std::env::var_os("IRONRAIL_LIBFABRIC"), second_libfabric()) {
+            set("IRONRAIL_LIBFABRIC", second.to_str().expect("its path is text"));
         }
         set("IRONRAIL_RAILS", &names(rails[0]));
         let first = Net::open(&part.plugin());
