@@ -77,8 +77,14 @@ fn with<'a>(cases: &[&'a str]) -> Vec<&'a str> {
     chosen
 }
 
-fn second() -> PathBuf {
-    second_libfabric().expect("the test runs only where it is")
+/// The system's libfabric: 1.17.
+const FIRST: &str = "libfabric.so.1";
+
+/// The case's libfabric, where what holds depends on it.
+fn set_library(case: &str) {
+    let second = || second_libfabric().expect("the test runs only where it is");
+    let file = if case.ends_with(" second") { second() } else { PathBuf::from(FIRST) };
+    set("IRONRAIL_LIBFABRIC", file.to_str().expect("its path is text"));
 }
 
 /// Memory of the host or of a GPU.
@@ -154,9 +160,7 @@ impl Rig {
     fn of_case_with(part: &Part, case: &str, more: &str) -> Self {
         let words: Vec<&str> = case.split(' ').collect();
         let [profile, rails, ..] = words[..] else { panic!("{case}: a profile and a number") };
-        if words.len() > 2 {
-            set("IRONRAIL_LIBFABRIC", second().to_str().expect("its path is text"));
-        }
+        set_library(case);
         Self::open_on(part, profile, rails.parse().expect("a number"), "", more)
     }
 
@@ -231,7 +235,7 @@ impl Rig {
         let forbidden = self.fabric.number("counter.cuda.forbidden");
         let endpoints = self.fabric.number("opened.endpoints");
         // 1.17 has no such option.
-        let has_option = std::env::var_os("IRONRAIL_LIBFABRIC").is_some();
+        let has_option = std::env::var_os("IRONRAIL_LIBFABRIC").is_some_and(|file| file != FIRST);
         assert_eq!(
             forbidden,
             if has_option { endpoints } else { 0 },
@@ -563,9 +567,7 @@ fn one_buffer_is_registered_once_however_it_is_named() {
 fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
     let cases = ["by address", "no-ids", "by descriptor second", "no-ids second"];
     play_each(&with(&cases), &[provider(), driver()], BOUND, |part, case| {
-        if case.ends_with(" second") {
-            set("IRONRAIL_LIBFABRIC", second().to_str().expect("its path is text"));
-        }
+        set_library(case);
         let words = if case.starts_with("no-ids") { "no-ids" } else { "" };
         let rig = Rig::open_with(part, "cxi", 1, words);
         let from = Memory::Host(Buffer::new(64));
@@ -668,9 +670,7 @@ fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
         if parts.contains(&"full") {
             set("VFABRIC_ENDPOINTS", "0");
         }
-        if case.ends_with(" second") {
-            set("IRONRAIL_LIBFABRIC", second().to_str().expect("its path is text"));
-        }
+        set_library(case);
         let gpus = Gpus::try_load(Path::new(driver().1), driver_words);
         let World { nets: [net, _], fabric } = World::open_and_say(part, profile, [2, 2], "info");
         assert_eq!(net.pointer_support(0).expect("getProperties"), expected, "{case}");

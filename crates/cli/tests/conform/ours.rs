@@ -73,7 +73,7 @@ fn ironrail_passes_by_its_newest_table() {
 #[test]
 fn ironrail_keeps_no_memory_of_communicators_where_the_provider_keeps_none() {
     for (provider, table) in [("tcp;ofi_rxm", 12), ("sockets", 8)] {
-        let only = format!("--abi {table} --timeout 90 --only memory-is-flat --net");
+        let only = format!("--abi {table} --timeout 240 --only memory-is-flat --net");
         let mut command = conform(&only);
         command.arg(ironrail()).envs(LOOPBACK).env("IRONRAIL_PROVIDER", provider);
         let (code, lines, errors) = ended(command);
