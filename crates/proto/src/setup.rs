@@ -34,7 +34,7 @@
 //! **Perform.** [`send`](super::Perform::send) posts [`Peers::message`] to the peer's address on that control rail.
 //! [`open_requested`](super::Perform::open_requested) returns what [`Peers::open_arrived`] returns.
 //! [`ended`](super::Perform::ended) calls [`Peers::ended`]. Every `rail` of the channel, its letters, parts and
-//! arrivals is an index into [`Rails::control`] or [`Rails::data`] of that channel; [`Pair`] and [`Rails::data_of`]
+//! arrivals is an index into [`Pairing::control`] or [`Pairing::data`] of that channel; [`RailPair`] and [`Pairing::data_of`]
 //! translate. An immediate becomes [`Event::Arrived`](super::Event::Arrived).
 //!
 //! **listen:** [`Peers::listen`], with a random secret; [`Handle::encode`] returns what NCCL gets.
@@ -82,9 +82,9 @@ mod listener;
 mod meeting;
 mod message;
 mod opening;
+mod pairing;
 mod peers;
 mod proof;
-mod rails;
 mod version;
 
 pub use agreement::{Agreement, Offers};
@@ -94,7 +94,7 @@ pub use hello::{Entries, Entry, Hello, Host, MAX_CHANNEL_BYTES, MAX_ENTRIES, MAX
 pub use listener::{ClosedListeners, Listener, QUEUE, QueuedOpen, REMEMBERED, refuse};
 pub use message::Message;
 pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, Features, Opening, Outcome, Step, opened};
+pub use pairing::{Pairing, RailPair};
 pub use peers::{FirstHello, Heard, Ignored, PeerId, Peers, Presence};
 pub use proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, open_words, verify};
-pub use rails::{Pair, Rails, pair};
 pub use version::{OLDEST_VERSION, OldRequest, VERSION, Versions, refuse_old, speaks_old};

@@ -6,7 +6,7 @@ use fabric::{Control, Data, Lock, RailKind};
 use proto::ChannelId;
 use proto::codec::Address;
 use proto::rails::Rail;
-use proto::setup::{Host, Pair, PeerId};
+use proto::setup::{Host, PeerId, RailPair};
 
 use super::super::Endpoint;
 use super::super::bound::{CHANNELS_MAX, DIFFERENCES_MAX};
@@ -47,12 +47,12 @@ impl Endpoint {
     /// The rails of ours that have a partner at the peer, in the order of the pairs.
     fn lanes<K: RailKind>(
         &mut self,
-        pairs: &[Pair],
+        pairs: &[RailPair],
         address: impl Fn(&Rail) -> Option<Address>,
         theirs: &[Rail],
     ) -> Result<Box<[Lane]>> {
         let mut lanes = Vec::with_capacity(pairs.len());
-        for Pair { ours, theirs: at } in pairs {
+        for RailPair { ours, theirs: at } in pairs {
             let rail = theirs.get(usize::from(*at)).and_then(&address);
             let joined = rail.ok_or_else(|| Cause::NoSuchRail.into());
             match joined.and_then(|name| self.lane::<K>(usize::from(*ours), name.as_bytes())) {

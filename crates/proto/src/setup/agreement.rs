@@ -8,8 +8,8 @@ use super::super::packet::Ring;
 use super::super::terms::{InlineLimits, Terms};
 use super::hello::Hello;
 use super::opening::Features;
+use super::pairing::Pairing;
 use super::peers::Presence;
-use super::rails::{Rails, pair};
 use crate::bits::low8;
 use crate::capabilities::{Capabilities, ImmediateWidth};
 
@@ -28,7 +28,7 @@ pub struct Offers {
 pub struct Agreement {
     /// The pairs of our rails and the peer's. Every rail number of a channel and of its connections is an index into
     /// these lists.
-    pub rails: Rails,
+    pub rails: Pairing,
     pub capabilities: Capabilities,
     pub ring: Ring,
     pub inline_bytes_max: u16,
@@ -45,7 +45,7 @@ impl Agreement {
         let ring = if ours.ring.bytes() < theirs.ring.bytes() { ours.ring } else { theirs.ring };
         let inline = ours.inline_bytes_max.min(theirs.inline_bytes_max);
         Some(Self {
-            rails: pair(us.id, &us.rails, peer.from, &peer.rails)?,
+            rails: Pairing::of(us.id, &us.rails, peer.from, &peer.rails)?,
             capabilities: us.capabilities.agree(&peer.capabilities),
             ring,
             inline_bytes_max: inline.min(ring.longest_inline()),

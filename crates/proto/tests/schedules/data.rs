@@ -10,7 +10,7 @@ use proto::letter::Letter;
 use proto::packet::Ring;
 use proto::progress::TrialTarget;
 use proto::receive::Place;
-use proto::setup::{PeerId, Peers, Proof, Prove, Rails, Secret};
+use proto::setup::{Pairing, PeerId, Peers, Proof, Prove, Secret};
 use proto::{
     Account, Action, Cause, ChannelId, Event, Flow, Name, Outgoing, PartWrite, Slot, flow,
 };
@@ -106,7 +106,7 @@ pub(crate) enum Death {
 pub(crate) struct Joined {
     pub(crate) peer: PeerId,
     pub(crate) far: usize,
-    pub(crate) rails: Rails,
+    pub(crate) rails: Pairing,
     pub(crate) ring: Ring,
     pub(crate) proves_arrival: bool,
     pub(crate) true_lengths: bool,

@@ -1,0 +1,188 @@
+//! Pairs our rails with the peer's: both ends compute the same pairs from both lists.
+
+use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
+use crate::rails::Rail;
+
+use super::proof::EndpointId;
+
+/// A rail of ours and a rail of the peer, as indices into the lists of both HELLOs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailPair {
+    pub ours: u8,
+    pub theirs: u8,
+}
+
+/// The rails that two ends have in common. Keys, counts and rail bits on the wire follow the order of `data`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pairing {
+    pub data: Vec<RailPair>,
+    pub control: Vec<RailPair>,
+}
+
+impl Pairing {
+    /// Pairs by fabric name, in the order of the endpoint with the lower id; surplus rails stay unused. Where no name is
+    /// common, pairs subnets of one address family, in order: routers may connect them, as of hosts whose addresses have
+    /// a subnet each. None without a pair of each kind.
+    pub fn of(
+        our_id: EndpointId,
+        ours: &[Rail],
+        their_id: EndpointId,
+        theirs: &[Rail],
+    ) -> Option<Self> {
+        if our_id <= their_id {
+            Self::in_order(ours, theirs)
+        } else {
+            Self::in_order(theirs, ours).map(Self::turned)
+        }
+    }
+
+    fn in_order(ours: &[Rail], theirs: &[Rail]) -> Option<Self> {
+        let by = |fits: fn(&Rail, &Rail) -> bool| {
+            let data = pair(ours, theirs, MAX_DATA_RAILS, fits);
+            let has_control = |rail: &Rail| rail.control.is_some();
+            let control = pair(ours, theirs, MAX_CONTROL_RAILS, |ours, theirs| {
+                has_control(ours) && has_control(theirs) && fits(ours, theirs)
+            });
+            Self { data, control }
+        };
+        let named = by(|ours, theirs| ours.fabric == theirs.fabric);
+        let pairing = if named.data.is_empty() { by(may_be_routed) } else { named };
+        (!pairing.data.is_empty() && !pairing.control.is_empty()).then_some(pairing)
+    }
+
+    /// The same pairs, as the other end has them.
+    fn turned(self) -> Self {
+        let turn = |pairs: Vec<RailPair>| {
+            pairs
+                .into_iter()
+                .map(|RailPair { ours, theirs }| RailPair { ours: theirs, theirs: ours })
+                .collect()
+        };
+        Self { data: turn(self.data), control: turn(self.control) }
+    }
+
+    /// The channel's number of one of our data rails: in keys, parts, counts and arrivals.
+    pub fn data_of(&self, ours: u8) -> Option<u8> {
+        let at = self.data.iter().position(|pair| pair.ours == ours)?;
+        Some(crate::bits::low8(at as u64))
+    }
+
+    /// The same for one of our control rails.
+    pub fn control_of(&self, ours: u8) -> Option<u8> {
+        let at = self.control.iter().position(|pair| pair.ours == ours)?;
+        Some(crate::bits::low8(at as u64))
+    }
+}
+
+/// Whether both are subnets, such as `192.0.2.0/24`, of one address family.
+fn may_be_routed(ours: &Rail, theirs: &Rail) -> bool {
+    let has = |rail: &Rail, letter| rail.fabric.as_bytes().contains(&letter);
+    has(ours, b'/') && has(theirs, b'/') && has(ours, b':') == has(theirs, b':')
+}
+
+fn pair(
+    ours: &[Rail],
+    theirs: &[Rail],
+    max: usize,
+    fits: impl Fn(&Rail, &Rail) -> bool,
+) -> Vec<RailPair> {
+    let mut free: Vec<_> = (0..).zip(theirs).collect();
+    (0..)
+        .zip(ours)
+        .filter_map(|(index, rail)| {
+            let found = free.iter().position(|(_, other)| fits(rail, other))?;
+            Some(RailPair { ours: index, theirs: free.remove(found).0 })
+        })
+        .take(max)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{Address, Name};
+
+    #[test]
+    fn ends_without_a_data_and_a_control_rail_in_common_are_no_pair() {
+        let address = Address::new(&[1; 16]);
+        let rail = |fabric: &str, control| Rail {
+            fabric: Name::cut(fabric),
+            nic: 0,
+            data: address.unwrap(),
+            control,
+        };
+        let (with, without) = (rail("a", address), rail("a", None));
+        assert!(Pairing::in_order(&[with], &[with]).is_some());
+        assert!(Pairing::in_order(&[with], &[without]).is_none());
+        assert!(Pairing::in_order(&[with], &[rail("b", address)]).is_none());
+    }
+
+    #[test]
+    fn subnets_are_paired_in_order_where_no_fabric_is_common() {
+        let address = Address::new(&[1; 16]);
+        let rails = |fabrics: &[&str]| -> Vec<Rail> {
+            let rail = |fabric: &&str| Rail {
+                fabric: Name::cut(fabric),
+                nic: 0,
+                data: address.unwrap(),
+                control: address,
+            };
+            fabrics.iter().map(rail).collect()
+        };
+        let pairs = |ours: &[&str], theirs: &[&str]| {
+            let pairing = Pairing::in_order(&rails(ours), &rails(theirs))?;
+            assert_eq!(pairing.data, pairing.control);
+            Some(pairing.data.iter().map(|pair| (pair.ours, pair.theirs)).collect::<Vec<_>>())
+        };
+        let hosts = ["10.128.0.2/32", "10.129.0.2/32"];
+        let others = ["10.128.0.3/32", "10.129.0.3/32"];
+        assert_eq!(pairs(&hosts, &others), Some(vec![(0, 0), (1, 1)]));
+        assert_eq!(pairs(&hosts, &["fd00::/64", others[1]]), Some(vec![(0, 1)]));
+        assert_eq!(pairs(&hosts, &[others[0], hosts[0]]), Some(vec![(0, 1)]), "one is common");
+        assert_eq!(pairs(&hosts, &["fd00::/64"]), None);
+        assert_eq!(pairs(&hosts, &["loopback"]), None);
+        assert_eq!(pairs(&["IB-fe80::"], &["IB-fe81::"]), None);
+    }
+
+    fn rails(fabrics: &[u8]) -> Vec<Rail> {
+        let rail = |fabric: &u8| Rail {
+            fabric: Name::new(&[*fabric]).unwrap(),
+            nic: 0,
+            data: Address::new(&[1]).unwrap(),
+            control: (fabric.is_multiple_of(2)).then(|| Address::new(&[2]).unwrap()),
+        };
+        fabrics.iter().map(rail).collect()
+    }
+
+    /// All lists of up to three rails of three fabrics, on both sides.
+    #[test]
+    fn both_ends_compute_the_same_pairs() {
+        let lists: Vec<Vec<u8>> = (0..4_usize.pow(3))
+            .map(|number| {
+                let digits = (0..3).map(|place| number / 4_usize.pow(place) % 4);
+                digits.filter(|digit| *digit > 0).map(|digit| digit.to_le_bytes()[0]).collect()
+            })
+            .collect();
+        let (low, high) = (EndpointId([1; 16]), EndpointId([2; 16]));
+        let mut paired = 0;
+        for one in &lists {
+            for other in &lists {
+                let (ours, theirs) = (rails(one), rails(other));
+                let here = Pairing::of(low, &ours, high, &theirs);
+                let there = Pairing::of(high, &theirs, low, &ours);
+                assert_eq!(here, there.map(Pairing::turned));
+                let Some(pairing) = here else { continue };
+                paired += 1;
+                for RailPair { ours: a, theirs: b } in pairing.data.iter().chain(&pairing.control) {
+                    assert_eq!(one[usize::from(*a)], other[usize::from(*b)]);
+                }
+                let common = (1..4_u8).map(|fabric| {
+                    let count = |list: &[u8]| list.iter().filter(|f| **f == fabric).count();
+                    count(one).min(count(other))
+                });
+                assert_eq!(pairing.data.len(), common.sum::<usize>(), "all common rails are used");
+            }
+        }
+        assert!(paired > 100);
+    }
+}
