@@ -465,17 +465,17 @@ impl Perform<Flow> for Executor {
 
     fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> LetterPost {
         let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail))).copied();
-        let written = std::mem::take(&mut self.written);
-        let bytes = self.peers.message_into(channel, letter, written);
-        let (Some(lane), Some(bytes)) = (lane, bytes) else { return LetterPost::Refused };
+        let Some(lane) = lane else { return LetterPost::Refused };
+        if !self.peers.message_into(channel, letter, &mut self.written) {
+            return LetterPost::Refused;
+        }
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
         let Some(letters) = letters else { return LetterPost::Refused };
         // A trial is sent on a rail that is lost already: its failure says nothing about the peer.
         let trial = matches!(letter.body, Body::Trial(_));
         let about =
             if trial { LetterSubject::Other } else { LetterSubject::Channel { channel, rail } };
-        let sent = letters.send(nic, lane.peer, &bytes, about);
-        self.written = bytes;
+        let sent = letters.send(nic, lane.peer, &self.written, about);
         let now = self.now;
         match sent {
             Ok(None) => LetterPost::Dropped,

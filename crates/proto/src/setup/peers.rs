@@ -219,24 +219,21 @@ impl<P: Prove> Peers<P> {
     /// The message for a channel's letter, for [`Perform::send`](super::super::Perform::send) to post. None if there is
     /// no such channel, or the HELLO is too long for a message.
     pub fn message(&self, channel: ChannelId, letter: &Letter) -> Option<Vec<u8>> {
-        self.message_into(channel, letter, Vec::new())
+        let mut bytes = Vec::new();
+        self.message_into(channel, letter, &mut bytes).then_some(bytes)
     }
 
-    /// The same, in the memory of an earlier message: a QUERY or STATUS allocates nothing if that is long enough.
-    pub fn message_into(
-        &self,
-        channel: ChannelId,
-        letter: &Letter,
-        into: Vec<u8>,
-    ) -> Option<Vec<u8>> {
-        let meeting = self.of(channel)?;
-        let bytes = match letter.body {
+    /// The same, in the memory of an earlier message: a QUERY or STATUS allocates nothing if that is long enough. False where
+    /// [`message`](Self::message) returns none.
+    pub fn message_into(&self, channel: ChannelId, letter: &Letter, bytes: &mut Vec<u8>) -> bool {
+        let Some(meeting) = self.of(channel) else { return false };
+        let encoded = match letter.body {
             Body::Hello(_) => meeting.hello(&self.us, Some(letter), &self.prove).encode(),
             Body::Query(_) | Body::Status(_) | Body::Trial(_) => {
-                Message::encode_letter_into(letter, into)
+                Message::encode_letter_into(letter, std::mem::take(bytes))
             }
         };
-        bytes.ok()
+        encoded.map(|encoded| *bytes = encoded).is_ok()
     }
 
     /// Handles a two-sided message.
