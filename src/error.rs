@@ -53,6 +53,8 @@ pub(crate) enum Subject {
     Sending(Label),
     /// A receive connection from this peer.
     Receiving(Label),
+    /// A connect to this peer.
+    Connecting(Label),
     /// The negotiation of what both ends of a connection support.
     Negotiation,
 }
@@ -320,6 +322,8 @@ pub(crate) enum Cause {
         bound_ms: u32,
     },
     ConnectionClosed,
+    /// The peer has ended its endpoint.
+    PeerEnded,
     ReceiveDeregistered,
     SendDeregistered,
 
@@ -368,6 +372,10 @@ impl Cause {
 
     pub(crate) fn receiving(self, peer: Label) -> Error {
         Error { subject: Subject::Receiving(peer), ..self.into() }
+    }
+
+    pub(crate) fn connecting(self, peer: Label) -> Error {
+        Error { subject: Subject::Connecting(peer), ..self.into() }
     }
 
     /// An error of the negotiation between the ends of a connection.
@@ -475,6 +483,7 @@ impl Cause {
             | Self::Silent { .. }
             | Self::RefusesPosts { .. }
             | Self::ConnectionClosed
+            | Self::PeerEnded
             | Self::SendDeregistered
             | Self::Overrun { .. }
             | Self::Withdrawn
@@ -493,7 +502,10 @@ impl Error {
         match self.subject {
             // Settings and providers are the users' choice.
             Subject::Negotiation => Kind::InvalidUsage,
-            Subject::Call | Subject::Sending(_) | Subject::Receiving(_) => self.cause.kind(),
+            Subject::Call
+            | Subject::Sending(_)
+            | Subject::Receiving(_)
+            | Subject::Connecting(_) => self.cause.kind(),
         }
     }
 }

@@ -18,6 +18,7 @@ impl Display for Error {
             Subject::Call => {}
             Subject::Sending(peer) => write!(f, "sending to {peer}: ")?,
             Subject::Receiving(peer) => write!(f, "receiving from {peer}: ")?,
+            Subject::Connecting(peer) => write!(f, "connecting to {peer}: ")?,
             Subject::Negotiation => f.write_str("no protocol serves both ends: ")?,
         }
         self.cause.fmt(f)
@@ -221,6 +222,9 @@ impl Display for Cause {
                  (IRONRAIL_PEER_TIMEOUT_MS sets a shorter bound)"
             ),
             Self::ConnectionClosed => f.write_str("the peer has closed the connection"),
+            Self::PeerEnded => {
+                f.write_str("it has closed its communicator, and accepts no connection any more")
+            }
             Self::ReceiveDeregistered => {
                 f.write_str("a buffer of posted receives was deregistered")
             }

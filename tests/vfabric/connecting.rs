@@ -3,8 +3,10 @@
 //! The two ends connect to each other at the same time, as ranks do. The fabric counts the messages: a lost or doubled one here is some
 //! HELLO, QUERY or STATUS.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
+use net_abi::ResultCode;
 use proto::setup::{ControlAddresses, EndpointId, Handle as WireHandle};
 
 use crate::support::calls::{Answer, Buffer, Handle, Object};
@@ -328,6 +330,40 @@ fn an_endpoint_closes_though_a_connect_has_lost_a_race() {
             crate::support::link::Link::of(net, send.expect("whole"), receive.expect("whole"));
         kept.works();
         kept.close();
+        world.fabric.is_clean();
+    });
+}
+
+/// As where a rank connects, for a new pattern of messages, to one that has destroyed its communicator. A connect that has begun waits, as
+/// where a listener closes.
+#[test]
+fn a_connect_to_a_peer_that_has_ended_says_so() {
+    play_each(&["cxi", "tcp"], &[provider()], BOUND, |part, profile| {
+        let world = World::open(part, profile, [1, 1]);
+        let ends = world.nets.map(End::open);
+        let links = connect(&ends, 1);
+        let [mut late, mut waiting] = [0, 1].map(|_| Link::new(&ends[1]));
+        finish(&ends, links);
+        (0..POLLS).for_each(|_| assert_eq!(waiting.connect(&ends[0]), Ok(None)));
+        let [stays, leaves] = ends;
+        thread::scope(|scope| {
+            let leaving = scope.spawn(move || leaves.close());
+            within(WAIT, || {
+                stays.poll();
+                leaving.is_finished()
+            });
+        });
+        let mut failure = None;
+        within(WAIT, || {
+            failure = late.connect(&stays).err();
+            failure.is_some()
+        });
+        let failure = failure.expect("just found");
+        assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
+        let names_it = failure.said[0].contains(&format!("process {}", std::process::id()));
+        assert!(names_it && failure.said[0].contains("has closed its"), "{failure:?}");
+        assert_eq!(waiting.connect(&stays), Ok(None));
+        stays.close();
         world.fabric.is_clean();
     });
 }

@@ -14,6 +14,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     let called = |cause: Cause, kind, sentence| (cause.into(), kind, sentence);
     let sending = |cause: Cause, kind, sentence| (cause.sending(peers), kind, sentence);
     let receiving = |cause: Cause, kind, sentence| (cause.receiving(peers), kind, sentence);
+    let connecting = |cause: Cause, kind, sentence| (cause.connecting(peers), kind, sentence);
     let negotiating = |cause: Cause, kind, sentence| (cause.negotiating(), kind, sentence);
     let mut all = vec![
         called(Cause::NoHandle, Kind::InvalidArgument, "NCCL passed a null handle"),
@@ -262,6 +263,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             Cause::ConnectionClosed,
             Kind::Remote,
             "receiving from rank 3, process 7 on here: the peer has closed the connection",
+        ),
+        connecting(
+            Cause::PeerEnded,
+            Kind::Remote,
+            "connecting to rank 3, process 7 on here: it has closed its communicator, and accepts no connection any more",
         ),
         receiving(
             Cause::ReceiveDeregistered,

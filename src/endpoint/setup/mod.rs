@@ -18,7 +18,7 @@ use super::Endpoint;
 use super::comms::{Comm, Side};
 use super::counting::CommCounters;
 use super::nics::Port;
-use crate::error::{Bug, Cause, Error, Result};
+use crate::error::{Cause, Error, Result};
 use crate::types::{DeviceFacts, Settings};
 
 /// Our rails, as HELLO describes them.
@@ -93,11 +93,14 @@ impl Endpoint {
         self.core.with(&mut self.executor, slot, now, |flow, account| flow.close(account));
     }
 
-    /// A channel's failure, for a call of set-up.
+    /// Why a channel takes no connection: its failure, or its end.
     fn channel_failure(&mut self, channel: ChannelId) -> Error {
-        match self.executor.peer_mut(channel).and_then(|peer| peer.failure.as_mut()) {
-            Some(failure) => super::failures::repeated(failure),
-            None => Cause::Bug(Bug::UnknownPeer).into(),
-        }
+        self.learn_rank(channel);
+        let peer = self.executor.label(channel);
+        let failure = self.executor.peer_mut(channel).and_then(|peer| peer.failure.as_mut());
+        let Some(failure) = failure.map(super::failures::repeated) else {
+            return Cause::PeerEnded.connecting(peer);
+        };
+        Error { logged: failure.logged, ..failure.cause.connecting(peer) }
     }
 }
