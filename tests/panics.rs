@@ -3,7 +3,9 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -331,10 +333,64 @@ fn a_connect_under_way_does_not_keep_a_broken_endpoint_open() {
     });
 }
 
+/// The keeper writes it, on which peers rely while NCCL makes no calls.
+#[test]
+fn a_panic_while_a_dump_is_written_ends_neither_the_keeper_nor_an_endpoint() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dumps.{}", process::id()));
+    let trigger = folder.join("now");
+    let trigger = ("DUMP_TRIGGER", trigger.to_str().expect("text"));
+    let settings = [&settings()[..], &[trigger]].concat();
+    play_each(&["snapshot", "dump"], &settings, BOUND, |_, case| {
+        let trigger = PathBuf::from(std::env::var("IRONRAIL_DUMP_TRIGGER").expect("it was set"));
+        let folder = trigger.parent().expect("it is in one");
+        fs::create_dir(folder).expect("the target folder takes a folder");
+        let dumps = || -> Vec<PathBuf> {
+            let all = fs::read_dir(folder).expect("ours");
+            let name = format!("{}.json", process::id());
+            let all = all.map(|entry| entry.expect("ours").path());
+            all.filter(|path| path.to_string_lossy().ends_with(&name)).collect()
+        };
+        let dump = || {
+            let text = dumps().first().and_then(|path| fs::read_to_string(path).ok());
+            text.filter(|text| text.ends_with("}\n"))
+        };
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        let contexts = [0, 1].map(|_| net.init().expect("init"));
+        let mut links = contexts.map(|context| Link::to_self(net, context));
+        links.iter_mut().for_each(Link::works);
+        let asks = || {
+            let _before = fs::remove_file(&trigger);
+            fs::write(&trigger, "").expect("ours");
+        };
+        panic_in(&faulty.file, case);
+        asks();
+        wait("the panic", || support::calls::warned() > 0);
+        let said = support::calls::warnings();
+        assert!(said.len() == 1 && said[0].contains(&format!("in {case}.")), "{said:?}");
+        if case == "snapshot" {
+            wait("the dump without it", || dump().is_some());
+            let text = dump().expect("just found");
+            let count = |words: &str| text.matches(words).count();
+            assert_eq!((count("\"panicked\":true"), count("\"rails\":")), (1, 1), "{text}");
+            fs::remove_file(&dumps()[0]).expect("ours");
+        }
+        wait("the next dump", || {
+            asks();
+            dump().is_some_and(|text| !text.contains("panicked"))
+        });
+        assert_eq!(keepers(), 1);
+        links.iter_mut().for_each(Link::works);
+        links.into_iter().for_each(Link::close);
+        contexts.into_iter().for_each(|context| net.finalize(context).expect("finalize"));
+        fs::remove_dir_all(folder).expect("ours");
+    });
+}
+
 /// Threads that poll endpoints: one while an endpoint is open.
 fn keepers() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("proc is mounted");
-    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    let tasks = fs::read_dir("/proc/self/task").expect("proc is mounted");
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
     let names = tasks.flatten().filter_map(|task| name(task).ok());
     names.filter(|name| name.trim() == "ironrail-keeper").count()
 }

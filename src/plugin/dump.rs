@@ -4,6 +4,7 @@
 //! numbers and states, and no secrets.
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,6 +13,7 @@ use fabric::Lock;
 use super::device::host_name;
 use super::json::{Object, array};
 use super::{registry, stats};
+use crate::fault;
 use crate::types::counts;
 use crate::types::stall::{
     ConnectionSnapshot, ConnectionState, RailSnapshot, Snapshot, Waiting, WaitsFor,
@@ -51,10 +53,10 @@ pub(super) fn check(endpoints: &[u16]) -> Option<Duration> {
     if trigger.checked.elapsed() >= EVERY {
         trigger.checked = Instant::now();
         let changed = changed(&trigger.path);
-        if changed.is_some() && changed != trigger.changed {
+        let before = std::mem::replace(&mut trigger.changed, changed);
+        if changed.is_some() && changed != before {
             write(&trigger.path, endpoints);
         }
-        trigger.changed = changed;
     }
     Some(EVERY)
 }
@@ -64,6 +66,7 @@ fn changed(path: &Path) -> Option<SystemTime> {
 }
 
 fn write(trigger: &Path, endpoints: &[u16]) {
+    fault::point("dump");
     let mut name = trigger.as_os_str().to_owned();
     name.push(format!(".{}.{}.json", host_name(), std::process::id()));
     let path = PathBuf::from(name);
@@ -82,13 +85,20 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     }
 }
 
-/// One endpoint. If another thread holds its lock for long, a call hangs in it, and it is shown as busy.
+/// One endpoint. If another thread holds its lock for long, a call hangs in it, and it is shown as busy. A panic leaves it as it was, since
+/// a snapshot changes nothing: the others are shown, and the hook has logged the panic.
 fn endpoint(number: u16) -> String {
     let began = Instant::now();
     loop {
         if let Some(entry) = registry::try_lock(number) {
-            let snapshot = entry.as_deref().map(|endpoint| endpoint.snapshot());
-            return snapshot.map_or_else(|| "null".to_owned(), |snapshot| json(&snapshot));
+            let shown = catch_unwind(AssertUnwindSafe(|| {
+                fault::point("snapshot");
+                let snapshot = entry.as_deref().map(|endpoint| endpoint.snapshot());
+                snapshot.map_or_else(|| "null".to_owned(), |snapshot| json(&snapshot))
+            }));
+            let panicked =
+                |_| Object::new().number("endpoint", number).flag("panicked", true).end();
+            return shown.unwrap_or_else(panicked);
         }
         if began.elapsed() >= BUSY {
             return Object::new().number("endpoint", number).flag("busy", true).end();

@@ -103,7 +103,9 @@ fn run(generation: u64) {
     let mut endpoints = Vec::with_capacity(ROOM);
     while copy_endpoints(generation, &mut endpoints) {
         let wait = endpoints.iter().map(|number| poll(*number)).min().unwrap_or(LONGEST);
-        let wait = super::dump::check(&endpoints).map_or(wait, |dump| wait.min(dump));
+        // A panic in it ends this dump, not the thread, which peers rely on.
+        let dump = catch_unwind(AssertUnwindSafe(|| super::dump::check(&endpoints)));
+        let wait = dump.unwrap_or(None).map_or(wait, |dump| wait.min(dump));
         let wait = wait.clamp(SHORTEST, LONGEST);
         SLEEPS_UNTIL.store(monotonic_nanos() + nanos(wait), Ordering::Relaxed);
         std::thread::park_timeout(wait);
