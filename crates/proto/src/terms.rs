@@ -3,6 +3,7 @@
 use crate::capabilities::{Capabilities, ImmediateWidth};
 
 use super::ids::Name;
+use super::setup::Features;
 use super::split::Cutting;
 
 /// The longest inline messages.
@@ -70,25 +71,21 @@ impl Terms {
 }
 
 impl Terms {
-    /// Derives the terms from the agreed capabilities. `fin_only` is a setting of either end. None if the receiver
-    /// could not learn the sizes of messages.
-    #[expect(clippy::too_many_arguments, reason = "each is settled somewhere else")]
+    /// Derives the terms of a connection from what was agreed. None if the receiver could not learn the sizes of messages.
     pub fn settle(
         own: Name,
         peer: Name,
+        cutting: Cutting,
         agreed: &Capabilities,
-        rails: usize,
-        shared_from: u64,
-        grouped: bool,
-        fin_only: bool,
+        features: Features,
         inline: InlineLimits,
     ) -> Option<Self> {
         let terms = Self {
             peer,
             own,
-            cutting: Cutting::new(rails, shared_from, agreed.largest_write)?,
-            grouped,
-            immediates: if fin_only { ImmediateWidth::None } else { agreed.immediate },
+            cutting,
+            grouped: features.groups,
+            immediates: if features.fin_only { ImmediateWidth::None } else { agreed.immediate },
             true_lengths: agreed.true_lengths,
             delivery: (agreed.delivery_complete || agreed.proves_arrival) && !agreed.messages,
             proves_arrival: agreed.proves_arrival,

@@ -2,6 +2,7 @@
 
 use ironrail_group::error::GroupError;
 use proto::packet::Ring;
+use proto::setup::Features;
 use proto::split::Cutting;
 use proto::{
     COPIED_AT_MOST, Capabilities, Generation, ImmediateWidth, InlineLimits, Name, Slot, Terms,
@@ -80,8 +81,9 @@ fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
     let (rails, generation) = (device.rails.len(), Generation::default());
     let name = Name { slot: Slot::new(0)?, generation };
     let limits = InlineLimits::default();
-    let terms = Terms::settle(name, name, &agreed, rails, shared_from, false, fin_only, limits);
     let cutting = Cutting::new(rails, shared_from, agreed.largest_write)?;
+    let features = Features { groups: false, fin_only };
+    let terms = Terms::settle(name, name, cutting, &agreed, features, limits);
     let split = cutting.split(size);
     let ends_by = terms.map(|terms| match terms.takes_immediates(size) {
         true => "an immediate with each part",

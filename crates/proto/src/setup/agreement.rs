@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::channel::Parameters;
 use super::super::ids::{Name, PacketNumber};
 use super::super::packet::Ring;
+use super::super::split::Cutting;
 use super::super::terms::{InlineLimits, Terms};
 use super::hello::Hello;
 use super::opening::Features;
@@ -87,16 +88,10 @@ impl Agreement {
         agreed: Features,
         unadvertised: u16,
     ) -> Option<Terms> {
+        let Self { rails, capabilities, shared_from, .. } = self;
+        let cutting = Cutting::new(rails.data.len(), *shared_from, capabilities.largest_write)?;
         let host = self.inline_bytes_max;
-        Terms::settle(
-            own,
-            peer,
-            &self.capabilities,
-            self.rails.data.len(),
-            self.shared_from,
-            agreed.groups,
-            agreed.fin_only,
-            InlineLimits { unadvertised: unadvertised.min(host), host },
-        )
+        let inline = InlineLimits { unadvertised: unadvertised.min(host), host };
+        Terms::settle(own, peer, cutting, capabilities, agreed, inline)
     }
 }
