@@ -153,6 +153,7 @@ fn a_file_that_comes_asks_for_a_dump_of_all_connections() {
             assert!(!text.contains("a secret name"), "{text}");
             let json: Value = serde_json::from_str(&text).expect("it is JSON");
             assert_eq!(json["process"], process::id());
+            assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
             let connections = json["endpoints"][0]["connections"].as_array().expect("a list");
             let of = |direction: &str| {
                 let mut all = connections.iter().filter(|one| one["direction"] == direction);

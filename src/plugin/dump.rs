@@ -72,6 +72,7 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     let path = PathBuf::from(name);
     let text = Object::new()
         .number("format", FORMAT)
+        .text("version", env!("CARGO_PKG_VERSION"))
         .text("host", host_name())
         .number("process", std::process::id())
         .raw("endpoints", &array(endpoints.iter().map(|number| endpoint(*number))))
