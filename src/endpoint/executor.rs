@@ -552,8 +552,8 @@ impl Perform<Flow> for Executor {
     ) {
         let Payload { word, bytes } = payload;
         match place {
-            Place::Receive(arrived) => {
-                let (target, len) = (arrived.target, usize::from(arrived.len).min(bytes));
+            Place::Receive(matched) => {
+                let (target, len) = (matched.target, usize::from(matched.len).min(bytes));
                 let Self { memory, regions, landing, .. } = self;
                 let region = named(regions, landing, target.region);
                 if let Some(place) =

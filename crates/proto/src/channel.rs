@@ -29,7 +29,7 @@ pub use acknowledgement::Acknowledgement;
 pub use control_rails::RailNews;
 pub use ending::Ending;
 pub use epoch::OldShadow;
-pub use inbox::{Arrived, Inbox};
+pub use inbox::{Inbox, PacketReader};
 pub use inquiry::PeerReport;
 pub use recovery::{DueLetter, Recovery};
 pub use round_trip::RoundTrip;
@@ -388,7 +388,7 @@ impl Channel {
 
     /// The next packet that has arrived.
     #[inline]
-    pub fn next_packet<M: InboxMemory>(&self, memory: &M) -> Option<Arrived> {
+    pub fn next_packet<M: InboxMemory>(&self, memory: &M) -> Option<PacketReader> {
         match self.state {
             State::Alive | State::Failing(_) => self.inbox.as_ref()?.next(memory),
             State::Failed(_) | State::Over => None,
@@ -401,13 +401,13 @@ impl Channel {
     pub fn consumed<M: InboxMemory>(
         &mut self,
         memory: &mut M,
-        arrived: &Arrived,
+        packet: &PacketReader,
         Now { clock: now, polled }: Now,
         left: impl FnMut(Sent),
     ) -> Option<Duration> {
         let inbox = self.inbox.as_mut()?;
-        inbox.consume(memory, arrived);
-        let header: &Header = arrived.header();
+        inbox.consume(memory, packet);
+        let header: &Header = packet.header();
         self.shadow.set_acknowledgement(header.number);
         self.acknowledgement.consumed(header.number, header.span(), now);
         self.recovery.heard(polled);

@@ -44,7 +44,7 @@ use super::terms::Terms;
 use super::window::{WINDOW, place};
 
 pub use arrivals::Arrival;
-pub use inline::{Arrived, Copy, Place};
+pub use inline::{Copy, Matched, Place};
 pub use slot::Target;
 pub use tagged::Tagged;
 

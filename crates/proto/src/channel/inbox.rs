@@ -60,20 +60,20 @@ impl Inbox {
 
     /// The next packet, if all of it has landed.
     #[inline]
-    pub fn next<M: InboxMemory>(&self, memory: &M) -> Option<Arrived> {
+    pub fn next<M: InboxMemory>(&self, memory: &M) -> Option<PacketReader> {
         let number = self.consumed.plus(1);
         let header = Header::validate(memory, self.ring, self.at, number, self.lease.nonce)?;
         let start = self.at as usize / 8;
         let end = start + header.written_words();
-        Some(Arrived { header, start, word: start + HEADER_WORDS, end })
+        Some(PacketReader { header, start, word: start + HEADER_WORDS, end })
     }
 
     /// Overwrites a packet that was consumed, and advances.
     #[inline]
-    pub fn consume<M: InboxMemory>(&mut self, memory: &mut M, arrived: &Arrived) {
-        memory.fill(arrived.start..arrived.end, POISON);
-        self.consumed = arrived.header.number;
-        self.at += arrived.header.span();
+    pub fn consume<M: InboxMemory>(&mut self, memory: &mut M, packet: &PacketReader) {
+        memory.fill(packet.start..packet.end, POISON);
+        self.consumed = packet.header.number;
+        self.at += packet.header.span();
         if self.at == self.ring.bytes() {
             self.at = 0;
         }
@@ -82,14 +82,14 @@ impl Inbox {
 
 /// A packet that has arrived, and how far it was read.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrived {
+pub struct PacketReader {
     header: Header,
     start: usize,
     word: usize,
     end: usize,
 }
 
-impl Arrived {
+impl PacketReader {
     pub fn header(&self) -> &Header {
         &self.header
     }

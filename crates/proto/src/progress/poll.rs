@@ -1,7 +1,7 @@
 //! The receiving part of a poll: handles completions, letters and packets, then the channel's timers and end.
 
 use super::super::bound::PACKETS_PER_POLL;
-use super::super::channel::{Arrived, Cause, Sent};
+use super::super::channel::{Cause, PacketReader, Sent};
 use super::super::connection::{ChannelEnd, Connection};
 use super::super::frame::Frame;
 use super::super::ids::{Moment, Name, Slot};
@@ -168,8 +168,8 @@ impl<C: Connection> ProgressLoop<C> {
         channel.read_cell(perform.inbox(memory), now.polled, |sent| left(table, sent));
         for _ in 0..PACKETS_PER_POLL {
             let channel = &self.peers[index].channel;
-            let Some(arrived) = channel.next_packet(perform.inbox(memory)) else { return };
-            self.consume(perform, index, memory, arrived, now);
+            let Some(packet) = channel.next_packet(perform.inbox(memory)) else { return };
+            self.consume(perform, index, memory, packet, now);
         }
     }
 
@@ -179,16 +179,16 @@ impl<C: Connection> ProgressLoop<C> {
         perform: &mut P,
         index: usize,
         memory: MemoryId,
-        mut arrived: Arrived,
+        mut packet: PacketReader,
         now: Now,
     ) {
-        while let Some(frame) = self.deliver(perform, index, memory, &mut arrived, now.clock) {
+        while let Some(frame) = self.deliver(perform, index, memory, &mut packet, now.clock) {
             self.channel_frame(perform, index, &frame, now);
         }
         let Self { peers, table, .. } = self;
         let Peer { channel, account, stirred, .. } = &mut peers[index];
         let sampled =
-            channel.consumed(perform.inbox(memory), &arrived, now, |sent| left(table, sent));
+            channel.consumed(perform.inbox(memory), &packet, now, |sent| left(table, sent));
         if let Some(round_trip) = sampled {
             account.set_round_trip(round_trip);
         }
@@ -202,7 +202,7 @@ impl<C: Connection> ProgressLoop<C> {
         perform: &mut P,
         index: usize,
         memory: MemoryId,
-        arrived: &mut Arrived,
+        packet: &mut PacketReader,
         now: Moment,
     ) -> Option<Frame> {
         let Self { peers, table, stale, .. } = self;
@@ -211,7 +211,7 @@ impl<C: Connection> ProgressLoop<C> {
         let mut current: Option<Slot> = None;
         let end = loop {
             // By reference: a frame has room for the longest kind, and most are short.
-            let next = arrived.next_frame(perform.inbox(memory));
+            let next = packet.next_frame(perform.inbox(memory));
             let (frame, payload) = match &next {
                 Ok(Some((frame, payload))) => (frame, *payload),
                 Ok(None) => break None,

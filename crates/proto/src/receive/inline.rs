@@ -23,14 +23,14 @@ use crate::window::{WINDOW, place, within};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The receive of a line: `len` bytes, copied in ascending order, in aligned stores of 8 bytes as far as possible.
-    Receive(Arrived),
+    Receive(Matched),
     /// The channel's parking: see [`Parking::fill`].
     Parked(Parked),
 }
 
 /// An inline message that was matched to its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct Matched {
     pub line: Line,
     pub target: Target,
     pub len: u16,
@@ -83,7 +83,7 @@ impl ReceiveFlow {
             self.cut.get_or_insert_with(|| Cut { sent: inline.len.into(), posted });
         }
         let cost = if self.is_unsent(line) { cost_of(inline.len) } else { 0 };
-        Ok(Some(Place::Receive(Arrived { line, target, len, cost })))
+        Ok(Some(Place::Receive(Matched { line, target, len, cost })))
     }
 
     /// A message that names its line, because the sender has its advert.
@@ -97,7 +97,7 @@ impl ReceiveFlow {
         if !fits || !open {
             return Err(Violation::Inline);
         }
-        Ok(Place::Receive(Arrived { line, target: slot.target, len, cost: 0 }))
+        Ok(Place::Receive(Matched { line, target: slot.target, len, cost: 0 }))
     }
 
     /// The line of a message that came without an advert, if it is posted.
@@ -130,9 +130,9 @@ impl ReceiveFlow {
     pub fn copied(&mut self, place: Place, account: &mut Account, now: Moment) {
         match place {
             Place::Parked(_) => {}
-            Place::Receive(arrived) => {
+            Place::Receive(matched) => {
                 let oldest = self.parked.is_empty();
-                self.fill(arrived, oldest, account, now);
+                self.fill(matched, oldest, account, now);
             }
         }
     }
@@ -140,8 +140,8 @@ impl ReceiveFlow {
     /// An inline message was copied into the receive of a line. `oldest`: it is the oldest one that has no line at the
     /// sender.
     #[inline]
-    fn fill(&mut self, arrived: Arrived, oldest: bool, account: &mut Account, now: Moment) {
-        let Arrived { line, len, cost, .. } = arrived;
+    fn fill(&mut self, matched: Matched, oldest: bool, account: &mut Account, now: Moment) {
+        let Matched { line, len, cost, .. } = matched;
         let slot = &mut self.slots[place(line)];
         (slot.cost, self.lazy_from) = (cost, now);
         let single = slot.count == 1;
@@ -248,7 +248,7 @@ impl ReceiveFlow {
         }
         self.copies -= 1;
         let cost = if self.is_unsent(line) { cost } else { 0 };
-        self.fill(Arrived { line, target, len, cost }, oldest, account, now);
+        self.fill(Matched { line, target, len, cost }, oldest, account, now);
     }
 
     /// A message is longer than its receive: both ends fail. The advert tells the sender the receive's length.

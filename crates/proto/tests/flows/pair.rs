@@ -7,7 +7,7 @@ use proto::connection::{Submit, Urgency, Which};
 use proto::credit::CHANNEL_BYTES;
 use proto::ids::Moment;
 use proto::parking::Parking;
-use proto::receive::{Arrived, Copy, Place, Tagged};
+use proto::receive::{Copy, Matched, Place, Tagged};
 use proto::send::{Outgoing, PartWrite};
 use proto::sendrecv::Tag;
 use proto::window::WINDOW;
@@ -357,7 +357,7 @@ impl Pair {
             .expect("the sender obeys its bounds");
         match place {
             None => return,
-            Some(Place::Receive(Arrived { target, len, .. })) => {
+            Some(Place::Receive(Matched { target, len, .. })) => {
                 let state = self.receives[target.region as usize].state;
                 assert_ne!(state, Receiving::Early, "what was reported early needs no call");
                 self.fill(target, len, &payload);
