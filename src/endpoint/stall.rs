@@ -240,7 +240,7 @@ impl Endpoint {
                 continue;
             }
             let channel = self.executor.peers.channel(pending.peer());
-            let waited = pending.waited(now).min(polled);
+            let waited = pending.waited(self.core.polled_time());
             let slot = pending.slot();
             offer(Waiter { waiting: Waiting::Connecting, slot, channel, waited });
         }

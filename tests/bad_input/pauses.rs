@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 use net_abi::ResultCode;
 
 use crate::support::calls::{Answer, Buffer, Net, Object};
-use crate::support::link::Link;
+use crate::support::link::{Link, from_text, to_text, wait};
 use crate::support::say;
 use crate::support::stage::{Part, play};
-use crate::{BOUND, SETTINGS, SLACK, open};
+use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open};
 
 /// Long enough that four of them fill every queue of the kernel.
 const LONG: usize = 8 << 20;
 const OUTSTANDING: usize = 4;
 /// Much less than the bound in the first test, and twice the bound in the second.
 const PAUSE: Duration = Duration::from_secs(4);
+/// Calls by which connect and accept have begun to wait.
+const CALLS: u32 = 100;
 
 /// Long messages in one direction, with a full window.
 struct Stream {
@@ -139,8 +141,50 @@ fn a_peer_that_is_stopped_for_longer_is_an_error_that_says_so() {
     });
 }
 
+/// As by Slurm, which suspends jobs: nobody has waited meanwhile.
+fn a_process_that_is_stopped_for_longer_than_connect_may_take_still_connects() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        let (mut send, mut receive) = (None, None);
+        if part.name == "stopped" {
+            part.say(&to_text(&handle));
+            let mut theirs = from_text(&part.receive());
+            let mut calls = 0;
+            wait("the connections", || {
+                send = send.or_else(|| net.connect(context, 0, &mut theirs).expect("connect"));
+                receive = receive.or_else(|| net.accept(listener).expect("accept"));
+                calls += 1;
+                if calls == CALLS {
+                    part.say("waits");
+                }
+                send.is_some() && receive.is_some()
+            });
+            part.say("connected");
+            part.receive();
+            return;
+        }
+        let mut peer = part.cast("stopped", &[]);
+        peer.say(&to_text(&handle));
+        let mut theirs = from_text(&peer.receive());
+        assert_eq!(peer.receive(), "waits");
+        peer.pause();
+        std::thread::sleep(DEADLINE + PAUSE);
+        peer.resume();
+        wait("the connections", || {
+            send = send.or_else(|| net.connect(context, 0, &mut theirs).expect("connect"));
+            receive = receive.or_else(|| net.accept(listener).expect("accept"));
+            send.is_some() && receive.is_some()
+        });
+        assert_eq!(peer.receive(), "connected");
+        peer.say("end");
+        peer.finish();
+    });
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     vec![
+        Test::new(a_process_that_is_stopped_for_longer_than_connect_may_take_still_connects),
         Test::new(a_peer_that_is_stopped_for_less_than_the_bound_is_waited_for),
         Test::new(a_peer_that_is_stopped_for_longer_is_an_error_that_says_so),
     ]

@@ -1,6 +1,7 @@
 //! Listen and accept. OPENs with a proof of the listener's secret are queued; accept answers one with OPENED.
 
 use proto::frame::Refusal;
+use proto::polled::PolledTime;
 use proto::setup::{ControlAddresses, QueuedOpen, Secret, refuse};
 use proto::{ChannelId, ListenerId, Moment, Slot};
 
@@ -24,8 +25,8 @@ pub(in crate::endpoint) struct Listening {
     asked: Moment,
     /// A call about it has panicked.
     pub(in crate::endpoint) broken: bool,
-    /// Since when accept has found no peer, and whether that was logged.
-    waiting_since: Option<Moment>,
+    /// Since when accept has found no peer, by [`proto::ProgressLoop::polled_time`], and whether that was logged.
+    waiting_since: Option<PolledTime>,
     warned: bool,
 }
 
@@ -112,7 +113,7 @@ impl Endpoint {
                 false => None,
             };
             let Some(queued) = queued else {
-                self.watch_accept(at, now)?;
+                self.watch_accept(at)?;
                 return Ok(None);
             };
             self.begin_accept(at, &queued, now)?;
@@ -226,7 +227,8 @@ impl Endpoint {
     }
 
     /// Logs once that accept is waiting, and returns an error past the bound.
-    fn watch_accept(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
+    fn watch_accept(&mut self, at: (u16, u16)) -> Result<()> {
+        let now = self.core.polled_time();
         let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());
         let Some(listening) = self.listeners.get_mut(at.0, at.1) else { return Ok(()) };

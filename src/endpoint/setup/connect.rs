@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proto::frame::Refusal;
+use proto::polled::PolledTime;
 use proto::setup::{Answer, Handle, PeerId};
 use proto::{Moment, Slot};
 
@@ -19,12 +20,13 @@ use crate::types::HANDLE_BYTES;
 pub(in crate::endpoint) struct PendingConnect {
     peer: PeerId,
     target: Handle,
-    began: Moment,
+    /// By [`proto::ProgressLoop::polled_time`], as the times of waits below: a process that was stopped has not waited.
+    began: PolledTime,
     /// When NCCL called it last.
     called: Moment,
     warned: bool,
     /// Since when every HELLO to the peer was rejected, and the first error.
-    rejected: Option<(Moment, Error)>,
+    rejected: Option<(PolledTime, Error)>,
     /// The connection's slot, once there is a channel to the peer.
     slot: Option<Slot>,
 }
@@ -42,7 +44,7 @@ impl PendingConnect {
         self.called
     }
 
-    pub(in crate::endpoint) fn waited(&self, now: Moment) -> Duration {
+    pub(in crate::endpoint) fn waited(&self, now: PolledTime) -> Duration {
         now.since(self.began)
     }
 }
@@ -94,8 +96,8 @@ impl Endpoint {
         target.secret = job_secret(target.secret, &self.settings.job);
         let peer = self.executor.peers.meet(&target, &mut random_nonce);
         let (warned, rejected, slot) = (false, None, None);
-        let pending =
-            PendingConnect { peer, target, began: now, called: now, warned, rejected, slot };
+        let began = self.core.polled_time();
+        let pending = PendingConnect { peer, target, began, called: now, warned, rejected, slot };
         let mut generation = 0;
         let slot = self.connects.insert_with(|_, current| {
             generation = current;
@@ -115,7 +117,7 @@ impl Endpoint {
                 }
             }
         }
-        self.watch_connect(at, now)?;
+        self.watch_connect(at)?;
         Ok(None)
     }
 
@@ -183,7 +185,8 @@ impl Endpoint {
 
     /// The provider has taken a HELLO to a peer, or rejected it. A link that is down may be back in a moment, so connect fails only if
     /// HELLOs are rejected for [`UNREACHABLE_AFTER`].
-    pub(super) fn hello_posted(&mut self, peer: PeerId, error: Option<Error>, now: Moment) {
+    pub(super) fn hello_posted(&mut self, peer: PeerId, error: Option<Error>) {
+        let now = self.core.polled_time();
         for pending in self.connects.iter_mut().filter(|pending| pending.peer == peer) {
             match (error, pending.rejected) {
                 (None, _) => pending.rejected = None,
@@ -197,7 +200,8 @@ impl Endpoint {
     }
 
     /// Logs once that connect is waiting, and returns an error past the bound.
-    fn watch_connect(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
+    fn watch_connect(&mut self, at: (u16, u16)) -> Result<()> {
+        let now = self.core.polled_time();
         let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());
         let Some(pending) = self.connects.get_mut(at.0, at.1) else { return Ok(()) };
@@ -206,7 +210,7 @@ impl Endpoint {
         {
             return Err(error);
         }
-        let waited = now.since(pending.began);
+        let waited = pending.waited(now);
         if waited > bound {
             return Err(Cause::ConnectTimeout { device, seconds: waited.as_secs() }.into());
         }

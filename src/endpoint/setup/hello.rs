@@ -88,7 +88,7 @@ impl Endpoint {
             Err(error) => Some(error),
         };
         self.executor.peers.hello_posted(peer, now);
-        self.hello_posted(peer, error, now);
+        self.hello_posted(peer, error);
     }
 
     /// Sends a letter to an address that is used for this one alone.
