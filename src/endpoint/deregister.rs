@@ -19,6 +19,7 @@ use super::Endpoint;
 use super::bound::DEREGISTER_POLLS;
 use super::comms::{Comm, Side};
 use super::executor::name_of;
+use super::peers::Peer;
 use super::region::UserRegion;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::label::Label;
@@ -147,7 +148,7 @@ impl Endpoint {
         let now = self.now();
         for slot in self.touching(id) {
             let channel = self.executor.channel_of(slot);
-            if self.executor.peer(channel).is_some_and(|peer| !peer.is_gone(now)) {
+            if self.executor.peer(channel).is_some_and(|peer| !peer.is_gone()) {
                 continue;
             }
             self.core.with(&mut self.executor, slot, now, |flow, _| {
@@ -166,10 +167,9 @@ impl Endpoint {
 
     /// Whether only connections to peers that have ended, as far as this side can see, may touch the memory, and no operation of ours.
     fn only_ended_peers_touch(&self, id: ObjectId) -> bool {
-        let now = self.now();
         let is_dead = |slot: &Slot| {
             let channel = self.executor.channel_of(*slot);
-            self.executor.peer(channel).is_none_or(|peer| peer.is_gone(now))
+            self.executor.peer(channel).is_none_or(Peer::is_gone)
         };
         !self.is_posted(id) && self.touching(id).iter().all(is_dead)
     }

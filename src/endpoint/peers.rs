@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fabric::PeerAddress;
+use proto::bound::POLL_GAP_MAX;
 use proto::{ChannelId, Epoch, Moment};
 
 use super::bound::GONE_AFTER;
@@ -17,6 +18,15 @@ pub(super) struct Lane {
     /// The index of the NIC.
     pub(super) nic: usize,
     pub(super) peer: PeerAddress,
+}
+
+/// Refusals of posts, without one that was accepted. They are tried again in each poll.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    last: Moment,
+    /// How long they have lasted. Of a longer gap between two polls only [`POLL_GAP_MAX`] counts: a process that was stopped was refused
+    /// nothing meanwhile.
+    lasted: Duration,
 }
 
 /// The other end of a channel.
@@ -36,8 +46,8 @@ pub(super) struct Peer {
     pub(super) epoch: Epoch,
     /// The cause of the first failed operation to this peer.
     pub(super) first_failure: Option<Cause>,
-    /// Since when the provider has refused every post to the peer on a control rail.
-    pub(super) refused_since: Option<Moment>,
+    /// While the provider refuses every post to the peer on a control rail.
+    refusals: Option<Refusals>,
     /// Why the channel has failed.
     pub(super) failure: Option<Error>,
 }
@@ -59,7 +69,7 @@ impl Peer {
             resent: 0,
             epoch: Epoch(0),
             first_failure: None,
-            refused_since: None,
+            refusals: None,
             failure: None,
         }
     }
@@ -84,13 +94,17 @@ impl Peer {
     /// The provider accepted a post on a control rail.
     #[inline]
     pub(super) fn accepted(&mut self) {
-        self.refused_since = None;
+        self.refusals = None;
     }
 
     /// The provider refused a post on a control rail. Returns for how long it has refused all.
     #[inline]
     pub(super) fn refused(&mut self, now: Moment) -> Duration {
-        now.since(*self.refused_since.get_or_insert(now))
+        let Refusals { last, lasted } =
+            self.refusals.unwrap_or(Refusals { last: now, lasted: Duration::ZERO });
+        let lasted = lasted + now.since(last).min(POLL_GAP_MAX);
+        self.refusals = Some(Refusals { last: now, lasted });
+        lasted
     }
 
     /// An operation has failed. The first cause is kept.
@@ -101,8 +115,8 @@ impl Peer {
 
     /// Whether the peer has ended, as far as this side can see: an operation to it has failed, the provider refuses all posts to it, or its
     /// process is known to be gone.
-    pub(super) fn is_gone(&self, now: Moment) -> bool {
-        let refused = self.refused_since.is_some_and(|since| now.since(since) >= GONE_AFTER);
+    pub(super) fn is_gone(&self) -> bool {
+        let refused = self.refusals.is_some_and(|refusals| refusals.lasted >= GONE_AFTER);
         refused || self.failure.is_some() && self.first_failure.is_some() || self.name.has_ended()
     }
 }
@@ -143,9 +157,21 @@ mod tests {
         let mut peer = peer();
         let refused = [1, 5, 9].map(|ms| peer.refused(at(ms)).as_millis());
         assert_eq!(refused, [0, 4, 8]);
-        assert!(!peer.is_gone(at(200)) && peer.is_gone(at(201)));
+        let gone = (10..).find(|ms| {
+            peer.refused(at(*ms));
+            peer.is_gone()
+        });
+        assert_eq!(gone, Some(201));
         peer.accepted();
-        assert!(!peer.is_gone(at(1000)));
+        assert!(!peer.is_gone());
         assert_eq!(peer.refused(at(2000)), Duration::ZERO);
+    }
+
+    #[test]
+    fn time_in_which_the_process_was_stopped_is_no_time_of_refusals() {
+        let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
+        let mut peer = peer();
+        let refused = [0, 20, 3_600_000, 3_600_010].map(|ms| peer.refused(at(ms)).as_millis());
+        assert_eq!(refused, [0, 20, 70, 80]);
     }
 }
