@@ -15,7 +15,7 @@ use proto::{Capabilities, ImmediateWidth};
 use proto::{Epoch, Frame, PacketNumber};
 
 use crate::bystander::{self, Bystander};
-use crate::support::calls::{Handle, Net, Object};
+use crate::support::calls::{Handle, Net, Object, warnings};
 use crate::support::link::{Link, Memory, wait};
 use crate::support::stage::{is_over_shm, play};
 use crate::support::stranger::{
@@ -328,6 +328,26 @@ fn an_invalid_hello_makes_no_connection_and_is_harmless() {
     });
 }
 
+/// It repeats its HELLO until it has an answer, every second and more often.
+fn a_peer_whose_address_is_refused_is_one_line_in_the_log() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let door = Door::open(net, context);
+        let nowhere = rail(Address::new(&[0xff; 64]).expect("short"));
+        let mut hello = Hello { rails: vec![nowhere], ..door.hello() };
+        hello.entries = Entries::default();
+        prove(&mut hello, &wire_handle(&door.handle));
+        let bytes = hello.encode().expect("it fits");
+        for _ in 0..8 {
+            assert!(door.throw(&bytes));
+            door.settle();
+        }
+        let said = warnings();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("no channel to a peer"), "{said:?}");
+    });
+}
+
 /// The TCP port of a control address, where the provider has one.
 fn port(handle: &Handle) -> SocketAddrV4 {
     let address = wire_handle(handle).control.at(0);
@@ -489,6 +509,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(hellos_without_proof_and_letters_of_no_channel_are_counted_and_dropped),
         Test::new(an_invalid_hello_makes_no_connection_and_is_harmless)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
+        Test::new(a_peer_whose_address_is_refused_is_one_line_in_the_log)
+            .needs(not_over("shm", "shm takes any address")),
         Test::new(raw_bytes_on_the_port_of_a_control_endpoint_are_harmless)
             .needs(not_over("shm", "shm has no port")),
         Test::new(a_stranger_that_behaves_like_a_peer_is_accepted_as_one)

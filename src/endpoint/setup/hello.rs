@@ -35,9 +35,11 @@ impl Endpoint {
             Heard::Meets { peer, letter } => {
                 let channel = match self.make_channel(peer) {
                     Ok(channel) => channel,
-                    // The peer repeats its HELLO, so this is retried.
+                    // The peer repeats its HELLO, so this is retried; one line is enough.
                     Err(error) => {
-                        log::warn!("device {}: no channel to a peer: {error}", self.label());
+                        if is_new(error.to_string()) {
+                            log::warn!("device {}: no channel to a peer: {error}", self.label());
+                        }
                         return;
                     }
                 };
