@@ -7,6 +7,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::settings::TIME_MAX;
+
 /// What a script says, one rule per word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -137,6 +139,10 @@ pub(crate) fn parse(script: &str) -> Result<Vec<Fault>, String> {
         .collect()
 }
 
+fn time(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|time| *time <= TIME_MAX)
+}
+
 fn one(word: &str) -> Option<Fault> {
     let (name, value) = word.split_once('=')?;
     if let Some(effect) = Effect::named(name) {
@@ -150,11 +156,11 @@ fn one(word: &str) -> Option<Fault> {
         "lose" => Fault::Lose(value.parse().ok()?),
         "double" => {
             let (number, later) = value.split_once(':').unwrap_or((value, "0"));
-            Fault::Double(number.parse().ok()?, later.parse().ok()?)
+            Fault::Double(number.parse().ok()?, time(later)?)
         }
         "delay" => {
             let (number, by) = value.split_once(':')?;
-            Fault::Delay(number.parse().ok()?, by.parse().ok()?)
+            Fault::Delay(number.parse().ok()?, time(by)?)
         }
         "shut" | "open" | "deaf" | "hears" | "stuck" => {
             let (endpoint, at) = value.split_once('@').unwrap_or((value, "0"));

@@ -45,14 +45,14 @@ settings! {
     "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
     "inject", "bytes", "the profile's", "The largest injected operation.";
     "message", "bytes", "the profile's", "The largest operation.";
-    "reorder", "polls", "the profile's", "How far completions and bytes may overtake each other.";
+    "reorder", "polls, 2^48 at most", "the profile's", "How far completions and bytes may overtake each other.";
     "hold", "0 or 1", "the profile's", "Whether landed bytes may stay unseen for a while, torn at cache lines.";
     "linger", "0 to 1000", "1000",
         "Profile tcp: how many of a thousand operations that were reported complete wait for another poll of the sender's; the rest leave at once.";
     "clock", "polls or virtual", "polls",
         "The unit of time. Polls: each is one. Virtual: ns, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
     "bandwidth", "Mb/s, one or one per NIC", "200000", "Of each NIC, in virtual time.";
-    "latency", "ns, one or one per NIC", "1500", "Of each NIC, in virtual time.";
+    "latency", "ns, 2^48 at most, one or one per NIC", "1500", "Of each NIC, in virtual time.";
     "speed", "Mb/s, one or one per NIC", "200000", "The link speed in fi_info.nic.";
     "pci", "addresses, one per NIC", "0000:10:00.0 and up", "Where fi_info.nic says that the NICs are.";
     "numa", "nodes, one or one per NIC", "0", "Without `pci`: the PCI domain that each NIC's address has.";
@@ -223,7 +223,7 @@ impl Settings {
                 profile.inject_rma_bytes = profile.inject_bytes;
             }
             "message" => profile.max_message = number(value, 1, u64::MAX)?,
-            "reorder" => profile.reorder = value.parse().ok()?,
+            "reorder" => profile.reorder = number(value, 0, TIME_MAX)?,
             "hold" => profile.hold = switch(value)?,
             "linger" => self.linger_permille = number(value, 0, 1000)?,
             "clock" => {
@@ -233,11 +233,11 @@ impl Settings {
                     _ => return None,
                 }
             }
-            "bandwidth" => self.bandwidth_mbps = numbers(value, 1)?,
-            "latency" => self.latency_ns = numbers(value, 0)?,
-            "speed" => self.speed_mbps = numbers(value, 1)?,
+            "bandwidth" => self.bandwidth_mbps = numbers(value, 1, u64::MAX)?,
+            "latency" => self.latency_ns = numbers(value, 0, TIME_MAX)?,
+            "speed" => self.speed_mbps = numbers(value, 1, u64::MAX)?,
             "pci" => self.pci = value.split(',').map(pci_address).collect::<Option<_>>()?,
-            "numa" => self.numa = numbers(value, 0)?,
+            "numa" => self.numa = numbers(value, 0, u64::MAX)?,
             "tolerate" => {
                 let rule = |name| Rule::ALL.iter().find(|rule| rule.name() == name).copied();
                 self.tolerated = value.split(',').map(rule).collect::<Option<_>>()?;
@@ -299,12 +299,15 @@ impl Settings {
 /// The domains are vnic0 to vnic15.
 pub(crate) const NICS_MAX: usize = 16;
 
+/// The longest time that a setting or a fault may name, in polls or ns (three days): sums of many fit into the clock.
+pub(crate) const TIME_MAX: u64 = 1 << 48;
+
 fn number(value: &str, least: u64, most: u64) -> Option<u64> {
     value.parse().ok().filter(|number| (least..=most).contains(number))
 }
 
-fn numbers(value: &str, least: u64) -> Option<Vec<u64>> {
-    value.split(',').map(|one| number(one, least, u64::MAX)).collect()
+fn numbers(value: &str, least: u64, most: u64) -> Option<Vec<u64>> {
+    value.split(',').map(|one| number(one, least, most)).collect()
 }
 
 fn switch(value: &str) -> Option<bool> {
@@ -400,6 +403,20 @@ mod tests {
         let error = Settings::of_text("nics=17").unwrap_err();
         assert_eq!(error, "nics=17: it takes 1 to 16");
         assert!(Settings::of_text("nic=3").unwrap_err().contains("no setting nic"));
+    }
+
+    #[test]
+    fn a_time_that_the_clock_could_not_hold_is_refused() {
+        for (name, times) in
+            [("reorder", ""), ("latency", ""), ("faults", "delay=1:"), ("faults", "double=1:")]
+        {
+            let set =
+                |time: u64| Settings::of([(name, format!("{times}{time}").as_str())].into_iter());
+            assert!(set(1 << 48).is_ok(), "{name}={times}");
+            for time in [(1 << 48) + 1, u64::MAX] {
+                assert!(set(time).is_err(), "{name}={times}{time}");
+            }
+        }
     }
 
     #[test]

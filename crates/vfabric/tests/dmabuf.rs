@@ -36,6 +36,8 @@ fn main() -> ExitCode {
         .needs(second.clone()),
         Test::new(a_descriptor_that_is_closed_or_too_short_is_refused),
         Test::new(a_descriptor_that_is_closed_or_too_short_is_refused_on_the_second_library)
+            .needs(second.clone()),
+        Test::new(a_region_may_lie_at_an_address_below_its_offset_on_the_second_library)
             .needs(second),
     ])
 }
@@ -226,4 +228,20 @@ fn refuse_descriptors(library: &Arc<Library>, info: &Info) {
             nic.deregister(registered.unwrap()).unwrap();
         }
     }
+}
+
+fn a_region_may_lie_at_an_address_below_its_offset_on_the_second_library() {
+    with(
+        &second(),
+        a_region_may_lie_at_an_address_below_its_offset_on_the_second_library,
+        |library, info| {
+            let mut nic = open(library, info);
+            let device = Device::new(3 * PAGE);
+            let dmabuf = Dmabuf { fd: device.descriptor, offset: 2 * PAGE as u64 };
+            // SAFETY: nothing is posted there.
+            let memory = unsafe { UserMemory::cuda(PAGE as u64, PAGE, 0, Some(dmabuf)) };
+            let region = register(&mut nic, memory).unwrap();
+            nic.deregister(region).unwrap();
+        },
+    );
 }

@@ -94,7 +94,8 @@ unsafe extern "C" fn register_attributes(
         if mapping.is_none() {
             return -sys::FI_EINVAL;
         }
-        (number(dmabuf.base_addr) + dmabuf.offset, dmabuf.len)
+        // A region below its offset has a base before address 0 (fi_mr(3), FI_MR_DMABUF: only the sum is an address).
+        (number(dmabuf.base_addr).wrapping_add(dmabuf.offset), dmabuf.len)
     } else if asked.iov_count == 1 {
         // SAFETY: the user gives one piece.
         let piece = unsafe { asked.mr_iov.read() };
