@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     Hears(u64, u64),
     /// `stuck=12` or `stuck=12@40`: the close of endpoint 12, and of regions that are bound to it, gets -FI_EBUSY, from the 40th post on.
     Stuck(u64, u64),
+    /// `jam=12` or `jam=12@40`: the close of completion queue 12 gets -FI_EBUSY, from the 40th post on.
+    Jam(u64, u64),
 }
 
 /// What happens to one post or operation.
@@ -162,15 +164,16 @@ fn one(word: &str) -> Option<Fault> {
             let (number, by) = value.split_once(':')?;
             Fault::Delay(number.parse().ok()?, time(by)?)
         }
-        "shut" | "open" | "deaf" | "hears" | "stuck" => {
-            let (endpoint, at) = value.split_once('@').unwrap_or((value, "0"));
-            let (endpoint, at) = (endpoint.parse().ok()?, at.parse().ok()?);
+        "shut" | "open" | "deaf" | "hears" | "stuck" | "jam" => {
+            let (object, at) = value.split_once('@').unwrap_or((value, "0"));
+            let (object, at) = (object.parse().ok()?, at.parse().ok()?);
             match name {
-                "shut" => Fault::Shut(endpoint, at),
-                "open" => Fault::Open(endpoint, at),
-                "deaf" => Fault::Deaf(endpoint, at),
-                "stuck" => Fault::Stuck(endpoint, at),
-                _ => Fault::Hears(endpoint, at),
+                "shut" => Fault::Shut(object, at),
+                "open" => Fault::Open(object, at),
+                "deaf" => Fault::Deaf(object, at),
+                "stuck" => Fault::Stuck(object, at),
+                "jam" => Fault::Jam(object, at),
+                _ => Fault::Hears(object, at),
             }
         }
         _ => {
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 deaf=4@6 hears=4 stuck=5@7 vanish=next fail=next:4096";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 deaf=4@6 hears=4 stuck=5@7 jam=6 vanish=next fail=next:4096";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -207,6 +210,7 @@ mod tests {
             Fault::Deaf(4, 6),
             Fault::Hears(4, 0),
             Fault::Stuck(5, 7),
+            Fault::Jam(6, 0),
             Fault::One(Effect::Vanish, Which::Next(0)),
             Fault::One(Effect::Fail, Which::Next(4096)),
         ];

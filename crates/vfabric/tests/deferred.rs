@@ -1,5 +1,5 @@
 //! Regions that are registered while their rail is fenced, where regions are bound to endpoints (FI_MR_ENDPOINT, fi_mr(3)), through the
-//! plugin's fabric layer: the registration waits until the rail opens again.
+//! plugin's fabric layer: the registration waits until the rail opens again. Also fences whose queue does not close.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -25,11 +25,17 @@ fn main() -> ExitCode {
     harness::run([
         Test::new(a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again),
         Test::new(memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced),
+        Test::new(a_rail_whose_queue_does_not_close_is_fenced_and_opens_again),
     ])
 }
 
 /// Runs `body` with a fenced NIC of the profile cxi, in a process of its own.
 fn fenced(test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
+    fenced_with("", test, body);
+}
+
+/// The same with a script of faults.
+fn fenced_with(faults: &str, test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
     if env::var_os(AGAIN).is_some() {
         let library = Library::open(&["libfabric.so.1"]).unwrap();
         let query = Query { provider: Some("vfabric".to_owned()), ..Query::default() };
@@ -46,6 +52,7 @@ fn fenced(test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
         ("FI_PROVIDER_PATH", provider.parent().unwrap().as_os_str()),
         ("FI_PROVIDER", OsStr::new("vfabric")),
         ("VFABRIC_PROFILE", OsStr::new("cxi")),
+        ("VFABRIC_FAULTS", OsStr::new(faults)),
     ];
     harness::again(test, &settings);
 }
@@ -74,6 +81,20 @@ fn memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced() {
                 assert_eq!(refused.code(), -libc::EINVAL, "{len} bytes at {address:#x}");
             }
             nic.reopen(library, info, &options()).unwrap();
+        },
+    );
+}
+
+/// Nothing reaches memory by a queue without an endpoint: that it leaks takes nothing from the fence.
+fn a_rail_whose_queue_does_not_close_is_fenced_and_opens_again() {
+    fenced_with(
+        "jam=1",
+        a_rail_whose_queue_does_not_close_is_fenced_and_opens_again,
+        |library, info, mut nic| {
+            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+            nic.reopen(library, info, &options()).unwrap();
+            assert_ne!(nic.key_of(&region), RemoteKey::from_wire(0));
+            nic.deregister(region).unwrap();
         },
     );
 }

@@ -497,7 +497,7 @@ impl Nic {
     ///
     /// -FI_EBUSY if regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; and if the rails share a
     /// queue, which may hold their completions. What fi_close of the endpoint, or of a region that is bound to it, returned: then the endpoint
-    /// leaks with its operations, and the rail is never fenced.
+    /// leaks with its operations, and the rail is never fenced. A queue or an address vector that does not close leaks, and the rail is fenced.
     pub fn fence<K: RailKind>(&mut self) -> Result<Vec<u64>, FabricError> {
         if self.shares_queue {
             return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
@@ -518,8 +518,10 @@ impl Nic {
         }
         let rail = self.rail_mut(K::ROLE);
         rail.close_endpoint()?;
-        rail.close_queue()?;
-        rail.peers.close()?;
+        // Nothing reaches memory without the endpoint: the fence holds even if these leak.
+        for error in [rail.close_queue(), rail.peers.close()].into_iter().filter_map(Result::err) {
+            log::error!("closing what a fenced rail has beside its endpoint: {error}; it leaks");
+        }
         self.quarantine.retain(|(role, _)| *role != K::ROLE);
         self.is_fenced |= K::ROLE == Role::Data;
         let ended = self.operations.iter().filter(|(_, entry)| on_rail(entry));

@@ -10,6 +10,7 @@ use super::flight::Message;
 use super::post::Receive;
 use super::progress::Entry;
 use super::{Engine, Errno, Event, Id, Operation, Outcome};
+use crate::faults::Fault;
 use crate::ledger::Rule;
 use crate::memory::{self, Mapping};
 use crate::settings::DeviceMemory;
@@ -270,6 +271,11 @@ impl Engine {
             return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
                 format!("completion queue {id} is closed before its endpoints")
             });
+        }
+        let jams = |fault: &Fault| matches!(fault, Fault::Jam(queue, at) if Id::of(*queue) == id && *at <= self.posts);
+        if self.faults.iter().any(jams) {
+            self.counters.count("faults.jam");
+            return Err(Errno(sys::FI_EBUSY));
         }
         if let Some(queue) = self.queues.remove(id) {
             for entry in queue.entries {
