@@ -200,8 +200,10 @@ plays! {
             assert_eq!(error, DriverError { call: "cuDeviceGet", code: 101 });
             assert!(!Driver::get().unwrap().exports_dmabuf(device));
         }
-        let error = devices.allocate(0, 1 << 40).unwrap_err();
-        assert_eq!(error.to_string(), "cuMemAlloc answered 2 (out of memory)");
+        for len in [1 << 40, usize::MAX - 1, usize::MAX] {
+            let error = devices.allocate(0, len).unwrap_err();
+            assert_eq!(error.to_string(), "cuMemAlloc answered 2 (out of memory)");
+        }
         // What failed has left the thread without a context, as it was.
         assert!(devices.allocate(1, 8).is_ok());
     };

@@ -201,8 +201,11 @@ fn write_nic(f: &mut Formatter<'_>, one: &Nic) -> fmt::Result {
     writeln!(f)
 }
 
-/// The text as one word, whatever characters it contains.
+/// The text as one word, whatever characters it contains, and if it has none.
 fn word(text: &str) -> String {
+    if text.is_empty() {
+        return "_".to_owned();
+    }
     text.chars()
         .map(|letter| if letter.is_whitespace() || letter == '#' { '_' } else { letter })
         .collect()
@@ -223,6 +226,15 @@ mod tests {
         let read: Description = text.parse().unwrap();
         assert_eq!(read.to_string(), text);
         assert_eq!(read.nics.len(), 3);
+    }
+
+    #[test]
+    fn a_nic_without_a_name_reads_as_one_nic() {
+        let mut written: Description = "nic x at 0000:01:00.0 up".parse().unwrap();
+        written.nics[0].name.clear();
+        let read: Description = written.to_string().parse().unwrap();
+        written.nics[0].name.push('_');
+        assert_eq!(read, written);
     }
 
     #[test]

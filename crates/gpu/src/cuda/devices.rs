@@ -84,7 +84,8 @@ impl Devices {
     /// The driver's, as for all that follows.
     pub fn allocate(&self, device: i32, len: usize) -> Result<DeviceMemory, DriverError> {
         let mut address = 0;
-        let whole = len.max(1).next_multiple_of(GRANULE_BYTES);
+        // Past the last multiple the driver refuses.
+        let whole = len.max(1).checked_next_multiple_of(GRANULE_BYTES).unwrap_or(usize::MAX);
         within(device, || {
             // SAFETY: the place lives through the call.
             check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, whole) })
