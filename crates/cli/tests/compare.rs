@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Test::new(what_cannot_be_compared_is_said),
         Test::new(barriers_are_compared_by_their_times),
         Test::new(a_size_that_one_side_alone_has_is_said_not_to_be_compared),
+        Test::new(runs_that_have_failed_are_counted),
         Test::new(a_browser_draws_the_page).wants(browser().map(drop)),
     ])
 }
@@ -183,6 +184,27 @@ fn a_size_that_one_side_alone_has_is_said_not_to_be_compared() {
         errors.contains("whole and other have no size in common") && !page.exists(),
         "{errors}"
     );
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Figures of a run with wrong data, or of one that ended early, are worth less than others.
+fn runs_that_have_failed_are_counted() {
+    let folder = scratch("failed");
+    let well = runs_of(&folder, "well", "all_reduce", &[(8, 0.1, 1.0)]);
+    let mut runs: Value = serde_json::from_str(&fs::read_to_string(&well).unwrap()).unwrap();
+    for run in &mut runs["runs"].as_array_mut().unwrap()[..3] {
+        run["out_of_bounds"] = json!({ "count": 2, "okay": false });
+    }
+    let failed = folder.join("failed.json");
+    fs::write(&failed, runs.to_string()).unwrap();
+    let failed = failed.to_str().unwrap();
+    let (code, said, errors) = perf(&["compare", &well, failed]);
+    assert_eq!(code, 0, "{said}{errors}");
+    assert!(said.contains("# second failed: 3 of them failed"), "{said}");
+    assert!(!said.contains("# first  well: 0"), "{said}");
+    let (_, said, _) = perf(&["compare", &well, failed, "--json"]);
+    let found: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!([0, 1].map(|side| found["sides"][side]["failed_runs"].clone()), [0, 3]);
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -158,6 +158,19 @@ fn a_wrong_size_in_a_group_is_found_out() {
 }
 
 #[test]
+fn a_byte_behind_the_last_receive_is_found_out() {
+    for benchmark in ["sendrecv", "sendrecv --one-way", "pingpong"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        command.arg("perf").args(benchmark.split_whitespace());
+        command.args("-b 4K -e 4K -n 2 --net".split_whitespace());
+        command.arg(support::reference(TEMPORARY)).env("REFERENCE_FAULT", "spill");
+        let (code, table, errors) = ended(command);
+        assert_eq!(code, 1, "{benchmark}: {table}{errors}");
+        assert!(rows(&table).iter().all(|row| row[WRONG] != "0"), "{benchmark}: {table}");
+    }
+}
+
+#[test]
 fn odd_rings_and_refused_requests_change_nothing() {
     for ranks in [1, 3, 5] {
         let mut command = perf(&format!("all_reduce -r {ranks} -b 4 -e 200K -f 3 -n 2"));

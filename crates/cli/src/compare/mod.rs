@@ -19,7 +19,7 @@ use verdict::{Comparison, Verdict, percent};
 ///
 /// Per size the medians, how far the runs spread, the ratio of the second side to the first, and a verdict: whether sides that are the same
 /// would lie so far apart less than one time in twenty. That takes four runs a side at least. Of many sizes, one verdict in
-/// twenty is chance. Exit code 1: the second side is worse at some size.
+/// twenty is chance. Runs that have failed are counted with the others, and reported. Exit code 1: the second side is worse at some size.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Compare {
     /// Two sides, or more for a page of pictures alone: files, several runs of one side with commas between
@@ -109,7 +109,7 @@ fn as_json(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bo
 
 fn side_json(side: &Series) -> Value {
     let network = side.runs.first().map_or("", |run| &run.network);
-    json!({ "name": side.name, "runs": side.runs.len(), "network": network })
+    json!({ "name": side.name, "runs": side.runs.len(), "failed_runs": side.failed(), "network": network })
 }
 
 /// The sizes that have no row: one side's run ended early, for instance.
@@ -140,6 +140,13 @@ fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool
             side.count(),
             side.benchmark()
         ));
+        if side.failed() > 0 {
+            output::line(format_args!(
+                "# {word:<6} {}: {} of them failed: values were wrong, or it ended early",
+                side.name,
+                side.failed()
+            ));
+        }
     }
     output::line(format_args!("# {unit}, medians; spread from the least to the most run"));
     output::line(format_args!(

@@ -19,6 +19,8 @@ pub(crate) struct Run {
     /// Rows by size in bytes.
     pub(crate) rows: BTreeMap<u64, Row>,
     pub(crate) rails: Vec<Rail>,
+    /// Every size was measured, and no value was wrong.
+    pub(crate) is_well: bool,
 }
 
 /// The result of one size.
@@ -100,6 +102,11 @@ impl Series {
         format!("{count} {}", if count == 1 { "run" } else { "runs" })
     }
 
+    /// The number of runs that have failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.runs.iter().filter(|run| !run.is_well).count()
+    }
+
     /// The value of every run that has the size.
     pub(crate) fn values(&self, bytes: u64, of: impl Fn(&Row) -> f64) -> Vec<f64> {
         self.runs.iter().filter_map(|run| run.rows.get(&bytes)).map(of).collect()
@@ -162,6 +169,7 @@ fn run(whole: Value) -> Option<Run> {
         network: format!("{}, {}", text(&network["network"]), text(&network["file"])),
         rows,
         rails: rails.unwrap_or_default(),
+        is_well: whole["out_of_bounds"]["okay"].as_bool().unwrap_or(true),
         whole,
     })
 }

@@ -353,6 +353,12 @@ const MESSAGES: &[Fault] = &[
         "test of a send writes two sizes, where NCCL has room for one",
         &["size-is-reported"],
     ),
+    fault(
+        "spill",
+        "the byte behind a receive is written",
+        &["receive-of-the-exact-size", "receive-writes-only-its-message"],
+    )
+    .sparing(A_NAME),
     fault("pad", "messages are written in words of 8 bytes", &["receive-writes-only-its-message"])
         .sparing("test-in-any-order"),
     fault(

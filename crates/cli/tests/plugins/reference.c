@@ -754,6 +754,7 @@ static int deliver(struct comm *comm, struct message *message, int early) {
     if (!size) part->came = 7;
   }
   if (is("pad") && size % 8 && part->room >= size / 8 * 8 + 8) part->data[size / 8 * 8 + 7] = 0;
+  if (is("spill") && !part->region) part->data[part->room] = 0;
   part->taken = 1;
   if (is("forget-the-untested") && size >= (size_t)number_of("forget-the-untested") && !request->tests) request->lost = 1;
   request->missing--;

@@ -172,6 +172,8 @@ impl Exchange for Streaming {
                     check::count_wrong(&self.output, kind, start, count, expected, number(slot))?;
                 wrong += check::count_unpoisoned(&self.output, end..start + receive_stride)?;
             }
+            let behind = messages * receive_stride..self.output.len();
+            wrong += check::count_unpoisoned(&self.output, behind)?;
         }
         Ok(wrong)
     }
