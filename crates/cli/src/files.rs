@@ -1,8 +1,9 @@
 //! Files that the command line names. Each error has the file's name.
 
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use ironrail_group::error::GroupError;
@@ -87,6 +88,20 @@ impl Drop for Destination {
     }
 }
 
+/// Makes a private folder of this process's, for temporary files. Its number may be that of a process that has left one behind.
+pub(crate) fn private_folder(name: &str) -> io::Result<PathBuf> {
+    let base = std::env::temp_dir();
+    for attempt in 0..100 {
+        let path = base.join(format!("{name}-{}-{attempt}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(of(&path, error)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
 fn unwritable(path: &Path, error: io::Error) -> GroupError {
     GroupError::System { what: "writing a file", error: of(path, error) }
 }
@@ -109,6 +124,15 @@ mod tests {
         destination.write("short\n").unwrap();
         assert_eq!(read(&path).unwrap(), "short\n");
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_a_dead_process_of_this_number_has_left_is_not_used() {
+        let [left, ours] = [0, 1].map(|_| private_folder("ironrail-left-behind").unwrap());
+        assert_ne!(left, ours);
+        for folder in [left, ours] {
+            fs::remove_dir(folder).unwrap();
+        }
     }
 
     #[test]

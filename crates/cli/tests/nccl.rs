@@ -117,6 +117,20 @@ fn three_ranks_share_two_gpus() {
 }
 
 #[test]
+fn a_place_for_results_that_cannot_be_written_is_named_before_a_rank_starts() {
+    let file = Path::new(TEMPORARY).join(format!("nccl-no-folder-{}", process::id()));
+    fs::write(&file, "").unwrap();
+    let mut command = over_ironrail("all_reduce -b 8 -e 8 -n 1");
+    command.arg("--results").arg(file.join("results"));
+    let ended = ended(command);
+    fs::remove_file(&file).unwrap();
+    assert_eq!(ended.code, 1, "{}", ended.lines);
+    assert!(ended.lines.is_empty(), "{}", ended.lines);
+    assert!(ended.errors.contains("making the folder of results: "), "{}", ended.errors);
+    assert!(ended.errors.contains("nccl-no-folder"), "{}", ended.errors);
+}
+
+#[test]
 fn networks_run_side_by_side_and_the_results_are_kept() {
     let results = Path::new(TEMPORARY).join(format!("nccl-results-{}", process::id()));
     let mut command = over_ironrail(&format!("all_reduce {SMALL}"));

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fmt;
-use std::path::Path;
+use std::path::{self, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +77,10 @@ impl Nccl {
         let name = match place {
             None => OsStr::new(NAME).to_owned(),
             Some(folder) if folder.is_dir() => folder.join(NAME).into_os_string(),
+            // The loader would search its path for a bare name.
+            Some(file) if file.is_file() => {
+                path::absolute(file).unwrap_or_else(|_| file.to_owned()).into_os_string()
+            }
             Some(file) => file.as_os_str().to_owned(),
         };
         let shown = name.to_string_lossy().into_owned();
@@ -272,6 +276,13 @@ mod tests {
         let place = std::env::temp_dir().join("there-is-no-such-file.so");
         let why = Nccl::open(Some(&place)).unwrap_err().to_string();
         assert!(why.starts_with("NCCL cannot be used: ") && why.contains("No such file"), "{why}");
+    }
+
+    #[test]
+    fn a_file_in_the_current_folder_is_not_searched_by_the_loader() {
+        let why = Nccl::open(Some(Path::new("Cargo.toml"))).unwrap_err().to_string();
+        let file = path::absolute("Cargo.toml").unwrap();
+        assert!(why.contains(&format!("used: {}: ", file.display())), "{why}");
     }
 
     #[test]

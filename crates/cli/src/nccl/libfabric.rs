@@ -1,7 +1,7 @@
 //! Finds libfabric without a package manager: in a file, a folder, a Debian package or a Python wheel.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::Command;
 
 use ironrail_group::error::GroupError;
@@ -27,7 +27,8 @@ pub(super) fn find(place: &Path, scratch: &Path) -> Result<PathBuf, GroupError> 
     match place.extension().and_then(|ending| ending.to_str()) {
         Some("deb" | "whl") => below(&unpack(place, scratch)?)
             .ok_or_else(|| GroupError::Usage(format!("{} does not carry {NAME}", place.display()))),
-        _ if place.is_file() => Ok(place.to_owned()),
+        // The loader would search its path for a bare name.
+        _ if place.is_file() => Ok(path::absolute(place).unwrap_or_else(|_| place.to_owned())),
         _ => usage(format!(
             "there is no {}: name a file, a folder, a .deb or a .whl",
             place.display()
@@ -117,6 +118,12 @@ mod tests {
         let file = deep.join("libfabric.so.1");
         assert_eq!(find(&file, &scratch).unwrap(), file);
         fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_the_current_folder_is_not_searched_by_the_loader() {
+        let found = find(Path::new("Cargo.toml"), Path::new("unused")).unwrap();
+        assert!(found.is_absolute() && found.ends_with("Cargo.toml"), "{}", found.display());
     }
 
     #[test]

@@ -13,9 +13,8 @@ mod rank;
 mod report;
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::{DataType, Library};
 
+use crate::files::Destination;
 use crate::perf::sizes;
 use crate::signals::{Heeded, STOPPING};
 use crate::{files, output, plugin};
@@ -159,6 +159,7 @@ impl Options {
         if collective::kind(self.kind).is_none() {
             return Err(GroupError::Usage(format!("NCCL has no type {}", self.kind)));
         }
+        let mut results = self.results.as_deref().map(|folder| self.open(folder)).transpose()?;
         let folder = Folder::new()?;
         let libfabric = match &self.libfabric {
             Some(place) => Some(libfabric::find(place, &folder.0)?),
@@ -179,8 +180,10 @@ impl Options {
                 output::line(format_args!("# {}", cells.join(" ")));
             }
         }
-        if let Some(results) = &self.results {
-            self.keep(results, &runs)?;
+        if let Some([json, page]) = &mut results {
+            let surroundings = Surroundings::here();
+            json.write(&report::to_json(self.test, self.ranks, &surroundings, &runs))?;
+            page.write(&report::to_page(self.test, self.ranks, &surroundings, &runs))?;
         }
         Ok(runs.iter().all(Run::is_well))
     }
@@ -328,13 +331,16 @@ impl Options {
         output::line(format_args!("# Network {} ({plugin})", run.network));
     }
 
-    fn keep(&self, results: &Path, runs: &[Run]) -> Result<(), GroupError> {
-        fs::create_dir_all(results)
-            .map_err(|error| GroupError::System { what: "making the folder of results", error })?;
-        let surroundings = Surroundings::here();
-        let file = |ending| results.join(format!("nccl-{}.{ending}", self.test.name()));
-        files::write(&file("json"), &report::to_json(self.test, self.ranks, &surroundings, runs))?;
-        files::write(&file("md"), &report::to_page(self.test, self.ranks, &surroundings, runs))
+    /// The files of the results.
+    fn open(&self, results: &Path) -> Result<[Destination; 2], GroupError> {
+        fs::create_dir_all(results).map_err(|error| GroupError::System {
+            what: "making the folder of results",
+            error: files::of(results, error),
+        })?;
+        let file = |ending| {
+            Destination::open(&results.join(format!("nccl-{}.{ending}", self.test.name())))
+        };
+        Ok([file("json")?, file("md")?])
     }
 }
 
@@ -347,15 +353,9 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, GroupError> {
-        let path = std::env::temp_dir().join(format!("ironrail-nccl-{}", std::process::id()));
-        // An existing folder belongs to someone else: it is not used.
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(error) => Err(GroupError::System {
-                what: "making a private folder",
-                error: files::of(&path, error),
-            }),
-        }
+        files::private_folder("ironrail-nccl")
+            .map(Self)
+            .map_err(|error| GroupError::System { what: "making a private folder", error })
     }
 }
 

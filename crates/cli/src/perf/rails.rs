@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use serde::{Deserialize, Serialize};
 
 use super::writes::{Counter, Ledger, Posts};
+use crate::files;
 
 /// The variable that names the plugin's file.
 pub(super) const VARIABLE: &str = "IRONRAIL_STATS_FILE";
@@ -53,17 +53,7 @@ pub(super) struct Files(PathBuf);
 
 impl Files {
     pub(super) fn new() -> io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-        let base = std::env::temp_dir();
-        for attempt in 0..100 {
-            let path = base.join(format!("ironrail-{}-{attempt}", process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(crate::files::of(&path, error)),
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
+        files::private_folder("ironrail").map(Self)
     }
 
     pub(super) fn folder(&self) -> &Path {
