@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use counters::Page;
 use ironrail_group::error::GroupError;
@@ -113,14 +114,19 @@ fn read(mut file: &File) -> Result<Vec<u8>, String> {
 
 /// Whether its process has ended, as far as this PID namespace can tell: a child of the process may hold the lock.
 fn is_gone(page: &Page) -> bool {
-    let here = fs::metadata("/proc/self/ns/pid").map(|found| found.ino()).ok();
-    if here != Some(page.namespace) {
+    if namespace() != Some(page.namespace) {
         return false;
     }
     let stat = fs::read_to_string(format!("/proc/{}/stat", page.process)).unwrap_or_default();
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
     let started = fields.and_then(|mut fields| fields.nth(19)?.parse::<u64>().ok());
     started != Some(page.started)
+}
+
+/// The PID namespace of this process.
+pub(super) fn namespace() -> Option<u64> {
+    static HERE: OnceLock<Option<u64>> = OnceLock::new();
+    *HERE.get_or_init(|| fs::metadata("/proc/self/ns/pid").map(|found| found.ino()).ok())
 }
 
 /// The most bytes behind the rows: the file's length is rounded up to the system's page size.

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use counters::{BUCKETS, Counter, Kind, Page, Row, bucket_upper_nanos};
 
-use super::pages::Found;
+use super::pages::{self, Found};
 
-/// All counters of running processes.
+/// All counters of running processes. Processes of two containers may have one number, and even one host name: those of another PID
+/// namespace than ours have a label with its number, since no two lines may have the same labels.
 pub(super) fn text(found: &[Found]) -> String {
     let live: Vec<_> = found.iter().filter_map(Found::live).collect();
     let mut text = String::new();
@@ -61,6 +62,9 @@ fn labels(page: &Page, row: &Row) -> String {
         escaped(&key.peer),
         escaped(&key.name)
     );
+    if page.namespace != 0 && Some(page.namespace) != pages::namespace() {
+        put(&mut labels, format_args!(",namespace=\"{}\"", page.namespace));
+    }
     if key.kind == Kind::Rail {
         put(&mut labels, format_args!(",rail=\"{}\"", key.rail));
     }
@@ -110,23 +114,32 @@ mod tests {
         let part = Row::new(Key { kind: Kind::Rail, rail: 1, ..key.clone() });
         let mut huge = Row::new(Key { peer: "b:1".to_owned(), ..key });
         huge.latency.fill(u64::MAX);
-        let page = Page {
+        let page = |namespace| Page {
             process: 9,
             started: 0,
-            namespace: 0,
+            namespace,
             made_unix: 0,
             host: "here".to_owned(),
             version: "1".to_owned(),
             elsewhere: 0,
-            rows: vec![row, part, huge],
+            rows: vec![row.clone(), part.clone(), huge.clone()],
         };
-        let found = [Found { path: "x".into(), state: State::Live(page) }];
+        // Containers of one host name.
+        let found = [pages::namespace().unwrap(), 1, 2]
+            .map(|namespace| Found { path: "x".into(), state: State::Live(page(namespace)) });
         let text = text(&found);
+        let mut labels: Vec<_> =
+            text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+        let lines = labels.len();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), lines, "no two lines have the same labels");
         let of = "host=\"here\",process=\"9\",device=\"0\",direction=\"send\",peer=\"a\\\"b:1\",name=\"eth0\"";
         for line in [
             "# TYPE ironrail_messages_total counter\n".to_owned(),
             format!("ironrail_messages_total{{{of}}} 0\n"),
             format!("ironrail_rail_parts_total{{{of},rail=\"1\"}} 0\n"),
+            format!("ironrail_rail_parts_total{{{of},namespace=\"2\",rail=\"1\"}} 0\n"),
             format!("ironrail_latency_seconds_bucket{{{of},le=\"0.000000256\"}} 3\n"),
             format!("ironrail_latency_seconds_bucket{{{of},le=\"+Inf\"}} 7\n"),
             format!("ironrail_latency_seconds_count{{{of}}} 7\n"),
