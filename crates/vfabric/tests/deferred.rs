@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Test::new(a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again),
         Test::new(memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced),
         Test::new(a_rail_whose_queue_does_not_close_is_fenced_and_opens_again),
+        Test::new(a_rail_that_is_stuck_while_it_opens_again_stays_closed),
     ])
 }
 
@@ -95,6 +96,24 @@ fn a_rail_whose_queue_does_not_close_is_fenced_and_opens_again() {
             nic.reopen(library, info, &options()).unwrap();
             assert_ne!(nic.key_of(&region), RemoteKey::from_wire(0));
             nic.deregister(region).unwrap();
+        },
+    );
+}
+
+/// The first region cannot be closed after the second one was refused: the endpoint leaks, and another one would take its place.
+fn a_rail_that_is_stuck_while_it_opens_again_stays_closed() {
+    fenced_with(
+        "stuck=2",
+        a_rail_that_is_stuck_while_it_opens_again_stays_closed,
+        |library, info, mut nic| {
+            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+            // SAFETY: nothing accesses it: no page is mapped there, and the provider refuses it.
+            let memory = unsafe { UserMemory::host(4096, 4096) };
+            let refused = nic.register::<Data>(memory.into()).unwrap();
+            let mut reopen = || nic.reopen(library, info, &options()).unwrap_err().code();
+            assert_eq!([reopen(), reopen()], [-libc::EBUSY; 2]);
+            drop((region, refused));
+            nic.close().unwrap_err();
         },
     );
 }

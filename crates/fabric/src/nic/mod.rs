@@ -538,15 +538,16 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY if it was not fenced. -FI_ENODATA if memory would have
-    /// to be registered again by a DMA-BUF, whose descriptor may be another file's by now.
+    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY if it was not fenced, or its endpoint has leaked.
+    /// -FI_ENODATA if memory would have to be registered again by a DMA-BUF, whose descriptor may be another file's by now.
     pub fn reopen(
         &mut self,
         library: &Library,
         info: &Info,
         options: &NicOptions<'_>,
     ) -> Result<(), FabricError> {
-        let Some(wanted) = options.data.filter(|_| self.is_fenced && !self.data.is_open()) else {
+        let may_open = self.is_fenced && !self.data.is_open() && !self.data.is_stuck();
+        let Some(wanted) = options.data.filter(|_| may_open) else {
             return Err(FabricError::new(Call::fi_endpoint, sys::FI_EBUSY));
         };
         let by_dmabuf = |(_, memory): &(u32, Memory)| memory.dmabuf().is_some();

@@ -134,6 +134,11 @@ impl Rail {
         self.endpoint().is_some()
     }
 
+    /// Whether its endpoint has leaked.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
     #[inline(always)]
     pub(super) fn inject_bytes(&self) -> usize {
         self.inject_bytes
