@@ -279,11 +279,16 @@ pub(crate) struct Pair {
 impl Machine {
     /// A variable as NCCL sees it, with its origin: from the environment, or else from NCCL's files. An empty value counts as not set.
     pub(crate) fn variable(&self, name: &str) -> Option<(&str, String)> {
-        if let Some(value) = self.environment.get(name).filter(|value| !value.is_empty()) {
+        self.given(name).filter(|(value, _)| !value.is_empty())
+    }
+
+    /// The same, empty or not. A variable of the environment stays, even an empty one.
+    pub(crate) fn given(&self, name: &str) -> Option<(&str, String)> {
+        if let Some(value) = self.environment.get(name) {
             return Some((value, "the environment".to_owned()));
         }
         self.files.iter().find_map(|file| {
-            let value = file.settings.as_ref()?.get(name).filter(|value| !value.is_empty())?;
+            let value = file.settings.as_ref()?.get(name)?;
             Some((value.as_str(), file.path.display().to_string()))
         })
     }

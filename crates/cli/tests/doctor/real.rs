@@ -16,6 +16,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("nothing-set", || without("NCCL_NET_PLUGIN")),
     Case::new("plugin-none", || with("NCCL_NET_PLUGIN", "none")),
     Case::new("plugin-commas", || with("NCCL_NET_PLUGIN", ",")),
+    Case::new("plugin-empty", || with("NCCL_NET_PLUGIN", "")),
     Case::new("plugin-half-a-file-name", || with("NCCL_NET_PLUGIN", "libnccl-net-ironrail")),
     Case::new("plugin-trailing-blank", || with("NCCL_NET_PLUGIN", "ironrail ")),
     Case::new("network-quoted", || with("NCCL_NET", "\"Ironrail\"")),

@@ -42,7 +42,8 @@ fn settings_files(machine: &Machine) -> Option<Finding> {
 
 /// Errors in the value itself.
 fn named(machine: &Machine) -> Option<Finding> {
-    let (value, place) = machine.variable("NCCL_NET_PLUGIN")?;
+    // An empty list is one without names, and no missing variable.
+    let (value, place) = machine.given("NCCL_NET_PLUGIN")?;
     if machine.named_by_command {
         return None;
     }

@@ -80,7 +80,8 @@ fn others(machine: &Machine, wait: Duration) -> Vec<Libfabric> {
 
 /// The plugins that NCCL would try, in order. The first one with the right network is started; the others are opened only.
 fn plugins(machine: &Machine, place: &Place) -> Vec<super::machine::Plugin> {
-    let named = place.net.as_deref().or_else(|| machine.value("NCCL_NET_PLUGIN"));
+    let given = || machine.given("NCCL_NET_PLUGIN").map(|(value, _)| value);
+    let named = place.net.as_deref().or_else(given);
     let wanted = machine.value("NCCL_NET");
     let names: Vec<&str> = match named {
         None => vec!["libnccl-net.so"],
