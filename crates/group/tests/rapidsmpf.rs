@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ironrail_group::error::GroupError;
-use ironrail_group::exchange::Exchange;
+use ironrail_group::exchange::{Exchange, META_BYTES_MAX, Message};
 use ironrail_group::group::Group;
 use ironrail_group::halo::Halo1d;
-use support::{block_on, library, ranks, ranks_within};
+use support::{WAIT, block_on, library, ranks, ranks_within};
 
 /// All other ranks.
 fn others(group: &Group) -> Vec<usize> {
@@ -225,7 +225,7 @@ fn t_r9_order_is_kept_though_the_first_payload_is_ready_last() {
     ranks(&library(), 2, |group| {
         let other = 1 - group.rank();
         let exchange = group.exchange(&[other], &[other]).unwrap();
-        let first = exchange.reserve(other).unwrap();
+        let mut first = exchange.reserve(other).unwrap();
         exchange.insert(other, vec![2], pattern(2, 100)).unwrap();
         exchange.insert(other, vec![], pattern(3, 200_000)).unwrap();
         exchange.finish().unwrap();
@@ -245,6 +245,47 @@ fn t_r9_order_is_kept_though_the_first_payload_is_ready_last() {
                 .zip(1..)
                 .all(|(message, seed)| { message.data == pattern(seed, message.data.len()) })
         );
+    });
+}
+
+#[test]
+fn a_place_is_kept_though_its_first_metadata_is_too_long() {
+    ranks(&library(), 2, |group| {
+        let other = 1 - group.rank();
+        let exchange = group.exchange(&[other], &[other]).unwrap();
+        let mut place = exchange.reserve(other).unwrap();
+        exchange.finish().unwrap();
+        let refused = place.fill(vec![0; META_BYTES_MAX + 1], pattern(1, 10));
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        place.fill(vec![7], pattern(1, 10)).unwrap();
+        let again = place.fill(vec![], pattern(1, 10));
+        assert!(matches!(again, Err(GroupError::Usage(_))), "{again:?}");
+        drop(place);
+        exchange.wait().unwrap();
+        let came = exchange.take(other).unwrap();
+        assert_eq!(came, [Message { meta: vec![7], data: pattern(1, 10) }]);
+    });
+}
+
+#[test]
+fn an_exchange_with_a_place_that_was_dropped_ends_on_both_ranks() {
+    ranks(&library(), 2, |group| {
+        let (own, other) = (group.rank(), 1 - group.rank());
+        let exchange = group.exchange::<u64>(&[other], &[other]).unwrap();
+        if own == 0 {
+            drop(exchange.reserve(other).unwrap());
+        }
+        exchange.finish().unwrap();
+        let begun = Instant::now();
+        let ended = exchange.wait();
+        assert!(begun.elapsed() < WAIT / 4, "before its time was up");
+        match ended {
+            Err(GroupError::Usage(_)) if own == 0 => {}
+            Err(GroupError::Cancelled { rank: 0 }) if own == 1 => {}
+            other => panic!("{other:?}"),
+        }
+        drop(exchange);
+        group.barrier().unwrap();
     });
 }
 

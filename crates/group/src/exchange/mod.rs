@@ -172,14 +172,15 @@ impl<T: Element> Exchange<T> {
     }
 
     /// Reserves the next message to a rank, for data that is not ready yet: later messages may be sent before it, and are ordered after it.
-    /// The exchange cannot complete before it is filled.
+    /// The exchange cannot complete before it is filled: where a place is dropped without its message, waits for the exchange return
+    /// [`GroupError::Usage`] here, and [`GroupError::Cancelled`] on the other ranks once it is dropped.
     ///
     /// # Errors
     ///
     /// As [`Exchange::insert`].
     pub fn reserve(&self, destination: usize) -> Result<Reserved<'_, T>, GroupError> {
         let number = self.lock().outgoing(destination)?.reserve()?;
-        Ok(Reserved { exchange: self, destination, number })
+        Ok(Reserved { exchange: self, destination, number, is_filled: false })
     }
 
     /// Ends the inserts of this rank.
@@ -386,6 +387,7 @@ pub struct Reserved<'a, T: Element> {
     exchange: &'a Exchange<T>,
     destination: usize,
     number: u64,
+    is_filled: bool,
 }
 
 impl<T: Element> Reserved<'_, T> {
@@ -393,14 +395,28 @@ impl<T: Element> Reserved<'_, T> {
     ///
     /// # Errors
     ///
-    /// As [`Exchange::insert`].
-    pub fn fill(self, meta: Vec<u8>, data: Vec<T>) -> Result<(), GroupError> {
+    /// As [`Exchange::insert`]: after [`GroupError::InvalidArgument`] the place is still there to be filled. [`GroupError::Usage`] the second
+    /// time.
+    pub fn fill(&mut self, meta: Vec<u8>, data: Vec<T>) -> Result<(), GroupError> {
         fits(&meta)?;
+        if std::mem::replace(&mut self.is_filled, true) {
+            return Err(GroupError::Usage("a reserved place is filled once".to_owned()));
+        }
         let exchange = self.exchange;
         let mut inner = exchange.lock();
         let outgoing = inner.outgoing(self.destination)?;
         let mut state = exchange.group.shared.lock();
         outgoing.send(&mut state, exchange.name(), self.number, meta, data)
+    }
+}
+
+impl<T: Element> Drop for Reserved<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_filled
+            && let Ok(outgoing) = self.exchange.lock().outgoing(self.destination)
+        {
+            outgoing.leave_open();
+        }
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Outgoing<T> {
     numbers: u64,
     /// Reserved numbers whose messages were not sent yet.
     open: u64,
+    /// One of them was dropped, and never will be.
+    left_open: bool,
     finished: bool,
     flights: VecDeque<(OpId, Sent<T>)>,
     pub(super) bytes: u64,
@@ -33,7 +35,8 @@ pub(super) struct Outgoing<T> {
 impl<T: Element> Outgoing<T> {
     pub(super) fn new(rank: usize, peer: usize) -> Self {
         let flights = VecDeque::new();
-        Self { rank, peer, numbers: 0, open: 0, finished: false, flights, bytes: 0 }
+        let (left_open, finished) = (false, false);
+        Self { rank, peer, numbers: 0, open: 0, left_open, finished, flights, bytes: 0 }
     }
 
     /// Reserves the number of a message that will be sent.
@@ -45,6 +48,11 @@ impl<T: Element> Outgoing<T> {
         self.numbers += 1;
         self.open += 1;
         Ok(self.numbers - 1)
+    }
+
+    /// A reserved number gets no message.
+    pub(super) fn leave_open(&mut self) {
+        self.left_open = true;
     }
 
     /// Sends a message with a reserved number.
@@ -107,6 +115,11 @@ impl<T: Element> Outgoing<T> {
         state: &mut State,
         spare: &mut Vec<Vec<T>>,
     ) -> Result<bool, GroupError> {
+        if self.left_open {
+            let rank = self.rank;
+            let why = format!("a place reserved for a message to rank {rank} was dropped unfilled");
+            return Err(GroupError::Usage(why));
+        }
         let mut moved = false;
         while let Some((op, _)) = self.flights.front() {
             let Some(ended) = state.mesh.ended(*op) else { break };

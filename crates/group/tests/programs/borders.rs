@@ -119,7 +119,7 @@ pub(super) fn exchange(step: Step<'_>) {
                 }
             }
             own.shuffle(&mut later);
-            for (reserved, meta, data) in later {
+            for (mut reserved, meta, data) in later {
                 reserved.fill(meta, data).unwrap();
             }
         }
