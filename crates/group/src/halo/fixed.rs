@@ -176,6 +176,8 @@ impl<T: Element> FixedHalo1d<T> {
         let part = |range: &Range<usize>, shift| whole.part(range.start + shift, range.len());
         let (sent, free) = (layout.sent(*rounds), layout.came(*rounds + layout.ahead() - 1));
         let mut state = self.group.shared.lock();
+        // Before any of them: a round that does not begin sends nothing to the other neighbour.
+        links.iter().try_for_each(|link| state.mesh.reach_pairs(link.peer))?;
         for Link { peer, out, into, .. } in &*links {
             state.mesh.push_pair(*peer, *name, part(out, sent), part(into, free))?;
         }

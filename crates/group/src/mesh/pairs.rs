@@ -147,8 +147,40 @@ impl Mesh {
     }
 
     /// Checks that a rank can still be reached by pairs.
-    fn reach_pairs(&mut self, rank: usize) -> Result<(), GroupError> {
+    pub(crate) fn reach_pairs(&mut self, rank: usize) -> Result<(), GroupError> {
         self.check()?;
         if self.peer(rank).is_none_or(|peer| peer.is_over()) { Err(lost(rank)) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::halo::FixedHalo1d;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn a_round_that_a_lost_neighbour_keeps_from_beginning_sends_nothing_to_the_other_one() {
+        ranks(&library(), 3, |group| {
+            let mut halo = FixedHalo1d::<u64>::new(&group, 8, 8).unwrap();
+            halo.round(|_, _| {}).map(drop).unwrap();
+            match group.rank() {
+                2 => {}
+                1 => {
+                    let left = group.recv(&mut [0_u8], 2, 1);
+                    assert!(matches!(left, Err(GroupError::PeerLost { rank: 2, .. })), "{left:?}");
+                    group.shared.lock().mesh.forget(2);
+                    for _ in 0..2 {
+                        let begun = halo.begin(|left, _| left.fill(7)).map(drop);
+                        let is_lost = matches!(begun, Err(GroupError::PeerLost { rank: 2, .. }));
+                        assert!(is_lost, "{begun:?}");
+                    }
+                }
+                _ => {
+                    let ended = halo.round(|_, _| {}).map(drop);
+                    assert!(matches!(ended, Err(GroupError::Cancelled { rank: 1 })), "{ended:?}");
+                }
+            }
+        });
     }
 }
