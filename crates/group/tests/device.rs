@@ -153,6 +153,48 @@ fn a_copy_that_fails_is_an_error_of_its_call() {
     });
 }
 
+/// Device 0 can copy no more than the first piece.
+fn next_message_after_a_copy_that_fails(sender: usize) {
+    pair(move |group, devices, mut staging| {
+        const PIECE: usize = 1 << 20;
+        let memory = allocate(devices, group, 6 * PIECE);
+        let part = |len| DeviceSlice::<u8>::new(&memory, 0, len).unwrap();
+        for pieces in [2, 3, 6] {
+            let ended = if group.rank() == sender {
+                let ended = staging.send(part(pieces * PIECE), 1 - sender, 0);
+                memory.write(0, &pattern(PIECE, pieces)).unwrap();
+                staging.send(part(PIECE), 1 - sender, 0).unwrap();
+                ended
+            } else {
+                let ended = staging.recv(part(pieces * PIECE), sender, 0);
+                staging.recv(part(PIECE), sender, 0).unwrap();
+                assert!(memory.read(0, PIECE).unwrap() == pattern(PIECE, pieces));
+                ended
+            };
+            match ended {
+                Err(GroupError::Device(_)) if group.rank() == 0 => {}
+                Err(GroupError::Mismatch { rank: 0, .. }) if sender == 0 => {}
+                Ok(()) if sender == 1 && group.rank() == 1 => {}
+                other => panic!("{pieces} pieces of rank {sender}: {other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn the_rest_of_a_message_whose_copy_fails_at_its_sender_is_not_taken_for_the_next_one() {
+    const TEST: &str =
+        "the_rest_of_a_message_whose_copy_fails_at_its_sender_is_not_taken_for_the_next_one";
+    with("first-copies", TEST, || next_message_after_a_copy_that_fails(0));
+}
+
+#[test]
+fn the_rest_of_a_message_whose_copy_fails_at_its_receiver_is_not_taken_for_the_next_one() {
+    const TEST: &str =
+        "the_rest_of_a_message_whose_copy_fails_at_its_receiver_is_not_taken_for_the_next_one";
+    with("first-copies", TEST, || next_message_after_a_copy_that_fails(1));
+}
+
 #[test]
 fn another_number_of_elements_is_an_error_of_the_receiver() {
     with("", "another_number_of_elements_is_an_error_of_the_receiver", || {

@@ -13,6 +13,7 @@
 //   no-ids       buffer ids are 0
 //   managed      all memory says that it is managed
 //   no-copies    copies answer CUDA_ERROR_UNKNOWN
+//   first-copies of device 0, copies that begin 1 MiB or more behind the start of their memory answer that
 // STANDIN_CUDA_REPORT: a file that gets, when the process ends, a line for each library and each call that it made: the library's
 // file, the call, how often. Processes append; %p is the process' id.
 
@@ -413,6 +414,7 @@ static int copy(address_t device, void *host, size_t len, int in) {
   if (is("no-copies")) return UNKNOWN;
   char *view = standin_view(device, len);
   if (!view) return INVALID_VALUE;
+  if (own == 0 && is("first-copies") && standin_view(device - (1 << 20), 1)) return UNKNOWN;
   memcpy(in ? view : host, in ? host : view, len);
   return SUCCESS;
 }

@@ -141,7 +141,8 @@ impl DeviceStaging {
     ///
     /// # Errors
     ///
-    /// As [`Group::send`]; [`GroupError::Device`] for a copy that failed: pieces before it were sent.
+    /// As [`Group::send`]; [`GroupError::Device`] for a copy that failed. If that was not the first one, the receive returns
+    /// [`GroupError::Mismatch`], and the next message can be received.
     pub fn send<T: Element>(
         &mut self,
         data: DeviceSlice<'_, T>,
@@ -151,25 +152,34 @@ impl DeviceStaging {
         let peer = self.group.other(to)?;
         data.settle()?;
         let name = Name { note: data.bytes() as u64, ..Name::message(self.group.scope, tag) };
+        let mut failed = Ok(());
         let ended = (0..data.pieces()).try_for_each(|number| {
             let index = number % PIECES;
             self.end(index, peer)?;
             let (at, len) = data.piece(number);
             let Piece { buffer, op, .. } = &mut self.pieces[index];
-            data.memory.read_into(at, buffer.slice_mut(0..len)?).map_err(GroupError::Device)?;
+            if failed.is_ok() {
+                let copied = data.memory.read_into(at, buffer.slice_mut(0..len)?);
+                failed = copied.map_err(GroupError::Device);
+            }
+            if number == 0 && failed.is_err() {
+                return Ok(());
+            }
+            // The receiver counts pieces: what was not copied is sent as pieces without bytes.
+            let len = if failed.is_ok() { len } else { 0 };
             let place = buffer.memory().place().part(0, len);
             *op = Some(self.group.shared.lock().mesh.send(peer, name, T::TYPE, place)?);
             Ok(())
         });
-        self.end_all(peer, ended)
+        self.end_all(peer, ended).and(failed)
     }
 
     /// Receives what [`DeviceStaging::send`] sends, with the same number of elements.
     ///
     /// # Errors
     ///
-    /// As [`Group::recv`]; [`GroupError::Device`] for a copy that failed; [`GroupError::Mismatch`] for another number of elements: that message
-    /// is dropped, and the next one can be received.
+    /// As [`Group::recv`]; [`GroupError::Device`] for a copy that failed; [`GroupError::Mismatch`] for another number of elements, or for a
+    /// copy that failed at the sender. Then the rest of the message is dropped, and the next one can be received.
     pub fn recv<T: Element>(
         &mut self,
         into: DeviceSlice<'_, T>,
@@ -184,24 +194,41 @@ impl DeviceStaging {
         let wanted = self.group.wanted::<T>(Place::empty(), From::from(from), Tag::from(tag))?;
         self.await_message(from, into.bytes(), &wanted)?;
         let pieces = into.pieces();
-        let mut posted = 0;
+        let (mut posted, mut failed) = (0, Ok(()));
         let ended = (0..pieces).try_for_each(|number| {
             while posted < pieces.min(number + PIECES) {
                 self.post(into, posted, &wanted)?;
                 posted += 1;
             }
             let index = number % PIECES;
-            let (at, len) = into.piece(number);
-            let came = self.end(index, peer)?;
-            if came != Some(len) {
-                let came = came.unwrap_or(0);
-                let why = format!("a piece of {came} bytes came where one of {len} was due");
-                return Err(GroupError::Mismatch { rank: from, why });
+            let came = self.end(index, peer)?.unwrap_or(0);
+            // After an error the rest is received all the same, or it would be taken for the next message.
+            if failed.is_ok() {
+                failed = self.copy_in(into, number, came, from);
             }
-            let bytes = self.pieces[index].buffer.slice(0..len)?;
-            into.memory.write(at, bytes).map_err(GroupError::Device)
+            Ok(())
         });
-        self.end_all(peer, ended)
+        self.end_all(peer, ended).and(failed)
+    }
+
+    /// Copies a piece of which `came` bytes have come to the device.
+    fn copy_in<T: Element>(
+        &self,
+        into: DeviceSlice<'_, T>,
+        number: usize,
+        came: usize,
+        from: usize,
+    ) -> Result<(), GroupError> {
+        let (at, len) = into.piece(number);
+        if came != len {
+            let why = match came {
+                0 => format!("rank {from} could not copy piece {number} of its message"),
+                _ => format!("a piece of {came} bytes came where one of {len} was due"),
+            };
+            return Err(GroupError::Mismatch { rank: from, why });
+        }
+        let bytes = self.pieces[number % PIECES].buffer.slice(0..len)?;
+        into.memory.write(at, bytes).map_err(GroupError::Device)
     }
 
     /// Waits for a message of so many bytes. One of another length or type is dropped, with all its pieces.
