@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use ironrail_group::error::GroupError;
@@ -133,6 +133,112 @@ fn t_c1_reductions_of_objects_reduce_every_number() {
             assert_eq!(group.all_reduce_obj(&other, Op::Sum).unwrap(), other);
         });
     }
+}
+
+/// Hash maps of two ranks, and of one, have different orders.
+#[test]
+fn entries_of_maps_are_reduced_by_their_keys_whatever_their_order() {
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Schema)]
+    struct Inner {
+        few: HashMap<String, u32>,
+        // Which of them go beside the encoding depends on those before them.
+        arrays: HashMap<(u8, String), Vec<Leaf<f64>>>,
+    }
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Schema)]
+    struct All {
+        by_name: HashMap<String, Inner>,
+        names: HashSet<String>,
+        numbers: (HashSet<u64>, BTreeSet<i16>),
+        last: Leaf<f64>,
+    }
+    let of = |factor: u32| {
+        let value = |number: u32| f64::from(factor * number);
+        let inner = |seed: u32| Inner {
+            few: (0..20).map(|n| (format!("few {n}"), factor * (seed + n))).collect(),
+            arrays: (0..9_u8)
+                .map(|n| {
+                    let lens = [1, 3, 400 * usize::from(n), 2000, 20_000];
+                    let leaf = |len| Leaf::from(vec![value(seed + u32::from(n)); len]);
+                    (
+                        (n, n.to_string()),
+                        lens[usize::from(n) % 3..].iter().map(|len| leaf(*len)).collect(),
+                    )
+                })
+                .collect(),
+        };
+        All {
+            by_name: (0..5).map(|n| (format!("name {n}"), inner(100 * n))).collect(),
+            names: (0..30).map(|n| n.to_string()).collect(),
+            numbers: ((0..30).collect(), [5, -5].into()),
+            last: vec![value(7); 50_000].into(),
+        }
+    };
+    for n in [2, 3] {
+        ranks(&library(), n, move |group| {
+            let factor = u32::try_from(group.rank()).unwrap() + 1;
+            let expected = of((1..=u32::try_from(group.size()).unwrap()).sum());
+            assert!(group.all_reduce_obj(&of(factor), Op::Sum).unwrap() == expected);
+            let root = group.reduce_obj(&of(factor), Op::Sum, 1).unwrap();
+            assert!(root.is_none_or(|sum| group.rank() == 1 && sum == expected));
+            let begun = group.iall_reduce_obj(&of(factor), Op::Sum).unwrap();
+            assert!(begun.wait().unwrap() == Some(expected));
+            // The same numbers below other keys, and other members.
+            let below = HashMap::from([(group.rank() as u64, 1_u8), (9, 2)]);
+            let refused = group.all_reduce_obj(&below, Op::Sum);
+            assert!(matches!(refused, Err(GroupError::Mismatch { rank: 1, .. })), "{refused:?}");
+            let refused = group.all_reduce_obj(&HashSet::from([group.rank() as u64, 9]), Op::Sum);
+            assert!(matches!(refused, Err(GroupError::Mismatch { rank: 1, .. })), "{refused:?}");
+        });
+    }
+}
+
+#[test]
+fn an_object_that_one_rank_cannot_reduce_and_another_operation_are_errors_on_all_ranks() {
+    /// Serde refuses `false`.
+    #[derive(Debug, Deserialize, Schema)]
+    struct Picky(bool);
+    impl Serialize for Picky {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            match self.0 {
+                true => serializer.serialize_newtype_struct("Picky", &true),
+                false => Err(serde::ser::Error::custom("no")),
+            }
+        }
+    }
+    ranks(&library(), 3, |group| {
+        let own = group.rank();
+        let refused = group.all_reduce_obj(&(Picky(own != 1), 7), Op::Sum);
+        match refused {
+            Err(GroupError::InvalidArgument(_)) if own == 1 => {}
+            Err(GroupError::Mismatch { rank: 1, .. }) if own != 1 => {}
+            other => panic!("{other:?}"),
+        }
+        let op = if own == 2 { Op::Max } else { Op::Sum };
+        let refused = group.all_reduce_obj(&7, op);
+        assert!(matches!(refused, Err(GroupError::Mismatch { rank: 2, .. })), "{refused:?}");
+        let refused = group.reduce_obj(&7, Op::Sum, own / 2);
+        assert!(matches!(refused, Err(GroupError::Mismatch { rank: 2, .. })), "{refused:?}");
+        // Keys that cannot be compared are refused by type.
+        let refused = group.all_reduce_obj(&BTreeMap::from([(own as u128, 1)]), Op::Sum);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        assert_eq!(group.all_reduce_obj(&7, Op::Sum).unwrap(), 21);
+    });
+}
+
+#[cfg(feature = "ndarray")]
+#[test]
+fn the_lengths_of_an_array_within_an_object_are_not_reduced() {
+    ranks(&library(), 2, |group| {
+        use ironrail_group::objects::Tensor;
+        let own = group.rank();
+        let array = ndarray::Array2::from_elem((2, 3), own as f64 + 1.0);
+        let sum = group.all_reduce_obj(&(7, Tensor::new(&array.view())), Op::Sum).unwrap();
+        let array = ndarray::Array2::from_elem((2, 3), 3.0).into_dyn();
+        assert_eq!((sum.0, sum.1.into_array().unwrap()), (14, array));
+        let array = ndarray::Array2::from_elem((2 + own, 3 - own), 1.0);
+        let refused = group.all_reduce_obj(&Tensor::new(&array.view()), Op::Sum);
+        assert!(matches!(refused, Err(GroupError::Mismatch { rank: 1, .. })), "{refused:?}");
+    });
 }
 
 #[test]

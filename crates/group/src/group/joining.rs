@@ -214,7 +214,7 @@ impl Agreement {
     }
 }
 
-const VERSION: &str = "ironrail-group 4";
+const VERSION: &str = "ironrail-group 5";
 
 /// Identifies the machine.
 fn host() -> String {

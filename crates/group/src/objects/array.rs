@@ -2,9 +2,11 @@
 
 use ndarray::{ArrayD, ArrayView, ArrayViewMut, Dimension, IxDyn};
 use postcard_schema::Schema;
+use postcard_schema::schema::{DataModelType, NamedType};
 use serde::{Deserialize, Serialize};
 
 use super::Leaf;
+use super::numbers::SHAPE;
 use crate::error::GroupError;
 use crate::group::Group;
 use crate::loader::{Element, Op};
@@ -14,15 +16,24 @@ use crate::messages::{From, Received, Tag};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Schema)]
 #[serde(bound = "T: Element")]
 pub struct Tensor<T: Element> {
-    shape: Vec<u64>,
+    shape: Shape,
     elements: Leaf<T>,
+}
+
+/// The number of places along each axis, which are no numbers to reduce.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Shape(Vec<u64>);
+
+impl Schema for Shape {
+    const SCHEMA: &'static NamedType =
+        &NamedType { name: SHAPE, ty: &DataModelType::NewtypeStruct(<Vec<u64>>::SCHEMA) };
 }
 
 impl<T: Element> Tensor<T> {
     /// Copies a view in row-major order.
     pub fn new<D: Dimension>(view: &ArrayView<'_, T, D>) -> Self {
         let shape = view.shape().iter().map(|len| *len as u64).collect();
-        Self { shape, elements: view.iter().copied().collect::<Vec<_>>().into() }
+        Self { shape: Shape(shape), elements: view.iter().copied().collect::<Vec<_>>().into() }
     }
 
     /// The array; no element is copied if it is the only owner.
@@ -33,7 +44,7 @@ impl<T: Element> Tensor<T> {
     pub fn into_array(self) -> Result<ArrayD<T>, GroupError> {
         let wrong =
             || GroupError::InvalidArgument("an array that its shape does not fit".to_owned());
-        let shape: Result<Vec<_>, _> = self.shape.into_iter().map(usize::try_from).collect();
+        let shape: Result<Vec<_>, _> = self.shape.0.into_iter().map(usize::try_from).collect();
         let shape = shape.map_err(|_| wrong())?;
         ArrayD::from_shape_vec(IxDyn(&shape), self.elements.into_vec()).map_err(|_| wrong())
     }

@@ -1,7 +1,7 @@
 //! Reductions of objects: every number of an object is reduced with the same number of the others.
 //!
 //! A type's schema is followed through its encoding. Everything but numbers, such as lengths and variants, is the object's shape, which
-//! must be the same on all ranks.
+//! must be the same on all ranks. Hash maps have another order on every rank, so the entries of maps and sets are sorted by their keys first.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use postcard_schema::Schema;
-use postcard_schema::schema::{DataModelType, DataModelVariant, NamedType};
+use postcard_schema::schema::{DataModelType, DataModelVariant, NamedType, NamedValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use siphasher::sip::SipHasher13;
@@ -21,7 +21,7 @@ use super::collective::other_shape;
 use super::few::WORD;
 use super::landing::Landing;
 use super::leaf::{BESIDE, NAME};
-use super::parts::{Inbox, collecting, dealing};
+use super::parts::{Inbox, Outbox, Owner, collecting, dealing};
 use super::schemas::fingerprint;
 use crate::error::GroupError;
 use crate::group::Group;
@@ -45,6 +45,8 @@ enum Way {
     Back,
     /// They are keys, which are not reduced.
     Keys,
+    /// They stay, and the output has entries by their keys.
+    Sort,
 }
 
 #[derive(Debug)]
@@ -52,11 +54,39 @@ struct Walk<'a> {
     input: &'a [u8],
     output: Vec<u8>,
     columns: &'a mut Columns,
+    /// The types and bytes of the arrays that are not in the encoding, in the order of the input.
+    arrays: Vec<(DataType, usize)>,
+    /// Their order in the output.
+    order: Vec<usize>,
+    /// Two entries of a map have the same key: their order is not known.
+    is_ambiguous: bool,
 }
 
 type Walked = Result<(), postcard::Error>;
 
-impl Walk<'_> {
+/// One entry of a map or a set that is sorted.
+#[derive(Debug)]
+struct Entry {
+    /// Its key and its value.
+    bytes: Vec<u8>,
+    /// The bytes of the key.
+    key: usize,
+    arrays: Vec<usize>,
+}
+
+impl Entry {
+    fn key(&self) -> &[u8] {
+        &self.bytes[..self.key]
+    }
+}
+
+impl<'a> Walk<'a> {
+    fn new(input: &'a [u8], columns: &'a mut Columns) -> Self {
+        let output = Vec::with_capacity(input.len());
+        let (arrays, order) = (Vec::new(), Vec::new());
+        Self { input, output, columns, arrays, order, is_ambiguous: false }
+    }
+
     fn take<V: DeserializeOwned>(&mut self) -> Result<V, postcard::Error> {
         let (value, rest) = postcard::take_from_bytes(self.input)?;
         self.input = rest;
@@ -90,7 +120,10 @@ impl Walk<'_> {
     fn leaf(&mut self, element: DataType, way: Way) -> Walked {
         let count = self.copy::<u8>()?;
         if count == BESIDE {
-            return self.copy::<u64>().map(drop);
+            let count = usize::try_from(self.copy::<u64>()?).unwrap_or(usize::MAX);
+            self.order.push(self.arrays.len());
+            self.arrays.push((element, count.saturating_mul(element.bytes())));
+            return Ok(());
         }
         let bytes = usize::from(count) * element.bytes();
         let mut words =
@@ -113,7 +146,30 @@ impl Walk<'_> {
                 bytes.copy_from_slice(found.ok_or(postcard::Error::DeserializeUnexpectedEnd)?);
                 *at += bytes.len();
             }
-            Way::Keys => {}
+            Way::Keys | Way::Sort => {}
+        }
+        Ok(())
+    }
+
+    /// The entries of a map, or of a set, which has keys alone.
+    fn entries(&mut self, key: &NamedType, value: Option<&NamedType>, way: Way) -> Walked {
+        let count = self.copy::<u64>()?;
+        let mut sorted = Vec::new();
+        for _ in 0..count {
+            let (start, arrays) = (self.output.len(), self.order.len());
+            self.walk(key, Way::Keys)?;
+            let key = self.output.len() - start;
+            value.map_or(Ok(()), |value| self.walk(value, way))?;
+            if way == Way::Sort {
+                let (bytes, arrays) = (self.output.split_off(start), self.order.split_off(arrays));
+                sorted.push(Entry { bytes, key, arrays });
+            }
+        }
+        sorted.sort_by(|one, other| one.key().cmp(other.key()));
+        self.is_ambiguous |= sorted.windows(2).any(|two| two[0].key() == two[1].key());
+        for Entry { bytes, arrays, .. } in sorted {
+            self.output.extend(bytes);
+            self.order.extend(arrays);
         }
         Ok(())
     }
@@ -145,19 +201,15 @@ impl Walk<'_> {
                 0 => Ok(()),
                 _ => self.walk(inner, way),
             },
+            D::NewtypeStruct(inner) if named.name == SHAPE => self.walk(inner, Way::Keys),
             D::NewtypeStruct(inner) => self.walk(inner, way),
+            D::Seq(inner) if is_set(named) => self.entries(inner, None, way),
             D::Seq(inner) => {
                 let count = self.copy::<u64>()?;
                 (0..count).try_for_each(|_| self.walk(inner, way))
             }
             D::Tuple(types) | D::TupleStruct(types) => self.all(types, way),
-            D::Map { key, val } => {
-                let count = self.copy::<u64>()?;
-                (0..count).try_for_each(|_| {
-                    self.walk(key, Way::Keys)?;
-                    self.walk(val, way)
-                })
-            }
+            D::Map { key, val } => self.entries(key, Some(val), way),
             D::Struct([field]) if named.name == NAME => {
                 let element = field.name.parse().map_err(|_| postcard::Error::WontImplement)?;
                 self.leaf(element, way)
@@ -179,41 +231,74 @@ impl Walk<'_> {
     }
 }
 
-/// A part of a type that cannot be reduced; it depends on the type only, so that all ranks agree.
-fn obstacle(named: &NamedType) -> Option<&'static str> {
+/// The lengths of an array of `ndarray`, which are not reduced.
+pub(super) const SHAPE: &str = "ironrail::Shape";
+
+/// Whether a sequence has no order of its own, by the names that `postcard-schema` gives.
+fn is_set(named: &NamedType) -> bool {
+    matches!(named.name, "HashSet<K>" | "BTreeSet<K>")
+}
+
+/// The first answer of `ask` about a type or its parts; `is_key`: they are part of a key.
+fn find<R>(
+    named: &NamedType,
+    is_key: bool,
+    ask: &impl Fn(&NamedType, bool) -> Option<R>,
+) -> Option<R> {
     use DataModelType as D;
-    let all = |types: &[&NamedType]| types.iter().find_map(|one| obstacle(one));
+    let all = |types: &[&NamedType]| types.iter().find_map(|one| find(one, is_key, ask));
+    let fields =
+        |fields: &[&NamedValue]| fields.iter().find_map(|field| find(field.ty, is_key, ask));
+    ask(named, is_key).or_else(|| match named.ty {
+        D::Seq(inner) => find(inner, is_key || is_set(named), ask),
+        D::Option(inner) | D::NewtypeStruct(inner) => find(inner, is_key, ask),
+        D::Tuple(types) | D::TupleStruct(types) => all(types),
+        D::Map { key, val } => find(key, true, ask).or_else(|| find(val, is_key, ask)),
+        D::Struct(parts) => fields(parts),
+        D::Enum(variants) => variants.iter().find_map(|variant| match variant.ty {
+            DataModelVariant::UnitVariant => None,
+            DataModelVariant::NewtypeVariant(inner) => find(inner, is_key, ask),
+            DataModelVariant::TupleVariant(types) => all(types),
+            DataModelVariant::StructVariant(parts) => fields(parts),
+        }),
+        _ => None,
+    })
+}
+
+/// Why a type cannot be reduced, apart from its parts.
+fn obstacle(named: &NamedType, is_key: bool) -> Option<&'static str> {
+    use DataModelType as D;
     match named.ty {
+        D::Char | D::String if is_key => None,
         D::Char => Some("a char"),
         D::String => Some("a string"),
         D::ByteArray => Some("bytes"),
         D::Schema => Some("a schema"),
         D::I128 | D::U128 => Some("a number of 128 bits"),
         D::Struct(_) if named.name == BLOB => Some("bytes"),
-        D::Option(inner) | D::NewtypeStruct(inner) | D::Seq(inner) => obstacle(inner),
-        D::Tuple(types) | D::TupleStruct(types) => all(types),
-        D::Map { val, .. } => obstacle(val),
-        D::Struct(fields) => fields.iter().find_map(|field| obstacle(field.ty)),
-        D::Enum(variants) => variants.iter().find_map(|variant| match variant.ty {
-            DataModelVariant::UnitVariant => None,
-            DataModelVariant::NewtypeVariant(inner) => obstacle(inner),
-            DataModelVariant::TupleVariant(types) => all(types),
-            DataModelVariant::StructVariant(fields) => {
-                fields.iter().find_map(|field| obstacle(field.ty))
-            }
-        }),
+        D::Struct(_) if named.name == NAME && is_key => Some("an array as a key"),
         _ => None,
     }
 }
 
+/// Whether values of a type have entries that are sorted.
+fn has_entries(named: &NamedType) -> bool {
+    let is_one = |named: &NamedType, _| {
+        (is_set(named) || matches!(named.ty, DataModelType::Map { .. })).then_some(())
+    };
+    find(named, false, &is_one).is_some()
+}
+
 impl Group {
-    /// Reduces every number of an object with the same numbers of all ranks' objects; every rank gets the result. Keys of maps, lengths,
-    /// variants and booleans are not reduced: they must be the same on all ranks.
+    /// Reduces every number of an object with the same numbers of all ranks' objects; every rank gets the result. Keys of maps, what is in
+    /// sets, lengths, variants and booleans are not reduced: they must be the same on all ranks. Maps and sets are so in whatever order;
+    /// those of the result have the order of their keys' encoding. All other sequences are reduced place by place.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a type with strings, bytes or numbers of 128 bits, [`GroupError::Mismatch`] where shapes differ,
-    /// [`GroupError::SchemaMismatch`] where types do; the same on all ranks. A failure of the group.
+    /// [`GroupError::InvalidArgument`] for a type with strings, bytes or numbers of 128 bits, and for an object that cannot be encoded:
+    /// other ranks get [`GroupError::Mismatch`] then. The same where shapes, operations or roots differ; [`GroupError::SchemaMismatch`] where
+    /// types do. A failure of the group.
     pub fn all_reduce_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -244,9 +329,12 @@ impl Group {
         op: Op,
         root: Option<usize>,
     ) -> Result<O, GroupError> {
-        check_type::<O>()?;
-        let mut numbers = Numbers::of(object)?;
-        self.agree(fingerprint::<O>(), numbers.shape())?;
+        let numbers = Numbers::reducible(object, op);
+        // Also where there are none: the others wait for this rank.
+        let own = numbers.as_ref().map_or(Terms::default(), |numbers| Terms::of(numbers, op, root));
+        let agreed = self.agree(fingerprint::<O>(), own);
+        let mut numbers = numbers?;
+        agreed?;
         for (element, bytes) in numbers.short() {
             with_element!(element, T => {
                 let mut elements = read::<T>(bytes);
@@ -264,23 +352,30 @@ impl Group {
         numbers.build()
     }
 
-    /// Checks that all ranks reduce the same type in the same shape.
-    fn agree(&self, fingerprint: u64, shape: u64) -> Result<(), GroupError> {
-        let own = [fingerprint, shape];
-        let mut all = vec![0_u64; 2 * self.size()];
+    /// Checks that all ranks reduce the same type, in the same shape and way.
+    fn agree(&self, fingerprint: u64, Terms { shape, way }: Terms) -> Result<(), GroupError> {
+        let own = [fingerprint, shape, way];
+        let mut all = vec![0_u64; own.len() * self.size()];
         self.all_gather(&own, &mut all)?;
-        let first = &all[..2];
-        for (rank, theirs) in all.chunks(2).enumerate() {
-            if theirs[0] != first[0] {
-                let name = |number: u64| format!("schema {number:016x}");
-                let (expected, got) = (name(first[0]), name(theirs[0]));
-                return Err(GroupError::SchemaMismatch { rank, expected, got });
-            }
-            if theirs[1] != first[1] {
-                return Err(other_shape(rank));
-            }
+        let all = all.as_chunks::<3>().0;
+        let first = all[0];
+        let other = |word: usize| all.iter().position(|theirs| theirs[word] != first[word]);
+        if let Some(rank) = other(0) {
+            let name = |number: u64| format!("schema {number:016x}");
+            let (expected, got) = (name(first[0]), name(all[rank][0]));
+            return Err(GroupError::SchemaMismatch { rank, expected, got });
         }
-        Ok(())
+        if let Some(rank) = all.iter().position(|[.., way]| *way == Terms::default().way) {
+            let why = format!("rank {rank} has an object that cannot be reduced");
+            return Err(GroupError::Mismatch { rank, why });
+        }
+        if let Some(rank) = other(2) {
+            let why = format!(
+                "rank {rank} reduces by another operation, or to another root, than rank 0"
+            );
+            return Err(GroupError::Mismatch { rank, why });
+        }
+        other(1).map_or(Ok(()), |rank| Err(other_shape(rank)))
     }
 
     fn reduce_here<T: Element>(
@@ -293,6 +388,22 @@ impl Group {
             None => self.all_reduce(elements, op),
             Some(root) => self.reduce_in_place(elements, op, root),
         }
+    }
+}
+
+/// What ranks compare before they reduce their objects.
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    shape: u64,
+    /// The operation and the root. 0: this rank has nothing to reduce.
+    way: u64,
+}
+
+impl Terms {
+    fn of(numbers: &Numbers, op: Op, root: Option<usize>) -> Self {
+        let op = Op::ALL.iter().position(|one| *one == op).unwrap_or(0) as u64;
+        let root = root.map_or(0, |root| root as u64 + 1);
+        Self { shape: numbers.shape(), way: root << 8 | (op + 1) }
     }
 }
 
@@ -310,10 +421,27 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
+    /// The numbers of an object, if its type and the operation allow it.
+    fn reducible<O: Serialize + Schema>(object: &O, op: Op) -> Result<Self, GroupError> {
+        check_type::<O>()?;
+        let mut numbers = Self::of(object)?;
+        numbers.check(op)?;
+        Ok(numbers)
+    }
+
     /// The numbers of an object whose type [`check_type`] lets through.
     pub(super) fn of<O: Serialize + Schema>(object: &O) -> Result<Self, GroupError> {
         let (encoded, outbox) = collecting(Vec::new(), || postcard::to_stdvec(object));
         let encoded = encoded.map_err(|error| refused::<O>(&error))?;
+        if !has_entries(O::SCHEMA) {
+            return Self::apart::<O>(encoded, outbox);
+        }
+        // Arrays in the second outbox may still be in the memory of the first one.
+        let (encoded, sorted) = sorted::<O>(&encoded, &outbox)?;
+        Self::apart::<O>(encoded, sorted)
+    }
+
+    fn apart<O: Schema>(encoded: Vec<u8>, outbox: Outbox) -> Result<Self, GroupError> {
         let mut columns = Columns::default();
         let rest =
             walked::<O>(&encoded, &mut columns, Way::Out).map_err(|error| refused::<O>(&error))?;
@@ -409,7 +537,7 @@ impl Numbers {
 
 /// Refuses types of which not all can be reduced; so do all ranks alike.
 pub(super) fn check_type<O: Schema>() -> Result<(), GroupError> {
-    obstacle(O::SCHEMA)
+    find(O::SCHEMA, false, &obstacle)
         .map_or(Ok(()), |part| Err(refused::<O>(&format!("{part} cannot be reduced"))))
 }
 
@@ -429,7 +557,25 @@ fn walked<O: Schema>(
     columns: &mut Columns,
     way: Way,
 ) -> Result<Vec<u8>, postcard::Error> {
-    let mut walk = Walk { input, output: Vec::with_capacity(input.len()), columns };
+    let mut walk = Walk::new(input, columns);
     walk.walk(O::SCHEMA, way)?;
     Ok(walk.output)
+}
+
+/// An encoding with the entries of its maps and sets sorted by their keys, and its arrays in that order.
+fn sorted<O: Schema>(encoded: &[u8], outbox: &Outbox) -> Result<(Vec<u8>, Outbox), GroupError> {
+    let mut columns = Columns::default();
+    let mut walk = Walk::new(encoded, &mut columns);
+    walk.walk(O::SCHEMA, Way::Sort).map_err(|error| refused::<O>(&error))?;
+    if walk.is_ambiguous {
+        return Err(refused::<O>(&"a map that has one key twice cannot be reduced"));
+    }
+    let places = outbox.places(&walk.arrays);
+    let places = places.ok_or_else(|| refused::<O>(&"an array that its encoding lacks"))?;
+    let mut sorted = Outbox::default();
+    for index in walk.order {
+        let ((element, _), place) = (walk.arrays[index], places[index]);
+        sorted.add((element, element.bytes()), place, || Arc::new(()) as Owner);
+    }
+    Ok((walk.output, sorted))
 }

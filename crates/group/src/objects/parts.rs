@@ -69,6 +69,18 @@ impl Outbox {
         }
     }
 
+    /// Where these arrays are, of so many bytes each, which are all that were added, in that order.
+    pub(super) fn places(&self, arrays: &[(DataType, usize)]) -> Option<Vec<Place>> {
+        let mut inbox = Inbox { inline: self.inline.len(), ..Inbox::default() };
+        let (inline, mut long) = (Place::reading(&self.inline), self.long.iter());
+        let place =
+            |(element, bytes): &(DataType, usize)| match inbox.part(element.bytes(), *bytes)? {
+                Some(start) => Some(inline.part(start, *bytes)),
+                None => long.next().map(|leaf| leaf.place),
+            };
+        arrays.iter().map(place).collect()
+    }
+
     pub(super) fn add_spare<M: Send + Sync + 'static>(
         &mut self,
         element: DataType,
