@@ -232,6 +232,30 @@ def test_an_array_that_cannot_be_reduced_is_refused_before_the_other_ranks_reduc
     """, options="timeout=5.0")  # fmt: skip
 
 
+def test_reductions_of_objects_in_which_ranks_differ_are_refused_on_all_of_them(ranks):
+    ranks(2, """
+        class Key:
+            def __repr__(self):
+                return "key"
+
+        mine = "sum" if rank == 0 else "max"
+        twice = {Key(): rank, Key(): 10 * rank}
+        for reduce, kind, why in [
+            (lambda: group.all_reduce_obj([1], mine), ironrail.Mismatch, "another way"),
+            (lambda: group.reduce_obj([1], mine), ironrail.Mismatch, "another way"),
+            (lambda: group.reduce_obj([1], root=rank), ironrail.Mismatch, "another way"),
+            (lambda: group.iall_reduce_obj([1], mine).wait(), ironrail.Mismatch, "another"),
+            (lambda: group.all_reduce_obj(twice), ironrail.InvalidArgument, "object has two keys that look the same"),
+            (lambda: group.iall_reduce_obj(twice).wait(), ironrail.InvalidArgument, "object has two keys that look the same"),
+        ]:
+            try:
+                raise SystemExit(f"{reduce()} was the result")
+            except kind as error:
+                assert why in str(error), error
+        assert group.all_reduce_obj({"a": 1, "b": 2}) == {"a": 2, "b": 4}
+    """, options="timeout=5.0")  # fmt: skip
+
+
 def test_reductions_of_objects_are_begun_together_and_a_refusal_is_told_when_they_are_waited_for(ranks):
     ranks(3, """
         import array

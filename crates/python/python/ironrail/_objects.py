@@ -32,6 +32,8 @@ class _Parts:
             return repr(part)
         if isinstance(part, dict):
             # Ranks may have made them in other orders.
+            if len({repr(key) for key in part}) < len(part):
+                raise InvalidArgument(f"{path} has two keys that look the same, so that their order is not known")
             return [f"dict of {len(part)}", *((repr(key), self._split(part[key], f"{path}[{key!r}]")) for key in _in_order(part))]
         if isinstance(part, (list, tuple)):
             return [f"{kind.__name__} of {len(part)}", *(self._split(item, f"{path}[{at}]") for at, item in enumerate(part))]
@@ -52,9 +54,9 @@ class _Parts:
         shape = getattr(mine, "shape", None)
         return f"{kind.__name__} of {getattr(mine, 'dtype', None) or mine.typecode}, {len(mine) if shape is None else tuple(shape)}"
 
-    def digest(self):
-        """The same for objects of one shape."""
-        return hashlib.blake2b(repr(self.shape).encode(), digest_size=_DIGEST).digest()
+    def digest(self, root=None):
+        """The same for objects of one shape that are reduced by one operation to one root."""
+        return hashlib.blake2b(repr((self._op, root, self.shape)).encode(), digest_size=_DIGEST).digest()
 
     def numbers(self):
         return self.integers, self.floats, *self.arrays
@@ -109,11 +111,11 @@ def _is_scalar(part):
     return bool(numpy) and isinstance(part, numpy.generic)
 
 
-def _agreed(group, whole, op):
+def _agreed(group, whole, op, root=None):
     """The parts, or a refusal on all ranks. One that cannot be reduced takes part as well: other ranks wait for it."""
     try:
         parts, failed = _Parts(whole, op), None
-        digest = parts.digest()
+        digest = parts.digest(root)
     except InvalidArgument as error:
         parts, failed, digest = None, error, bytes(_DIGEST)
     everyone = bytearray(_DIGEST * group.size)
@@ -122,7 +124,7 @@ def _agreed(group, whole, op):
         raise failed
     for rank in range(group.size):
         if everyone[_DIGEST * rank : _DIGEST * (rank + 1)] != everyone[:_DIGEST]:
-            error = Mismatch(f"rank {rank} reduces an object of another shape than rank 0")
+            error = Mismatch(f"rank {rank} reduces an object of another shape than rank 0, or in another way")
             error.rank = rank
             raise error
     return parts
@@ -136,7 +138,7 @@ def all_reduce(group, whole, op):
 
 
 def reduce(group, whole, op, root):
-    parts = _agreed(group, whole, op)
+    parts = _agreed(group, whole, op, root)
     for numbers in parts.numbers():
         group.reduce(numbers, op, root)
     return parts.built(whole) if group.rank == root else None
