@@ -192,19 +192,32 @@ fn entries_of_maps_are_reduced_by_their_keys_whatever_their_order() {
     }
 }
 
-#[test]
-fn an_object_that_one_rank_cannot_reduce_and_another_operation_are_errors_on_all_ranks() {
-    /// Serde refuses `false`.
-    #[derive(Debug, Deserialize, Schema)]
-    struct Picky(bool);
-    impl Serialize for Picky {
-        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            match self.0 {
-                true => serializer.serialize_newtype_struct("Picky", &true),
-                false => Err(serde::ser::Error::custom("no")),
-            }
+/// Serde refuses `false`.
+#[derive(Debug, Deserialize, Schema)]
+struct Picky(bool);
+
+impl Serialize for Picky {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            true => serializer.serialize_newtype_struct("Picky", &true),
+            false => Err(serde::ser::Error::custom("no")),
         }
     }
+}
+
+#[test]
+fn ranks_are_in_step_after_a_reduction_that_one_of_them_could_not_begin() {
+    ranks(&library(), 2, |group| {
+        let begun = group.iall_reduce_obj(&Picky(group.rank() == 0), Op::Sum);
+        let is_refused = matches!(begun, Err(GroupError::InvalidArgument(_)));
+        assert_eq!(is_refused, group.rank() == 1);
+        drop(begun);
+        assert_eq!(group.all_gather_obj(&rank(&group)).unwrap(), [0, 1]);
+    });
+}
+
+#[test]
+fn an_object_that_one_rank_cannot_reduce_and_another_operation_are_errors_on_all_ranks() {
     ranks(&library(), 3, |group| {
         let own = group.rank();
         let refused = group.all_reduce_obj(&(Picky(own != 1), 7), Op::Sum);

@@ -49,7 +49,15 @@ impl Group {
         object: &O,
         root: usize,
     ) -> Result<GatheringObjects<O>, GroupError> {
-        let route = self.object_route();
+        self.gathering(object, root, self.object_route())
+    }
+
+    fn gathering<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        root: usize,
+        route: Route,
+    ) -> Result<GatheringObjects<O>, GroupError> {
         self.rank_of(root)?;
         let mut gathering = GatheringObjects::new(self);
         if self.rank() == root {
@@ -128,8 +136,9 @@ impl Group {
         op: Op,
     ) -> Result<ReducingObject<O>, GroupError> {
         check_type::<O>()?;
-        let gathering = self.igather_obj(object, 0)?;
-        let route = self.object_route();
+        // Both numbers are taken, or this rank would be one behind the others after an object that cannot be encoded.
+        let [first, route] = [self.object_route(), self.object_route()];
+        let gathering = self.gathering(object, 0, first)?;
         let answer = if self.rank() == 0 {
             Answering::To(route)
         } else {
