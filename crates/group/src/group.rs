@@ -15,7 +15,7 @@ use crate::collective::{Session, Work};
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element, Net};
 use crate::memory::Registered;
-use crate::mesh::{Mesh, OpId};
+use crate::mesh::{Call, Mesh, OpId, What};
 use crate::messages::Entry;
 use crate::objects::Schemas;
 use crate::tuning::Tuning;
@@ -316,8 +316,10 @@ impl Group {
         })
     }
 
+    /// Runs a collective. One of no elements is counted too, or ranks that disagree about that would be in each other's next one.
     pub(crate) fn collective<T>(
         &self,
+        what: What,
         run: impl FnOnce(&mut Session<'_>) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
         let mut state = self.shared.lock();
@@ -325,9 +327,9 @@ impl Group {
         // Not an atomic addition: the lock is held.
         let number = self.calls.load(Ordering::Relaxed);
         self.calls.store(number.wrapping_add(1), Ordering::Relaxed);
-        let name = (self.scope, number);
+        let call = Call { scope: self.scope, number, what };
         let State { mesh, work, .. } = &mut *state;
-        let ended = run(&mut Session::new(mesh, work, &self.members, self.rank, name));
+        let ended = run(&mut Session::new(mesh, work, &self.members, self.rank, call));
         ended.map_err(|error| mesh.collective_failed(error))
     }
 }

@@ -23,7 +23,7 @@ use ironrail_group::loader::{Net, Op};
 use ironrail_group::objects::{Leaf, ObjectBatch, Schema};
 use ironrail_group::tuning::Tuning;
 use serde::{Deserialize, Deserializer, Serialize};
-use support::{WAIT, block_on, library, ranks_within};
+use support::{WAIT, block_on, library, ranks, ranks_within};
 
 /// A wait reports to the rendezvous after 1.5 s, which decides 0.5 s later.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -689,5 +689,56 @@ fn a_round_that_is_not_polled_for_long_can_still_be_had() {
             }
             group.meet(&[]).unwrap();
         });
+    }
+}
+
+#[test]
+fn ranks_that_disagree_about_a_collective_are_told_how() {
+    type Calls = fn(&Group) -> Result<(), GroupError>;
+    let cases: [(Calls, Calls, &str); 5] = [
+        (
+            |group| group.all_reduce(&mut [1_u32; 4], Op::Sum),
+            |group| group.all_reduce(&mut [1_u32; 4], Op::Max),
+            "by max",
+        ),
+        (
+            |group| group.all_reduce(&mut [1_u32; 4], Op::Sum),
+            |group| group.all_reduce(&mut [1_f32; 4], Op::Sum),
+            "of float",
+        ),
+        (
+            |group| group.broadcast(&mut [1_i8; 4], 0),
+            |group| group.broadcast(&mut [1_u8; 4], 0),
+            "broadcast of uint8",
+        ),
+        (
+            |group| group.all_gather(&[1_u8], &mut [0; 2]),
+            |group| group.all_to_all(&[1_u8; 2], &mut [0; 2]),
+            "all_to_all",
+        ),
+        (
+            |group| {
+                group
+                    .all_reduce(&mut [0_u8; 0], Op::Sum)
+                    .and_then(|()| group.all_reduce(&mut [1_u8], Op::Sum))
+            },
+            |group| group.all_reduce(&mut [1_u8], Op::Sum),
+            "is in collective",
+        ),
+    ];
+    for (one, other, named) in cases {
+        let ended =
+            ranks(
+                &library(),
+                2,
+                move |group| {
+                    if group.rank() == 0 { one(&group) } else { other(&group) }
+                },
+            );
+        let told = |ended: &Result<(), GroupError>| match ended {
+            Err(GroupError::Mismatch { why, .. }) => why.contains(named),
+            _ => false,
+        };
+        assert!(ended.iter().any(told), "{named}: {ended:?}");
     }
 }

@@ -4,15 +4,17 @@ use super::reducer::Reducer;
 use super::{all_reduce, everyone, rooted};
 use crate::error::GroupError;
 use crate::group::Group;
-use crate::loader::{Element, Op, Place};
+use crate::loader::{DataType, Element, Op, Place};
+use crate::mesh::{CallKind as Kind, What};
 use crate::tuning::Algorithm;
 
 fn invalid<T>(why: impl Into<String>) -> Result<T, GroupError> {
     Err(GroupError::InvalidArgument(why.into()))
 }
 
-/// Collectives. Every rank of the group calls the same ones in the same order, with the same sizes, types and operations; a difference is
-/// an error of every rank that detects it. The order is one for all groups of a process, and one thread calls them at a time: see [`Group`],
+/// Collectives. Every rank of the group calls the same ones in the same order, with the same sizes, types, operations and roots; a difference
+/// is [`GroupError::Mismatch`] of every rank that detects it. Parts of up to 64 KiB say what they belong to; longer ones say nothing but
+/// their length. The order is one for all groups of a process, and one thread calls them at a time: see [`Group`],
 /// threads. Wrong arguments of a rank are [`GroupError::InvalidArgument`] before anything moves. Any other
 /// error fails the group on all ranks; for a rank that dies, stops, aborts or leaves see [`Group`].
 ///
@@ -76,15 +78,16 @@ impl Group {
         by: Option<Algorithm>,
     ) -> Result<(), GroupError> {
         let reducer = self.reducer::<T>(op)?;
+        let what = What::new(Kind::AllReduce).of(T::TYPE).by(op);
         if input.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
         if self.size() == 1 {
             own(output, input);
             return Ok(());
         }
         let by = by.unwrap_or_else(|| self.tuning().choose(self.size(), input.len()));
-        self.collective(|session| match by {
+        self.collective(what, |session| match by {
             Algorithm::OnePhase => all_reduce::one_phase(session, reducer, input, output),
             Algorithm::Doubling => all_reduce::doubling(session, reducer, input, output),
             Algorithm::Mesh => all_reduce::mesh(session, reducer, input, output),
@@ -133,14 +136,15 @@ impl Group {
         root: usize,
     ) -> Result<(), GroupError> {
         let reducer = self.reducer::<T>(op)?;
+        let what = What::new(Kind::Reduce).of(T::TYPE).by(op).at(root);
         if input.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
         if self.size() == 1 {
             own(output.unwrap_or(input), input);
             return Ok(());
         }
-        self.collective(|session| rooted::reduce(session, reducer, root, input, output))
+        self.collective(what, |session| rooted::reduce(session, reducer, root, input, output))
     }
 
     /// Copies the root's `data` to every rank.
@@ -151,10 +155,11 @@ impl Group {
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), GroupError> {
         self.rank_of(root)?;
         let data = Place::writing(data);
+        let what = What::new(Kind::Broadcast).of(T::TYPE).at(root);
         if data.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
-        self.collective(|session| rooted::broadcast(session, root, data))
+        self.collective(what, |session| rooted::broadcast(session, root, data))
     }
 
     /// Copies the root's `input` to the `output` of every rank, the root's own included. The `input` of other ranks is ignored.
@@ -185,7 +190,7 @@ impl Group {
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), GroupError> {
         self.blocks(input.len(), output.len())?;
         let (input, output) = (Place::reading(input), Place::writing(output));
-        self.all_gather_places(input, output)
+        self.all_gather_places(T::TYPE, input, output)
     }
 
     /// The same in place: each rank's input is its own block of `data`.
@@ -196,14 +201,20 @@ impl Group {
     pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), GroupError> {
         let each = self.evenly(data.len())? * size_of::<T>();
         let output = Place::writing(data);
-        self.all_gather_places(output.part(self.rank() * each, each), output)
+        self.all_gather_places(T::TYPE, output.part(self.rank() * each, each), output)
     }
 
-    fn all_gather_places(&self, input: Place, output: Place) -> Result<(), GroupError> {
+    fn all_gather_places(
+        &self,
+        element: DataType,
+        input: Place,
+        output: Place,
+    ) -> Result<(), GroupError> {
+        let what = What::new(Kind::AllGather).of(element);
         if input.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
-        self.collective(|session| everyone::all_gather(session, input, output))
+        self.collective(what, |session| everyone::all_gather(session, input, output))
     }
 
     /// Block `r` of the root's `output` becomes rank r's `input`; others may give `None`.
@@ -221,10 +232,11 @@ impl Group {
         let whole = self.all_of(input.len())?;
         let output = self.of_root(root, output, whole)?;
         let input = Place::reading(input);
+        let what = What::new(Kind::Gather).of(T::TYPE).at(root);
         if input.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
-        self.collective(|session| rooted::gather(session, root, input, output))
+        self.collective(what, |session| rooted::gather(session, root, input, output))
     }
 
     /// Every rank's `output` becomes its block of the root's `input`; others may give `None`.
@@ -249,10 +261,11 @@ impl Group {
             _ => None,
         };
         let output = Place::writing(output);
+        let what = What::new(Kind::Scatter).of(T::TYPE).at(root);
         if output.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
-        self.collective(|session| rooted::scatter(session, root, input, output))
+        self.collective(what, |session| rooted::scatter(session, root, input, output))
     }
 
     /// Every rank's `output` becomes the reduction of its block of all inputs: `input` is as long as all outputs.
@@ -293,14 +306,15 @@ impl Group {
         op: Op,
     ) -> Result<(), GroupError> {
         let reducer = self.reducer::<T>(op)?;
+        let what = What::new(Kind::ReduceScatter).of(T::TYPE).by(op);
         if output.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
         if self.size() == 1 {
             own(output, input);
             return Ok(());
         }
-        self.collective(|session| everyone::reduce_scatter(session, reducer, input, output))
+        self.collective(what, |session| everyone::reduce_scatter(session, reducer, input, output))
     }
 
     /// Block `s` of rank r's `output` becomes block `r` of rank s's `input`. Both have the same length, a multiple of the number of ranks.
@@ -312,10 +326,11 @@ impl Group {
         same_length(input.len(), output.len())?;
         self.evenly(input.len())?;
         let (input, output) = (Place::reading(input), Place::writing(output));
+        let what = What::new(Kind::AllToAll).of(T::TYPE);
         if input.is_empty() {
-            return Ok(());
+            return self.without_elements(what);
         }
-        self.collective(|session| everyone::all_to_all_even(session, input, output))
+        self.collective(what, |session| everyone::all_to_all_even(session, input, output))
     }
 
     /// The same with a length for each rank, in elements: `sends[r]` elements go to rank r, block after block of `input`, and `receives[r]`
@@ -345,7 +360,7 @@ impl Group {
             let start: usize = lens[..rank].iter().sum();
             whole.part(start * size_of::<T>(), lens[rank] * size_of::<T>())
         };
-        self.collective(|session| {
+        self.collective(What::new(Kind::AllToAll).of(T::TYPE), |session| {
             let from = |rank| block(input, sends, rank);
             everyone::all_to_all(session, from, |rank| block(output, receives, rank))
         })
@@ -357,7 +372,12 @@ impl Group {
     ///
     /// As above. [`GroupError::Timeout`] names the ranks that did not arrive.
     pub fn barrier(&self) -> Result<(), GroupError> {
-        self.collective(everyone::barrier)
+        self.collective(What::new(Kind::Barrier), everyone::barrier)
+    }
+
+    /// A collective of no elements.
+    fn without_elements(&self, what: What) -> Result<(), GroupError> {
+        self.collective(what, |_| Ok(()))
     }
 
     fn reducer<T: Element>(&self, op: Op) -> Result<Reducer, GroupError> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::error::GroupError;
 use crate::loader::Place;
-use crate::mesh::{Mesh, SMALL};
+use crate::mesh::{Call, Mesh, SMALL};
 
 /// The lists of collectives, kept between calls so that they allocate nothing.
 #[derive(Debug, Default)]
@@ -31,8 +31,7 @@ pub(crate) struct Session<'a> {
     work: &'a mut Work,
     members: &'a [usize],
     rank: usize,
-    /// The group, and the number of this collective in it.
-    name: (u32, u32),
+    call: Call,
 }
 
 /// A part to be received.
@@ -58,9 +57,9 @@ impl<'a> Session<'a> {
         work: &'a mut Work,
         members: &'a [usize],
         rank: usize,
-        name: (u32, u32),
+        call: Call,
     ) -> Self {
-        Self { mesh, work, members, rank, name }
+        Self { mesh, work, members, rank, call }
     }
 
     /// Runs an algorithm with empty lists that have capacity.
@@ -93,19 +92,19 @@ impl<'a> Session<'a> {
         let number = if place.is_empty() {
             None
         } else {
-            self.mesh.send_part(self.members[to], self.name, place)?
+            self.mesh.send_part(self.members[to], self.call, place)?
         };
         Ok(Sending { to, number })
     }
 
     /// Sends a message without bytes.
     pub(super) fn signal(&mut self, to: usize) -> Result<(), GroupError> {
-        self.mesh.send_part(self.members[to], self.name, Place::empty()).map(drop)
+        self.mesh.send_part(self.members[to], self.call, Place::empty()).map(drop)
     }
 
     /// Waits for a message without bytes.
     pub(super) fn await_signal(&mut self, from: usize) -> Result<(), GroupError> {
-        self.mesh.take_part(self.members[from], self.name, Place::empty())
+        self.mesh.take_part(self.members[from], self.call, Place::empty())
     }
 
     /// Announces where the next part of a rank goes.
@@ -124,7 +123,7 @@ impl<'a> Session<'a> {
         match number {
             Some(number) => self.mesh.await_part(self.members[from], number),
             None if place.is_empty() => Ok(()),
-            None => self.mesh.take_part(self.members[from], self.name, place),
+            None => self.mesh.take_part(self.members[from], self.call, place),
         }
     }
 

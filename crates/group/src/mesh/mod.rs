@@ -10,6 +10,7 @@
 //!    lane, opening, connector     comms, opened on first use by letters of the rendezvous
 //! ```
 
+mod call;
 mod connector;
 mod failure;
 mod header;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use call::{Call, Kind as CallKind, What};
 pub(crate) use connector::Connector;
 use failure::Failure;
 pub(crate) use header::{Name, Space, name as type_name, number as type_number};

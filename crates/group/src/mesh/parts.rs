@@ -1,5 +1,6 @@
 //! Parts of collectives. They have no place but their order: a short one goes by a slot, a long one from memory to memory.
 
+use super::call::{Call, Said};
 use super::failure::Failure;
 use super::header::{Header, Kind, Space};
 use super::peer::Way;
@@ -29,12 +30,12 @@ impl Mesh {
         error
     }
 
-    /// Sends a part of collective `number`, in a slot if it fits one. Its memory is free after [`Mesh::flush`]. Returns its number for
+    /// Sends a part of a collective, in a slot if it fits one. Its memory is free after [`Mesh::flush`]. Returns its number for
     /// [`Mesh::await_sent`]; None for a part in a slot, which is for [`Mesh::await_taken`].
     pub(crate) fn send_part(
         &mut self,
         to: usize,
-        (scope, number): (u32, u32),
+        Call { scope, number, what }: Call,
         place: Place,
     ) -> Result<Option<u64>, GroupError> {
         if place.len() > SMALL {
@@ -44,7 +45,8 @@ impl Mesh {
         }
         self.reach(to)?;
         let (kind, space, len) = (Kind::Part, Space::MESSAGES, place.len() as u64);
-        let header = Header { kind, element: 0, scope, tag: number, len, space, note: 0 };
+        let note = what.note();
+        let header = Header { kind, element: 0, scope, tag: number, len, space, note };
         let letter = Letter { header, body: place, op: None };
         self.with(to, |peer, shared| peer.send(letter, shared))?;
         Ok(None)
@@ -82,7 +84,7 @@ impl Mesh {
     pub(crate) fn take_part(
         &mut self,
         from: usize,
-        (scope, number): (u32, u32),
+        Call { scope, number, what }: Call,
         place: Place,
     ) -> Result<(), GroupError> {
         self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
@@ -92,13 +94,13 @@ impl Mesh {
             found.is_some()
         })?;
         let Some(arrival) = found else { return self.check() };
-        let Header { scope: theirs, tag, .. } = arrival.header;
+        let Header { scope: theirs, tag, note, .. } = arrival.header;
         let (sent, len) = (arrival.body.len(), place.len());
-        if (theirs, tag, sent) != (scope, number, len) {
-            let own = self.rank;
+        if (theirs, tag, note, sent) != (scope, number, what.note(), len) {
+            let (own, said, what) = (self.rank, Said(note), Said(what.note()));
             let why = format!(
-                "rank {from} is in collective {tag} of group {theirs} with a part of {sent} bytes, rank {own} in {number} of group \
-                 {scope} and waits for {len}"
+                "rank {from} is in collective {tag} of group {theirs} ({said}) with a part of {sent} bytes, rank {own} in {number} of \
+                 group {scope} ({what}) and waits for {len}"
             );
             return Err(GroupError::Mismatch { rank: from, why });
         }
@@ -123,6 +125,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 
+    use super::super::{CallKind, What};
     use super::*;
     use crate::support::{WAIT, library, ranks};
 
@@ -165,7 +168,8 @@ mod tests {
             let mut state = group.shared.lock();
             let mesh = &mut state.mesh;
             if group.rank() == 1 {
-                let number = mesh.send_part(0, (0, 0), Place::reading(&part)).unwrap();
+                let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
+                let number = mesh.send_part(0, call, Place::reading(&part)).unwrap();
                 return mesh.await_sent(0, number.unwrap()).unwrap();
             }
             part.fill(0);

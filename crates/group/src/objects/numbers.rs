@@ -331,7 +331,7 @@ impl Group {
     ) -> Result<O, GroupError> {
         let numbers = Numbers::reducible(object, op);
         // Also where there are none: the others wait for this rank.
-        let own = numbers.as_ref().map_or(Terms::default(), |numbers| Terms::of(numbers, op, root));
+        let own = numbers.as_ref().map(|numbers| Terms::of(numbers, op, root)).unwrap_or_default();
         let agreed = self.agree(fingerprint::<O>(), own);
         let mut numbers = numbers?;
         agreed?;

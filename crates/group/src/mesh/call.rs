@@ -1,0 +1,129 @@
+//! Which collective a part belongs to. A short part says it in its header, so that ranks that do not call the same one find out.
+
+use std::fmt;
+
+use super::header;
+use crate::loader::{DataType, Op};
+
+/// A collective of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) scope: u32,
+    /// How many the group had before.
+    pub(crate) number: u32,
+    pub(crate) what: What,
+}
+
+/// What ranks that call one collective have in common, apart from lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct What {
+    pub(crate) kind: Kind,
+    element: Option<DataType>,
+    op: Option<Op>,
+    root: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+}
+
+/// Their names, in their order.
+const NAMES: [&str; 9] = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+];
+
+impl What {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self { kind, element: None, op: None, root: None }
+    }
+
+    pub(crate) fn of(self, element: DataType) -> Self {
+        Self { element: Some(element), ..self }
+    }
+
+    pub(crate) fn by(self, op: Op) -> Self {
+        Self { op: Some(op), ..self }
+    }
+
+    /// `root`: a rank of the group.
+    pub(crate) fn at(self, root: usize) -> Self {
+        Self { root: Some(root), ..self }
+    }
+
+    /// As a header has it: four numbers, of which 0 is none.
+    pub(super) fn note(self) -> u64 {
+        let element = self.element.map_or(0, |element| u64::from(header::number(element)) + 1);
+        let place = |op| Op::ALL.iter().position(|one| *one == op).unwrap_or(0) as u64;
+        let op = self.op.map_or(0, |op| place(op) + 1);
+        let root = self.root.map_or(0, |root| root as u64 + 1);
+        (self.kind as u64 + 1) | element << 8 | op << 16 | root << 32
+    }
+}
+
+/// What a header says, as text.
+pub(super) struct Said(pub(super) u64);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(note) = *self;
+        let part = |shift: u32| usize::from((note >> shift).to_le_bytes()[0]).checked_sub(1);
+        f.write_str(part(0).and_then(|kind| NAMES.get(kind)).copied().unwrap_or("unknown"))?;
+        if let Some(element) = part(8).and_then(|number| u8::try_from(number).ok()) {
+            write!(f, " of {}", header::name(element))?;
+        }
+        if let Some(op) = part(16).and_then(|op| Op::ALL.get(op)) {
+            write!(f, " by {op}")?;
+        }
+        match (note >> 32).checked_sub(1) {
+            Some(root) => write!(f, " with root {root}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ranks_do_differs_in_the_header_wherever_it_differs() {
+        let sum = What::new(Kind::Reduce).of(DataType::F32).by(Op::Sum).at(0);
+        assert_eq!(Said(sum.note()).to_string(), "reduce of float by sum with root 0");
+        let scatter = What::new(Kind::Scatter).of(DataType::I8);
+        assert_eq!(Said(scatter.note()).to_string(), "scatter of int8");
+        let barrier = What::new(Kind::Barrier);
+        assert_eq!(Said(barrier.note()).to_string(), "barrier");
+        let all = [
+            sum,
+            sum.at(1023),
+            sum.by(Op::Avg),
+            sum.of(DataType::I8),
+            What { kind: Kind::AllReduce, ..sum },
+            scatter,
+            barrier,
+        ];
+        for (place, one) in all.iter().enumerate() {
+            assert!(all[..place].iter().all(|other| other.note() != one.note()), "{one:?}");
+        }
+        for note in [0, u64::MAX, 0xFFFF_FFFF, 0x7F << 8] {
+            assert!(Said(note).to_string().starts_with("unknown"));
+        }
+    }
+}
