@@ -217,6 +217,40 @@ fn ranks_are_in_step_after_a_reduction_that_one_of_them_could_not_begin() {
 }
 
 #[test]
+fn an_object_that_one_rank_cannot_encode_is_an_error_of_the_others_that_names_it() {
+    ranks(&library(), 3, |group| {
+        let own = group.rank();
+        for culprit in 0..3 {
+            let told = |ended: Result<(), GroupError>, asked: bool| {
+                let is_told = match &ended {
+                    Ok(()) => own != culprit && !asked,
+                    Err(GroupError::InvalidArgument(_)) => own == culprit,
+                    Err(GroupError::Mismatch { rank, why }) => {
+                        own != culprit && *rank == culprit && why.contains("cannot be encoded")
+                    }
+                    Err(_) => false,
+                };
+                assert!(is_told, "rank {own}, of {culprit}: {ended:?}");
+            };
+            // Behind a leaf, which has begun to be collected.
+            let object = (Leaf::from(vec![1.0_f64; 20_000]), Picky(own != culprit));
+            told(group.gather_obj(&object, 2).map(drop), own == 2);
+            told(group.all_gather_obj(&object).map(drop), true);
+            let root = (own == culprit).then_some(object);
+            told(group.broadcast_obj(root, culprit).map(drop), true);
+            let nothing = group.broadcast_obj(None::<u64>, culprit).map(drop);
+            told(nothing, true);
+            let flag = Picky(own != culprit);
+            let summed = group.iall_reduce_obj(&flag, Op::Sum);
+            told(summed.and_then(|begun| begun.wait()).map(drop), true);
+            let summed = group.ireduce_obj(&flag, Op::Sum, 1);
+            told(summed.and_then(|begun| begun.wait()).map(drop), own == 1);
+            assert_eq!(group.all_gather_obj(&rank(&group)).unwrap(), [0, 1, 2]);
+        }
+    });
+}
+
+#[test]
 fn an_object_that_one_rank_cannot_reduce_and_another_operation_are_errors_on_all_ranks() {
     ranks(&library(), 3, |group| {
         let own = group.rank();

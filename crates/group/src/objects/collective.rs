@@ -29,7 +29,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::recv_obj`]. All ranks call it, as all collectives.
+    /// As [`Group::recv_obj`]. All ranks call it, as all collectives. An object that cannot be encoded is [`GroupError::InvalidArgument`],
+    /// and [`GroupError::Mismatch`] for ranks that get it: it is over for all, and the next collective can begin.
     pub fn gather_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -99,7 +100,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::gather_obj`]; [`GroupError::InvalidArgument`] where the root has none.
+    /// As [`Group::gather_obj`]. A root without an object is [`GroupError::InvalidArgument`], as one that cannot be encoded.
     pub fn broadcast_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: Option<O>,
@@ -138,13 +139,18 @@ impl Group {
         check_type::<O>()?;
         // Both numbers are taken, or this rank would be one behind the others after an object that cannot be encoded.
         let [first, route] = [self.object_route(), self.object_route()];
-        let gathering = self.gathering(object, 0, first)?;
         let answer = if self.rank() == 0 {
             Answering::To(route)
         } else {
             // Received from the beginning, so that it is thrown away if this is dropped.
             Answering::From(Box::new(BroadcastingObject::new(self, None, 0, route)?))
         };
+        let gathering = self.gathering(object, 0, first).inspect_err(|_| {
+            if self.rank() == 0 {
+                // The others wait for the result.
+                (1..self.size()).for_each(|to| Outbound::without(self, to, route));
+            }
+        })?;
         let (group, stage) = (self.clone(), Stage::Gathering(gathering));
         Ok(ReducingObject { group, op, answer: Some(answer), failed: None, stage })
     }
@@ -215,8 +221,10 @@ impl Sends {
         route: Route,
         failed: &mut Option<GroupError>,
     ) -> Result<Self, GroupError> {
+        // All are begun before an error is returned: one that cannot be encoded is told to each.
         let begin = |to| Outbound::begin(group, object, to, route);
-        Self::all(to.into_iter().map(begin), failed)
+        let begun: Vec<_> = to.into_iter().map(begin).collect();
+        Self::all(begun.into_iter(), failed)
     }
 
     /// All that begin. A rank that has left goes to `failed`, because the ranks after it wait for theirs.
@@ -359,10 +367,12 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
             begun.receive = Some(Inbound::new(group, route.space, Some(root), None)?);
             return Ok(begun);
         }
-        let own = object.ok_or_else(|| {
-            GroupError::InvalidArgument("the root of a broadcast gives the object".to_owned())
-        })?;
         let others = (0..group.size()).filter(|to| *to != root);
+        let Some(own) = object else {
+            others.for_each(|to| Outbound::without(group, to, route));
+            let why = "the root of a broadcast gives the object".to_owned();
+            return Err(GroupError::InvalidArgument(why));
+        };
         begun.sends = Sends::begin(group, &own, others, route, &mut begun.failed)?;
         begun.own = Some(own);
         Ok(begun)
@@ -424,8 +434,10 @@ type Answer<O> = Result<O, Refusal>;
 
 #[derive(Clone, Debug, Serialize, Deserialize, Schema)]
 enum Refusal {
-    /// This rank's object does not go with rank 0's.
+    /// This rank's object is of another type than rank 0's.
     OtherShape(u64),
+    /// This rank's part does not go with rank 0's.
+    Mismatch(u64, String),
     Lost(u64, String),
     /// No rank's argument can be reduced so.
     Invalid(String),
@@ -435,9 +447,8 @@ enum Refusal {
 impl Refusal {
     fn of(error: &GroupError) -> Self {
         match error {
-            GroupError::SchemaMismatch { rank, .. } | GroupError::Mismatch { rank, .. } => {
-                Self::OtherShape(*rank as u64)
-            }
+            GroupError::SchemaMismatch { rank, .. } => Self::OtherShape(*rank as u64),
+            GroupError::Mismatch { rank, why } => Self::Mismatch(*rank as u64, why.clone()),
             GroupError::PeerLost { rank, why } => Self::Lost(*rank as u64, why.clone()),
             GroupError::InvalidArgument(why) => Self::Invalid(why.clone()),
             other => Self::Other(other.to_string()),
@@ -448,6 +459,7 @@ impl Refusal {
         let rank = |rank: u64| usize::try_from(rank).unwrap_or_default();
         match self {
             Self::OtherShape(culprit) => other_shape(rank(culprit)),
+            Self::Mismatch(culprit, why) => GroupError::Mismatch { rank: rank(culprit), why },
             Self::Lost(culprit, why) => GroupError::PeerLost { rank: rank(culprit), why },
             Self::Invalid(why) => GroupError::InvalidArgument(why),
             Self::Other(why) => {

@@ -77,8 +77,15 @@ impl Outbound {
         let peer = group.rank_of(to)?;
         let mut rooms = std::mem::take(&mut group.shared.lock().schemas.rooms);
         let (encoded, mut outbox) = encode(object, &mut rooms);
-        let encoded =
-            encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
+        let encoded = match encoded {
+            Ok(encoded) => encoded,
+            Err(error) => {
+                if route.space.is_of_collective() {
+                    Self::without(group, to, route);
+                }
+                return Err(GroupError::InvalidArgument(format!("the object: {error}")));
+            }
+        };
         let note = fingerprint::<O>();
         let mut outbound =
             Self { group: group.clone(), peer, flights: VecDeque::new(), sent: Vec::new() };
@@ -106,6 +113,17 @@ impl Outbound {
         }
         drop(state);
         Ok(outbound)
+    }
+
+    /// Tells a rank that waits for this one's part of a collective that there is no object. The caller has an error to return, so one of
+    /// this is left to the next call.
+    pub(super) fn without(group: &Group, to: usize, route: Route) {
+        let Ok(peer) = group.rank_of(to) else { return };
+        let name = Name { scope: group.scope, tag: route.tag, space: route.space, note: 0 };
+        let mut state = group.shared.lock();
+        if let Ok(op) = state.mesh.send(peer, name, DataType::U8, Place::empty()) {
+            let _ = state.keep(op, ());
+        }
     }
 
     /// Whether it has been sent.
