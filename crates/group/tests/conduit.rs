@@ -217,6 +217,27 @@ fn ranks_are_in_step_after_a_reduction_that_one_of_them_could_not_begin() {
 }
 
 #[test]
+fn begun_reductions_by_other_operations_are_errors_that_name_the_rank() {
+    ranks(&library(), 3, |group| {
+        let own = group.rank();
+        let op = if own == 1 { Op::Max } else { Op::Sum };
+        let ended = group.iall_reduce_obj(&7_u32, op).unwrap().wait();
+        let is_told = |ended: &Result<_, _>, culprit| match ended {
+            Err(GroupError::Mismatch { rank, why }) => {
+                *rank == culprit && why.contains("another operation")
+            }
+            _ => false,
+        };
+        assert!(is_told(&ended, 1), "{ended:?}");
+        // The root is asked.
+        let ended = group.ireduce_obj(&7_u32, op, 1).unwrap().wait();
+        assert!(if own == 1 { is_told(&ended, 0) } else { matches!(ended, Ok(None)) }, "{ended:?}");
+        let sum = group.iall_reduce_obj(&7_u32, Op::Sum).unwrap().wait();
+        assert_eq!(sum.unwrap(), Some(21));
+    });
+}
+
+#[test]
 fn an_object_that_one_rank_cannot_encode_is_an_error_of_the_others_that_names_it() {
     ranks(&library(), 3, |group| {
         let own = group.rank();

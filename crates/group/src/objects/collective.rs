@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::taken;
 use super::numbers::{Numbers, check_type};
-use super::receiving::Inbound;
+use super::receiving::{Inbound, Origin};
 use super::sending::{Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
@@ -130,7 +130,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] as there, at once; its other errors come when it is tested or waited for.
+    /// [`GroupError::InvalidArgument`] as there, at once; its other errors come when it is tested or waited for, of other operations, too.
     pub fn iall_reduce_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -139,6 +139,7 @@ impl Group {
         check_type::<O>()?;
         // Both numbers are taken, or this rank would be one behind the others after an object that cannot be encoded.
         let [first, route] = [self.object_route(), self.object_route()];
+        let first = Route { tag: tag_of(op), ..first };
         let answer = if self.rank() == 0 {
             Answering::To(route)
         } else {
@@ -167,7 +168,8 @@ impl Group {
         root: usize,
     ) -> Result<ReducingObject<O>, GroupError> {
         check_type::<O>()?;
-        let stage = Stage::Gathering(self.igather_obj(object, root)?);
+        let route = Route { tag: tag_of(op), ..self.object_route() };
+        let stage = Stage::Gathering(self.gathering(object, root, route)?);
         Ok(ReducingObject { group: self.clone(), op, answer: None, failed: None, stage })
     }
 
@@ -328,12 +330,14 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
     /// As [`Group::recv_obj`].
     pub fn wait(mut self) -> Result<Option<Vec<O>>, GroupError> {
         self.drive(Drive::ToEnd)?;
-        self.take()
+        self.take(|object, _| object)
     }
 
-    fn take(&mut self) -> Result<Option<Vec<O>>, GroupError> {
-        let object =
-            |(mut inbound, _): (Inbound<O>, bool)| Ok(inbound.take()?.ok_or_else(taken)?.0);
+    fn take<R>(&mut self, of: impl Fn(O, Origin) -> R) -> Result<Option<Vec<R>>, GroupError> {
+        let object = |(mut inbound, _): (Inbound<O>, bool)| {
+            let (object, origin) = inbound.take()?.ok_or_else(taken)?;
+            Ok(of(object, origin))
+        };
         let all = self.receives.take().map(|receives| receives.into_iter().map(object).collect());
         all.transpose()
     }
@@ -405,6 +409,11 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
         let received = self.receive.as_mut().map_or(Ok(None), Inbound::take)?;
         received.map(|(object, _)| object).or(self.own).ok_or_else(taken)
     }
+}
+
+/// What ranks send with an object to be reduced, so that other operations are noticed.
+fn tag_of(op: Op) -> u32 {
+    op as u32
 }
 
 /// A reduction of objects in progress. Dropped on rank 0, one for all leaves the others without a result; on another rank it still sends.
@@ -493,7 +502,8 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
                     if let Ok(false) = over {
                         return Ok(false);
                     }
-                    let gathered = over.and_then(|_| gathering.take());
+                    let gathered =
+                        over.and_then(|_| gathering.take(|object, from| (object, from.tag)));
                     self.stage = Stage::Over;
                     self.stage = self.reduced(gathered)?;
                 }
@@ -521,7 +531,7 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
     /// What follows the gather.
     fn reduced(
         &mut self,
-        gathered: Result<Option<Vec<O>>, GroupError>,
+        gathered: Result<Option<Vec<(O, u32)>>, GroupError>,
     ) -> Result<Stage<O>, GroupError> {
         let result = gathered.and_then(|all| all.map(|all| self.fold(&all)).transpose());
         let Some(answering) = self.answer.take() else { return result.map(Stage::Done) };
@@ -542,8 +552,14 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
         }))
     }
 
-    fn fold(&self, all: &[O]) -> Result<O, GroupError> {
-        let mut ranks = all.iter().enumerate();
+    /// Reduces the objects of all ranks, each with the tag of its operation.
+    fn fold(&self, all: &[(O, u32)]) -> Result<O, GroupError> {
+        if let Some(rank) = all.iter().position(|(_, tag)| *tag != tag_of(self.op)) {
+            let own = self.group.rank();
+            let why = format!("rank {rank} reduces by another operation than rank {own}");
+            return Err(GroupError::Mismatch { rank, why });
+        }
+        let mut ranks = all.iter().map(|(object, _)| object).enumerate();
         let Some((_, first)) = ranks.next() else { return Err(taken()) };
         let mut whole = Numbers::of(first)?;
         whole.check(self.op)?;
