@@ -557,8 +557,10 @@ impl Group {
     ) -> PyResult<Bound<'py, PyAny>> {
         self.pickles()?;
         let own = object.filter(|_| self.rank == root);
-        let pickled = own.as_ref().map(objects::dump).transpose()?;
-        let pickled = self.run(py, move |group| group.broadcast_obj(pickled, root))?;
+        let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
+        let ended = self.run(py, move |group| group.broadcast_obj(part, root));
+        is_pickled.unwrap_or(Ok(()))?;
+        let pickled = ended?;
         match own {
             Some(own) => Ok(own),
             None => objects::load(py, pickled),
@@ -574,9 +576,10 @@ impl Group {
         root: usize,
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         self.pickles()?;
-        let pickled = objects::dump(object)?;
-        let gathered = self.run(py, move |group| group.gather_obj(&pickled, root))?;
-        gathered.map(|all| all.into_iter().map(|one| objects::load(py, one)).collect()).transpose()
+        let (part, is_pickled) = objects::dump_part(object);
+        let gathered = self.run(py, move |group| group.gather_obj(&part, root));
+        is_pickled?;
+        gathered?.map(|all| all.into_iter().map(|one| objects::load(py, one)).collect()).transpose()
     }
 
     /// A list of every rank's object, on every rank. Only of groups with allow_pickle.
@@ -586,9 +589,10 @@ impl Group {
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.pickles()?;
-        let pickled = objects::dump(object)?;
-        let gathered = self.run(py, move |group| group.all_gather_obj(&pickled))?;
-        gathered.into_iter().map(|one| objects::load(py, one)).collect()
+        let (part, is_pickled) = objects::dump_part(object);
+        let gathered = self.run(py, move |group| group.all_gather_obj(&part));
+        is_pickled?;
+        gathered?.into_iter().map(|one| objects::load(py, one)).collect()
     }
 
     /// Begins a broadcast_obj; the request's wait gives the object, on the root too a copy of it. All ranks begin their collectives of objects in the
@@ -602,8 +606,10 @@ impl Group {
     ) -> PyResult<Request> {
         self.pickles()?;
         let own = object.filter(|_| self.rank == root);
-        let pickled = own.as_ref().map(objects::dump).transpose()?;
-        self.begin(py, move |group| group.ibroadcast_obj(pickled, root))
+        let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
+        let begun = self.begin(py, move |group| group.ibroadcast_obj(part, root));
+        is_pickled.unwrap_or(Ok(()))?;
+        begun
     }
 
     /// Begins a gather_obj; the request's wait gives the list. The object's arrays must be left alone until the request has ended. All ranks
@@ -616,15 +622,19 @@ impl Group {
         root: usize,
     ) -> PyResult<Request> {
         self.pickles()?;
-        let pickled = objects::dump(object)?;
-        self.begin(py, move |group| group.igather_obj(&pickled, root))
+        let (part, is_pickled) = objects::dump_part(object);
+        let begun = self.begin(py, move |group| group.igather_obj(&part, root));
+        is_pickled?;
+        begun
     }
 
     /// Begins an all_gather_obj, as igather_obj. Only of groups with allow_pickle.
     fn iall_gather_obj(&self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Request> {
         self.pickles()?;
-        let pickled = objects::dump(object)?;
-        self.begin(py, move |group| group.iall_gather_obj(&pickled))
+        let (part, is_pickled) = objects::dump_part(object);
+        let begun = self.begin(py, move |group| group.iall_gather_obj(&part));
+        is_pickled?;
+        begun
     }
 
     /// A new object, in which every number is reduced with the same number of all ranks' objects: dicts, lists and tuples of integers (of 64 bits), floats,

@@ -3,6 +3,8 @@
 
 def test_what_cannot_be_moved_is_refused_in_a_sentence_and_the_group_goes_on(ranks):
     ranks(2, """
+        import ctypes
+
         def refused(why, call, *arguments):
             try:
                 call(*arguments)
@@ -22,6 +24,9 @@ def test_what_cannot_be_moved_is_refused_in_a_sentence_and_the_group_goes_on(ran
         refused('elements of format "Zd"', group.all_reduce, np.ones(4, "complex128"))
         refused('elements of format ">f"', group.all_reduce, np.ones(4, ">f4"))
         refused("data is a list, which has neither", group.all_reduce, [1.0, 2.0])
+        refused("data is a c_int without dimensions", group.all_reduce, ctypes.c_int(1))
+        refused("complex128", group.send, np.complex128(1), 1 - rank)
+        refused("data is read-only", group.all_reduce, np.float32(1))
         refused("data gives no tensor", group.all_reduce, np.zeros(4, "datetime64[s]"))
         refused("not aligned", group.all_reduce, np.zeros(33, "uint8")[1:].view("float32"))
         refused("one array is of float, the other of double", group.all_reduce, ones, "sum", np.zeros(4))
@@ -54,6 +59,10 @@ def test_whatever_has_the_buffer_protocol_is_moved_in_place(ranks):
         view = memoryview(bytearray(8)).cast("i")
         group.all_gather(array.array("i", [rank + 5]), view)
         assert list(view) == [5, 6]
+        # Scalars are arrays without dimensions.
+        got = np.zeros(2, "float32")
+        group.all_gather(np.float32(rank + 5), got)
+        assert got.tolist() == [5, 6]
         # Without strides.
         whole = (ctypes.c_int * 2)()
         group.all_gather((ctypes.c_int * 1)(rank + 5), whole)
@@ -113,7 +122,7 @@ def test_tensors_with_dlpack_alone_are_moved_in_place(ranks):
             (Tensor(np.ones(4), device=2), "lies on a device"),
             (Tensor(np.ones(4)[::2]), "not C-contiguous"),
             (Tensor(fixed), "read-only"),
-            (Tensor(np.ones(4, "complex128")), "DLPack"),
+            (Tensor(np.ones(4, "complex128")), "DLPack's complex128"),
         ]:
             try:
                 group.all_reduce(tensor)

@@ -94,6 +94,26 @@ def test_collectives_of_objects(ranks):
     """, options="allow_pickle=True")  # fmt: skip
 
 
+def test_an_object_that_one_rank_cannot_pickle_is_an_error_of_all_and_the_next_collective_works(ranks):
+    ranks(3, """
+        own = threading.Lock() if rank == 1 else rank
+        calls = [
+            (lambda: group.all_gather_obj(own), True), (lambda: group.gather_obj(own, 2), rank == 2), (lambda: group.broadcast_obj(own, 1), True),
+            (lambda: group.iall_gather_obj(own).wait(), True), (lambda: group.igather_obj(own, 2).wait(), rank == 2),
+            (lambda: group.ibroadcast_obj(own, 1).wait(), True), (lambda: group.gather_obj(own, 1), False),
+        ]
+        for call, waits in calls:
+            try:
+                got = call()
+                assert rank != 1 and not waits, got
+            except TypeError as error:
+                assert rank == 1 and "pickle" in str(error), error
+            except ironrail.Mismatch as error:
+                assert rank != 1 and error.rank == 1 and "cannot be encoded" in str(error), error
+            assert group.all_gather_obj(rank) == [0, 1, 2]
+    """, options="allow_pickle=True, timeout=10.0")  # fmt: skip
+
+
 def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_before_any_is_waited_for(ranks):
     ranks(3, """
         def of(rank):

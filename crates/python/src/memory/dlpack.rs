@@ -163,6 +163,22 @@ impl Tensor {
         })
     }
 
+    /// The type of its elements as text, for what is said of one that is not taken.
+    pub(super) fn type_name(&self) -> String {
+        let Type { code, bits, lanes } = self.described().element;
+        let name = match code {
+            SIGNED => "int",
+            UNSIGNED => "uint",
+            FLOAT => "float",
+            BFLOAT => "bfloat",
+            COMPLEX => "complex",
+            BOOL => "bool",
+            _ => return format!("DLPack's type {code} of {bits} bits"),
+        };
+        let lanes = if lanes == 1 { String::new() } else { format!("x{lanes}") };
+        format!("DLPack's {name}{bits}{lanes}")
+    }
+
     pub(super) fn kind(&self) -> Option<Kind> {
         let Type { code, bits, lanes } = self.described().element;
         if lanes != 1 || bits % 8 != 0 {

@@ -56,11 +56,20 @@ impl Array {
     pub(crate) fn reading(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         match exported(object) {
             Ok(buffer) => Self::of_buffer(buffer, name, None),
+            Err(_) if is_scalar(object) => {
+                // A copy, so nothing may be written to it.
+                let array = Self::reading(&object.call_method0("__array__")?, name)?;
+                Ok(Self { read_only: true, ..array })
+            }
             Err(_) if is_bfloat16(object) => {
                 let words = object.call_method1("view", ("uint16",))?;
                 Self::of_buffer(PyUntypedBuffer::get(&words)?, name, Some(Kind::BF16))
             }
             Err(_) if object.hasattr("__dlpack__")? => Self::of_tensor(object, name),
+            Err(_) if PyMemoryView::from(object).is_ok() => Err(invalid(format!(
+                "{name} is a {} without dimensions: give an array of one element",
+                object.get_type().name()?
+            ))),
             Err(_) => Err(invalid(format!(
                 "{name} is a {}, which has neither the buffer protocol, as NumPy's arrays have it, nor DLPack",
                 object.get_type().name()?
@@ -94,7 +103,7 @@ impl Array {
 
     fn of_tensor(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let tensor = Tensor::of(object, name)?;
-        let kind = tensor.kind().ok_or_else(|| not_taken(name, "a type that DLPack names"))?;
+        let kind = tensor.kind().ok_or_else(|| not_taken(name, &tensor.type_name()))?;
         if !tensor.is_contiguous() {
             return Err(invalid(format!("{name} is not C-contiguous: give a contiguous copy")));
         }
@@ -216,6 +225,15 @@ fn exported(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
         let view = PyMemoryView::from(object)?;
         PyUntypedBuffer::get(&view)
     })
+}
+
+/// Whether it is one of NumPy's scalars, whose buffers have no dimension.
+fn is_scalar(object: &Bound<'_, PyAny>) -> bool {
+    // Where NumPy was not imported, there is none.
+    let modules = object.py().import("sys").and_then(|sys| sys.getattr("modules"));
+    let numpy = modules.and_then(|modules| modules.get_item("numpy"));
+    let scalars = numpy.and_then(|numpy| numpy.getattr("generic"));
+    scalars.and_then(|scalars| object.is_instance(&scalars)).unwrap_or(false)
 }
 
 /// NumPy knows bfloat16 only from other packages, and exports no buffer of it.
