@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabric::PeerAddress;
-use proto::bound::POLL_GAP_MAX;
+use proto::polled::{PolledClock, PolledTime};
 use proto::{ChannelId, Epoch, Moment};
 
 use super::bound::GONE_AFTER;
@@ -18,15 +18,6 @@ pub(super) struct Lane {
     /// The index of the NIC.
     pub(super) nic: usize,
     pub(super) peer: PeerAddress,
-}
-
-/// Refusals of posts, without one that was accepted. They are tried again in each poll.
-#[derive(Clone, Copy, Debug)]
-struct Refusals {
-    last: Moment,
-    /// How long they have lasted. Of a longer gap between two polls only [`POLL_GAP_MAX`] counts: a process that was stopped was refused
-    /// nothing meanwhile.
-    lasted: Duration,
 }
 
 /// The other end of a channel.
@@ -46,8 +37,8 @@ pub(super) struct Peer {
     pub(super) epoch: Epoch,
     /// The cause of the first failed operation to this peer.
     pub(super) first_failure: Option<Cause>,
-    /// While the provider refuses every post to the peer on a control rail.
-    refusals: Option<Refusals>,
+    /// While the provider refuses every post to the peer on a control rail: how long it has done so. They are tried again in each poll.
+    refusals: Option<PolledClock>,
     /// Why the channel has failed.
     pub(super) failure: Option<Error>,
 }
@@ -100,11 +91,7 @@ impl Peer {
     /// The provider refused a post on a control rail. Returns for how long it has refused all.
     #[inline]
     pub(super) fn refused(&mut self, now: Moment) -> Duration {
-        let Refusals { last, lasted } =
-            self.refusals.unwrap_or(Refusals { last: now, lasted: Duration::ZERO });
-        let lasted = lasted + now.since(last).min(POLL_GAP_MAX);
-        self.refusals = Some(Refusals { last: now, lasted });
-        lasted
+        self.refusals.get_or_insert_default().poll(now).polled.since(PolledTime::START)
     }
 
     /// An operation has failed. The first cause is kept.
@@ -116,7 +103,8 @@ impl Peer {
     /// Whether the peer has ended, as far as this side can see: an operation to it has failed, the provider refuses all posts to it, or its
     /// process is known to be gone.
     pub(super) fn is_gone(&self) -> bool {
-        let refused = self.refusals.is_some_and(|refusals| refusals.lasted >= GONE_AFTER);
+        let lasts = |clock: &PolledClock| clock.now().since(PolledTime::START) >= GONE_AFTER;
+        let refused = self.refusals.as_ref().is_some_and(lasts);
         refused || self.failure.is_some() && self.first_failure.is_some() || self.name.has_ended()
     }
 }
