@@ -46,6 +46,7 @@ pub enum Op {
 }
 
 impl Op {
+    /// In the order of their numbers.
     pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
 
     /// nccl-tests' name.

@@ -67,11 +67,10 @@ impl What {
         Self { root: Some(root), ..self }
     }
 
-    /// As a header has it: four numbers, of which 0 is none.
-    pub(super) fn note(self) -> u64 {
+    /// As a header has it: four numbers, of which 0 is none. Never 0.
+    pub(crate) fn note(self) -> u64 {
         let element = self.element.map_or(0, |element| u64::from(header::number(element)) + 1);
-        let place = |op| Op::ALL.iter().position(|one| *one == op).unwrap_or(0) as u64;
-        let op = self.op.map_or(0, |op| place(op) + 1);
+        let op = self.op.map_or(0, |op| op as u64 + 1);
         let root = self.root.map_or(0, |root| root as u64 + 1);
         (self.kind as u64 + 1) | element << 8 | op << 16 | root << 32
     }

@@ -26,6 +26,7 @@ use super::schemas::fingerprint;
 use crate::error::GroupError;
 use crate::group::Group;
 use crate::loader::{DataType, Element, Op, Place};
+use crate::mesh::{CallKind, What};
 use crate::with_element;
 
 /// The numbers of an object, by type, in the order of its encoding.
@@ -401,9 +402,11 @@ struct Terms {
 
 impl Terms {
     fn of(numbers: &Numbers, op: Op, root: Option<usize>) -> Self {
-        let op = Op::ALL.iter().position(|one| *one == op).unwrap_or(0) as u64;
-        let root = root.map_or(0, |root| root as u64 + 1);
-        Self { shape: numbers.shape(), way: root << 8 | (op + 1) }
+        let what = match root {
+            None => What::new(CallKind::AllReduce),
+            Some(root) => What::new(CallKind::Reduce).at(root),
+        };
+        Self { shape: numbers.shape(), way: what.by(op).note() }
     }
 }
 
