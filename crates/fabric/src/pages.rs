@@ -226,9 +226,14 @@ impl Pages {
     /// Beyond the pages.
     pub fn fill(&self, offset: usize, len: usize, value: u8) {
         self.check_range(offset, len);
-        for at in offset..offset + len {
+        let end = offset + len;
+        // Words, and the bytes before and after them.
+        let first = offset.next_multiple_of(WORD).min(end);
+        let last = first.max(end / WORD * WORD);
+        for at in (offset..first).chain(last..end) {
             self.byte(at).store(value, Ordering::Relaxed);
         }
+        self.fill_words(first / WORD..last / WORD, u64::from_ne_bytes([value; WORD]));
     }
 
     fn check_range(&self, offset: usize, len: usize) {
@@ -449,6 +454,10 @@ mod tests {
                 let mut part = vec![0; len];
                 pages.copy_out(offset, &mut part);
                 assert_eq!(part, bytes[..len]);
+                pages.fill(offset, len, 7);
+                pages.copy_out(0, &mut all);
+                expected[offset..offset + len].fill(7);
+                assert_eq!(all, expected);
             }
         }
     }
