@@ -56,6 +56,29 @@ def test_an_abort_ends_every_call(ranks):
     """)  # fmt: skip
 
 
+def test_a_signal_is_python_s_when_the_call_returns(ranks):
+    ranks(2, """
+        import os, signal
+
+        def interrupt():
+            os.kill(os.getpid(), signal.SIGINT)
+            group.send(np.ones(1), 1, 1)
+
+        if rank == 0:
+            interrupting = threading.Thread(target=interrupt)
+            try:
+                interrupting.start()
+                group.recv(np.zeros(1), 1, 2)
+                raise AssertionError("the interrupt is lost")
+            except KeyboardInterrupt:
+                interrupting.join()
+        else:
+            group.recv(np.zeros(1), 0, 1)
+            group.send(np.ones(1), 0, 2)
+        group.barrier()
+    """)  # fmt: skip
+
+
 def test_a_rank_that_ends_while_a_thread_holds_parts_of_its_group_says_farewell(ranks):
     ranks(2, """
         held = [group.split(0), group.halo(), group.irecv(bytearray(4), 1 - rank, 7)]
