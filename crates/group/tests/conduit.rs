@@ -238,6 +238,33 @@ fn begun_reductions_by_other_operations_are_errors_that_name_the_rank() {
 }
 
 #[test]
+fn a_batch_with_an_object_that_cannot_be_encoded_tells_its_receiver_and_does_the_rest() {
+    ranks(&library(), 3, |group| {
+        let own = group.rank();
+        let objects = [Picky(own != 0), Picky(true)];
+        let (mut came, mut batch) = ([const { None::<(Picky, Origin)> }; 3], ObjectBatch::new());
+        for (from, into) in came.iter_mut().enumerate() {
+            batch.recv(into, from, 5);
+        }
+        for to in 0..3 {
+            // Rank 0's to rank 1 cannot be encoded.
+            batch.send(&objects[usize::from(to != 1)], to, 5);
+        }
+        let ended = batch.execute(&group);
+        let is_told = match &ended {
+            Ok(()) => own == 2,
+            Err(GroupError::InvalidArgument(_)) => own == 0,
+            Err(GroupError::Mismatch { rank: 0, why }) => {
+                own == 1 && why.contains("cannot be encoded")
+            }
+            Err(_) => false,
+        };
+        assert!(is_told, "rank {own}: {ended:?}");
+        assert_eq!(came.map(|one| one.is_some()), [own != 1, true, true]);
+    });
+}
+
+#[test]
 fn an_object_that_one_rank_cannot_encode_is_an_error_of_the_others_that_names_it() {
     ranks(&library(), 3, |group| {
         let own = group.rank();

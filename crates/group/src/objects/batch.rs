@@ -66,7 +66,11 @@ impl<'env> ObjectBatch<'env> {
     /// Adds a send.
     pub fn send<O: Serialize + Schema>(&mut self, object: &'env O, to: usize, tag: u32) {
         let route = Route { space: Space::OBJECTS, tag };
-        self.sends.push(Box::new(move |group| Outbound::begin(group, object, to, route)));
+        self.sends.push(Box::new(move |group| {
+            let begun = Outbound::begin(group, object, to, route);
+            // Its receiver waits, in a batch of its own.
+            begun.inspect_err(|_| Outbound::without(group, to, route))
+        }));
     }
 
     /// Adds a receive into `object`.
@@ -87,14 +91,16 @@ impl<'env> ObjectBatch<'env> {
     ///
     /// # Errors
     ///
-    /// The first error of an operation, after all have ended; for a rank that does not exist, some have not begun.
+    /// The first error of an operation, after all have ended. An object that cannot be encoded is [`GroupError::InvalidArgument`], and
+    /// [`GroupError::Mismatch`] for its receiver. A receive from a rank that does not exist is an error before any operation begins.
     pub fn execute(self, group: &Group) -> Result<(), GroupError> {
         let receives: Result<Vec<_>, _> =
             self.receives.into_iter().map(|make| make(group)).collect();
         let mut receives = receives?;
-        let mut failed = None;
-        let begun = self.sends.into_iter().map(|begin| begin(group));
-        let mut sends = Sends::all(begun, &mut failed)?;
+        let (mut sends, mut failed) = (Sends::default(), None);
+        for begin in self.sends {
+            sends.add(begin(group), &mut failed);
+        }
         let mut received = vec![false; receives.len()];
         let waited = group.until(None, |state| {
             // They are not moved: one that is dropped unfinished takes the lock, which is held here.

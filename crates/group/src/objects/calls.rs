@@ -24,7 +24,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::send`]; [`GroupError::InvalidArgument`] also for what postcard cannot encode.
+    /// As [`Group::send`]; [`GroupError::InvalidArgument`] also for what postcard cannot encode: then nothing is sent, and the receiver
+    /// takes the next object.
     pub fn send_obj<O: Serialize + Schema>(
         &self,
         object: &O,

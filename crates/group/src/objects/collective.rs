@@ -226,25 +226,27 @@ impl Sends {
         // All are begun before an error is returned: one that cannot be encoded is told to each.
         let begin = |to| Outbound::begin(group, object, to, route);
         let begun: Vec<_> = to.into_iter().map(begin).collect();
-        Self::all(begun.into_iter(), failed)
-    }
-
-    /// All that begin. A rank that has left goes to `failed`, because the ranks after it wait for theirs.
-    pub(super) fn all(
-        begun: impl Iterator<Item = Result<Outbound, GroupError>>,
-        failed: &mut Option<GroupError>,
-    ) -> Result<Self, GroupError> {
-        let mut sends = Vec::new();
+        let mut sends = Self::default();
         for outbound in begun {
             match outbound {
-                Ok(outbound) => sends.push((outbound, false)),
-                Err(error @ GroupError::PeerLost { .. }) => {
-                    failed.get_or_insert(error);
-                }
+                // The ranks after one that has left wait for theirs.
+                Ok(_) | Err(GroupError::PeerLost { .. }) => sends.add(outbound, failed),
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self(sends))
+        Ok(sends)
+    }
+
+    /// Adds one that was begun; an error goes to `failed`.
+    pub(super) fn add(
+        &mut self,
+        begun: Result<Outbound, GroupError>,
+        failed: &mut Option<GroupError>,
+    ) {
+        match begun {
+            Ok(outbound) => self.0.push((outbound, false)),
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
     }
 
     /// Whether all have ended; the first error goes to `failed`.

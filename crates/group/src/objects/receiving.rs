@@ -255,7 +255,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         bytes: Bytes,
         from: Envelope,
     ) -> Result<Stage<O>, GroupError> {
-        if bytes.bytes().is_empty() && self.space.is_of_collective() {
+        if bytes.bytes().is_empty() {
             return Err(self.broken(from, "no object: it has none, or one that cannot be encoded"));
         }
         let Some(packet) = packet::open(bytes.bytes(), self.limit) else {

@@ -115,7 +115,7 @@ impl Outbound {
         Ok(outbound)
     }
 
-    /// Tells a rank that waits for this one's part of a collective that there is no object. The caller has an error to return, so one of
+    /// Tells a rank that waits for this one's object, in a collective or a batch, that there is none. The caller has an error to return, so one of
     /// this is left to the next call.
     pub(super) fn without(group: &Group, to: usize, route: Route) {
         let Ok(peer) = group.rank_of(to) else { return };
