@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     state: Arc<Mutex<State>>,
     pub(crate) wakers: Arc<Wakers>,
     tuning: Tuning,
+    /// By rank in the mesh.
+    features: Vec<u32>,
     aborted: Arc<AtomicBool>,
     /// The lowest scope that no group of this rank uses.
     scopes: AtomicU32,
@@ -200,6 +202,12 @@ impl Group {
     /// The table of algorithms, which is rank 0's.
     pub fn tuning(&self) -> &Tuning {
         &self.shared.tuning
+    }
+
+    /// What a rank gave [`Builder::features`]; 0 for a rank that does not exist.
+    pub fn features(&self, rank: usize) -> u32 {
+        let known = self.members.get(rank).and_then(|rank| self.shared.features.get(*rank));
+        known.copied().unwrap_or(0)
     }
 
     /// The bound of a wait.

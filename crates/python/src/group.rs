@@ -30,14 +30,16 @@ pub(crate) struct Group {
     orphans: Arc<Orphans>,
     rank: usize,
     size: usize,
-    allow_pickle: bool,
+    /// Of which ranks allow_pickle was set.
+    pickles: Vec<bool>,
 }
 
 impl Group {
-    pub(crate) fn new(inner: Inner, allow_pickle: bool) -> Self {
+    pub(crate) fn new(inner: Inner) -> Self {
         let (rank, size) = (inner.rank(), inner.size());
+        let pickles = (0..size).map(|rank| inner.features(rank) & PICKLES != 0).collect();
         let orphans = Arc::default();
-        Self { inner: Mutex::new(Some(inner)), orphans, rank, size, allow_pickle }
+        Self { inner: Mutex::new(Some(inner)), orphans, rank, size, pickles }
     }
 
     /// Runs a call without the interpreter.
@@ -77,13 +79,23 @@ impl Group {
         });
     }
 
-    fn pickles(&self) -> PyResult<()> {
-        if self.allow_pickle {
-            return Ok(());
+    /// Refuses pickles where this rank, or one of those that take part, has not allowed them.
+    pub(crate) fn pickles(&self, with: impl IntoIterator<Item = usize>) -> PyResult<()> {
+        let refuses = |rank: &usize| self.pickles.get(*rank) == Some(&false);
+        if refuses(&self.rank) {
+            return Err(invalid(
+                "objects travel as pickles, which can run any code where they are received: init(allow_pickle=True) allows them",
+            ));
         }
-        Err(invalid(
-            "objects travel as pickles, which can run any code where they are received: init(allow_pickle=True) allows them",
-        ))
+        with.into_iter().find(refuses).map_or(Ok(()), |rank| {
+            Err(invalid(format!(
+                "rank {rank} takes part in no pickles: its init was called without allow_pickle=True"
+            )))
+        })
+    }
+
+    fn pickles_of_all(&self) -> PyResult<()> {
+        self.pickles(0..self.size)
     }
 }
 
@@ -318,7 +330,7 @@ impl Group {
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
         let split = self.run(py, |group| group.split(color, key))?;
-        Ok(split.map(|inner| Self::new(inner, self.allow_pickle)))
+        Ok(split.map(Self::new))
     }
 
     /// Sends `data` to rank `to`, and returns when it may be changed.
@@ -456,7 +468,7 @@ impl Group {
         to: usize,
         tag: u32,
     ) -> PyResult<()> {
-        self.pickles()?;
+        self.pickles([to])?;
         let pickled = objects::dump(object)?;
         self.run(py, move |group| group.send_obj(&pickled, to, tag))
     }
@@ -470,7 +482,7 @@ impl Group {
         to: usize,
         tag: u32,
     ) -> PyResult<Request> {
-        self.pickles()?;
+        self.pickles([to])?;
         let pickled = objects::dump(object)?;
         self.begin(py, move |group| group.isend_obj(&pickled, to, tag))
     }
@@ -484,14 +496,14 @@ impl Group {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Request> {
-        self.pickles()?;
+        self.pickles(source)?;
         let (source, tag) = (any_source(source), any_tag(tag));
         self.begin(py, move |group| group.irecv_obj::<Pickled>(source, tag))
     }
 
     /// A queue of sends and receives of objects that run together. Only of groups with allow_pickle.
     fn object_batch(this: Py<Self>) -> PyResult<ObjectBatch> {
-        this.get().pickles()?;
+        this.get().pickles([])?;
         Ok(ObjectBatch::new(this))
     }
 
@@ -503,7 +515,7 @@ impl Group {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles()?;
+        self.pickles(source)?;
         let (source, tag) = (any_source(source), any_tag(tag));
         let (pickled, _) = self.run(py, |group| group.recv_obj::<Pickled>(source, tag))?;
         objects::load(py, pickled)
@@ -520,7 +532,7 @@ impl Group {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles()?;
+        self.pickles(source)?;
         let (mut offer, mut pickled) = Offer::of(into)?;
         let (source, tag) = (any_source(source), any_tag(tag));
         let pickled = self.run(py, move |group| {
@@ -540,7 +552,7 @@ impl Group {
         source: Option<usize>,
         tag: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles()?;
+        self.pickles(source.into_iter().chain([to]))?;
         let (pickled, source) = (objects::dump(object)?, any_source(source));
         let (received, _) =
             self.run(py, move |group| group.sendrecv_obj::<_, Pickled>(&pickled, to, source, tag))?;
@@ -555,7 +567,7 @@ impl Group {
         object: Option<Bound<'py, PyAny>>,
         root: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles()?;
+        self.pickles_of_all()?;
         let own = object.filter(|_| self.rank == root);
         let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
         let ended = self.run(py, move |group| group.broadcast_obj(part, root));
@@ -575,7 +587,7 @@ impl Group {
         object: &Bound<'py, PyAny>,
         root: usize,
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
-        self.pickles()?;
+        self.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
         let gathered = self.run(py, move |group| group.gather_obj(&part, root));
         is_pickled?;
@@ -588,7 +600,7 @@ impl Group {
         py: Python<'py>,
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        self.pickles()?;
+        self.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
         let gathered = self.run(py, move |group| group.all_gather_obj(&part));
         is_pickled?;
@@ -604,7 +616,7 @@ impl Group {
         object: Option<Bound<'_, PyAny>>,
         root: usize,
     ) -> PyResult<Request> {
-        self.pickles()?;
+        self.pickles_of_all()?;
         let own = object.filter(|_| self.rank == root);
         let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
         let begun = self.begin(py, move |group| group.ibroadcast_obj(part, root));
@@ -621,7 +633,7 @@ impl Group {
         object: &Bound<'_, PyAny>,
         root: usize,
     ) -> PyResult<Request> {
-        self.pickles()?;
+        self.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
         let begun = self.begin(py, move |group| group.igather_obj(&part, root));
         is_pickled?;
@@ -630,7 +642,7 @@ impl Group {
 
     /// Begins an all_gather_obj, as igather_obj. Only of groups with allow_pickle.
     fn iall_gather_obj(&self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Request> {
-        self.pickles()?;
+        self.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
         let begun = self.begin(py, move |group| group.iall_gather_obj(&part));
         is_pickled?;
@@ -690,6 +702,9 @@ impl Group {
         self.begin(py, move |group| own.begin(|numbers| group.ireduce_obj(numbers, op, root)))
     }
 }
+
+/// Of [`Inner::features`]: allow_pickle.
+pub(crate) const PICKLES: u32 = 1;
 
 pub(crate) fn any_source(rank: Option<usize>) -> Source {
     rank.map_or_else(|| Any.into(), Into::into)

@@ -10,7 +10,7 @@ use ironrail_group::start::Start;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
-use crate::group::Group;
+use crate::group::{Group, PICKLES};
 use crate::request::seconds;
 
 /// Joins the group. All its ranks call it.
@@ -41,14 +41,16 @@ pub(crate) fn init(
         let (place, hub) = start.join(timeout.max(JOINING_MIN))?;
         let builder = Builder::new(&library).device(device).timeout(timeout);
         let matrix = start.matrix().cloned();
-        builder.progress_thread(progress_thread).matrix(matrix).join_with(place, hub)
+        let features = if allow_pickle { PICKLES } else { 0 };
+        let builder = builder.progress_thread(progress_thread).matrix(matrix).features(features);
+        builder.join_with(place, hub)
     };
     let group = py.detach(join).map_err(raise)?;
     let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
     joined.retain(|group| !group.is_gone());
     joined.push(group.downgrade());
     drop(joined);
-    Ok(Group::new(group, allow_pickle))
+    Ok(Group::new(group))
 }
 
 /// What this process has joined, and may have left.

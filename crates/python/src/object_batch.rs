@@ -34,6 +34,7 @@ impl ObjectBatch {
     /// Adds a send. The object's arrays must be left alone until execute returns.
     #[pyo3(signature = (object, to, tag=0))]
     fn send(&self, object: &Bound<'_, PyAny>, to: usize, tag: u32) -> PyResult<()> {
+        self.group.get().pickles([to])?;
         let pickled = dump(object)?;
         self.queue.lock().map_err(poisoned)?.sends.push((pickled, to, tag));
         Ok(())
@@ -42,6 +43,7 @@ impl ObjectBatch {
     /// Adds a receive. None for `source` or `tag` is any.
     #[pyo3(signature = (source=None, tag=None))]
     fn recv(&self, source: Option<usize>, tag: Option<u32>) -> PyResult<()> {
+        self.group.get().pickles(source)?;
         self.queue.lock().map_err(poisoned)?.receives.push((source, tag));
         Ok(())
     }

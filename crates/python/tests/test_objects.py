@@ -114,6 +114,28 @@ def test_an_object_that_one_rank_cannot_pickle_is_an_error_of_all_and_the_next_c
     """, options="allow_pickle=True, timeout=10.0")  # fmt: skip
 
 
+def test_a_rank_that_does_not_allow_pickles_is_named_at_once_on_all_ranks_that_call_with_it(ranks):
+    ranks(3, """
+        for call in [
+            lambda: group.send_obj(1, 1), lambda: group.isend_obj(1, 1), lambda: group.recv_obj(1), lambda: group.irecv_obj(1),
+            lambda: group.recv_obj_into(1, 1), lambda: group.sendrecv_obj(1, 1, 2), lambda: group.sendrecv_obj(1, 2, 1),
+            lambda: group.object_batch().send(1, 1), lambda: group.object_batch().recv(1),
+            lambda: group.broadcast_obj(1), lambda: group.ibroadcast_obj(1), lambda: group.gather_obj(1), lambda: group.igather_obj(1),
+            lambda: group.all_gather_obj(1), lambda: group.iall_gather_obj(1),
+        ]:
+            try:
+                raise SystemExit(f"{call()} was the result")
+            except ironrail.InvalidArgument as error:
+                assert ("rank 1" in str(error)) == (rank != 1) and "allow_pickle" in str(error), error
+        # The others may, in groups of their own too.
+        pair = group.split(rank % 2)
+        if rank != 1:
+            assert pair.all_gather_obj(rank) == [0, 2]
+            assert group.sendrecv_obj(rank, 2 - rank) == 2 - rank
+        group.barrier()
+    """, options="allow_pickle=sys.argv[2] != '1', timeout=10.0")  # fmt: skip
+
+
 def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_before_any_is_waited_for(ranks):
     ranks(3, """
         def of(rank):

@@ -28,6 +28,7 @@ pub struct Builder {
     progress_thread: bool,
     tuning: Tuning,
     matrix: Option<DeviceMatrix>,
+    features: u32,
 }
 
 impl Builder {
@@ -40,6 +41,7 @@ impl Builder {
             progress_thread: false,
             tuning: Tuning::default(),
             matrix: None,
+            features: 0,
         }
     }
 
@@ -80,6 +82,13 @@ impl Builder {
         self
     }
 
+    /// Bits that mean something to the program, and nothing to this library: [`Group::features`] gives them to all ranks. Default: 0.
+    #[must_use]
+    pub fn features(mut self, features: u32) -> Self {
+        self.features = features;
+        self
+    }
+
     /// Joins the group that meets at `place`. All its ranks call it. It makes no connections: each is made when it is first used.
     ///
     /// # Errors
@@ -106,7 +115,7 @@ impl Builder {
                 return Err(why);
             }
         };
-        let Agreement { tuning, pace, hub: hub_rank } = agreement;
+        let Agreement { tuning, pace, hub: hub_rank, features } = agreement;
         let aborted = Arc::<AtomicBool>::default();
         let setup = Setup {
             net,
@@ -132,8 +141,18 @@ impl Builder {
         let mover = Some(Mover::start(&state, connector, &wakers, moving)?);
         let scopes = AtomicU32::new(1);
         let (timeout, process) = (self.timeout, process::id());
-        let shared =
-            Shared { mover, state, wakers, tuning, aborted, scopes, timeout, hub, process };
+        let shared = Shared {
+            mover,
+            state,
+            wakers,
+            tuning,
+            features,
+            aborted,
+            scopes,
+            timeout,
+            hub,
+            process,
+        };
         let shared = Arc::new(shared);
         Ok(Group::new(shared, 0, (0..size).collect(), rank))
     }
@@ -159,7 +178,13 @@ impl Builder {
                 matrix.devices(place.rank(), &names?)?
             }
         };
-        let own = RankFacts { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
+        let own = RankFacts {
+            hub: has_hub,
+            features: self.features,
+            host: host(),
+            cpus: cpus(),
+            tuning: &self.tuning,
+        };
         let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
         let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
         Ok((net, device, by_peer, Agreement::of(&texts, place.rank())?))
@@ -172,6 +197,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The first message between ranks, as lines.
 struct RankFacts<'a> {
     hub: bool,
+    features: u32,
     host: String,
     cpus: String,
     tuning: &'a Tuning,
@@ -179,8 +205,8 @@ struct RankFacts<'a> {
 
 impl RankFacts<'_> {
     fn to_text(&self) -> String {
-        let Self { hub, host, cpus, tuning } = self;
-        format!("{VERSION}\n{}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
+        let Self { hub, features, host, cpus, tuning } = self;
+        format!("{VERSION}\n{}\n{features}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
     }
 }
 
@@ -190,31 +216,35 @@ struct Agreement {
     pace: Pace,
     /// The rank whose process holds the rendezvous, if any.
     hub: Option<usize>,
+    /// Of each rank.
+    features: Vec<u32>,
 }
 
 impl Agreement {
     fn of(texts: &[impl AsRef<str>], rank: usize) -> Result<Self, GroupError> {
-        let mut all_facts = Vec::new();
+        let (mut all_facts, mut all_features) = (Vec::new(), Vec::new());
         for (other, text) in texts.iter().enumerate() {
-            let fields: Vec<_> = text.as_ref().splitn(5, '\n').collect();
-            let [VERSION, hub, host, cpus, tuning] = fields[..] else {
+            let fields: Vec<_> = text.as_ref().splitn(6, '\n').collect();
+            let [VERSION, hub, features, host, cpus, tuning] = fields[..] else {
                 let theirs = fields.first().copied().unwrap_or_default();
                 return Err(GroupError::Bootstrap(format!(
                     "rank {other} says {theirs:?}, rank {rank} {VERSION:?}: two versions of this library"
                 )));
             };
             all_facts.push((hub == "1", host, cpus, tuning));
+            all_features.push(features.parse().unwrap_or(0));
         }
         let own = all_facts.get(rank).map_or("", |facts| facts.1);
         let near: Vec<_> = all_facts.iter().filter(|facts| facts.1 == own).collect();
         let masks = near.iter().map(|facts| facts.2);
         let tuning = all_facts.first().map_or("", |facts| facts.3).parse()?;
         let hub = all_facts.iter().position(|facts| facts.0);
-        Ok(Self { tuning, pace: Pace::new(near.len(), union(masks)), hub })
+        let pace = Pace::new(near.len(), union(masks));
+        Ok(Self { tuning, pace, hub, features: all_features })
     }
 }
 
-const VERSION: &str = "ironrail-group 5";
+const VERSION: &str = "ironrail-group 6";
 
 /// Identifies the machine.
 fn host() -> String {
