@@ -543,6 +543,35 @@ fn a_rank_that_asks_for_a_connection_and_leaves_is_lost_for_that_call_alone() {
 }
 
 #[test]
+fn a_rank_that_the_system_lets_connect_to_nobody_is_named_and_not_its_peer() {
+    let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 3, WAIT).unwrap();
+    let work = |rank: usize| {
+        let meeting = hub.meeting(rank);
+        move || {
+            let place = Remote::join(meeting, WAIT).unwrap();
+            let group = Builder::new(&library()).timeout(WAIT).join(place).unwrap();
+            let ended = match rank {
+                0 => group.send(&[7_u8], 1, 1).and_then(|()| group.barrier()),
+                _ => group.recv(&mut [0_u8], 0, 1).map(drop),
+            };
+            let error = ended.unwrap_err().to_string();
+            assert!(error.contains("rank 1 cannot be reached: the plugin's connect"), "{error}");
+            assert_eq!(error.starts_with("rank 0 is lost"), rank != 0, "{error}");
+        }
+    };
+    let others = [0, 2].map(|rank| thread::spawn(work(rank)));
+    // Each attempt to connect to it fails, as if there were no more open files.
+    let mut place = Remote::join(hub.meeting(1), WAIT).unwrap();
+    let facts = format!("ironrail-group 6\n0\n0\nelsewhere\n1\n{}", Tuning::default());
+    place.all_gather(facts.as_bytes(), WAIT).unwrap();
+    let net = Net::init(&library(), place.identity()).unwrap();
+    let (_listener, mut handle) = net.listen(0).unwrap();
+    handle.0[12] = u8::MAX;
+    place.mail(0, &[&[0][..], &handle.0].concat()).unwrap();
+    others.into_iter().for_each(|other| other.join().unwrap());
+}
+
+#[test]
 fn an_exchange_whose_message_moves_does_not_time_out() {
     // Between calls a rank sends three pieces every 2 ms, so the message takes more than 0.68 s.
     const BYTES: usize = 512 << 20;

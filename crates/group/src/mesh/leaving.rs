@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use net_abi::ResultCode;
+
 use super::Mesh;
 use super::failure::Failure;
 use super::peer::{Peer, Way};
@@ -9,8 +11,8 @@ use crate::bootstrap::News;
 use crate::error::GroupError;
 
 impl Mesh {
-    /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, unless the hub knows an earlier
-    /// cause.
+    /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, or this rank where it lacks
+    /// what the connection needs, unless the hub knows an earlier cause.
     pub(super) fn link_failed(
         &mut self,
         rank: usize,
@@ -32,6 +34,11 @@ impl Mesh {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(2));
+        }
+        if is_own(error) {
+            let why = format!("rank {rank} cannot be reached: {error}");
+            let _ = self.place.accuse(self.rank, &why);
+            return Err(self.fail(Failure::Other(why)));
         }
         let why = error.to_string();
         let _ = self.place.accuse(rank, &why);
@@ -133,6 +140,17 @@ impl Mesh {
         });
         self.fail(Failure::Other("this rank has left".to_owned()));
         ended
+    }
+}
+
+/// Whether this rank lacks what a connection needs, which says nothing of the peer.
+fn is_own(error: &GroupError) -> bool {
+    match error {
+        GroupError::Plugin { call: "listen" | "connect" | "regMr", code, .. } => {
+            *code == ResultCode::SYSTEM_ERROR
+        }
+        GroupError::System { .. } => true,
+        _ => false,
     }
 }
 

@@ -13,6 +13,7 @@
 //   LOOPBACK_DIE=n:path     the first process to make its n-th isend makes the file and dies of SIGKILL
 //   LOOPBACK_FORGET=1       isend leaves *request as it was
 //   LOOPBACK_DEAF=1         accept never finds a peer
+// And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError.
 // These are no faults; each process appends a line to a file:
 //   LOOPBACK_AHEAD=path     the most receives outstanding on one of its comms
 //   LOOPBACK_ORDER=path     of messages above 64 KiB: the sends posted before the oldest receive of a comm was polled, and the most sends
@@ -72,8 +73,10 @@ struct handle {
   uint32_t magic;
   uint16_t port;
   int32_t fd;
+  uint8_t failing;
 };
 
+static uint8_t failed_at[1 << 16];  // By port.
 static logger_t logger;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int comms_open;
@@ -201,6 +204,11 @@ static int connect_any(int device, void *opaque, void **out) {
   *out = NULL;
   struct handle *handle = opaque;
   if (device != 0 || handle->magic != MAGIC) return fail(INVALID_ARGUMENT, "loopback: not a handle of mine");
+  if (handle->fd >= 0 && failed_at[handle->port] < handle->failing) {
+    failed_at[handle->port]++;
+    close(handle->fd);
+    return fail(SYSTEM_ERROR, "loopback: a failing connect was asked for");
+  }
   if (handle->fd < 0) {
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(handle->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
