@@ -113,6 +113,19 @@ def test_init_says_what_is_missing(tmp_path):
         assert why in said, said
 
 
+def test_what_keeps_one_rank_from_joining_is_said_by_all(net, tmp_path):
+    for culprit in 0, 2:
+        at = f"127.0.0.1:{free_port()}"
+        programs = [
+            f"import ironrail\ntry: ironrail.init({at!r}, {rank}, 3, net={net and str(net)!r}, device={99 if rank == culprit else None})\n"
+            "except ironrail.Error as error: print(error)"
+            for rank in range(3)
+        ]
+        commands = [[sys.executable, "-c", program] for program in programs]
+        for said in run_all(commands, [{}] * 3, tmp_path):
+            assert "device 99 was asked for" in said, said
+
+
 def test_ranks_of_torchruns_variables_average_a_model(net, tmp_path):
     for said in by_torchrun(2, [sys.executable, EXAMPLES / "averaging.py", *([net] if net else [])], tmp_path):
         assert "y = 3.000 x + 1.000" in said, said

@@ -112,6 +112,11 @@ impl Builder {
             Ok(started) => started,
             Err(why) => {
                 place.give_up(&why);
+                if let Some(hub) = hub {
+                    // This process may end with the error, and the others learn the cause from its hub.
+                    drop(place);
+                    hub.wait_for_all_to_leave(LINGER);
+                }
                 return Err(why);
             }
         };
@@ -191,6 +196,8 @@ impl Builder {
     }
 }
 
+/// How long a rendezvous in a process that cannot join still answers.
+const LINGER: Duration = Duration::from_secs(2);
 /// Default of [`Builder::timeout`].
 const TIMEOUT: Duration = Duration::from_secs(60);
 
