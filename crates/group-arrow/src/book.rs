@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{Field, Schema, SchemaRef};
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::objects::ReceivingObject;
@@ -44,7 +44,10 @@ impl Book {
     /// The encoding of one of this rank's schemas.
     pub(crate) fn describe(&self, schema: &SchemaRef) -> Result<Arc<Described>, GroupError> {
         let mut pages = self.pages();
-        let same = |own: &Schema| std::ptr::eq(own, schema.as_ref()) || own == schema.as_ref();
+        let same = |own: &Schema| {
+            std::ptr::eq(own, schema.as_ref())
+                || (own == schema.as_ref() && orders(own) == orders(schema))
+        };
         if let Some((_, described)) = pages.own.iter().find(|(own, _)| same(own)) {
             return Ok(Arc::clone(described));
         }
@@ -114,6 +117,11 @@ impl Book {
             thread::yield_now();
         }
     }
+}
+
+/// Whether the values of each dictionary are ordered, which the encoding says and a comparison of schemas does not look at.
+fn orders(schema: &Schema) -> Vec<Option<bool>> {
+    schema.flattened_fields().into_iter().map(Field::dict_is_ordered).collect()
 }
 
 pub(crate) fn refused(why: &arrow_schema::ArrowError) -> GroupError {

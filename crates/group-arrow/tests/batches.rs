@@ -112,6 +112,31 @@ fn a_slice_of_a_batch_takes_no_other_rows_with_it() {
     });
 }
 
+/// Words by a dictionary, which is ordered or not.
+fn words(is_ordered: bool) -> RecordBatch {
+    let words: DictionaryArray<Int32Type> = ["blue", "green", "red", "green"].into_iter().collect();
+    let field = Field::new("word", words.data_type().clone(), false);
+    let schema = Schema::new(vec![field.with_dict_is_ordered(is_ordered)]);
+    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(words)]).unwrap()
+}
+
+#[test]
+fn batches_of_schemas_that_differ_in_the_order_of_a_dictionary_alone_arrive_as_they_are() {
+    ranks(&library(), 2, |group| {
+        let batches = Batches::new(&group).unwrap();
+        for is_ordered in [false, true, false] {
+            if group.rank() == 0 {
+                batches.send(&words(is_ordered), 1, 0).unwrap();
+            } else {
+                let (came, _) = batches.recv(0, 0).unwrap();
+                assert_eq!(came, words(is_ordered));
+                assert_eq!(came.schema().field(0).dict_is_ordered(), Some(is_ordered));
+            }
+        }
+        group.barrier().unwrap();
+    });
+}
+
 #[test]
 fn a_batch_of_another_schema_is_refused_by_name_and_the_next_one_is_received() {
     ranks(&library(), 2, |group| {
