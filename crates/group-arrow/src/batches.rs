@@ -163,15 +163,17 @@ impl Batches {
     ///
     /// # Errors
     ///
-    /// As [`Batches::recv`]. All ranks call it, as all collectives.
+    /// As [`Batches::recv`]. All ranks call it, as all collectives. A batch with a schema that Arrow's IPC cannot represent is
+    /// [`GroupError::InvalidArgument`], and [`GroupError::Mismatch`] for ranks that get it.
     pub fn gather(
         &self,
         batch: &RecordBatch,
         root: usize,
     ) -> Result<Option<Vec<RecordBatch>>, GroupError> {
-        let frame = self.frame(batch, root..=root)?;
-        let frames = self.inner.frames.gather_obj(&frame, root)?;
-        frames.map(|frames| self.open_all(frames)).transpose()
+        let (frame, framed) = self.part(batch, root..=root);
+        let frames = self.inner.frames.gather_obj(&frame, root);
+        framed?;
+        frames?.map(|frames| self.open_all(frames)).transpose()
     }
 
     /// Gathers every rank's batch on every rank.
@@ -180,8 +182,10 @@ impl Batches {
     ///
     /// As [`Batches::gather`].
     pub fn all_gather(&self, batch: &RecordBatch) -> Result<Vec<RecordBatch>, GroupError> {
-        let frame = self.frame(batch, 0..=self.size() - 1)?;
-        self.open_all(self.inner.frames.all_gather_obj(&frame)?)
+        let (frame, framed) = self.part(batch, 0..=self.size() - 1);
+        let frames = self.inner.frames.all_gather_obj(&frame);
+        framed?;
+        self.open_all(frames?)
     }
 
     /// Copies the root's batch to every rank; other ranks' is not read.
@@ -195,11 +199,25 @@ impl Batches {
         root: usize,
     ) -> Result<RecordBatch, GroupError> {
         let own = batch.filter(|_| self.rank() == root);
-        let frame = own.map(|batch| self.frame(batch, 0..=self.size() - 1)).transpose()?;
-        let frame = self.inner.frames.broadcast_obj(frame, root)?;
+        let (frame, framed) = own.map(|batch| self.part(batch, 0..=self.size() - 1)).unzip();
+        let frame = self.inner.frames.broadcast_obj(frame, root);
+        framed.unwrap_or(Ok(()))?;
         match own {
-            Some(batch) => Ok(batch.clone()),
-            None => self.open(frame, root, None),
+            Some(batch) => frame.map(|_| batch.clone()),
+            None => self.open(frame?, root, None),
+        }
+    }
+
+    /// The frame of a batch for a collective. A rank without one takes part as well, since others wait for it; its error is the caller's to
+    /// return.
+    fn part(
+        &self,
+        batch: &RecordBatch,
+        to: std::ops::RangeInclusive<usize>,
+    ) -> (Frame, Result<(), GroupError>) {
+        match self.frame(batch, to) {
+            Ok(frame) => (frame, Ok(())),
+            Err(error) => (Frame::without(), Err(error)),
         }
     }
 
@@ -230,6 +248,10 @@ impl Batches {
         rank: usize,
         wanted: Option<&(SchemaRef, u64)>,
     ) -> Result<RecordBatch, GroupError> {
+        if frame.messages.is_empty() {
+            let why = format!("rank {rank} has a batch that Arrow's IPC cannot represent");
+            return Err(GroupError::Mismatch { rank, why });
+        }
         let described = self.inner.book.wait(rank, frame.fingerprint)?;
         if let Some((schema, fingerprint)) = wanted
             && *fingerprint != frame.fingerprint

@@ -21,6 +21,13 @@ pub(crate) struct Frame {
     pub(crate) messages: Blob,
 }
 
+impl Frame {
+    /// In a collective, of a rank whose batch cannot be sent: the others wait for one.
+    pub(crate) fn without() -> Self {
+        Self { fingerprint: 0, messages: Vec::new().into() }
+    }
+}
+
 /// A schema to be sent.
 #[derive(Debug, Serialize, Deserialize, objects::Schema)]
 pub(crate) struct Described {

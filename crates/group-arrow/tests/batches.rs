@@ -138,6 +138,29 @@ fn batches_of_schemas_that_differ_in_the_order_of_a_dictionary_alone_arrive_as_t
 }
 
 #[test]
+fn a_batch_that_arrow_cannot_represent_is_an_error_of_the_others_that_names_its_rank() {
+    // By a dictionary of dictionaries, which no schema of IPC can say.
+    let inner: DictionaryArray<Int32Type> = ["red", "green"].into_iter().collect();
+    let keys = Int32Array::from(vec![0, 1, 1]);
+    let twice = Arc::new(DictionaryArray::<Int32Type>::new(keys, Arc::new(inner))) as ArrayRef;
+    let strange = RecordBatch::try_from_iter([("twice", twice)]).unwrap();
+    ranks(&library(), 3, move |group| {
+        let (own, batches) = (group.rank(), Batches::new(&group).unwrap());
+        let batch = if own == 1 { strange.clone() } else { table(own, 5) };
+        let told = |ended: Result<(), GroupError>, asked: bool| match ended {
+            Ok(()) => assert!(own != 1 && !asked, "rank {own} is not told"),
+            Err(GroupError::InvalidArgument(_)) => assert_eq!(own, 1),
+            Err(GroupError::Mismatch { rank: 1, .. }) => assert_ne!(own, 1),
+            Err(error) => panic!("rank {own}: {error}"),
+        };
+        told(batches.gather(&batch, 2).map(drop), own == 2);
+        told(batches.all_gather(&batch).map(drop), true);
+        told(batches.broadcast(Some(&batch), 1).map(drop), true);
+        assert_eq!(batches.all_gather(&table(own, 5)).unwrap()[1], table(1, 5));
+    });
+}
+
+#[test]
 fn a_batch_of_another_schema_is_refused_by_name_and_the_next_one_is_received() {
     ranks(&library(), 2, |group| {
         let batches = Batches::new(&group).unwrap();
