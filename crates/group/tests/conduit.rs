@@ -217,6 +217,30 @@ fn ranks_are_in_step_after_a_reduction_that_one_of_them_could_not_begin() {
 }
 
 #[test]
+fn ranks_are_in_step_after_one_has_named_a_rank_that_does_not_exist() {
+    ranks(&library(), 2, |group| {
+        let other = 1 - group.rank();
+        if group.rank() == 1 {
+            for refused in [
+                group.gather_obj(&7_u8, 2).map(drop),
+                group.broadcast_obj(Some(7_u8), 2).map(drop),
+                group.ireduce_obj(&7_u8, Op::Sum, 2).map(drop),
+                group.exchange::<u8>(&[2], &[]).map(drop),
+                group.exchange::<u8>(&[], &[other, other]).map(drop),
+            ] {
+                assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+            }
+        }
+        assert_eq!(group.all_gather_obj(&rank(&group)).unwrap(), [0, 1]);
+        let exchange = group.exchange(&[other], &[other]).unwrap();
+        exchange.insert(other, Vec::new(), vec![7_u8]).unwrap();
+        exchange.finish().unwrap();
+        exchange.wait().unwrap();
+        assert_eq!(exchange.take(other).unwrap()[0].data, [7]);
+    });
+}
+
+#[test]
 fn begun_reductions_by_other_operations_are_errors_that_name_the_rank() {
     ranks(&library(), 3, |group| {
         let own = group.rank();

@@ -99,15 +99,16 @@ impl Group {
         sources: &[usize],
         destinations: &[usize],
     ) -> Result<Exchange<T>, GroupError> {
-        let number = self.exchanges.fetch_add(1, Ordering::Relaxed);
-        Exchange::new(self, Space::exchange(0, number), sources, destinations)
+        let number = || self.exchanges.fetch_add(1, Ordering::Relaxed);
+        Exchange::new(self, || Space::exchange(0, number()), sources, destinations)
     }
 }
 
 impl<T: Element> Exchange<T> {
+    /// `space` is asked for when the ranks are checked: nobody is told of that error, so it takes no number.
     pub(crate) fn new(
         group: &Group,
-        space: Space,
+        space: impl FnOnce() -> Space,
         sources: &[usize],
         destinations: &[usize],
     ) -> Result<Self, GroupError> {
@@ -135,6 +136,7 @@ impl<T: Element> Exchange<T> {
             pieces: 0,
             stage: Stage::Running,
         };
+        let space = space();
         Ok(Self { group: group.clone(), space, limit: LIMIT, inner: Mutex::new(inner) })
     }
 

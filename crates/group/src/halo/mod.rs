@@ -108,8 +108,8 @@ impl<T: Element> Halo1d<T> {
             return Ok(None);
         }
         let space = Space::exchange(self.stream, number);
-        let exchange =
-            Exchange::new(&self.group, space, source.as_slice(), destination.as_slice())?;
+        let (sources, destinations) = (source.as_slice(), destination.as_slice());
+        let exchange = Exchange::new(&self.group, || space, sources, destinations)?;
         if let Some(spare) = self.spare.pop() {
             exchange.swap_spare(&mut vec![spare]);
         }

@@ -50,6 +50,8 @@ impl Group {
         object: &O,
         root: usize,
     ) -> Result<GatheringObjects<O>, GroupError> {
+        // Before the number is taken: nobody is told of the error.
+        self.rank_of(root)?;
         self.gathering(object, root, self.object_route())
     }
 
@@ -59,7 +61,6 @@ impl Group {
         root: usize,
         route: Route,
     ) -> Result<GatheringObjects<O>, GroupError> {
-        self.rank_of(root)?;
         let mut gathering = GatheringObjects::new(self);
         if self.rank() == root {
             gathering.receives_all(route)?;
@@ -119,9 +120,8 @@ impl Group {
         object: Option<O>,
         root: usize,
     ) -> Result<BroadcastingObject<O>, GroupError> {
-        let route = self.object_route();
         self.rank_of(root)?;
-        BroadcastingObject::new(self, object, root, route)
+        BroadcastingObject::new(self, object, root, self.object_route())
     }
 
     /// Begins a reduction of every number of an object, as [`Group::all_reduce_obj`] does it. Rank 0 gathers the objects, reduces them
@@ -168,6 +168,7 @@ impl Group {
         root: usize,
     ) -> Result<ReducingObject<O>, GroupError> {
         check_type::<O>()?;
+        self.rank_of(root)?;
         let route = Route { tag: tag_of(op), ..self.object_route() };
         let stage = Stage::Gathering(self.gathering(object, root, route)?);
         Ok(ReducingObject { group: self.clone(), op, answer: None, failed: None, stage })
