@@ -132,18 +132,23 @@ fn what_a_stream_still_has_to_write_is_sent() {
 fn a_copy_that_fails_is_an_error_of_its_call() {
     with("no-copies", "a_copy_that_fails_is_an_error_of_its_call", || {
         let said = pair(|group, devices, mut staging| {
-            let memory = allocate(devices, group, 100);
-            let whole = DeviceSlice::<u8>::new(&memory, 0, 100).unwrap();
+            let memory = allocate(devices, group, 3 << 20);
+            let part = |len| DeviceSlice::<u8>::new(&memory, 0, len).unwrap();
             if group.rank() == 0 {
-                let error = staging.send(whole, 1, 0).unwrap_err();
-                // Nothing was sent of what was not copied.
-                group.send(&[7_u8], 1, 1).unwrap();
+                let [error, _] = [100, 3 << 20].map(|len| {
+                    let error = staging.send(part(len), 1, 0).unwrap_err();
+                    // Nothing was sent of what was not copied.
+                    group.send(&[7_u8], 1, 0).unwrap();
+                    error
+                });
                 error
             } else {
-                let mut data = [0_u8];
-                group.recv(&mut data, 0, 1).unwrap();
-                assert_eq!(data, [7]);
-                staging.all_reduce(whole, Op::Sum).unwrap_err()
+                for _ in 0..2 {
+                    let mut data = [0_u8];
+                    group.recv(&mut data, 0, 0).unwrap();
+                    assert_eq!(data, [7]);
+                }
+                staging.all_reduce(part(100), Op::Sum).unwrap_err()
             }
         });
         for error in said {

@@ -152,7 +152,7 @@ impl DeviceStaging {
         let peer = self.group.other(to)?;
         data.settle()?;
         let name = Name { note: data.bytes() as u64, ..Name::message(self.group.scope, tag) };
-        let mut failed = Ok(());
+        let (mut is_begun, mut failed) = (false, Ok(()));
         let ended = (0..data.pieces()).try_for_each(|number| {
             let index = number % PIECES;
             self.end(index, peer)?;
@@ -162,9 +162,10 @@ impl DeviceStaging {
                 let copied = data.memory.read_into(at, buffer.slice_mut(0..len)?);
                 failed = copied.map_err(GroupError::Device);
             }
-            if number == 0 && failed.is_err() {
+            if !is_begun && failed.is_err() {
                 return Ok(());
             }
+            is_begun = true;
             // The receiver counts pieces: what was not copied is sent as pieces without bytes.
             let len = if failed.is_ok() { len } else { 0 };
             let place = buffer.memory().place().part(0, len);
