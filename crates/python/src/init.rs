@@ -1,6 +1,8 @@
 //! How a process of Python's joins its group.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use ironrail_group::error::GroupError;
@@ -9,7 +11,7 @@ use ironrail_group::loader::Library;
 use ironrail_group::start::Start;
 use pyo3::prelude::*;
 
-use crate::errors::raise;
+use crate::errors::{poisoned, raise};
 use crate::group::{Group, PICKLES};
 use crate::request::seconds;
 
@@ -45,13 +47,34 @@ pub(crate) fn init(
         let builder = builder.progress_thread(progress_thread).matrix(matrix).features(features);
         builder.join_with(place, hub)
     };
-    let group = py.detach(join).map_err(raise)?;
+    let group = interruptible(py, join)?.map_err(raise)?;
     let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
     joined.retain(|group| !group.is_gone());
     joined.push(group.downgrade());
     drop(joined);
     Ok(Group::new(group))
 }
+
+/// Runs a call without the interpreter in a thread of its own, and Python's signal handlers meanwhile. Where one raises, the thread goes on, and
+/// drops what it gets.
+fn interruptible<R: Send + 'static>(
+    py: Python<'_>,
+    call: impl FnOnce() -> R + Send + 'static,
+) -> PyResult<R> {
+    let (send, mut receive) = mpsc::channel();
+    thread::Builder::new().name("join".to_owned()).spawn(move || drop(send.send(call())))?;
+    loop {
+        let receiving = &mut receive;
+        match py.detach(move || receiving.recv_timeout(TICK)) {
+            Ok(ended) => return Ok(ended),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(error) => return Err(poisoned(error)),
+        }
+    }
+}
+
+/// How long a signal may wait for its handler.
+const TICK: Duration = Duration::from_millis(50);
 
 /// What this process has joined, and may have left.
 static JOINED: Mutex<Vec<WeakGroup>> = Mutex::new(Vec::new());

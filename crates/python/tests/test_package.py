@@ -113,6 +113,17 @@ def test_init_says_what_is_missing(tmp_path):
         assert why in said, said
 
 
+def test_an_interrupt_ends_the_wait_for_other_ranks(net, tmp_path):
+    program = (
+        "import ironrail, os, signal, threading\n"
+        "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        f"try: ironrail.init('127.0.0.1:{free_port()}', 0, 2, net={net and str(net)!r})\n"
+        "except KeyboardInterrupt: print('interrupted')"
+    )
+    (said,) = run_all([[sys.executable, "-c", program]], [{}], tmp_path)
+    assert said == "interrupted\n"
+
+
 def test_what_keeps_one_rank_from_joining_is_said_by_all(net, tmp_path):
     for culprit in 0, 2:
         at = f"127.0.0.1:{free_port()}"
