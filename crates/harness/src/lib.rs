@@ -154,11 +154,20 @@ pub fn executable(name: &str, alone: &[&str]) -> PathBuf {
     found.expect("cargo says where it left the executable")
 }
 
-/// Runs the tests that the command line asks for, and reports as cargo's own harness does.
+/// Runs the tests that the command line asks for, and reports as cargo's own harness does: RUST_TEST_THREADS of them at a time, without
+/// `--test-threads`.
+///
+/// # Panics
+///
+/// RUST_TEST_THREADS is no number.
 pub fn run(tests: impl IntoIterator<Item = Test>) -> ExitCode {
     let whole = is_whole();
     let trials = tests.into_iter().map(|test| test.into_trial(whole)).collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    let threads = || env::var("RUST_TEST_THREADS").ok();
+    let number = |text: String| text.parse().expect("RUST_TEST_THREADS is a number of threads");
+    arguments.test_threads = arguments.test_threads.or_else(|| threads().map(number));
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// libfabric 2.5.1, as scripts/setup brings it (the wheel mpich 5.0.2 carries it), or where IRONRAIL_TEST_SECOND_LIBFABRIC says.
