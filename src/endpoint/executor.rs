@@ -387,24 +387,6 @@ impl Executor {
             }
         });
     }
-
-    /// Memory for an inbox on this rail. The error is None where libfabric reported none.
-    fn lent(&mut self, channel: ChannelId, rail: u8) -> Result<LentInbox, Option<FabricError>> {
-        let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail)));
-        let nic = lane.ok_or(None)?.nic;
-        let memory = self.memory.take(&mut self.nics)?;
-        let control = self.control_number(nic);
-        let target = match &mut self.sendrecv {
-            Some(sendrecv) => Some((sendrecv.lend(memory), 0)),
-            None => self.memory.target(memory, control),
-        };
-        let nonce = random_number();
-        let (Some((address, key)), Ok(nonce)) = (target, nonce) else {
-            self.memory.release(memory);
-            return Err(None);
-        };
-        Ok(LentInbox { memory, address, key, nonce: Nonce(nonce) })
-    }
 }
 
 impl Shadows for Executor {
@@ -581,18 +563,23 @@ impl Perform<Flow> for Executor {
     }
 
     fn lend_inbox(&mut self, channel: ChannelId, rail: u8) -> Option<LentInbox> {
-        let lent = self.lent(channel, rail);
-        lent.inspect_err(|error| {
-            if let Some(error) = error {
-                log::error!("no memory for an inbox: {error}; trying again");
-            }
-        })
-        .ok()
+        let nic = self.peer(channel)?.control.get(usize::from(rail))?.nic;
+        let memory = self.memory.take(&mut self.nics)?;
+        let control = self.control_number(nic);
+        let target = match &mut self.sendrecv {
+            Some(sendrecv) => Some((sendrecv.lend(memory), 0)),
+            None => self.memory.target(memory, control),
+        };
+        let nonce = random_number();
+        let (Some((address, key)), Ok(nonce)) = (target, nonce) else {
+            self.memory.release(memory);
+            return None;
+        };
+        Some(LentInbox { memory, address, key, nonce: Nonce(nonce) })
     }
 
     fn lend_shadow(&mut self, _: ChannelId) -> Option<MemoryId> {
-        let taken = self.memory.take(&mut self.nics);
-        taken.inspect_err(|error| log::error!("no memory for a shadow: {error}; trying again")).ok()
+        self.memory.take(&mut self.nics)
     }
 
     /// A peer's write may still land there until its rail closes, so the memory is not used again before the endpoint closes.

@@ -38,24 +38,35 @@ pub(super) struct ControlMemory {
     slabs: Vec<Slab>,
     units: Vec<Unit>,
     free: Vec<MemoryId>,
+    /// The last unit that was asked for could not be had.
+    is_short: bool,
 }
 
 impl ControlMemory {
     /// Empty, for units with this ring.
     pub(super) fn new(ring: Ring) -> Self {
-        Self { ring, slabs: Vec::new(), units: Vec::new(), free: Vec::new() }
+        Self { ring, slabs: Vec::new(), units: Vec::new(), free: Vec::new(), is_short: false }
     }
 
     pub(super) fn unit_bytes(&self) -> usize {
         unit_bytes(self.ring)
     }
 
-    /// Allocates a unit.
-    pub(super) fn take(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
-        match self.free.pop() {
+    /// Allocates a unit. None: no memory can be had. Who needs it asks again, so a shortage is logged when it begins and when it ends.
+    pub(super) fn take(&mut self, nics: &mut [Port]) -> Option<MemoryId> {
+        let taken = match self.free.pop() {
             Some(id) => Ok(id),
             None => self.grow(nics),
+        };
+        match &taken {
+            Err(error) if !self.is_short => {
+                log::warn!("no memory for an inbox or a shadow: {error}; trying again");
+            }
+            Ok(_) if self.is_short => log::warn!("there is memory for inboxes and shadows again"),
+            _ => {}
         }
+        self.is_short = taken.is_err();
+        taken.ok()
     }
 
     /// Frees a unit. The caller does not use it any more, and no peer can write to it.

@@ -1,4 +1,4 @@
-//! The memory that this process has from malloc.
+//! The memory that this process has from malloc, and the limit of its address space.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -26,4 +26,14 @@ pub(crate) fn handed_out() -> usize {
     };
     let free = sum("<total type=\"fast\"") + sum("<total type=\"rest\"");
     sum("<system type=\"current\"") - free + sum("<total type=\"mmap\"")
+}
+
+/// The address space of this process may grow by so many bytes and no more; None: without a limit.
+pub(crate) fn limit_address_space(room: Option<u64>) {
+    let status = proc_status::Status::of_this_process().expect("proc is mounted");
+    let used = status.kib("VmSize").expect("a size") << 10;
+    let most = room.map_or(libc::RLIM_INFINITY, |room| used + room);
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: it reads the limit, and changes no memory.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
 }

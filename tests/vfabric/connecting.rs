@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use net_abi::ResultCode;
 use proto::setup::{ControlAddresses, EndpointId, Handle as WireHandle};
 
-use crate::support::calls::{Answer, Buffer, Handle, Object};
+use crate::support::calls::{self, Answer, Buffer, Handle, Object};
+use crate::support::heap::limit_address_space;
 use crate::support::stage::{Part, play, play_each};
 use crate::support::stranger::wire_handle;
 use crate::together::close_together;
@@ -32,6 +33,10 @@ const CROWD: usize = 6;
 const LEN: usize = 4096;
 /// More than the 64 addresses per rail that are kept for peers that come again.
 const OTHERS: u64 = 100;
+/// Less than the memory for an inbox, and more than what the test itself allocates.
+const ROOM: u64 = 400 << 10;
+/// Time for several attempts to get such memory.
+const SHORTAGE: Duration = Duration::from_millis(500);
 
 /// One direction of a connection, at any stage.
 struct Link {
@@ -189,6 +194,38 @@ fn connect_fails_where_every_hello_is_rejected() {
         let began = Instant::now();
         within(WAIT, || link.connect(&ends[0]).is_err());
         assert!(began.elapsed() >= UNREACHABLE, "it is tried again before");
+    });
+}
+
+/// Memory is asked for every 50 ms, and by each HELLO of the peer's. The shortage is a limit of the address space.
+#[test]
+fn a_shortage_of_memory_for_channels_is_logged_when_it_begins_and_when_it_ends() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "cxi", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let mut links = [Link::new(&ends[1]), Link::new(&ends[0])];
+        let mut step = || {
+            let [there, back] = &mut links;
+            there.step(&ends[0], &ends[1]);
+            back.step(&ends[1], &ends[0]);
+            links.iter().all(Link::is_whole)
+        };
+        limit_address_space(Some(ROOM));
+        let start = Instant::now();
+        while start.elapsed() < SHORTAGE {
+            assert!(!step(), "there was memory for inboxes");
+        }
+        limit_address_space(None);
+        within(WAIT, step);
+        let said = calls::warnings();
+        let count = |words| said.iter().filter(|line| line.contains(words)).count();
+        let [begun, ended] =
+            ["no memory for an inbox", "memory for inboxes and shadows again"].map(count);
+        // Once for each end that has heard of the other.
+        assert!((1..=2).contains(&begun) && ended == begun, "{said:?}");
+        finish(&ends, vec![links]);
+        close_together(ends);
+        world.fabric.is_clean();
     });
 }
 
