@@ -2,9 +2,10 @@
 //!
 //! A slot is freed only when nothing of its connection can arrive any more; until then its memory and its number are not reused.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabric::{Posts, Traffic};
+use proto::polled::PolledTime;
 use proto::{ChannelId, Flow, Slot};
 
 use super::Endpoint;
@@ -96,21 +97,22 @@ impl Endpoint {
         if self.broken {
             return self.report();
         }
-        let start = Instant::now();
         self.leave_probe();
         self.close_all();
+        self.progress();
+        let start = self.core.polled_time();
         let bound = match self.is_impatient() {
             true => IMPATIENT_WAIT,
             false => self.settings.close_timeout,
         };
-        while start.elapsed() < bound && !self.has_ended() {
+        while self.polled_since(start) < bound && !self.has_ended() {
             self.progress();
             std::thread::yield_now();
         }
         self.cancel_receives();
         // The last letters complete when the peer polls, and it may be closing, too.
         let mut polls = 0;
-        while (polls < DRAIN_POLLS || start.elapsed() < bound)
+        while (polls < DRAIN_POLLS || self.polled_since(start) < bound)
             && self.executor.nics.iter().any(|port| port.nic.in_flight() > 0)
         {
             self.progress();
@@ -121,11 +123,16 @@ impl Endpoint {
             log::warn!(
                 "device {} closes with {in_flight} operations in flight after {} ms: their peers do not answer",
                 self.label(),
-                start.elapsed().as_millis()
+                self.polled_since(start).as_millis()
             );
         }
         self.incidents.stale_frames += self.core.stale();
         self.report()
+    }
+
+    /// The time since `start` in which the endpoint was polled: a process that was stopped has not waited.
+    fn polled_since(&self, start: PolledTime) -> Duration {
+        self.core.polled_time().since(start)
     }
 
     /// Whether no channel need be waited for, and nothing is in flight.
@@ -173,9 +180,9 @@ impl Endpoint {
             true => self.settings.close_timeout.max(IMPATIENT_WAIT),
             false => CANCEL_WAIT,
         };
-        let start = Instant::now();
+        let start = self.core.polled_time();
         while self.executor.nics.iter().any(|port| port.nic.receives_in_flight() > 0)
-            && start.elapsed() < most
+            && self.polled_since(start) < most
         {
             self.progress();
         }

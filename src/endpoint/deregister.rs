@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use proto::polled::PolledTime;
 use proto::{Flow, ReceiveFlow, Slot};
 
 use super::Endpoint;
@@ -29,7 +30,8 @@ use crate::object_id::{ObjectId, ObjectKind};
 #[derive(Debug)]
 pub(super) struct Deregistering {
     id: ObjectId,
-    until: Instant,
+    /// By [`proto::ProgressLoop::polled_time`]: a process that was stopped has not waited.
+    until: PolledTime,
     /// The error that was returned when `until` had passed. NCCL may deregister it again.
     failure: Option<Error>,
 }
@@ -47,12 +49,8 @@ impl Endpoint {
     /// Deregisters an id. True: the memory is free. False: repeat [`Endpoint::poll_deregister`]. An error: the memory is still registered,
     /// and NCCL may deregister the id again.
     pub(crate) fn deregister(&mut self, id: ObjectId) -> Result<bool> {
-        let now = Instant::now();
-        let until = now + self.patience.wait(now);
-        if let Some(deregistering) =
-            self.deregistering.iter_mut().find(|deregistering| deregistering.id == id)
-        {
-            deregistering.until = until;
+        if let Some(at) = self.deregistering.iter().position(|one| one.id == id) {
+            self.deregistering[at].until = self.end_of_wait();
             return self.poll_deregister(id);
         }
         let ours = id.is(ObjectKind::Region) && id.endpoint() == self.number;
@@ -63,6 +61,7 @@ impl Endpoint {
         if !self.is_posted(id) && self.naming(id).is_empty() {
             return self.close_region(id);
         }
+        let until = self.end_of_wait();
         self.deregistering.push(Deregistering { id, until, failure: None });
         for _ in 0..DEREGISTER_POLLS {
             if !self.is_touched(id) {
@@ -72,6 +71,13 @@ impl Endpoint {
         }
         self.give_up_region(id, Give::Receives);
         self.poll_deregister(id)
+    }
+
+    /// When a wait for peers ends that begins now, with a poll: the time since the last one counts for no wait.
+    fn end_of_wait(&mut self) -> PolledTime {
+        let wait = self.patience.wait(Instant::now());
+        self.progress();
+        self.core.polled_time().plus(wait)
     }
 
     /// Polls a deregistration. Closes the region and returns true once nothing can touch its memory.
@@ -84,13 +90,12 @@ impl Endpoint {
             self.deregistering.swap_remove(at);
             return self.close_region(id);
         }
-        let now = Instant::now();
-        if now < self.deregistering[at].until {
+        if self.core.polled_time() < self.deregistering[at].until {
             return Ok(false);
         }
         // Sends were left until now: the peer's receive waits for them.
         self.give_up_region(id, Give::Sends);
-        self.patience.timed_out(now);
+        self.patience.timed_out(Instant::now());
         self.cancel_receives_of_ended_peers(id);
         if !self.is_touched(id) || self.only_ended_peers_touch(id) {
             self.deregistering.swap_remove(at);

@@ -9,7 +9,7 @@ use crate::closing::stays;
 use crate::support::calls::{Buffer, Net, Object};
 use crate::support::link::{from_text, to_text, wait};
 use crate::support::say;
-use crate::support::stage::{Cast, Part, play};
+use crate::support::stage::{Cast, Part, play, suspend};
 use crate::{BOUND, SETTINGS, not_over, open};
 
 /// More than all socket buffers between two processes.
@@ -117,7 +117,7 @@ fn is_other(part: &Part) -> bool {
 }
 
 /// Why the tests of a stopped writer do not apply to shm.
-const READS_ITSELF: &str = "with shm the receiver reads the message itself";
+pub(crate) const READS_ITSELF: &str = "with shm the receiver reads the message itself";
 
 fn settings() -> Vec<(&'static str, &'static str)> {
     let mut settings = SETTINGS.to_vec();
@@ -162,6 +162,27 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
         net.close_recv(receiver.comm).expect("closeRecv");
         writer.finish();
         bystander.end(net, context);
+    });
+}
+
+/// As by Slurm, which suspends all processes of a job: nobody has waited meanwhile.
+fn memory_is_free_though_the_job_is_stopped_in_deregmr() {
+    let settings = [SETTINGS, &[("PEER_TIMEOUT_MS", "60000"), ("CLOSE_TIMEOUT_MS", "4000")]];
+    play(&settings.concat(), BOUND, |part| {
+        if is_other(part) {
+            return;
+        }
+        let (net, context) = open(part);
+        let mut writer = part.cast("writer", &[]);
+        let receiver = Receiver::begin(net, context, &mut writer);
+        writer.pause();
+        let suspended = suspend(&[writer.process()], Duration::from_secs(6));
+        let (_, region) = receiver.buffers[0];
+        net.deregister(receiver.comm, region).expect("its writer goes on in time");
+        suspended.end();
+        net.close_recv(receiver.comm).expect("closeRecv");
+        net.finalize(context).expect("finalize");
+        writer.finish();
     });
 }
 
@@ -218,6 +239,8 @@ fn finalize_frees_what_a_stopped_peer_may_write_to() {
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new(memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on)
+            .needs(not_over("shm", READS_ITSELF)),
+        Test::new(memory_is_free_though_the_job_is_stopped_in_deregmr)
             .needs(not_over("shm", READS_ITSELF)),
         Test::new(memory_that_a_dead_peer_wrote_to_is_free_in_time)
             .needs(not_over("shm", READS_ITSELF)),

@@ -230,6 +230,24 @@ impl Drop for Cast {
     }
 }
 
+/// Stops this process for so long, half a second from now; then continues it and `others`, which are stopped.
+pub(crate) fn suspend(others: &[u32], how_long: Duration) -> Suspended {
+    let (me, seconds) = (process::id(), how_long.as_secs_f32());
+    let others: String = others.iter().map(|other| format!(" {other}")).collect();
+    let script = format!("sleep 0.5; kill -STOP {me}; sleep {seconds}; kill -CONT {me}{others}");
+    Suspended(Command::new("sh").args(["-c", &script]).spawn().expect("there is a shell"))
+}
+
+/// What stops and continues this process.
+pub(crate) struct Suspended(Child);
+
+impl Suspended {
+    /// Waits until this process was stopped and continued.
+    pub(crate) fn end(mut self) {
+        assert!(self.0.wait().expect("it is our child").success());
+    }
+}
+
 /// Lines read by a thread, so that waiting for one has a bound.
 struct Lines(Receiver<String>);
 

@@ -1,12 +1,13 @@
 //! Closing while a NIC is stalled: within the bound, and without a broken rule.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use net_abi::ResultCode;
 
 use crate::link;
 use crate::support::calls::{self, Answer, Buffer, Net, Object};
-use crate::support::stage::{Part, play, play_each};
+use crate::support::stage::{Part, play, play_each, suspend};
 use crate::support::virtual_fabric::set;
 use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
@@ -38,6 +39,33 @@ fn what_a_stalled_nic_may_touch_leaks_where_regions_are_bound() {
 fn endpoints_close_first_where_regions_belong_to_the_domain() {
     play(&[provider()], BOUND * 6, |part| {
         let world = stalled(part, "efa");
+        world.fabric.is_clean();
+    });
+}
+
+/// As by Slurm, which suspends all processes of a job: nobody has waited meanwhile.
+#[test]
+fn a_process_that_is_stopped_in_its_finalize_waits_on_when_it_is_continued() {
+    play(&[provider()], BOUND * 6, |part| {
+        set("IRONRAIL_STRIPE_MIN", "16K");
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "3000");
+        let world = World::open(part, "cxi", [2, 2]);
+        let ends = world.nets.map(End::open);
+        let link = Link::open(world, &ends);
+        world.fabric.change(1, "stall");
+        link.send();
+        link.net.close_send(link.send).expect("closeSend");
+        link.net.close_recv(link.receive).expect("closeRecv");
+        let suspended = suspend(&[], Duration::from_secs(5));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // A second in which the process runs: a longer sleep would end while it is stopped.
+                (0..100).for_each(|_| thread::sleep(Duration::from_millis(10)));
+                world.fabric.change(1, "resume");
+            });
+            close_together(ends);
+        });
+        suspended.end();
         world.fabric.is_clean();
     });
 }
