@@ -17,21 +17,22 @@ const BOUND: Duration = Duration::from_secs(30);
 const POLLS: u32 = 200;
 
 /// A region that is bound to an endpoint closes before it, and not while an operation may access it: so if an operation never completes,
-/// neither closes. The objects of the other NIC all do.
+/// neither closes. The objects of the other NIC do, unless a letter is in flight there to the end that has stopped polling first.
 #[test]
 fn what_a_stalled_nic_may_touch_leaks_where_regions_are_bound() {
     play(&[provider()], BOUND * 6, |part| {
         let world = stalled(part, "cxi");
         assert_eq!(world.fabric.violations(), Vec::<String>::new());
-        // For each end with something in flight: a domain, and a queue, an address vector and an endpoint each for data and for control.
+        // For each NIC with something in flight: a domain, and a queue, an address vector and an endpoint each for data and for control.
         let open = |kind: &str| world.fabric.number(&format!("open.{kind}"));
         let left = ["domains", "queues", "vectors", "endpoints"].map(open);
-        let ends = left[0];
-        assert!(ends == 1 || ends == 2, "{ends} of 4 domains, {} regions", open("regions"));
-        assert_eq!(left, [ends, 2 * ends, 2 * ends, 2 * ends]);
+        let nics = left[0];
+        assert!((1..=3).contains(&nics), "{nics} of 4 domains, {} regions", open("regions"));
+        assert_eq!(left, [nics, 2 * nics, 2 * nics, 2 * nics]);
         let said = calls::warnings();
-        let leaks = |line: &&String| line.contains("leaks") && line.contains("vnic1");
-        assert_eq!(said.iter().filter(leaks).count() as u64, ends, "{said:?}");
+        let leaks = said.iter().filter(|line| line.contains("leaks")).cloned().collect::<String>();
+        assert!(leaks.contains("vfabric vnic1"), "{said:?}");
+        assert_eq!(leaks.matches("vfabric vnic").count() as u64, nics, "{said:?}");
     });
 }
 
