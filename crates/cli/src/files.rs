@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,27 @@ use crate::output;
 
 /// The text of a file.
 pub(crate) fn read(path: &Path) -> Result<String, GroupError> {
-    fs::read_to_string(path)
-        .map_err(|error| GroupError::System { what: "reading a file", error: of(path, error) })
+    let text = bytes(path).and_then(|bytes| {
+        let no_text = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        String::from_utf8(bytes).map_err(no_text)
+    });
+    text.map_err(|error| GroupError::System { what: "reading a file", error: of(path, error) })
 }
+
+/// All bytes of a file that somebody else has named: it may be a device, or have no end.
+pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MIB_MAX * MIB + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MIB_MAX * MIB {
+        let why = format!("it has more than {MIB_MAX} MiB");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(bytes)
+}
+
+/// A run of `perf` with a hundred thousand sizes has less.
+const MIB_MAX: u64 = 256;
+const MIB: u64 = 1 << 20;
 
 /// The error for a file with other content than is asked for.
 pub(crate) fn unusable(path: &Path, why: impl Display) -> GroupError {
@@ -148,6 +166,12 @@ mod tests {
         drop(Destination::open(&path).unwrap());
         assert_eq!(read(&path).unwrap(), "", "it was there before");
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn an_endless_file_is_an_error_that_says_how_many_bytes_are_read() {
+        let error = read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.ends_with("/dev/zero: it has more than 256 MiB"), "{error}");
     }
 
     #[test]

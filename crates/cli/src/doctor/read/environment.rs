@@ -1,7 +1,6 @@
 //! The environment, and what NCCL's files add to it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use crate::doctor::machine::SettingsFile;
@@ -73,7 +72,8 @@ pub(in crate::doctor) fn settings_of_files() -> BTreeMap<String, String> {
 
 fn read(path: &Path, named: bool) -> SettingsFile {
     // NCCL reads bytes, whatever they are.
-    let settings = fs::read(path).ok().map(|bytes| parse(&String::from_utf8_lossy(&bytes)));
+    let settings =
+        crate::files::bytes(path).ok().map(|bytes| parse(&String::from_utf8_lossy(&bytes)));
     SettingsFile { path: path.to_owned(), named, settings }
 }
 
