@@ -188,8 +188,12 @@ impl fmt::Display for LoadError {
         }
         f.write_str("no usable libfabric: ")?;
         for (index, Attempt { candidate, reason }) in self.attempts.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{}: {reason}", candidate.display())?;
+            f.write_str(if index == 0 { "" } else { "; " })?;
+            // The loader's message mostly begins with the name.
+            if !reason.contains(&*candidate.to_string_lossy()) {
+                write!(f, "{}: ", candidate.display())?;
+            }
+            f.write_str(reason)?;
         }
         Ok(())
     }
@@ -206,7 +210,7 @@ mod tests {
         let error = Symbols::load(&["/nonexistent/libfabric.so.1", "libc.so.6"]).unwrap_err();
         assert_eq!(error.attempts().len(), 2);
         let text = error.to_string();
-        assert!(text.contains("/nonexistent/libfabric.so.1: "), "{text}");
+        assert_eq!(text.matches("/nonexistent/libfabric.so.1: ").count(), 1, "{text}");
         assert!(text.contains("fi_getinfo"), "{text}");
     }
 

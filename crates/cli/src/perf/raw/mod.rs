@@ -147,9 +147,7 @@ const USUAL: [&str; 3] = ["tcp", "net", "tcp;ofi_rxm"];
 
 fn find(place: &Place) -> Result<(Arc<Library>, Info), GroupError> {
     let library = Library::open(&[&place.libfabric]).map_err(|error| {
-        GroupError::Load(format!(
-            "no libfabric: {error}; --libfabric, or IRONRAIL_LIBFABRIC, names one"
-        ))
+        GroupError::Load(format!("{error}; --libfabric, or IRONRAIL_LIBFABRIC, names one"))
     })?;
     let asked = match &place.provider {
         Some(provider) => vec![&**provider],
