@@ -58,27 +58,49 @@ fn chosen<'a>(
         return Ok(explanation.settings.iter().collect());
     }
     let find = |name: &String| {
-        let upper = name.to_ascii_uppercase();
-        let full = if upper.starts_with(PREFIX) { upper } else { format!("{PREFIX}{upper}") };
-        explanation.settings.iter().find(|setting| setting.name == full).ok_or_else(|| {
-            let part = &full[PREFIX.len()..];
-            let near = explanation.settings.iter().map(|setting| setting.name.as_str());
-            let near: Vec<_> = near.filter(|other| is_near(other, part)).collect();
-            let hint = if near.is_empty() || part.is_empty() {
-                "`ironrail explain` lists them all".to_owned()
-            } else {
-                format!("there is {}", near.join(", "))
-            };
-            GroupError::Usage(format!("there is no setting {full}: {hint}"))
-        })
+        let wanted = letters(name);
+        explanation.settings.iter().find(|setting| letters(&setting.name) == wanted).ok_or_else(
+            || {
+                let near = near(explanation, &wanted);
+                let hint = if near.is_empty() {
+                    "`ironrail explain` lists them all".to_owned()
+                } else {
+                    format!("there is {}", near.join(", "))
+                };
+                let full = full(name);
+                GroupError::Usage(format!("there is no setting {full}: {hint}"))
+            },
+        )
     };
     names.iter().map(find).collect()
 }
 
-/// Whether a name contains a part, apart from the prefix that all have, in which there is a RAIL.
-fn is_near(name: &str, part: &str) -> bool {
-    name.strip_prefix(PREFIX).is_some_and(|own| own.contains(part))
+fn full(name: &str) -> String {
+    let upper = name.to_ascii_uppercase();
+    if upper.starts_with(PREFIX) { upper } else { format!("{PREFIX}{upper}") }
 }
+
+/// What tells a name from others: its letters, without the prefix that all have, in which there is a RAIL.
+fn letters(name: &str) -> String {
+    let all = name.to_ascii_uppercase().replace(['_', '-'], "");
+    all.strip_prefix("IRONRAIL").map(str::to_owned).unwrap_or(all)
+}
+
+/// The settings whose names contain the letters, or else those that differ from them by a slip.
+fn near<'a>(explanation: &'a Explanation, wanted: &str) -> Vec<&'a str> {
+    let names = || explanation.settings.iter().map(|setting| setting.name.as_str());
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let containing: Vec<_> = names().filter(|name| letters(name).contains(wanted)).collect();
+    if !containing.is_empty() {
+        return containing;
+    }
+    names().filter(|name| strsim::osa_distance(&letters(name), wanted) <= SLIPS_MAX).collect()
+}
+
+/// Letters that are wrong, missing, too many, or swapped with the next.
+const SLIPS_MAX: usize = 2;
 
 const PREFIX: &str = "IRONRAIL_";
 
@@ -175,6 +197,48 @@ const DEPENDS: &[(&str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn found(name: &str) -> Result<String, String> {
+        let setting = |name: &str| Setting {
+            name: format!("{PREFIX}{name}"),
+            value: None,
+            source: "default".to_owned(),
+            alias: None,
+            default: String::new(),
+            takes: String::new(),
+            shared: false,
+            what: String::new(),
+        };
+        let names = ["RAILS", "MAX_RAILS", "PROVIDER", "CONNECT_TIMEOUT_MS"];
+        let settings = names.map(setting).to_vec();
+        let explanation = Explanation { settings, ..Explanation::default() };
+        chosen(&explanation, &[name.to_owned()])
+            .map(|chosen| chosen[0].name.clone())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_setting_is_found_with_and_without_its_prefix_and_underscores() {
+        for name in ["maxrails", "Max-Rails", "IRONRAIL_MAXRAILS", "ironrailmaxrails", "max_rails"]
+        {
+            assert_eq!(found(name).as_deref(), Ok("IRONRAIL_MAX_RAILS"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_slip_or_of_a_part_gets_near_ones() {
+        for (name, near) in [
+            ("max_rials", "there is IRONRAIL_MAX_RAILS"),
+            ("PROVIDR", "there is IRONRAIL_PROVIDER"),
+            ("connecttimeout", "there is IRONRAIL_CONNECT_TIMEOUT_MS"),
+            ("rail", "there is IRONRAIL_RAILS, IRONRAIL_MAX_RAILS"),
+            ("zebra", "`ironrail explain` lists them all"),
+            ("", "`ironrail explain` lists them all"),
+        ] {
+            let error = found(name).unwrap_err();
+            assert!(error.ends_with(near), "{name}: {error}");
+        }
+    }
 
     /// docs/configuration.md is generated from the table of the settings.
     #[test]
