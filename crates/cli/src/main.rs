@@ -8,6 +8,7 @@ mod environment;
 mod explain;
 mod files;
 mod live;
+mod loopback;
 mod manual;
 mod nccl;
 mod output;

@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         Test::new(bare_writes_move_over_sockets).needs(offers("sockets")),
         Test::new(bare_writes_move_over_shm).needs(offers("shm")),
         Test::new(a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank),
+        Test::new(where_the_loopback_interface_is_down_the_error_says_so).needs(namespaces()),
         Test::new(each_way_of_bare_libfabric_takes_the_posts_that_it_says).needs(offers("net")),
         Test::new(the_counters_of_all_ranks_are_summed).needs(offers("net")),
         Test::new(the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs)
@@ -99,6 +100,25 @@ fn a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank() {
     let errors = String::from_utf8(output.stderr).unwrap();
     let sentence = "no usable libfabric: /no/such/libfabric.so.1: cannot open";
     assert_eq!(errors.matches(sentence).count(), 2, "{errors}");
+}
+
+/// Why namespaces are not available.
+fn namespaces() -> Need {
+    match Command::new("unshare").args(["-rn", "true"]).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err("namespaces (unshare -rn)".to_owned()),
+    }
+}
+
+/// Ranks of this machine meet there. A new network namespace has the interface, down.
+fn where_the_loopback_interface_is_down_the_error_says_so() {
+    let mut command = Command::new("unshare");
+    command.arg("-rn").arg(env!("CARGO_BIN_EXE_ironrail")).args(["perf", "raw"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("`ip link set lo up`"), "{errors}");
 }
 
 /// The posts of 40 and 5 messages of each of two ranks, and of as many warm-ups as were asked for.

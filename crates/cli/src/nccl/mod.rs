@@ -14,12 +14,10 @@ mod report;
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use ironrail_group::bootstrap::Hub;
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::{DataType, Library};
@@ -27,7 +25,7 @@ use ironrail_group::loader::{DataType, Library};
 use crate::files::Destination;
 use crate::perf::sizes;
 use crate::signals::{Heeded, STOPPING};
-use crate::{files, output, plugin};
+use crate::{files, loopback, output, plugin};
 use collective::Test;
 use evidence::Wanted;
 use report::{Event, Run, Surroundings};
@@ -232,8 +230,7 @@ impl Options {
             causes: Vec::new(),
         };
         self.head(&run);
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let hub = Hub::start(loopback, self.ranks, self.timeout())?;
+        let hub = loopback::meet(self.ranks, self.timeout())?;
         let mut signals = Heeded::new(&STOPPING)?;
         let mut launch = Launch::start(&program, hub, self.ranks)?;
         while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {

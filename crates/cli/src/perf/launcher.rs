@@ -1,13 +1,12 @@
 //! Starts the ranks, as processes or threads, and prints the report that rank 0 sends.
 
-use std::net::SocketAddr;
 use std::process;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ironrail_group::bootstrap::{Bootstrap, Hub, Meeting, Remote};
+use ironrail_group::bootstrap::{Bootstrap, Meeting, Remote};
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::Library;
@@ -19,8 +18,8 @@ use super::rails::{self, Files};
 use super::rank::{self, Failed};
 use super::raw;
 use super::report::{Event, Report};
-use crate::output;
 use crate::signals::{Heeded, STOPPING};
+use crate::{loopback, output};
 
 /// Runs a benchmark, or this process's part of one. Returns whether all is well.
 pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, GroupError> {
@@ -126,10 +125,9 @@ pub(super) fn processes(
     options: &Options,
     mut event: impl FnMut(Event),
 ) -> Result<(), Vec<String>> {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let alone = |error: GroupError| vec![error.to_string()];
     let count = if options.threads { 1 } else { options.ranks };
-    let hub = Hub::start(loopback, count, options.timeout()).map_err(alone)?;
+    let hub = loopback::meet(count, options.timeout()).map_err(alone)?;
     let mut signals = Heeded::new(&STOPPING).map_err(alone)?;
     let mut launch = Launch::start(program, hub, count).map_err(alone)?;
     while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {
@@ -148,8 +146,7 @@ fn threads(
     library: &Arc<Library>,
     mut event: impl FnMut(Event),
 ) -> Vec<String> {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let hub = match Hub::start(loopback, options.ranks, options.timeout()) {
+    let hub = match loopback::meet(options.ranks, options.timeout()) {
         Ok(hub) => hub,
         Err(why) => return vec![why.to_string()],
     };

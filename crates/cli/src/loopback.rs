@@ -1,0 +1,30 @@
+//! Where ranks of this machine meet.
+
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use ironrail_group::bootstrap::Hub;
+use ironrail_group::error::GroupError;
+
+/// Starts the rendezvous of `ranks` on the loopback interface.
+///
+/// # Errors
+///
+/// No port can be opened, or nothing can reach it: a container without a network may have the interface, down.
+pub(crate) fn meet(ranks: usize, wait: Duration) -> Result<Hub, GroupError> {
+    // Connecting a datagram socket sends nothing, and fails without a route.
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|socket| socket.connect((Ipv4Addr::LOCALHOST, DISCARD)))
+        .map_err(unreachable)?;
+    Hub::start((Ipv4Addr::LOCALHOST, 0).into(), ranks, wait)
+}
+
+/// The port is not used.
+const DISCARD: u16 = 9;
+
+fn unreachable(error: io::Error) -> GroupError {
+    let why = format!("{error}: is the loopback interface down? `ip link set lo up`, as root");
+    let error = io::Error::new(error.kind(), why);
+    GroupError::System { what: "reaching 127.0.0.1, where ranks meet", error }
+}
