@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Test::new(bare_writes_move_over_shm).needs(offers("shm")),
         Test::new(a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank),
         Test::new(where_the_loopback_interface_is_down_the_error_says_so).needs(namespaces()),
+        Test::new(empty_variables_are_as_if_they_were_unset).needs(offers("net")),
         Test::new(each_way_of_bare_libfabric_takes_the_posts_that_it_says).needs(offers("net")),
         Test::new(the_counters_of_all_ranks_are_summed).needs(offers("net")),
         Test::new(the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs)
@@ -119,6 +120,16 @@ fn where_the_loopback_interface_is_down_the_error_says_so() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("`ip link set lo up`"), "{errors}");
+}
+
+/// As a container may pass them on, and as the plugin takes them.
+fn empty_variables_are_as_if_they_were_unset() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["perf", "raw", "-b", "8", "-e", "8", "-n", "3"]);
+    command.env("IRONRAIL_PROVIDER", "").env("IRONRAIL_LIBFABRIC", "");
+    let output = command.output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{errors}");
 }
 
 /// The posts of 40 and 5 messages of each of two ranks, and of as many warm-ups as were asked for.
@@ -224,6 +235,8 @@ fn options_that_do_not_go_together_are_a_wrong_command_line() {
         "raw --rendezvous --answered",
         "raw --two-sided --latency --unanswered",
         "raw --writes -b 8 -e 16",
+        "raw --threads -b 8 -e 8",
+        "raw --version-table",
         "versus-raw --latency --window 8",
         "versus-raw --ahead 8",
         "versus-raw --rendezvous --rate",

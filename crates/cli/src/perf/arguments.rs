@@ -1,7 +1,7 @@
 //! The command line of `ironrail perf`, in nccl-tests' spelling where that has one.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -72,6 +72,7 @@ enum Command {
     /// Bare libfabric, without a plugin: writes with immediates between two processes. The reference for sendrecv --one-way
     /// and, with --latency, for pingpong --ahead 8. With --two-sided, the reference for the rate of messages and for a pingpong of
     /// short ones; with --rendezvous, for one of long ones.
+    #[command(mut_args = without(RAW_REFUSES))]
     Raw {
         #[command(flatten)]
         options: Options,
@@ -287,16 +288,28 @@ impl Raw {
 pub(super) struct Place {
     /// Libfabric's provider [default: tcp, net or tcp;ofi_rxm, the first that is there]
     #[arg(long, env = "IRONRAIL_PROVIDER", value_name = "NAME")]
-    pub(super) provider: Option<String>,
+    provider: Option<String>,
     /// The local address to use; `none` leaves it to the provider
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     source: String,
     /// libfabric itself: a file, or a name for the loader
-    #[arg(long, env = "IRONRAIL_LIBFABRIC", default_value = "libfabric.so.1", value_name = "FILE")]
-    pub(super) libfabric: PathBuf,
+    #[arg(long, env = "IRONRAIL_LIBFABRIC", default_value = LIBFABRIC, value_name = "FILE")]
+    libfabric: OsString,
 }
 
+const LIBFABRIC: &str = "libfabric.so.1";
+
 impl Place {
+    /// An empty variable is as if it were unset, as for the plugin.
+    pub(super) fn provider(&self) -> Option<&str> {
+        self.provider.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// Likewise.
+    pub(super) fn libfabric(&self) -> &OsStr {
+        if self.libfabric.is_empty() { OsStr::new(LIBFABRIC) } else { &self.libfabric }
+    }
+
     pub(super) fn source(&self) -> Option<&str> {
         (self.source != "none").then_some(&*self.source)
     }
@@ -610,6 +623,12 @@ impl Options {
         {
             return usage(format!("{algorithm} does not take {} ranks", self.ranks));
         }
+        let is_raw = matches!(benchmark, Benchmark::Raw(_));
+        if is_raw && (self.threads || self.version_table) {
+            return usage(
+                "raw is two processes without a plugin: no --threads or --version-table".to_owned(),
+            );
+        }
         if self.writes && self.sizes().len() > 1 {
             return usage("--writes counts one size at a time: -b and -e the same".to_owned());
         }
@@ -736,6 +755,8 @@ fn without(refused: &'static [&'static str]) -> impl FnMut(Arg) -> Arg {
     |arg| if refused.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg }
 }
 
+/// By [`Options::check`].
+const RAW_REFUSES: &[&str] = &["algorithm", "tuning", "in_place", "threads", "version_table"];
 /// By [`Options::check_versus`].
 const VERSUS_REFUSES: &[&str] =
     &["writes", "report", "algorithm", "tuning", "in_place", "threads", "version_table"];

@@ -232,8 +232,9 @@ fn plugin(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     }
     arguments.extend(["--net".into(), options.net().into()]);
     arguments.extend(options.to_arguments());
-    let mut program = Program::this(arguments)?.with("IRONRAIL_LIBFABRIC", &versus.place.libfabric);
-    if let Some(provider) = &versus.place.provider {
+    let mut program =
+        Program::this(arguments)?.with("IRONRAIL_LIBFABRIC", versus.place.libfabric());
+    if let Some(provider) = versus.place.provider() {
         program = program.with("IRONRAIL_PROVIDER", provider);
     }
     if let Some(source) = versus.place.source() {
@@ -256,8 +257,8 @@ fn raw(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     arguments.extend(flags.iter().filter(|(_, asked)| *asked).map(|(flag, _)| flag.into()));
     arguments.extend([name.into(), depth.to_string().into()]);
     arguments.extend(["--source".into(), versus.place.source().unwrap_or("none").into()]);
-    arguments.extend(["--libfabric".into(), versus.place.libfabric.clone().into()]);
-    if let Some(provider) = &versus.place.provider {
+    arguments.extend(["--libfabric".into(), versus.place.libfabric().into()]);
+    if let Some(provider) = versus.place.provider() {
         arguments.extend(["--provider".into(), provider.into()]);
     }
     arguments.extend(options.to_arguments());

@@ -146,11 +146,11 @@ fn all_posts(
 const USUAL: [&str; 3] = ["tcp", "net", "tcp;ofi_rxm"];
 
 fn find(place: &Place) -> Result<(Arc<Library>, Info), GroupError> {
-    let library = Library::open(&[&place.libfabric]).map_err(|error| {
+    let library = Library::open(&[place.libfabric()]).map_err(|error| {
         GroupError::Load(format!("{error}; --libfabric, or IRONRAIL_LIBFABRIC, names one"))
     })?;
-    let asked = match &place.provider {
-        Some(provider) => vec![&**provider],
+    let asked = match place.provider() {
+        Some(provider) => vec![provider],
         None => USUAL.to_vec(),
     };
     for provider in &asked {
