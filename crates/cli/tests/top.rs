@@ -117,6 +117,18 @@ fn is_as_it_was(terminal: &mut Terminal, before: &Termios) {
     assert_eq!(after.output_modes, before.output_modes);
 }
 
+/// As a serial line, or a container's before anybody has told it.
+#[test]
+fn a_terminal_that_does_not_know_its_size_shows_the_table() {
+    let mut terminal = Terminal::open();
+    let unknown = Winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal.own, unknown).unwrap();
+    let top = terminal.top();
+    terminal.shows("no process of this user shows counters");
+    terminal.keys.write_all(b"q").unwrap();
+    assert_eq!(ended(top).code(), Some(0));
+}
+
 #[test]
 fn a_signal_that_ends_it_leaves_the_terminal_as_it_was() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {

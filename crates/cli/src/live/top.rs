@@ -93,14 +93,20 @@ impl Top {
         let screen = Screen::open().map_err(system)?;
         let mut display = Display::new();
         loop {
-            let (columns, rows) = terminal::size().map_err(system)?;
-            let lines = display.frame(self, columns.into())?;
-            screen.draw(&fitting(lines, rows.into()), columns.into()).map_err(system)?;
+            let (columns, rows) = size().map_err(system)?;
+            let lines = display.frame(self, columns)?;
+            screen.draw(&fitting(lines, rows), columns).map_err(system)?;
             if is_ended(self.interval).map_err(system)? {
                 return Ok(true);
             }
         }
     }
+}
+
+/// The terminal's columns and rows. One that does not know them, as a serial line or a container's at first, says 0: it is taken for 80 by 24.
+fn size() -> io::Result<(usize, usize)> {
+    let known = |cells: u16, usual| if cells == 0 { usual } else { cells.into() };
+    terminal::size().map(|(columns, rows)| (known(columns, 80), known(rows, 24)))
 }
 
 /// Restores the terminal when a signal comes, then ends the process by that signal, or stops it, so that a shell sees it. In a thread of its
