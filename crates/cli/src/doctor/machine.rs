@@ -327,6 +327,14 @@ impl Machine {
         named.is_none_or(|name| name.eq_ignore_ascii_case(OURS))
     }
 
+    /// Ironrail, under each of its names.
+    pub(crate) fn ours(&self) -> impl Iterator<Item = &Plugin> {
+        let is_ours = |plugin: &&Plugin| {
+            plugin.network.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(OURS))
+        };
+        self.plugins.iter().filter(is_ours)
+    }
+
     /// Whether the kernel's release, as `5.10.0-30-amd64`, is older than this one.
     pub(crate) fn is_older_than(&self, major: u32, minor: u32) -> bool {
         let mut numbers =

@@ -63,10 +63,12 @@ fn rails(machine: &Machine) -> Option<Finding> {
     let mut said = machine.plugins.iter().flat_map(|plugin| &plugin.log);
     let wrong = said.find_map(|line| Some((line, cure(&line.text)?)));
     let looked = format!("IRONRAIL_RAILS={value} (from {place})");
-    Some(match wrong {
-        Some((line, cure)) => Finding::fail("nic.rails", looked, line.text.clone(), cure),
-        None => Finding::ok("nic.rails", looked, "every rail is there"),
-    })
+    if let Some((line, cure)) = wrong {
+        return Some(Finding::fail("nic.rails", looked, line.text.clone(), cure));
+    }
+    // Only the plugin looks for them, once it has read its settings.
+    let has_looked = machine.ours().any(|plugin| plugin.devices.is_some());
+    has_looked.then(|| Finding::ok("nic.rails", looked, "every rail is there"))
 }
 
 fn mtu(machine: &Machine) -> Option<Finding> {
@@ -232,4 +234,31 @@ fn numa(machine: &Machine) -> Option<Finding> {
         ),
         "use GPUs of the NIC's node where there are any, or move the NIC to a slot there; `nvidia-smi topo -m` shows which is near which",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::machine::{Device, OURS, Plugin};
+
+    #[test]
+    fn rails_are_there_only_where_the_plugin_has_looked_for_them() {
+        let environment = BTreeMap::from([("IRONRAIL_RAILS".to_owned(), "eth0".to_owned())]);
+        let plugin = |network: &str, devices| Plugin {
+            network: Some(network.to_owned()),
+            devices,
+            ..Plugin::default()
+        };
+        let found = Some(vec![Device::default()]);
+        for (plugins, is_there) in [
+            (Vec::new(), false),
+            (vec![plugin(OURS, None)], false),
+            (vec![plugin("Other", found.clone())], false),
+            (vec![plugin("Other", None), plugin(OURS, found)], true),
+        ] {
+            let machine =
+                Machine { environment: environment.clone(), plugins, ..Machine::default() };
+            assert_eq!(rails(&machine).is_some(), is_there, "{:?}", machine.plugins);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::names;
 use crate::doctor::finding::Finding;
-use crate::doctor::machine::{Machine, OURS, Plugin};
+use crate::doctor::machine::Machine;
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -36,11 +36,7 @@ fn known(machine: &Machine) -> Finding {
 
 /// Whether Ironrail has started, or tried to: its settings are then checked, and its log has what is wrong with them.
 fn is_started(machine: &Machine) -> bool {
-    let is_ours = |plugin: &&Plugin| {
-        plugin.network.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(OURS))
-    };
-    let mut ours = machine.plugins.iter().filter(is_ours);
-    ours.any(|plugin| plugin.devices.is_some() || plugin.failure.is_some())
+    machine.ours().any(|plugin| plugin.devices.is_some() || plugin.failure.is_some())
 }
 
 const PREFIX: &str = "IRONRAIL_";
