@@ -49,6 +49,16 @@ fn a_folder_named_from_here_is_printed_from_the_root() {
     assert!(said.contains("LD_LIBRARY_PATH=/opt/x/plugin${"), "{said}");
 }
 
+/// ld.so(8) takes each of the first two for the end of a folder.
+#[test]
+fn a_folder_that_the_loader_would_take_for_two_is_a_wrong_command_line() {
+    for name in ["/opt/a:b", "/opt/a;b", "/opt/a\nb"] {
+        let (code, said, errors) = shell("\"$IRON\" env --plugin \"$PLUGIN\"", Path::new(name));
+        assert_eq!(code, 2, "{said}");
+        assert!(errors.contains("cannot be in LD_LIBRARY_PATH"), "{errors}");
+    }
+}
+
 #[test]
 fn each_line_of_env_has_a_reason_before_it_in_every_form() {
     for form in ["", "--dockerfile", "--enroot", "--apptainer", "--slurm"] {

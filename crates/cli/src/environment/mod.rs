@@ -60,6 +60,12 @@ impl Environment {
                 )
             })?,
         };
+        if folder.to_str().is_none_or(|name| name.contains([':', ';', '\n'])) {
+            return Err(GroupError::Usage(format!(
+                "{} cannot be in LD_LIBRARY_PATH: no colon, semicolon or line end may be in a folder's name there, and it is UTF-8",
+                folder.display()
+            )));
+        }
         let form = match () {
             () if self.dockerfile => Form::Dockerfile,
             () if self.enroot => Form::Enroot,
