@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{self, Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -115,6 +115,7 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
     let mut command = Command::new(path);
     command.args(["conform", "--net", &options.plugin(), "--worker", id]);
     command.args(["--abi", &table.to_string(), "--role", &role.to_string()]);
+    command.args(["--launcher", &process::id().to_string()]);
     command.args(["--death", &options.death.to_string(), "--idle", &options.idle.to_string()]);
     if options.large {
         command.arg("--large");

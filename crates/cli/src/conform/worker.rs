@@ -15,7 +15,7 @@ use super::behaviour::{Behaviour, Shape};
 use super::case::{Case, Outcome, Stop};
 use super::table;
 use super::{Conform, case};
-use crate::output;
+use crate::{output, signals};
 
 /// The part of this process. Set by the supervisor only.
 #[derive(Clone, Debug, Args)]
@@ -24,6 +24,9 @@ pub(super) struct Part {
     worker: Option<String>,
     #[arg(long, hide = true, default_value_t = 0)]
     role: usize,
+    /// The supervisor's process
+    #[arg(long, hide = true)]
+    launcher: Option<u32>,
 }
 
 impl Part {
@@ -67,6 +70,10 @@ pub(super) const VERDICT: &str = "conform-verdict ";
 pub(super) const ANSWER: &str = "conform-contents ";
 
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
+    // The thread that has started it waits for it.
+    if options.worker.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {
+        return Ok(false);
+    }
     let id = options.worker.worker.as_deref().unwrap_or_default();
     if id == CONTENTS {
         // An unresolved symbol fails one behaviour, with the reason.

@@ -15,13 +15,16 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::process::{self, Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+/// Only a hang takes this long.
+const HANGS: Duration = Duration::from_secs(30);
 
 fn reference() -> &'static Path {
     support::reference(TEMPORARY)
@@ -109,6 +112,38 @@ fn what_a_plugin_prints_hides_no_verdict() {
         let (code, lines, errors) = ended(command);
         assert_eq!(code, 0, "{printed:?}: {lines}{errors}");
         assert!(lines.ends_with("2 passed, 0 failed, 0 skipped\n"), "{printed:?}: {lines}");
+    }
+}
+
+/// The processes that this one has started, by proc_pid_stat(5): the parent is the second word behind the name, which is in parentheses.
+fn children(parent: u32) -> Vec<PathBuf> {
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let is_child = |process: &PathBuf| {
+        let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+        let words = stat.rsplit_once(") ").map(|(_, words)| words.split(' '));
+        words.and_then(|mut words| words.nth(1)) == Some(&*parent.to_string())
+    };
+    processes.filter(is_child).collect()
+}
+
+#[test]
+fn no_worker_outlives_conform() {
+    let mut command = conform("--idle 600 --only idle-peer-is-alive --net");
+    let mut conform = command.arg(reference()).stdout(Stdio::null()).spawn().unwrap();
+    let since = Instant::now();
+    let mut workers = Vec::new();
+    while workers.len() < 2 {
+        assert!(since.elapsed() < HANGS, "there are no workers");
+        workers = children(conform.id());
+    }
+    conform.kill().unwrap();
+    conform.wait().unwrap();
+    let since = Instant::now();
+    // A zombie has no arguments any more.
+    let runs = |worker: &PathBuf| fs::read(worker.join("cmdline")).is_ok_and(|all| !all.is_empty());
+    while workers.iter().any(runs) {
+        assert!(since.elapsed() < HANGS, "a worker waits for ten minutes, and more");
+        thread::yield_now();
     }
 }
 
