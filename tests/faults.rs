@@ -1,4 +1,4 @@
-//! Faults that NCCL's own proxies met over the plugin, each by the smallest play that shows it. FAULT_RUNS sets how often those run that
+//! Faults that NCCL's own proxies and users' programs met over the plugin, each by the smallest play that shows it. FAULT_RUNS sets how often those run that
 //! show a fault only sometimes (100 for a reliable count); each prints in how many of its runs it did.
 
 mod support;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Test, second_libfabric};
 use net_abi::ResultCode;
+use proc_status::Status;
 use support::calls::{Failure, Net, Object};
 use support::link::{self, Link, SLOT, from_text, to_text};
 use support::stage::{Part, play, play_each};
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
             .ignored("over shm writes to the dead never end"),
         Test::new(groups_are_received_over_rxd),
         Test::new(a_data_connection_that_net_mends_silently_fails_both_ends),
+        Test::new(signals_stay_with_the_program),
         Test::new(a_killed_peer_is_noticed_within_a_second)
             .ignored("a death is noticed by what the provider says, or by the keepalive"),
         Test::new(a_survivor_under_load_lives_over_rxm_of_the_second_library)
@@ -234,6 +236,21 @@ fn fails(who: &str, mut call: impl FnMut() -> Option<Failure>) -> Failure {
     });
     say(&format!("{REPORT}{who} failed after {:?}", start.elapsed()));
     failure.expect("it has failed")
+}
+
+/// A library of the provider psm takes those of ends and crashes, as libfabric is loaded.
+fn signals_stay_with_the_program() {
+    play(&[("RAILS", "127.0.0.1")], BOUND, |part| {
+        let handled = || {
+            let status = Status::of_this_process().expect("proc is mounted");
+            status.signals("SigCgt").expect("a set of signals")
+        };
+        let before = handled();
+        let (net, context) = open(part);
+        Link::to_self(net, context).works();
+        assert_eq!(format!("{:#x}", handled()), format!("{before:#x}"));
+        net.finalize(context).expect("finalize");
+    });
 }
 
 /// A message of a group, between two ends of one process.

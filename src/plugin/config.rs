@@ -142,7 +142,8 @@ const OTHERS: &[&str] = &["TEST_", "GROUP_TEST_"];
 /// The group library's variables, which are there as well.
 const GROUP: &[&str] = &["GROUP_COORDINATOR", "GROUP_TOKEN"];
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
-const PROVIDER_PREFIX: &str = "FI_";
+/// Of libfabric's variables, and of a library that it loads.
+const PROVIDER_PREFIXES: &[&str] = &["FI_", "IPATH_"];
 const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
 const CONTROL_RAILS_MAX: u64 = MAX_CONTROL_RAILS as u64;
 /// Enough for a few hundred connections with full windows; past that irecv returns NULL. 64 bytes each in most providers.
@@ -198,8 +199,10 @@ impl Config {
         config.protocols = variables.get(PROTOCOLS).cloned();
         config.topology_file = variables.get(TOPOLOGY_FILE).cloned();
         config.fingerprint = config.print();
+        let is_providers =
+            |name: &str| PROVIDER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         config.provider_variables =
-            variables.into_iter().filter(|(name, _)| name.starts_with(PROVIDER_PREFIX)).collect();
+            variables.into_iter().filter(|(name, _)| is_providers(name)).collect();
         Ok(config)
     }
 
@@ -218,7 +221,7 @@ impl Config {
             .join(" ")
     }
 
-    /// The value of one of libfabric's own variables (FI_…).
+    /// The value of one of libfabric's own variables (FI_…), or of a library's that it loads.
     pub(crate) fn provider_variable(&self, name: &str) -> Option<&str> {
         self.provider_variables.get(name).map(String::as_str)
     }

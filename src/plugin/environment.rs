@@ -18,7 +18,7 @@ use super::provider::core;
 pub(crate) struct ProviderVariable {
     pub(crate) name: &'static str,
     pub(crate) value: &'static str,
-    /// A part of the names of the providers that read it; for a layered one ([`OVER_TCP`]) the whole name.
+    /// A part of the names of the providers that read it; for a layered one ([`OVER_TCP`]) the whole name, or [`EVERY`].
     pub(crate) provider: &'static str,
     pub(crate) doc: &'static str,
 }
@@ -72,10 +72,19 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
         provider: "tcp",
         doc: "Room in each of the 1,024 descriptors of an endpoint for a tagged message that comes before its receive, 16 KiB by default since libfabric 1.20: 17 MiB per endpoint, cleared at its first operation, and the plugin sends tagged messages with SENDRECV alone. Longer ones still arrive, in memory that is allocated for each.",
     },
+    ProviderVariable {
+        name: "IPATH_NO_BACKTRACE",
+        value: "1",
+        provider: EVERY,
+        doc: "A libfabric with the provider psm, as Debian 12's, loads libinfinipath, which else takes SIGINT, SIGTERM, SIGABRT, SIGSEGV, SIGBUS and SIGILL of the whole process, whatever provider is used: Ctrl-C or a launcher's signal then ends it with code 1 and runs no handler, of Python's for example, and a crash leaves no core file.",
+    },
 ];
 
 /// rxm over tcp, which is used only if the user names it. rxm's variables apply to whatever is below it, which could be verbs.
 const OVER_TCP: &str = "tcp;ofi_rxm";
+
+/// Read as libfabric is loaded.
+const EVERY: &str = "every provider";
 
 /// Sets the unset variables of the providers that may be chosen. Once per process, before libfabric is loaded.
 pub(crate) fn set_provider_variables(config: &Config) {
@@ -192,6 +201,7 @@ pub(super) fn sets(config: &Config, wanted: &ProviderVariable) -> bool {
 fn missing(config: &Config) -> impl Iterator<Item = &'static ProviderVariable> {
     PROVIDER_VARIABLES.iter().filter(|wanted| {
         let open = match wanted.provider {
+            EVERY => true,
             OVER_TCP => names_tcp(config),
             part => config.provider.as_ref().is_none_or(|name| name.contains(part)),
         };
@@ -232,7 +242,7 @@ mod tests {
     fn every_provider_that_may_be_chosen_gets_its_variables() {
         assert_eq!(
             missing_with(&[("IRONRAIL_PROVIDER", "cxi")]),
-            ["FI_CXI_ENABLE_WRITEDATA", "FI_CXI_DISABLE_HOST_REGISTER"]
+            ["FI_CXI_ENABLE_WRITEDATA", "FI_CXI_DISABLE_HOST_REGISTER", "IPATH_NO_BACKTRACE"]
         );
         assert_eq!(
             missing_with(&[("IRONRAIL_PROVIDER", "tcp;ofi_rxm")]),
@@ -240,10 +250,11 @@ mod tests {
                 "FI_OFI_RXM_MSG_RX_SIZE",
                 "FI_OFI_RXM_MSG_TX_SIZE",
                 "FI_TCP_STAGING_SBUF_SIZE",
-                "FI_TCP_MAX_RX_SIZE"
+                "FI_TCP_MAX_RX_SIZE",
+                "IPATH_NO_BACKTRACE"
             ]
         );
-        assert!(missing_with(&[("IRONRAIL_PROVIDER", "shm")]).is_empty());
+        assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "shm")]), ["IPATH_NO_BACKTRACE"]);
     }
 
     #[test]

@@ -8,7 +8,6 @@
 """
 
 import atexit
-import os
 import pathlib
 import weakref
 
@@ -53,9 +52,6 @@ def init(
     allow_pickle: whether send_obj and recv_obj work: a process that can send to a rank that receives objects can run code in it.
     """
     plugin = str(pathlib.Path(path()) / "libnccl-net-ironrail.so") if net is None else str(net)
-    # Where libfabric has the provider psm, as Debian's, it loads libinfinipath, which takes SIGINT, SIGTERM and the signals of crashes for itself: the
-    # process would exit on Ctrl-C, and run no handler of Python's.
-    os.environ.setdefault("IPATH_NO_BACKTRACE", "1")
     group = _native.init(
         plugin,
         coordinator=coordinator,
