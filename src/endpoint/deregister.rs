@@ -50,6 +50,7 @@ impl Endpoint {
     /// and NCCL may deregister the id again.
     pub(crate) fn deregister(&mut self, id: ObjectId) -> Result<bool> {
         if let Some(at) = self.deregistering.iter().position(|one| one.id == id) {
+            self.progress();
             self.deregistering[at].until = self.end_of_wait();
             return self.poll_deregister(id);
         }
@@ -61,8 +62,7 @@ impl Endpoint {
         if !self.is_posted(id) && self.naming(id).is_empty() {
             return self.close_region(id);
         }
-        let until = self.end_of_wait();
-        self.deregistering.push(Deregistering { id, until, failure: None });
+        // Not one poll where no peer knows of the memory: it would lend it to one.
         for _ in 0..DEREGISTER_POLLS {
             if !self.is_touched(id) {
                 break;
@@ -70,14 +70,14 @@ impl Endpoint {
             self.progress();
         }
         self.give_up_region(id, Give::Receives);
+        let until = self.end_of_wait();
+        self.deregistering.push(Deregistering { id, until, failure: None });
         self.poll_deregister(id)
     }
 
-    /// When a wait for peers ends that begins now, with a poll: the time since the last one counts for no wait.
+    /// When a wait for peers ends that begins now. The endpoint was just polled: the time before counts for no wait.
     fn end_of_wait(&mut self) -> PolledTime {
-        let wait = self.patience.wait(Instant::now());
-        self.progress();
-        self.core.polled_time().plus(wait)
+        self.core.polled_time().plus(self.patience.wait(Instant::now()))
     }
 
     /// Polls a deregistration. Closes the region and returns true once nothing can touch its memory.
