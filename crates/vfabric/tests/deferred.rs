@@ -1,5 +1,6 @@
 //! Regions that are registered while their rail is fenced, where regions are bound to endpoints (FI_MR_ENDPOINT, fi_mr(3)), through the
-//! plugin's fabric layer: the registration waits until the rail opens again. Also fences whose queue does not close.
+//! plugin's fabric layer: the registration waits until the rail opens again. Also fences whose queue does not close, and addresses that come
+//! meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Test::new(memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced),
         Test::new(a_rail_whose_queue_does_not_close_is_fenced_and_opens_again),
         Test::new(a_rail_that_is_stuck_while_it_opens_again_stays_closed),
+        Test::new(an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again),
     ])
 }
 
@@ -114,6 +116,22 @@ fn a_rail_that_is_stuck_while_it_opens_again_stays_closed() {
             assert_eq!([reopen(), reopen()], [-libc::EBUSY; 2]);
             drop((region, refused));
             nic.close().unwrap_err();
+        },
+    );
+}
+
+/// While the rail is closed nothing judges an address.
+fn an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again() {
+    fenced(
+        an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again,
+        |library, info, mut nic| {
+            let wrong = [7; 3];
+            nic.add_peer::<Data>(&wrong).unwrap();
+            nic.reopen(library, info, &options()).unwrap();
+            let refused = nic.add_peer::<Data>(&wrong).unwrap_err();
+            assert_eq!(refused.code(), -libc::EINVAL);
+            let own = nic.data_name().to_vec();
+            nic.add_peer::<Data>(&own).unwrap();
         },
     );
 }

@@ -123,6 +123,10 @@ impl Peers {
     /// Inserts the address `name` if it is new, and adds one use. While the rail is closed it is only kept.
     pub(super) fn add(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
         if let Some(slot) = self.known.get(name).copied() {
+            // Also one that was refused when the rail opened again: it may be taken now.
+            if self.entries[slot as usize].raw == sys::FI_ADDR_NOTAVAIL {
+                self.entries[slot as usize].raw = self.insert(name)?;
+            }
             let entry = &mut self.entries[slot as usize];
             if entry.users == 0 {
                 self.retired.retain(|retired| *retired != slot);
