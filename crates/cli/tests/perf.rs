@@ -225,6 +225,7 @@ fn a_rank_that_dies_takes_the_run_with_it_at_once() {
     assert_eq!(code, 1, "{table}{errors}");
     assert!(mark.exists() && errors.contains("died of signal 9"), "{errors}");
     assert!(table.contains("FAILED"), "a table that is not whole is not OK: {table}");
+    assert!(table.contains("# Sizes that ran       : ") && table.contains(" of 18\n"), "{table}");
     assert!(begun.elapsed() < HANGS, "{:?}", begun.elapsed());
     fs::remove_file(mark).unwrap();
 }

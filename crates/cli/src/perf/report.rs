@@ -160,9 +160,12 @@ impl<'a> Report<'a> {
     pub(super) fn finish(&mut self, found: &Found) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
         let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).sum();
-        let whole = self.rows.len() == self.options.sizes_of(self.benchmark).len();
-        let well = wrong == 0 && whole;
+        let (ran, sizes) = (self.rows.len(), self.options.sizes_of(self.benchmark).len());
+        let well = wrong == 0 && ran == sizes;
         let average = average(&self.rows);
+        if ran < sizes {
+            self.print(format_args!("# Sizes that ran       : {ran} of {sizes}"));
+        }
         self.print(format_args!(
             "# Out of bounds values : {wrong} {}",
             if well { "OK" } else { "FAILED" }
