@@ -18,7 +18,7 @@ use super::provider::core;
 pub(crate) struct ProviderVariable {
     pub(crate) name: &'static str,
     pub(crate) value: &'static str,
-    /// A part of the names of the providers that read it; for a layered one ([`OVER_TCP`]) the whole name, or [`EVERY`].
+    /// A part of the names of the providers that read it; for a layered one ([`OVER_TCP`]) the whole name, or [`ALL`].
     pub(crate) provider: &'static str,
     pub(crate) doc: &'static str,
 }
@@ -75,7 +75,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
     ProviderVariable {
         name: "IPATH_NO_BACKTRACE",
         value: "1",
-        provider: EVERY,
+        provider: ALL,
         doc: "A libfabric with the provider psm, as Debian 12's, loads libinfinipath, which else takes SIGINT, SIGTERM, SIGABRT, SIGSEGV, SIGBUS and SIGILL of the whole process, whatever provider is used: Ctrl-C or a launcher's signal then ends it with code 1 and runs no handler, of Python's for example, and a crash leaves no core file.",
     },
 ];
@@ -84,7 +84,7 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
 const OVER_TCP: &str = "tcp;ofi_rxm";
 
 /// Read as libfabric is loaded.
-const EVERY: &str = "every provider";
+const ALL: &str = "all";
 
 /// Sets the unset variables of the providers that may be chosen. Once per process, before libfabric is loaded.
 pub(crate) fn set_provider_variables(config: &Config) {
@@ -201,7 +201,7 @@ pub(super) fn sets(config: &Config, wanted: &ProviderVariable) -> bool {
 fn missing(config: &Config) -> impl Iterator<Item = &'static ProviderVariable> {
     PROVIDER_VARIABLES.iter().filter(|wanted| {
         let open = match wanted.provider {
-            EVERY => true,
+            ALL => true,
             OVER_TCP => names_tcp(config),
             part => config.provider.as_ref().is_none_or(|name| name.contains(part)),
         };
