@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Cycles;
-use crate::cycle::{BUFFER, Random, SLOT};
+use crate::cycle::{BUFFER, SLOT};
 use crate::support::calls::{Buffer, Handle, Net, Object};
 use crate::support::link::{Voice, descriptors, from_text, to_text, wait};
+use crate::support::random::Random;
 use crate::support::stage::Part;
 use crate::world;
 

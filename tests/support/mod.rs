@@ -15,6 +15,7 @@ pub(crate) mod heap;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod profiler;
+pub(crate) mod random;
 pub(crate) mod sockets;
 pub(crate) mod stage;
 pub(crate) mod stranger;

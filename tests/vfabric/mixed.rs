@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::support::calls::{Buffer, Net, Object};
+use crate::support::random::Random;
 use crate::support::say;
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::{VirtualFabric, set};
@@ -248,7 +249,7 @@ struct Plan {
 
 impl Workload {
     fn new(nets: [Net; 2], fabric: VirtualFabric, arena: Buffer, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let ends = nets.map(End::open);
         let comms = (0..COMMS_MAX).map(|index| Comm::open(ends, arena, index, fabric, &mut random));
         let comms = comms.collect();
@@ -282,8 +283,8 @@ impl Workload {
 
     fn close(&mut self) {
         while !self.comms.is_empty() {
-            let index = self.random.up_to(self.comms.len() as u64 - 1);
-            self.comms.swap_remove(usize::try_from(index).expect("small")).close();
+            let index = self.random.below(self.comms.len());
+            self.comms.swap_remove(index).close();
         }
         self.fabric.mark(0, 0);
         // The ends receive each other's farewell, which a refused post may delay.
@@ -328,7 +329,7 @@ impl Comm {
             plans: (0..MESSAGES).map(|_| Plan::from(random, hidden)).collect(),
             sent: 0,
             posted: 0,
-            window: 1 + usize::try_from(random.up_to(SLOTS as u64 - 1)).expect("small"),
+            window: 1 + random.below(SLOTS),
             sending: VecDeque::new(),
             receiving: VecDeque::new(),
             flushing: None,
@@ -507,23 +508,6 @@ impl Plan {
     }
 }
 
-/// SplitMix64: small, and good enough for choices.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// From 0 to `most`, both included.
-    fn up_to(&mut self, most: u64) -> u64 {
-        self.next() % (most + 1)
-    }
-}
-
 /// The offset of a message in its side's buffer.
 fn at(index: usize) -> usize {
     index % SLOTS * SLOT
@@ -534,7 +518,7 @@ fn tag(index: usize) -> i32 {
 }
 
 fn pattern(salt: u64, index: usize, len: usize) -> Vec<u8> {
-    let mut random = Random(salt ^ (index as u64) << 32);
+    let mut random = Random::new(salt ^ (index as u64) << 32);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
         bytes.extend_from_slice(&random.next().to_le_bytes());
