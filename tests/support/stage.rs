@@ -20,20 +20,21 @@ pub(crate) fn play<F: Fn(&Part)>(settings: &[(&str, &str)], bound: Duration, bod
     perform(test_name::<F>(), settings, bound, body)
 }
 
-/// The same once for each case, which is passed to the body. A loop around [`play`] would play the first case again and again, since the
+/// The same once for each case, which is passed to the body; returns what each printed. A loop around [`play`] would play the first case again and again, since the
 /// other process begins at the start of the test.
 pub(crate) fn play_each<F: Fn(&Part, &str)>(
     cases: &[impl AsRef<str>],
     settings: &[(&str, &str)],
     bound: Duration,
     body: F,
-) {
-    for case in cases {
-        perform(test_name::<F>(), &[settings, &[(CASE, case.as_ref())]].concat(), bound, |part| {
+) -> Vec<String> {
+    let one = |case: &str| {
+        perform(test_name::<F>(), &[settings, &[(CASE, case)]].concat(), bound, |part| {
             let case = std::env::var(format!("IRONRAIL_{CASE}")).expect("it was just set");
             body(part, &case);
-        });
-    }
+        })
+    };
+    cases.iter().map(|case| one(case.as_ref())).collect()
 }
 
 fn perform(

@@ -3,6 +3,7 @@
 //! The strict provider reports that itself, in a file that each run leaves (docs/vfabric.md): broken rules, counters, and what is open at
 //! the end.
 
+mod any_order;
 mod census;
 mod classes;
 mod closing;
