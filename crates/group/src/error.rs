@@ -50,6 +50,17 @@ pub enum GroupError {
 }
 
 impl GroupError {
+    /// Whether this rank lacks what a connection needs, open files or memory mostly, which says nothing of its peer.
+    pub(crate) fn is_of_this_rank(&self) -> bool {
+        match self {
+            Self::Plugin { call: "listen" | "connect" | "regMr", code, .. } => {
+                *code == ResultCode::SYSTEM_ERROR
+            }
+            Self::System { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether the error is the caller's.
     pub fn is_usage(&self) -> bool {
         match self {

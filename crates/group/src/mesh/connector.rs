@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use net_abi::ResultCode;
-
 use crate::error::GroupError;
 use crate::loader::{Handle, Net, SendComm};
 
@@ -56,7 +54,8 @@ impl Job {
         let outcome = match self.net.connect(self.device, &mut self.handle) {
             Ok(None) => return true,
             Ok(Some(comm)) => Ok(comm),
-            Err(why) if is_of_the_system(&why) && self.begun.elapsed() < PERIOD => {
+            // It may be over in a moment.
+            Err(why) if why.is_of_this_rank() && self.begun.elapsed() < PERIOD => {
                 log::warn!("a connect failed, and is tried again: {why}");
                 *self.handle = self.unused;
                 self.resumes = Some(Instant::now() + self.pause);
@@ -109,11 +108,6 @@ impl Connector {
         }
         Connecting(outcome)
     }
-}
-
-/// Whether it may be over in a moment: too many open files, or no memory.
-fn is_of_the_system(error: &GroupError) -> bool {
-    matches!(error, GroupError::Plugin { code: ResultCode::SYSTEM_ERROR, .. })
 }
 
 /// How long a connect is begun again. One that fails later, as by a timeout of the plugin, has had its time.

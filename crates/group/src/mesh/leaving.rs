@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use net_abi::ResultCode;
-
 use super::Mesh;
 use super::failure::Failure;
 use super::peer::{Peer, Way};
@@ -35,7 +33,7 @@ impl Mesh {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        if is_own(error) {
+        if error.is_of_this_rank() {
             let why = format!("rank {rank} cannot be reached: {error}");
             let _ = self.place.accuse(self.rank, &why);
             return Err(self.fail(Failure::Other(why)));
@@ -140,17 +138,6 @@ impl Mesh {
         });
         self.fail(Failure::Other("this rank has left".to_owned()));
         ended
-    }
-}
-
-/// Whether this rank lacks what a connection needs, which says nothing of the peer.
-fn is_own(error: &GroupError) -> bool {
-    match error {
-        GroupError::Plugin { call: "listen" | "connect" | "regMr", code, .. } => {
-            *code == ResultCode::SYSTEM_ERROR
-        }
-        GroupError::System { .. } => true,
-        _ => false,
     }
 }
 
