@@ -60,11 +60,19 @@ fn refusals_by_the_adversary_lose_nothing() {
     play(&[provider()], BOUND, |part| run(part, &Run::new("adversary", [4, 4])));
 }
 
-/// Each post takes ten attempts, so that anything a refusal keeps is soon used up.
+/// Each post takes ten attempts, so that anything a refusal keeps is soon used up, or got anew.
 #[test]
 fn refusals_keep_nothing() {
     play(&[provider()], BOUND, |part| {
-        run(part, &Run { seeds: 4, eagain: 900, ..Run::new("cxi", [1, 1]) });
+        let mut stage = Stage::open(part, &Run::new("cxi", [1, 1]));
+        for seed in 1..=4 {
+            let regions =
+                [0, 900].map(|eagain| stage.play(seed, &format!("eagain={eagain} seed={seed}")));
+            assert_eq!(regions[0], regions[1], "seed {seed}: regions without refusals, and with");
+        }
+        let Books { messages, posts, refused, .. } = stage.total;
+        assert_eq!(messages, 2 * 4 * COMMS_MAX as u64 * MESSAGES);
+        assert!(refused > posts / 2, "{refused} of {posts} posts were refused");
     });
 }
 
@@ -114,7 +122,7 @@ fn run(part: &Part, settings: &Run) {
         say(&format!("seed {seed} of {}", settings.profile));
         stage.play(seed, &format!("eagain={} seed={seed}", settings.eagain));
     }
-    let Books { messages, bytes, striped, grouped, flushes, posts, refused } = stage.total;
+    let Books { messages, bytes, striped, grouped, flushes, posts, refused, .. } = stage.total;
     say(&format!(
         "{REPORT}{seeds} seeds: {messages} messages, {striped} of them striped, {grouped} groups, {bytes} bytes, {flushes} flushes, {posts} posts, {refused} refused"
     ));
@@ -159,7 +167,8 @@ impl Stage {
         Self { nets, fabric, arena, settings, total: Books::default() }
     }
 
-    fn play(&mut self, seed: u64, more: &str) {
+    /// Returns how many regions were open when all connections had closed.
+    fn play(&mut self, seed: u64, more: &str) -> u64 {
         let Self { nets, fabric, arena, settings, total } = self;
         fabric.configure(&format!("{settings} {more}"));
         let mut workload = Workload::new(*nets, *fabric, *arena, seed);
@@ -168,6 +177,7 @@ impl Stage {
         total.posts += fabric.number("counter.posts");
         total.refused += fabric.number("counter.faults.refuse_random");
         fabric.is_clean();
+        workload.books.regions
     }
 }
 
@@ -192,6 +202,8 @@ struct Books {
     flushes: u64,
     posts: u64,
     refused: u64,
+    /// That are open when all connections have closed.
+    regions: u64,
 }
 
 impl Books {
@@ -287,6 +299,7 @@ impl Workload {
             self.comms.swap_remove(index).close();
         }
         self.fabric.mark(0, 0);
+        self.books.regions = self.fabric.number("open.regions");
         // The ends receive each other's farewell, which a refused post may delay.
         for poll in 0..SETTLE_POLLS {
             self.ends.iter().for_each(End::poll);
