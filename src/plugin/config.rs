@@ -363,7 +363,8 @@ fn unknown(name: &str) -> String {
     let names = SETTINGS.iter().map(|setting| setting.name).chain(GROUP.iter().copied());
     let nearest = names.map(|name| (distance(rest, name), name)).min();
     match nearest {
-        Some((steps, nearest)) if steps <= 2.max(rest.len() / 3) => {
+        // Any short name is two changes away from another.
+        Some((steps, nearest)) if steps <= 2.max(rest.len() / 3).min(rest.len() / 2) => {
             format!(
                 "{name} is not a setting of Ironrail and is ignored: did you mean {PREFIX}{nearest}?"
             )

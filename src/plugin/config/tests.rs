@@ -164,7 +164,9 @@ fn an_unknown_name_gets_the_nearest_suggested() {
             "IRONRAIL_MAXRAILS is not a setting of Ironrail and is ignored: did you mean IRONRAIL_MAX_RAILS?"
         ]
     );
-    assert!(texts(&with("XYZ", "2"))[0].ends_with("`ironrail explain` lists them"));
+    for name in ["XYZ", "FOO"] {
+        assert!(texts(&with(name, "2"))[0].ends_with("`ironrail explain` lists them"), "{name}");
+    }
     assert_eq!(with("XYZ", "2").notes()[0].level, Level::Warn);
     assert!(with("TEST_PROFILE", "release").notes().is_empty());
     assert!(with("GROUP_COORDINATOR", "10.0.0.1:7700").notes().is_empty(), "the group library's");

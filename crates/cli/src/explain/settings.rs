@@ -96,7 +96,9 @@ fn near<'a>(explanation: &'a Explanation, wanted: &str) -> Vec<&'a str> {
     if !containing.is_empty() {
         return containing;
     }
-    names().filter(|name| strsim::osa_distance(&letters(name), wanted) <= SLIPS_MAX).collect()
+    // Any short name is a slip or two away from others.
+    let most = SLIPS_MAX.min(wanted.len() / 2);
+    names().filter(|name| strsim::osa_distance(&letters(name), wanted) <= most).collect()
 }
 
 /// Letters that are wrong, missing, too many, or swapped with the next.
@@ -209,7 +211,7 @@ mod tests {
             shared: false,
             what: String::new(),
         };
-        let names = ["RAILS", "MAX_RAILS", "PROVIDER", "CONNECT_TIMEOUT_MS"];
+        let names = ["RAILS", "MAX_RAILS", "PROVIDER", "CONNECT_TIMEOUT_MS", "JOB"];
         let settings = names.map(setting).to_vec();
         let explanation = Explanation { settings, ..Explanation::default() };
         chosen(&explanation, &[name.to_owned()])
@@ -232,6 +234,8 @@ mod tests {
             ("PROVIDR", "there is IRONRAIL_PROVIDER"),
             ("connecttimeout", "there is IRONRAIL_CONNECT_TIMEOUT_MS"),
             ("rail", "there is IRONRAIL_RAILS, IRONRAIL_MAX_RAILS"),
+            ("jib", "there is IRONRAIL_JOB"),
+            ("foo", "`ironrail explain` lists them all"),
             ("zebra", "`ironrail explain` lists them all"),
             ("", "`ironrail explain` lists them all"),
         ] {
