@@ -18,6 +18,7 @@ mod plugin;
 mod run;
 mod signals;
 mod topo;
+mod values;
 
 use std::process::ExitCode;
 
@@ -45,10 +46,8 @@ enum Action {
     /// Measures collectives and messages over a plugin, every byte checked.
     #[command(after_help = PERF_EXAMPLES)]
     Perf(perf::Perf),
-    /// Tests a plugin for the behaviours that NCCL relies on.
     #[command(after_help = CONFORM_EXAMPLES)]
     Conform(conform::Conform),
-    /// Runs NCCL itself over a plugin, on GPUs, beside NCCL's sockets.
     #[command(after_help = NCCL_EXAMPLES)]
     Nccl(nccl::Options),
     Run(run::Run),
@@ -93,7 +92,8 @@ Examples:
   ironrail conform --net ofi --abi all     another plugin, by all of its tables";
 const NCCL_EXAMPLES: &str = "\
 Examples:
-  ironrail nccl all_reduce                 NCCL on this machine's GPUs, over the plugin and over sockets";
+  ironrail nccl all_reduce                 NCCL on this machine's GPUs, over the plugin and over sockets
+  ironrail nccl all_reduce -b 8 -e 128M --results docs/results";
 const TOPO_EXAMPLES: &str = "\
 Examples:
   ironrail topo                            PCIe, NUMA, NICs, and which of them make one device
@@ -156,3 +156,41 @@ fn main() -> ExitCode {
 const WRONG: u8 = 1;
 /// The command line is wrong; clap's own code too.
 const USAGE: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_for_users(option: &clap::Arg) -> bool {
+        option.get_action().takes_values() && !option.is_hide_set()
+    }
+
+    /// The options of a command and of those below it, with the words that lead there.
+    fn options(command: &clap::Command, words: &[String], found: &mut Vec<Vec<String>>) {
+        for option in command.get_arguments().filter(|option| is_for_users(option)) {
+            let value = match option.get_long() {
+                Some(long) => format!("--{long}=no,such"),
+                None => "no,such".to_owned(),
+            };
+            found.push(words.iter().cloned().chain([value]).collect());
+        }
+        for below in command.get_subcommands() {
+            let words: Vec<_> =
+                words.iter().cloned().chain([below.get_name().to_owned()]).collect();
+            options(below, &words, found);
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_taken_is_answered_by_what_is_asked_for() {
+        let mut found = Vec::new();
+        options(&Command::command(), &["ironrail".to_owned()], &mut found);
+        assert!(found.len() > 100, "{}", found.len());
+        for words in found {
+            let Err(error) = Command::command().try_get_matches_from(&words) else { continue };
+            let error = error.to_string();
+            let of_rust = ["invalid digit", "invalid float", "invalid socket", "is not in"];
+            assert!(!of_rust.iter().any(|phrase| error.contains(phrase)), "{words:?}: {error}");
+        }
+    }
+}

@@ -13,11 +13,12 @@ use std::process::{self, Child, Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
-use ironrail_group::bootstrap::Hub;
+use ironrail_group::bootstrap::{Hub, RANKS_MAX};
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::MEETING_VARIABLE;
 
 use crate::signals;
+use crate::values::whole;
 use job::Job;
 
 /// Starts a program once per rank, on this machine.
@@ -30,10 +31,10 @@ use job::Job;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// How many ranks
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = ranks)]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = whole(1, RANKS_MAX))]
     ranks: usize,
     /// Seconds after which ranks that still run are killed, with code 124; 0: never
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = whole(0, SECONDS_MAX))]
     timeout: u64,
     /// Become the program, as a rank of this launcher
     #[arg(long, hide = true, value_name = "PROCESS")]
@@ -47,13 +48,6 @@ const EXAMPLES: &str = "\
 Examples:
   ironrail run -n 4 -- python train.py       four ranks of a program
   ironrail run -n 2 --timeout 60 -- ./test   killed after a minute";
-
-fn ranks(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(ranks @ 1..=1024) => Ok(ranks),
-        _ => Err("a whole number from 1 to 1024 is asked for".to_owned()),
-    }
-}
 
 impl Run {
     /// Runs all ranks to their end. Returns the exit code of the job.
@@ -121,3 +115,4 @@ impl Run {
 
 /// How long ranks may take to reach the rendezvous.
 const JOINING: Duration = Duration::from_secs(60);
+const SECONDS_MAX: u64 = u64::MAX;

@@ -58,7 +58,7 @@ fn nccls_file_is_shown_where_there_is_one() {
     assert!(code == 0 && said.starts_with("<system version=\"1\">"), "{said}");
     let (code, said, errors) = of("p4d", &["--hint"]);
     assert!(code == 0 && said.is_empty(), "{said}");
-    assert!(errors.contains("NCCL needs no file"), "{errors}");
+    assert!(errors.starts_with("ironrail: NCCL needs no file"), "{errors}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ use clap::Args;
 use ironrail_group::error::GroupError;
 use net_loader::{NEWEST, OLDEST};
 
+use crate::values::whole;
 use behaviour::{Behaviour, Shape};
 
 /// Tests a net plugin for the behaviours that NCCL relies on, each in processes of its own.
@@ -68,7 +69,7 @@ pub(crate) struct Conform {
     #[arg(long)]
     threads: bool,
     /// Behaviours at once [default: half the CPUs, 4 at most]
-    #[arg(long, short, value_name = "COUNT", value_parser = jobs)]
+    #[arg(long, short, value_name = "COUNT", value_parser = whole::<usize>(1, 1024))]
     jobs: Option<usize>,
     /// Seconds that a behaviour may take, in place of its own limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -84,13 +85,6 @@ pub(crate) struct Conform {
     verbose: bool,
     #[command(flatten)]
     worker: worker::Part,
-}
-
-fn jobs(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(jobs @ 1..=1024) => Ok(jobs),
-        _ => Err("a whole number from 1 to 1024 is asked for".to_owned()),
-    }
 }
 
 fn seconds(text: &str) -> Result<u64, String> {

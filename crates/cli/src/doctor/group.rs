@@ -21,12 +21,13 @@ use super::machine::{Group, Machine, Pair};
 use super::read::HIDDEN;
 use crate::files;
 use crate::overheard::Overheard;
+use crate::values::whole;
 
 /// Which ranks.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Ranks {
     /// Ranks to compare, and to exchange messages between each pair of: here, or on the hosts in turn
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = whole(1, RANKS_MAX))]
     ranks: Option<usize>,
     /// Another host, reached by a remote shell; this one is rank 0. May be repeated
     #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = host)]

@@ -51,8 +51,8 @@ pub(crate) struct Doctor {
     #[arg(long)]
     strict: bool,
     /// Seconds that the plugin may take for a step
-    #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
-    timeout: f64,
+    #[arg(long, default_value = "20", value_name = "SECONDS", value_parser = seconds)]
+    timeout: Duration,
     /// Write what was read of this machine to a file, for `--machine` elsewhere, and judge nothing
     #[arg(long, value_name = "FILE")]
     describe: Option<PathBuf>,
@@ -86,15 +86,17 @@ Examples:
   ironrail doctor --machine node7.json   and on one's own
   ironrail doctor --machine node*.json   what differs between several";
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("seconds, more than 0 and 3600 at most, are asked for".to_owned()),
+    }
+}
+
 impl Doctor {
     /// Whether there is no problem.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
-        if !self.timeout.is_finite() || self.timeout <= 0.0 || self.timeout > 3600.0 {
-            return Err(GroupError::Usage(
-                "--timeout is seconds, more than 0 and 3600 at most".to_owned(),
-            ));
-        }
-        let wait = Duration::from_secs_f64(self.timeout);
+        let wait = self.timeout;
         if self.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {
             return Ok(false);
         }
@@ -132,7 +134,7 @@ impl Doctor {
 impl Doctor {
     /// The command line of each rank.
     fn of_one(&self) -> Vec<String> {
-        let mut arguments = vec!["--timeout".to_owned(), self.timeout.to_string()];
+        let mut arguments = vec!["--timeout".to_owned(), self.timeout.as_secs_f64().to_string()];
         arguments.extend(self.net.iter().flat_map(|net| ["--net".to_owned(), net.clone()]));
         arguments
     }

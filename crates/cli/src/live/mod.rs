@@ -14,7 +14,7 @@ use counters::{Counter, Kind};
 use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
-use crate::output;
+use crate::{output, values};
 use pages::{Found, State};
 pub(crate) use top::Top;
 
@@ -26,13 +26,13 @@ pub(crate) use top::Top;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stats {
     /// Processes [default: all of this user's]
-    #[arg(value_name = "PROCESS")]
+    #[arg(value_name = "PROCESS", value_parser = values::process)]
     processes: Vec<u32>,
     /// In the text format of Prometheus, as its textfile collector reads it
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
     /// Answer Prometheus on this loopback address, until it is interrupted
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = serve::ADDRESS, conflicts_with_all = ["json", "processes"])]
+    #[arg(long, value_name = "ADDRESS", value_parser = values::address, num_args = 0..=1, default_missing_value = serve::ADDRESS, conflicts_with_all = ["json", "processes"])]
     serve: Option<SocketAddr>,
     /// As JSON
     #[arg(long)]

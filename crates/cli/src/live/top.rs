@@ -17,7 +17,7 @@ use signal_hook::low_level::{emulate_default_handler, raise};
 use super::NONE;
 use super::pages::{self, Found};
 use super::rates::{Before, Rate};
-use crate::output;
+use crate::{output, values};
 
 /// Shows what this user's processes with Ironrail move, now: rates per device, peer and direction, and per rail.
 ///
@@ -30,7 +30,7 @@ use crate::output;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
     /// Processes [default: all of this user's]
-    #[arg(value_name = "PROCESS")]
+    #[arg(value_name = "PROCESS", value_parser = values::process)]
     processes: Vec<u32>,
     /// Seconds between two frames
     #[arg(long, short = 'd', default_value = "1", value_parser = seconds, allow_negative_numbers = true)]

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ironrail_group::bootstrap::RANKS_MAX;
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::{DataType, Library};
@@ -25,6 +26,7 @@ use ironrail_group::loader::{DataType, Library};
 use crate::files::Destination;
 use crate::perf::sizes;
 use crate::signals::{Heeded, STOPPING};
+use crate::values::{COUNT_MAX, INDEX_MAX, whole};
 use crate::{files, loopback, output, plugin};
 use collective::Test;
 use evidence::Wanted;
@@ -35,8 +37,6 @@ use report::{Event, Run, Surroundings};
 /// NCCL (libnccl.so.2) and the CUDA driver are found at run time. Each rank is a process with a host id of its own, so that NCCL uses the
 /// network even between ranks that share a GPU. NCCL's log must prove that the plugin carried the data; otherwise the run fails. Exit code:
 /// 0 when all is well, 1 when anything is wrong, 2 when the command line is.
-///
-/// Example: ironrail nccl all_reduce -b 8 -e 128M --results docs/results
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
     /// The collective
@@ -49,25 +49,25 @@ pub(crate) struct Options {
     #[arg(short = 'e', long = "maxbytes", default_value = "128M", value_name = "SIZE", value_parser = sizes::parse)]
     last: usize,
     /// Each size is the one before times this
-    #[arg(short = 'f', long = "stepfactor", default_value_t = 2, value_parser = factor, value_name = "FACTOR")]
+    #[arg(short = 'f', long = "stepfactor", default_value_t = 2, value_parser = whole::<usize>(2, 1024), value_name = "FACTOR")]
     factor: usize,
     /// Iterations per size
-    #[arg(short = 'n', long = "iters", default_value_t = 20, value_parser = positive, value_name = "COUNT")]
+    #[arg(short = 'n', long = "iters", default_value_t = 20, value_parser = whole(1, COUNT_MAX), value_name = "COUNT")]
     iterations: usize,
     /// Iterations before the clock starts
-    #[arg(short = 'w', long = "warmup_iters", default_value_t = 5, value_name = "COUNT")]
+    #[arg(short = 'w', long = "warmup_iters", default_value_t = 5, value_parser = whole(0, COUNT_MAX), value_name = "COUNT")]
     warmups: usize,
     /// Checked iterations per size; 0: none
-    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT")]
+    #[arg(short = 'c', long, default_value_t = 1, value_parser = whole(0, COUNT_MAX), value_name = "COUNT")]
     check: usize,
     /// int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float or double
     #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
     kind: DataType,
     /// Ranks to start
-    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = positive, value_name = "COUNT")]
+    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = whole(1, RANKS_MAX), value_name = "COUNT")]
     ranks: usize,
     /// The GPU of every rank [default: rank modulo GPUs]
-    #[arg(long, value_name = "INDEX")]
+    #[arg(long, value_name = "INDEX", value_parser = whole(0, INDEX_MAX))]
     device: Option<usize>,
     /// The plugin's file [default: Ironrail, next to this executable]
     #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
@@ -99,19 +99,6 @@ pub(crate) struct Options {
     /// Show NCCL's log
     #[arg(short, long)]
     verbose: bool,
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("{text} is not a number above 0")),
-    }
-}
-
-fn factor(text: &str) -> Result<usize, String> {
-    positive(text).and_then(|factor| {
-        if factor > 1 { Ok(factor) } else { Err("a factor is above 1".to_owned()) }
-    })
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

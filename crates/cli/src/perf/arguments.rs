@@ -13,6 +13,7 @@ use ironrail_group::tuning::{Algorithm, Tuning};
 use net_loader::{NEWEST, OLDEST};
 
 use super::{cpus, sizes};
+use crate::values::{COUNT_MAX, INDEX_MAX, whole};
 use crate::{compare, files};
 
 /// Measures collectives and messages over a net plugin, reached only through its C tables, as NCCL does.
@@ -191,7 +192,7 @@ pub(super) struct Stream {
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
     /// Messages in one receive, distinguished by their tags; more than one where the plugin's maxRecvs allows it (v9 and newer)
-    #[arg(long, default_value_t = 1, value_parser = group)]
+    #[arg(long, default_value_t = 1, value_parser = whole(1, GROUP_MAX))]
     pub(super) group: usize,
 }
 
@@ -208,10 +209,10 @@ pub(super) struct PingPong {
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
     /// Messages that go back and forth at a time, into one receive, distinguished by their tags; busbw counts them all
-    #[arg(long, default_value_t = 1, value_parser = group)]
+    #[arg(long, default_value_t = 1, value_parser = whole(1, GROUP_MAX))]
     pub(super) group: usize,
     /// Each receive is posted only when its message is the next, and this many microseconds later: after the message was sent
-    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["ahead", "batch"])]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = whole(0, u32::MAX), num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["ahead", "batch"])]
     late: Option<u32>,
 }
 
@@ -354,7 +355,7 @@ pub(super) struct Versus {
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
     /// One way: the plugin's messages in one receive
-    #[arg(long, default_value_t = 1, value_parser = group, conflicts_with = "latency")]
+    #[arg(long, default_value_t = 1, value_parser = whole(1, GROUP_MAX), conflicts_with = "latency")]
     pub(super) group: usize,
     /// The bound of the ratio: at most this for half round trips, at least this for bandwidths and rates
     #[arg(long, default_value_t = 1.0, value_parser = ratio, value_name = "RATIO")]
@@ -389,7 +390,7 @@ pub(super) struct Options {
     #[arg(short = 'e', long = "maxbytes", default_value = "64M", value_name = "SIZE", value_parser = sizes::parse)]
     last: usize,
     /// Each size is the one before times this
-    #[arg(short = 'f', long = "stepfactor", default_value_t = 2, value_parser = factor, value_name = "FACTOR")]
+    #[arg(short = 'f', long = "stepfactor", default_value_t = 2, value_parser = whole::<usize>(2, 1024), value_name = "FACTOR")]
     factor: usize,
     /// Each size is the one before plus this, instead of --stepfactor
     #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", value_parser = step)]
@@ -398,10 +399,10 @@ pub(super) struct Options {
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = positive)]
     iterations: Option<usize>,
     /// Iterations before the clock starts [default: 5, as in nccl-tests; messages alone: a tenth of the iterations, if that is more]
-    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", value_parser = count)]
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", value_parser = whole(0, COUNT_MAX))]
     warmups: Option<usize>,
     /// Checked iterations per size; 0: none
-    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT", value_parser = count)]
+    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT", value_parser = whole(0, COUNT_MAX))]
     pub(super) check: usize,
     /// int8 to int64, uint8 to uint64, half, bfloat16, float, double or complex64
     #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
@@ -410,13 +411,13 @@ pub(super) struct Options {
     #[arg(short = 'o', long = "op", default_value = "sum", value_name = "OPERATION")]
     pub(super) operation: Op,
     /// Ranks to start (-n is iterations, as in nccl-tests)
-    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = ranks, value_name = "COUNT")]
+    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = whole(1, RANKS_MAX), value_name = "COUNT")]
     pub(super) ranks: usize,
     /// Ranks are threads of one process
     #[arg(long)]
     pub(super) threads: bool,
     /// CPUs that ranks run on, as 2,3: rank 0 on the first, rank 1 on the second, and so on, repeating the list
-    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    #[arg(long, value_name = "CPUS", value_delimiter = ',', value_parser = whole(0, INDEX_MAX))]
     pub(super) cpus: Vec<usize>,
     /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
     #[arg(long, value_name = "PLUGIN", value_parser = crate::plugin::name)]
@@ -424,15 +425,15 @@ pub(super) struct Options {
     #[arg(
         long,
         value_name = "VERSION",
-        value_parser = clap::value_parser!(u32).range(i64::from(OLDEST)..=i64::from(NEWEST)),
+        value_parser = whole(OLDEST, NEWEST),
         help = format!("Take this version of the plugin's table, {OLDEST} to {NEWEST}, instead of the newest")
     )]
     pub(super) abi: Option<u32>,
     /// The plugin's device [default: rank modulo devices]
-    #[arg(long, value_name = "INDEX")]
+    #[arg(long, value_name = "INDEX", value_parser = whole(0, INDEX_MAX))]
     pub(super) device: Option<usize>,
     /// The root of a collective that has one
-    #[arg(long, default_value_t = 0, value_name = "RANK")]
+    #[arg(long, default_value_t = 0, value_name = "RANK", value_parser = whole(0, RANKS_MAX - 1))]
     pub(super) root: usize,
     /// The output takes the place of the input
     #[arg(long)]
@@ -766,23 +767,8 @@ const TUNE_REFUSES: &[&str] =
 
 const NOTHING: &str = "there is nothing to measure";
 
-fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if (from..=to).contains(&number) => Ok(number),
-        _ => Err(format!("a whole number from {from} to {to} is asked for")),
-    }
-}
-
 fn positive(text: &str) -> Result<usize, String> {
-    number(text, 1, 1_000_000_000)
-}
-
-fn count(text: &str) -> Result<usize, String> {
-    number(text, 0, 1_000_000_000)
-}
-
-fn ranks(text: &str) -> Result<usize, String> {
-    number(text, 1, RANKS_MAX)
+    whole(1, COUNT_MAX)(text)
 }
 
 /// With a step of 0 the sizes after the first would never come.
@@ -793,17 +779,9 @@ fn step(text: &str) -> Result<usize, String> {
     }
 }
 
-fn factor(text: &str) -> Result<usize, String> {
-    number(text, 2, 1024)
-}
-
 /// NCCL_NET_MAX_REQUESTS bounds what a connection has outstanding.
 fn requests(text: &str) -> Result<usize, String> {
-    number(text, 1, 32)
-}
-
-fn group(text: &str) -> Result<usize, String> {
-    number(text, 1, GROUP_MAX)
+    whole(1, 32)(text)
 }
 
 fn ratio(text: &str) -> Result<f64, String> {

@@ -109,7 +109,10 @@ impl Job {
             self.hurries = true;
             if self.code == 0 {
                 self.code = TIMED_OUT;
-                output::print_error(format_args!("the job still runs after {} s", self.timeout));
+                output::print_error(format_args!(
+                    "the job is killed: it still ran after {} s",
+                    self.timeout
+                ));
             }
         }
     }

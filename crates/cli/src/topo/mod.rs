@@ -10,7 +10,7 @@ use ironrail_group::error::GroupError;
 use topology::sysfs::{self, Family, SYSFS};
 use topology::{Description, Grouping, Hint};
 
-use crate::{files, output};
+use crate::{files, output, values};
 use tree::Tree;
 
 /// Shows which NICs of a machine make one device, and why.
@@ -23,7 +23,7 @@ pub(crate) struct Topo {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
     /// The most rails in one device
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = values::whole::<u8>(1, 16))]
     max_rails: u8,
     /// Prints the machine as text that can be sent and read again
     #[arg(long, conflicts_with_all = ["hint", "svg"])]
@@ -59,9 +59,9 @@ impl Topo {
         if self.hint {
             match &found.hint {
                 Some(hint) => output::line(hint.xml.trim_end()),
-                None => {
-                    log::warn!("NCCL needs no file: no device is wider than the link that it sees")
-                }
+                None => output::print_error(
+                    "NCCL needs no file: no device is wider than the link that it sees",
+                ),
             }
         } else if let Some(file) = &self.svg {
             files::write(file, &svg::draw(&Tree::of(&found)))?;
