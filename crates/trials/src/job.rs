@@ -110,7 +110,10 @@ impl Job {
         let deadline = Instant::now() + START;
         while self.heard().laps[0].len() < 3 {
             if Instant::now() > deadline || !self.lives() {
-                return Err(format!("the job did not start: {:?}", self.heard().log).into());
+                let said =
+                    |(_, rank, line): &(u64, usize, String)| format!("\n  rank {rank}: {line}");
+                let said: String = self.heard().log.iter().map(said).collect();
+                return Err(format!("the job did not start; its ranks have said:{said}").into());
             }
             thread::sleep(SAMPLE);
         }

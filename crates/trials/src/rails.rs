@@ -76,14 +76,26 @@ impl Rails {
         if self.rail >= self.rails {
             return Err(format!("there is no rail {} among {}", self.rail, self.rails).into());
         }
+        let trials = self.chosen()?;
         let network = Network::new(self.rails.into(), self.mbit)?;
         let mut well = true;
-        for trial in self.trials() {
-            if self.only.is_empty() || self.only.iter().any(|name| name == trial.name) {
-                well &= self.one(&network, &trial)?;
-            }
+        for trial in trials {
+            well &= self.one(&network, &trial)?;
         }
         Ok(well)
+    }
+
+    /// The trials that --only names, or all of them.
+    fn chosen(&self) -> Outcome<Vec<Trial>> {
+        let mut trials = self.trials();
+        let names: Vec<_> = trials.iter().map(|trial| trial.name).collect();
+        if let Some(wrong) = self.only.iter().find(|name| !names.contains(&name.as_str())) {
+            return Err(format!("there is no trial {wrong}, but {}", names.join(", ")).into());
+        }
+        trials.retain(|trial| {
+            self.only.is_empty() || self.only.iter().any(|name| name == trial.name)
+        });
+        Ok(trials)
     }
 
     fn one(&self, network: &Network, trial: &Trial) -> Outcome<bool> {
@@ -240,3 +252,30 @@ const SHARE: f64 = 0.93;
 const SLOW_MILLIS: u64 = 1000;
 /// Lines of the ranks' logs that are shown.
 const LINES: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        rails: Rails,
+    }
+
+    fn chosen(only: &[&str]) -> Result<Vec<&'static str>, String> {
+        let line = Line::parse_from(["trials", "plugin.so"].iter().chain(only));
+        let names = |trials: Vec<Trial>| trials.iter().map(|trial| trial.name).collect();
+        line.rails.chosen().map(names).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_trial_that_does_not_exist_is_an_error_and_no_run_of_none() {
+        assert_eq!(chosen(&["--only", "slow,cut"]).unwrap(), ["cut", "slow"]);
+        assert_eq!(chosen(&[]).unwrap().len(), 7);
+        let error = chosen(&["--only", "slow,cuts"]).unwrap_err();
+        assert!(error.starts_with("there is no trial cuts, but reset, down, cut, "), "{error}");
+    }
+}
