@@ -241,6 +241,7 @@ fn without_a_driver_a_sentence_says_so_and_nothing_else() {
         let ended = ended(command);
         assert_eq!(ended.code, 1, "{}", ended.lines);
         assert!(ended.errors.contains(why), "{}", ended.errors);
+        assert!(ended.errors.contains("`nvidia-smi` lists"), "{}", ended.errors);
         assert!(!ended.errors.contains("NCCL's log"), "NCCL was not called: {}", ended.errors);
     }
 }

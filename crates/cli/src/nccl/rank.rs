@@ -35,7 +35,11 @@ pub(super) fn part(options: &Options, meeting: Meeting) -> Result<bool, GroupErr
 
 fn run(options: &Options, place: &mut Remote) -> Result<(), GroupError> {
     let (rank, wait) = (place.rank(), options.timeout());
-    let devices = Devices::open().map_err(|why| GroupError::Load(why.to_string()))?;
+    let devices = Devices::open().map_err(|why| {
+        GroupError::Load(format!(
+            "{why}: NCCL runs on GPUs, which `nvidia-smi` lists where there are some"
+        ))
+    })?;
     let count = usize::try_from(devices.count()).unwrap_or(0).max(1);
     let device = i32::try_from(options.device.unwrap_or(rank % count)).unwrap_or(i32::MAX);
     let nccl = Nccl::open(options.nccl.as_deref()).map_err(failed)?;
