@@ -72,7 +72,7 @@ impl Stats {
 /// Reports pages that do not belong to a running process.
 fn complaints(found: &[Found]) {
     if found.is_empty() {
-        output::print_error(NONE.join(" "));
+        output::print_error(NONE);
     }
     for found in found {
         if let Some(complaint) = found.complaint() {
@@ -81,11 +81,7 @@ fn complaints(found: &[Found]) {
     }
 }
 
-/// Two lines, for a terminal of 80 columns.
-const NONE: [&str; 2] = [
-    "no process of this user shows counters, or none of those named: a process does",
-    "while it has connections, unless IRONRAIL_STATS_PAGE=0, or /dev/shm has no room",
-];
+const NONE: &str = "no process of this user shows counters, or none of those named: a process does while it has connections, unless IRONRAIL_STATS_PAGE=0, or /dev/shm has no room";
 
 fn table(found: &[Found]) {
     for found in found {

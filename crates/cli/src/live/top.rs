@@ -299,9 +299,27 @@ fn lines(found: &[Found], rates: &[Rate], columns: usize) -> Vec<String> {
     let layout = Layout::of(columns, (longest(1), longest(3)));
     lines.extend(rows.iter().map(|row| layout.line(row)));
     if found.is_empty() {
-        lines.extend(NONE.map(str::to_owned));
+        lines.extend(wrapped(NONE, columns));
     }
-    lines.extend(found.iter().filter_map(Found::complaint));
+    let complaints = found.iter().filter_map(Found::complaint);
+    lines.extend(complaints.flat_map(|complaint| wrapped(&complaint, columns)));
+    lines
+}
+
+/// A sentence in lines that fit, unless a word does not: the screen would cut off its end, which says what to do.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is one");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= columns {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
     lines
 }
 
@@ -413,6 +431,21 @@ mod tests {
         assert_eq!(cut("vm:15535", 8), "vm:15535");
         assert_eq!(["abc", "abc", "abc"].map(|text| cut(text, 2)), ["a~", "a~", "a~"]);
         assert_eq!((cut("abc", 1), cut("abc", 0)), ("~".to_owned(), String::new()));
+    }
+
+    #[test]
+    fn what_is_said_of_pages_fits_the_terminal_to_its_last_word() {
+        let complaint = "it is not readable, and should be removed by rm".to_owned();
+        let path = "/dev/shm/ironrail-stats.0.6664.0".into();
+        let found = [Found { path, state: pages::State::Unreadable(complaint) }];
+        for (found, last) in [(&found[..], "removed by rm"), (&[], "has no room")] {
+            for columns in [40, 60, 80] {
+                let lines = lines(found, &[], columns);
+                assert!(lines[2..].iter().all(|line| line.len() <= columns), "{lines:?}");
+                assert!(lines[2..].join(" ").ends_with(last), "{lines:?}");
+            }
+            assert_eq!(lines(found, &[], usize::MAX).len(), 3);
+        }
     }
 
     #[test]
