@@ -449,9 +449,10 @@ mod tests {
     const PAGE_HEAD: &str = "\
 # Providers
 
-The options that are set for each provider, beyond what every rail needs. Made from the tables and texts in `src/plugin/options.rs` and
-`src/plugin/arrival.rs`; a test compares, and `UPDATE_DOCS=1 scripts/test the_page_about` writes it. Untested on the NICs themselves: what their
-sources and manuals say is checked on a virtual fabric ([vfabric.md](vfabric.md)).
+For whoever runs on a given network: what the plugin asks of libfabric there, and why. First the options that are set for each provider, beyond what
+every rail needs. Made from the tables and texts in `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares, and
+`UPDATE_DOCS=1 scripts/test the_page_about` writes it. Untested on the NICs themselves: what their sources and manuals say is checked on a virtual
+fabric ([vfabric.md](vfabric.md)).
 
 Variables that providers read when libfabric loads are in [configuration.md](configuration.md), with what the plugin sets of them.
 
