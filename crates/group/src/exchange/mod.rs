@@ -210,11 +210,17 @@ impl<T: Element> Exchange<T> {
         }
     }
 
-    /// Sends the only message to a rank, and ends the inserts for it.
-    pub(crate) fn insert_only(&self, destination: usize, data: Vec<T>) -> Result<(), GroupError> {
+    /// Sends the only message to a rank, and ends the inserts for it. `with_next`: another message to it follows at once, in whatever
+    /// exchange.
+    pub(crate) fn insert_only(
+        &self,
+        destination: usize,
+        data: Vec<T>,
+        with_next: bool,
+    ) -> Result<(), GroupError> {
         let mut inner = self.lock();
         let mut state = self.group.shared.lock();
-        inner.outgoing(destination)?.send_only(&mut state, self.name(), data)
+        inner.outgoing(destination)?.send_only(&mut state, self.name(), data, with_next)
     }
 
     /// Waits until all messages have arrived, and the memory of inserted ones is free. Some thread must call [`Exchange::finish`].
@@ -602,7 +608,7 @@ mod tests {
             return;
         }
         match sent {
-            Sent::Last => return exchange.insert_only(0, vec![7; 3]).unwrap(),
+            Sent::Last => return exchange.insert_only(0, vec![7; 3], false).unwrap(),
             Sent::Nothing => {}
             Sent::Some | Sent::Cancelled => {
                 exchange.insert(0, vec![], vec![7; 3]).unwrap();

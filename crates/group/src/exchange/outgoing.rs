@@ -7,7 +7,7 @@ use super::note::{NUMBER_MAX, Note};
 use crate::error::GroupError;
 use crate::group::State;
 use crate::loader::{DataType, Element, Place};
-use crate::mesh::{Name, OpId};
+use crate::mesh::{Mesh, Name, OpId};
 
 /// Memory that a send reads.
 #[derive(Debug)]
@@ -70,26 +70,36 @@ impl<T: Element> Outgoing<T> {
         if !meta.is_empty() {
             note = Note::After(number);
             let named = Name { note: Note::Meta(number).encode(), ..name };
-            let op = state.mesh.send(self.peer, named, DataType::U8, Place::reading(&meta))?;
+            let place = Place::reading(&meta);
+            let op = state.mesh.send_with_next(self.peer, named, DataType::U8, place)?;
             self.flights.push_back((op, Sent::Meta { _bytes: meta }));
         }
-        self.send_data(state, Name { note: note.encode(), ..name }, data)
+        self.send_data(state, Name { note: note.encode(), ..name }, data, false)
     }
 
-    /// Sends the only message, marked as the last.
+    /// Sends the only message, marked as the last. `with_next`: another one to this rank follows at once, in whatever exchange.
     pub(super) fn send_only(
         &mut self,
         state: &mut State,
         name: Name,
         data: Vec<T>,
+        with_next: bool,
     ) -> Result<(), GroupError> {
         self.bytes += size_of_val(&*data) as u64;
         self.finished = true;
-        self.send_data(state, Name { note: Note::Last(0).encode(), ..name }, data)
+        let name = Name { note: Note::Last(0).encode(), ..name };
+        self.send_data(state, name, data, with_next)
     }
 
-    fn send_data(&mut self, state: &mut State, name: Name, data: Vec<T>) -> Result<(), GroupError> {
-        let op = state.mesh.send(self.peer, name, T::TYPE, Place::reading(&data))?;
+    fn send_data(
+        &mut self,
+        state: &mut State,
+        name: Name,
+        data: Vec<T>,
+        with_next: bool,
+    ) -> Result<(), GroupError> {
+        let send = if with_next { Mesh::send_with_next } else { Mesh::send };
+        let op = send(&mut state.mesh, self.peer, name, T::TYPE, Place::reading(&data))?;
         self.flights.push_back((op, Sent::Data(data)));
         Ok(())
     }

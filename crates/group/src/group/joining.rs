@@ -251,7 +251,7 @@ impl Agreement {
     }
 }
 
-const VERSION: &str = "ironrail-group 6";
+const VERSION: &str = "ironrail-group 7";
 
 /// Identifies the machine.
 fn host() -> String {

@@ -90,8 +90,10 @@ impl<T: Element> Halo1d<T> {
         }
         // An exchange for each direction, so that the borders of two ranks in a ring are not mixed up.
         // A neighbour has its border, though the other one has left.
-        let leftwards = self.one_way(number, self.right, self.left, left);
-        let rightwards = self.one_way(number.wrapping_add(1), self.left, self.right, right);
+        let together = self.left == self.right && right.is_some();
+        let (to_left, to_right) = ((self.right, self.left), (self.left, self.right));
+        let leftwards = self.one_way(number, to_left, left, together);
+        let rightwards = self.one_way(number.wrapping_add(1), to_right, right, false);
         let (leftwards, rightwards) = (leftwards?, rightwards?);
         let waiting = Waiting::new(own_limit(&self.group));
         Ok(Round { halo: self, leftwards, rightwards, own: None, waiting })
@@ -100,9 +102,9 @@ impl<T: Element> Halo1d<T> {
     fn one_way(
         &mut self,
         number: u32,
-        source: Option<usize>,
-        destination: Option<usize>,
+        (source, destination): (Option<usize>, Option<usize>),
         data: Option<Vec<T>>,
+        with_next: bool,
     ) -> Result<Option<Exchange<T>>, GroupError> {
         if source.is_none() && destination.is_none() {
             return Ok(None);
@@ -114,7 +116,7 @@ impl<T: Element> Halo1d<T> {
             exchange.swap_spare(&mut vec![spare]);
         }
         match (destination, data) {
-            (Some(rank), Some(data)) => exchange.insert_only(rank, data)?,
+            (Some(rank), Some(data)) => exchange.insert_only(rank, data, with_next)?,
             _ => exchange.finish()?,
         }
         Ok(Some(exchange))

@@ -97,16 +97,10 @@ impl Long {
         (self.sender.is_open(), self.receiver.is_open())
     }
 
-    /// Sends the bytes of a message, whose header was sent.
-    pub(super) fn send(
-        &mut self,
-        place: Place,
-        op: OpId,
-        registry: &mut Registry,
-    ) -> Result<(), GroupError> {
+    /// The bytes of a message, whose header is sent.
+    pub(super) fn queue(&mut self, place: Place, op: OpId) {
         let number = self.sender.push(place);
         self.outgoing.push_back((number, op));
-        self.push_out(registry).map(drop)
     }
 
     #[inline]

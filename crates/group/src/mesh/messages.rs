@@ -56,6 +56,19 @@ impl Mesh {
     pub(crate) fn send(
         &mut self,
         to: usize,
+        name: Name,
+        element: DataType,
+        place: Place,
+    ) -> Result<OpId, GroupError> {
+        let op = self.send_with_next(to, name, element, place)?;
+        self.with(to, |peer, shared| peer.send_queued(shared))?;
+        Ok(op)
+    }
+
+    /// The same for a message that another one to this peer follows at once: they may leave together. Otherwise it leaves at the next poll.
+    pub(crate) fn send_with_next(
+        &mut self,
+        to: usize,
         Name { scope, tag, space, note }: Name,
         element: DataType,
         place: Place,
@@ -78,10 +91,10 @@ impl Mesh {
         }
         self.with(to, |peer, shared| {
             let Some(route) = route else {
-                return peer.send(Letter { header, body: place, op: Some(op) }, shared);
+                return peer.queue(Letter { header, body: place, op: Some(op) }, shared);
             };
-            peer.send(Letter { header, body: Place::empty(), op: None }, shared)?;
-            peer.send_long(route, place, op, shared)
+            peer.queue(Letter { header, body: Place::empty(), op: None }, shared)?;
+            peer.queue_long(route, place, op, shared)
         })?;
         Ok(op)
     }

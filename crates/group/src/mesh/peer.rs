@@ -12,7 +12,7 @@ use super::matching::{Claim, Matching, OpId, Position};
 use super::opening::Opening;
 use super::pair::{self, Pair, PairName};
 use super::registry::Registry;
-use super::slots::{Arrival, SLOTS, SlotReceiver, SlotSender};
+use super::slots::{Arrival, Letter, SLOTS, SlotReceiver, SlotSender};
 use super::staged::StagedReceiver;
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
@@ -387,19 +387,26 @@ impl Peer {
     /// Sends a message through a slot, now if possible.
     pub(super) fn send(
         &mut self,
-        letter: super::slots::Letter,
+        letter: Letter,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
+        self.queue(letter, shared)?;
+        self.send_queued(shared)
+    }
+
+    /// A message for a slot, which leaves by [`Peer::send_queued`] or at the next poll.
+    pub(super) fn queue(
+        &mut self,
+        letter: Letter,
         shared: &mut Shared<'_>,
     ) -> Result<(), GroupError> {
         self.open(Way::Small, shared)?;
         self.sender.push(letter);
-        self.failing = Some(Failing::Out);
-        self.post_letters(shared.matching)?;
-        self.failing = None;
         Ok(())
     }
 
-    /// Sends the bytes of a long message, whose header was sent.
-    pub(super) fn send_long(
+    /// The bytes of a long message, whose header is queued.
+    pub(super) fn queue_long(
         &mut self,
         route: Route,
         place: Place,
@@ -407,7 +414,19 @@ impl Peer {
         shared: &mut Shared<'_>,
     ) -> Result<(), GroupError> {
         self.open(Way::Long(route), shared)?;
-        self.long[route as usize].send(place, op, shared.registry)
+        self.long[route as usize].queue(place, op);
+        Ok(())
+    }
+
+    /// Sends what is queued, as far as possible now: all headers, then a piece of long messages.
+    pub(super) fn send_queued(&mut self, shared: &mut Shared<'_>) -> Result<(), GroupError> {
+        self.failing = Some(Failing::Out);
+        self.post_letters(shared.matching)?;
+        for long in &mut self.long {
+            long.push_out(shared.registry)?;
+        }
+        self.failing = None;
+        Ok(())
     }
 
     pub(super) fn send_data(

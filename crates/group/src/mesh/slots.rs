@@ -2,6 +2,7 @@
 //!
 //! The receiver keeps a receive posted for every slot, so a message finds its receive announced when it is sent, and its size need not be
 //! known beforehand. A receive that is not posted again yet is a credit that the sender lacks: the plugin accepts no more sends then.
+//! Messages that wait together share a slot, one behind the other, and so a send of the plugin's. A part of a collective has one of its own.
 
 use std::collections::VecDeque;
 
@@ -15,6 +16,8 @@ use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region, SendComm};
 pub(crate) const SMALL: usize = 64 << 10;
 /// The longest packet of an object: as many elements, and its metadata.
 pub(crate) const SMALL_OBJECT: usize = SMALL + (2 << 10);
+/// What a slot has room for.
+const ROOM: usize = HEADER_BYTES + SMALL_OBJECT;
 const STRIDE: usize = SMALL_OBJECT + 64;
 /// Slots in each direction.
 pub(super) const SLOTS: usize = 16;
@@ -39,7 +42,7 @@ impl Slots {
     }
 
     fn slot(&self, slot: usize) -> Place {
-        self.buffer.memory().place().part(slot * STRIDE, HEADER_BYTES + SMALL_OBJECT)
+        self.buffer.memory().place().part(slot * STRIDE, ROOM)
     }
 }
 
@@ -62,8 +65,16 @@ pub(super) struct SlotSender {
     free: Vec<usize>,
     queue: VecDeque<Letter>,
     tag: i32,
-    /// A slot with a message that the plugin did not accept yet.
-    filled: Option<usize>,
+    /// A slot that the plugin did not accept yet.
+    filled: Option<Filled>,
+}
+
+/// A slot with the first messages of the queue.
+#[derive(Debug)]
+struct Filled {
+    slot: usize,
+    len: usize,
+    messages: usize,
 }
 
 impl SlotSender {
@@ -87,7 +98,7 @@ impl SlotSender {
 
     /// Drops the messages that the plugin has not accepted. Returns their operations.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = OpId> {
-        self.free.extend(self.filled.take());
+        self.free.extend(self.filled.take().map(|filled| filled.slot));
         self.queue.drain(..).filter_map(|letter| letter.op)
     }
 
@@ -105,28 +116,23 @@ impl SlotSender {
     pub(super) fn post(&mut self, mut taken: impl FnMut(OpId)) -> Result<bool, GroupError> {
         let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok(false) };
         let mut moved = false;
-        while let Some(letter) = self.queue.front() {
-            let slot = match self.filled {
-                Some(slot) => slot,
+        while !self.queue.is_empty() {
+            let filled = match self.filled.take() {
+                Some(filled) => filled,
                 None => {
                     let Some(slot) = self.free.pop() else { break };
-                    let place = slots.slot(slot);
-                    place.copy_from(Place::reading(&letter.header.encode()));
-                    place.part(HEADER_BYTES, SMALL_OBJECT).copy_from(letter.body);
-                    slot
+                    let (len, messages) = fill(slots.slot(slot), &self.queue);
+                    Filled { slot, len, messages }
                 }
             };
-            let place = slots.slot(slot).part(0, HEADER_BYTES + letter.body.len());
-            let Some(post) = end.post(place, &slots.region, self.tag)? else {
-                self.filled = Some(slot);
+            let Filled { slot, len, messages } = filled;
+            let Some(post) = end.post(slots.slot(slot).part(0, len), &slots.region, self.tag)?
+            else {
+                self.filled = Some(filled);
                 break;
             };
-            self.filled = None;
             self.flights.push_back((post, slot));
-            if let Some(op) = letter.op {
-                taken(op);
-            }
-            self.queue.pop_front();
+            self.queue.drain(..messages).filter_map(|letter| letter.op).for_each(&mut taken);
             moved = true;
         }
         Ok(moved)
@@ -152,12 +158,32 @@ impl SlotSender {
     }
 }
 
+/// Copies messages into a slot, as many as it has room for. Returns their bytes and their number.
+fn fill(slot: Place, queue: &VecDeque<Letter>) -> (usize, usize) {
+    let (mut len, mut messages) = (0, 0);
+    for Letter { header, body, .. } in queue {
+        let is_alone = header.kind == Kind::Part;
+        if messages > 0 && (is_alone || len + HEADER_BYTES + body.len() > ROOM) {
+            break;
+        }
+        slot.part(len, HEADER_BYTES).copy_from(Place::reading(&header.encode()));
+        slot.part(len + HEADER_BYTES, body.len()).copy_from(*body);
+        len += HEADER_BYTES + body.len();
+        messages += 1;
+        if is_alone {
+            break;
+        }
+    }
+    (len, messages)
+}
+
 /// A message in its slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) header: Header,
     pub(super) body: Place,
-    slot: usize,
+    /// None: another message follows in the slot.
+    slot: Option<usize>,
 }
 
 /// The receiving side.
@@ -167,6 +193,8 @@ pub(super) struct SlotReceiver {
     slots: Option<Slots>,
     end: Option<ReceiveComm>,
     free: Vec<usize>,
+    /// The messages of a slot that were not taken yet.
+    rest: Option<(usize, Place)>,
     /// Parts of collectives that this rank has not reached yet.
     held: VecDeque<Arrival>,
     parts: u64,
@@ -193,29 +221,36 @@ impl SlotReceiver {
     ///
     /// One at a time: a test that finds nothing is a poll of the network, and a caller who waits for this message needs no further one.
     pub(super) fn arrived(&mut self) -> Result<(bool, Option<Arrival>), GroupError> {
-        let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok((false, None)) };
-        let Some((post, slot)) = self.flights.front() else { return Ok((false, None)) };
-        let Some(len) = end.test_post(post)? else { return Ok((false, None)) };
-        let slot = *slot;
-        self.flights.pop_front();
-        let place = slots.slot(slot).part(0, len);
-        let header = Header::decode(place.part(0, HEADER_BYTES).elements());
-        let body = place.part(HEADER_BYTES, SMALL_OBJECT);
-        let whole = |header: &Header| {
-            let long = matches!(header.kind, Kind::Long(_));
-            body.len() as u64 == if long { 0 } else { header.len }
-        };
-        let Some(header) = header.filter(whole) else {
+        let Some((slot, place)) = self.next_slot()? else { return Ok((false, None)) };
+        let Some((header, body)) = read(place) else {
+            let len = place.len();
             let why = format!("{len} bytes came that are no message of ours");
             return Err(GroupError::Contract(why));
         };
-        let arrival = Arrival { header, body, slot };
-        if header.kind != Kind::Part {
-            return Ok((true, Some(arrival)));
+        let rest = place.part(HEADER_BYTES + body.len(), ROOM);
+        if header.kind == Kind::Part {
+            self.held.push_back(Arrival { header, body, slot: Some(slot) });
+            self.parts += 1;
+            return Ok((true, None));
         }
-        self.held.push_back(arrival);
-        self.parts += 1;
-        Ok((true, None))
+        if rest.is_empty() {
+            return Ok((true, Some(Arrival { header, body, slot: Some(slot) })));
+        }
+        self.rest = Some((slot, rest));
+        Ok((true, Some(Arrival { header, body, slot: None })))
+    }
+
+    /// What was not taken yet of a slot that has come.
+    fn next_slot(&mut self) -> Result<Option<(usize, Place)>, GroupError> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(Some(rest));
+        }
+        let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok(None) };
+        let Some((post, slot)) = self.flights.front() else { return Ok(None) };
+        let Some(len) = end.test_post(post)? else { return Ok(None) };
+        let slot = *slot;
+        self.flights.pop_front();
+        Ok(Some((slot, slots.slot(slot).part(0, len))))
     }
 
     /// The number of parts of collectives received so far.
@@ -238,7 +273,7 @@ impl SlotReceiver {
 
     /// Frees a message's slot.
     pub(super) fn release(&mut self, arrival: Arrival) -> Result<(), GroupError> {
-        self.free.push(arrival.slot);
+        self.free.extend(arrival.slot);
         self.post().map(drop)
     }
 
@@ -258,5 +293,89 @@ impl SlotReceiver {
             moved = true;
         }
         Ok(moved)
+    }
+}
+
+/// The first message of a slot, if there is one. A part of a collective is the only one.
+fn read(slot: Place) -> Option<(Header, Place)> {
+    let header = Header::decode(slot.part(0, HEADER_BYTES).elements())?;
+    let room = slot.len().checked_sub(HEADER_BYTES)?;
+    let len = match header.kind {
+        Kind::Long(_) => 0,
+        Kind::Short | Kind::Part => usize::try_from(header.len).ok()?,
+    };
+    let fits = if header.kind == Kind::Part { len == room } else { len <= room };
+    fits.then(|| (header, slot.part(HEADER_BYTES, len)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::Space;
+    use super::super::long::Route;
+    use super::*;
+
+    const LONG: Kind = Kind::Long(Route::Staged);
+
+    fn header(kind: Kind, tag: u32, len: usize) -> Header {
+        let (space, len) = (Space::MESSAGES, len as u64);
+        Header { kind, element: 1, scope: 0, tag, len, space, note: 0 }
+    }
+
+    /// The kinds and lengths of messages that are put into slots, and how many each slot has.
+    fn slots(messages: &[(Kind, usize)]) -> Vec<usize> {
+        let bytes = [7_u8; SMALL_OBJECT];
+        let letter = |(tag, (kind, len)): (usize, &(Kind, usize))| {
+            let body = if *kind == LONG { 0 } else { *len };
+            let header = header(*kind, u32::try_from(tag).unwrap(), *len);
+            Letter { header, body: Place::reading(&bytes[..body]), op: None }
+        };
+        let mut queue: VecDeque<_> = messages.iter().enumerate().map(letter).collect();
+        let mut counts = Vec::new();
+        while !queue.is_empty() {
+            let mut memory = vec![0_u8; ROOM];
+            let slot = Place::writing(&mut memory);
+            let (len, count) = fill(slot, &queue);
+            let mut rest = slot.part(0, len);
+            for letter in queue.drain(..count) {
+                let (header, body) = read(rest).unwrap();
+                assert_eq!(header, letter.header);
+                assert_eq!(body.elements::<u8>(), letter.body.elements::<u8>());
+                rest = rest.part(HEADER_BYTES + body.len(), ROOM);
+            }
+            assert!(rest.is_empty());
+            counts.push(count);
+        }
+        counts
+    }
+
+    #[test]
+    fn messages_that_fit_share_a_slot_in_their_order_and_a_part_has_its_own() {
+        let (short, part) = (Kind::Short, Kind::Part);
+        assert_eq!(slots(&[(short, 5), (short, 0), (LONG, 1 << 40), (short, 3)]), [4]);
+        assert_eq!(
+            slots(&[(short, 5), (part, 4), (part, 4), (short, 3), (short, 1)]),
+            [1, 1, 1, 2]
+        );
+        assert_eq!(slots(&[(short, SMALL_OBJECT), (short, 0)]), [1, 1]);
+        let half = (ROOM - 2 * HEADER_BYTES) / 2;
+        assert_eq!(slots(&[(short, half), (short, half)]), [2]);
+        assert_eq!(slots(&[(short, half), (short, half + 1), (short, 1)]), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_no_message_or_longer_than_its_slot_is_none() {
+        let in_slot = |header: Header, len: usize| {
+            let bytes = [&header.encode()[..], &vec![7; len]].concat();
+            read(Place::reading(&bytes)).map(|(_, body)| body.len())
+        };
+        assert_eq!(in_slot(header(Kind::Short, 0, 5), 5), Some(5));
+        assert_eq!(in_slot(header(Kind::Short, 0, 5), 9), Some(5), "others may follow");
+        assert_eq!(in_slot(header(Kind::Short, 0, 5), 4), None);
+        assert_eq!(in_slot(header(Kind::Short, 0, usize::MAX), 4), None);
+        assert_eq!(in_slot(header(Kind::Part, 0, 5), 9), None, "nothing follows a part");
+        let bytes = header(Kind::Short, 0, 0).encode();
+        for len in 0..HEADER_BYTES {
+            assert!(read(Place::reading(&bytes[..len])).is_none(), "{len} bytes");
+        }
     }
 }
