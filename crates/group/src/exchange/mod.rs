@@ -323,10 +323,7 @@ impl<T: Element> Exchange<T> {
 
     /// The ranks that it waits for.
     fn silent(&self) -> Vec<usize> {
-        let inner = self.lock();
-        let incoming = inner.incoming.iter().filter(|one| !one.is_over()).map(|one| one.rank);
-        let outgoing = inner.outgoing.iter().filter(|one| one.waits()).map(|one| one.rank);
-        let mut ranks: Vec<_> = incoming.chain(outgoing).collect();
+        let mut ranks: Vec<_> = self.lock().awaited().map(|(rank, _)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks
@@ -338,6 +335,13 @@ impl<T: Element> Inner<T> {
         self.outgoing.iter_mut().find(|outgoing| outgoing.rank == rank).ok_or_else(|| {
             GroupError::Usage(format!("rank {rank} is no destination of this exchange"))
         })
+    }
+
+    /// The ranks that messages are still due from, or under way to; each in the group, and in the mesh.
+    fn awaited(&self) -> impl Iterator<Item = (usize, usize)> {
+        let incoming = self.incoming.iter().filter(|one| !one.is_over());
+        let outgoing = self.outgoing.iter().filter(|one| one.waits());
+        incoming.map(|one| (one.rank, one.peer)).chain(outgoing.map(|one| (one.rank, one.peer)))
     }
 
     /// The pieces of all lanes in which messages of it are under way. A lane keeps the order of its messages, so a piece of another message
@@ -518,8 +522,10 @@ pub(crate) fn wait<T: Element>(
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
         }
+        // Only that peer is polled each time. Whether it has left, `advance` says, after what it has sent.
+        let focus = only_awaited(exchanges);
         let mut state = shared.lock();
-        let stepped = state.mesh.step(None, &mut waited);
+        let stepped = state.mesh.after(focus, &mut waited);
         let pace = state.mesh.pace();
         drop(state);
         let idle = match stepped {
@@ -537,6 +543,19 @@ pub(crate) fn wait<T: Element>(
         }
     };
     ended.map_err(|error| named(exchanges, error))
+}
+
+/// The rank in the mesh that all of them wait for, if there is no other.
+fn only_awaited<T: Element>(exchanges: &[&Exchange<T>]) -> Option<usize> {
+    let mut only = None;
+    for exchange in exchanges {
+        for (_, peer) in exchange.lock().awaited() {
+            if *only.get_or_insert(peer) != peer {
+                return None;
+            }
+        }
+    }
+    only
 }
 
 /// Polls in a row without a look at the clock.

@@ -85,7 +85,8 @@ impl Mesh {
         }
     }
 
-    /// One poll for a caller that waits by itself. `Some` when it should sleep: the time without progress.
+    /// One poll for a caller that waits by itself. `Some` when it should sleep: the time without progress. An error if the awaited peer has
+    /// left.
     pub(crate) fn step(
         &mut self,
         focus: Option<usize>,
@@ -98,7 +99,7 @@ impl Mesh {
     }
 
     /// Polls, and returns the time without progress. Progress of other peers does not prove that the awaited one is alive.
-    fn after(
+    pub(crate) fn after(
         &mut self,
         focus: Option<usize>,
         wait: &mut Wait,
