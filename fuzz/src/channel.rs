@@ -10,7 +10,7 @@ use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
 use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::{Header, Ring, check};
-use proto::progress::{LentInbox, LetterPost, TrialTarget};
+use proto::progress::{Acted, LentInbox, LetterPost, TrialTarget};
 use proto::setup::refuse;
 use proto::{
     Account, Cause, ChannelId, Epoch, Event, Frame, MessageId, Moment, Name, Nonce, Outcome,
@@ -271,8 +271,8 @@ impl Perform<Listener> for Hands {
         LetterPost::Posted
     }
 
-    fn act(&mut self, _: Slot, (): &(), _: &Account) -> bool {
-        true
+    fn act(&mut self, _: Slot, (): &(), _: &Account) -> Acted {
+        Acted::Done
     }
 
     fn copy_out(&mut self, _: MemoryId, payload: Payload, len: &usize) {

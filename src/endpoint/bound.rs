@@ -7,6 +7,10 @@ use proto::bound::{KEEPER_IDLE_MAX, REFUSED_FOR_GOOD};
 
 /// Operations in flight on one NIC. Past that posts are refused, and repeated by later polls.
 pub(crate) const OPERATIONS_MAX: u16 = 1024;
+/// Of these, those that no part takes; and those that only parts to a peer take that has fewer than [`PARTS_FEW`] in flight there.
+pub(super) const CONTROL_OPERATIONS: usize = 128;
+pub(super) const FEWEST_OPERATIONS: usize = 128;
+pub(super) const PARTS_FEW: usize = 4;
 /// Tagged receives of connections that may be posted in addition, with SENDRECV. Further ones wait.
 pub(crate) const TAGGED_RECEIVES_MAX: u16 = 4096;
 /// Receives for letters that are kept posted on each control rail. Further letters wait in the provider.
@@ -77,6 +81,8 @@ pub(super) const SLOW_AFTER: Duration = Duration::from_secs(5);
 pub(super) const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 const _: () = {
+    let kept = CONTROL_OPERATIONS + FEWEST_OPERATIONS + LETTER_RECEIVES as usize;
+    assert!(kept < OPERATIONS_MAX as usize / 2, "most are for all parts alike");
     assert!(CONNECTIONS_MAX as usize == Slot::COUNT, "each has a slot");
     assert!(PROBE_GAP_MAX.as_millis() < PROBE_LATE_WAIT.as_millis(), "no wait is a single pause");
     assert!(GONE_AFTER.as_millis() < REFUSED_FOR_GOOD.as_millis(), "its channel fails later");

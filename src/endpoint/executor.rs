@@ -22,7 +22,7 @@ use proto::flow::{Action, Flow};
 use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{MemoryId, Payload, Shadows};
-use proto::progress::{LentInbox, LetterPost, TrialTarget};
+use proto::progress::{Acted, LentInbox, LetterPost, TrialTarget};
 use proto::receive::{Copy, Place};
 use proto::sendrecv::Tag;
 use proto::setup::{Peers, Presence};
@@ -32,6 +32,7 @@ use proto::{
 };
 
 use super::authentication::{Mac, random_number};
+use super::bound::{CONTROL_OPERATIONS, FEWEST_OPERATIONS, PARTS_FEW};
 use super::failures::milliseconds;
 use super::letter_buffers::LetterSubject;
 use super::memory::{ControlMemory, Unit};
@@ -320,13 +321,21 @@ impl Executor {
         named(&self.regions, &self.landing, name)
     }
 
-    /// Posts a part. None: the provider refused it for now.
+    /// Posts a part. None: there is no such connection or rail.
     #[inline]
-    fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
+    fn write(
+        &mut self,
+        slot: Slot,
+        write: &PartWrite,
+        account: &Account,
+    ) -> Option<Result<Acted, Cause>> {
         let &PartWrite { message, part, rail, line, source, target, key, len, immediate, moved } =
             write;
         let (channel, generation) = *self.connections.get(slot.index())?;
         let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
+        if !has_room(self.nics[lane.nic].nic.room(), account.rails.flying_on(rail)) {
+            return Some(Ok(Acted::NoRoom));
+        }
         let Some(region) = named(&self.regions, &self.landing, source.region) else {
             return Some(Err(Cause::SendDeregistered));
         };
@@ -352,12 +361,13 @@ impl Executor {
                 if moved {
                     sends.on_rail(rail, Counter::Failovers);
                 }
-                Some(Ok(()))
+                Some(Ok(Acted::Done))
             }
-            Ok(Posted::Again | Posted::Full) => {
+            Ok(Posted::Again) => {
                 self.channels[channel.0 as usize].sends.on_rail(rail, Counter::Refused);
-                None
+                Some(Ok(Acted::Refused))
             }
+            Ok(Posted::Full) => Some(Ok(Acted::NoRoom)),
             Err(error) => Some(Err(Cause::NotPosted(error))),
         }
     }
@@ -468,7 +478,7 @@ impl Perform<Flow> for Executor {
                 }
                 LetterPost::Posted
             }
-            Ok(Some(Posted::Full)) => LetterPost::Refused,
+            Ok(Some(Posted::Full)) => LetterPost::Dropped,
             Ok(Some(Posted::Again)) | Err(_) if trial => LetterPost::Refused,
             Ok(Some(Posted::Again)) => {
                 if let Some(peer) = self.peer_mut(channel) {
@@ -488,19 +498,19 @@ impl Perform<Flow> for Executor {
     }
 
     #[inline]
-    fn act(&mut self, slot: Slot, action: &Action, account: &Account) -> bool {
+    fn act(&mut self, slot: Slot, action: &Action, account: &Account) -> Acted {
         match action {
-            Action::Write(write) => match self.write(slot, write) {
-                Some(Ok(())) => true,
-                None => false,
+            Action::Write(write) => match self.write(slot, write, account) {
+                Some(Ok(acted)) => acted,
+                None => Acted::Refused,
                 Some(Err(cause)) => {
                     self.never_written(slot, write.message, write.part, cause);
-                    true
+                    Acted::Done
                 }
             },
             Action::Copy(copy) => {
                 self.copy_parked(copy, account);
-                true
+                Acted::Done
             }
             Action::Tagged(tagged) => self.tag(slot, tagged),
         }
@@ -813,6 +823,16 @@ impl Executor {
             }
         }
     }
+}
+
+/// Whether a part to a peer may take one of `room` operations of a NIC, with `flying` parts to that peer in flight there. Peers that hang, as
+/// all of a node that is gone, keep what they have for good. So each peer may have as many as it leaves to others, and a few more are for peers
+/// that have hardly any. Packets and letters have room of their own.
+#[inline]
+fn has_room(room: usize, flying: u32) -> bool {
+    let flying = flying as usize;
+    let shared = room.saturating_sub(CONTROL_OPERATIONS + FEWEST_OPERATIONS);
+    shared > flying || flying < PARTS_FEW && room > CONTROL_OPERATIONS
 }
 
 /// Letters of one poll whose memory is preallocated, and its size. Further or longer ones (HELLO) allocate.

@@ -25,7 +25,7 @@ mod table;
 mod tests;
 
 pub use keeper::Keeper;
-pub use perform::{ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
+pub use perform::{Acted, ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -387,7 +387,7 @@ fn changed<C: Connection, P: Perform<C>>(
     }
 }
 
-/// Performs the actions of a connection until one is refused.
+/// Performs the actions of a connection until one is refused, or has no room.
 fn act<C: Connection, P: Perform<C>>(
     table: &mut Table<C>,
     peer: &mut Peer,
@@ -403,9 +403,12 @@ fn act<C: Connection, P: Perform<C>>(
             return table.act_later(slot);
         }
         let Some(action) = tenant.connection.next_action(&mut peer.account, now) else { return };
-        let posted = perform.act(slot, &action, &peer.account);
-        tenant.connection.acted(&action, posted, &mut peer.account, now);
-        if !posted {
+        let acted = perform.act(slot, &action, &peer.account);
+        if acted != Acted::NoRoom {
+            let posted = acted == Acted::Done;
+            tenant.connection.acted(&action, posted, &mut peer.account, now);
+        }
+        if acted != Acted::Done {
             return table.act_later(slot);
         }
     }

@@ -61,10 +61,20 @@ pub struct TrialTarget {
 pub enum LetterPost {
     /// It is under way, and may be lost.
     Posted,
-    /// It was dropped before the provider saw it, as if it were lost on the way.
+    /// It was dropped before the provider saw it, for want of room here perhaps, as if it were lost on the way.
     Dropped,
-    /// The provider refuses it for now (-FI_EAGAIN), or has no room.
+    /// The provider refuses it for now (-FI_EAGAIN).
     Refused,
+}
+
+/// What has become of an action of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acted {
+    Done,
+    /// The provider refuses it for now (-FI_EAGAIN).
+    Refused,
+    /// This side has no room for it now, which says nothing about its rail.
+    NoRoom,
 }
 
 /// How a channel ended.
@@ -85,8 +95,8 @@ pub trait Perform<C: Connection>: Shadows {
     /// Sends a letter.
     fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> LetterPost;
 
-    /// Performs an action of a connection. False if the provider refuses it for now.
-    fn act(&mut self, slot: Slot, action: &C::Action, account: &Account) -> bool;
+    /// Performs an action of a connection.
+    fn act(&mut self, slot: Slot, action: &C::Action, account: &Account) -> Acted;
 
     /// Copies the payload of a message into the shadow.
     fn copy_out(&mut self, shadow: MemoryId, payload: Payload, message: &C::Message);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
+use super::{Acted, ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
 use crate::account::Account;
 use crate::channel::{Cause, Parameters, Post, RailNews, Written};
 use crate::codec::Address;
@@ -50,6 +50,8 @@ pub(super) struct StandIn {
     pub(super) trials: Vec<Offer>,
     /// No memory is to be had, and how often some was asked for.
     pub(super) starves: bool,
+    /// Why no action is performed.
+    pub(super) acts_not: Option<Acted>,
     pub(super) asked: u32,
 }
 
@@ -113,11 +115,14 @@ impl Perform<Flow> for StandIn {
         LetterPost::Posted
     }
 
-    fn act(&mut self, _: Slot, action: &Action, _: &Account) -> bool {
+    fn act(&mut self, _: Slot, action: &Action, _: &Account) -> Acted {
+        if let Some(not) = self.acts_not {
+            return not;
+        }
         if let Action::Write(write) = action {
             self.writes.push(*write);
         }
-        true
+        Acted::Done
     }
 
     fn copy_out(&mut self, _: MemoryId, _: Payload, _: &Outgoing) {}

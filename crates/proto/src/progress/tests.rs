@@ -76,6 +76,43 @@ fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
     );
 }
 
+/// Only the first says something about its rail.
+#[test]
+fn a_rail_is_lost_that_refuses_every_part_for_long_and_none_is_where_parts_have_no_room() {
+    for (not, is_lost) in [(Acted::Refused, true), (Acted::NoRoom, false)] {
+        let (mut endpoint, mut hands, channel, Name { slot, generation }) = endpoint_with_sender();
+        hands.meet(channel);
+        endpoint.progress(&mut hands, ms(0));
+        let keys = Keys::new(&[0, 0]).unwrap();
+        let to = Name { slot, generation };
+        let advert = Advert {
+            to,
+            line: Line::FIRST,
+            tag: 0,
+            address: 0,
+            len: 1000,
+            cut: false,
+            host: false,
+            ends_group: true,
+            keys,
+        };
+        hears(&mut endpoint, &mut hands, slot, &Frame::Advert(advert));
+        hands.acts_not = Some(not);
+        let message = Outgoing { tag: 0, len: 1000, source: Source::default(), host: false };
+        let submitted = endpoint.submit(&mut hands, slot, &message, ms(1));
+        assert!(matches!(submitted, Ok(Submit::Parts { .. })));
+        (2..1000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        let down = |frame: &Frame| {
+            matches!(frame, Frame::Rail(RailNote { state: RailState::Down(_), .. }))
+        };
+        assert_eq!(hands.frames.iter().any(down), is_lost, "{not:?}");
+        assert!(hands.writes.is_empty());
+        hands.acts_not = None;
+        endpoint.progress(&mut hands, ms(1000));
+        assert_eq!(hands.writes.len(), 1, "{not:?}");
+    }
+}
+
 #[test]
 fn the_slot_of_a_connection_is_free_though_its_channel_failed_before_its_frames_left() {
     let (mut endpoint, mut hands, channel, name) = endpoint_with_sender();

@@ -9,7 +9,7 @@ use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::Ring;
-use proto::progress::{LentInbox, LetterPost, TrialTarget};
+use proto::progress::{Acted, LentInbox, LetterPost, TrialTarget};
 use proto::{Account, Cause, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
 
 use crate::faults::Fault;
@@ -273,8 +273,11 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         LetterPost::Posted
     }
 
-    fn act(&mut self, slot: Slot, action: &ActionOf<D>, account: &Account) -> bool {
-        D::act(self.wire, (self.node, slot), action, account)
+    fn act(&mut self, slot: Slot, action: &ActionOf<D>, account: &Account) -> Acted {
+        match D::act(self.wire, (self.node, slot), action, account) {
+            true => Acted::Done,
+            false => Acted::Refused,
+        }
     }
 
     fn copy_out(&mut self, shadow: MemoryId, payload: Payload, message: &MessageOf<D>) {

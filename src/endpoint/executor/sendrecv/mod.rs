@@ -9,6 +9,7 @@ mod packet_buffers;
 use fabric::{FabricError, Nic, Post as Posted, Tags};
 use proto::flow;
 use proto::memory::MemoryId;
+use proto::progress::Acted;
 use proto::receive::Tagged;
 use proto::sendrecv::Letterbox;
 use proto::{Event, Generation, Line, Moment, Slot};
@@ -69,20 +70,20 @@ impl Sendrecv {
 }
 
 impl Executor {
-    /// Posts a receive of a connection, or cancels it. False: the provider refused it for now.
+    /// Posts a receive of a connection, or cancels it.
     #[inline]
-    pub(super) fn tag(&mut self, slot: Slot, tagged: &Tagged) -> bool {
+    pub(super) fn tag(&mut self, slot: Slot, tagged: &Tagged) -> Acted {
         let Some((channel, generation)) = self.connections.get(slot.index()).copied() else {
-            return true;
+            return Acted::Done;
         };
         let lane = self.peer(channel).and_then(|peer| peer.data.first()).copied();
-        let Some(lane) = lane else { return true };
+        let Some(lane) = lane else { return Acted::Done };
         let nic = &mut self.nics[lane.nic].nic;
         let (line, tag, target, len) = match *tagged {
             Tagged::Cancel { line } => {
                 let its = Purpose::Receive { slot, generation, line }.token();
                 nic.cancel(|token| token == its);
-                return true;
+                return Acted::Done;
             }
             Tagged::Post { line, tag, target, len } => (line, tag, target, len),
         };
@@ -101,11 +102,12 @@ impl Executor {
             None => Err(Cause::ReceiveDeregistered),
         };
         match posted {
-            Ok(Posted::Accepted) => true,
-            Ok(Posted::Again | Posted::Full) => false,
+            Ok(Posted::Accepted) => Acted::Done,
+            Ok(Posted::Again) => Acted::Refused,
+            Ok(Posted::Full) => Acted::NoRoom,
             Err(cause) => {
                 self.never_received((slot, generation), line, cause);
-                true
+                Acted::Done
             }
         }
     }
