@@ -8,7 +8,7 @@ use super::super::ids::{Epoch, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
 use super::super::polled::{Now, PolledTime};
-use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
+use super::{Abandoned, Cause, Channel, DueLetter, Inbox, NeverSent, Sent, State};
 
 /// An old shadow with writes that have not completed.
 #[derive(Clone, Copy, Debug)]
@@ -205,10 +205,10 @@ impl Channel {
         self.living_rails().next()
     }
 
-    /// The rail of the next letter.
-    pub(super) fn letter_rail(&self) -> Option<u8> {
+    /// The rail of the next letter, which is of this kind.
+    pub(super) fn letter_rail(&self, letter: DueLetter) -> Option<u8> {
         let lives = |rail| !self.is_lost(rail);
-        self.recovery.route().rail(self.inbox_rail(), self.parameters.rails, lives)
+        self.recovery.route(letter).rail(self.inbox_rail(), self.parameters.rails, lives)
     }
 
     /// Whether no other control rail lives.

@@ -152,7 +152,7 @@ impl Channel {
         };
         let rail = match queried_by {
             Some(rail) => rail,
-            None => self.letter_rail()?,
+            None => self.letter_rail(what)?,
         };
         let body = match what {
             DueLetter::Hello => Body::Hello(Hello {

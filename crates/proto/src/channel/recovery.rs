@@ -45,6 +45,8 @@ pub struct Recovery {
     /// The rails of the last HELLO and of the last QUERY: an answer shows that its rail delivers.
     hello_by: u8,
     queried_by: u8,
+    /// The rail of the last echo of the peer's inbox: where the peer asks again, it may not deliver.
+    echo_by: Option<u8>,
     /// Since when the current rail refuses letters.
     refused: Option<PolledTime>,
     /// Since when no rail has accepted one.
@@ -89,6 +91,7 @@ impl Recovery {
             route: Route::default(),
             hello_by: 0,
             queried_by: 0,
+            echo_by: None,
             refused: None,
             all_refused: None,
         }
@@ -106,9 +109,12 @@ impl Recovery {
         self.route = Route::By(self.queried_by);
     }
 
-    /// By which control rail letters go.
-    pub(super) fn route(&self) -> Route {
-        self.route
+    /// By which control rail a letter goes. Each further echo of one inbox goes by the next one.
+    pub(super) fn route(&self, letter: DueLetter) -> Route {
+        match self.echo_by {
+            Some(rail) if letter == DueLetter::Hello && self.is_echoed() => Route::After(rail),
+            _ => self.route,
+        }
     }
 
     /// Something may be lost: the next QUERY leaves within `wait`.
@@ -144,6 +150,7 @@ impl Recovery {
         (self.heard, self.queried, self.answers) = (now, now, 0);
         // Packets are written anew, by another rail perhaps.
         self.hangs = None;
+        self.echo_by = None;
         // Losses that are far apart are not caused by a late reader.
         if now.since(self.switched_at) >= SWITCHES_RESET_AFTER {
             self.switches = 0;
@@ -291,7 +298,10 @@ impl Recovery {
             DueLetter::Hello => {
                 self.echo_pending = false;
                 let wait = match self.hello {
-                    HelloState::Echoed => return,
+                    HelloState::Echoed => {
+                        self.echo_by = Some(rail);
+                        return;
+                    }
                     HelloState::Due => HELLO_AGAIN,
                     HelloState::Sent { wait, .. } => (wait * 2).min(HELLO_AGAIN_MAX),
                 };
@@ -371,27 +381,49 @@ mod tests {
         let answer = DueLetter::Status { asked: PacketNumber::new(0), rail: 0 };
         let mut recovery = Recovery::new(ms(0));
         recovery.said(DueLetter::Hello, 0, ms(0));
-        assert_eq!(recovery.route(), Route::After(0));
+        assert_eq!(recovery.route(DueLetter::Query), Route::After(0));
         recovery.echoed();
-        assert_eq!(recovery.route(), Route::By(0));
+        assert_eq!(recovery.route(DueLetter::Query), Route::By(0));
         recovery.said(DueLetter::Query, 0, ms(20));
         recovery.said(DueLetter::Query, 1, ms(60));
         recovery.said(answer, 3, ms(61));
-        assert_eq!(recovery.route(), Route::After(1), "answers of ours do not count");
+        assert_eq!(
+            recovery.route(DueLetter::Query),
+            Route::After(1),
+            "answers of ours do not count"
+        );
         recovery.answered();
-        assert_eq!(recovery.route(), Route::By(1));
+        assert_eq!(recovery.route(DueLetter::Query), Route::By(1));
         recovery.acknowledged();
         recovery.content(ms(70));
         assert_eq!(
-            recovery.route(),
+            recovery.route(DueLetter::Query),
             Route::By(1),
             "no packet has shown that the inbox's rail delivers"
         );
         recovery.progressed();
-        assert_eq!(recovery.route(), Route::Inbox);
+        assert_eq!(recovery.route(DueLetter::Query), Route::Inbox);
         recovery.echo_due();
         recovery.said(DueLetter::Hello, 2, ms(80));
-        assert_eq!(recovery.route(), Route::Inbox, "an echo is not answered");
+        assert_eq!(recovery.route(DueLetter::Query), Route::Inbox, "an echo is not answered");
+    }
+
+    /// It may be all that the peer hears: its QUERYs may go by the rail that does not deliver.
+    #[test]
+    fn an_echo_that_is_asked_for_again_goes_by_another_rail() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.said(DueLetter::Hello, 0, ms(0));
+        recovery.echoed();
+        recovery.progressed();
+        for (rail, route) in [(1, Route::Inbox), (2, Route::After(1)), (1, Route::After(2))] {
+            recovery.echo_due();
+            assert_eq!(recovery.due(true, (false, false), ms(1)), Some(DueLetter::Hello));
+            assert_eq!(recovery.route(DueLetter::Hello), route);
+            recovery.said(DueLetter::Hello, rail, ms(1));
+            assert_eq!(recovery.route(DueLetter::Query), Route::Inbox);
+        }
+        recovery.adopted(ms(2));
+        assert_eq!(recovery.route(DueLetter::Hello), Route::Inbox, "it is another inbox");
     }
 
     #[test]
@@ -411,18 +443,18 @@ mod tests {
     fn a_rail_that_takes_no_letters_is_passed_over() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
-        let before = recovery.route();
+        let before = recovery.route(DueLetter::Query);
         for now in [20, 100, 119] {
             recovery.refused(0, ms(now));
-            assert_eq!(recovery.route(), before, "after {now} ms");
+            assert_eq!(recovery.route(DueLetter::Query), before, "after {now} ms");
         }
         recovery.refused(0, ms(120));
-        assert_eq!(recovery.route(), Route::After(0));
+        assert_eq!(recovery.route(DueLetter::Query), Route::After(0));
         recovery.refused(1, ms(121));
         recovery.said(DueLetter::Query, 1, ms(200));
         recovery.answered();
         recovery.refused(1, ms(230));
-        assert_eq!(recovery.route(), Route::By(1), "one was taken meanwhile");
+        assert_eq!(recovery.route(DueLetter::Query), Route::By(1), "one was taken meanwhile");
     }
 
     #[test]
