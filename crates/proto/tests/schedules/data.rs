@@ -90,6 +90,28 @@ enum Fate {
     Hangs,
 }
 
+/// A data rail from one node to another that has died, and perhaps the way back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dead {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) link: u8,
+    death: Death,
+    both_ways: bool,
+}
+
+impl Dead {
+    /// Whether it is between these two nodes, whichever way.
+    pub(crate) fn is_between(&self, pair: (usize, usize), link: u8) -> bool {
+        let (from, to) = pair;
+        self.link == link && [(from, to), (to, from)].contains(&(self.from, self.to))
+    }
+
+    fn is_way(&self, (from, to): (usize, usize), link: u8) -> bool {
+        self.is_between((from, to), link) && (self.both_ways || self.from == from)
+    }
+}
+
 /// How a data rail between two nodes has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
@@ -155,7 +177,7 @@ pub(crate) struct Flows {
     /// Percentage.
     pub(crate) late: u32,
     /// Data rails between two nodes that have died.
-    pub(crate) dead: Vec<(usize, usize, u8, Death)>,
+    pub(crate) dead: Vec<Dead>,
     /// Data rails that a fault has hit, or that were lost.
     pub(crate) disturbed: u16,
     /// By data rail: the longest time from the post of a part to its landing.
@@ -245,10 +267,14 @@ impl Flows {
         Ok(())
     }
 
+    /// How the data rail from `node` to `far` has died.
     pub(crate) fn death(&self, node: usize, far: usize, link: u8) -> Option<Death> {
-        let pair = (node.min(far), node.max(far), link);
-        let dead = self.dead.iter().find(|(one, other, link, _)| (*one, *other, *link) == pair);
-        dead.map(|(_, _, _, death)| *death)
+        let dead = self.dead.iter().find(|dead| dead.is_way((node, far), link));
+        dead.map(|dead| dead.death)
+    }
+
+    fn is_dead(&self, pair: (usize, usize), link: u8) -> bool {
+        self.dead.iter().any(|dead| dead.is_between(pair, link))
     }
 
     /// A data rail of a node and its current endpoint, as keys distinguish them.
@@ -524,7 +550,8 @@ impl Data for Flows {
     fn rail_returned(wire: &mut Wire<Self>, (node, channel): (usize, ChannelId), rail: u8) {
         let link = wire.data.data_link(node, channel, rail);
         wire.data.returns.returned |= 1 << link;
-        if wire.data.death(node, wire.data.channels[node][channel.0 as usize].far, link).is_none() {
+        let far = wire.data.channels[node][channel.0 as usize].far;
+        if !wire.data.is_dead((node, far), link) {
             wire.data.returns.is_back((node, channel, rail), link);
         }
         wire.faults.fire(Fault::RailReturned);
@@ -695,21 +722,37 @@ fn doomed(wire: &mut Wire<Flows>, death: Death, proves: bool) -> Fate {
 }
 
 /// A data rail between two nodes dies, with the writes on it.
-pub(crate) fn kill(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u8, death: Death) {
-    let (one, other) = (one.min(other), one.max(other));
-    if wire.data.death(one, other, link).is_some() {
+pub(crate) fn kill(wire: &mut Wire<Flows>, pair: (usize, usize), link: u8, death: Death) {
+    kill_ways(wire, pair, link, (death, true));
+}
+
+/// The same of the rail from one node to the other alone.
+pub(crate) fn kill_way(wire: &mut Wire<Flows>, way: (usize, usize), link: u8, death: Death) {
+    if way.0 != way.1 {
+        wire.faults.fire(Fault::OneWayDeath);
+    }
+    kill_ways(wire, way, link, (death, false));
+}
+
+fn kill_ways(
+    wire: &mut Wire<Flows>,
+    (from, to): (usize, usize),
+    link: u8,
+    (death, both_ways): (Death, bool),
+) {
+    if wire.data.is_dead((from, to), link) {
         return;
     }
+    let dead = Dead { from, to, link, death, both_ways };
     wire.faults.fire(match death {
         Death::Silent => Fault::SilentDataRail,
         Death::Loud | Death::Refusing => Fault::DataRailDied,
     });
-    wire.data.dead.push((one, other, link, death));
+    wire.data.dead.push(dead);
     wire.data.disturb(link);
     for index in 0..wire.data.flights.len() {
         let flight = &wire.data.flights[index];
-        let pair = (flight.from.0.min(flight.to), flight.from.0.max(flight.to));
-        if flight.link == link && pair == (one, other) && !flight.completed {
+        if dead.is_way((flight.from.0, flight.to), flight.link) && !flight.completed {
             let proves = flight.delivered;
             let fate = doomed(wire, death, proves);
             wire.data.flights[index].fate = fate;

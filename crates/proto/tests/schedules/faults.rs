@@ -94,6 +94,10 @@ pub(crate) enum Fault {
     ReceiveCancelled,
     CancelledTooLate,
     Unexpected,
+    OneWayDeath,
+    MutedRail,
+    Paused,
+    NoRoom,
 }
 
 /// Faults of schedules with stand-in connections.
@@ -220,6 +224,10 @@ pub(crate) const FLOWS: [Fault; 76] = [
 
 /// Faults of schedules between endpoints that differ, besides those with real flows.
 pub(crate) const UNLIKE: [Fault; 3] = [Fault::Slept, Fault::Deregistered, Fault::GivenUp];
+
+/// Faults of schedules in which links fail in one direction and nodes are stopped for a while, besides those with real flows.
+pub(crate) const PARTIAL: [Fault; 4] =
+    [Fault::OneWayDeath, Fault::MutedRail, Fault::Paused, Fault::NoRoom];
 
 /// Faults of schedules with real flows over a provider without one-sided writes.
 pub(crate) const MESSAGES: [Fault; 26] = [

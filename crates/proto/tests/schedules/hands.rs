@@ -203,7 +203,9 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         memory.busy[lines.clone()].iter_mut().for_each(|busy| *busy += 1);
         let target = ((post.address >> 32) as usize, post.address as u32 as usize);
         // A closed endpoint receives nothing.
-        let lost = lost || self.wire.nodes[target.0].closed[usize::from(link)];
+        let lost = lost
+            || self.wire.nodes[target.0].closed[usize::from(link)]
+            || self.wire.is_mute(self.node, target.0, link);
         let inbox = &mut self.wire.nodes[target.0].memories[target.1];
         let right = inbox.key == post.key && inbox.link == link;
         let (mut free, live) = (true, inbox.use_ == Use::Live);
@@ -274,6 +276,9 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     }
 
     fn act(&mut self, slot: Slot, action: &ActionOf<D>, account: &Account) -> Acted {
+        if self.wire.is_crowded() {
+            return Acted::NoRoom;
+        }
         match D::act(self.wire, (self.node, slot), action, account) {
             true => Acted::Done,
             false => Acted::Refused,

@@ -33,7 +33,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use faults::{FLOWS, Fault, Faults, MESSAGES, TALKS, UNLIKE};
+use faults::{FLOWS, Fault, Faults, MESSAGES, PARTIAL, TALKS, UNLIKE};
 
 /// How many broken laws stop a run.
 const LAWS_SHOWN: usize = 8;
@@ -127,6 +127,11 @@ fn every_message_between_unlike_endpoints_arrives_once_or_both_ends_fail() {
 }
 
 #[test]
+fn every_message_over_links_that_fail_in_one_direction_arrives_once_or_both_ends_fail() {
+    run_all(ranks::run_partial, DEFAULT_FLOWS, &PARTIAL);
+}
+
+#[test]
 fn every_message_without_one_sided_writes_arrives_once_or_both_ends_fail() {
     run_all(ranks::run_by_messages, DEFAULT_MESSAGES, &MESSAGES);
 }
@@ -140,7 +145,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 37] = [
+const MENDED: [(Schedule, u64, &str); 39] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -206,6 +211,12 @@ const MENDED: [(Schedule, u64, &str); 37] = [
         "parts that a lost rail owed kept memory that was given up in use",
     ),
     (ranks::run_unlike, 811_304_777, "a new channel used its only rail, which was closed"),
+    (
+        ranks::run_partial,
+        1_225,
+        "HELLO reached its peer, whose echoes went by a rail that was mute",
+    ),
+    (ranks::run_partial, 1_078, "a keeper repeated a HELLO for ever for the same reason"),
 ];
 
 #[test]
@@ -217,7 +228,9 @@ fn no_seed_that_once_broke_a_law_breaks_one_now() {
 
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
-    for schedule in [world::run, ranks::run, ranks::run_unlike, ranks::run_by_messages] {
+    for schedule in
+        [world::run, ranks::run, ranks::run_unlike, ranks::run_partial, ranks::run_by_messages]
+    {
         for seed in 0..20 {
             let [one, other] = [(); 2].map(|()| run(schedule, seed).unwrap().0);
             assert_eq!(one, other);

@@ -17,7 +17,7 @@ use proto::setup::{
 use proto::{ChannelId, Event, Flow, Moment, Name, Outcome, ProgressLoop, Slot};
 
 use crate::conversation::{Conversation, Side};
-use crate::data::{Death, Flows, Joined, Mixing, Settings, address, kill};
+use crate::data::{Death, Flows, Joined, Mixing, Settings, address, kill, kill_way};
 use crate::faults::{Fault, Faults};
 use crate::hands::{Data, Hands};
 use crate::random::Random;
@@ -73,6 +73,8 @@ pub(crate) struct World {
     pub(crate) meeting: Vec<Option<PeerId>>,
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) silent: Option<usize>,
+    /// A node that is stopped, and until when.
+    pub(crate) paused: Option<(usize, u64)>,
     harsh: bool,
     kind: Kind,
 }
@@ -86,6 +88,8 @@ enum Kind {
     Unlike,
     /// Over a provider without one-sided writes, with one rail.
     Messages,
+    /// Links fail in one direction, and nodes are stopped for a while.
+    Partial,
 }
 
 fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: bool) -> Presence {
@@ -162,6 +166,10 @@ impl World {
         setup.calm = false;
         // Set-up messages may wait for ever for a silent node.
         setup.silent = setup.silent.map(|node| node % setup.nodes);
+        if kind == Kind::Partial {
+            (setup.deaths, setup.closes_rails) = (0, false);
+            setup.data_deaths = random.pick(&[0, 1, 1, 2, 4]);
+        }
         let harsh = setup.losses > 0 || setup.refuse > 0 || setup.deaths > 0;
         let mut data_rails = random.pick(&[1, 1, 2, 3, 4]);
         if messages {
@@ -189,6 +197,9 @@ impl World {
         let room = if stays { (SLOTS, 1 << 16) } else { (FEW_SLOTS, CAPACITY_MIN) };
         let nodes = (peers, order, settings);
         let mut world = Self::of((setup, harsh, kind), random, nodes, to_fail, room);
+        if kind == Kind::Partial {
+            world.wire.crowded = world.wire.random.pick(&[0, 20, 80]);
+        }
         world.wire.data.provider = messages.then(|| Provider::new(&mut world.wire.random));
         for _ in 0..1 + world.wire.random.below(CONNECTIONS) {
             world.plan();
@@ -284,6 +295,7 @@ impl World {
             conversations: Vec::new(),
             meeting: Vec::new(),
             silent: None,
+            paused: None,
             harsh,
             kind,
         }
@@ -377,6 +389,7 @@ impl World {
         let stands_at = self.wire.random.percent(5).then(|| self.wire.random.below(steps));
         let sleeps = self.kind == Kind::Unlike && self.wire.random.percent(10);
         let sleeps_at = sleeps.then(|| self.wire.random.below(steps));
+        let muted = self.muted_link();
         for step in 0..steps {
             if sleeps_at == Some(step) {
                 // All machines sleep, and their clocks go on.
@@ -386,10 +399,10 @@ impl World {
             if stands_at == Some(step) {
                 self.stand_still()?;
             }
+            let pauses = !(deaths.is_empty() && data_deaths.is_empty()) || muted.is_some();
             self.wire.now += if self.wire.random.percent(5) {
                 self.wire.random.between(100_000, 3_000_000)
-            } else if !(deaths.is_empty() && data_deaths.is_empty()) && self.wire.random.percent(3)
-            {
+            } else if pauses && self.wire.random.percent(3) {
                 // Lost rails pause for so long.
                 self.wire.random.between(10_000_000, 400_000_000)
             } else {
@@ -405,11 +418,17 @@ impl World {
             }
             for (at, pair, link, death) in &data_deaths {
                 if *at == step {
-                    kill(&mut self.wire, *pair, *link, *death);
+                    match self.kind == Kind::Partial && self.wire.random.percent(70) {
+                        true => kill_way(&mut self.wire, *pair, *link, *death),
+                        false => kill(&mut self.wire, *pair, *link, *death),
+                    }
                 }
                 if self.wire.random.percent(1) {
                     revive(&mut self.wire, *pair, *link);
                 }
+            }
+            if self.kind == Kind::Partial {
+                self.disturb_in_part(muted);
             }
             if step == silent_at && self.wire.setup.silent.is_some() {
                 self.silent = self.wire.setup.silent;
@@ -442,6 +461,38 @@ impl World {
             }
         }
         Err("no rest".to_owned())
+    }
+
+    /// The control rail that may be mute, where there is another one.
+    fn muted_link(&mut self) -> Option<u8> {
+        let several = self.kind == Kind::Partial && self.wire.setup.rails > 1;
+        let Wire { random, setup, .. } = &mut self.wire;
+        (several && random.percent(60)).then(|| random.below(setup.rails.into()) as u8)
+    }
+
+    /// A control rail becomes mute in one direction or works again; a node is stopped, for less than the peer timeout.
+    fn disturb_in_part(&mut self, muted: Option<u8>) {
+        let nodes = self.ranks.len();
+        let Wire { random, setup, now, .. } = &mut self.wire;
+        if self.paused.is_none_or(|(_, until)| until <= *now) && random.next() % 1000 < 3 {
+            let most = (setup.peer_timeout / 2).as_nanos() as u64;
+            self.paused = Some((random.below(nodes), *now + random.between(1_000_000, most)));
+            self.wire.faults.fire(Fault::Paused);
+        }
+        let Some(link) = muted else { return };
+        let random = &mut self.wire.random;
+        if random.next() % 1000 < 4 {
+            let way = (random.below(nodes), random.below(nodes));
+            self.wire.mute(way, link);
+        } else if random.next() % 1000 < 2 {
+            self.wire.mute.clear();
+        }
+    }
+
+    fn is_stopped(&self, node: usize) -> bool {
+        self.silent == Some(node)
+            || !self.wire.fair
+                && self.paused.is_some_and(|(who, until)| who == node && self.wire.now < until)
     }
 
     /// So many nanoseconds pass, in which each node calls and the wire moves.
@@ -612,7 +663,7 @@ impl World {
         for node in 0..self.ranks.len() {
             let now = self.moment();
             let due = self.ranks[node].endpoint.keeper_due().is_some_and(|due| due <= now);
-            if self.silent == Some(node) || !due {
+            if self.is_stopped(node) || !due {
                 continue;
             }
             self.mail(node);
@@ -644,7 +695,7 @@ impl World {
 
     /// One call of a node's application.
     fn call(&mut self, node: usize) {
-        if self.silent == Some(node) || !self.ranks[node].calling {
+        if self.is_stopped(node) || !self.ranks[node].calling {
             return;
         }
         self.ranks[node].calls += 1;
@@ -781,6 +832,11 @@ pub(crate) fn run(seed: u64) -> Result<Faults, String> {
 /// Runs one with endpoints that differ.
 pub(crate) fn run_unlike(seed: u64) -> Result<Faults, String> {
     World::new(seed, Kind::Unlike).run()
+}
+
+/// Runs one in which links fail in one direction, and nodes are stopped for a while.
+pub(crate) fn run_partial(seed: u64) -> Result<Faults, String> {
+    World::new(seed, Kind::Partial).run()
 }
 
 /// Runs one over a provider without one-sided writes.

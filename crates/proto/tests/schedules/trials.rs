@@ -96,7 +96,7 @@ impl Returns {
 pub(crate) fn revive(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u8) {
     let pair = (one.min(other), one.max(other), link);
     let before = wire.data.dead.len();
-    wire.data.dead.retain(|(one, other, link, _)| (*one, *other, *link) != pair);
+    wire.data.dead.retain(|dead| !dead.is_between((one, other), link));
     if wire.data.dead.len() < before {
         wire.faults.fire(Fault::DataRailRevived);
         for trial in &mut wire.data.returns.trials {

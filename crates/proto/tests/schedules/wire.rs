@@ -132,7 +132,13 @@ pub(crate) struct Wire<D: Data> {
     /// By sending and receiving node: how long the slowest letter was under way, in nanoseconds.
     pub(crate) slowest_mail: BTreeMap<(usize, usize), u64>,
     pub(crate) dead: [bool; 4],
-    /// Whether one ever was.
+    /// Control rails from one node to another that accept everything and deliver nothing.
+    pub(crate) mute: Vec<(usize, usize, u8)>,
+    /// Whether one ever was mute.
+    pub(crate) was_mute: bool,
+    /// Percentage: how often an action has no room.
+    pub(crate) crowded: u32,
+    /// Whether a control rail ever was dead.
     pub(crate) died: bool,
     pub(crate) control: ControlRails,
     pub(crate) losses: usize,
@@ -165,6 +171,9 @@ impl<D: Data> Wire<D> {
             mail: Vec::new(),
             slowest_mail: BTreeMap::new(),
             dead: [false; 4],
+            mute: Vec::new(),
+            was_mute: false,
+            crowded: 0,
             died: false,
             control: ControlRails::default(),
             packets_lost: 0,
@@ -188,6 +197,15 @@ impl<D: Data> Wire<D> {
             self.faults.fire(fault);
         }
         refused
+    }
+
+    /// Whether an action has no room now.
+    pub(crate) fn is_crowded(&mut self) -> bool {
+        let crowded = self.crowded > 0 && !self.fair && self.random.percent(self.crowded);
+        if crowded {
+            self.faults.fire(Fault::NoRoom);
+        }
+        crowded
     }
 
     pub(crate) fn loses(&mut self, fault: Fault) -> bool {
@@ -355,6 +373,9 @@ impl<D: Data> Wire<D> {
             Content::Letter { to, .. } => to.0,
             Content::Bytes { to, .. } => to,
         };
+        if self.is_mute(mail.node, node, mail.link) {
+            return;
+        }
         let slowest = self.slowest_mail.entry((mail.node, node)).or_default();
         *slowest = (*slowest).max(self.now - mail.since);
         if self.nodes[node].closed[link] {
@@ -385,6 +406,20 @@ impl<D: Data> Wire<D> {
         self.nodes[node].events.push_back(Event::Letter { channel, letter, proven: false });
         let letter = Letter { key: 0, rails, body };
         self.nodes[node].events.push_back(Event::Letter { channel, letter, proven: true });
+    }
+
+    /// A control rail from one node to the other delivers nothing any more.
+    pub(crate) fn mute(&mut self, way: (usize, usize), link: u8) {
+        let way = (way.0, way.1, link);
+        if !self.mute.contains(&way) {
+            self.mute.push(way);
+            self.was_mute = true;
+            self.faults.fire(Fault::MutedRail);
+        }
+    }
+
+    pub(crate) fn is_mute(&self, from: usize, to: usize, link: u8) -> bool {
+        self.mute.contains(&(from, to, link))
     }
 
     pub(crate) fn kill_rail(&mut self, rail: usize) {
