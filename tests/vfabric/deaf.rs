@@ -19,7 +19,6 @@ const SHORT: usize = 16;
 
 /// A connection by SENDRECV, and the number of the receiver's control endpoint.
 fn open(part: &Part) -> (Link, u64) {
-    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
     let world = World::open(part, "messages", [1, 1]);
     let sender = End::open(world.nets[0]);
     // An endpoint for data, then one for control.
@@ -75,6 +74,8 @@ fn receives_that_are_rejected_for_a_while_are_posted_later() {
 #[test]
 fn a_rail_that_takes_no_receives_any_more_is_an_error_on_both_ends() {
     play(&[provider()], BOUND, |part| {
+        // What is sent to the deaf end stays in flight.
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let (link, control) = open(part);
         link.fabric.fault(&format!("deaf={control}"));
         let failure = (0..ROUNDS).find_map(|round| exchange(&link, round).err());
