@@ -37,15 +37,10 @@ fn hears(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, slot: Slot, fra
     assert_eq!(heard, Some(true));
 }
 
-/// A write without an immediate is in no count, and may land though it has failed. So a receiver that read CLOSE first would
-/// free its memory.
-#[test]
-fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
-    let (mut endpoint, mut hands, channel, Name { slot, generation }) = endpoint_with_sender();
-    hands.meet(channel);
-    endpoint.progress(&mut hands, ms(0));
+/// A connection's peer has a receive for the message that is returned.
+fn advertised(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, to: Name) -> Outgoing {
     let advert = Advert {
-        to: Name { slot, generation },
+        to,
         line: Line::FIRST,
         tag: 0,
         address: 0,
@@ -55,8 +50,18 @@ fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
         ends_group: true,
         keys: Keys::new(&[0, 0]).unwrap(),
     };
-    hears(&mut endpoint, &mut hands, slot, &Frame::Advert(advert));
-    let message = Outgoing { tag: 0, len: 1000, source: Source::default(), host: false };
+    hears(endpoint, hands, to.slot, &Frame::Advert(advert));
+    Outgoing { tag: 0, len: 1000, source: Source::default(), host: false }
+}
+
+/// A write without an immediate is in no count, and may land though it has failed. So a receiver that read CLOSE first would
+/// free its memory.
+#[test]
+fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
+    let (mut endpoint, mut hands, channel, Name { slot, generation }) = endpoint_with_sender();
+    hands.meet(channel);
+    endpoint.progress(&mut hands, ms(0));
+    let message = advertised(&mut endpoint, &mut hands, Name { slot, generation });
     let submitted = endpoint.submit(&mut hands, slot, &message, ms(1));
     assert!(matches!(submitted, Ok(Submit::Parts { .. })));
     let write = hands.writes[0];
@@ -83,22 +88,8 @@ fn a_rail_is_lost_that_refuses_every_part_for_long_and_none_is_where_parts_have_
         let (mut endpoint, mut hands, channel, Name { slot, generation }) = endpoint_with_sender();
         hands.meet(channel);
         endpoint.progress(&mut hands, ms(0));
-        let keys = Keys::new(&[0, 0]).unwrap();
-        let to = Name { slot, generation };
-        let advert = Advert {
-            to,
-            line: Line::FIRST,
-            tag: 0,
-            address: 0,
-            len: 1000,
-            cut: false,
-            host: false,
-            ends_group: true,
-            keys,
-        };
-        hears(&mut endpoint, &mut hands, slot, &Frame::Advert(advert));
+        let message = advertised(&mut endpoint, &mut hands, Name { slot, generation });
         hands.acts_not = Some(not);
-        let message = Outgoing { tag: 0, len: 1000, source: Source::default(), host: false };
         let submitted = endpoint.submit(&mut hands, slot, &message, ms(1));
         assert!(matches!(submitted, Ok(Submit::Parts { .. })));
         (2..1000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
