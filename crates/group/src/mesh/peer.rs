@@ -159,11 +159,18 @@ impl Peer {
         self.failing = Some(Failing::Out);
         let mut moved = self.post_letters(shared.matching)?;
         moved |= self.sender.test()?;
+        moved |= self.push_long(shared)?;
+        moved |= self.data.0.progress(shared.registry)?;
+        self.failing = None;
+        Ok(moved)
+    }
+
+    /// Sends what it can of long messages.
+    fn push_long(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let mut moved = false;
         for long in &mut self.long {
             moved |= long.push_out(shared.registry)?;
         }
-        moved |= self.data.0.progress(shared.registry)?;
-        self.failing = None;
         Ok(moved)
     }
 
@@ -278,9 +285,7 @@ impl Peer {
         if !self.is_closed {
             self.failing = Some(Failing::Out);
             parts |= self.data.0.progress(shared.registry)?;
-            for long in &mut self.long {
-                parts |= long.push_out(shared.registry)?;
-            }
+            parts |= self.push_long(shared)?;
             if self.sender.lacks_slots() {
                 parts |= self.sender.test()?;
                 parts |= self.post_letters(shared.matching)?;
@@ -422,9 +427,7 @@ impl Peer {
     pub(super) fn send_queued(&mut self, shared: &mut Shared<'_>) -> Result<(), GroupError> {
         self.failing = Some(Failing::Out);
         self.post_letters(shared.matching)?;
-        for long in &mut self.long {
-            long.push_out(shared.registry)?;
-        }
+        self.push_long(shared)?;
         self.failing = None;
         Ok(())
     }
