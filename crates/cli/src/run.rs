@@ -34,7 +34,7 @@ pub(crate) struct Run {
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = whole(1, RANKS_MAX))]
     ranks: usize,
     /// Seconds after which ranks that still run are killed, with code 124; 0: never
-    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = whole(0, SECONDS_MAX))]
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = whole(0, u64::MAX))]
     timeout: u64,
     /// Become the program, as a rank of this launcher
     #[arg(long, hide = true, value_name = "PROCESS")]
@@ -115,4 +115,3 @@ impl Run {
 
 /// How long ranks may take to reach the rendezvous.
 const JOINING: Duration = Duration::from_secs(60);
-const SECONDS_MAX: u64 = u64::MAX;
