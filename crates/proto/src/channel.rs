@@ -163,6 +163,8 @@ enum State {
 pub struct Channel {
     parameters: Parameters,
     state: State,
+    /// For this the channel is to fail once the peer's first HELLO has come.
+    fails_once_met: Option<Cause>,
     shadow: Shadow,
     inbox: Option<Inbox>,
     acknowledgement: Acknowledgement,
@@ -197,6 +199,7 @@ impl Channel {
         Some(Self {
             parameters,
             state: State::Alive,
+            fails_once_met: None,
             shadow: Shadow::new(ring, first),
             inbox: None,
             acknowledgement: Acknowledgement::new(ring, first.plus(u32::MAX)),
@@ -267,6 +270,14 @@ impl Channel {
     pub fn fail(&mut self, cause: Cause) {
         if self.state == State::Alive {
             self.state = State::Failing(cause);
+        }
+    }
+
+    /// Begins to fail, but not before the peer's first HELLO: no letter could tell the peer of the failure.
+    pub(crate) fn fail_once_met(&mut self, cause: Cause) {
+        match self.peer_key {
+            0 => self.fails_once_met = self.fails_once_met.or(Some(cause)),
+            _ => self.fail(cause),
         }
     }
 

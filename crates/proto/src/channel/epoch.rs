@@ -217,7 +217,7 @@ impl Channel {
     }
 
     /// The rail of the present inbox, or of the first one.
-    fn inbox_rail(&self) -> u8 {
+    pub(super) fn inbox_rail(&self) -> u8 {
         self.inbox.as_ref().map_or(self.parameters.rail, |inbox| inbox.lease().rail)
     }
 

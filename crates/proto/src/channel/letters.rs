@@ -241,13 +241,16 @@ impl Channel {
     }
 
     /// The STATUS with which a channel that has failed or is over answers a QUERY or a HELLO. None before the peer's
-    /// first HELLO, which has the key.
+    /// first HELLO, which has the key. There may be no inbox yet.
     pub fn last_letter(&self, counts: &PeerCounts) -> Option<(u8, Letter)> {
-        let inbox = self.inbox.as_ref().filter(|_| self.peer_key != 0)?;
+        if self.peer_key == 0 {
+            return None;
+        }
+        let consumed = self.consumed_last();
         let body = Body::Status(Status {
-            epoch: inbox.lease().epoch,
-            consumed: inbox.consumed(),
-            asked: inbox.consumed(),
+            epoch: self.inbox.as_ref().map_or(Epoch(0), |inbox| inbox.lease().epoch),
+            consumed,
+            asked: consumed,
             counts: *counts,
             waits: false,
             // If this side ended because the peer was out of reach, the peer never gets its END.
@@ -256,7 +259,7 @@ impl Channel {
             about: None,
         });
         // If no rail lives, the inbox's is tried: it may work again.
-        let rail = self.living_rail().or_else(|| self.rails.open(inbox.lease().rail))?;
+        let rail = self.living_rail().or_else(|| self.rails.open(self.inbox_rail()))?;
         Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
     }
 
@@ -334,6 +337,9 @@ impl Channel {
     /// Handles a HELLO whose inbox was adopted, or is in use already.
     pub fn hello_arrived(&mut self, hello: &Hello) {
         self.peer_key = hello.key;
+        if let Some(cause) = self.fails_once_met.take() {
+            self.fail(cause);
+        }
         if self.inbox.as_ref().is_some_and(|inbox| inbox.lease().epoch == hello.echo) {
             self.recovery.echoed();
         }

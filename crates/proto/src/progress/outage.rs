@@ -325,7 +325,7 @@ impl<C: Connection> ProgressLoop<C> {
             return;
         }
         if rail >= peer.account.loads.rails() || !peer.account.survives(rail) {
-            return peer.channel.fail(cause);
+            return peer.channel.fail_once_met(cause);
         }
         let regain = peer.histories.lost(rail, now.clock);
         peer.leave_rail(Outage::new(rail, now.polled, regain));
@@ -335,7 +335,8 @@ impl<C: Connection> ProgressLoop<C> {
     }
 
     /// For a new channel: our rails that are closed, or will be, count as lost from the start. One that has no other stays open
-    /// for it while it is drained; where it is closed already, the channel has none, and fails.
+    /// for it while it is drained; where it is closed already, the channel has none, and fails
+    /// once its peer can be told.
     pub(super) fn lose_closed_rails(&mut self, index: usize, now: PolledTime) {
         for rail in 0..self.peers[index].account.loads.rails() {
             let local = self.local_of(index, rail);
@@ -351,7 +352,7 @@ impl<C: Connection> ProgressLoop<C> {
                 peer.leave_rail(Outage { fenced, ..Outage::new(rail, now, regain) });
                 self.troubled = true;
             } else if fenced {
-                peer.channel.fail(Cause::RailClosing { rail });
+                peer.channel.fail_once_met(Cause::RailClosing { rail });
             }
         }
     }

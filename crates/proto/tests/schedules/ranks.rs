@@ -786,14 +786,14 @@ impl World {
         let node = one.nodes[side];
         match one.sides[side] {
             Side::Gone | Side::Failed => true,
-            // Counts never become equal after a failed write.
-            Side::Closing(name) => {
+            // Behind the end, its requests are tested once more.
+            Side::Closing(name) if self.has_ended(node, name) => !one.has_requests(side),
+            Side::Closing(_) => {
+                // Counts never become equal after a failed write.
                 let failed = self.wire.data.failed.contains(&one.number);
                 // A peer that makes no more calls never closes.
                 let alone = !self.ranks[one.nodes[1 - side]].calling;
-                // Its requests are tested once more, behind the end.
-                let ended = self.has_ended(node, name) && !one.has_requests(side);
-                failed && side == 1 || alone || ended
+                failed && side == 1 || alone
             }
             Side::Waiting => {
                 let met = self.meeting[one.number];

@@ -497,6 +497,7 @@ mod tests {
     use crate::connection::Which;
     use crate::flow::Flow;
     use crate::frame::{Frame, RailNote, RailPosts, RailState};
+    use crate::letter::{Body, Letter};
     use crate::progress::stand_in::{StandIn, parameters};
     use crate::receive::ReceiveFlow;
     use crate::terms::Terms;
@@ -762,14 +763,30 @@ mod tests {
         }
     }
 
+    /// Its peer would wait for it until the connect timeout.
     #[test]
-    fn a_channel_made_while_its_only_rail_is_closed_fails_for_that() {
+    fn a_channel_made_while_its_only_rail_is_closed_greets_its_peer_then_fails_and_says_so() {
         for local in [Local::Closing, Local::Closed] {
-            let (mut endpoint, _) = without_first_rail(1);
-            endpoint.locals = vec![local];
-            endpoint.add_channel(parameters(1)).unwrap();
-            let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
-            assert!(failing.eq([None, Some(Cause::RailClosing { rail: 0 })]), "{local:?}");
+            for met_at in [1, 5] {
+                let (mut endpoint, mut hands) = without_first_rail(1);
+                endpoint.locals = vec![local];
+                let new = endpoint.add_channel(parameters(1)).unwrap();
+                for now in 1..10 {
+                    if now == met_at {
+                        hands.meet(new);
+                    }
+                    endpoint.progress(&mut hands, ms(now).clock);
+                    let failure = endpoint.channel(new).unwrap().failure();
+                    let expected = (now >= met_at).then_some(Cause::RailClosing { rail: 0 });
+                    assert_eq!(failure, expected, "{local:?} at {now} ms");
+                }
+                assert!(endpoint.channel(ChannelId(0)).unwrap().is_alive());
+                let says = |letter: &&Letter| match letter.body {
+                    Body::Status(status) => status.failed,
+                    _ => false,
+                };
+                assert_eq!(hands.letters.iter().filter(says).count(), 1, "{local:?} at {met_at}");
+            }
         }
     }
 
