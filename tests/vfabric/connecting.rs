@@ -14,7 +14,7 @@ use crate::support::heap::limit_address_space;
 use crate::support::stage::{Part, play, play_each};
 use crate::support::stranger::wire_handle;
 use crate::together::close_together;
-use crate::world::{End, World, provider};
+use crate::world::{self, End, World, provider};
 
 /// How long a play may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
@@ -38,12 +38,67 @@ const ROOM: u64 = 400 << 10;
 /// Time for several attempts to get such memory.
 const SHORTAGE: Duration = Duration::from_millis(500);
 
+/// Connections that an endpoint has at most.
+const CONNECTIONS: usize = 1 << 14;
+
 /// One direction of a connection, at any stage.
 struct Link {
     handle: Handle,
     listener: Object,
     send: Option<Object>,
     receive: Option<Object>,
+}
+
+/// The peer of an accept that failed was told that the listener is busy, and tried again.
+#[test]
+fn accept_and_connect_wait_while_an_endpoint_has_all_connections_that_it_can_have() {
+    play(&[provider(), ("CONNECT_TIMEOUT_MS", "10000")], BOUND, |part| {
+        let world = World::open(part, "cxi", [1, 1]);
+        let net = world.nets[0];
+        let [full, first, second] = [net; 3].map(End::open);
+        let half = |sender: End| move |_| world::connect(&sender, &full);
+        let mut open: Vec<_> = (0..CONNECTIONS / 2).map(half(first)).collect();
+        open.extend((0..CONNECTIONS / 2).map(half(second)));
+        let link = |from: &End, to: &End| {
+            let (handle, listener) = net.listen(to.context, 0).expect("listen");
+            let (send, receive) = (None, None);
+            (from.context, Link { handle, listener, send, receive })
+        };
+        let mut waiting = [link(&first, &full), link(&full, &second)];
+        let mut advance = || {
+            for (context, Link { handle, listener, send, receive }) in &mut waiting {
+                if send.is_none() {
+                    *send = net.connect(*context, 0, handle).expect("connect");
+                }
+                if receive.is_none() {
+                    *receive = net.accept(*listener).expect("accept");
+                }
+            }
+            waiting.iter().filter(|(_, link)| link.send.is_some() && link.receive.is_some()).count()
+        };
+        (0..POLLS).for_each(|_| assert_eq!(advance(), 0));
+        for made in 1..=2 {
+            let (send, receive) = open.pop().expect("there are many");
+            net.close_send(send).expect("closeSend");
+            net.close_recv(receive).expect("closeRecv");
+            let start = Instant::now();
+            while advance() < made {
+                assert!(start.elapsed() < WAIT, "a slot is not used again");
+            }
+        }
+        let (context, Link { mut handle, listener, .. }) = link(&first, &full);
+        let start = Instant::now();
+        let refused = loop {
+            assert!(start.elapsed() < WAIT, "accept waits for ever");
+            drop(net.connect(context, 0, &mut handle));
+            match net.accept(listener) {
+                Ok(accepted) => assert_eq!(accepted, None),
+                Err(error) => break error,
+            }
+        };
+        let open = format!("{CONNECTIONS} connections are open on one endpoint");
+        assert!(format!("{refused:?}").contains(&open), "{refused:?}");
+    });
 }
 
 #[test]

@@ -3,13 +3,14 @@
 use proto::frame::Refusal;
 use proto::polled::PolledTime;
 use proto::setup::{ControlAddresses, QueuedOpen, Secret, refuse};
-use proto::{ChannelId, ListenerId, Moment, Slot};
+use proto::{ChannelId, ListenerId, Moment, Name, Slot};
 
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_bytes};
-use super::super::bound::{ACCEPT_LEFT_AFTER, CONNECTIONS_MAX};
+use super::super::bound::ACCEPT_LEFT_AFTER;
 use super::super::comms::{Comm, Side};
 use super::super::ownership::Communicator;
+use super::ALL_OPEN;
 use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -108,15 +109,14 @@ impl Endpoint {
         if self.accepting(at).is_none() {
             let channel = self.executor.peers.waiting(listener);
             let is_free = |channel: ChannelId| !groups || !self.is_accepting(owner, channel, now);
-            let queued = match channel.is_some_and(is_free) {
-                true => self.executor.peers.accept(listener),
-                false => None,
-            };
-            let Some(queued) = queued else {
-                self.watch_accept(at)?;
+            // Where no slot is free the OPEN stays: a connection that closes frees one.
+            let name = channel.filter(|channel| is_free(*channel)).and_then(|_| self.core.vacant());
+            let queued = name.and_then(|name| Some((name, self.executor.peers.accept(listener)?)));
+            let Some((name, queued)) = queued else {
+                self.watch_accept(at, channel.is_some())?;
                 return Ok(None);
             };
-            self.begin_accept(at, &queued, now)?;
+            self.begin_accept(at, name, &queued, now)?;
             if let Some(comm) = self.step_accept(at, now)? {
                 return Ok(Some(comm));
             }
@@ -155,14 +155,15 @@ impl Endpoint {
         Some(self.accepting.swap_remove(at).slot)
     }
 
-    fn begin_accept(&mut self, at: (u16, u16), queued: &QueuedOpen, now: Moment) -> Result<()> {
+    fn begin_accept(
+        &mut self,
+        at: (u16, u16),
+        name: Name,
+        queued: &QueuedOpen,
+        now: Moment,
+    ) -> Result<()> {
         let channel = ChannelId(queued.channel);
         let groups = self.listeners.get(at.0, at.1).is_some_and(|listening| listening.groups);
-        let Some(name) = self.core.vacant() else {
-            self.core.refuse(channel, refuse(&queued.open, Refusal::Busy));
-            let count = CONNECTIONS_MAX;
-            return Err(Cause::Full { table: Table::Connections, count }.into());
-        };
         let (features, unadvertised) = (self.features(groups), self.inline_unadvertised());
         let flow = self.executor.peers.accepting(queued, name, features, unadvertised);
         let Some(mut flow) = flow else {
@@ -226,22 +227,28 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Logs once that accept is waiting, and returns an error past the bound.
-    fn watch_accept(&mut self, at: (u16, u16)) -> Result<()> {
+    /// Logs once that accept is waiting, and returns an error past the bound. `is_met`: a peer has asked for a connection.
+    fn watch_accept(&mut self, at: (u16, u16), is_met: bool) -> Result<()> {
+        let is_full = || is_met && self.core.vacant().is_none();
         let now = self.core.polled_time();
         let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());
         let Some(listening) = self.listeners.get_mut(at.0, at.1) else { return Ok(()) };
         let waited = now.since(*listening.waiting_since.get_or_insert(now));
         if waited > bound {
-            return Err(Cause::AcceptTimeout { device, seconds: waited.as_secs() }.into());
+            let silent = Cause::AcceptTimeout { device, seconds: waited.as_secs() };
+            return Err(if is_full() { ALL_OPEN } else { silent }.into());
         }
         if waited > warn && !listening.warned {
             listening.warned = true;
-            log::info!(
-                "accept on device {device} has waited {} s for a peer to connect",
-                waited.as_secs()
-            );
+            let seconds = waited.as_secs();
+            if is_full() {
+                log::info!("accept on device {device} has waited {seconds} s: {ALL_OPEN}");
+            } else {
+                log::info!(
+                    "accept on device {device} has waited {seconds} s for a peer to connect"
+                );
+            }
         }
         Ok(())
     }

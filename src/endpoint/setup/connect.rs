@@ -9,8 +9,9 @@ use proto::{Moment, Slot};
 
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_nonce};
-use super::super::bound::{CONNECTIONS_MAX, UNREACHABLE_AFTER};
+use super::super::bound::UNREACHABLE_AFTER;
 use super::super::comms::{Comm, Side};
+use super::ALL_OPEN;
 use crate::error::{Cause, Error, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -139,9 +140,8 @@ impl Endpoint {
         if self.executor.peer(channel).is_some_and(|peer| peer.failure.is_some()) {
             return Err(self.channel_failure(channel));
         }
-        let count = CONNECTIONS_MAX;
-        let full = Cause::Full { table: Table::Connections, count };
-        let name = self.core.vacant().ok_or(full)?;
+        // Where no slot is free, a connection that closes frees one.
+        let Some(name) = self.core.vacant() else { return Ok(()) };
         // A sender supports groups; whether there are any is the receiver's choice.
         let flow = self.executor.peers.connecting(peer, name, &target, self.features(true));
         let flow = flow.ok_or(Cause::NoCommonRail)?;
@@ -212,14 +212,20 @@ impl Endpoint {
         }
         let waited = pending.waited(now);
         if waited > bound {
-            return Err(Cause::ConnectTimeout { device, seconds: waited.as_secs() }.into());
+            let silent = Cause::ConnectTimeout { device, seconds: waited.as_secs() };
+            let is_full = pending.slot.is_none() && self.core.vacant().is_none();
+            return Err(if is_full { ALL_OPEN } else { silent }.into());
         }
         if waited > warn && !pending.warned {
             pending.warned = true;
-            log::info!(
-                "connect on device {device} has waited {} s for the peer's answer",
-                waited.as_secs()
-            );
+            let seconds = waited.as_secs();
+            if pending.slot.is_none() && self.core.vacant().is_none() {
+                log::info!("connect on device {device} has waited {seconds} s: {ALL_OPEN}");
+            } else {
+                log::info!(
+                    "connect on device {device} has waited {seconds} s for the peer's answer"
+                );
+            }
         }
         Ok(())
     }

@@ -15,11 +15,15 @@ use proto::setup::{Features, Host, Offers};
 use proto::{Capabilities, ChannelId, Slot};
 
 use super::Endpoint;
+use super::bound::CONNECTIONS_MAX;
 use super::comms::{Comm, Side};
 use super::counting::CommCounters;
 use super::nics::Port;
-use crate::error::{Cause, Error, Result};
+use crate::error::{Cause, Error, Result, Table};
 use crate::types::{DeviceFacts, Settings};
+
+/// No slot is free. Connect and accept wait for one, within their bound.
+const ALL_OPEN: Cause = Cause::Full { table: Table::Connections, count: CONNECTIONS_MAX };
 
 /// Our rails, as HELLO describes them.
 pub(super) fn rails_of(nics: &[Port]) -> Result<Vec<Rail>> {
