@@ -103,10 +103,6 @@ impl Confirmed {
         }
         lost
     }
-
-    fn is_stalled(&self) -> bool {
-        self.stalled.iter().any(Option::is_some)
-    }
 }
 
 impl Channel {
@@ -387,10 +383,6 @@ impl Channel {
         // Valid for any epoch: packet numbers continue across inboxes.
         self.acknowledged(status.consumed, now, left);
         self.recovery.answered();
-        if self.confirmed.is_stalled() {
-            // Otherwise the decisive answer may come up to a second after the bound.
-            self.recovery.query_within(RAIL_QUERY);
-        }
         self.inquiry.answer_arrived(status, now);
         let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);
         let unconsumed = status.asked.is_after(status.consumed);
