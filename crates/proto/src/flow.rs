@@ -166,7 +166,6 @@ impl Connection for Flow {
         now: Moment,
     ) -> Option<Frame> {
         match self {
-            Self::Connecting(_) if which == Which::Adverts => None,
             Self::Connecting(connecting) => connecting.next_frame(words, now),
             Self::Send(flow) => flow.next_frame(which, words),
             Self::Receive(flow) => flow.next_frame(which, words, account, now),
@@ -246,9 +245,7 @@ impl Connection for Flow {
                 }
             }
             (Self::Send(_), Action::Write(write)) => account.rails.refused(write.rail),
-            (Self::Receive(flow), Action::Copy(copy)) if posted => {
-                flow.unparked(*copy, account, now);
-            }
+            (Self::Receive(flow), Action::Copy(copy)) => flow.unparked(*copy, account, now),
             (Self::Receive(flow), Action::Tagged(tagged)) if posted => flow.tagged_taken(tagged),
             _ => {}
         }
