@@ -470,19 +470,24 @@ fn lend(channel: &mut Channel) -> Option<(u8, Option<(MemoryId, u8)>)> {
     Some((rail, channel.lend((id, &mut memory), rail, (0, 0, Nonce(3)))))
 }
 
+/// About the inbox of this epoch, of a packet that was not consumed there.
+fn query_of(epoch: u32, lost: bool) -> Query {
+    Query {
+        epoch: Epoch(epoch),
+        completed: FIRST,
+        lost,
+        rail: 0,
+        counts: PeerCounts::default(),
+        about: None,
+    }
+}
+
 #[test]
 fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     let mut channel = channel(2);
     assert_eq!(lend(&mut channel), Some((0, None)));
     assert_eq!(lend(&mut channel), None, "one is enough");
-    let lost = |epoch| Query {
-        epoch: Epoch(epoch),
-        completed: FIRST,
-        lost: true,
-        rail: 0,
-        counts: PeerCounts::default(),
-        about: None,
-    };
+    let lost = |epoch| query_of(epoch, true);
     for epoch in 1..=32 {
         channel.query_arrived(&lost(epoch - 1), None, Duration::ZERO);
         assert_eq!(lend(&mut channel), None, "the QUERY is about an older inbox");
@@ -528,8 +533,49 @@ fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
         [(0, 0, false), (1, 0, true), (1, 1, false), (4, 3, true), (5, 0, false)]
     {
         (parameters.rails, parameters.rail) = (rails, rail);
-        assert_eq!(Channel::new(parameters, PolledTime::START).is_some(), possible);
+        let channel = Channel::new(parameters, PolledTime::START);
+        assert_eq!(channel.is_some(), possible);
+        let lends_on = channel.and_then(|mut channel| channel.needs_inbox(PolledTime::START));
+        assert_eq!(lends_on, possible.then_some(rail));
     }
+}
+
+/// Its writes cannot end any more.
+#[test]
+fn a_shadow_of_a_closed_rail_is_free_once_its_packets_go_into_another_inbox() {
+    let (mut channel, mut memories) = greeted(2);
+    write_packet(&mut channel, &mut memories);
+    channel.rail_closed(0, |_| {});
+    let lease = Lease { rail: 1, ..lease(2) };
+    let hello = Hello { lease, key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false };
+    let free = channel.adopt(&mut memories, &hello, MemoryId(1), both(1), |_| {});
+    assert_eq!(free, Some(MemoryId(0)));
+    assert_eq!(channel.resent(), 1);
+    assert!(channel.next_post().is_some_and(|post| post.rail == 1));
+}
+
+/// The letter that leaves at this time.
+fn letter_at(channel: &mut Channel, ms: u64) -> Option<Body> {
+    let due = channel.next_letter(&PeerCounts::default(), false, at(ms))?;
+    channel.letter_posted(&due, at(ms));
+    Some(due.letter.body)
+}
+
+#[test]
+fn a_peer_is_told_of_a_new_inbox_at_once_and_again_when_it_asks_about_an_older_one() {
+    let (mut channel, _) = greeted(1);
+    assert!(letter_at(&mut channel, 1).is_none());
+    channel.query_arrived(&query_of(1, true), None, Duration::ZERO);
+    assert!(matches!(letter_at(&mut channel, 2), Some(Body::Status(_))));
+    lend(&mut channel).unwrap();
+    let tells = |body: Option<Body>| {
+        matches!(body, Some(Body::Hello(Hello { lease: Lease { epoch: Epoch(2), .. }, .. })))
+    };
+    assert!(tells(letter_at(&mut channel, 3)));
+    assert!(letter_at(&mut channel, 4).is_none());
+    channel.query_arrived(&query_of(1, false), None, Duration::ZERO);
+    assert!(tells(letter_at(&mut channel, 5)));
+    assert!(matches!(letter_at(&mut channel, 6), Some(Body::Status(_))));
 }
 
 #[test]
@@ -567,14 +613,7 @@ fn a_stranger_has_no_effect() {
     let channel = channel(1);
     let hello =
         Hello { lease: lease(1), key: 9, consumed: BEFORE, echo: Epoch(0), requests_echo: true };
-    let query = Query {
-        epoch: Epoch(1),
-        completed: FIRST,
-        lost: true,
-        rail: 0,
-        counts: PeerCounts::default(),
-        about: None,
-    };
+    let query = query_of(1, true);
     for (key, proven, greets, asks) in [
         (5, false, true, true),
         (0, true, true, false),
@@ -844,6 +883,10 @@ fn a_packet_that_is_not_acknowledged_is_pending_and_so_is_a_failure_that_the_pee
     channel.posted(&packet, clock(0));
     assert!(channel.has_pending(&counts), "it is posted");
     let (mut channel, _) = greeted(1);
+    channel.query_arrived(&query_of(1, false), None, Duration::ZERO);
+    assert!(channel.has_pending(&counts), "the peer waits for an answer");
+    assert!(letter_at(&mut channel, 1).is_some());
+    assert!(!channel.has_pending(&counts));
     channel.fail(Cause::Connection);
     assert!(channel.has_pending(&counts), "the peer is to know");
 }
@@ -933,20 +976,23 @@ fn a_query_of_the_peers_progress_leaves_at_once_and_its_answer_is_kept() {
     let Body::Query(query) = &due.letter.body else { panic!("{due:?}") };
     assert_eq!(query.about, Some(Name::default()));
     channel.letter_posted(&due, at(2));
-    assert!(channel.next_letter(&counts, false, at(3)).is_none(), "it leaves once");
+    assert!(channel.next_letter(&counts, false, at(60)).is_none(), "it leaves once");
     assert!(channel.peer_report().is_none());
     let status = crate::letter::Status { idle_ms: 30, about: Some(about(4)), ..answer() };
-    assert_eq!(channel.status_arrived(&status, true, at(5), |_| {}), None);
+    assert_eq!(channel.status_arrived(&status, true, at(65), |_| {}), None);
     let report = *channel.peer_report().unwrap();
-    assert_eq!((report.at, report.idle), (at(5), Duration::from_millis(30)));
-    assert_eq!(report.about, Some((at(5), about(4))));
+    assert_eq!((report.at, report.idle), (at(65), Duration::from_millis(30)));
+    assert_eq!(report.about, Some((at(65), about(4))));
     // One without the connection is newer in all else.
-    assert_eq!(channel.status_arrived(&answer(), true, at(9), |_| {}), None);
+    assert_eq!(channel.status_arrived(&answer(), true, at(69), |_| {}), None);
     let report = *channel.peer_report().unwrap();
     assert_eq!(
         (report.at, report.idle, report.about),
-        (at(9), Duration::ZERO, Some((at(5), about(4))))
+        (at(69), Duration::ZERO, Some((at(65), about(4))))
     );
+    channel.query_progress(None);
+    let due = channel.next_letter(&counts, false, at(70)).unwrap();
+    assert!(matches!(due.letter.body, Body::Query(Query { about: None, .. })), "{due:?}");
 }
 
 #[test]
