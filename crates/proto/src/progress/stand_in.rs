@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use super::{Acted, ChannelId, Event, LentInbox, LetterPost, Outcome, Perform, TrialTarget};
 use crate::account::Account;
-use crate::channel::{Cause, Parameters, Post, RailNews, Written};
+use crate::channel::{Cause, Channel, Parameters, Post, RailNews, Shadow, Written};
 use crate::codec::Address;
+use crate::counts::PeerCounts;
 use crate::fault::Breach;
 use crate::flow::{self, Action, Flow};
 use crate::frame::{Frame, Offer, Open, Refused};
-use crate::ids::{Epoch, Nonce, PacketNumber, Slot};
-use crate::letter::{Body, Hello, Letter, RailNumbers};
+use crate::ids::{Epoch, Moment, Nonce, PacketNumber, Slot};
+use crate::letter::{Body, Hello, Letter, RailNumbers, Status};
 use crate::memory::{Lease, MemoryId, Payload, Shadows, Words};
 use crate::packet::{HEADER_WORDS, Ring};
 use crate::receive::Place;
@@ -53,6 +54,16 @@ pub(super) struct StandIn {
     /// Why no action is performed.
     pub(super) acts_not: Option<Acted>,
     pub(super) asked: u32,
+    /// No write of a channel is posted.
+    pub(super) posts_not: bool,
+    /// A data rail that is opened again has new keys: of a region 100 more than its number.
+    pub(super) new_keys: bool,
+    /// How often an inbox was looked into.
+    pub(super) looks: u32,
+    /// The peer's shadow of the inbox that [`says`](Self::says) writes into.
+    peer: Option<Shadow>,
+    /// What became of control rails.
+    pub(super) control_news: Vec<RailNews>,
 }
 
 impl StandIn {
@@ -61,14 +72,69 @@ impl StandIn {
         self.lends(channel, Epoch(1));
     }
 
-    /// The peer of a channel lends an inbox, and writes into our first one.
+    /// The peer of a channel lends an inbox, and does not know of ours.
     pub(super) fn lends(&mut self, channel: ChannelId, epoch: Epoch) {
+        self.greets(channel, epoch, Epoch(0));
+    }
+
+    /// The peer of a channel knows of our first inbox, and has lent its own.
+    pub(super) fn knows(&mut self, channel: ChannelId) {
+        self.greets(channel, Epoch(1), Epoch(1));
+    }
+
+    fn greets(&mut self, channel: ChannelId, epoch: Epoch, echo: Epoch) {
         let lease = Lease { epoch, nonce: Nonce(5), rail: 0, address: 0, key: 0 };
         let consumed = PacketNumber::new(0);
-        let hello = Hello { lease, key: 2, consumed, echo: Epoch(0), requests_echo: true };
+        let hello = Hello { lease, key: 2, consumed, echo, requests_echo: echo == Epoch(0) };
         let rails = RailNumbers::default();
         let letter = Letter { key: 0, rails, body: Body::Hello(hello) };
         self.events.push_back(Event::Letter { channel, letter, proven: true });
+    }
+
+    /// The peer answers a QUERY, and has consumed nothing.
+    pub(super) fn answers(&mut self, channel: ChannelId, change: impl FnOnce(&mut Status)) {
+        let mut status = Status {
+            epoch: Epoch(1),
+            consumed: PacketNumber::new(0),
+            asked: PacketNumber::new(0),
+            counts: PeerCounts::default(),
+            waits: false,
+            failed: false,
+            idle_ms: 0,
+            about: None,
+        };
+        change(&mut status);
+        let letter = Letter { key: 1, rails: RailNumbers::default(), body: Body::Status(status) };
+        self.events.push_back(Event::Letter { channel, letter, proven: false });
+    }
+
+    /// A packet of the peer with these frames lands in the inbox of a channel.
+    pub(super) fn says(&mut self, channel: &Channel, frames: &[Frame]) {
+        let inbox = channel.inbox().unwrap();
+        let (lease, to) = (*inbox.lease(), inbox.memory());
+        let mut shadow = self.peer.take().unwrap_or_else(|| {
+            let mut shadow = Shadow::new(RING, PacketNumber::new(1));
+            let memory = self.lend().unwrap();
+            shadow.adopt(self, (lease, memory), PacketNumber::new(0), |_| {}).unwrap();
+            shadow
+        });
+        let memory = shadow.memory().unwrap();
+        for frame in frames {
+            assert!(shadow.append(self.shadow(memory), frame));
+        }
+        assert!(shadow.seal(self.shadow(memory)));
+        let write = shadow.next_post().unwrap();
+        let range = write.at as usize / 8..(write.at + write.bytes) as usize / 8;
+        let packet = self.memory[memory.0 as usize].0[range.clone()].to_vec();
+        self.memory[to.0 as usize].0[range].copy_from_slice(&packet);
+        shadow.posted(Moment::default());
+        self.peer = Some(shadow);
+    }
+
+    /// The peer acknowledges the packets of a channel up to this one.
+    pub(super) fn acknowledges(&mut self, channel: &Channel, packet: PacketNumber) {
+        let inbox = channel.inbox().unwrap().memory();
+        self.memory[inbox.0 as usize].0[RING.words()] = packet.get().into();
     }
 
     fn lend(&mut self) -> Option<MemoryId> {
@@ -93,10 +159,14 @@ impl Perform<Flow> for StandIn {
     type Inbox = Words;
 
     fn inbox(&mut self, id: MemoryId) -> &mut Words {
+        self.looks += 1;
         &mut self.memory[id.0 as usize]
     }
 
     fn post(&mut self, _: ChannelId, post: &Post) -> bool {
+        if self.posts_not {
+            return false;
+        }
         if let Written::Packet(_) = post.write.what {
             let (from, bytes) = (post.at as usize / 8, post.bytes as usize / 8);
             let packet = &self.memory[post.from.0 as usize].0[from..][..bytes];
@@ -151,7 +221,9 @@ impl Perform<Flow> for StandIn {
 
     fn violated(&mut self, _: Slot, _: Breach) {}
 
-    fn control_rails(&mut self, _: ChannelId, _: RailNews) {}
+    fn control_rails(&mut self, _: ChannelId, news: RailNews) {
+        self.control_news.push(news);
+    }
 
     fn rail_lost(&mut self, _: ChannelId, _: u8, _: Cause) {}
 
@@ -161,15 +233,15 @@ impl Perform<Flow> for StandIn {
     }
 
     fn open_rail(&mut self, _: u8) -> Option<bool> {
-        Some(false)
+        Some(self.new_keys)
     }
 
     fn trial_target(&mut self, local: u8) -> Option<TrialTarget> {
         Some(TrialTarget { address: Address::new(&[local])?, target: 0, key: 0 })
     }
 
-    fn key_of(&mut self, _: u8, _: u32) -> u64 {
-        0
+    fn key_of(&mut self, _: u8, region: u32) -> u64 {
+        100 + u64::from(region)
     }
 
     fn reach(&mut self, _: ChannelId, _: u8, _: &Address) -> bool {

@@ -2,15 +2,27 @@
 
 use super::stand_in::{StandIn, parameters};
 use super::*;
+use crate::bound::{
+    KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK, RAIL_HANGS, RAIL_REST,
+    last_rail,
+};
+use crate::capabilities::ImmediateWidth;
+use crate::channel::{RailNews, WriteId, Written};
 use crate::connection::Submit;
 use crate::counts::PeerCounts;
+use crate::fault::Fault;
 use crate::flow::{self, Flow};
-use crate::frame::{Advert, Frame, Keys, Lines, RailNote, RailState, Refusal};
+use crate::frame::{
+    Advert, Fin, FinStatus, Frame, Keys, Lines, Opened, RailNote, RailPosts, RailState, Refusal,
+};
 use crate::ids::{Epoch, Generation, PacketNumber};
-use crate::letter::{Body, Letter, Query, RailNumbers, Status};
+use crate::immediate::Immediate;
+use crate::letter::{Body, Letter, Query, RailNumbers, Trial};
 use crate::line::Line;
 use crate::message::Source;
-use crate::send::{Outgoing, SendFlow};
+use crate::rail_set::RailSet;
+use crate::receive::{Posting, Receive, ReceiveFlow};
+use crate::send::{Outgoing, PartWrite, SendFlow};
 use crate::terms::Terms;
 
 fn ms(ms: u64) -> Moment {
@@ -31,6 +43,44 @@ fn endpoint_with_sender() -> (ProgressLoop<Flow>, StandIn, ChannelId, Name) {
     (endpoint, hands, channel, name)
 }
 
+/// The same, at 5 ms, when both ends know each other's inboxes and nothing is left to be said.
+fn settled_with(parameters: Parameters) -> (ProgressLoop<Flow>, StandIn, ChannelId, Name) {
+    let (mut endpoint, mut hands) = (ProgressLoop::new(2), StandIn::default());
+    let channel = endpoint.add_channel(parameters).unwrap();
+    let name = endpoint.vacant().unwrap();
+    assert!(endpoint.connect(name, channel, sender(name), ms(0)));
+    endpoint.progress(&mut hands, ms(0));
+    hands.knows(channel);
+    (1..=5).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    hands.letters.clear();
+    (endpoint, hands, channel, name)
+}
+
+fn settled() -> (ProgressLoop<Flow>, StandIn, ChannelId, Name) {
+    settled_with(parameters(2))
+}
+
+/// Adds a receiver to the same channel.
+fn add_receiver(endpoint: &mut ProgressLoop<Flow>, channel: ChannelId) -> Name {
+    let name = endpoint.vacant().unwrap();
+    let receiver = Flow::Receive(ReceiveFlow::new(Terms::of_two_rails(name)));
+    assert!(endpoint.connect(name, channel, receiver, ms(5)));
+    name
+}
+
+fn at(ms: u64) -> Now {
+    let time = Duration::from_millis(ms);
+    Now { clock: Moment::default().plus(time), polled: PolledTime::START.plus(time) }
+}
+
+fn withdraw(to: Name) -> Frame {
+    Frame::Withdraw(Lines { to, first: Line::FIRST, set: 1 })
+}
+
+fn is_down(frame: &Frame) -> bool {
+    matches!(frame, Frame::Rail(RailNote { state: RailState::Down(_), .. }))
+}
+
 fn hears(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, slot: Slot, frame: &Frame) {
     let heard = endpoint
         .with(hands, slot, ms(1), |flow, account| flow.received(frame, account, ms(1)).is_ok());
@@ -39,19 +89,23 @@ fn hears(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, slot: Slot, fra
 
 /// A connection's peer has a receive for the message that is returned.
 fn advertised(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, to: Name) -> Outgoing {
+    advertise(endpoint, hands, to, 1000);
+    Outgoing { tag: 0, len: 1000, source: Source::default(), host: false }
+}
+
+fn advertise(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, to: Name, len: u64) {
     let advert = Advert {
         to,
         line: Line::FIRST,
         tag: 0,
         address: 0,
-        len: 1000,
+        len,
         cut: false,
         host: false,
         ends_group: true,
         keys: Keys::new(&[0, 0]).unwrap(),
     };
     hears(endpoint, hands, to.slot, &Frame::Advert(advert));
-    Outgoing { tag: 0, len: 1000, source: Source::default(), host: false }
 }
 
 /// A write without an immediate is in no count, and may land though it has failed. So a receiver that read CLOSE first would
@@ -93,10 +147,7 @@ fn a_rail_is_lost_that_refuses_every_part_for_long_and_none_is_where_parts_have_
         let submitted = endpoint.submit(&mut hands, slot, &message, ms(1));
         assert!(matches!(submitted, Ok(Submit::Parts { .. })));
         (2..1000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-        let down = |frame: &Frame| {
-            matches!(frame, Frame::Rail(RailNote { state: RailState::Down(_), .. }))
-        };
-        assert_eq!(hands.frames.iter().any(down), is_lost, "{not:?}");
+        assert_eq!(hands.frames.iter().any(is_down), is_lost, "{not:?}");
         assert!(hands.writes.is_empty());
         hands.acts_not = None;
         endpoint.progress(&mut hands, ms(1000));
@@ -107,8 +158,7 @@ fn a_rail_is_lost_that_refuses_every_part_for_long_and_none_is_where_parts_have_
 #[test]
 fn the_slot_of_a_connection_is_free_though_its_channel_failed_before_its_frames_left() {
     let (mut endpoint, mut hands, channel, name) = endpoint_with_sender();
-    let lines = Lines { to: name, first: Line::FIRST, set: 1 };
-    hears(&mut endpoint, &mut hands, name.slot, &Frame::Withdraw(lines));
+    hears(&mut endpoint, &mut hands, name.slot, &withdraw(name));
     endpoint.progress(&mut hands, ms(2));
     assert!(hands.frames.is_empty(), "the peer has lent no inbox");
     endpoint.fail(channel, Cause::NoRail);
@@ -197,18 +247,7 @@ fn a_loop_asks_for_a_peers_progress_in_its_next_poll_and_keeps_the_answer_for_a_
         matches!(letters[..], [Body::Query(Query { about: Some(_), .. })]),
         "the peer's name of the connection: {letters:?}"
     );
-    let status = Status {
-        epoch: Epoch(1),
-        consumed: PacketNumber::new(0),
-        asked: PacketNumber::new(0),
-        counts: PeerCounts::default(),
-        waits: false,
-        failed: false,
-        idle_ms: 30,
-        about: None,
-    };
-    let letter = Letter { key: 1, rails: RailNumbers::default(), body: Body::Status(status) };
-    hands.events.push_back(Event::Letter { channel, letter, proven: false });
+    hands.answers(channel, |status| status.idle_ms = 30);
     endpoint.progress(&mut hands, ms(5));
     let heard_at = endpoint.polled_time();
     for now in [6, 7] {
@@ -218,4 +257,359 @@ fn a_loop_asks_for_a_peers_progress_in_its_next_poll_and_keeps_the_answer_for_a_
     let report = |ago| endpoint.peer_report(channel, Duration::from_millis(ago));
     assert_eq!(report(2).map(|report| report.idle), Some(Duration::from_millis(30)));
     assert!(report(1).is_none(), "it is older");
+}
+
+/// An endpoint may have a thousand channels. Another one of them has a lost rail that needs each poll.
+#[test]
+fn a_poll_looks_once_into_the_inbox_of_a_channel_that_has_nothing_to_do() {
+    let (mut endpoint, mut hands, _, _) = settled();
+    endpoint.add_channel(parameters(1)).unwrap();
+    endpoint.progress(&mut hands, ms(6));
+    endpoint.peers[1].channel.fail(Cause::NoRail);
+    (7..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    for troubled in [false, true] {
+        endpoint.progress(&mut hands, ms(9));
+        hands.looks = 0;
+        for micros in [20, 40, 60, 80, 100] {
+            endpoint.troubled = troubled;
+            endpoint.progress(&mut hands, Moment::from_nanos(9_000_000 + 1000 * micros));
+        }
+        assert_eq!(hands.looks, 5, "troubled: {troubled}");
+    }
+}
+
+#[test]
+fn what_has_landed_is_read_by_the_next_poll() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
+    let of =
+        |endpoint: &ProgressLoop<Flow>| endpoint.channel(channel).unwrap().shadow().acknowledged();
+    endpoint.progress(&mut hands, micros(0));
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
+    endpoint.progress(&mut hands, micros(20));
+    assert!(matches!(hands.frames[..], [Frame::Withdrawn(_)]), "{:?}", hands.frames);
+    endpoint.progress(&mut hands, micros(40));
+    hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
+    endpoint.progress(&mut hands, micros(60));
+    assert_eq!(of(&endpoint), PacketNumber::new(1));
+}
+
+/// NCCL may leave a communicator alone for hours, and the peer's process may be stopped meanwhile.
+#[test]
+fn a_channel_that_waits_for_nothing_asks_nothing_and_outlives_a_silent_peer() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    (5..200_000).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert!(hands.letters.is_empty(), "{:?}", hands.letters);
+    assert!(endpoint.channel(channel).is_some_and(Channel::is_alive));
+}
+
+/// No connection waits for it, but it could not end.
+#[test]
+fn a_channel_fails_whose_peer_says_nothing_about_a_lost_rail() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    endpoint.rail_lost(&mut hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
+    endpoint.progress(&mut hands, ms(6));
+    assert!(matches!(hands.frames[..], [frame] if is_down(&frame)), "{:?}", hands.frames);
+    hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
+    (7..5007).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(endpoint.silence(channel).as_secs(), 4, "and some milliseconds");
+    assert!(!endpoint.may_be_left(channel), "it may still answer");
+    (5007..80_000).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert!(endpoint.may_be_left(channel));
+    assert!(hands.letters.iter().any(|letter| matches!(letter.body, Body::Query(_))));
+    assert_eq!(endpoint.channel(channel).unwrap().failure(), Some(Cause::Silent));
+}
+
+/// One that cannot be closed stays open while its writes may still land, so its loss may fail the channel.
+#[test]
+fn a_rail_whose_writes_do_not_complete_is_lost_if_the_peer_answers_and_late_if_it_cannot_be_closed()
+{
+    let timeout = parameters(2).peer_timeout;
+    for (closes, answers, expected) in [
+        (true, true, Some(RAIL_HANGS)),
+        (false, true, Some(last_rail(timeout))),
+        (true, false, None),
+    ] {
+        let (mut endpoint, mut hands, channel, _) =
+            settled_with(Parameters { closes, ..parameters(2) });
+        endpoint.peers[0].account.rails.posted(0, true);
+        let mut lost = None;
+        for now in (10..20_000).step_by(10) {
+            endpoint.progress(&mut hands, ms(now));
+            let asked = hands.letters.drain(..).any(|one| matches!(one.body, Body::Query(_)));
+            if asked && answers {
+                hands.answers(channel, |_| {});
+            }
+            if hands.frames.iter().any(is_down) {
+                lost = Some(Duration::from_millis(now));
+                break;
+            }
+        }
+        let late = lost.zip(expected).map(|(lost, expected)| lost.saturating_sub(expected));
+        assert_eq!(lost.is_some(), expected.is_some(), "{closes} {answers}");
+        assert!(lost >= expected && late <= Some(3 * RAIL_CHECK), "{lost:?}, closes: {closes}");
+    }
+}
+
+#[test]
+fn end_leaves_once_no_write_is_in_flight_and_the_peer_has_confirmed_every_part() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let Name { slot, generation } = name;
+    let message = advertised(&mut endpoint, &mut hands, name);
+    endpoint.submit(&mut hands, slot, &message, ms(6)).unwrap();
+    let write = hands.writes[0];
+    endpoint.end(channel);
+    let left = |endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, now| {
+        (now..now + 3).for_each(|now| endpoint.progress(hands, ms(now)));
+        std::mem::take(&mut hands.frames)
+    };
+    assert_eq!(left(&mut endpoint, &mut hands, 7), [], "a write is in flight");
+    endpoint.peers[0].account.counts.completed.set(1, 2);
+    let event = flow::Event::Written { message: write.message, part: write.part };
+    hands.events.push_back(Event::Connection { slot, generation, event });
+    let frames = left(&mut endpoint, &mut hands, 10);
+    assert!(matches!(frames[..], [Frame::Fin(_)]), "two parts are not confirmed: {frames:?}");
+    hands.answers(channel, |status| status.counts.seen.set(1, 1));
+    assert_eq!(left(&mut endpoint, &mut hands, 13), [], "one part is not");
+    hands.answers(channel, |status| status.counts.seen.set(1, 2));
+    assert_eq!(left(&mut endpoint, &mut hands, 16), [Frame::End]);
+}
+
+/// The peer may have freed the memory by then.
+#[test]
+fn a_part_that_a_lost_rail_lacks_is_not_posted_once_end_is_said() {
+    for ends in [false, true] {
+        let (mut endpoint, mut hands, channel, _) = settled();
+        let name = endpoint.vacant().unwrap();
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { immediates, delivery: false, ..Terms::of_two_rails(name) };
+        assert!(endpoint.connect(name, channel, Flow::Send(SendFlow::new(terms)), ms(5)));
+        let message = advertised(&mut endpoint, &mut hands, name);
+        endpoint.submit(&mut hands, name.slot, &message, ms(6)).unwrap();
+        let PartWrite { message, part, rail, .. } = hands.writes[0];
+        let event = flow::Event::Written { message, part };
+        let Name { slot, generation } = name;
+        hands.events.push_back(Event::Connection { slot, generation, event });
+        endpoint.progress(&mut hands, ms(6));
+        endpoint.rail_lost(&mut hands, (0, rail), Cause::DataFailed { rail }, at(7));
+        if ends {
+            endpoint.end(channel);
+        }
+        (7..10).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!(hands.frames.contains(&Frame::End), ends, "{:?}", hands.frames);
+        let state = RailState::Listed { to: name, lines: Line::FIRST, seen: 0 };
+        let listed = Frame::Rail(RailNote { rail, state });
+        hands.says(endpoint.channel(channel).unwrap(), &[listed]);
+        (10..13).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!(hands.writes.len(), if ends { 1 } else { 2 });
+    }
+}
+
+/// What it has posted there may still land in memory that a connection would free.
+#[test]
+fn a_connection_is_told_of_the_peers_end_once_nothing_can_arrive_by_a_lost_rail() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let name = add_receiver(&mut endpoint, channel);
+    let state = RailState::Down(RailPosts { parts: 1, uncounted: false });
+    let down = Frame::Rail(RailNote { rail: 0, state });
+    hands.says(endpoint.channel(channel).unwrap(), &[down, Frame::End]);
+    (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    let fault = |endpoint: &ProgressLoop<Flow>| endpoint.connection(name.slot).unwrap().fault();
+    assert!(endpoint.channel(channel).unwrap().ending().has_peer_said());
+    assert_eq!(fault(&endpoint), None);
+    let immediate = Immediate::new(name.in_immediate(), Line::FIRST, 0, true, true, 0);
+    let event = flow::Event::Arrived { rail: 0, immediate, len: 1 };
+    hands.events.push_back(Event::Arrived { connection: name.in_immediate(), event });
+    (9..12).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(fault(&endpoint), Some(Fault::Ended));
+}
+
+/// Of parts that were lost with the rail it would miss as many for ever.
+#[test]
+fn a_peer_is_told_that_all_parts_of_a_fenced_rail_are_settled() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let state = RailState::Down(RailPosts { parts: 3, uncounted: false });
+    hands.says(endpoint.channel(channel).unwrap(), &[Frame::Rail(RailNote { rail: 0, state })]);
+    // It is closed, since the parts do not arrive.
+    (6..300).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(hands.closed, [0]);
+    let says_fenced =
+        |frame: &Frame| matches!(frame, Frame::Rail(RailNote { state: RailState::Fenced, .. }));
+    assert!(hands.frames.iter().any(says_fenced), "{:?}", hands.frames);
+    assert_eq!(endpoint.account(channel).unwrap().counts.seen.get(0), 3);
+}
+
+#[test]
+fn a_packet_says_when_parts_have_arrived_where_speeds_are_measured_by_that() {
+    for measure_by_arrival in [false, true] {
+        let (mut endpoint, mut hands, channel, sender) =
+            settled_with(Parameters { measure_by_arrival, ..parameters(2) });
+        let name = add_receiver(&mut endpoint, channel);
+        let immediate = Immediate::new(name.in_immediate(), Line::FIRST, 0, true, true, 0);
+        let event = flow::Event::Arrived { rail: 1, immediate, len: 1 };
+        hands.events.push_back(Event::Arrived { connection: name.in_immediate(), event });
+        (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!(hands.frames, [], "no packet leaves for it");
+        hears(&mut endpoint, &mut hands, sender.slot, &withdraw(sender));
+        (9..12).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        let says = |frame: &Frame| matches!(frame, Frame::Arrived(_));
+        assert_eq!(hands.frames.iter().any(says), measure_by_arrival, "{:?}", hands.frames);
+    }
+}
+
+/// NCCL may stop polling once its last request is done.
+#[test]
+fn a_frame_that_the_peer_waits_for_has_left_when_its_write_has_completed() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let name = endpoint.vacant().unwrap();
+    let opened =
+        Opened { to: name, from: name, features: 0, inline_bytes_max: 0, window: 64, group_max: 1 };
+    assert!(!endpoint.must_send_first() && !endpoint.has_left(name.slot, ms(5)));
+    let receiver = ReceiveFlow::accepted(Terms::of_two_rails(name), opened);
+    assert!(endpoint.connect(name, channel, Flow::Receive(receiver), ms(5)));
+    hands.posts_not = true;
+    for _ in 0..2 {
+        assert!(endpoint.must_send_first() && !endpoint.has_left(name.slot, ms(5)));
+        endpoint.send_urgent(&mut hands, name.slot, ms(5));
+    }
+    hands.posts_not = false;
+    endpoint.send_urgent(&mut hands, name.slot, ms(5));
+    assert!(matches!(hands.frames[..], [Frame::Opened(_)]), "{:?}", hands.frames);
+    assert!(!endpoint.must_send_first());
+    assert!(!endpoint.has_left(name.slot, ms(5)), "it may be lost");
+    let write = WriteId { epoch: Epoch(1), what: Written::Packet(PacketNumber::new(1)) };
+    hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
+    endpoint.progress(&mut hands, ms(6));
+    assert!(endpoint.has_left(name.slot, ms(6)));
+}
+
+/// Over sockets a long write is copied while it is posted.
+#[test]
+fn what_a_peer_waits_for_leaves_before_the_parts_of_a_long_message() {
+    for (len, first) in [(1000, false), (1 << 20, true)] {
+        let (mut endpoint, mut hands, channel, name) = settled();
+        let other = endpoint.vacant().unwrap();
+        assert!(endpoint.connect(other, channel, sender(other), ms(5)));
+        hears(&mut endpoint, &mut hands, other.slot, &withdraw(other));
+        advertise(&mut endpoint, &mut hands, name, len);
+        let message = Outgoing { tag: 0, len, source: Source::default(), host: false };
+        endpoint.submit(&mut hands, name.slot, &message, ms(6)).unwrap();
+        assert!(!hands.writes.is_empty());
+        assert_eq!(hands.frames.len(), usize::from(first), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_lost_control_rail_is_reported_once_tried_after_its_pause_and_back_when_that_is_answered() {
+    let (mut endpoint, mut hands, channel, _) =
+        settled_with(Parameters { rails: 2, ..parameters(2) });
+    hands.events.push_back(Event::LetterFailed { channel, rail: 1 });
+    (6..10).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    let lost = RailNews { lost: RailSet::of(1), returned: RailSet::NONE };
+    assert_eq!(hands.control_news, [lost]);
+    let trials = |hands: &StandIn| {
+        hands.letters.iter().filter(|letter| matches!(letter.body, Body::Trial(_))).count()
+    };
+    let rest = u64::try_from(RAIL_REST.as_millis()).unwrap();
+    (10..6 + rest).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(trials(&hands), 0);
+    (6 + rest..10 + rest).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(trials(&hands), 1);
+    let body = Body::Trial(Trial { rail: 1, number: 1, answers: true });
+    let letter = Letter { key: 1, rails: RailNumbers::default(), body };
+    hands.events.push_back(Event::Letter { channel, letter, proven: false });
+    (10 + rest..13 + rest).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    let back = RailNews { lost: RailSet::NONE, returned: RailSet::of(1) };
+    assert_eq!(hands.control_news, [lost, back]);
+}
+
+/// How long after a poll the keeper polls.
+fn keeper_waits(endpoint: &ProgressLoop<Flow>, polled: Moment) -> Duration {
+    endpoint.keeper_due().unwrap().since(polled)
+}
+
+#[test]
+fn a_keeper_polls_soon_where_something_is_pending_or_waited_for_and_else_ever_less_often() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let mut now = ms(5);
+    for wait in [KEEPER_IDLE, 2 * KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_IDLE_MAX] {
+        assert_eq!(keeper_waits(&endpoint, now), wait);
+        assert!(!endpoint.keep(&mut hands, now.plus(wait - Duration::from_nanos(1))));
+        now = now.plus(wait);
+        assert!(endpoint.keep(&mut hands, now));
+        assert_eq!(endpoint.called(), ms(5), "the keeper's polls are not NCCL's");
+    }
+    // A sender that has closed waits for the receiver's CLOSE.
+    endpoint.with(&mut hands, name.slot, now, Flow::close);
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING);
+    now = now.plus(KEEPER_PENDING);
+    assert!(endpoint.keep(&mut hands, now));
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "it is not acknowledged");
+    hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
+    now = now.plus(KEEPER_PENDING);
+    assert!(endpoint.keep(&mut hands, now));
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_WAITS);
+    endpoint.disconnect(name.slot);
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_IDLE, "the last poll found news");
+    endpoint.progress(&mut hands, now);
+    assert_eq!(endpoint.called(), now);
+    endpoint.fail(channel, Cause::NoRail);
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "the peer has to be told");
+    endpoint.progress(&mut hands, now);
+    assert_eq!(endpoint.keeper_due(), None);
+}
+
+#[test]
+fn parts_are_awaited_from_when_an_advert_leaves_until_they_have_come() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let name = add_receiver(&mut endpoint, channel);
+    endpoint.with(&mut hands, name.slot, ms(5), |flow, account| {
+        let receive = Receive { len: 9, ..Receive::default() };
+        let receiver = flow.receiver_mut().unwrap();
+        receiver.post(&[receive], &[1, 2], Posting::default(), account, ms(5)).unwrap();
+    });
+    assert!(!endpoint.awaits_parts());
+    endpoint.progress(&mut hands, ms(6));
+    assert!(matches!(hands.frames[..], [Frame::Advert(_)]), "{:?}", hands.frames);
+    assert!(endpoint.awaits_parts());
+    let to = name;
+    let (rails, status) = (RailSet::of(0), FinStatus::Delivered);
+    let fin = Frame::Fin(Fin { to, line: Line::FIRST, len: 9, rails, status });
+    hands.says(endpoint.channel(channel).unwrap(), &[fin]);
+    endpoint.progress(&mut hands, ms(7));
+    assert!(!endpoint.awaits_parts());
+}
+
+#[test]
+fn a_query_about_a_connection_is_answered_with_its_state_and_for_how_long_nccl_has_not_polled() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let message = advertised(&mut endpoint, &mut hands, name);
+    endpoint.submit(&mut hands, name.slot, &message, ms(6)).unwrap();
+    let query = Query {
+        epoch: Epoch(1),
+        completed: PacketNumber::new(0),
+        lost: false,
+        rail: 0,
+        counts: PeerCounts::default(),
+        about: Some(name),
+    };
+    let letter = Letter { key: 1, rails: RailNumbers::default(), body: Body::Query(query) };
+    hands.events.push_back(Event::Letter { channel, letter, proven: false });
+    assert!(endpoint.keep(&mut hands, ms(1005)), "NCCL has last polled at 5 ms");
+    let Some(Letter { body: Body::Status(status), .. }) = hands.letters.pop() else { panic!() };
+    assert_eq!(status.idle_ms, 1000);
+    let state = status.about.map(|about| about.state);
+    assert!(state.is_some_and(|state| state.open && state.begun == 1), "{state:?}");
+}
+
+#[test]
+fn a_frame_for_a_connection_that_is_gone_is_counted_and_has_no_effect() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    endpoint.disconnect(name.slot);
+    let next = endpoint.vacant().unwrap();
+    assert!(next.slot == name.slot && endpoint.connect(next, channel, sender(next), ms(5)));
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
+    (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!((endpoint.stale(), hands.frames.len()), (1, 0));
+    assert_eq!(endpoint.connection(next.slot).unwrap().fault(), None);
 }

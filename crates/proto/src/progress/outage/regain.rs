@@ -493,13 +493,16 @@ mod tests {
     use super::super::Outage;
     use super::*;
     use crate::bound::{RAIL_DRAIN_STILL, RAIL_REST};
+    use crate::capabilities::ImmediateWidth;
     use crate::codec::Address;
     use crate::connection::Which;
     use crate::flow::Flow;
-    use crate::frame::{Frame, RailNote, RailPosts, RailState};
+    use crate::frame::{Close, Frame, Keys, RailNote, RailPosts, RailState};
+    use crate::ids::{Name, Slot};
     use crate::letter::{Body, Letter};
+    use crate::line::Line;
     use crate::progress::stand_in::{StandIn, parameters};
-    use crate::receive::ReceiveFlow;
+    use crate::receive::{Posting, Receive, ReceiveFlow, Target};
     use crate::terms::Terms;
 
     type Endpoint = ProgressLoop<Flow>;
@@ -652,6 +655,79 @@ mod tests {
         };
         assert!(note.flatten().is_some_and(|note| listed(&note)));
         assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(1001)));
+        assert!(regain(&mut endpoint, 0).is_trying());
+    }
+
+    /// Adds a receiver to the first channel, with one line advertised, and both ends have said what came by the lost rail.
+    fn add_receiver(endpoint: &mut Endpoint, hands: &mut StandIn) -> Slot {
+        let name = endpoint.vacant().unwrap();
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { immediates, ..Terms::of_two_rails(name) };
+        let receiver = Flow::Receive(ReceiveFlow::new(terms));
+        assert!(endpoint.connect(name, ChannelId(0), receiver, ms(0).clock));
+        endpoint.with(hands, name.slot, ms(1).clock, |flow, account| {
+            let target = Target { address: 0, region: 7 };
+            let receive = Receive { target, len: 9, ..Receive::default() };
+            let receiver = flow.receiver_mut().unwrap();
+            receiver.post(&[receive], &[1, 2], Posting::default(), account, ms(1).clock).unwrap();
+            flow.rail_left(0);
+            flow.rail_fenced(0);
+        });
+        let frames =
+            [Which::Adverts, Which::Others].map(|which| said(endpoint, hands, name.slot, which));
+        assert!(matches!(frames, [Some(Frame::Advert(_)), Some(Frame::Rail(_))]), "{frames:?}");
+        name.slot
+    }
+
+    fn said(
+        endpoint: &mut Endpoint,
+        hands: &mut StandIn,
+        slot: Slot,
+        which: Which,
+    ) -> Option<Frame> {
+        let next = |flow: &mut Flow, account: &mut Account| {
+            flow.next_frame(which, 64, account, ms(1).clock)
+        };
+        endpoint.with(hands, slot, ms(1).clock, next).flatten()
+    }
+
+    /// The sender may be posting there already.
+    #[test]
+    fn memory_is_exposed_to_a_rail_by_which_a_trial_has_come() {
+        for (round, exposed) in [(0, 0), (1, 1)] {
+            let (mut endpoint, mut hands) = without_first_rail(1);
+            let slot = add_receiver(&mut endpoint, &mut hands);
+            assert!(!endpoint.tend_return(&mut hands, (0, 0), ms(300)));
+            endpoint.trial_arrived(ChannelId(0), 0, round, ms(301).clock);
+            let parts = Keys::new(&[1, 0]).unwrap();
+            let close = Frame::Close(Close { to: Name::default(), lines: Line::FIRST, parts });
+            endpoint.with(&mut hands, slot, ms(302).clock, |flow, account| {
+                flow.received(&close, account, ms(302).clock).unwrap();
+            });
+            let receiver = endpoint.connection(slot).unwrap().receiver().unwrap();
+            assert_eq!(receiver.exposed(), exposed, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_rail_that_opens_with_new_keys_is_offered_once_they_are_said() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        let slot = add_receiver(&mut endpoint, &mut hands);
+        (endpoint.locals, hands.new_keys) = (vec![Local::Closed], true);
+        for now in [300, 301] {
+            endpoint.tend_return(&mut hands, (0, 0), ms(now));
+            assert!(!regain(&mut endpoint, 0).is_trying(), "at {now} ms");
+        }
+        let key = said(&mut endpoint, &mut hands, slot, Which::Others);
+        assert!(
+            matches!(
+                key,
+                Some(Frame::Rail(RailNote { rail: 0, state: RailState::Key { key: 107, .. } }))
+            ),
+            "{key:?}"
+        );
+        assert_eq!(said(&mut endpoint, &mut hands, slot, Which::Others), None);
+        endpoint.tend_return(&mut hands, (0, 0), ms(302));
         assert!(regain(&mut endpoint, 0).is_trying());
     }
 
