@@ -224,3 +224,99 @@ impl ReceiveFlow {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::ImmediateWidth;
+    use crate::connection::Which;
+    use crate::frame::Inline;
+    use crate::ids::{Moment, Name};
+    use crate::immediate::Immediate;
+    use crate::receive::{Place, Posting, Receive, Target};
+    use crate::terms::{InlineLimits, Terms};
+
+    const NOW: Moment = Moment::from_nanos(1);
+
+    /// A receiver over two rails that takes messages of up to 512 bytes inline, and its account.
+    fn flow() -> (ReceiveFlow, Account) {
+        let inline = InlineLimits { unadvertised: 512, host: 512 };
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { inline, immediates, ..Terms::of_two_rails(Name::default()) };
+        (ReceiveFlow::new(terms), Account::new(2))
+    }
+
+    /// Posts a receive into a region. It may be filled by a write only, so that its advert leaves at once.
+    fn post(flow: &mut ReceiveFlow, account: &Account, region: u32) -> Line {
+        let target = Target { address: 0, region };
+        let receive = Receive { target, len: 1000, ..Receive::default() };
+        flow.post(&[receive], &[1, 2], Posting::default(), account, NOW).unwrap().unwrap()
+    }
+
+    /// The frames that leave with a packet.
+    fn left(flow: &mut ReceiveFlow, account: &mut Account) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        for which in [Which::Adverts, Which::Others] {
+            let next = || flow.next_frame(which, 100, account, NOW);
+            frames.extend(std::iter::from_fn(next));
+        }
+        frames
+    }
+
+    fn write(flow: &mut ReceiveFlow, account: &mut Account, line: Line) {
+        let own = flow.terms.own.in_immediate();
+        flow.arrived(0, Immediate::new(own, line, 0, true, true, 0), 1000, account, NOW);
+    }
+
+    /// The regions, of 1, 2 and 3, that incomplete receives are posted into, and those that may be written to.
+    fn regions(flow: &ReceiveFlow) -> (Vec<u32>, Vec<u32>) {
+        let all =
+            |of: fn(&ReceiveFlow, u32) -> bool| (1..=3).filter(|one| of(flow, *one)).collect();
+        (all(ReceiveFlow::fills), all(ReceiveFlow::exposes))
+    }
+
+    #[test]
+    fn memory_is_exposed_from_when_an_advert_leaves_until_its_message_or_the_senders_answer_has_come()
+     {
+        let (mut flow, mut account) = flow();
+        assert_eq!((regions(&flow), flow.exposed()), ((vec![], vec![]), 0));
+        let first = post(&mut flow, &account, 1);
+        assert_eq!((regions(&flow), flow.exposed()), ((vec![1], vec![]), 0));
+        post(&mut flow, &account, 2);
+        assert_eq!(left(&mut flow, &mut account).len(), 2);
+        assert_eq!((regions(&flow), flow.exposed()), ((vec![1, 2], vec![1, 2]), 2));
+        write(&mut flow, &mut account, first);
+        assert_eq!((regions(&flow), flow.exposed()), ((vec![2], vec![2]), 1));
+        flow.withdraw();
+        let frames = left(&mut flow, &mut account);
+        let [Frame::Withdraw(lines)] = frames[..] else { panic!("{frames:?}") };
+        assert_eq!((regions(&flow), flow.exposed()), ((vec![2], vec![2]), 1));
+        let answer = Frame::Withdrawn(Lines { set: 0, ..lines });
+        flow.received(&answer, &mut account, NOW).unwrap();
+        assert_eq!((regions(&flow), flow.exposed()), ((vec![2], vec![]), 0));
+    }
+
+    /// No advert of it leaves.
+    #[test]
+    fn memory_is_exposed_while_a_message_is_to_be_copied_into_it() {
+        let (mut flow, mut account) = flow();
+        let (to, line) = (flow.terms.own, flow.next);
+        let inline = Inline { to, line, advertised: false, tag: 0, base: line, len: 8 };
+        let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+        assert!(matches!(place, Some(Place::Parked(_))), "{place:?}");
+        post(&mut flow, &account, 3);
+        assert_eq!(regions(&flow), (vec![3], vec![3]));
+        let copy = flow.next_copy(&account.parking).unwrap();
+        flow.unparked(copy, &mut account, NOW);
+        assert_eq!(regions(&flow), (vec![], vec![]));
+    }
+
+    /// It learns so of the failure.
+    #[test]
+    fn a_sender_is_asked_to_stop_although_no_receive_is_posted() {
+        let (mut flow, mut account) = flow();
+        flow.withdraw();
+        let frames = left(&mut flow, &mut account);
+        assert!(matches!(frames[..], [Frame::Withdraw(Lines { set: 0, .. })]), "{frames:?}");
+    }
+}

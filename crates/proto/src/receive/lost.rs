@@ -138,9 +138,44 @@ impl ReceiveFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::Account;
+    use crate::connection::Which;
     use crate::frame::{Close, Keys};
-    use crate::ids::Name;
+    use crate::ids::{Moment, Name};
+    use crate::receive::{Posting, Receive, Target};
     use crate::terms::Terms;
+
+    /// A receive of region 7 is advertised with an old key, and one of region 8 is not.
+    #[test]
+    fn a_new_key_follows_the_adverts_that_have_left_and_is_in_those_that_leave_later() {
+        let mut flow = ReceiveFlow::new(Terms::of_two_rails(Name::default()));
+        let (mut account, now) = (Account::new(2), Moment::default());
+        let post = |flow: &mut ReceiveFlow, account: &Account, region| {
+            let target = Target { address: 0, region };
+            let receive = Receive { target, len: 1000, ..Receive::default() };
+            let posted = flow.post(&[receive], &[1, 2], Posting::default(), account, now);
+            posted.unwrap().unwrap()
+        };
+        let next = |flow: &mut ReceiveFlow, account: &mut Account| {
+            let advert = flow.next_frame(Which::Adverts, 100, account, now);
+            advert.or_else(|| flow.next_frame(Which::Others, 100, account, now))
+        };
+        let first = post(&mut flow, &account, 7);
+        assert!(matches!(next(&mut flow, &mut account), Some(Frame::Advert(_))));
+        post(&mut flow, &account, 8);
+        flow.rekey(1, &mut |region| 100 + u64::from(region));
+        let frames = [next(&mut flow, &mut account), next(&mut flow, &mut account)];
+        assert!(
+            matches!(
+                frames,
+                [
+                    Some(Frame::Advert(advert)),
+                    Some(Frame::Rail(RailNote { rail: 1, state: RailState::Key { line, key: 107, .. } })),
+                ] if advert.keys.as_slice() == [1, 108] && line == first
+            ),
+            "{frames:?}"
+        );
+    }
 
     type Step = fn(&mut ReceiveFlow);
 

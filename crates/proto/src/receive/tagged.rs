@@ -120,3 +120,58 @@ impl ReceiveFlow {
         self.withdrawal.is_none_or(|withdrawal| withdrawal.has(line))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Which;
+    use crate::frame::{Frame, Lines};
+    use crate::ids::Name;
+    use crate::receive::{Posting, Receive};
+    use crate::terms::Terms;
+
+    const NOW: Moment = Moment::from_nanos(1);
+
+    /// Two receives at the provider.
+    fn two_posted() -> (ReceiveFlow, Account) {
+        let terms = Terms { messages: true, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (ReceiveFlow::new(terms), Account::new(2));
+        for _ in 0..2 {
+            let receive = Receive { len: 1000, ..Receive::default() };
+            flow.post(&[receive], &[1, 2], Posting::default(), &account, NOW).unwrap().unwrap();
+        }
+        while flow.next_frame(Which::Adverts, 100, &mut account, NOW).is_some() {}
+        assert_eq!(taken(&mut flow).len(), 2);
+        (flow, account)
+    }
+
+    /// Performs all actions. Returns the lines of the receives that they cancel, and of those that they post.
+    fn taken(flow: &mut ReceiveFlow) -> Vec<Line> {
+        let mut lines = Vec::new();
+        while let Some(tagged) = flow.next_tagged() {
+            flow.tagged_taken(&tagged);
+            let (Tagged::Post { line, .. } | Tagged::Cancel { line }) = tagged;
+            lines.push(line);
+        }
+        assert!(!flow.is_tagging());
+        lines
+    }
+
+    /// A message for the other one is under way.
+    #[test]
+    fn a_withdrawn_receive_is_cancelled_once_the_sender_says_that_it_has_not_begun_it() {
+        let (mut flow, mut account) = two_posted();
+        flow.withdraw();
+        let request = flow.next_frame(Which::Others, 100, &mut account, NOW);
+        let Some(Frame::Withdraw(lines)) = request else { panic!("{request:?}") };
+        assert_eq!((lines.set, taken(&mut flow)), (0b11, vec![]));
+        let answer = Frame::Withdrawn(Lines { set: 0b01, ..lines });
+        flow.received(&answer, &mut account, NOW).unwrap();
+        let second = Line::FIRST.plus(1);
+        assert_eq!((taken(&mut flow), flow.tagged_count()), (vec![second], 2));
+        flow.tagged_ended(second);
+        assert_eq!(flow.tagged_count(), 1);
+        flow.cancel_all();
+        assert_eq!(taken(&mut flow), [Line::FIRST], "the peer is lost");
+    }
+}
