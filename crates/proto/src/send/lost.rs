@@ -359,6 +359,150 @@ fn widen(rails: &mut Box<[u64]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capabilities::ImmediateWidth;
+    use crate::frame::{Advert, Close, Frame, Keys, RailNote, RailState};
+    use crate::ids::{Moment, Name};
+    use crate::message::Source;
+    use crate::send::{Outgoing, PartWrite, SendPoll};
+    use crate::split::Cutting;
+    use crate::terms::Terms;
+
+    const PART: u64 = 64 << 10;
+
+    /// A sender over two rails, and its account. It has submitted a message of so many parts to the first line, of which none
+    /// is posted.
+    fn sending(parts: u64) -> (SendFlow, Account) {
+        let cutting = Cutting::new(2, PART, PART).unwrap();
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { cutting, immediates, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
+        account.rails.set_survives(true);
+        let len = parts * PART;
+        let advert = Advert {
+            to: terms.own,
+            line: Line::FIRST,
+            tag: 0,
+            address: 0,
+            len,
+            cut: false,
+            host: false,
+            ends_group: true,
+            keys: Keys::new(&[10, 11]).unwrap(),
+        };
+        flow.received(&Frame::Advert(advert), &mut account).unwrap();
+        let message = Outgoing { tag: 0, len, source: Source::default(), host: false };
+        flow.submit(&message, 0, &mut account).unwrap();
+        (flow, account)
+    }
+
+    /// Posts so many parts, or as many as there are.
+    fn post(flow: &mut SendFlow, account: &mut Account, count: usize) -> Vec<PartWrite> {
+        let mut writes = Vec::new();
+        while writes.len() < count
+            && let Some(write) = flow.next_part(account)
+        {
+            flow.posted(&write, account);
+            writes.push(write);
+        }
+        writes
+    }
+
+    fn complete(flow: &mut SendFlow, account: &mut Account, write: &PartWrite) {
+        flow.written(write.message, write.part, account, Moment::default());
+    }
+
+    /// This side has lost a rail, and the channel continues on the other one.
+    fn lose(flow: &mut SendFlow, account: &mut Account, rail: u8) {
+        account.loads.close(rail);
+        flow.rail_left(rail);
+    }
+
+    fn hears(flow: &mut SendFlow, account: &mut Account, frame: Frame) {
+        flow.received(&frame, account).unwrap();
+    }
+
+    #[test]
+    fn a_message_with_a_failed_write_is_done_once_the_receiver_has_it() {
+        let (mut flow, mut account) = sending(2);
+        let writes = post(&mut flow, &mut account, 2);
+        let [failed, other] = writes[..] else { panic!("{writes:?}") };
+        assert_eq!(flow.rails(failed.message).iter().count(), 2);
+        flow.write_failed(failed.message, failed.part, 5, &mut account);
+        lose(&mut flow, &mut account, failed.rail);
+        assert!(flow.unfinished().eq([other.message]));
+        complete(&mut flow, &mut account, &other);
+        assert_eq!(flow.unfinished().count(), 0, "nothing is in flight");
+        assert!(!flow.is_quiet(), "END waits for the receiver's report");
+        assert_eq!(flow.poll(failed.message), SendPoll::Pending);
+        let lines = Line::FIRST.plus(1);
+        hears(&mut flow, &mut account, Frame::Done { to: Name::default(), lines });
+        assert!(flow.is_quiet());
+        assert_eq!(flow.poll(failed.message), SendPoll::Done { len: 2 * PART });
+    }
+
+    /// Otherwise nobody would notice that the receiver is gone.
+    #[test]
+    fn a_sender_waits_for_the_receiver_until_it_has_the_message() {
+        let (mut flow, mut account) = sending(2);
+        assert!(!flow.waits());
+        for write in post(&mut flow, &mut account, 2) {
+            complete(&mut flow, &mut account, &write);
+        }
+        assert!(flow.waits());
+        let lines = Line::FIRST.plus(1);
+        hears(&mut flow, &mut account, Frame::Done { to: Name::default(), lines });
+        assert!(!flow.waits());
+    }
+
+    #[test]
+    fn parts_are_written_with_the_newest_key_of_their_rail() {
+        let (mut flow, mut account) = sending(2);
+        let (to, line) = (Name::default(), Line::FIRST);
+        let state = RailState::Key { to, line, key: 99 };
+        hears(&mut flow, &mut account, Frame::Rail(RailNote { rail: 1, state }));
+        let mut writes = post(&mut flow, &mut account, 2);
+        writes.sort_by_key(|write| write.rail);
+        let keys: Vec<_> = writes.iter().map(|write| (write.rail, write.key)).collect();
+        assert_eq!(keys, [(0, 10), (1, 99)]);
+    }
+
+    /// Its memory may be another's there: a receiver that has closed says no new keys.
+    #[test]
+    fn nothing_is_written_by_a_rail_that_was_lost_and_is_back_once_the_receiver_has_closed() {
+        for lost_first in [false, true] {
+            let (mut flow, mut account) = sending(2);
+            let parts = Keys::new(&[0, 0]).unwrap();
+            let close = Frame::Close(Close { to: Name::default(), lines: Line::FIRST, parts });
+            if lost_first {
+                lose(&mut flow, &mut account, 0);
+                hears(&mut flow, &mut account, close);
+            } else {
+                hears(&mut flow, &mut account, close);
+                lose(&mut flow, &mut account, 0);
+            }
+            account.loads.open(0);
+            let rails: Vec<_> =
+                post(&mut flow, &mut account, 2).iter().map(|write| write.rail).collect();
+            assert_eq!(rails, [1, 1], "lost first: {lost_first}");
+        }
+    }
+
+    /// The rails of its first sixteen parts are remembered, and repeat until a rail is lost.
+    #[test]
+    fn parts_of_a_long_message_that_move_to_another_rail_leave_those_in_flight_on_theirs() {
+        let (mut flow, mut account) = sending(40);
+        let mut writes = post(&mut flow, &mut account, 16);
+        lose(&mut flow, &mut account, 0);
+        let moved = post(&mut flow, &mut account, 40);
+        assert!(moved.len() == 24 && moved.iter().all(|write| write.rail == 1), "{moved:?}");
+        writes.extend(moved);
+        for write in &writes {
+            let before = account.rails.flying_on(write.rail);
+            complete(&mut flow, &mut account, write);
+            assert_eq!(account.rails.flying_on(write.rail), before - 1, "{write:?}");
+        }
+        assert_eq!((flow.in_flight(), flow.fault()), (0, None));
+    }
 
     #[test]
     fn the_parts_of_a_line_are_not_those_of_the_line_before_it_in_its_place() {
