@@ -307,6 +307,27 @@ impl std::error::Error for HandshakeError {}
 mod tests {
     use super::*;
 
+    /// Other builds compute it, too.
+    #[test]
+    fn the_check_of_bytes_never_changes() {
+        let bytes: Vec<u8> = (1..=20).collect();
+        let checks = [0, 7, 8, 9, 20].map(|len| check_of(&bytes[..len]));
+        assert_eq!(checks, [0xb196_f295, 0x954d_1aaf, 0xaece_7e28, 0x9c50_e07e, 0x31a8_006d]);
+    }
+
+    #[test]
+    fn a_message_is_refused_that_is_longer_than_the_longest() {
+        for over in [0, 1, 2] {
+            let fields = vec![0; MAX_MESSAGE_BYTES - ENVELOPE_BYTES + over];
+            let sealed = Writer { bytes: fields }.seal_as(VERSION, 1);
+            let len = MAX_MESSAGE_BYTES + over;
+            match over {
+                0 => assert_eq!(sealed.map(|message| message.len()), Ok(len)),
+                _ => assert_eq!(sealed, Err(HandshakeError::TooLong { len })),
+            }
+        }
+    }
+
     #[test]
     fn a_name_from_a_peer_forges_no_log_lines_and_no_commands() {
         let said = |bytes: &[u8]| Name::new(bytes).unwrap().to_text();
