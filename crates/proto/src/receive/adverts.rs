@@ -315,6 +315,29 @@ mod tests {
         }
     }
 
+    /// Such lengths come inline until one is written.
+    #[test]
+    fn an_advert_is_lazy_where_the_last_message_of_its_length_came_inline() {
+        let (mut flow, mut account) = flow(512);
+        let to = flow.terms.own;
+        for (inline, lazy) in [(true, false), (true, true), (false, true), (false, false)] {
+            let line = post(&mut flow, &account);
+            let urgency = flow.urgency(&account, NOW);
+            assert_eq!(matches!(urgency, Urgency::Lazy { joins: false, .. }), lazy, "{urgency:?}");
+            if inline {
+                let inline = Inline { to, line, advertised: false, tag: 0, base: line, len: 8 };
+                let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+                flow.copied(place.unwrap(), &mut account, NOW);
+                assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+            } else {
+                flow.flush_to = flow.next;
+                let advert = flow.next_frame(Which::Adverts, 100, &mut account, NOW);
+                assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
+                complete(&mut flow, &mut account);
+            }
+        }
+    }
+
     /// Its sender has the advert by then, and so knows its line.
     #[test]
     fn a_message_that_has_crossed_its_advert_returns_no_credit() {
