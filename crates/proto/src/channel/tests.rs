@@ -545,6 +545,7 @@ fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
 fn a_shadow_of_a_closed_rail_is_free_once_its_packets_go_into_another_inbox() {
     let (mut channel, mut memories) = greeted(2);
     write_packet(&mut channel, &mut memories);
+    assert_eq!(channel.resent(), 0);
     channel.rail_closed(0, |_| {});
     let lease = Lease { rail: 1, ..lease(2) };
     let hello = Hello { lease, key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false };

@@ -4,7 +4,6 @@ use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::bound::{
     KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK, RAIL_HANGS, RAIL_REST,
-    last_rail,
 };
 use crate::capabilities::ImmediateWidth;
 use crate::channel::{RailNews, WriteId, Written};
@@ -324,14 +323,16 @@ fn a_channel_fails_whose_peer_says_nothing_about_a_lost_rail() {
 #[test]
 fn a_rail_whose_writes_do_not_complete_is_lost_if_the_peer_answers_and_late_if_it_cannot_be_closed()
 {
-    let timeout = parameters(2).peer_timeout;
-    for (closes, answers, expected) in [
-        (true, true, Some(RAIL_HANGS)),
-        (false, true, Some(last_rail(timeout))),
-        (true, false, None),
+    // The longer time is half of the peer timeout, and eight seconds at most.
+    for (closes, timeout, answers, expected) in [
+        (true, 75, true, Some(RAIL_HANGS)),
+        (false, 75, true, Some(Duration::from_secs(8))),
+        (false, 10, true, Some(Duration::from_secs(5))),
+        (true, 75, false, None),
     ] {
+        let peer_timeout = Duration::from_secs(timeout);
         let (mut endpoint, mut hands, channel, _) =
-            settled_with(Parameters { closes, ..parameters(2) });
+            settled_with(Parameters { closes, peer_timeout, ..parameters(2) });
         endpoint.peers[0].account.rails.posted(0, true);
         let mut lost = None;
         for now in (10..20_000).step_by(10) {
@@ -600,6 +601,19 @@ fn a_query_about_a_connection_is_answered_with_its_state_and_for_how_long_nccl_h
     assert_eq!(status.idle_ms, 1000);
     let state = status.about.map(|about| about.state);
     assert!(state.is_some_and(|state| state.open && state.begun == 1), "{state:?}");
+}
+
+#[test]
+fn a_connection_that_its_caller_has_failed_keeps_the_reason() {
+    let (mut endpoint, mut hands, channel, sender) = settled();
+    let receiver = add_receiver(&mut endpoint, channel);
+    for Name { slot, .. } in [sender, receiver] {
+        for what in ["a bug", "another one"] {
+            endpoint.with(&mut hands, slot, ms(6), |flow, _| flow.fail(what));
+            let fault = endpoint.connection(slot).unwrap().fault();
+            assert_eq!(fault, Some(Fault::Misuse("a bug")));
+        }
+    }
 }
 
 #[test]

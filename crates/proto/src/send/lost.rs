@@ -360,6 +360,7 @@ fn widen(rails: &mut Box<[u64]>) {
 mod tests {
     use super::*;
     use crate::capabilities::ImmediateWidth;
+    use crate::connection::Which;
     use crate::frame::{Advert, Close, Frame, Keys, RailNote, RailState};
     use crate::ids::{Moment, Name};
     use crate::message::Source;
@@ -438,6 +439,25 @@ mod tests {
         hears(&mut flow, &mut account, Frame::Done { to: Name::default(), lines });
         assert!(flow.is_quiet());
         assert_eq!(flow.poll(failed.message), SendPoll::Done { len: 2 * PART });
+    }
+
+    /// It says how many parts were posted, and one that has failed is to be reported first.
+    #[test]
+    fn close_leaves_once_no_write_is_in_flight() {
+        let (mut flow, mut account) = sending(2);
+        let writes = post(&mut flow, &mut account, 2);
+        flow.close();
+        for write in &writes {
+            assert_eq!(flow.next_frame(Which::Others, 100), None);
+            assert!(!flow.has_closed());
+            complete(&mut flow, &mut account, write);
+        }
+        let close = flow.next_frame(Which::Others, 100);
+        assert!(
+            matches!(close, Some(Frame::Close(Close { parts, .. })) if parts.as_slice() == [1, 1]),
+            "{close:?}"
+        );
+        assert!(flow.has_closed());
     }
 
     /// Otherwise nobody would notice that the receiver is gone.
