@@ -65,9 +65,7 @@ impl ReceiveFlow {
         self.withdraw_open();
         account.parking.clear(&mut self.parked);
         self.unreported.clear(account);
-        for slot in self.slots.iter_mut() {
-            slot.forget_copy();
-        }
+        // Lines whose messages were to be copied stay as they are: the sender writes to none of them.
         self.copies = 0;
         self.ending = Ending::Closing;
     }

@@ -52,7 +52,7 @@ pub(super) enum State {
         sum: u64,
         last: u8,
     },
-    /// Its message is to be copied from parking.
+    /// Its message is to be copied from parking, or was, when this side closed.
     Copying(Parked),
     Complete {
         size: u64,
@@ -89,13 +89,6 @@ impl Slot {
     /// Whether the peer may write to it, by its state.
     pub(super) const fn is_writable(&self) -> bool {
         matches!(self.state, State::Posted | State::Filling { .. })
-    }
-
-    /// Its parked message was dropped, and is not copied.
-    pub(super) fn forget_copy(&mut self) {
-        if matches!(self.state, State::Copying(_)) {
-            self.state = State::Posted;
-        }
     }
 
     #[inline]
