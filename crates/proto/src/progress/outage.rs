@@ -712,6 +712,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rail_gets_longer_for_the_bytes_that_are_queued_there() {
+        let bound = (Duration::from_secs(5), Duration::from_secs(5));
+        let mut account = Account::new(2);
+        for rail in 0..2 {
+            account.rails.posted(rail, true);
+        }
+        // At 8 MB/s, which is slower than any rail.
+        account.loads.posted(1, 16_000_000);
+        let mut hanging = Hanging::new(2);
+        let lost = [60, 64, 65, 66, 67].map(|seconds| {
+            hanging.check(&account, seconds == 60, at(1000 * seconds), bound);
+            hanging.rails
+        });
+        let [none, first] = [RailSet::NONE, RailSet::of(0)];
+        assert_eq!(lost, [none, none, first, first, RailSet::new(0b11)]);
+    }
+
+    #[test]
     fn rails_get_longer_where_no_other_is_any_better() {
         let bounds = (Duration::from_millis(500), Duration::from_secs(8));
         for (still, survives, lost) in

@@ -12,7 +12,8 @@ use crate::counts::PeerCounts;
 use crate::fault::Fault;
 use crate::flow::{self, Flow};
 use crate::frame::{
-    Advert, Fin, FinStatus, Frame, Keys, Lines, Opened, RailNote, RailPosts, RailState, Refusal,
+    Advert, Fin, FinStatus, Frame, Keys, Lines, Offer, Opened, RailNote, RailPosts, RailState,
+    Refusal,
 };
 use crate::ids::{Epoch, Generation, PacketNumber};
 use crate::immediate::Immediate;
@@ -317,6 +318,92 @@ fn a_channel_fails_whose_peer_says_nothing_about_a_lost_rail() {
     assert!(endpoint.may_be_left(channel));
     assert!(hands.letters.iter().any(|letter| matches!(letter.body, Body::Query(_))));
     assert_eq!(endpoint.channel(channel).unwrap().failure(), Some(Cause::Silent));
+}
+
+#[test]
+fn a_peer_can_lose_only_rails_that_there_are_and_fences_each_once() {
+    let note = |rail, state| Frame::Rail(RailNote { rail, state });
+    let down = |rail| note(rail, RailState::Down(RailPosts::default()));
+    let fenced = note(0, RailState::Fenced);
+    for (says, fails) in [
+        (&[down(0), fenced][..], None),
+        (&[down(0), fenced, fenced][..], Some(Cause::Connection)),
+        (&[down(0), down(0)][..], Some(Cause::Connection)),
+        (&[fenced][..], Some(Cause::Connection)),
+        (&[down(2)][..], Some(Cause::RailDown { rail: 2 })),
+        (&[down(0), down(1)][..], Some(Cause::RailDown { rail: 1 })),
+    ] {
+        let (mut endpoint, mut hands, channel, _) = settled();
+        hands.says(endpoint.channel(channel).unwrap(), says);
+        (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!(endpoint.channel(channel).unwrap().failure(), fails, "{says:?}");
+    }
+}
+
+#[test]
+fn a_lost_rail_is_back_once_each_end_has_offered_it_and_seen_the_others_trial() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let note = |state| Frame::Rail(RailNote { rail: 0, state });
+    let mut now = 6;
+    let mut hears = |endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, frames: &[Frame]| {
+        if !frames.is_empty() {
+            hands.says(endpoint.channel(channel).unwrap(), frames);
+        }
+        (now..now + 3).for_each(|now| endpoint.progress(hands, ms(now)));
+        now += 3;
+        std::mem::take(&mut hands.frames)
+    };
+    let fenced = note(RailState::Fenced);
+    let down = note(RailState::Down(RailPosts::default()));
+    assert_eq!(hears(&mut endpoint, &mut hands, &[down, fenced]), [down, fenced]);
+    let rest = u64::try_from(RAIL_REST.as_millis()).unwrap();
+    let mut said = Vec::new();
+    (0..rest / 3 + 3).for_each(|_| said.extend(hears(&mut endpoint, &mut hands, &[])));
+    let [Frame::Offer(ours)] = said[..] else { panic!("{said:?}") };
+    assert_eq!((ours.rail, ours.round, ours.channel), (0, 1, 0));
+    let theirs = Offer { channel: 4, target: 5, ..ours };
+    assert_eq!(hears(&mut endpoint, &mut hands, &[Frame::Offer(theirs)]), []);
+    assert_eq!(hands.trials, [theirs]);
+    let seen = note(RailState::Seen { round: 1 });
+    for (event, says) in [
+        (Event::TrialEnded { channel, rail: 0, well: true }, &[][..]),
+        (Event::TrialArrived { channel, rail: 0, round: 0 }, &[]),
+        (Event::TrialArrived { channel, rail: 0, round: 1 }, &[seen]),
+    ] {
+        hands.events.push_back(event);
+        assert_eq!(hears(&mut endpoint, &mut hands, &[]), says, "{event:?}");
+    }
+    let is_back = |endpoint: &ProgressLoop<Flow>| endpoint.peers[0].account.loads.is_open(0);
+    let earlier = note(RailState::Seen { round: 0 });
+    for (says, back) in [(earlier, false), (seen, true)] {
+        assert!(!is_back(&endpoint));
+        assert_eq!(hears(&mut endpoint, &mut hands, &[says]), []);
+        assert_eq!(is_back(&endpoint), back);
+    }
+    assert!(endpoint.channel(channel).is_some_and(Channel::is_alive));
+    assert_eq!(hands.trials.len(), 1);
+}
+
+/// The other channels of an endpoint have to leave a rail that is closed.
+#[test]
+fn a_lost_rail_is_closed_only_where_writes_or_parts_would_be_waited_for() {
+    for (in_flight, missing, closes) in
+        [(false, false, false), (true, false, true), (false, true, true)]
+    {
+        let (mut endpoint, mut hands, channel, _) = settled();
+        if in_flight {
+            endpoint.peers[0].account.rails.posted(0, true);
+        }
+        endpoint.rail_lost(&mut hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
+        (6..1000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!(!hands.closed.is_empty(), in_flight, "the peer has not said what it posted");
+        let parts = u32::from(missing);
+        let state = RailState::Down(RailPosts { parts, uncounted: false });
+        let down = Frame::Rail(RailNote { rail: 0, state });
+        hands.says(endpoint.channel(channel).unwrap(), &[down]);
+        (1000..1200).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!(!hands.closed.is_empty(), closes, "{in_flight} {missing}");
+    }
 }
 
 /// One that cannot be closed stays open while its writes may still land, so its loss may fail the channel.

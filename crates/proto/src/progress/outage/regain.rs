@@ -492,7 +492,7 @@ mod tests {
 
     use super::super::Outage;
     use super::*;
-    use crate::bound::{RAIL_DRAIN_STILL, RAIL_REST};
+    use crate::bound::{RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_REST};
     use crate::capabilities::ImmediateWidth;
     use crate::codec::Address;
     use crate::connection::Which;
@@ -799,30 +799,42 @@ mod tests {
         }
     }
 
-    /// Its peer has no other rail in common with us.
+    /// Then its peer has no other rail in common with us.
     #[test]
-    fn a_rail_stays_open_that_is_the_only_one_of_a_channel_made_while_it_was_drained() {
-        let (mut endpoint, mut hands) = with_first_rail_to_close();
-        endpoint.peers[1].account.rails.posted(0, true);
-        endpoint.tend_rails(&mut hands, ms(1));
-        assert!(matches!(endpoint.locals[0], Local::Draining { .. }));
-        endpoint.add_channel(parameters(1)).unwrap();
-        assert!(endpoint.peers[1].account.rails.ended(0, true, true));
-        for now in 2..5 {
-            endpoint.tend_rails(&mut hands, ms(now));
+    fn a_rail_stays_open_that_is_the_only_one_of_a_channel_also_if_made_while_it_was_drained() {
+        for (new, rails, closes) in [(true, 1, false), (true, 2, true), (false, 1, false)] {
+            let (mut endpoint, mut hands) = with_first_rail_to_close();
+            endpoint.peers[1].account.rails.posted(0, true);
+            if !new {
+                endpoint.add_channel(parameters(rails)).unwrap();
+            }
+            endpoint.tend_rails(&mut hands, ms(1));
+            if new {
+                assert!(matches!(endpoint.locals[0], Local::Draining { .. }));
+                endpoint.add_channel(parameters(rails)).unwrap();
+            }
+            assert!(endpoint.peers[1].account.rails.ended(0, true, true));
+            for now in 2..5 {
+                endpoint.tend_rails(&mut hands, ms(now));
+            }
+            assert_eq!(!hands.closed.is_empty(), closes, "with {rails} rails");
+            let lost = (!closes).then_some(Cause::DataLost { rail: 0 });
+            let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
+            assert!(failing.eq([lost, None, None]), "with {rails} rails");
         }
-        assert!(hands.closed.is_empty(), "the new channel has lost its only rail");
-        let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
-        assert!(failing.eq([Some(Cause::DataLost { rail: 0 }), None, None]));
     }
 
     #[test]
     fn a_rail_is_closed_for_one_channel_once_the_parts_of_another_have_arrived_or_none_comes_any_more()
      {
         let still = u64::try_from(RAIL_DRAIN_STILL.as_millis()).unwrap();
-        for (in_flight, confirmed, closes_at) in
-            [(false, 3, 1), (false, 2, 1 + still), (true, 3, 1 + still)]
-        {
+        let most = u64::try_from(RAIL_DRAIN_MAX.as_millis()).unwrap();
+        for (in_flight, confirmed, arrive, closes_at) in [
+            (false, 3, false, 1),
+            (false, 2, false, 1 + still),
+            (true, 3, false, 1 + still),
+            (true, 3, true, 1 + most),
+        ] {
             let (mut endpoint, mut hands) = with_first_rail_to_close();
             let Peer { account, channel, .. } = &mut endpoint.peers[1];
             account.counts.completed.set(0, 3);
@@ -833,6 +845,9 @@ mod tests {
             for now in 1..closes_at {
                 endpoint.tend_rails(&mut hands, ms(now));
                 assert!(hands.closed.is_empty(), "at {now} ms");
+                if arrive {
+                    endpoint.peers[1].account.counts.seen.add(0);
+                }
             }
             endpoint.tend_rails(&mut hands, ms(closes_at));
             assert_eq!(hands.closed, [0], "{in_flight} {confirmed}");
