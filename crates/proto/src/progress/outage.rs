@@ -238,7 +238,6 @@ impl Peer {
             || !self.hanging.rails.is_empty()
             || !self.outages.is_empty()
             || self.histories.awaits_retry()
-            || self.channel.ending().has_peer_said() && !self.end_reported
     }
 
     pub(super) fn has_rail_frames(&self) -> bool {
