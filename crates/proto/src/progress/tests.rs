@@ -3,7 +3,8 @@
 use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::bound::{
-    KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK, RAIL_HANGS, RAIL_REST,
+    KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK, RAIL_HANGS, RAIL_LAST,
+    RAIL_REST, RAIL_SILENT,
 };
 use crate::capabilities::ImmediateWidth;
 use crate::channel::{RailNews, WriteId, Written};
@@ -19,11 +20,11 @@ use crate::ids::{Epoch, Generation, PacketNumber};
 use crate::immediate::Immediate;
 use crate::letter::{Body, Letter, Query, RailNumbers, Trial};
 use crate::line::Line;
-use crate::message::Source;
+use crate::message::{MessageId, Source};
 use crate::rail_set::RailSet;
 use crate::receive::{Posting, Receive, ReceiveFlow};
 use crate::send::{Outgoing, PartWrite, SendFlow};
-use crate::terms::Terms;
+use crate::terms::{InlineLimits, Terms};
 
 fn ms(ms: u64) -> Moment {
     Moment::from_nanos(ms * 1_000_000)
@@ -303,21 +304,62 @@ fn a_channel_that_waits_for_nothing_asks_nothing_and_outlives_a_silent_peer() {
     assert!(endpoint.channel(channel).is_some_and(Channel::is_alive));
 }
 
-/// No connection waits for it, but it could not end.
+/// While a connection waits for CLOSE, or a lost rail for what the peer says of it.
 #[test]
-fn a_channel_fails_whose_peer_says_nothing_about_a_lost_rail() {
-    let (mut endpoint, mut hands, channel, _) = settled();
-    endpoint.rail_lost(&mut hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
-    endpoint.progress(&mut hands, ms(6));
-    assert!(matches!(hands.frames[..], [frame] if is_down(&frame)), "{:?}", hands.frames);
-    hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
-    (7..5007).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-    assert_eq!(endpoint.silence(channel).as_secs(), 4, "and some milliseconds");
-    assert!(!endpoint.may_be_left(channel), "it may still answer");
-    (5007..80_000).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-    assert!(endpoint.may_be_left(channel));
-    assert!(hands.letters.iter().any(|letter| matches!(letter.body, Body::Query(_))));
-    assert_eq!(endpoint.channel(channel).unwrap().failure(), Some(Cause::Silent));
+fn a_channel_fails_whose_peer_does_not_answer_what_is_waited_for() {
+    let note = |state| Frame::Rail(RailNote { rail: 0, state });
+    let (down, fenced) = (note(RailState::Down(RailPosts::default())), note(RailState::Fenced));
+    for (says, waits) in
+        [(None, true), (Some(&[][..]), true), (Some(&[down]), true), (Some(&[down, fenced]), false)]
+    {
+        let (mut endpoint, mut hands, channel, name) =
+            settled_with(Parameters { tries: false, ..parameters(2) });
+        match says {
+            None => endpoint.with(&mut hands, name.slot, ms(6), Flow::close).unwrap(),
+            Some([]) => {
+                let cause = Cause::DataFailed { rail: 0 };
+                endpoint.rail_lost(&mut hands, (0, 0), cause, at(6));
+            }
+            Some(frames) => hands.says(endpoint.channel(channel).unwrap(), frames),
+        }
+        (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!(hands.frames.iter().any(is_down), says.is_some(), "{:?}", hands.frames);
+        let its = endpoint.channel(channel).unwrap();
+        hands.acknowledges(its, its.shadow().next().plus(u32::MAX));
+        (9..5009).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        let silent = if waits { 4 } else { 0 };
+        assert_eq!(endpoint.silence(channel).as_secs(), silent, "and some milliseconds");
+        assert!(!endpoint.may_be_left(channel), "it may still answer");
+        (5009..80_000).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        let asks = |letter: &Letter| matches!(letter.body, Body::Query(_));
+        assert_eq!(hands.letters.iter().any(asks), waits, "{says:?}");
+        let failure = endpoint.channel(channel).unwrap().failure();
+        assert_eq!(failure, waits.then_some(Cause::Silent), "{says:?}");
+        assert_eq!(endpoint.may_be_left(channel), waits);
+    }
+}
+
+/// Their writes have completed. The only rail gets longer, since its loss fails the channel.
+#[test]
+fn a_rail_by_which_parts_do_not_arrive_is_lost_if_the_peer_answers() {
+    for (data_rails, failover, expected) in
+        [(2, true, RAIL_SILENT), (2, false, RAIL_LAST), (1, true, RAIL_LAST)]
+    {
+        let (mut endpoint, mut hands, channel, _) =
+            settled_with(Parameters { failover, ..parameters(data_rails) });
+        endpoint.peers[0].account.counts.completed.set(0, 1);
+        let lost = (10..20_000).step_by(10).find(|now| {
+            endpoint.progress(&mut hands, ms(*now));
+            let asked = hands.letters.drain(..).any(|one| matches!(one.body, Body::Query(_)));
+            if asked {
+                hands.answers(channel, |_| {});
+            }
+            hands.frames.iter().any(is_down) || !endpoint.channel(channel).unwrap().is_alive()
+        });
+        let late = Duration::from_millis(lost.unwrap()).checked_sub(expected);
+        assert!(late.is_some_and(|late| late < Duration::from_millis(200)), "{lost:?}");
+        assert_eq!(endpoint.channel(channel).unwrap().is_alive(), expected == RAIL_SILENT);
+    }
 }
 
 #[test]
@@ -342,6 +384,17 @@ fn a_peer_can_lose_only_rails_that_there_are_and_fences_each_once() {
 
 #[test]
 fn a_lost_rail_is_back_once_each_end_has_offered_it_and_seen_the_others_trial() {
+    returns(false);
+}
+
+/// Its packet has both.
+#[test]
+fn a_rail_may_be_back_and_lost_again_at_the_peer_between_two_polls() {
+    returns(true);
+}
+
+/// The first rail is lost and comes back; `lost_again`: the peer has lost it again by then.
+fn returns(lost_again: bool) {
     let (mut endpoint, mut hands, channel, _) = settled();
     let note = |state| Frame::Rail(RailNote { rail: 0, state });
     let mut now = 6;
@@ -375,11 +428,14 @@ fn a_lost_rail_is_back_once_each_end_has_offered_it_and_seen_the_others_trial() 
     }
     let is_back = |endpoint: &ProgressLoop<Flow>| endpoint.peers[0].account.loads.is_open(0);
     let earlier = note(RailState::Seen { round: 0 });
-    for (says, back) in [(earlier, false), (seen, true)] {
-        assert!(!is_back(&endpoint));
-        assert_eq!(hears(&mut endpoint, &mut hands, &[says]), []);
-        assert_eq!(is_back(&endpoint), back);
+    assert_eq!(hears(&mut endpoint, &mut hands, &[earlier]), []);
+    assert!(!is_back(&endpoint));
+    if lost_again {
+        assert_eq!(hears(&mut endpoint, &mut hands, &[seen, down]), [down, fenced]);
+    } else {
+        assert_eq!(hears(&mut endpoint, &mut hands, &[seen]), []);
     }
+    assert_eq!(is_back(&endpoint), !lost_again);
     assert!(endpoint.channel(channel).is_some_and(Channel::is_alive));
     assert_eq!(hands.trials.len(), 1);
 }
@@ -404,6 +460,20 @@ fn a_lost_rail_is_closed_only_where_writes_or_parts_would_be_waited_for() {
         (1000..1200).for_each(|now| endpoint.progress(&mut hands, ms(now)));
         assert_eq!(!hands.closed.is_empty(), closes, "{in_flight} {missing}");
     }
+}
+
+/// They may be of a message that waits for them.
+#[test]
+fn a_rail_that_both_ends_have_fenced_is_closed_where_a_write_of_ours_does_not_end() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    endpoint.peers[0].account.rails.posted(0, true);
+    let states = [RailState::Down(RailPosts::default()), RailState::Fenced];
+    let says = states.map(|state| Frame::Rail(RailNote { rail: 0, state }));
+    hands.says(endpoint.channel(channel).unwrap(), &says);
+    (6..200).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert!(hands.closed.is_empty(), "it may end");
+    (200..220).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(hands.closed, [0]);
 }
 
 /// One that cannot be closed stays open while its writes may still land, so its loss may fail the channel.
@@ -627,6 +697,10 @@ fn a_keeper_polls_soon_where_something_is_pending_or_waited_for_and_else_ever_le
         assert!(endpoint.keep(&mut hands, now));
         assert_eq!(endpoint.called(), ms(5), "the keeper's polls are not NCCL's");
     }
+    let message = advertised(&mut endpoint, &mut hands, name);
+    hands.acts_not = Some(Acted::Refused);
+    endpoint.submit(&mut hands, name.slot, &message, now).unwrap();
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "a part was refused");
     // A sender that has closed waits for the receiver's CLOSE.
     endpoint.with(&mut hands, name.slot, now, Flow::close);
     assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING);
@@ -704,7 +778,7 @@ fn a_connection_that_its_caller_has_failed_keeps_the_reason() {
 }
 
 #[test]
-fn a_frame_for_a_connection_that_is_gone_is_counted_and_has_no_effect() {
+fn what_is_for_a_connection_that_is_gone_or_from_a_stranger_is_counted_and_has_no_effect() {
     let (mut endpoint, mut hands, channel, name) = settled();
     endpoint.disconnect(name.slot);
     let next = endpoint.vacant().unwrap();
@@ -712,5 +786,38 @@ fn a_frame_for_a_connection_that_is_gone_is_counted_and_has_no_effect() {
     hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
     (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     assert_eq!((endpoint.stale(), hands.frames.len()), (1, 0));
+    let Name { slot, generation } = name;
+    let event = flow::Event::Written { message: MessageId::new(0), part: 0 };
+    let trial = Body::Trial(Trial { rail: 0, number: 0, answers: false });
+    let letter = Letter { key: 7, rails: RailNumbers::default(), body: trial };
+    hands.events.extend([
+        Event::Connection { slot, generation, event },
+        Event::Arrived { connection: name.in_immediate(), event },
+        Event::Letter { channel, letter, proven: false },
+    ]);
+    endpoint.progress(&mut hands, ms(9));
+    assert_eq!(endpoint.stale(), 4);
     assert_eq!(endpoint.connection(next.slot).unwrap().fault(), None);
+}
+
+#[test]
+fn an_inline_message_leaves_at_once_if_nothing_has_left_since_the_last_poll() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let name = endpoint.vacant().unwrap();
+    let inline = InlineLimits { unadvertised: 64, host: 64 };
+    let terms = Terms { inline, ..Terms::of_two_rails(name) };
+    assert!(endpoint.connect(name, channel, Flow::Send(SendFlow::new(terms)), ms(5)));
+    let message = Outgoing { tag: 0, len: 0, source: Source::default(), host: true };
+    for (submits, left) in [(true, 1), (true, 1), (false, 2), (true, 3)] {
+        if submits {
+            let submitted = endpoint.submit(&mut hands, name.slot, &message, ms(6));
+            assert!(matches!(submitted, Ok(Submit::Inline { .. })), "{submitted:?}");
+        } else {
+            (6..8).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        }
+        assert_eq!(hands.frames.len(), left);
+    }
+    endpoint.end(channel);
+    let submitted = endpoint.submit(&mut hands, name.slot, &message, ms(8));
+    assert!(matches!(submitted, Err(SubmitError::Ended)), "{submitted:?}");
 }

@@ -752,6 +752,37 @@ mod tests {
         assert_eq!(hands.trials.len(), 2);
     }
 
+    /// The end of a trial does not say its round.
+    #[test]
+    fn a_trial_is_posted_when_that_of_the_round_before_has_ended() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        endpoint.tend_return(&mut hands, (0, 0), ms(300));
+        endpoint.offered(0, &offer(1), ms(301));
+        endpoint.tend_return(&mut hands, (0, 0), ms(301));
+        endpoint.offered(0, &offer(2), ms(302));
+        for now in [302, 303] {
+            endpoint.tend_return(&mut hands, (0, 0), ms(now));
+            assert_eq!(hands.trials, [offer(1)]);
+        }
+        endpoint.peers[0].trial_ended(0, true, ms(304).polled);
+        endpoint.tend_return(&mut hands, (0, 0), ms(304));
+        assert_eq!(hands.trials, [offer(1), offer(2)]);
+    }
+
+    /// It will have another address.
+    #[test]
+    fn a_round_of_one_channel_starts_over_where_the_rail_is_closed_for_another() {
+        let (mut endpoint, mut hands) = without_first_rail(2);
+        let needs = &mut endpoint.peers[0].outages[0];
+        (needs.fenced, needs.needs_close) = (false, true);
+        needs.expects = Some(RailPosts { parts: 1, uncounted: false });
+        regain(&mut endpoint, 1).stage = Stage::Trying(Trying::default());
+        endpoint.tend_rails(&mut hands, ms(1));
+        assert!(!regain(&mut endpoint, 1).is_trying());
+        endpoint.tend_rails(&mut hands, ms(2));
+        assert_eq!(hands.closed, [0]);
+    }
+
     #[test]
     fn a_round_without_a_trial_ends_after_a_second_unless_the_peer_may_be_posting() {
         for seen in [false, true] {
