@@ -441,6 +441,57 @@ mod tests {
         assert_eq!(flow.poll(failed.message), SendPoll::Done { len: 2 * PART });
     }
 
+    /// Whatever has failed, has completed, or completes after the receiver's report.
+    #[test]
+    fn of_a_lost_rail_those_parts_are_posted_again_that_the_receiver_lacks_once_none_is_in_flight()
+    {
+        let masks = [0, u64::MAX, 0x55_5555_5555, 0xaa_aaaa_aaaa, 0xff_00ff_00f0, 1, 1 << 39];
+        let all = masks.into_iter().flat_map(|failed| masks.map(|held| (failed, held)));
+        for ((failed, held), late) in all.flat_map(|one| masks.map(|late| (one, late))) {
+            let (mut flow, mut account) = sending(40);
+            let writes = post(&mut flow, &mut account, 40);
+            assert_eq!(writes.len(), 40);
+            let has = |mask: u64, write: &PartWrite| mask >> write.part & 1 == 1;
+            let fails = |write: &PartWrite| write.rail == 0 && has(failed, write);
+            for write in writes.iter().filter(|write| !fails(write) && !has(late, write)) {
+                complete(&mut flow, &mut account, write);
+            }
+            for write in writes.iter().filter(|write| fails(write)) {
+                flow.write_failed(write.message, write.part, 5, &mut account);
+            }
+            lose(&mut flow, &mut account, 0);
+            let (to, line, rail) = (Name::default(), Line::FIRST, 0);
+            let on_rail = || writes.iter().filter(|write| write.rail == 0);
+            let seen = crate::bits::count32(on_rail().filter(|write| has(held, write)).count());
+            for state in [
+                RailState::Held { to, line, parts: held },
+                RailState::Listed { to, lines: line, seen },
+            ] {
+                hears(&mut flow, &mut account, Frame::Rail(RailNote { rail, state }));
+            }
+            for write in writes.iter().filter(|write| !fails(write) && has(late, write)) {
+                let flies = on_rail()
+                    .any(|other| !fails(other) && other.part >= write.part && has(late, other));
+                assert!(!flies || flow.next_part(&account).is_none(), "one is in flight");
+                complete(&mut flow, &mut account, write);
+            }
+            let lacked = on_rail().filter(|write| !has(held, write));
+            let expected: Vec<_> =
+                lacked.map(|write| PartWrite { rail: 1, moved: true, key: 11, ..*write }).collect();
+            let again = post(&mut flow, &mut account, 40);
+            assert_eq!(again, expected, "failed {failed:x}, held {held:x}, late {late:x}");
+            assert!(again.is_empty() || !flow.is_quiet());
+            for write in &again {
+                complete(&mut flow, &mut account, write);
+            }
+            assert!(flow.is_quiet() && flow.next_part(&account).is_none());
+            assert_eq!((flow.fault(), account.rails.flying_on(1)), (None, 0));
+            let lines = line.plus(1);
+            hears(&mut flow, &mut account, Frame::Done { to, lines });
+            assert_eq!(flow.poll(writes[0].message), SendPoll::Done { len: 40 * PART });
+        }
+    }
+
     /// It says how many parts were posted, and one that has failed is to be reported first.
     #[test]
     fn close_leaves_once_no_write_is_in_flight() {
