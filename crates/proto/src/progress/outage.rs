@@ -234,10 +234,7 @@ impl Peer {
     /// Whether [`ProgressLoop::tend_rails`] has anything to do here. A channel where it has not is not borrowed mutably, and so not
     /// visited by the next poll.
     fn needs_tending(&self) -> bool {
-        self.account.rails.has_news()
-            || !self.hanging.rails.is_empty()
-            || !self.outages.is_empty()
-            || self.histories.awaits_retry()
+        self.account.rails.has_news() || !self.hanging.rails.is_empty() || !self.outages.is_empty()
     }
 
     pub(super) fn has_rail_frames(&self) -> bool {

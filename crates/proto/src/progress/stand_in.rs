@@ -49,6 +49,8 @@ pub(super) struct StandIn {
     /// Our data rails that were closed, and the trials that were posted.
     pub(super) closed: Vec<u8>,
     pub(super) trials: Vec<Offer>,
+    /// No data rail can be closed.
+    pub(super) closes_not: bool,
     /// No memory is to be had, and how often some was asked for.
     pub(super) starves: bool,
     /// Why no action is performed.
@@ -58,6 +60,8 @@ pub(super) struct StandIn {
     pub(super) posts_not: bool,
     /// A data rail that is opened again has new keys: of a region 100 more than its number.
     pub(super) new_keys: bool,
+    /// How many acknowledgements were written into the peer's cell.
+    pub(super) cells: u32,
     /// How often an inbox was looked into.
     pub(super) looks: u32,
     /// The peer's shadow of the inbox that [`says`](Self::says) writes into.
@@ -176,6 +180,8 @@ impl Perform<Flow> for StandIn {
                 rest = &rest[frame.words()..];
                 self.frames.push(frame);
             }
+        } else {
+            self.cells += 1;
         }
         true
     }
@@ -228,8 +234,10 @@ impl Perform<Flow> for StandIn {
     fn rail_lost(&mut self, _: ChannelId, _: u8, _: Cause) {}
 
     fn close_rail(&mut self, local: u8) -> bool {
-        self.closed.push(local);
-        true
+        if !self.closes_not {
+            self.closed.push(local);
+        }
+        !self.closes_not
     }
 
     fn open_rail(&mut self, _: u8) -> Option<bool> {

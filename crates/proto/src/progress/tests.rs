@@ -725,11 +725,14 @@ fn a_keeper_polls_soon_where_something_is_pending_or_waited_for_and_else_ever_le
 fn parts_are_awaited_from_when_an_advert_leaves_until_they_have_come() {
     let (mut endpoint, mut hands, channel, _) = settled();
     let name = add_receiver(&mut endpoint, channel);
-    endpoint.with(&mut hands, name.slot, ms(5), |flow, account| {
-        let receive = Receive { len: 9, ..Receive::default() };
-        let receiver = flow.receiver_mut().unwrap();
-        receiver.post(&[receive], &[1, 2], Posting::default(), account, ms(5)).unwrap();
-    });
+    let post = |endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn| {
+        endpoint.with(hands, name.slot, ms(5), |flow, account| {
+            let receive = Receive { len: 9, ..Receive::default() };
+            let receiver = flow.receiver_mut().unwrap();
+            receiver.post(&[receive], &[1, 2], Posting::default(), account, ms(5)).unwrap();
+        });
+    };
+    post(&mut endpoint, &mut hands);
     assert!(!endpoint.awaits_parts());
     endpoint.progress(&mut hands, ms(6));
     assert!(matches!(hands.frames[..], [Frame::Advert(_)]), "{:?}", hands.frames);
@@ -740,6 +743,29 @@ fn parts_are_awaited_from_when_an_advert_leaves_until_they_have_come() {
     hands.says(endpoint.channel(channel).unwrap(), &[fin]);
     endpoint.progress(&mut hands, ms(7));
     assert!(!endpoint.awaits_parts());
+    post(&mut endpoint, &mut hands);
+    endpoint.progress(&mut hands, ms(8));
+    assert!(endpoint.awaits_parts());
+    endpoint.disconnect(name.slot);
+    assert!(!endpoint.awaits_parts());
+}
+
+#[test]
+fn an_acknowledgement_goes_into_the_cell_unless_a_packet_takes_it() {
+    for leaves in [false, true] {
+        let (mut endpoint, mut hands, channel, name) = settled();
+        hands.says(
+            endpoint.channel(channel).unwrap(),
+            &[withdraw(Name { slot: name.slot, generation: Generation::new(9) })],
+        );
+        endpoint.progress(&mut hands, ms(6));
+        assert_eq!(hands.cells, 0, "not yet");
+        if leaves {
+            hears(&mut endpoint, &mut hands, name.slot, &withdraw(name));
+        }
+        (7..20).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert_eq!((hands.cells, hands.frames.len()), if leaves { (0, 1) } else { (1, 0) });
+    }
 }
 
 #[test]

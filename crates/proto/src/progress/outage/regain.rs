@@ -101,11 +101,6 @@ impl Histories {
         &mut self.rails[at]
     }
 
-    /// Whether a rail is to be tried again.
-    pub(super) fn awaits_retry(&self) -> bool {
-        self.retry_at.is_some()
-    }
-
     /// Records the loss of a rail, and starts its pause.
     pub(super) fn lost(&mut self, rail: u8, now: Moment) -> Regain {
         let history = self.of(rail);
@@ -492,7 +487,7 @@ mod tests {
 
     use super::super::Outage;
     use super::*;
-    use crate::bound::{RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_REST};
+    use crate::bound::{RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_REST};
     use crate::capabilities::ImmediateWidth;
     use crate::codec::Address;
     use crate::connection::Which;
@@ -837,7 +832,9 @@ mod tests {
             let (mut endpoint, mut hands) = with_first_rail_to_close();
             endpoint.peers[1].account.rails.posted(0, true);
             if !new {
-                endpoint.add_channel(parameters(rails)).unwrap();
+                let other = endpoint.add_channel(parameters(rails)).unwrap();
+                hands.meet(other);
+                endpoint.progress(&mut hands, ms(0).clock);
             }
             endpoint.tend_rails(&mut hands, ms(1));
             if new {
@@ -883,6 +880,23 @@ mod tests {
             endpoint.tend_rails(&mut hands, ms(closes_at));
             assert_eq!(hands.closed, [0], "{in_flight} {confirmed}");
         }
+    }
+
+    #[test]
+    fn a_channel_fails_that_needs_a_rail_closed_which_cannot_be() {
+        let (mut endpoint, mut hands) = with_first_rail_to_close();
+        hands.closes_not = true;
+        let last = at(Duration::from_millis(1) + RAIL_CLOSE_MAX);
+        let failing = |endpoint: &Endpoint| {
+            endpoint.peers.iter().map(|peer| peer.channel.is_failing()).collect::<Vec<_>>()
+        };
+        for now in (1..2000).map(ms) {
+            endpoint.tend_rails(&mut hands, now);
+        }
+        assert_eq!(failing(&endpoint), [None, None]);
+        endpoint.tend_rails(&mut hands, last);
+        assert_eq!(failing(&endpoint), [Some(Cause::DataLost { rail: 0 }), None]);
+        assert!(matches!(endpoint.locals[0], Local::Stuck));
     }
 
     /// Its peer would wait for it until the connect timeout.
