@@ -309,6 +309,33 @@ mod tests {
         assert_eq!(regions(&flow), (vec![], vec![]));
     }
 
+    /// Receives of groups are advertised all the same.
+    #[test]
+    fn receives_that_are_filled_before_their_adverts_leave_expose_nothing() {
+        let (mut flow, mut account) = flow();
+        (flow.terms.grouped, flow.terms.immediates) = (true, ImmediateWidth::None);
+        let (to, base) = (flow.terms.own, flow.next);
+        let post = |flow: &mut ReceiveFlow, account: &Account, tag| {
+            let receive = Receive { len: 1000, tag, ..Receive::default() };
+            flow.post(&[receive], &[1, 2], Posting::default(), account, NOW).unwrap();
+        };
+        for tag in [5, 6] {
+            post(&mut flow, &account, tag);
+        }
+        flow.flush_to = flow.next;
+        assert_eq!(flow.exposed(), 2, "their adverts are to leave");
+        for tag in [7, 8] {
+            post(&mut flow, &account, tag);
+        }
+        for tag in [6, 5, 7] {
+            let inline = Inline { to, line: base, advertised: false, tag, base, len: 8 };
+            let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+            flow.copied(place.unwrap(), &mut account, NOW);
+        }
+        assert_eq!((flow.done, flow.advertised), (base.plus(3), base));
+        assert_eq!(flow.exposed(), 0);
+    }
+
     /// It learns so of the failure.
     #[test]
     fn a_sender_is_asked_to_stop_although_no_receive_is_posted() {
