@@ -223,3 +223,64 @@ impl SendFlow {
         all.filter(busy)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Which;
+    use crate::frame::{Advert, Keys};
+    use crate::ids::{Moment, Name};
+    use crate::message::Source;
+    use crate::send::{Outgoing, SendPoll};
+    use crate::terms::Terms;
+
+    /// An advert of 1000 bytes has come for this line.
+    fn advertised(flow: &mut SendFlow, account: &mut Account, line: Line) {
+        let advert = Advert {
+            to: Name::default(),
+            line,
+            tag: 0,
+            address: 0,
+            len: 1000,
+            cut: false,
+            host: false,
+            ends_group: true,
+            keys: Keys::new(&[0, 0]).unwrap(),
+        };
+        flow.received(&Frame::Advert(advert), account).unwrap();
+    }
+
+    fn message(len: u64) -> Outgoing {
+        Outgoing { tag: 0, len, source: Source::default(), host: false }
+    }
+
+    /// The receiver would wait for one that it takes for begun. The line's place was another line's, 64 lines before.
+    #[test]
+    fn a_message_that_was_refused_has_not_begun() {
+        for len in [1000, 1001] {
+            let (mut flow, mut account) =
+                (SendFlow::new(Terms::of_two_rails(Name::default())), Account::new(2));
+            for line in (0..WINDOW).map(Line::new) {
+                advertised(&mut flow, &mut account, line);
+                flow.submit(&message(1000), 0, &mut account).unwrap();
+                let write = flow.next_part(&account).unwrap();
+                flow.posted(&write, &mut account);
+                flow.written(write.message, write.part, &mut account, Moment::default());
+                assert!(matches!(flow.next_frame(Which::Others, 100), Some(Frame::Fin(_))));
+                let done = Frame::Done { to: Name::default(), lines: line.plus(1) };
+                flow.received(&done, &mut account).unwrap();
+                assert_eq!(flow.poll(write.message), SendPoll::Done { len: 1000 });
+            }
+            let line = Line::new(WINDOW);
+            advertised(&mut flow, &mut account, line);
+            let fits = len == 1000;
+            assert_eq!(flow.submit(&message(len), 0, &mut account).is_ok(), fits);
+            let asked = Lines { to: Name::default(), first: line, set: 1 };
+            flow.received(&Frame::Withdraw(asked), &mut account).unwrap();
+            let frames: Vec<_> =
+                std::iter::from_fn(|| flow.next_frame(Which::Others, 100)).collect();
+            let answer = Lines { set: u64::from(fits), ..asked };
+            assert_eq!(frames.last(), Some(&Frame::Withdrawn(answer)), "{len} bytes: {frames:?}");
+        }
+    }
+}
