@@ -249,6 +249,21 @@ fn what_stands_still_is_given_up_within_its_bound_and_named_before_its_consequen
     });
 }
 
+/// With each of these limits, the launcher has too few descriptors for four ranks.
+#[test]
+fn a_shortage_of_descriptors_is_named_and_no_rank_is_taken_for_two() {
+    for limit in [12, 14, 16, 17, 18, 19, 20] {
+        let perf = perf("all_reduce -r 4 -b 8 -e 8 -n 3 --timeout 5");
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit} && exec \"$@\""), "sh"]);
+        command.arg(perf.get_program()).args(perf.get_args());
+        let (code, table, errors) = ended(command);
+        assert_eq!(code, 1, "{limit}: {table}{errors}");
+        assert!(errors.contains("Too many open files"), "{limit}: {errors}");
+        assert!(!errors.contains("two ranks"), "{limit}: {errors}");
+    }
+}
+
 #[test]
 fn the_cause_is_said_before_what_the_other_ranks_saw_of_it() {
     for ranks in ["-r 3", "-r 3 --threads"] {
@@ -491,8 +506,6 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
         "broadcast --algorithm ring",
         "all_gather --tuning /no/such/file",
         "pingpong --in-place",
-        "raw -r 1",
-        "raw -r 3 --latency",
         "versus-raw -r 4",
         "versus-raw -b 9 -e 8",
         "versus-raw --threads",

@@ -133,12 +133,6 @@ impl Drop for Hub {
     }
 }
 
-fn welcome(stream: &TcpStream, shared: &Shared, rank: usize) -> io::Result<()> {
-    stream.set_read_timeout(None)?;
-    *shared.stream(rank) = Some(stream.try_clone()?);
-    shared.send(rank, &Frame::Welcome)
-}
-
 impl Shared {
     /// Sends one frame to a rank. A rank that accepts no data for long, or has left, gets none.
     fn send(&self, rank: usize, frame: &Frame) -> io::Result<()> {
@@ -173,12 +167,27 @@ impl Shared {
         self.send_to_all_but(Some(rank), &News::Lost { rank, why: "it left".to_owned() });
     }
 
-    /// Starts the thread that takes `rank` through its rounds, so that its other frames are read meanwhile.
-    fn rounds_of(self: &Arc<Self>, rank: usize) -> io::Result<Sender<Part>> {
+    /// What a rank needs here: another handle of its connection, and a thread that takes it through its rounds, so that its other frames
+    /// are read meanwhile.
+    fn make_room(
+        self: &Arc<Self>,
+        stream: &TcpStream,
+        rank: usize,
+    ) -> io::Result<(TcpStream, Sender<Part>)> {
+        let writer = stream.try_clone()?;
         let (parts, given) = mpsc::channel();
         let ours = Arc::clone(self);
         thread::Builder::new().spawn(move || ours.take_through(rank, &given))?;
-        Ok(parts)
+        Ok((writer, parts))
+    }
+
+    /// From here on `rank` gets frames, of which this is the first.
+    fn welcome(&self, rank: usize, mut writer: TcpStream) -> io::Result<()> {
+        writer.set_read_timeout(None)?;
+        let mut connected = self.stream(rank);
+        Frame::Welcome.write(&mut writer)?;
+        *connected = Some(writer);
+        Ok(())
     }
 
     fn take_through(&self, rank: usize, parts: &Receiver<Part>) {
@@ -246,8 +255,19 @@ struct Part {
 /// Represents `rank` in the rounds until it leaves.
 fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     let mut gone = false;
-    let begun = welcome(&stream, shared, rank).and_then(|()| shared.rounds_of(rank));
-    let Ok(parts) = begun else { return shared.lost(rank) };
+    let (writer, parts) = match shared.make_room(&stream, rank) {
+        Ok(room) => room,
+        Err(error) => {
+            let why = format!("the rendezvous has no room for rank {rank}: {error}");
+            // First, so that the rank's leaving is its consequence.
+            shared.rounds.give_up(why.clone());
+            let _ = Frame::Failed(why).write(&mut stream);
+            return shared.lost(rank);
+        }
+    };
+    if shared.welcome(rank, writer).is_err() {
+        return shared.lost(rank);
+    }
     loop {
         match Frame::read(&mut stream) {
             Ok(Frame::Part { round, within_ms, bytes }) => {
@@ -508,6 +528,8 @@ mod tests {
         receive(stream, &hub.shared);
         assert_eq!(first.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
         assert!(matches!(first.next_news(), Some(News::Lost { rank: 1, .. })));
+        let again = Remote::join(hub.meeting(1), WAIT).unwrap_err().to_string();
+        assert_eq!(again, "rank 1 comes again, and its group has failed: rank 1 left");
     }
 
     #[test]

@@ -37,15 +37,16 @@ impl Rounds {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Enters as a rank; each rank can enter once.
-    pub(super) fn enter(&self, rank: usize) -> bool {
-        match self.lock().present.get_mut(rank) {
-            Some(present) if !*present => {
-                *present = true;
-                true
-            }
-            _ => false,
+    /// Enters as a rank, which each rank can do once. An error says why it cannot.
+    pub(super) fn enter(&self, rank: usize) -> Result<(), String> {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.present[rank], true) {
+            return Ok(());
         }
+        Err(match &state.failed {
+            Some(why) => format!("rank {rank} comes again, and its group has failed: {why}"),
+            None => format!("there are two ranks {rank}"),
+        })
     }
 
     /// Contributes `part`, and waits for all others. After a timeout the part is taken back.

@@ -108,9 +108,7 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
         let here = shared.size;
         return Err(refuse(format!("rank {rank} of {size} comes to a group of {here}")));
     }
-    if !shared.rounds.enter(rank) {
-        return Err(refuse(format!("there are two ranks {rank}")));
-    }
+    shared.rounds.enter(rank).map_err(refuse)?;
     Ok(rank)
 }
 
