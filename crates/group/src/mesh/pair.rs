@@ -66,7 +66,7 @@ pub(super) struct Pair {
     device: usize,
     /// The peer's counts when its user had gone.
     ended: Option<Counts>,
-    broken: Option<String>,
+    broken: Option<Arc<GroupError>>,
 }
 
 impl Pair {
@@ -131,7 +131,7 @@ impl Pair {
             Stage::Invited(_) | Stage::Closed => return false,
             _ if self.broken.is_some() => false,
             _ => self.carry_on().unwrap_or_else(|error| {
-                self.broken = Some(error.to_string());
+                self.broken = Some(Arc::new(error));
                 true
             }),
         };
@@ -189,7 +189,7 @@ impl Pair {
     }
 
     /// The cause, if it is broken.
-    pub(super) fn why(&self) -> Option<String> {
+    pub(super) fn why(&self) -> Option<Arc<GroupError>> {
         self.broken.clone()
     }
 
@@ -277,6 +277,8 @@ impl Letter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mesh::Wait;
+    use crate::support::{library, ranks};
 
     const NAME: PairName = PairName { scope: 3, number: 0x0102_0304 };
 
@@ -308,9 +310,42 @@ mod tests {
         assert_eq!(pair.reached(0, 2), Reached::All, "nobody receives the second one");
         assert_eq!(pair.reached(2, 1), Reached::Closed);
         assert_eq!(pair.reached(1, 2), Reached::NotYet, "what it had sent still arrives");
-        pair.broken = Some(String::new());
+        pair.broken = Some(Arc::new(GroupError::Contract(String::new())));
         assert_eq!(pair.reached(1, 1), Reached::Broken, "it was due");
         assert_eq!(pair.reached(2, 1), Reached::Closed);
         assert_eq!(pair.reached(1, 2), Reached::Closed, "the connection ends because of that");
+    }
+
+    #[test]
+    fn a_rank_that_the_system_lets_connect_no_pair_is_named_and_not_its_peer() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 1 {
+                let mut state = group.shared.lock();
+                // Each attempt to connect to it fails, as if there were no more open files.
+                let (_listener, mut handle) = state.mesh.net().listen(0).unwrap();
+                handle.0[12] = u8::MAX;
+                let letter = [Letter::head(PAIR, NAME), handle.0.to_vec()].concat();
+                state.mesh.place().mail(0, &letter).unwrap();
+                drop(state);
+                let error = group.recv(&mut [0_u8], 0, 1).unwrap_err().to_string();
+                assert!(error.starts_with("rank 0 is lost: rank 1 cannot be reached"), "{error}");
+                return;
+            }
+            let buffer = Buffer::new(8).unwrap();
+            group.shared.lock().mesh.open_pair(1, NAME, &buffer).unwrap();
+            let mut wait = Wait::bounded();
+            let error = loop {
+                let mut state = group.shared.lock();
+                let stepped = state.mesh.step_pairs(NAME, [1].into_iter(), &mut wait);
+                let reached = stepped.and_then(|_| state.mesh.reached(1, NAME, 1, 0));
+                match reached {
+                    Ok(reached) => assert_eq!(reached, Reached::NotYet),
+                    Err(error) => break error.to_string(),
+                }
+                drop(state);
+                std::thread::yield_now();
+            };
+            assert!(error.starts_with("rank 1 cannot be reached: the plugin's connect"), "{error}");
+        });
     }
 }

@@ -99,8 +99,9 @@ impl Mesh {
                 return Ok(Reached::Closed);
             }
             if Instant::now() >= deadline {
-                let why = self.pair(to, name).and_then(|pair| pair.why()).unwrap_or_default();
-                self.link_failed(to, &GroupError::Contract(why))?;
+                if let Some(why) = self.pair(to, name).and_then(|pair| pair.why()) {
+                    self.link_failed(to, &why)?;
+                }
                 return Ok(Reached::Closed);
             }
             std::thread::sleep(Duration::from_millis(2));
