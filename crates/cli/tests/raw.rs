@@ -229,6 +229,8 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
 
 fn options_that_do_not_go_together_are_a_wrong_command_line() {
     for wrong in [
+        "raw -r 1",
+        "raw -r 3 --latency",
         "raw --latency --window 8",
         "raw --ahead 2",
         "raw --rendezvous --two-sided",
@@ -237,6 +239,12 @@ fn options_that_do_not_go_together_are_a_wrong_command_line() {
         "raw --writes -b 8 -e 16",
         "raw --threads -b 8 -e 8",
         "raw --version-table",
+        "raw -c 1",
+        "raw -o sum",
+        "raw --root 0",
+        "raw --net plugin.so",
+        "raw --abi 12",
+        "raw --device 0",
         "versus-raw --latency --window 8",
         "versus-raw --ahead 8",
         "versus-raw --rendezvous --rate",

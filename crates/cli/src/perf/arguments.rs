@@ -401,15 +401,15 @@ pub(super) struct Options {
     /// Iterations before the clock starts [default: 5, as in nccl-tests; messages alone: a tenth of the iterations, if that is more]
     #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", value_parser = whole(0, COUNT_MAX))]
     warmups: Option<usize>,
-    /// Checked iterations per size; 0: none
-    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT", value_parser = whole(0, COUNT_MAX))]
-    pub(super) check: usize,
+    /// Checked iterations per size; 0: none [default: 1]
+    #[arg(short = 'c', long, value_name = "COUNT", value_parser = whole(0, COUNT_MAX))]
+    check: Option<usize>,
     /// int8 to int64, uint8 to uint64, half, bfloat16, float, double or complex64
     #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
     pub(super) kind: DataType,
-    /// The reduction: sum, prod, min, max or avg
-    #[arg(short = 'o', long = "op", default_value = "sum", value_name = "OPERATION")]
-    pub(super) operation: Op,
+    /// The reduction: sum, prod, min, max or avg [default: sum]
+    #[arg(short = 'o', long = "op", value_name = "OPERATION")]
+    operation: Option<Op>,
     /// Ranks to start (-n is iterations, as in nccl-tests)
     #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = whole(1, RANKS_MAX), value_name = "COUNT")]
     pub(super) ranks: usize,
@@ -432,9 +432,9 @@ pub(super) struct Options {
     /// The plugin's device [default: rank modulo devices]
     #[arg(long, value_name = "INDEX", value_parser = whole(0, INDEX_MAX))]
     pub(super) device: Option<usize>,
-    /// The root of a collective that has one
-    #[arg(long, default_value_t = 0, value_name = "RANK", value_parser = whole(0, RANKS_MAX - 1))]
-    pub(super) root: usize,
+    /// The root of a collective that has one [default: 0]
+    #[arg(long, value_name = "RANK", value_parser = whole(0, RANKS_MAX - 1))]
+    root: Option<usize>,
     /// The output takes the place of the input
     #[arg(long)]
     pub(super) in_place: bool,
@@ -488,6 +488,20 @@ impl Options {
         self.last.max(self.first)
     }
 
+    /// How many iterations per size are checked: none without a plugin.
+    pub(super) fn checks(&self, benchmark: &Benchmark) -> usize {
+        let default = if matches!(benchmark, Benchmark::Raw(_)) { 0 } else { 1 };
+        self.check.unwrap_or(default)
+    }
+
+    pub(super) fn operation(&self) -> Op {
+        self.operation.unwrap_or(Op::Sum)
+    }
+
+    pub(super) fn root(&self) -> usize {
+        self.root.unwrap_or(0)
+    }
+
     /// How many iterations; without -n fewer for long messages.
     pub(super) fn iterations(&self, benchmark: &Benchmark, bytes: usize) -> usize {
         self.iterations.unwrap_or_else(|| match benchmark {
@@ -513,7 +527,7 @@ impl Options {
         self.warmups
     }
 
-    /// The same sizes, elements and iterations for a rank of another benchmark, without checks.
+    /// The same sizes, elements, iterations and CPUs for another benchmark, without checks.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut pairs = vec![
             ("-b", self.first.to_string()),
@@ -526,12 +540,18 @@ impl Options {
         pairs.extend(self.step.map(|step| ("-i", step.to_string())));
         pairs.extend(self.iterations.map(|iterations| ("-n", iterations.to_string())));
         pairs.extend(self.warmups.map(|warmups| ("-w", warmups.to_string())));
-        pairs.extend(self.abi.map(|abi| ("--abi", abi.to_string())));
-        pairs.extend(self.device.map(|device| ("--device", device.to_string())));
         if !self.cpus.is_empty() {
             let cpus: Vec<_> = self.cpus.iter().map(usize::to_string).collect();
             pairs.push(("--cpus", cpus.join(",")));
         }
+        pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
+    }
+
+    /// The same plugin for another benchmark of it.
+    pub(super) fn to_plugin_arguments(&self) -> Vec<OsString> {
+        let mut pairs = vec![("--net", self.net())];
+        pairs.extend(self.abi.map(|abi| ("--abi", abi.to_string())));
+        pairs.extend(self.device.map(|device| ("--device", device.to_string())));
         pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
     }
 
@@ -592,8 +612,8 @@ impl Options {
     fn check(&self, benchmark: &Benchmark) -> Result<(), GroupError> {
         let usage = |why: String| Err(GroupError::Usage(why));
         sizes::check(self.first, self.last, self.step)?;
-        if self.root >= self.ranks {
-            return usage(format!("there is no rank {} among {}", self.root, self.ranks));
+        if self.root() >= self.ranks {
+            return usage(format!("there is no rank {} among {}", self.root(), self.ranks));
         }
         if self.writes && matches!(benchmark, Benchmark::Collective(_)) {
             return usage("--writes counts what pingpong, sendrecv and raw move".to_owned());
@@ -625,16 +645,23 @@ impl Options {
             return usage(format!("{algorithm} does not take {} ranks", self.ranks));
         }
         let is_raw = matches!(benchmark, Benchmark::Raw(_));
-        if is_raw && (self.threads || self.version_table) {
+        let is_of_a_plugin = self.net.is_some() || self.abi.is_some() || self.device.is_some();
+        if is_raw && (self.threads || self.version_table || is_of_a_plugin) {
             return usage(
-                "raw is two processes without a plugin: no --threads or --version-table".to_owned(),
+                "raw is two processes without a plugin: no --threads, --net, --abi, --device or --version-table"
+                    .to_owned(),
             );
+        }
+        let checks_or_reduces =
+            self.checks(benchmark) > 0 || self.operation.is_some() || self.root.is_some();
+        if is_raw && checks_or_reduces {
+            return usage("raw neither checks nor reduces: no -c, -o or --root".to_owned());
         }
         if self.writes && self.sizes().len() > 1 {
             return usage("--writes counts one size at a time: -b and -e the same".to_owned());
         }
-        if !self.kind.supports(self.operation) {
-            return usage(format!("elements of type {} have no {}", self.kind, self.operation));
+        if !self.kind.supports(self.operation()) {
+            return usage(format!("elements of type {} have no {}", self.kind, self.operation()));
         }
         match benchmark {
             Benchmark::PingPong(_) | Benchmark::Raw(_) if self.ranks != 2 => {
@@ -757,7 +784,19 @@ fn without(refused: &'static [&'static str]) -> impl FnMut(Arg) -> Arg {
 }
 
 /// By [`Options::check`].
-const RAW_REFUSES: &[&str] = &["algorithm", "tuning", "in_place", "threads", "version_table"];
+const RAW_REFUSES: &[&str] = &[
+    "algorithm",
+    "tuning",
+    "in_place",
+    "threads",
+    "net",
+    "abi",
+    "device",
+    "version_table",
+    "check",
+    "operation",
+    "root",
+];
 /// By [`Options::check_versus`].
 const VERSUS_REFUSES: &[&str] =
     &["writes", "report", "algorithm", "tuning", "in_place", "threads", "version_table"];

@@ -31,15 +31,15 @@ pub(super) fn row(
         bytes: shape.bytes,
         count: shape.count,
         kind: options.kind.to_string(),
-        operation: benchmark.operation(options.operation).to_owned(),
-        root: benchmark.root(options.root),
+        operation: benchmark.operation(options.operation()).to_owned(),
+        root: benchmark.root(options.root()),
         in_place: options.in_place,
         iterations,
         times,
         slowest_us: slowest.mean_us,
         algorithm_bandwidth,
         bus_bandwidth: algorithm_bandwidth * shape.bus_factor,
-        wrong: (options.check > 0).then(|| all.iter().map(|result| result.wrong).sum()),
+        wrong: (options.checks(benchmark) > 0).then(|| all.iter().map(|result| result.wrong).sum()),
     }
 }
 

@@ -129,7 +129,7 @@ fn measure(
             times = times.halved();
         }
         let mut wrong = 0;
-        for iteration in 0..options.check {
+        for iteration in 0..options.checks(benchmark) {
             wrong += work.check(iteration)?;
         }
         let all = Outcome { times, wrong }.of_all_ranks(place, wait)?;

@@ -138,7 +138,7 @@ impl<'a> Report<'a> {
             sizes.first().copied().unwrap_or(0),
             sizes.last().copied().unwrap_or(0),
             options.warmups_asked().map_or_else(|| "default".to_owned(), |count| count.to_string()),
-            options.check,
+            options.checks(self.benchmark),
         ));
         let table =
             if ready.table == 0 { String::new() } else { format!(" table v{},", ready.table) };
@@ -215,7 +215,7 @@ impl<'a> Report<'a> {
             "environment": settings(std::env::vars_os()),
             "config": {
                 "ranks": self.options.ranks, "threads": self.options.threads,
-                "warmup_iters": self.options.warmups_asked(), "validation": self.options.check,
+                "warmup_iters": self.options.warmups_asked(), "validation": self.options.checks(self.benchmark),
             },
             "results": rows,
             "out_of_bounds": { "count": wrong, "okay": well },

@@ -100,14 +100,14 @@ fn program(options: &Options, algorithm: Algorithm) -> Result<Program, GroupErro
     for (name, value) in [
         ("--algorithm", algorithm.to_string()),
         ("-r", options.ranks.to_string()),
-        ("-o", options.operation.to_string()),
-        ("--net", options.net()),
+        ("-o", options.operation().to_string()),
     ] {
         arguments.extend([name.into(), value.into()]);
     }
     if options.threads {
         arguments.push("--threads".into());
     }
+    arguments.extend(options.to_plugin_arguments());
     arguments.extend(options.to_arguments());
     Program::this(arguments)
 }
@@ -149,7 +149,7 @@ fn print(tune: &Tune, options: &Options, all: &[Measured], table: &Tuning) {
         "# Median µs of {} runs each, {} {}, over {}",
         tune.runs,
         options.kind,
-        options.operation,
+        options.operation(),
         options.net()
     ));
     for Measured { ranks, times } in all {

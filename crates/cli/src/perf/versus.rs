@@ -230,7 +230,7 @@ fn plugin(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     if let Some(batch) = versus.batch {
         arguments.extend(["--batch".into(), batch.to_string().into()]);
     }
-    arguments.extend(["--net".into(), options.net().into()]);
+    arguments.extend(options.to_plugin_arguments());
     arguments.extend(options.to_arguments());
     let mut program =
         Program::this(arguments)?.with("IRONRAIL_LIBFABRIC", versus.place.libfabric());

@@ -49,7 +49,7 @@ impl Collectives {
 
     fn call<T: Element>(&mut self) -> Result<(), GroupError> {
         let Self { group, options, give, take, .. } = self;
-        let (op, root) = (options.operation, options.root);
+        let (op, root) = (options.operation(), options.root());
         let bytes = |count: usize| 0..count * size_of::<T>();
         let is_root = group.rank() == root;
         if options.in_place {
@@ -94,16 +94,16 @@ impl Collectives {
     /// Whether the collective writes this rank's output.
     fn takes(&self) -> bool {
         !matches!(self.what, Collective::Reduce | Collective::Gather)
-            || self.group.rank() == self.options.root
+            || self.group.rank() == self.options.root()
     }
 
     /// The operation whose sample data is used.
     fn operation(&self) -> Op {
-        if self.what.reduces() { self.options.operation } else { Op::Sum }
+        if self.what.reduces() { self.options.operation() } else { Op::Sum }
     }
 
     fn expected(&self) -> Expected {
-        let (rank, ranks, op) = (self.group.rank(), self.group.size(), self.options.operation);
+        let (rank, ranks, op) = (self.group.rank(), self.group.size(), self.options.operation());
         match self.what {
             Collective::AllReduce | Collective::Reduce => Expected::Reduced { op, ranks, first: 0 },
             Collective::ReduceScatter => Expected::Reduced { op, ranks, first: rank * self.take },
@@ -113,9 +113,9 @@ impl Collectives {
             Collective::Broadcast
             | Collective::Barrier
             | Collective::Halo
-            | Collective::FixedHalo => Expected::Input { rank: self.options.root },
+            | Collective::FixedHalo => Expected::Input { rank: self.options.root() },
             Collective::Scatter => {
-                Expected::Part { rank: self.options.root, first: rank * self.take }
+                Expected::Part { rank: self.options.root(), first: rank * self.take }
             }
             Collective::AllToAll => Expected::Dealt { to: rank, each: self.take / ranks },
         }

@@ -109,9 +109,7 @@ fn measure(
         let all = Outcome { times, wrong: 0 }.of_all_ranks(bootstrap, wait)?;
         if first {
             let shape = Shape { bytes, count, bus_factor: 1.0 };
-            let mut row = row(&benchmark, options, shape, iterations, &all);
-            row.wrong = None;
-            emit(Event::Row(row));
+            emit(Event::Row(row(&benchmark, options, shape, iterations, &all)));
         }
     }
     if options.writes {
