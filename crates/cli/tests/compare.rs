@@ -4,7 +4,9 @@
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
@@ -17,6 +19,7 @@ fn main() -> ExitCode {
     harness::run([
         Test::new(a_run_leaves_a_page_and_files_that_compare_and_merge),
         Test::new(a_side_that_is_slower_is_worse_and_the_code_says_so),
+        Test::new(files_may_have_names_that_are_no_text),
         Test::new(what_cannot_be_compared_is_said),
         Test::new(barriers_are_compared_by_their_times),
         Test::new(a_size_that_one_side_alone_has_is_said_not_to_be_compared),
@@ -25,7 +28,7 @@ fn main() -> ExitCode {
     ])
 }
 
-fn perf(arguments: &[&str]) -> (i32, String, String) {
+fn perf<A: AsRef<OsStr>>(arguments: &[A]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     let Output { status, stdout, stderr } = command.arg("perf").args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -100,6 +103,21 @@ fn a_side_that_is_slower_is_worse_and_the_code_says_so() {
         (1, &"worse".into()),
         "of times, more is worse"
     );
+    fs::remove_dir_all(folder).unwrap();
+}
+
+fn files_may_have_names_that_are_no_text() {
+    let folder = scratch("names");
+    let run = side(&folder, "run", "sendrecv", 1.0).split(',').next().unwrap().to_owned();
+    let mut name = OsString::from(&run);
+    name.push(OsStr::from_bytes(b"\xff"));
+    fs::copy(&run, &name).unwrap();
+    let mut both = OsString::from(&run);
+    both.push(",");
+    both.push(&name);
+    let (code, said, errors) = perf(&[OsStr::new("compare"), &name, &both]);
+    assert_eq!(code, 0, "{said}{errors}");
+    assert!(said.contains("1 run of sendrecv") && said.contains("2 runs of sendrecv"), "{said}");
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -5,6 +5,7 @@ mod plot;
 mod runs;
 mod verdict;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -24,7 +25,7 @@ use verdict::{Comparison, Verdict, percent};
 pub(crate) struct Compare {
     /// Two sides, or more for a page of pictures alone: files, several runs of one side with commas between
     #[arg(required = true, value_name = "FILES")]
-    sides: Vec<String>,
+    sides: Vec<OsString>,
     /// Compare times, not bus bandwidths; always so where no bytes are moved, as by barriers
     #[arg(long)]
     time: bool,

@@ -1,6 +1,8 @@
 //! Files that `perf --json` has written: one run, or several that were merged.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ironrail_group::error::GroupError;
@@ -55,19 +57,17 @@ impl Series {
     /// # Errors
     ///
     /// A file that cannot be read or does not contain runs; runs of different benchmarks.
-    pub(crate) fn read(names: &str) -> Result<Self, GroupError> {
+    pub(crate) fn read(names: &OsStr) -> Result<Self, GroupError> {
         let mut runs = Vec::new();
-        for file in names.split(',').filter(|file| !file.is_empty()) {
-            let path = Path::new(file);
+        let paths = || names.as_bytes().split(|byte| *byte == b',').map(OsStr::from_bytes);
+        for path in paths().filter(|path| !path.is_empty()).map(Path::new) {
             let found = parse(&files::read(path)?).ok_or_else(|| {
                 files::unusable(path, "it is not what `ironrail perf --json` writes")
             })?;
             runs.extend(found);
         }
-        let first = names.split(',').next().unwrap_or(names);
-        let name = Path::new(first)
-            .file_stem()
-            .map_or_else(|| first.into(), |stem| stem.to_string_lossy());
+        let first = paths().next().unwrap_or(names);
+        let name = Path::new(first).file_stem().unwrap_or(first).to_string_lossy();
         Self::of(&name, runs)
     }
 
