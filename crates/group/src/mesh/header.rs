@@ -1,6 +1,5 @@
 //! The header of every small message, and the one that is sent in place of a large message.
 
-use super::long::Route;
 use crate::loader::DataType;
 
 /// The kind of a message.
@@ -12,6 +11,19 @@ pub(super) enum Kind {
     Long(Route),
     /// A part of a collective.
     Part,
+}
+
+/// How the bytes of a long message travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// From registered memory, into the memory of the receive once that is announced.
+    Direct,
+    /// From other memory, by a copy at each end, into memory that was announced before.
+    Staged,
+}
+
+impl Route {
+    pub(super) const ALL: [Self; 2] = [Self::Direct, Self::Staged];
 }
 
 /// What a message belongs to, besides its group and tag: a receive matches messages of its own space only.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::header::Header;
+use super::header::{Header, Route};
 use super::lane::Lane;
 use super::matching::{Claim, Matching, OpId, Position};
 use super::registry::Registry;
@@ -13,19 +13,6 @@ use crate::memory::zeroed;
 
 /// Long messages that may be in flight before the queues grow.
 const QUEUE: usize = 64;
-
-/// How the bytes of a long message travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    /// From registered memory, into the memory of the receive once that is announced.
-    Direct,
-    /// From other memory, by a copy at each end, into memory that was announced before.
-    Staged,
-}
-
-impl Route {
-    pub(super) const ALL: [Self; 2] = [Self::Direct, Self::Staged];
-}
 
 /// Receives messages of known sizes, in order. They are numbered from 1.
 pub(super) trait Receiver: fmt::Debug + Send {

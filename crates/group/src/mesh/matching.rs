@@ -6,8 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-use super::header::{self, Header, Space};
-use super::long::Route;
+use super::header::{self, Header, Route, Space};
 use super::lost;
 use super::slots::SMALL_OBJECT;
 use crate::error::GroupError;

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use super::Mesh;
-use super::header::{self, Header, Kind, Name, Space};
-use super::long::Route;
+use super::header::{self, Header, Kind, Name, Route, Space};
 use super::matching::{Due, Envelope, Found, Matching, OpId, Wanted};
 use super::peer::{Peer, Way};
 use super::slots::{Letter, SMALL, SMALL_OBJECT};

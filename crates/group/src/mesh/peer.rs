@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use super::Moved;
 use super::connector::Connector;
-use super::header::{Header, Kind};
+use super::header::{Header, Kind, Route};
 use super::lane::Lane;
-use super::long::{Long, Route};
+use super::long::Long;
 use super::matching::{Claim, Matching, OpId, Position};
 use super::opening::Opening;
 use super::pair::{self, Pair, PairName};

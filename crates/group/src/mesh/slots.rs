@@ -310,8 +310,7 @@ fn read(slot: Place) -> Option<(Header, Place)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::header::Space;
-    use super::super::long::Route;
+    use super::super::header::{Route, Space};
     use super::*;
 
     const LONG: Kind = Kind::Long(Route::Staged);
