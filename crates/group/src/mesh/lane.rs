@@ -8,10 +8,9 @@
 
 use std::collections::VecDeque;
 
-use super::long::Receiver;
 use super::registry::Registry;
 use crate::error::GroupError;
-use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region};
+use crate::loader::{Buffer, End, Place, Post, Region};
 
 /// The largest message passed to the plugin, where one may be copied while another is in flight.
 pub(super) const PIECE: usize = 512 << 10;
@@ -120,7 +119,8 @@ impl<E: End> Lane<E> {
         self.add(Some(place), place.len())
     }
 
-    fn add(&mut self, place: Option<Place>, len: usize) -> u64 {
+    /// The same; without a place, the bytes are received into staging memory alone, and dropped.
+    pub(super) fn add(&mut self, place: Option<Place>, len: usize) -> u64 {
         if len > 0 {
             self.jobs.push_back(Job { place, len, at: 0, filled: None });
             self.pushed += 1;
@@ -229,38 +229,5 @@ impl<E: End> Lane<E> {
             }
         }
         Ok(moved)
-    }
-}
-
-impl Receiver for Lane<ReceiveComm> {
-    fn open(&mut self, end: ReceiveComm, number: usize) -> Result<(), GroupError> {
-        self.open(end, number);
-        Ok(())
-    }
-
-    fn is_open(&self) -> bool {
-        self.is_open()
-    }
-
-    // Receives are posted for messages that have a place alone.
-    fn announced(&mut self, _: usize) {}
-
-    fn leaves(&mut self) {}
-
-    /// What is dropped passes through staging memory alone.
-    fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
-        self.add(place, len)
-    }
-
-    fn done(&self) -> u64 {
-        self.done()
-    }
-
-    fn moves(&self) -> u64 {
-        self.posted()
-    }
-
-    fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
-        self.progress(registry)
     }
 }

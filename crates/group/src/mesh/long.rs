@@ -33,6 +33,38 @@ pub(super) trait Receiver: fmt::Debug + Send {
     fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError>;
 }
 
+impl Receiver for Lane<ReceiveComm> {
+    fn open(&mut self, end: ReceiveComm, number: usize) -> Result<(), GroupError> {
+        self.open(end, number);
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open()
+    }
+
+    // Receives are posted for messages that have a place alone.
+    fn announced(&mut self, _: usize) {}
+
+    fn leaves(&mut self) {}
+
+    fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
+        self.add(place, len)
+    }
+
+    fn done(&self) -> u64 {
+        self.done()
+    }
+
+    fn moves(&self) -> u64 {
+        self.posted()
+    }
+
+    fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
+        self.progress(registry)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Long {
     /// The peer's rank.
