@@ -99,6 +99,12 @@ pub(super) struct Header {
     pub(super) note: u64,
 }
 
+/// The longest message of elements in a slot; longer ones are sent without a copy. At this length two copies take less time than a wait
+/// for the announcement of a place, at twice this length more.
+pub(crate) const SMALL: usize = 64 << 10;
+/// The longest packet of an object: as many elements, and its metadata.
+pub(super) const SMALL_OBJECT: usize = SMALL + (2 << 10);
+
 /// A multiple of the largest element, so that elements behind it are aligned.
 pub(super) const HEADER_BYTES: usize = 48;
 const MAGIC: u32 = u32::from_le_bytes(*b"IRG\x03");

@@ -6,9 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-use super::header::{self, Header, Route, Space};
+use super::header::{self, Header, Route, SMALL_OBJECT, Space};
 use super::lost;
-use super::slots::SMALL_OBJECT;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
 

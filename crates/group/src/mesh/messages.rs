@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::Mesh;
-use super::header::{self, Header, Kind, Name, Route, Space};
+use super::header::{self, Header, Kind, Name, Route, SMALL, SMALL_OBJECT, Space};
 use super::matching::{Due, Envelope, Found, Matching, OpId, Wanted};
 use super::peer::{Peer, Way};
-use super::slots::{Letter, SMALL, SMALL_OBJECT};
+use super::slots::Letter;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
 

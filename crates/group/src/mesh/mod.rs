@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 pub(crate) use call::{Call, Kind as CallKind, What};
 pub(crate) use connector::Connector;
 use failure::Failure;
-pub(crate) use header::{Name, Space, name as type_name, number as type_number};
+pub(crate) use header::{Name, SMALL, Space, name as type_name, number as type_number};
 use leaving::lost;
 use matching::Matching;
 pub(crate) use matching::{Due, Envelope, OpId, Wanted};
@@ -48,7 +48,6 @@ pub(crate) use pair::{PairName, Reached};
 use peer::{Peer, Shared};
 pub(crate) use progress::Moved;
 use registry::Registry;
-pub(crate) use slots::SMALL;
 
 use crate::bootstrap::{Bootstrap, Remote};
 use crate::error::GroupError;

@@ -2,9 +2,9 @@
 
 use super::call::{Call, Said};
 use super::failure::Failure;
-use super::header::{Header, Kind, Space};
+use super::header::{Header, Kind, SMALL, Space};
 use super::peer::Way;
-use super::slots::{Letter, SMALL};
+use super::slots::Letter;
 use super::{Mesh, lost};
 use crate::error::GroupError;
 use crate::loader::Place;

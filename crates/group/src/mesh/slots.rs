@@ -6,16 +6,11 @@
 
 use std::collections::VecDeque;
 
-use super::header::{HEADER_BYTES, Header, Kind};
+use super::header::{HEADER_BYTES, Header, Kind, SMALL_OBJECT};
 use super::matching::OpId;
 use crate::error::GroupError;
 use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region, SendComm};
 
-/// The longest message of elements in a slot; longer ones are sent without a copy. At this length two copies take less time than a wait
-/// for the announcement of a place, at twice this length more.
-pub(crate) const SMALL: usize = 64 << 10;
-/// The longest packet of an object: as many elements, and its metadata.
-pub(crate) const SMALL_OBJECT: usize = SMALL + (2 << 10);
 /// What a slot has room for.
 const ROOM: usize = HEADER_BYTES + SMALL_OBJECT;
 const STRIDE: usize = SMALL_OBJECT + 64;
