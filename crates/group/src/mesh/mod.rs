@@ -45,7 +45,7 @@ pub(crate) use messages::{Announces, Count};
 use messages::{Dropped, Unwanted};
 pub(crate) use pace::{Pace, Wait, rest};
 pub(crate) use pair::{PairName, Reached};
-use peer::{Peer, Shared};
+use peer::Peer;
 pub(crate) use progress::Moved;
 use registry::Registry;
 
@@ -102,7 +102,18 @@ pub(crate) struct Mesh {
     net: Arc<Net>,
 }
 
-/// The parts that a peer needs.
+/// What the lanes of every peer need: the mesh without its peers.
+struct Shared<'a> {
+    net: &'a Arc<Net>,
+    rank: usize,
+    connector: &'a Connector,
+    place: &'a mut Remote,
+    registry: &'a mut Registry,
+    matching: &'a mut Matching,
+    comms: &'a mut usize,
+}
+
+/// Borrows it, beside the peers.
 macro_rules! shared {
     ($mesh:expr) => {
         &mut Shared {

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use super::Shared;
 use super::connector::Connecting;
-use super::peer::Shared;
 use crate::error::GroupError;
 use crate::loader::{Handle, ListenComm, ReceiveComm, SendComm};
 

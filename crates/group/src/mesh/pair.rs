@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
+use super::Shared;
 use super::lane::Lane;
 use super::opening::Opening;
-use super::peer::Shared;
 use super::registry::Registry;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};

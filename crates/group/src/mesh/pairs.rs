@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::pair::{Pair, PairName, Reached};
-use super::peer::{Peer, Shared};
-use super::{Mesh, Wait, lost};
+use super::peer::Peer;
+use super::{Mesh, Shared, Wait, lost};
 use crate::error::GroupError;
 use crate::loader::{Buffer, Place};
 

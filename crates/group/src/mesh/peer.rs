@@ -3,20 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Moved;
-use super::connector::Connector;
 use super::header::{Header, Kind, Route};
 use super::lane::Lane;
 use super::long::Long;
 use super::matching::{Claim, Matching, OpId, Position};
 use super::opening::Opening;
 use super::pair::{self, Pair, PairName};
-use super::registry::Registry;
 use super::slots::{Arrival, Letter, SLOTS, SlotReceiver, SlotSender};
 use super::staged::StagedReceiver;
-use crate::bootstrap::Remote;
+use super::{Moved, Shared};
 use crate::error::GroupError;
-use crate::loader::{Buffer, Handle, Net, Place, ReceiveComm, SendComm};
+use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};
 
 /// What a pair of comms carries. Each pair is opened on first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,17 +43,6 @@ impl Way {
     fn index(self) -> usize {
         self.number().into()
     }
-}
-
-/// What the lanes of every peer need.
-pub(super) struct Shared<'a> {
-    pub(super) net: &'a Arc<Net>,
-    pub(super) rank: usize,
-    pub(super) connector: &'a Connector,
-    pub(super) place: &'a mut Remote,
-    pub(super) registry: &'a mut Registry,
-    pub(super) matching: &'a mut Matching,
-    pub(super) comms: &'a mut usize,
 }
 
 #[derive(Debug)]
