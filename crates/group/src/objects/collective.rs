@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::calls::taken;
-use super::numbers::{Numbers, check_type};
+use super::numbers::{Numbers, check_type, other_shape};
 use super::receiving::{Inbound, Origin};
 use super::sending::{Outbound, Route};
 use crate::error::GroupError;
@@ -591,12 +591,6 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
             _ => Err(taken()),
         }
     }
-}
-
-/// The error of a rank whose object has not the shape of rank 0's.
-pub(super) fn other_shape(rank: usize) -> GroupError {
-    let why = format!("rank {rank} reduces an object of another shape than rank 0");
-    GroupError::Mismatch { rank, why }
 }
 
 #[cfg(test)]

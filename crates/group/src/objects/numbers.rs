@@ -17,7 +17,6 @@ use siphasher::sip::SipHasher13;
 
 use super::blob::BLOB;
 use super::block::Block;
-use super::collective::other_shape;
 use super::few::WORD;
 use super::landing::Landing;
 use super::leaf::{BESIDE, NAME};
@@ -542,6 +541,12 @@ impl Numbers {
 pub(super) fn check_type<O: Schema>() -> Result<(), GroupError> {
     find(O::SCHEMA, false, &obstacle)
         .map_or(Ok(()), |part| Err(refused::<O>(&format!("{part} cannot be reduced"))))
+}
+
+/// The error of a rank whose object has not the shape of rank 0's.
+pub(super) fn other_shape(rank: usize) -> GroupError {
+    let why = format!("rank {rank} reduces an object of another shape than rank 0");
+    GroupError::Mismatch { rank, why }
 }
 
 fn refused<O: Schema>(why: &dyn fmt::Display) -> GroupError {
