@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::block::Block;
 use super::leaf::Elements;
-use super::parts::Spare;
 use crate::error::GroupError;
 use crate::loader::{DataType, Element, ForeignMut, Place};
 use crate::memory::zeroed;
@@ -130,5 +129,18 @@ impl Landing {
             Memory::Block(block) => Some(block),
             _ => None,
         }
+    }
+}
+
+/// The memory of an array of an earlier object, which others may share.
+pub(super) struct Spare {
+    pub(super) element: DataType,
+    /// An `Arc` of a `Vec`, or of foreign memory.
+    pub(super) memory: Box<dyn Any + Send>,
+}
+
+impl fmt::Debug for Spare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spare").field("element", &self.element).finish_non_exhaustive()
     }
 }

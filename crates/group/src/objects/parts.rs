@@ -12,7 +12,7 @@ use std::thread::LocalKey;
 use serde::Serialize;
 
 use super::block::{ALIGN, Block};
-use super::landing::Landing;
+use super::landing::{Landing, Spare};
 use crate::loader::{DataType, Place};
 
 /// Whether an array is copied into the packet, behind `before` bytes of others: a message of its own costs more than the copy, as long as
@@ -210,19 +210,6 @@ pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) 
     let (done, left) = within(&IN, inbox, decode);
     let left = left.unwrap_or_default();
     (done, left.inline == left.at && left.long.is_empty())
-}
-
-/// The memory of an array, which others may share.
-pub(super) struct Spare {
-    pub(super) element: DataType,
-    /// An `Arc` of a `Vec`, or of foreign memory.
-    pub(super) memory: Box<dyn Any + Send>,
-}
-
-impl fmt::Debug for Spare {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spare").field("element", &self.element).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]
