@@ -37,7 +37,7 @@ pub(super) struct Lane<E> {
     jobs: VecDeque<Job>,
     pushed: u64,
     done: u64,
-    steps: u64,
+    moves: u64,
 }
 
 /// A message whose pieces are not all posted.
@@ -93,7 +93,7 @@ impl<E: End> Lane<E> {
             jobs: VecDeque::new(),
             pushed: 0,
             done: 0,
-            steps: 0,
+            moves: 0,
         }
     }
 
@@ -136,9 +136,9 @@ impl<E: End> Lane<E> {
         self.done
     }
 
-    /// Posted and completed pieces, added.
-    pub(super) fn posted(&self) -> u64 {
-        self.steps
+    /// A count that changes whenever a piece moves: of those posted and those completed.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -183,7 +183,7 @@ impl<E: End> Lane<E> {
         }
         self.done += u64::from(flight.last);
         self.flights.pop_front();
-        self.steps += 1;
+        self.moves += 1;
         Ok(true)
     }
 
@@ -222,7 +222,7 @@ impl<E: End> Lane<E> {
                 self.jobs.pop_front();
             }
             self.flights.push_back(Flight { post, part, len, slot, last });
-            self.steps += 1;
+            self.moves += 1;
             moved = true;
             if !E::RECEIVES {
                 break;

@@ -57,7 +57,7 @@ impl Receiver for Lane<ReceiveComm> {
     }
 
     fn moves(&self) -> u64 {
-        self.posted()
+        self.moves()
     }
 
     fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
@@ -167,7 +167,7 @@ impl Long {
 
     /// Counts that change whenever a piece moves: of those sent, and of those received.
     pub(super) fn pieces(&self) -> (u64, u64) {
-        (self.sender.posted(), self.receiver.moves())
+        (self.sender.moves(), self.receiver.moves())
     }
 
     /// A header has come.

@@ -181,11 +181,11 @@ impl Pair {
         }
     }
 
-    /// The ends opened, and the pieces posted and completed so far.
-    pub(super) fn steps(&self) -> u64 {
+    /// A count that changes whenever an end opens or a piece moves.
+    pub(super) fn moves(&self) -> u64 {
         let (send, receive) = &self.lanes;
         let open = u64::from(send.is_open()) + u64::from(receive.is_open());
-        open + send.posted() + receive.posted()
+        open + send.moves() + receive.moves()
     }
 
     /// The cause, if it is broken.

@@ -144,7 +144,7 @@ impl Mesh {
 
     /// A count that changes whenever anything of this peer's pair moves.
     pub(crate) fn pair_progress(&mut self, to: usize, name: PairName) -> u64 {
-        self.pair(to, name).map_or(0, |pair| pair.steps())
+        self.pair(to, name).map_or(0, |pair| pair.moves())
     }
 
     /// Checks that a rank can still be reached by pairs.

@@ -288,7 +288,7 @@ impl Peer {
 
     /// A count that changes whenever a piece is received.
     fn received(&self) -> u64 {
-        self.data.1.posted() + self.pieces().1
+        self.data.1.moves() + self.pieces().1
     }
 
     fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
