@@ -22,7 +22,7 @@ use crate::error::GroupError;
 use crate::exchange::own_limit;
 use crate::group::{Group, State};
 use crate::loader::{Buffer, Element, Place};
-use crate::mesh::{PairName, Reached, Wait, rest, type_name, type_number};
+use crate::mesh::{Counts, PairName, Reached, Wait, rest, type_name, type_number};
 use crate::patience::Quiet;
 
 /// What came from the left and from the right, in the memory that it was received into.
@@ -225,11 +225,16 @@ impl<T: Element> FixedHalo1d<T> {
         Ok(())
     }
 
+    /// The messages of a pair that the current round waits for.
+    fn due(&self) -> Counts {
+        let sent = self.layout.sent_before_next(self.rounds);
+        Counts { sent, received: self.rounds }
+    }
+
     /// A rank that the current round still waits for.
     fn awaited_rank(&self, state: &mut State) -> Result<Option<usize>, GroupError> {
-        let sent = self.layout.sent_before_next(self.rounds);
         for Link { rank, peer, .. } in &self.links {
-            match state.mesh.reached(*peer, self.name, self.rounds, sent)? {
+            match state.mesh.reached(*peer, self.name, self.due())? {
                 Reached::All => {}
                 Reached::NotYet | Reached::Broken => return Ok(Some(*rank)),
                 Reached::Closed => return Err(GroupError::Cancelled { rank: *rank }),
@@ -250,9 +255,8 @@ impl<T: Element> FixedHalo1d<T> {
     /// All that keep the round waiting; `first` is one of them.
     fn late(&self, first: usize, limit: Duration) -> GroupError {
         let mut state = self.group.shared.lock();
-        let sent = self.layout.sent_before_next(self.rounds);
         let waits = |link: &&Link| {
-            let reached = state.mesh.reached(link.peer, self.name, self.rounds, sent);
+            let reached = state.mesh.reached(link.peer, self.name, self.due());
             !matches!(reached, Ok(Reached::All))
         };
         let mut peers: Vec<_> = self.links.iter().filter(waits).map(|link| link.rank).collect();

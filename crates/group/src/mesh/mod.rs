@@ -44,7 +44,7 @@ pub(crate) use matching::{Due, Envelope, OpId, Wanted};
 pub(crate) use messages::{Announces, Count};
 use messages::{Dropped, Unwanted};
 pub(crate) use pace::{Pace, Wait, rest};
-pub(crate) use pair::{PairName, Reached};
+pub(crate) use pair::{Counts, PairName, Reached};
 use peer::Peer;
 pub(crate) use progress::Moved;
 use registry::Registry;

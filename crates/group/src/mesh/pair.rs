@@ -36,10 +36,10 @@ pub(crate) enum Reached {
 
 /// Counts of messages since the pair was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
-    /// Sent; some may still be on their way.
-    left: u64,
-    came: u64,
+pub(crate) struct Counts {
+    /// Of an end that has gone, some may still be on their way.
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
 }
 
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Pair {
         shared: &mut Shared<'_>,
     ) -> Result<(), GroupError> {
         self.registry.add(buffer.memory());
-        if self.ended.is_none_or(|ended| ended.left > 0) {
+        if self.ended.is_none_or(|ended| ended.sent > 0) {
             let head = Letter::head(PAIR, self.name);
             self.opening.request(self.rank, self.device, &head, shared)?;
         }
@@ -112,7 +112,7 @@ impl Pair {
             (Letter::Handle(_, handle), _) => self.opening.invited(self.device, handle, shared),
             (Letter::End(_, counts), _) => {
                 self.ended = Some(counts);
-                if self.opening.is_requested() && counts.left == 0 {
+                if self.opening.is_requested() && counts.sent == 0 {
                     self.opening = Opening::Closed;
                 }
             }
@@ -164,18 +164,19 @@ impl Pair {
         Ok(moved)
     }
 
-    pub(super) fn reached(&self, came: u64, left: u64) -> Reached {
-        let (sent, received) = (self.lanes.0.done(), self.lanes.1.done());
-        // What the peer has received has left, even if the plugin cannot report that any more.
-        let has_left = sent >= left || self.ended.is_some_and(|ended| ended.came >= left);
+    /// Whether so many messages have been sent and received.
+    pub(super) fn reached(&self, due: Counts) -> Reached {
+        // What the peer has received is sent, even if the plugin cannot report that any more.
+        let has_sent = self.lanes.0.done() >= due.sent
+            || self.ended.is_some_and(|ended| ended.received >= due.sent);
         // What the peer's user had not received when it went is read by nobody.
-        if received >= came && (has_left || self.ended.is_some()) {
+        if self.lanes.1.done() >= due.received && (has_sent || self.ended.is_some()) {
             return Reached::All;
         }
         match self.ended {
-            Some(ended) if ended.left < came => Reached::Closed,
+            Some(ended) if ended.sent < due.received => Reached::Closed,
             // A message of this rank's that its user no longer receives ends the connection.
-            Some(_) if !has_left && self.broken.is_some() => Reached::Closed,
+            Some(_) if !has_sent && self.broken.is_some() => Reached::Closed,
             _ if self.broken.is_some() => Reached::Broken,
             _ => Reached::NotYet,
         }
@@ -195,7 +196,7 @@ impl Pair {
 
     /// Its user goes. The memory is kept until the peer's user has gone, too.
     pub(super) fn close(&mut self, buffer: Arc<Buffer>, shared: &mut Shared<'_>) {
-        let counts = Counts { left: self.lanes.0.pushed(), came: self.lanes.1.done() };
+        let counts = Counts { sent: self.lanes.0.pushed(), received: self.lanes.1.done() };
         // If the rendezvous is gone, it has reported the cause to the peer.
         let _ = shared.place.mail(self.rank, &Letter::end(self.name, counts));
         self.stage = Stage::Closing { _buffer: buffer };
@@ -251,8 +252,8 @@ impl Letter {
         [&[kind][..], &scope.to_le_bytes(), &number.to_le_bytes()].concat()
     }
 
-    fn end(name: PairName, Counts { left, came }: Counts) -> Vec<u8> {
-        [Self::head(END, name), [left.to_le_bytes(), came.to_le_bytes()].concat()].concat()
+    fn end(name: PairName, Counts { sent, received }: Counts) -> Vec<u8> {
+        [Self::head(END, name), [sent.to_le_bytes(), received.to_le_bytes()].concat()].concat()
     }
 
     /// None if the letter is not about a pair.
@@ -265,9 +266,9 @@ impl Letter {
         match *kind {
             PAIR => Some(Self::Handle(name, Handle(rest.try_into().ok()?))),
             END => {
-                let (left, rest) = rest.split_first_chunk()?;
-                let came = u64::from_le_bytes(rest.try_into().ok()?);
-                Some(Self::End(name, Counts { left: u64::from_le_bytes(*left), came }))
+                let (sent, rest) = rest.split_first_chunk()?;
+                let received = u64::from_le_bytes(rest.try_into().ok()?);
+                Some(Self::End(name, Counts { sent: u64::from_le_bytes(*sent), received }))
             }
             _ => None,
         }
@@ -284,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_letter_is_read_as_it_was_written_and_others_are_none() {
-        let counts = Counts { left: 7, came: u64::MAX };
+        let counts = Counts { sent: 7, received: u64::MAX };
         let end = Letter::end(NAME, counts);
         assert!(matches!(Letter::read(&end), Some(Letter::End(NAME, read)) if read == counts));
         let handle = [Letter::head(PAIR, NAME), vec![5; 128]].concat();
@@ -301,19 +302,20 @@ mod tests {
 
     #[test]
     fn after_a_peers_close_only_messages_that_it_had_sent_are_due() {
+        let reached = |pair: &Pair, received, sent| pair.reached(Counts { sent, received });
         let mut pair = Pair::new(NAME, 1, 0, 0);
-        assert_eq!(pair.reached(0, 0), Reached::All);
-        assert_eq!(pair.reached(1, 0), Reached::NotYet);
-        pair.ended = Some(Counts { left: 1, came: 1 });
-        assert_eq!(pair.reached(1, 1), Reached::NotYet, "sent before it closed");
-        assert_eq!(pair.reached(0, 1), Reached::All, "the peer has received it");
-        assert_eq!(pair.reached(0, 2), Reached::All, "nobody receives the second one");
-        assert_eq!(pair.reached(2, 1), Reached::Closed);
-        assert_eq!(pair.reached(1, 2), Reached::NotYet, "what it had sent still arrives");
+        assert_eq!(reached(&pair, 0, 0), Reached::All);
+        assert_eq!(reached(&pair, 1, 0), Reached::NotYet);
+        pair.ended = Some(Counts { sent: 1, received: 1 });
+        assert_eq!(reached(&pair, 1, 1), Reached::NotYet, "sent before it closed");
+        assert_eq!(reached(&pair, 0, 1), Reached::All, "the peer has received it");
+        assert_eq!(reached(&pair, 0, 2), Reached::All, "nobody receives the second one");
+        assert_eq!(reached(&pair, 2, 1), Reached::Closed);
+        assert_eq!(reached(&pair, 1, 2), Reached::NotYet, "what it had sent still arrives");
         pair.broken = Some(Arc::new(GroupError::Contract(String::new())));
-        assert_eq!(pair.reached(1, 1), Reached::Broken, "it was due");
-        assert_eq!(pair.reached(2, 1), Reached::Closed);
-        assert_eq!(pair.reached(1, 2), Reached::Closed, "the connection ends because of that");
+        assert_eq!(reached(&pair, 1, 1), Reached::Broken, "it was due");
+        assert_eq!(reached(&pair, 2, 1), Reached::Closed);
+        assert_eq!(reached(&pair, 1, 2), Reached::Closed, "the connection ends because of that");
     }
 
     #[test]
@@ -337,7 +339,8 @@ mod tests {
             let error = loop {
                 let mut state = group.shared.lock();
                 let stepped = state.mesh.step_pairs(NAME, [1].into_iter(), &mut wait);
-                let reached = stepped.and_then(|_| state.mesh.reached(1, NAME, 1, 0));
+                let reached = stepped
+                    .and_then(|_| state.mesh.reached(1, NAME, Counts { sent: 0, received: 1 }));
                 match reached {
                     Ok(reached) => assert_eq!(reached, Reached::NotYet),
                     Err(error) => break error.to_string(),

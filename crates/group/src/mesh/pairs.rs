@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::pair::{Pair, PairName, Reached};
+use super::pair::{Counts, Pair, PairName, Reached};
 use super::peer::Peer;
 use super::{Mesh, Shared, Wait, lost};
 use crate::error::GroupError;
@@ -49,16 +49,15 @@ impl Mesh {
         })
     }
 
-    /// The progress of a pair: whether so many messages were received and sent.
+    /// The progress of a pair: whether so many messages were sent and received.
     pub(crate) fn reached(
         &mut self,
         to: usize,
         name: PairName,
-        came: u64,
-        left: u64,
+        due: Counts,
     ) -> Result<Reached, GroupError> {
-        match self.pair_reached(to, name, came, left)? {
-            Reached::Broken => self.pair_broke(to, name, came, left),
+        match self.pair_reached(to, name, due)? {
+            Reached::Broken => self.pair_broke(to, name, due),
             reached => Ok(reached),
         }
     }
@@ -68,11 +67,10 @@ impl Mesh {
         &mut self,
         to: usize,
         name: PairName,
-        came: u64,
-        left: u64,
+        due: Counts,
     ) -> Result<Reached, GroupError> {
         self.reach_pairs(to)?;
-        Ok(self.pair(to, name).map_or(Reached::Closed, |pair| pair.reached(came, left)))
+        Ok(self.pair(to, name).map_or(Reached::Closed, |pair| pair.reached(due)))
     }
 
     fn pair(&mut self, to: usize, name: PairName) -> Option<&mut Pair> {
@@ -85,13 +83,12 @@ impl Mesh {
         &mut self,
         to: usize,
         name: PairName,
-        came: u64,
-        left: u64,
+        due: Counts,
     ) -> Result<Reached, GroupError> {
         let deadline = self.settled();
         loop {
             self.read_mail()?;
-            let reached = self.pair_reached(to, name, came, left)?;
+            let reached = self.pair_reached(to, name, due)?;
             if reached != Reached::Broken {
                 return Ok(reached);
             }
