@@ -194,12 +194,10 @@ impl Matching {
 
     /// The result of an operation that has ended, which is then forgotten.
     pub(super) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
-        let (state, generation) = self.ops.get_mut(op.index)?;
-        let State::Done((envelope, refusal)) = *state else { return None };
-        debug_assert_eq!(*generation, op.generation, "an operation is asked for once");
-        *state = State::Free;
-        *generation = generation.wrapping_add(1);
-        self.free.push(op.index);
+        let (state, generation) = *self.ops.get(op.index)?;
+        let State::Done((envelope, refusal)) = state else { return None };
+        debug_assert_eq!(generation, op.generation, "an operation is asked for once");
+        self.forget(op.index);
         let Envelope { source, tag, bytes, .. } = envelope;
         Some(match refusal {
             None => Ok(envelope),
@@ -237,9 +235,7 @@ impl Matching {
             && *generation == op.generation
         {
             if matches!(state, State::Abandoned) {
-                *state = State::Free;
-                *generation = generation.wrapping_add(1);
-                self.free.push(op.index);
+                self.forget(op.index);
             } else {
                 *state = State::Done(outcome);
             }

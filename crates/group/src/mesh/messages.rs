@@ -209,8 +209,7 @@ impl Mesh {
     fn drop_one(&mut self, Unwanted { wanted, room }: &Unwanted) -> bool {
         let Some((envelope, _)) = self.matching.probe(wanted) else {
             let source = wanted.source.filter(|rank| *rank != self.rank);
-            let is_lost = source.is_some_and(|rank| self.is_lost(rank, Way::Small));
-            return is_lost;
+            return source.is_some_and(|rank| self.is_lost(rank, Way::Small));
         };
         // It waits where there is no memory for it: what it announces has to be known.
         let Ok((memory, place)) = room(envelope.bytes) else { return false };
