@@ -61,6 +61,11 @@ struct Flight {
     last: bool,
 }
 
+/// The tag of all that a rank sends.
+pub(super) fn tag_of(rank: usize) -> i32 {
+    i32::try_from(rank).unwrap_or(i32::MAX)
+}
+
 #[derive(Debug)]
 struct Staging {
     region: Region, // Deregistered before the buffer goes.

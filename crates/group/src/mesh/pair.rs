@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::Shared;
-use super::lane::Lane;
+use super::lane::{Lane, tag_of};
 use super::opening::Opening;
 use super::registry::Registry;
 use crate::error::GroupError;
@@ -71,10 +71,9 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(name: PairName, rank: usize, own: usize, device: usize) -> Self {
-        let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
         Self {
             opening: Opening::default(),
-            lanes: (Lane::of_registered(tag(own)), Lane::of_registered(tag(rank))),
+            lanes: (Lane::of_registered(tag_of(own)), Lane::of_registered(tag_of(rank))),
             registry: Registry::default(),
             stage: Stage::Invited(None),
             name,

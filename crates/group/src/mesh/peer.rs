@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::header::{Header, Kind, Route};
-use super::lane::Lane;
+use super::lane::{Lane, tag_of};
 use super::long::Long;
 use super::matching::{Claim, Matching, OpId, Position};
 use super::opening::Opening;
@@ -61,9 +61,9 @@ pub(super) struct Peer {
     silent: [bool; 4],
     /// Nothing more can be sent to the peer.
     is_closed: bool,
-    /// Sends that were dropped since.
+    /// Operations of small messages that never leave. They end with the peer.
     given_up: Vec<OpId>,
-    /// The connection of an error that is being reported.
+    /// The connection whose calls are being made. After an error it stays set, so that [`Peer::left`] knows which one has ended.
     failing: Option<Failing>,
 }
 
@@ -75,7 +75,7 @@ enum Failing {
 
 impl Peer {
     pub(super) fn new(rank: usize, own: usize, device: usize) -> Self {
-        let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
+        let (sent, came) = (tag_of(own), tag_of(rank));
         Self {
             rank,
             device,
@@ -83,10 +83,10 @@ impl Peer {
             sender: SlotSender::default(),
             receiver: SlotReceiver::default(),
             long: [
-                Long::new(rank, Lane::new(tag(own)), Box::new(Lane::new(tag(rank)))),
-                Long::new(rank, Lane::new(tag(own)), Box::new(StagedReceiver::new(tag(rank)))),
+                Long::new(rank, Lane::new(sent), Box::new(Lane::new(came))),
+                Long::new(rank, Lane::new(sent), Box::new(StagedReceiver::new(came))),
             ],
-            data: (Lane::new(tag(own)), Lane::new(tag(rank))),
+            data: (Lane::new(sent), Lane::new(came)),
             pairs: Vec::new(),
             silent: [false; 4],
             is_closed: false,
@@ -194,7 +194,7 @@ impl Peer {
         self.long.iter_mut().for_each(Long::leaves);
     }
 
-    /// The peer has left, and a connection with it has ended. False if it is unknown which.
+    /// The peer has left, and the connection of the last error has ended because of that. False if it is unknown which.
     pub(super) fn left(&mut self) -> bool {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way.index()] = true,
@@ -212,18 +212,18 @@ impl Peer {
         operations
     }
 
-    /// Whether it has left, and nothing more can be received from it or sent to it.
+    /// Whether it has left, and nothing more can be received from it or sent to it, pairs included.
     pub(super) fn is_over(&self) -> bool {
         self.is_silent() && self.pairs.iter().all(Pair::is_over)
     }
 
-    /// The same, whatever its pairs do.
+    /// The same without its pairs.
     #[inline]
     fn is_silent(&self) -> bool {
         self.silent[Way::Small.index()] && self.is_silent_otherwise()
     }
 
-    /// The same, where no more small messages come.
+    /// The rest of that, where no more small messages come.
     #[cold]
     fn is_silent_otherwise(&self) -> bool {
         let is_silent = |way: Way| self.silent[way.index()];
@@ -303,17 +303,16 @@ impl Peer {
             *shared.comms += 1;
             *shared.comms - 1
         };
-        let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
         if let Some(end) = send {
             match way {
-                Way::Small => self.sender.open(end, tag(shared.rank))?,
+                Way::Small => self.sender.open(end, tag_of(shared.rank))?,
                 Way::Long(route) => self.long[route as usize].open_send(end, number()),
                 Way::Data => self.data.0.open(end, number()),
             }
         }
         if let Some(end) = receive {
             match way {
-                Way::Small => self.receiver.open(end, tag(self.rank))?,
+                Way::Small => self.receiver.open(end, tag_of(self.rank))?,
                 Way::Long(route) => self.long[route as usize].open_receive(end, number())?,
                 Way::Data => self.data.1.open(end, number()),
             }
