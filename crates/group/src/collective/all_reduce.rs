@@ -3,7 +3,7 @@
 
 use super::everyone::exchange;
 use super::reducer::Reducer;
-use super::session::{Session, piece, share, terms_piece};
+use super::session::{ALIGNMENT, Session, piece, share, terms_piece};
 use crate::error::GroupError;
 use crate::loader::Place;
 
@@ -129,9 +129,7 @@ pub(super) fn mesh(
                 session.send(peer, whole)?;
             }
         }
-        while let Some(due) = work.results.pop_front() {
-            session.arrived(due)?;
-        }
+        session.all_arrived(&mut work.results)?;
         session.flush()
     })
 }
@@ -185,15 +183,14 @@ pub(super) fn ring(
                 session.sent(sending)?;
             }
             work.results.push_back(session.expect(previous, of(output, round + size, index))?);
-            if work.results.len() > RING_AHEAD || step + 1 == rounds {
-                let keep = if step + 1 == rounds { 0 } else { RING_AHEAD };
-                while work.results.len() > keep {
-                    let at = step + 1 - work.results.len();
-                    let Some(due) = work.results.pop_front() else { break };
-                    session.arrived(due)?;
-                    if at / pieces + 2 < size {
-                        session.send(next, of(output, at / pieces + size, at % pieces))?;
-                    }
+            // Later ones are expected first; after the last one none is.
+            let keep = if step + 1 == rounds { 0 } else { RING_AHEAD };
+            while work.results.len() > keep {
+                let at = step + 1 - work.results.len();
+                let Some(due) = work.results.pop_front() else { break };
+                session.arrived(due)?;
+                if at / pieces + 2 < size {
+                    session.send(next, of(output, at / pieces + size, at % pieces))?;
                 }
             }
         }
@@ -201,8 +198,6 @@ pub(super) fn ring(
     })
 }
 
-/// Terms begin on cache lines.
-const ALIGNMENT: usize = 64;
 /// The number of steps between a part and its result.
 const AHEAD: usize = 1;
 const COPIED_PIECE: usize = 8 << 10;

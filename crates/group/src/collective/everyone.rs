@@ -1,7 +1,7 @@
 //! Collectives without a root: all_gather, reduce_scatter, all_to_all, barrier.
 
 use super::reducer::Reducer;
-use super::session::{Session, piece, terms_piece};
+use super::session::{ALIGNMENT, Session, piece, terms_piece};
 use crate::error::GroupError;
 use crate::loader::Place;
 
@@ -54,9 +54,7 @@ pub(super) fn exchange(
             session.send(peer, input)?;
         }
         session.keep(place(session.rank()), input)?;
-        while let Some(due) = work.parts.pop_front() {
-            session.arrived(due)?;
-        }
+        session.all_arrived(&mut work.parts)?;
         session.flush()
     })
 }
@@ -131,9 +129,7 @@ pub(super) fn all_to_all(
             session.send(peer, input(peer))?;
         }
         session.keep(output(rank), input(rank))?;
-        while let Some(due) = work.parts.pop_front() {
-            session.arrived(due)?;
-        }
+        session.all_arrived(&mut work.parts)?;
         session.flush()
     })
 }
@@ -215,4 +211,3 @@ const CARRIED: usize = 8 << 10;
 /// The same of a reduce_scatter.
 const TERMS_CARRIED: usize = 4 << 10;
 const AHEAD: usize = 2;
-const ALIGNMENT: usize = 64;

@@ -50,9 +50,7 @@ impl Reducer {
             let into = if left == 0 { out } else { so_far };
             self.combine(into, so_far, term);
         }
-        if self.op == Op::Avg {
-            with_element!(self.kind, T => T::divide(out.elements_mut::<T>(), self.ranks));
-        }
+        self.finish(out);
     }
 
     /// Divides for an average whose sum was not made by [`Reducer::fold`].

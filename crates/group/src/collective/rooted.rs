@@ -1,7 +1,7 @@
 //! Collectives with a root: broadcast, reduce, gather, scatter.
 
 use super::reducer::Reducer;
-use super::session::{Session, piece};
+use super::session::{ALIGNMENT, Session, piece};
 use crate::error::GroupError;
 use crate::loader::Place;
 use crate::mesh::SMALL;
@@ -16,12 +16,12 @@ pub(super) fn broadcast(
         return tree(session, root, data);
     }
     let size = session.size();
-    let (place, at) = chain(session, root);
+    let (links, at) = chain(session, root);
     // Where a rank passes pieces on, it waits for the whole of one first.
     let bytes = if size == 2 { data.len() } else { CHAIN_PIECE };
     let pieces = data.len().div_ceil(bytes);
     session.with_work(|session, work| {
-        if let Some(previous) = place.previous {
+        if let Some(previous) = links.previous {
             for index in 0..pieces {
                 work.parts.push_back(session.expect(previous, piece(data, bytes, index))?);
             }
@@ -31,7 +31,7 @@ pub(super) fn broadcast(
                 session.arrived(due)?;
             }
             if at + 1 < size {
-                session.send(place.next, piece(data, bytes, index))?;
+                session.send(links.next, piece(data, bytes, index))?;
             }
         }
         session.flush()
@@ -89,27 +89,27 @@ fn reduce_chain(
     input: Place,
     output: Option<Place>,
 ) -> Result<(), GroupError> {
-    let (place, at) = chain(session, (root + 1) % session.size());
+    let (links, at) = chain(session, (root + 1) % session.size());
     let pieces = input.len().div_ceil(REDUCE_PIECE);
+    let of = |index: usize| piece(input, REDUCE_PIECE, index);
+    let Some(previous) = links.previous else {
+        for index in 0..pieces {
+            session.send(links.next, of(index))?;
+        }
+        return session.flush();
+    };
     let stride = input.len().min(REDUCE_PIECE).next_multiple_of(ALIGNMENT);
     // Slots for received pieces, and as many for sums that are being sent.
     let scratch = session.scratch(2 * AHEAD * stride)?;
-    let slot = |index: usize, len: usize| scratch.part(index % AHEAD * stride, len);
-    let sum = |index: usize, len: usize| scratch.part((AHEAD + index % AHEAD) * stride, len);
-    let of = |index: usize| piece(input, REDUCE_PIECE, index);
+    let slot = |index: usize| scratch.part(index % AHEAD * stride, of(index).len());
+    let sum = |index: usize| scratch.part((AHEAD + index % AHEAD) * stride, of(index).len());
     let last = at + 1 == session.size();
     session.with_work(|session, work| {
+        for index in 0..AHEAD.min(pieces) {
+            work.parts.push_back(session.expect(previous, slot(index))?);
+        }
         for index in 0..pieces {
-            let own = of(index);
-            let Some(previous) = place.previous else {
-                session.send(place.next, own)?;
-                continue;
-            };
-            while work.results.len() < AHEAD.min(pieces) && index == 0 {
-                let ahead = work.results.len();
-                work.results.push_back(session.expect(previous, slot(ahead, of(ahead).len()))?);
-            }
-            let Some(due) = work.results.pop_front() else { continue };
+            let Some(due) = work.parts.pop_front() else { continue };
             session.arrived(due)?;
             let whole = match output {
                 Some(output) if last => piece(output, REDUCE_PIECE, index),
@@ -120,18 +120,18 @@ fn reduce_chain(
                     {
                         session.sent(sending)?;
                     }
-                    sum(index, own.len())
+                    sum(index)
                 }
             };
-            reducer.combine(whole, slot(index, own.len()), own);
+            reducer.combine(whole, slot(index), of(index));
             if last {
                 reducer.finish(whole);
             } else {
-                work.sends.push_back(session.send(place.next, whole)?);
+                work.sends.push_back(session.send(links.next, whole)?);
             }
             let ahead = index + AHEAD;
             if ahead < pieces {
-                work.results.push_back(session.expect(previous, slot(ahead, of(ahead).len()))?);
+                work.parts.push_back(session.expect(previous, slot(ahead))?);
             }
         }
         session.flush()
@@ -155,10 +155,7 @@ pub(super) fn gather(
             work.parts.push_back(session.expect(peer, block(peer))?);
         }
         session.keep(block(session.rank()), input)?;
-        while let Some(due) = work.parts.pop_front() {
-            session.arrived(due)?;
-        }
-        Ok(())
+        session.all_arrived(&mut work.parts)
     })
 }
 
@@ -178,6 +175,7 @@ pub(super) fn scatter(
     session.flush()
 }
 
+/// A rank's neighbours in a chain.
 struct Links {
     previous: Option<usize>,
     next: usize,
@@ -196,4 +194,3 @@ const DIRECT: usize = 32 << 10;
 const CHAIN_PIECE: usize = 256 << 10;
 const REDUCE_PIECE: usize = 512 << 10;
 const AHEAD: usize = 2;
-const ALIGNMENT: usize = 64;

@@ -127,6 +127,14 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Waits for these parts, and empties the list.
+    pub(super) fn all_arrived(&mut self, dues: &mut VecDeque<Due>) -> Result<(), GroupError> {
+        while let Some(due) = dues.pop_front() {
+            self.arrived(due)?;
+        }
+        Ok(())
+    }
+
     /// Expects a part and waits for it.
     pub(super) fn receive(&mut self, from: usize, place: Place) -> Result<(), GroupError> {
         let due = self.expect(from, place)?;
@@ -162,6 +170,9 @@ impl<'a> Session<'a> {
         self.mesh.scratch(bytes)
     }
 }
+
+/// Terms of a reduction begin on cache lines.
+pub(super) const ALIGNMENT: usize = 64;
 
 /// The range in bytes of share `index`, when `count` elements are divided into `shares`: the first shares have one more.
 pub(super) fn share(
