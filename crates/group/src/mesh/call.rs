@@ -69,7 +69,7 @@ impl What {
 
     /// As a header has it: four numbers, of which 0 is none. Never 0.
     pub(crate) fn note(self) -> u64 {
-        let element = self.element.map_or(0, |element| u64::from(header::number(element)) + 1);
+        let element = self.element.map_or(0, |element| u64::from(header::type_number(element)) + 1);
         let op = self.op.map_or(0, |op| op as u64 + 1);
         let root = self.root.map_or(0, |root| root as u64 + 1);
         (self.kind as u64 + 1) | element << 8 | op << 16 | root << 32
@@ -85,7 +85,7 @@ impl fmt::Display for Said {
         let part = |shift: u32| usize::from((note >> shift).to_le_bytes()[0]).checked_sub(1);
         f.write_str(part(0).and_then(|kind| NAMES.get(kind)).copied().unwrap_or("unknown"))?;
         if let Some(element) = part(8).and_then(|number| u8::try_from(number).ok()) {
-            write!(f, " of {}", header::name(element))?;
+            write!(f, " of {}", header::type_name(element))?;
         }
         if let Some(op) = part(16).and_then(|op| Op::ALL.get(op)) {
             write!(f, " by {op}")?;

@@ -51,7 +51,7 @@ impl Space {
     }
 
     /// Whether its messages are packets of objects.
-    pub(crate) fn is_of_objects(self) -> bool {
+    pub(super) fn is_of_objects(self) -> bool {
         self.kind == Self::OBJECTS.kind || self.is_of_collective()
     }
 
@@ -151,13 +151,13 @@ impl Header {
 }
 
 /// A type's number in a header.
-pub(crate) fn number(kind: DataType) -> u8 {
+pub(crate) fn type_number(kind: DataType) -> u8 {
     let place = DataType::ALL.iter().position(|other| *other == kind).unwrap_or(0);
     u8::try_from(place).unwrap_or(0)
 }
 
 /// The name of a type's number.
-pub(crate) fn name(number: u8) -> &'static str {
+pub(crate) fn type_name(number: u8) -> &'static str {
     DataType::ALL.get(usize::from(number)).map_or("an unknown type", |kind| kind.name())
 }
 

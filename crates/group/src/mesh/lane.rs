@@ -19,7 +19,7 @@ const REGISTERED_PIECE: usize = 1 << 20;
 /// Pieces outstanding.
 const WINDOW: usize = 8;
 /// Slots of staging memory: one is copied while others are in flight.
-pub(super) const SLOTS: usize = 3;
+pub(super) const STAGING_SLOTS: usize = 3;
 
 /// Messages that may wait before the queue grows.
 const QUEUE: usize = 64;
@@ -70,14 +70,14 @@ pub(super) fn tag_of(rank: usize) -> i32 {
 struct Staging {
     region: Region, // Deregistered before the buffer goes.
     buffer: Buffer,
-    used: [bool; SLOTS],
+    used: [bool; STAGING_SLOTS],
 }
 
 impl Staging {
     fn new<E: End>(end: &E) -> Result<Self, GroupError> {
-        let buffer = Buffer::new(SLOTS * PIECE)?;
+        let buffer = Buffer::new(STAGING_SLOTS * PIECE)?;
         let region = end.register(buffer.memory())?;
-        Ok(Self { region, buffer, used: [false; SLOTS] })
+        Ok(Self { region, buffer, used: [false; STAGING_SLOTS] })
     }
 
     fn slot(&self, slot: usize) -> Place {

@@ -73,7 +73,7 @@ pub(super) struct Long {
     receiver: Box<dyn Receiver>,
     outgoing: VecDeque<(u64, OpId)>,
     incoming: VecDeque<Incoming>,
-    /// The number of the first of those.
+    /// The ordinal of the first of those in `incoming`.
     first: u64,
     /// A message without a receive keeps later ones waiting, because there was no memory for it.
     lacks_memory: bool,

@@ -77,7 +77,7 @@ impl Wanted {
         let bytes = usize::try_from(header.len).unwrap_or(usize::MAX);
         let envelope = Envelope { source, tag: header.tag, bytes, note: header.note };
         let room = self.place.len();
-        let wanted = header::number(self.element);
+        let wanted = header::type_number(self.element);
         let refusal = if header.element != wanted {
             Some(Refusal::OtherType { sent: header.element, wanted })
         } else {
@@ -207,8 +207,8 @@ impl Matching {
             Some(Refusal::OtherType { sent, wanted }) => Err(GroupError::OtherType {
                 source,
                 tag,
-                sent: header::name(sent),
-                wanted: header::name(wanted),
+                sent: header::type_name(sent),
+                wanted: header::type_name(wanted),
             }),
             Some(Refusal::Lost) => Err(lost(source)),
         })
@@ -322,7 +322,7 @@ impl Matching {
         let index = self.unexpected.iter().position(takes)?;
         let Unexpected { source, header, body } = &mut self.unexpected[index];
         let (envelope, _) = wanted.outcome(*source, header);
-        let is_of_type = header.element == header::number(wanted.element);
+        let is_of_type = header.element == header::type_number(wanted.element);
         let Body::Bytes(bytes) = body else { return None };
         let bytes = is_of_type.then(|| std::mem::take(bytes))?;
         self.unexpected.remove(index);

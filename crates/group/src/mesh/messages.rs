@@ -10,14 +10,14 @@ use super::slots::Letter;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
 
-/// The memory of a message that announces others.
+/// The memory of a message that announces others: of an object's packet, behind which its long leaves come.
 pub(crate) trait Announces: fmt::Debug + Send {
     /// Memory for a message of so many bytes, and the place to receive it into. That is empty where no message is so long.
     fn room(bytes: usize) -> Result<(Self, Place), GroupError>
     where
         Self: Sized;
 
-    /// The space of those, and how many there are, if there are any. Called when the message is there.
+    /// The space of the messages that it announces, and their number, if it announces any. Called when it is there.
     fn announces(&self) -> Option<(Space, Count)>;
 }
 
@@ -77,7 +77,7 @@ impl Mesh {
         let route = self.route(to, space, place);
         let header = Header {
             kind: route.map_or(Kind::Short, Kind::Long),
-            element: header::number(element),
+            element: header::type_number(element),
             scope,
             tag,
             len: place.len() as u64,
@@ -287,7 +287,7 @@ mod tests {
     const HUGE: usize = isize::MAX as usize;
 
     fn header(tag: u32, len: usize) -> Header {
-        let (kind, element) = (Kind::Long(Route::Direct), header::number(DataType::U8));
+        let (kind, element) = (Kind::Long(Route::Direct), header::type_number(DataType::U8));
         let (space, len) = (Space::MESSAGES, len as u64);
         Header { kind, element, scope: 0, tag, len, space, note: 0 }
     }

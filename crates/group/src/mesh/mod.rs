@@ -4,7 +4,7 @@
 //! One lock guards all of it.
 //!
 //! ```text
-//! messages │ parts │ pairs        what callers begin and wait for, each by ways of a peer of its own
+//! messages │ parts │ pairs        what callers begin and wait for, each by its own ways of a peer
 //!    progress, leaving            polls and waits; the ends of ranks, and of connections. How a mesh fails is here
 //!    peer ─▶ slots, long, pair    one for each rank; matching finds the receive of what has come
 //!    lane, opening, connector     comms, opened on first use by letters of the rendezvous
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 pub(crate) use call::{Call, Kind as CallKind, What};
 pub(crate) use connector::Connector;
 use failure::Failure;
-pub(crate) use header::{Name, SMALL, Space, name as type_name, number as type_number};
+pub(crate) use header::{Name, SMALL, Space, type_name, type_number};
 use leaving::lost;
 use matching::Matching;
 pub(crate) use matching::{Due, Envelope, OpId, Wanted};
@@ -79,6 +79,7 @@ pub(crate) struct Mesh {
     scratch: Option<Buffer>,
     rank: usize,
     device: usize,
+    /// Comms with peers so far: each has a number, by which the registry knows it.
     comms: usize,
     /// The other peer that was polled last.
     rotation: usize,

@@ -115,7 +115,7 @@ impl Mesh {
     }
 
     /// Nothing moved in a poll: returns the time without progress, for `rest`; `None` while the caller should poll again at once.
-    pub(crate) fn idle(
+    pub(super) fn idle(
         &mut self,
         wait: &mut Wait,
         focus: Option<usize>,

@@ -214,7 +214,7 @@ impl SlotReceiver {
 
     /// The next message, if it is there. A part of a collective is held, any other message is returned. Returns whether anything moved.
     ///
-    /// One at a time: a test that finds nothing is a poll of the network, and a caller who waits for this message needs no further one.
+    /// One at a time: a test that finds nothing is a poll of the network, and a caller that waits for this message needs no further one.
     pub(super) fn arrived(&mut self) -> Result<(bool, Option<Arrival>), GroupError> {
         let Some((slot, place)) = self.next_slot()? else { return Ok((false, None)) };
         let Some((header, body)) = read(place) else {

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use super::lane::{PIECE, SLOTS};
+use super::lane::{PIECE, STAGING_SLOTS};
 use super::long::Receiver;
 use super::registry::Registry;
 use crate::error::GroupError;
@@ -137,12 +137,12 @@ impl StagedReceiver {
 
 impl Receiver for StagedReceiver {
     fn open(&mut self, end: ReceiveComm, _: usize) -> Result<(), GroupError> {
-        let buffer = Buffer::new(SLOTS * PIECE)?;
+        let buffer = Buffer::new(STAGING_SLOTS * PIECE)?;
         let region = end.register(&buffer)?;
         self.comm = Some(Comm { region, buffer, end });
-        self.free = (0..SLOTS).rev().collect();
-        self.flights.reserve(SLOTS);
-        self.landed.reserve(SLOTS);
+        self.free = (0..STAGING_SLOTS).rev().collect();
+        self.flights.reserve(STAGING_SLOTS);
+        self.landed.reserve(STAGING_SLOTS);
         self.jobs.reserve(QUEUE);
         self.post()
     }
