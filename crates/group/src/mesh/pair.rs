@@ -58,7 +58,8 @@ enum Stage {
 pub(super) struct Pair {
     // Comms and regions go before the memory, which `stage` may own.
     opening: Opening,
-    lanes: (Lane<SendComm>, Lane<ReceiveComm>),
+    sender: Lane<SendComm>,
+    receiver: Lane<ReceiveComm>,
     registry: Registry,
     stage: Stage,
     name: PairName,
@@ -73,7 +74,8 @@ impl Pair {
     pub(super) fn new(name: PairName, rank: usize, own: usize, device: usize) -> Self {
         Self {
             opening: Opening::default(),
-            lanes: (Lane::of_registered(tag_of(own)), Lane::of_registered(tag_of(rank))),
+            sender: Lane::of_registered(tag_of(own)),
+            receiver: Lane::of_registered(tag_of(rank)),
             registry: Registry::default(),
             stage: Stage::Invited(None),
             name,
@@ -120,8 +122,8 @@ impl Pair {
 
     /// A message each way; an empty place stands for none.
     pub(super) fn push(&mut self, sent: Place, expected: Place) {
-        self.lanes.0.push(sent);
-        self.lanes.1.push(expected);
+        self.sender.push(sent);
+        self.receiver.push(expected);
     }
 
     /// Makes progress. True if there was any; an error breaks only this pair.
@@ -143,22 +145,22 @@ impl Pair {
     fn carry_on(&mut self) -> Result<bool, GroupError> {
         let mut moved = false;
         if self.opening.is_requested() {
-            let has = (self.lanes.0.is_open(), self.lanes.1.is_open());
+            let has = (self.sender.is_open(), self.receiver.is_open());
             let (send, receive) = self.opening.brought(has)?;
             moved = send.is_some() || receive.is_some();
             // Region numbers of this pair's own registry.
             if let Some(end) = send {
-                self.lanes.0.open(end, 0);
+                self.sender.open(end, 0);
             }
             if let Some(end) = receive {
-                self.lanes.1.open(end, 1);
+                self.receiver.open(end, 1);
             }
         }
         // A message that the peer waits for leaves before the receive of the next one is posted.
-        moved |= self.lanes.0.progress(&mut self.registry)?;
+        moved |= self.sender.progress(&mut self.registry)?;
         // After the user has gone nothing is received any more, and the end of the connection is no error.
         if matches!(self.stage, Stage::Open) {
-            moved |= self.lanes.1.progress(&mut self.registry)?;
+            moved |= self.receiver.progress(&mut self.registry)?;
         }
         Ok(moved)
     }
@@ -166,10 +168,10 @@ impl Pair {
     /// Whether so many messages have been sent and received.
     pub(super) fn reached(&self, due: Counts) -> Reached {
         // What the peer has received is sent, even if the plugin cannot report that any more.
-        let has_sent = self.lanes.0.done() >= due.sent
+        let has_sent = self.sender.done() >= due.sent
             || self.ended.is_some_and(|ended| ended.received >= due.sent);
         // What the peer's user had not received when it went is read by nobody.
-        if self.lanes.1.done() >= due.received && (has_sent || self.ended.is_some()) {
+        if self.receiver.done() >= due.received && (has_sent || self.ended.is_some()) {
             return Reached::All;
         }
         match self.ended {
@@ -183,9 +185,8 @@ impl Pair {
 
     /// A count that changes whenever an end opens or a piece moves.
     pub(super) fn moves(&self) -> u64 {
-        let (send, receive) = &self.lanes;
-        let open = u64::from(send.is_open()) + u64::from(receive.is_open());
-        open + send.moves() + receive.moves()
+        let open = u64::from(self.sender.is_open()) + u64::from(self.receiver.is_open());
+        open + self.sender.moves() + self.receiver.moves()
     }
 
     /// The cause, if it is broken.
@@ -195,7 +196,7 @@ impl Pair {
 
     /// Its user goes. The memory is kept until the peer's user has gone, too.
     pub(super) fn close(&mut self, buffer: Arc<Buffer>, shared: &mut Shared<'_>) {
-        let counts = Counts { sent: self.lanes.0.pushed(), received: self.lanes.1.done() };
+        let counts = Counts { sent: self.sender.pushed(), received: self.receiver.done() };
         // If the rendezvous is gone, it has reported the cause to the peer.
         let _ = shared.place.mail(self.rank, &Letter::end(self.name, counts));
         self.stage = Stage::Closing { _buffer: buffer };
@@ -204,7 +205,8 @@ impl Pair {
     fn shut(&mut self) {
         self.opening = Opening::Closed;
         self.registry = Registry::default();
-        self.lanes = (Lane::new(0), Lane::new(0));
+        self.sender = Lane::new(0);
+        self.receiver = Lane::new(0);
         self.stage = Stage::Closed;
     }
 
@@ -214,7 +216,7 @@ impl Pair {
 
     /// Whether the plugin has completed all sends that the peer still receives.
     pub(super) fn has_sent(&self) -> bool {
-        self.lanes.0.is_idle() || self.ended.is_some() || self.broken.is_some()
+        self.sender.is_idle() || self.ended.is_some() || self.broken.is_some()
     }
 
     /// Whether it has no user on this rank.

@@ -55,7 +55,8 @@ pub(super) struct Peer {
     receiver: SlotReceiver,
     /// By [`Route`].
     long: [Long; 2],
-    data: (Lane<SendComm>, Lane<ReceiveComm>),
+    data_sender: Lane<SendComm>,
+    data_receiver: Lane<ReceiveComm>,
     pairs: Vec<Pair>,
     /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 4],
@@ -86,7 +87,8 @@ impl Peer {
                 Long::new(rank, Lane::new(sent), Box::new(Lane::new(came))),
                 Long::new(rank, Lane::new(sent), Box::new(StagedReceiver::new(came))),
             ],
-            data: (Lane::new(sent), Lane::new(came)),
+            data_sender: Lane::new(sent),
+            data_receiver: Lane::new(came),
             pairs: Vec::new(),
             silent: [false; 4],
             is_closed: false,
@@ -146,7 +148,7 @@ impl Peer {
         let mut moved = self.post_letters(shared.matching)?;
         moved |= self.sender.test()?;
         moved |= self.push_long(shared)?;
-        moved |= self.data.0.progress(shared.registry)?;
+        moved |= self.data_sender.progress(shared.registry)?;
         self.failing = None;
         Ok(moved)
     }
@@ -162,7 +164,7 @@ impl Peer {
 
     /// Receives what is there, of messages in slots up to `most`.
     fn bring_in(&mut self, most: usize, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let data = self.bring_by(Way::Data, |peer| peer.data.1.progress(shared.registry))?;
+        let data = self.bring_by(Way::Data, |peer| peer.data_receiver.progress(shared.registry))?;
         let small = self
             .bring_by(Way::Small, |peer| Ok(peer.take_in(most, shared)? | peer.receiver.post()?))?;
         let mut long = false;
@@ -232,7 +234,7 @@ impl Peer {
         (self.is_closed || self.has_sent())
             && self.receiver.held().is_none()
             && Route::ALL.into_iter().all(no_long)
-            && (is_silent(Way::Data) || self.data.1.is_idle())
+            && (is_silent(Way::Data) || self.data_receiver.is_idle())
     }
 
     /// Whether nothing more can be received from it or sent to it by this way, which may never have been opened. `settled`: it has left,
@@ -270,7 +272,7 @@ impl Peer {
         let mut parts = (self.receiver.parts(), self.received()) != before;
         if !self.is_closed {
             self.failing = Some(Failing::Out);
-            parts |= self.data.0.progress(shared.registry)?;
+            parts |= self.data_sender.progress(shared.registry)?;
             parts |= self.push_long(shared)?;
             if self.sender.lacks_slots() {
                 parts |= self.sender.test()?;
@@ -288,14 +290,14 @@ impl Peer {
 
     /// A count that changes whenever a piece is received.
     fn received(&self) -> u64 {
-        self.data.1.moves() + self.pieces().1
+        self.data_receiver.moves() + self.pieces().1
     }
 
     fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let has = match way {
             Way::Small => (self.sender.is_open(), self.receiver.is_open()),
             Way::Long(route) => self.long[route as usize].is_open(),
-            Way::Data => (self.data.0.is_open(), self.data.1.is_open()),
+            Way::Data => (self.data_sender.is_open(), self.data_receiver.is_open()),
         };
         let (send, receive) = self.openings[way.index()].brought(has)?;
         let moved = send.is_some() || receive.is_some();
@@ -307,14 +309,14 @@ impl Peer {
             match way {
                 Way::Small => self.sender.open(end, tag_of(shared.rank))?,
                 Way::Long(route) => self.long[route as usize].open_send(end, number()),
-                Way::Data => self.data.0.open(end, number()),
+                Way::Data => self.data_sender.open(end, number()),
             }
         }
         if let Some(end) = receive {
             match way {
                 Way::Small => self.receiver.open(end, tag_of(self.rank))?,
                 Way::Long(route) => self.long[route as usize].open_receive(end, number())?,
-                Way::Data => self.data.1.open(end, number()),
+                Way::Data => self.data_receiver.open(end, number()),
             }
         }
         Ok(moved)
@@ -424,9 +426,9 @@ impl Peer {
     ) -> Result<u64, GroupError> {
         self.open(Way::Data, shared)?;
         // A receive is announced by the poll after its post. The peer sends meanwhile what would otherwise wait until this rank has sent.
-        self.bring_by(Way::Data, |peer| peer.data.1.progress(shared.registry))?;
-        let number = self.data.0.push(place);
-        self.data.0.progress(shared.registry)?;
+        self.bring_by(Way::Data, |peer| peer.data_receiver.progress(shared.registry))?;
+        let number = self.data_sender.push(place);
+        self.data_sender.progress(shared.registry)?;
         Ok(number)
     }
 
@@ -436,8 +438,8 @@ impl Peer {
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
         self.open(Way::Data, shared)?;
-        let number = self.data.1.push(place);
-        self.data.1.progress(shared.registry)?;
+        let number = self.data_receiver.push(place);
+        self.data_receiver.progress(shared.registry)?;
         Ok(number)
     }
 
@@ -448,11 +450,11 @@ impl Peer {
     }
 
     pub(super) fn sent_data(&self) -> u64 {
-        self.data.0.done()
+        self.data_sender.done()
     }
 
     pub(super) fn received_data(&self) -> u64 {
-        self.data.1.done()
+        self.data_receiver.done()
     }
 
     /// The oldest part of a collective that was received in a slot.
@@ -475,7 +477,7 @@ impl Peer {
 
     /// Whether all long parts of collectives have.
     pub(super) fn has_sent_data(&self) -> bool {
-        self.data.0.is_idle()
+        self.data_sender.is_idle()
     }
 
     /// Whether a connection with it is requested and not open yet.
@@ -487,7 +489,7 @@ impl Peer {
     /// Whether the plugin has completed everything that this rank sends.
     pub(super) fn has_sent(&self) -> bool {
         let long = self.long.iter().all(Long::has_sent);
-        let lanes = self.sender.is_idle() && self.data.0.is_idle() && long;
+        let lanes = self.sender.is_idle() && self.data_sender.is_idle() && long;
         lanes && self.pairs.iter().all(Pair::has_sent)
     }
 
