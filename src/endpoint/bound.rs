@@ -5,16 +5,14 @@ use std::time::Duration;
 use proto::Slot;
 use proto::bound::{KEEPER_IDLE_MAX, REFUSED_FOR_GOOD};
 
-/// Operations in flight on one rail of a NIC, or as many as its transmit queue has. Past that posts are refused, and repeated by later polls.
+/// Operations in flight on one NIC. Past that posts are refused, and repeated by later polls.
 pub(crate) const OPERATIONS_MAX: u16 = 1024;
-/// This part of a control rail's is for letters alone: a peer that hangs keeps one, as it keeps one packet.
-pub(super) const LETTERS_SHARE: u16 = 3;
+/// Of these, those that no part takes; and those that only parts to a peer take that has fewer than [`PARTS_FEW`] in flight there.
+pub(super) const CONTROL_OPERATIONS: usize = 128;
+pub(super) const FEWEST_OPERATIONS: usize = 128;
+pub(super) const PARTS_FEW: usize = 4;
 /// Tagged receives of connections that may be posted in addition, with SENDRECV. Further ones wait.
 pub(crate) const TAGGED_RECEIVES_MAX: u16 = 4096;
-/// All receives that are posted on a NIC, by protocol.
-pub(crate) const RECEIVES_OF_RDMA: u16 = LETTER_RECEIVES;
-pub(crate) const RECEIVES_OF_SENDRECV: u16 =
-    LETTER_RECEIVES + PACKET_RECEIVES + TAGGED_RECEIVES_MAX;
 /// Receives for letters that are kept posted on each control rail. Further letters wait in the provider.
 pub(super) const LETTER_RECEIVES: u16 = 32;
 /// Buffers for sent letters in one registration. There is another one only if peers that hang have all: a letter to such a host stays in
@@ -83,48 +81,11 @@ pub(super) const SLOW_AFTER: Duration = Duration::from_secs(5);
 pub(super) const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 const _: () = {
+    let kept = CONTROL_OPERATIONS + FEWEST_OPERATIONS + LETTER_RECEIVES as usize;
+    assert!(kept < OPERATIONS_MAX as usize / 2, "most are for all parts alike");
     assert!(CONNECTIONS_MAX as usize == Slot::COUNT, "each has a slot");
     assert!(PROBE_GAP_MAX.as_millis() < PROBE_LATE_WAIT.as_millis(), "no wait is a single pause");
     assert!(GONE_AFTER.as_millis() < REFUSED_FOR_GOOD.as_millis(), "its channel fails later");
     assert!(CANCEL_WAIT.as_millis() < IMPATIENT_WAIT.as_millis(), "bound receives get longer");
     assert!(KEEPER_IDLE_MAX.as_millis() * 2 < SILENT_AFTER.as_millis(), "an idle peer answers");
 };
-
-/// Whether a peer with so many operations `flying` may take one of the `room` that is left of `depth`. Peers that hang, as all of a node that is
-/// gone, keep what they have for good. So none has more than it leaves, and of the last half a half is for peers with none in flight, half of the
-/// rest for those with one or none, and so on.
-#[inline]
-pub(super) fn has_room(depth: u16, room: u16, flying: u32) -> bool {
-    let half = u32::from(depth / 2);
-    u32::from(room) > half - (half >> flying.min(u16::BITS)) + flying
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What `hung` peers leave when one after the other has taken all that it may.
-    fn left(depth: u16, hung: u16) -> u16 {
-        (0..hung).fold(depth, |room, _| room - taken(depth, room))
-    }
-
-    fn taken(depth: u16, room: u16) -> u16 {
-        (0..).find(|taken| !has_room(depth, room - taken, (*taken).into())).expect("it ends")
-    }
-
-    #[test]
-    fn a_third_as_many_peers_as_operations_may_hang_and_the_next_has_room() {
-        for depth in 1..=OPERATIONS_MAX {
-            let room = left(depth, depth / 3);
-            assert!(has_room(depth, room, 0), "{room} of {depth}");
-        }
-    }
-
-    #[test]
-    fn a_peer_alone_has_a_quarter_of_the_operations_and_the_last_is_for_one_with_none() {
-        for depth in 1..=OPERATIONS_MAX {
-            assert!(taken(depth, depth) >= depth / 4);
-            assert!(has_room(depth, 1, 0) && !has_room(depth, 1, 1) && !has_room(depth, 0, 0));
-        }
-    }
-}

@@ -32,7 +32,7 @@ use proto::{
 };
 
 use super::authentication::{Mac, random_number};
-use super::bound::has_room;
+use super::bound::{CONTROL_OPERATIONS, FEWEST_OPERATIONS, PARTS_FEW};
 use super::failures::milliseconds;
 use super::letter_buffers::LetterSubject;
 use super::memory::{ControlMemory, Unit};
@@ -333,8 +333,7 @@ impl Executor {
             write;
         let (channel, generation) = *self.connections.get(slot.index())?;
         let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
-        let nic = &self.nics[lane.nic].nic;
-        if !has_room(nic.depth::<Data>(), nic.room::<Data>(), account.rails.flying_on(rail)) {
+        if !has_room(self.nics[lane.nic].nic.room(), account.rails.flying_on(rail)) {
             return Some(Ok(Acted::NoRoom));
         }
         let Some(region) = named(&self.regions, &self.landing, source.region) else {
@@ -431,11 +430,7 @@ impl Perform<Flow> for Executor {
             address: post.address.wrapping_add(at as u64),
             key: RemoteKey::from_wire(post.key),
         };
-        let port = &mut self.nics[lane.nic];
-        if !port.has_room_for_packet(lane.packets) {
-            return false;
-        }
-        let nic = &mut port.nic;
+        let nic = &mut self.nics[lane.nic].nic;
         let token = token_of(channel, post.write).token();
         let posted = if self.sendrecv.is_some() {
             nic.send_tagged(local, lane.peer, remote.address, token)
@@ -446,7 +441,6 @@ impl Perform<Flow> for Executor {
         match posted {
             Ok(Posted::Accepted) => {
                 peer.accepted();
-                peer.control[rail].packets += 1;
                 true
             }
             Ok(Posted::Full) => false,
@@ -829,6 +823,16 @@ impl Executor {
             }
         }
     }
+}
+
+/// Whether a part to a peer may take one of `room` operations of a NIC, with `flying` parts to that peer in flight there. Peers that hang, as
+/// all of a node that is gone, keep what they have for good. So each peer may have as many as it leaves to others, and a few more are for peers
+/// that have hardly any. Packets and letters have room of their own.
+#[inline]
+fn has_room(room: usize, flying: u32) -> bool {
+    let flying = flying as usize;
+    let shared = room.saturating_sub(CONTROL_OPERATIONS + FEWEST_OPERATIONS);
+    shared > flying || flying < PARTS_FEW && room > CONTROL_OPERATIONS
 }
 
 /// Letters of one poll whose memory is preallocated, and its size. Further or longer ones (HELLO) allocate.

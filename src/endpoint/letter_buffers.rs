@@ -10,11 +10,7 @@ use super::bound::{LETTER_RECEIVES, LETTER_SENDS};
 use super::purpose::Purpose;
 use super::unposted::{Trouble, Unposted};
 
-/// While so many letters are in flight, or this part of what the rail takes, a peer that has one gets no other, however often its letters are
-/// repeated.
-const MANY: u16 = LETTER_SENDS / 2;
-const MANY_SHARE: u16 = 8;
-/// Free buffers that are for letters to known peers.
+/// Free buffers of which a peer that has one gets no other, however often its letters are repeated.
 const SPARE: usize = LETTER_SENDS as usize / 2;
 
 /// What a letter in flight is about, for when it fails.
@@ -89,13 +85,6 @@ impl LetterBuffers {
         Some((self.blocks.get(block)?, (usize::from(buffer) - first) * MAX_MESSAGE_BYTES))
     }
 
-    /// How many letters are in flight.
-    #[inline]
-    pub(super) fn in_flight(&self) -> u16 {
-        let in_flight = self.under_way.len() - usize::from(LETTER_RECEIVES) - self.free.len();
-        u16::try_from(in_flight).unwrap_or(u16::MAX)
-    }
-
     /// A receive has ended: the next poll posts it again.
     pub(super) fn ended(&mut self, buffer: u16) {
         self.unposted.ended(buffer);
@@ -126,7 +115,7 @@ impl LetterBuffers {
         }
     }
 
-    /// Posts a message. None where many are in flight and one of these is to the same peer: it was dropped, as if it were lost on the way, since
+    /// Posts a message. None where buffers are scarce and one to the same peer is in flight: it was dropped, as if it were lost on the way, since
     /// letters that have no effect are repeated.
     ///
     /// # Errors
@@ -143,12 +132,13 @@ impl LetterBuffers {
             return Err(FabricError::OUTSIDE);
         }
         let is_to = |letter: &Option<(_, PeerAddress)>| letter.is_some_and(|(_, to)| to == peer);
-        if about == LetterSubject::Other && self.free.len() <= SPARE {
-            return Ok(Some(Post::Full));
-        }
-        let many = MANY.min(nic.depth::<Control>() / MANY_SHARE);
-        if self.in_flight() >= many && self.under_way.iter().any(is_to) {
-            return Ok(None);
+        if self.free.len() <= SPARE {
+            if about == LetterSubject::Other {
+                return Ok(Some(Post::Full));
+            }
+            if self.under_way.iter().any(is_to) {
+                return Ok(None);
+            }
         }
         if self.free.is_empty()
             && let Err(error) = self.grow(nic)

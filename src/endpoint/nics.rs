@@ -3,9 +3,8 @@
 
 use std::fmt;
 
-use fabric::{Control, Data, FabricError, PeerAddress};
+use fabric::{Data, FabricError, PeerAddress};
 
-use super::bound::{LETTERS_SHARE, has_room};
 use super::letter_buffers::LetterBuffers;
 
 /// A NIC that was opened for an endpoint.
@@ -88,16 +87,6 @@ impl Port {
     /// Operations in flight, without posted receives: those end only when the peer sends.
     pub(super) fn in_flight(&self) -> usize {
         self.nic.in_flight() - self.nic.receives_in_flight()
-    }
-
-    /// Whether a packet may be posted on the control rail to a peer with so many in flight there. A share of the rail is for letters.
-    #[inline]
-    pub(super) fn has_room_for_packet(&self, flying: u32) -> bool {
-        let letters = self.letters.as_ref().map_or(0, LetterBuffers::in_flight);
-        let depth = self.nic.depth::<Control>();
-        let share = depth / LETTERS_SHARE;
-        let room = (self.nic.room::<Control>() + letters).saturating_sub(share);
-        has_room(depth - share, room, flying)
     }
 
     /// Whether the data rail can be closed while writes are in flight there.

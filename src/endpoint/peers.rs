@@ -18,8 +18,6 @@ pub(super) struct Lane {
     /// The index of the NIC.
     pub(super) nic: usize,
     pub(super) peer: PeerAddress,
-    /// Packets and acknowledgements in flight there.
-    pub(super) packets: u32,
 }
 
 /// The other end of a channel.

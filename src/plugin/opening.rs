@@ -14,7 +14,7 @@ use super::device::Device;
 use super::options::{self, Rails};
 use super::plan::RailPlan;
 use super::provider::family;
-use crate::endpoint::bound::{OPERATIONS_MAX, RECEIVES_OF_RDMA, RECEIVES_OF_SENDRECV};
+use crate::endpoint::bound::{OPERATIONS_MAX, TAGGED_RECEIVES_MAX};
 use crate::endpoint::{Opened, Reopen};
 use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
@@ -105,13 +105,21 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
 fn reopen(device: &Device, info: &Info) -> Reopen {
     let (library, info) = (Arc::clone(device.shared_library()), info.clone());
     let data = options::of(&info, device.libfabric_version(), Rails::Data);
-    let entries = device.settings.cq_entries_or_default();
+    let (entries, operations) = sizes(device);
     Reopen(Box::new(move |nic| {
         let data = Some(data.as_slice());
-        let operations = OPERATIONS_MAX;
         let opened = NicOptions { data, entries, operations, ..NicOptions::default() };
         nic.reopen(&library, &info, &opened)
     }))
+}
+
+/// Entries of a completion queue, and operations in flight.
+fn sizes(device: &Device) -> (usize, u16) {
+    let operations = match device.plan.protocol {
+        Protocol::Rdma => OPERATIONS_MAX,
+        Protocol::Sendrecv => OPERATIONS_MAX + TAGGED_RECEIVES_MAX,
+    };
+    (device.settings.cq_entries_or_default(), operations)
 }
 
 fn open_one(
@@ -122,18 +130,14 @@ fn open_one(
     let version = device.libfabric_version();
     let data = options::of(info, version, Rails::Data);
     let control = options::of(info, version, Rails::Both);
-    let receives = match device.plan.protocol {
-        Protocol::Rdma => RECEIVES_OF_RDMA,
-        Protocol::Sendrecv => RECEIVES_OF_SENDRECV,
-    };
+    let (entries, operations) = sizes(device);
     let opened = NicOptions {
         data: Some(&data),
         control: with_control.then_some(control.as_slice()),
         injects_control: options::injects(info.provider()),
         keeps_peers: options::keeps_peers(info),
-        entries: device.settings.cq_entries_or_default(),
-        operations: OPERATIONS_MAX,
-        receives,
+        entries,
+        operations,
         ..NicOptions::default()
     };
     let nic = Nic::open_in_class(device.library(), info, &opened, Some(options::LOW_LATENCY))?;

@@ -96,7 +96,6 @@ impl Stranger {
             control: Some(&[]),
             entries: 1024,
             operations: OPERATIONS,
-            receives: OPERATIONS,
             ..NicOptions::default()
         };
         let mut nic = Nic::open(library, info, &options).expect("a NIC");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::link::{Link, POLLS};
 use crate::support::calls::{Buffer, Net};
-use crate::support::stage::{Part, play, play_each};
+use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::set;
 use crate::world::{End, World, connect, provider};
 
@@ -15,55 +15,11 @@ const BOUND: Duration = Duration::from_secs(120);
 const TIMEOUT: Duration = Duration::from_millis(2000);
 /// More than the buffers for letters that a rail has at first, less those that any peer may take several of.
 const HUNG: usize = 24;
-/// Peers that hang at most, and for each one the operations that a rail has.
-const HUNG_MAX: usize = 80;
-const HUNG_SHARE: usize = 5;
 /// A part's bytes at most, and parts of a message to a hung peer: together such messages are more writes than a NIC has room for.
 const PART: usize = 1024;
 const PARTS: usize = 64;
-/// Operations that an endpoint may have in flight: more than the plugin has, and fewer than the hung peers could take.
-const DEPTHS: [&str; 3] = ["65536", "256", "16"];
-
-/// Endpoints with many peers, of which most will hang.
-struct Hung {
-    net: Net,
-    sending: End,
-    living: End,
-    /// The plugin of those that will hang.
-    another: Net,
-    ends: Vec<End>,
-}
-
-/// On a fabric that has so many operations of an endpoint in flight at most.
-fn hang(part: &Part, depth: &str) -> (World, Hung) {
-    for (name, value) in [
-        ("IRONRAIL_LARGEST_WRITE", PART.to_string()),
-        ("IRONRAIL_INLINE_MAX_SIZE", "512".to_owned()),
-        ("IRONRAIL_PEER_TIMEOUT_MS", TIMEOUT.as_millis().to_string()),
-        ("VFABRIC_DEPTH", depth.to_owned()),
-    ] {
-        set(name, &value);
-    }
-    let world = World::open(part, "efa", [1, 1]);
-    world.fabric.configure(&format!("profile=efa nics=16 depth={depth}"));
-    let [sending, living] = world.nets.map(End::open);
-    let another = on_another_nic(part);
-    let hung = HUNG_MAX.min(depth.parse::<usize>().expect("digits") / HUNG_SHARE);
-    let ends = (0..hung).map(|_| End::open(another)).collect();
-    (world, Hung { net: world.nets[0], sending, living, another, ends })
-}
-
-/// Messages of so many bytes arrive, for longer than a peer that is silent is waited for.
-#[track_caller]
-fn carries_messages(link: &Link, len: usize) {
-    let start = Instant::now();
-    while start.elapsed() < 2 * TIMEOUT {
-        let received = link.irecv(0, len, 0);
-        let sent = link.isend_at_last(0, len, 0);
-        assert_eq!(link.finish(received), len);
-        link.finish(sent);
-    }
-}
+/// More operations in flight than the plugin has.
+const DEPTH: usize = 1 << 16;
 
 /// The plugin a second time, on a NIC of its own.
 fn on_another_nic(part: &Part) -> Net {
@@ -112,9 +68,21 @@ fn a_rank_that_queries_hung_peers_still_answers_others() {
 /// Nor is a rail to one of these taken for one that refuses everything.
 #[test]
 fn writes_that_hung_peers_hold_leave_room_for_those_to_others() {
-    play_each(&DEPTHS, &[provider()], BOUND, |part, depth| {
-        let (world, hung) = hang(part, depth);
-        let Hung { net, sending, living, another, ends } = hung;
+    play(&[provider()], BOUND, |part| {
+        for (name, value) in [
+            ("IRONRAIL_LARGEST_WRITE", PART.to_string()),
+            ("IRONRAIL_INLINE_MAX_SIZE", "512".to_owned()),
+            ("IRONRAIL_PEER_TIMEOUT_MS", TIMEOUT.as_millis().to_string()),
+            ("VFABRIC_DEPTH", DEPTH.to_string()),
+        ] {
+            set(name, &value);
+        }
+        let world = World::open(part, "efa", [1, 1]);
+        world.fabric.configure(&format!("profile=efa nics=16 depth={DEPTH}"));
+        let [sending, living] = world.nets.map(End::open);
+        let net = world.nets[0];
+        let another = on_another_nic(part);
+        let hung: Vec<End> = (0..HUNG).map(|_| End::open(another)).collect();
         let link = Link::open(world, [sending, living]);
         link.warm();
         let bytes = Buffer::new(PART * PARTS);
@@ -125,42 +93,21 @@ fn writes_that_hung_peers_hold_leave_room_for_those_to_others() {
             posted.expect("irecv").expect("the window is empty");
             (send, net.register(send, bytes).expect("regMr"))
         };
-        let held: Vec<_> = ends.iter().map(open).collect();
-        (0..POLLS).for_each(|_| ends.iter().chain([&sending]).for_each(End::poll));
+        let held: Vec<_> = hung.iter().map(open).collect();
+        (0..POLLS).for_each(|_| hung.iter().chain([&sending]).for_each(End::poll));
         world.fabric.change(1, "stall");
         for (send, from) in &held {
             let sent = net.isend(*send, bytes.address(), bytes.len, 0, *from).expect("isend");
             sent.expect("its receive is advertised");
         }
-        carries_messages(&link, 2 * PART);
-        let depth: u64 = depth.parse().expect("digits");
-        let held = world.fabric.number("open.operations");
-        assert!(held > 256.min(depth / 2), "{held} operations are in flight");
-    });
-}
-
-/// As many packets are in flight to each as its inbox takes.
-#[test]
-fn packets_that_hung_peers_hold_leave_room_for_those_to_others() {
-    play_each(&DEPTHS, &[provider()], BOUND, |part, depth| {
-        let (world, hung) = hang(part, depth);
-        let Hung { net, sending, living, ends, .. } = hung;
-        let link = Link::open(world, [sending, living]);
-        link.warm();
-        let bytes = Buffer::new(64);
-        let open = |end: &End| {
-            let (send, _) = connect(&sending, end);
-            (send, net.register(send, bytes).expect("regMr"))
-        };
-        let held: Vec<_> = ends.iter().map(open).collect();
-        (0..POLLS).for_each(|_| ends.iter().chain([&sending]).for_each(End::poll));
-        world.fabric.change(1, "stall");
-        for _ in 0..PARTS {
-            for (send, from) in &held {
-                net.isend(*send, bytes.address(), bytes.len, 0, *from).expect("isend");
-            }
-            sending.poll();
+        let start = Instant::now();
+        while start.elapsed() < 2 * TIMEOUT {
+            let received = link.irecv(0, 2 * PART, 0);
+            let sent = link.isend_at_last(0, 2 * PART, 0);
+            assert_eq!(link.finish(received), 2 * PART);
+            link.finish(sent);
         }
-        carries_messages(&link, 100);
+        let held = world.fabric.number("open.operations");
+        assert!(held > 256, "{held} operations are in flight");
     });
 }

@@ -209,13 +209,11 @@ impl Executor {
         well: bool,
     ) -> Option<Happened> {
         let channel = ChannelId(channel.into());
-        let peer = self.peer_mut(channel)?;
+        let peer = self.peer(channel)?;
         // The newest epoch with this low byte that is not later than the one posted last.
         let behind = low_byte(peer.epoch.0).wrapping_sub(epoch);
         let epoch = Epoch(peer.epoch.0.wrapping_sub(behind.into()));
         let rail = peer.control_rail(nic)?;
-        let lane = peer.control.get_mut(usize::from(rail))?;
-        lane.packets = lane.packets.saturating_sub(1);
         Some(Event::Wrote { channel, write: WriteId { epoch, what }, rail, well })
     }
 

@@ -70,7 +70,7 @@ impl Endpoint {
     pub(super) fn lane<K: RailKind>(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
         let port = self.executor.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
         match port.nic.add_peer::<K>(name) {
-            Ok(peer) => Ok(Lane { nic, peer, packets: 0 }),
+            Ok(peer) => Ok(Lane { nic, peer }),
             Err(fault) => Err(Cause::CannotReach { rail: Label::of(&port.label), fault }.into()),
         }
     }

@@ -113,10 +113,8 @@ pub struct NicOptions<'a> {
     pub keeps_peers: bool,
     /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
     pub entries: usize,
-    /// Operations in flight at most on each rail, without receives; fewer where the provider's transmit queue is shorter.
+    /// Operations in flight at most.
     pub operations: u16,
-    /// Posted receives at most, on both rails.
-    pub receives: u16,
 }
 
 /// One NIC: a domain, at most one data rail and one control rail, each with a completion queue and the peers that it can address; the
@@ -256,13 +254,12 @@ impl Nic {
             }
         };
         let number = NicNumber::new().get();
-        let places = data.depth().saturating_add(control.depth()).saturating_add(options.receives);
         let injected_bytes = if options.injects_control { control.inject_bytes() } else { 0 };
         Ok(Self {
             data,
             control,
             regions: Regions::new(),
-            operations: Operations::new(places),
+            operations: Operations::new(options.operations),
             domain,
             keys: Keys::new(info.key_bytes()),
             number,
@@ -378,7 +375,7 @@ impl Nic {
     /// Operations in flight on the data rail.
     #[inline]
     pub fn data_in_flight(&self) -> usize {
-        self.operations.of_rail(Role::Data)
+        self.operations.data()
     }
 
     /// The number of operations in flight that use a region.
@@ -454,16 +451,10 @@ impl Nic {
         })
     }
 
-    /// How many operations, without receives, can be in flight on a rail; 0 if it is not open.
+    /// How many more operations can be in flight.
     #[inline(always)]
-    pub fn depth<K: RailKind>(&self) -> u16 {
-        self.rail(K::ROLE).depth()
-    }
-
-    /// How many more can be.
-    #[inline(always)]
-    pub fn room<K: RailKind>(&self) -> u16 {
-        self.depth::<K>().saturating_sub(self.operations.transmits(K::ROLE))
+    pub fn room(&self) -> usize {
+        self.operations.room()
     }
 
     /// How many operations are in flight, posted receives included.

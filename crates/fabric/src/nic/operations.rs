@@ -15,9 +15,11 @@ pub(super) struct Operations {
     entries: Box<[Entry]>,
     /// The first free entry; past the table when there is none.
     free: u16,
-    /// Entries in use, by rail; and of these posted receives, which end only when a peer sends.
-    taken: [u16; 2],
-    receives: [u16; 2],
+    taken: u16,
+    /// Of the entries in use, posted receives, which end only when a peer sends.
+    receives: u16,
+    /// Of the entries in use, those of the data rail.
+    data: u16,
 }
 
 /// The kind of an operation.
@@ -68,27 +70,25 @@ impl Operations {
         let entry = |next| Entry { token: 0, bytes: 0, region: 0, peer: 0, next, kind, role };
         let entries = (1..=count).map(entry).collect();
         let contexts = Contexts::new(usize::from(count));
-        Self { contexts, entries, free: 0, taken: [0; 2], receives: [0; 2] }
+        Self { contexts, entries, free: 0, taken: 0, receives: 0, data: 0 }
+    }
+
+    /// How many more operations can be posted now.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        self.entries.len() - usize::from(self.taken)
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.taken.into_iter().map(usize::from).sum()
+        usize::from(self.taken)
+    }
+
+    pub(super) fn data(&self) -> usize {
+        usize::from(self.data)
     }
 
     pub(super) fn receives(&self) -> usize {
-        self.receives.into_iter().map(usize::from).sum()
-    }
-
-    /// Those of one rail.
-    #[inline]
-    pub(super) fn of_rail(&self, role: Role) -> usize {
-        usize::from(self.taken[role as usize])
-    }
-
-    /// Of these, those that are no receives.
-    #[inline(always)]
-    pub(super) fn transmits(&self, role: Role) -> u16 {
-        self.taken[role as usize] - self.receives[role as usize]
+        usize::from(self.receives)
     }
 
     /// The entry that the next operation will use, without reserving it; none when the table is full.
@@ -117,8 +117,9 @@ impl Operations {
         let next = entry.next;
         *entry = Entry { token, bytes, region, peer, next, kind, role };
         self.free = next;
-        self.taken[role as usize] += 1;
-        self.receives[role as usize] += u16::from(kind == Kind::Receive);
+        self.taken += 1;
+        self.receives += u16::from(kind == Kind::Receive);
+        self.data += u16::from(role == Role::Data);
     }
 
     /// Removes the operation that a completion's context names; none if it names nothing in flight.
@@ -137,8 +138,9 @@ impl Operations {
         let ended = *entry;
         entry.kind = Kind::Free;
         entry.next = std::mem::replace(&mut self.free, number(index));
-        self.taken[ended.role as usize] -= 1;
-        self.receives[ended.role as usize] -= u16::from(ended.is_receive());
+        self.taken -= 1;
+        self.receives -= u16::from(ended.is_receive());
+        self.data -= u16::from(ended.role == Role::Data);
         Some(ended)
     }
 
@@ -181,12 +183,11 @@ mod tests {
         let mut operations = Operations::new(3);
         let begun: Vec<u16> =
             std::iter::from_fn(|| begin(&mut operations, Role::Data, Kind::Write)).collect();
-        assert_eq!((begun.len(), operations.in_flight()), (3, 3));
-        for (ended, left) in begun.into_iter().rev().zip([2, 1, 0]) {
+        assert_eq!((begun.len(), operations.room()), (3, 0));
+        for (ended, room) in begun.into_iter().rev().zip(1..) {
             assert!(operations.end_at(ended.into()).is_some());
             assert!(operations.end_at(ended.into()).is_none(), "an operation ends once");
-            assert_eq!(operations.in_flight(), left);
-            assert!(operations.upcoming().is_some());
+            assert_eq!(operations.room(), room);
         }
         assert_eq!(operations.in_flight(), 0);
     }
@@ -208,7 +209,6 @@ mod tests {
             assert_eq!((ended.role, ended.kind), kind);
             assert!(operations.end(context).is_none());
             assert_eq!(operations.in_flight(), left);
-            assert_eq!(operations.transmits(Role::Control), u16::from(left > 0));
             assert!(
                 !operations.goes_to(3, Role::Data),
                 "the write was the only one of the data rail"

@@ -24,7 +24,7 @@ pub enum Post {
     Accepted,
     /// The provider refused it for now (-FI_EAGAIN): nothing was posted.
     Again,
-    /// As many operations are in flight on the rail as it takes: nothing was posted, which is unrelated to the peer.
+    /// The NIC's operation table is full: nothing was posted, which is unrelated to the peer.
     Full,
 }
 
@@ -279,7 +279,7 @@ impl Nic {
         self.finish(raw.call(), index, code)
     }
 
-    /// Records an operation in the table, which refers to its region from now on. None when there is no room.
+    /// Records an operation in the table, which refers to its region from now on. None when the table is full.
     #[inline(always)]
     pub(super) fn begin<K: RailKind>(
         &mut self,
@@ -299,9 +299,6 @@ impl Nic {
                 None => return Err(wrong_nic(call)),
             },
         };
-        if kind != Kind::Receive && self.room::<K>() == 0 {
-            return Ok(None);
-        }
         let Some(index) = self.operations.upcoming() else { return Ok(None) };
         // A descriptor is a pointer that only its own domain or endpoint may dereference.
         let descriptor =

@@ -27,8 +27,6 @@ pub(super) struct Rail {
     /// libfabric has refused to close the endpoint, or a region that is bound to it: both leak. Operations, and peers' writes, may still
     /// access memory.
     is_stuck: bool,
-    /// How many operations, without receives, can be in flight.
-    depth: u16,
     inject_bytes: usize,
     name: Box<[u8]>,
     batch: Batch,
@@ -65,7 +63,6 @@ impl Rail {
             queue: Handle::none(),
             peers: Peers::none(),
             is_stuck: false,
-            depth: 0,
             inject_bytes: 0,
             name: Box::default(),
             batch: Batch::new(),
@@ -99,7 +96,6 @@ impl Rail {
             queue,
             peers,
             is_stuck: false,
-            depth: depth_of(info, options.operations),
             inject_bytes,
             name: Box::default(),
             batch: Batch::new(),
@@ -132,11 +128,6 @@ impl Rail {
     #[inline(always)]
     pub(super) fn endpoint(&self) -> Option<NonNull<sys::fid_ep>> {
         NonNull::new(self.endpoint.as_ptr())
-    }
-
-    #[inline(always)]
-    pub(super) fn depth(&self) -> u16 {
-        self.depth
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -418,14 +409,6 @@ fn open_queue(domain: &Domain, entries: usize) -> Result<Handle<sys::fid_cq>, Fa
 }
 
 const EMPTY: isize = -sys::FI_EAGAIN as isize;
-
-/// How many of `wanted` operations a transmit queue takes; a provider that gives no size takes all.
-fn depth_of(info: &Info, wanted: u16) -> u16 {
-    match u16::try_from(info.transmit_depth()) {
-        Ok(0) | Err(_) => wanted,
-        Ok(size) => size.min(wanted),
-    }
-}
 
 impl Batch {
     fn new() -> Self {

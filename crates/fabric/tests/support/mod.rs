@@ -90,7 +90,7 @@ pub(crate) enum QueueEvent {
     Ended { token: u64, len: usize },
 }
 
-/// Operations that a side may have in flight on each rail, and receives.
+/// Operations that a side may have in flight.
 pub(crate) const OPERATIONS: u16 = 64;
 
 impl Side {
@@ -101,7 +101,6 @@ impl Side {
             injects_control,
             entries: 1024,
             operations: OPERATIONS,
-            receives: OPERATIONS,
             ..NicOptions::default()
         };
         let mut nic = Nic::open(library, info, &options).expect("a NIC");
