@@ -85,7 +85,7 @@ fn a_text_that_is_no_machine_is_an_error_with_its_file_and_line() {
 
 #[test]
 fn a_machine_without_nics_has_no_devices_and_says_so_by_its_code() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("empty.machine");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("without_nics.machine");
     fs::write(&file, "pci 0000:00:01.0 class 030200 vendor 10de\n").unwrap();
     let (code, said, _) = topo(&["--machine", file.to_str().unwrap()]);
     assert!(code == 1 && said.contains("GPU 0000:00:01.0"), "{code} {said}");
