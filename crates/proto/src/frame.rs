@@ -638,6 +638,16 @@ impl Inline {
     }
 }
 
+#[cfg(test)]
+impl Advert {
+    /// For tests: of one line, whose buffer has these keys.
+    pub(crate) fn of_line(to: Name, line: Line, len: u64, keys: &[u64]) -> Self {
+        let keys = Keys::new(keys).unwrap();
+        let (tag, address, cut, host, ends_group) = (0, 0, false, false, true);
+        Self { to, line, tag, address, len, cut, host, ends_group, keys }
+    }
+}
+
 impl Advert {
     #[inline]
     pub fn words(&self) -> usize {

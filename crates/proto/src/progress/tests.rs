@@ -13,8 +13,7 @@ use crate::counts::PeerCounts;
 use crate::fault::Fault;
 use crate::flow::{self, Flow};
 use crate::frame::{
-    Advert, Fin, FinStatus, Frame, Keys, Lines, Offer, Opened, RailNote, RailPosts, RailState,
-    Refusal,
+    Advert, Fin, FinStatus, Frame, Lines, Offer, Opened, RailNote, RailPosts, RailState, Refusal,
 };
 use crate::ids::{Epoch, Generation, PacketNumber};
 use crate::immediate::Immediate;
@@ -95,17 +94,7 @@ fn advertised(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, to: Name) 
 }
 
 fn advertise(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, to: Name, len: u64) {
-    let advert = Advert {
-        to,
-        line: Line::FIRST,
-        tag: 0,
-        address: 0,
-        len,
-        cut: false,
-        host: false,
-        ends_group: true,
-        keys: Keys::new(&[0, 0]).unwrap(),
-    };
+    let advert = Advert::of_line(to, Line::FIRST, len, &[0, 0]);
     hears(endpoint, hands, to.slot, &Frame::Advert(advert));
 }
 

@@ -228,7 +228,7 @@ impl SendFlow {
 mod tests {
     use super::*;
     use crate::connection::Which;
-    use crate::frame::{Advert, Keys};
+    use crate::frame::Advert;
     use crate::ids::{Moment, Name};
     use crate::message::Source;
     use crate::send::{Outgoing, SendPoll};
@@ -236,17 +236,7 @@ mod tests {
 
     /// An advert of 1000 bytes has come for this line.
     fn advertised(flow: &mut SendFlow, account: &mut Account, line: Line) {
-        let advert = Advert {
-            to: Name::default(),
-            line,
-            tag: 0,
-            address: 0,
-            len: 1000,
-            cut: false,
-            host: false,
-            ends_group: true,
-            keys: Keys::new(&[0, 0]).unwrap(),
-        };
+        let advert = Advert::of_line(Name::default(), line, 1000, &[0, 0]);
         flow.received(&Frame::Advert(advert), account).unwrap();
     }
 

@@ -379,17 +379,7 @@ mod tests {
         let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
         account.rails.set_survives(true);
         let len = parts * PART;
-        let advert = Advert {
-            to: terms.own,
-            line: Line::FIRST,
-            tag: 0,
-            address: 0,
-            len,
-            cut: false,
-            host: false,
-            ends_group: true,
-            keys: Keys::new(&[10, 11]).unwrap(),
-        };
+        let advert = Advert::of_line(terms.own, Line::FIRST, len, &[10, 11]);
         flow.received(&Frame::Advert(advert), &mut account).unwrap();
         let message = Outgoing { tag: 0, len, source: Source::default(), host: false };
         flow.submit(&message, 0, &mut account).unwrap();
