@@ -249,18 +249,22 @@ fn what_stands_still_is_given_up_within_its_bound_and_named_before_its_consequen
     });
 }
 
-/// With each of these limits, the launcher has too few descriptors for four ranks.
+/// With a limit of 12 the launcher cannot hold its own pipes. From which limit on four ranks run
+/// depends on how many descriptors the test inherited.
 #[test]
 fn a_shortage_of_descriptors_is_named_and_no_rank_is_taken_for_two() {
-    for limit in [12, 14, 16, 17, 18, 19, 20] {
+    for limit in 12..=24 {
         let perf = perf("all_reduce -r 4 -b 8 -e 8 -n 3 --timeout 5");
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {limit} && exec \"$@\""), "sh"]);
         command.arg(perf.get_program()).args(perf.get_args());
         let (code, table, errors) = ended(command);
+        assert!(!errors.contains("two ranks"), "{limit}: {errors}");
+        if code == 0 && limit > 12 {
+            continue;
+        }
         assert_eq!(code, 1, "{limit}: {table}{errors}");
         assert!(errors.contains("Too many open files"), "{limit}: {errors}");
-        assert!(!errors.contains("two ranks"), "{limit}: {errors}");
     }
 }
 
