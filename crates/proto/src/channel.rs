@@ -163,7 +163,7 @@ enum State {
 pub struct Channel {
     parameters: Parameters,
     state: State,
-    /// For this the channel is to fail once the peer's first HELLO has come.
+    /// The cause for which the channel fails when the peer's first HELLO comes.
     fails_once_met: Option<Cause>,
     shadow: Shadow,
     inbox: Option<Inbox>,
@@ -279,6 +279,11 @@ impl Channel {
             0 => self.fails_once_met = self.fails_once_met.or(Some(cause)),
             _ => self.fail(cause),
         }
+    }
+
+    /// Whether it fails when the peer's first HELLO comes.
+    pub(crate) fn fails_once_met(&self) -> bool {
+        self.fails_once_met.is_some()
     }
 
     /// The cause, if the channel fails as soon as its inbox is drained.

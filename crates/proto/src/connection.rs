@@ -64,7 +64,7 @@ pub struct Standing {
     pub acts: bool,
 }
 
-/// Which frames to take: a packet takes adverts first.
+/// Which frames to take: a packet takes adverts first, and each OPEN with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Adverts,

@@ -24,7 +24,7 @@ use super::super::bound::{
     POLL_GAP_MAX, RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL,
     RAIL_HANGS, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK, last_rail,
 };
-use super::super::channel::Cause;
+use super::super::channel::{Cause, Channel};
 use super::super::connection::Connection;
 use super::super::frame::{Frame, RailNote, RailPosts, RailState};
 use super::super::ids::Moment;
@@ -321,7 +321,7 @@ impl<C: Connection> ProgressLoop<C> {
             return;
         }
         if rail >= peer.account.loads.rails() || !peer.account.survives(rail) {
-            return peer.channel.fail_once_met(cause);
+            return peer.channel.fail(cause);
         }
         let regain = peer.histories.lost(rail, now.clock);
         peer.leave_rail(Outage::new(rail, now.polled, regain));
@@ -617,10 +617,12 @@ impl<C: Connection> ProgressLoop<C> {
         self.peers[index].channel.local_rail(rail).into()
     }
 
-    /// The living channels that use one of our rails, and their number for it.
+    /// The living channels that use one of our rails, and their number for it. One that fails at its peer's first HELLO
+    /// uses none.
     fn users_of(&self, local: usize) -> impl Iterator<Item = (usize, u8)> {
-        let alive = self.peers.iter().enumerate().filter(|(_, peer)| peer.channel.is_alive());
-        alive.filter_map(move |(index, peer)| {
+        let uses = |channel: &Channel| channel.is_alive() && !channel.fails_once_met();
+        let users = self.peers.iter().enumerate().filter(move |(_, peer)| uses(&peer.channel));
+        users.filter_map(move |(index, peer)| {
             let mut rails = 0..peer.account.loads.rails();
             let rail = rails.find(|rail| usize::from(peer.channel.local_rail(*rail)) == local)?;
             Some((index, rail))

@@ -46,6 +46,10 @@ pub(super) struct StandIn {
     pub(super) letters: Vec<Letter>,
     pub(super) frames: Vec<Frame>,
     pub(super) writes: Vec<PartWrite>,
+    /// The channels that have sent a HELLO, one for each.
+    pub(super) greeted: Vec<ChannelId>,
+    /// How many frames had left when each of the parts was posted.
+    pub(super) frames_before: Vec<usize>,
     /// Our data rails that were closed, and the trials that were posted.
     pub(super) closed: Vec<u8>,
     pub(super) trials: Vec<Offer>,
@@ -186,7 +190,10 @@ impl Perform<Flow> for StandIn {
         true
     }
 
-    fn send(&mut self, _: ChannelId, _: u8, letter: &Letter) -> LetterPost {
+    fn send(&mut self, channel: ChannelId, _: u8, letter: &Letter) -> LetterPost {
+        if let Body::Hello(_) = letter.body {
+            self.greeted.push(channel);
+        }
         self.letters.push(*letter);
         LetterPost::Posted
     }
@@ -197,6 +204,7 @@ impl Perform<Flow> for StandIn {
         }
         if let Action::Write(write) = action {
             self.writes.push(*write);
+            self.frames_before.push(self.frames.len());
         }
         Acted::Done
     }

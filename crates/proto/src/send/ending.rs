@@ -227,11 +227,12 @@ impl SendFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capabilities::ImmediateWidth;
     use crate::connection::Which;
     use crate::frame::Advert;
     use crate::ids::{Moment, Name};
     use crate::message::Source;
-    use crate::send::{Outgoing, SendPoll};
+    use crate::send::{Outgoing, PartWrite, SendPoll};
     use crate::terms::Terms;
 
     /// An advert of 1000 bytes has come for this line.
@@ -242,6 +243,55 @@ mod tests {
 
     fn message(len: u64) -> Outgoing {
         Outgoing { tag: 0, len, source: Source::default(), host: false }
+    }
+
+    /// Two messages of one part each, both posted.
+    fn posted() -> (SendFlow, Account, [PartWrite; 2]) {
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { immediates, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
+        let writes = [0, 1].map(|line| {
+            advertised(&mut flow, &mut account, Line::new(line));
+            flow.submit(&message(1000), 0, &mut account).unwrap();
+            let write = flow.next_part(&account).unwrap();
+            flow.posted(&write, &mut account);
+            write
+        });
+        (flow, account, writes)
+    }
+
+    /// It says how many parts were posted, and one that has failed is to be reported first.
+    #[test]
+    fn close_leaves_once_no_write_is_in_flight() {
+        let (mut flow, mut account, writes) = posted();
+        flow.close();
+        for write in &writes {
+            assert_eq!(flow.next_frame(Which::Others, 100), None);
+            assert!(!flow.has_closed());
+            flow.written(write.message, write.part, &mut account, Moment::default());
+        }
+        let close = flow.next_frame(Which::Others, 100);
+        assert!(
+            matches!(close, Some(Frame::Close(Close { parts, .. })) if parts.as_slice() == [1, 1]),
+            "{close:?}"
+        );
+        assert!(flow.has_closed());
+    }
+
+    /// Otherwise nobody would notice that the receiver is gone.
+    #[test]
+    fn a_sender_waits_for_the_receiver_until_it_has_the_messages() {
+        let (mut flow, mut account, writes) = posted();
+        assert!(!flow.waits());
+        for write in writes {
+            flow.written(write.message, write.part, &mut account, Moment::default());
+        }
+        for (lines, waits) in [(1, true), (2, false)] {
+            assert!(flow.waits());
+            let done = Frame::Done { to: Name::default(), lines: Line::FIRST.plus(lines) };
+            flow.received(&done, &mut account).unwrap();
+            assert_eq!(flow.waits(), waits);
+        }
     }
 
     /// The receiver would wait for one that it takes for begun. The line's place was another line's, 64 lines before.

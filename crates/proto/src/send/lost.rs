@@ -360,7 +360,6 @@ fn widen(rails: &mut Box<[u64]>) {
 mod tests {
     use super::*;
     use crate::capabilities::ImmediateWidth;
-    use crate::connection::Which;
     use crate::frame::{Advert, Close, Frame, Keys, RailNote, RailState};
     use crate::ids::{Moment, Name};
     use crate::message::Source;
@@ -480,39 +479,6 @@ mod tests {
             hears(&mut flow, &mut account, Frame::Done { to, lines });
             assert_eq!(flow.poll(writes[0].message), SendPoll::Done { len: 40 * PART });
         }
-    }
-
-    /// It says how many parts were posted, and one that has failed is to be reported first.
-    #[test]
-    fn close_leaves_once_no_write_is_in_flight() {
-        let (mut flow, mut account) = sending(2);
-        let writes = post(&mut flow, &mut account, 2);
-        flow.close();
-        for write in &writes {
-            assert_eq!(flow.next_frame(Which::Others, 100), None);
-            assert!(!flow.has_closed());
-            complete(&mut flow, &mut account, write);
-        }
-        let close = flow.next_frame(Which::Others, 100);
-        assert!(
-            matches!(close, Some(Frame::Close(Close { parts, .. })) if parts.as_slice() == [1, 1]),
-            "{close:?}"
-        );
-        assert!(flow.has_closed());
-    }
-
-    /// Otherwise nobody would notice that the receiver is gone.
-    #[test]
-    fn a_sender_waits_for_the_receiver_until_it_has_the_message() {
-        let (mut flow, mut account) = sending(2);
-        assert!(!flow.waits());
-        for write in post(&mut flow, &mut account, 2) {
-            complete(&mut flow, &mut account, &write);
-        }
-        assert!(flow.waits());
-        let lines = Line::FIRST.plus(1);
-        hears(&mut flow, &mut account, Frame::Done { to: Name::default(), lines });
-        assert!(!flow.waits());
     }
 
     #[test]

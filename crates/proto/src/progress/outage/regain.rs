@@ -653,7 +653,7 @@ mod tests {
         assert!(regain(&mut endpoint, 0).is_trying());
     }
 
-    /// Adds a receiver to the first channel, with one line advertised, and both ends have said what came by the lost rail.
+    /// Adds a receiver to the first channel, with one line advertised. It has said which parts came by the lost rail.
     fn add_receiver(endpoint: &mut Endpoint, hands: &mut StandIn) -> Slot {
         let name = endpoint.vacant().unwrap();
         let immediates = ImmediateWidth::Eight;
@@ -776,6 +776,8 @@ mod tests {
         assert!(!regain(&mut endpoint, 1).is_trying());
         endpoint.tend_rails(&mut hands, ms(2));
         assert_eq!(hands.closed, [0]);
+        (3..6).for_each(|now| endpoint.tend_rails(&mut hands, ms(now)));
+        assert!(regain(&mut endpoint, 1).is_trying());
     }
 
     #[test]
@@ -915,6 +917,7 @@ mod tests {
                     let failure = endpoint.channel(new).unwrap().failure();
                     let expected = (now >= met_at).then_some(Cause::RailClosing { rail: 0 });
                     assert_eq!(failure, expected, "{local:?} at {now} ms");
+                    assert!(endpoint.may_renew(0), "for the other channel");
                 }
                 assert!(endpoint.channel(ChannelId(0)).unwrap().is_alive());
                 let says = |letter: &&Letter| match letter.body {
@@ -922,6 +925,8 @@ mod tests {
                     _ => false,
                 };
                 assert_eq!(hands.letters.iter().filter(says).count(), 1, "{local:?} at {met_at}");
+                // A peer whose HELLO is there at the first poll is told without one.
+                assert_eq!(hands.greeted.contains(&new), met_at > 1, "{local:?} at {met_at}");
             }
         }
     }
