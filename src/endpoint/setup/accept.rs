@@ -26,7 +26,8 @@ pub(in crate::endpoint) struct Listening {
     asked: Moment,
     /// A call about it has panicked.
     pub(in crate::endpoint) broken: bool,
-    /// Since when accept has found no peer, by [`proto::ProgressLoop::polled_time`], and whether that was logged.
+    /// Since when accept has found no peer, or no free slot for one, by [`proto::ProgressLoop::polled_time`], and whether
+    /// that was logged.
     waiting_since: Option<PolledTime>,
     warned: bool,
 }
@@ -88,7 +89,7 @@ impl Endpoint {
         ControlAddresses::new(ports.iter().map(|port| port.nic.control_name()))
     }
 
-    /// `None`: no peer has connected, or OPENED has not left; one poll was made.
+    /// `None`: no peer has connected, no slot is free for it, or OPENED has not left; one poll was made.
     pub(crate) fn accept(&mut self, id: ObjectId) -> Result<Option<ObjectId>> {
         self.check_alive()?;
         let now = self.now();
@@ -227,9 +228,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Logs once that accept is waiting, and returns an error past the bound. `is_met`: a peer has asked for a connection.
-    fn watch_accept(&mut self, at: (u16, u16), is_met: bool) -> Result<()> {
-        let is_full = || is_met && self.core.vacant().is_none();
+    /// Logs once that accept is waiting, and returns an error past the bound. `has_open`: a peer's OPEN waits for it.
+    fn watch_accept(&mut self, at: (u16, u16), has_open: bool) -> Result<()> {
+        let is_full = || has_open && self.core.vacant().is_none();
         let now = self.core.polled_time();
         let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());

@@ -210,16 +210,18 @@ impl Endpoint {
         {
             return Err(error);
         }
+        let is_met = self.executor.peers.channel(pending.peer).is_some();
+        let lacks_slot = is_met && pending.slot.is_none();
+        let is_full = || lacks_slot && self.core.vacant().is_none();
         let waited = pending.waited(now);
         if waited > bound {
             let silent = Cause::ConnectTimeout { device, seconds: waited.as_secs() };
-            let is_full = pending.slot.is_none() && self.core.vacant().is_none();
-            return Err(if is_full { ALL_OPEN } else { silent }.into());
+            return Err(if is_full() { ALL_OPEN } else { silent }.into());
         }
         if waited > warn && !pending.warned {
             pending.warned = true;
             let seconds = waited.as_secs();
-            if pending.slot.is_none() && self.core.vacant().is_none() {
+            if is_full() {
                 log::info!("connect on device {device} has waited {seconds} s: {ALL_OPEN}");
             } else {
                 log::info!(

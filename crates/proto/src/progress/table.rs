@@ -75,6 +75,8 @@ impl PendingList {
 pub(super) struct Table<C> {
     /// It grows to the most slots that were ever in use at the same time.
     entries: Vec<Entry<C>>,
+    /// How many of them have a connection.
+    taken: usize,
     most: usize,
     /// Connections for which something may arrive on a data rail.
     awaiting_parts: u32,
@@ -85,6 +87,7 @@ impl<C: Connection> Table<C> {
     pub(super) fn new(slots: usize) -> Self {
         Self {
             entries: Vec::new(),
+            taken: 0,
             most: slots.min(Slot::COUNT),
             awaiting_parts: 0,
             acting: VecDeque::new(),
@@ -95,7 +98,9 @@ impl<C: Connection> Table<C> {
     pub(super) fn vacant(&self) -> Option<Name> {
         // A slot that is still in a list is not free.
         let free = |entry: &Entry<C>| entry.tenant.is_none() && !entry.linked && !entry.acting;
-        match self.entries.iter().position(free) {
+        // No search while each entry has a connection: an endpoint that is full is asked again and again.
+        let may_be_free = self.taken < self.entries.len();
+        match may_be_free.then(|| self.entries.iter().position(free)).flatten() {
             Some(index) => {
                 Some(Name { slot: Slot::new(index)?, generation: self.entries[index].generation })
             }
@@ -120,6 +125,7 @@ impl<C: Connection> Table<C> {
             // Reserved now, so that a refused action never allocates.
             self.acting.reserve(self.entries.len() - self.acting.len());
         }
+        self.taken += 1;
         self.entries[slot.index()].tenant =
             Some(Tenant { connection, channel, waits: false, awaits_parts: false, newest: None });
     }
@@ -128,6 +134,7 @@ impl<C: Connection> Table<C> {
     pub(super) fn take(&mut self, slot: Slot, pending: &mut PendingList) -> Option<C> {
         let entry = self.entries.get_mut(slot.index())?;
         let tenant = entry.tenant.take()?;
+        self.taken -= 1;
         entry.generation = entry.generation.next();
         pending.waiting -= u32::from(tenant.waits);
         self.awaiting_parts -= u32::from(tenant.awaits_parts);
