@@ -584,6 +584,9 @@ impl Options {
         if self.in_place || self.report.is_some() || self.writes || self.version_table {
             return usage("tune takes no --in-place, --report, --writes or --version-table");
         }
+        if self.check > Some(0) || self.root.is_some() {
+            return usage("tune measures all_reduce without checks: no -c, no --root");
+        }
         self.check(&Benchmark::Collective(Collective::AllReduce))
     }
 
@@ -598,6 +601,9 @@ impl Options {
         }
         if self.ranks != 2 {
             return usage("versus-raw takes two ranks");
+        }
+        if self.check > Some(0) || self.operation.is_some() || self.root.is_some() {
+            return usage("versus-raw neither checks nor reduces: no -c, -o or --root");
         }
         let is_ours = self.algorithm.is_some() || self.tuning.is_some() || self.in_place;
         if is_ours || self.threads || self.version_table {
@@ -798,11 +804,21 @@ const RAW_REFUSES: &[&str] = &[
     "root",
 ];
 /// By [`Options::check_versus`].
-const VERSUS_REFUSES: &[&str] =
-    &["writes", "report", "algorithm", "tuning", "in_place", "threads", "version_table"];
+const VERSUS_REFUSES: &[&str] = &[
+    "writes",
+    "report",
+    "algorithm",
+    "tuning",
+    "in_place",
+    "threads",
+    "version_table",
+    "check",
+    "operation",
+    "root",
+];
 /// By [`Options::check_tune`].
 const TUNE_REFUSES: &[&str] =
-    &["algorithm", "tuning", "in_place", "report", "writes", "version_table"];
+    &["algorithm", "tuning", "in_place", "report", "writes", "version_table", "check", "root"];
 
 const NOTHING: &str = "there is nothing to measure";
 
