@@ -160,6 +160,11 @@ impl Long {
         self.outgoing.iter().map(|(_, op)| *op).chain(receives)
     }
 
+    /// Whether all messages that receives have taken are over.
+    pub(super) fn receives_none(&self) -> bool {
+        self.incoming.iter().all(|incoming| incoming.over || incoming.claim.is_none())
+    }
+
     /// Whether all messages whose headers have come are over.
     pub(super) fn awaits_none(&self) -> bool {
         self.incoming.is_empty()

@@ -147,7 +147,7 @@ impl Mesh {
     /// Checks that a rank can still be reached by pairs.
     pub(crate) fn reach_pairs(&mut self, rank: usize) -> Result<(), GroupError> {
         self.check()?;
-        if self.peer(rank).is_none_or(|peer| peer.is_over()) { Err(lost(rank)) } else { Ok(()) }
+        if self.peer(rank).is_none_or(|peer| peer.is_gone()) { Err(lost(rank)) } else { Ok(()) }
     }
 }
 

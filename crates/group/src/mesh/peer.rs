@@ -214,8 +214,19 @@ impl Peer {
         operations
     }
 
-    /// Whether it has left, and nothing more can be received from it or sent to it, pairs included.
+    /// Whether it has left, and nothing of it is needed any more, pairs included: it may be forgotten.
     pub(super) fn is_over(&self) -> bool {
+        self.is_gone() && self.is_read()
+    }
+
+    /// Whether what has come of it has been received, where no more does.
+    #[cold]
+    fn is_read(&self) -> bool {
+        self.receiver.held().is_none() && self.no_long(Long::awaits_none)
+    }
+
+    /// Whether it has left, and nothing more can be received from it or sent to it, pairs included. What has come may wait for its receive.
+    pub(super) fn is_gone(&self) -> bool {
         self.is_silent() && self.pairs.iter().all(Pair::is_over)
     }
 
@@ -228,13 +239,15 @@ impl Peer {
     /// The rest of that, where no more small messages come.
     #[cold]
     fn is_silent_otherwise(&self) -> bool {
-        let is_silent = |way: Way| self.silent[way.index()];
-        let no_long =
-            |route: Route| is_silent(Way::Long(route)) || self.long[route as usize].awaits_none();
         (self.is_closed || self.has_sent())
-            && self.receiver.held().is_none()
-            && Route::ALL.into_iter().all(no_long)
-            && (is_silent(Way::Data) || self.data_receiver.is_idle())
+            && self.no_long(Long::receives_none)
+            && (self.silent[Way::Data.index()] || self.data_receiver.is_idle())
+    }
+
+    /// Whether this holds of all long messages that may still come.
+    fn no_long(&self, is_so: fn(&Long) -> bool) -> bool {
+        let is_silent = |route| self.silent[Way::Long(route).index()];
+        Route::ALL.into_iter().all(|route| is_silent(route) || is_so(&self.long[route as usize]))
     }
 
     /// Whether nothing more can be received from it or sent to it by this way, which may never have been opened. `settled`: it has left,
@@ -412,6 +425,10 @@ impl Peer {
 
     /// Sends what is queued, as far as possible now: all headers, then a piece of long messages.
     pub(super) fn send_queued(&mut self, shared: &mut Shared<'_>) -> Result<(), GroupError> {
+        // The memory of earlier messages may be their callers' again.
+        if self.is_closed {
+            return Ok(());
+        }
         self.failing = Some(Failing::Out);
         self.post_letters(shared.matching)?;
         self.push_long(shared)?;
@@ -554,5 +571,34 @@ impl Peer {
     /// The long messages that receives have taken.
     pub(super) fn claims(&self) -> usize {
         self.long.iter().map(Long::claims).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::support::{library, ranks_within};
+
+    const TIMEOUT: Duration = Duration::from_secs(4);
+    const LONG: usize = 100_000;
+
+    fn lost<T: std::fmt::Debug>(ended: Result<T, GroupError>) {
+        assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+    }
+
+    #[test]
+    fn a_long_message_that_nobody_receives_keeps_no_other_call_from_the_end_of_its_rank() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            if group.rank() == 1 {
+                return group.send(&[7_u8; LONG], 0, 5).unwrap();
+            }
+            lost(group.recv(&mut [0_u8], 1, 9));
+            lost(group.recv_obj::<u8>(1, 9));
+            lost(group.send(&[1_u8; LONG], 1, 9));
+            assert_eq!(group.recv_vec::<u8>(1, 5).unwrap().0, [7; LONG]);
+            lost(group.recv(&mut [0_u8], 1, 5));
+        });
     }
 }
