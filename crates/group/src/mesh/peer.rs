@@ -51,6 +51,8 @@ pub(super) struct Peer {
     /// The device for this peer.
     device: usize,
     openings: [Opening; 4],
+    /// Some of them may be requested: one test for each poll.
+    is_opening: bool,
     sender: SlotSender,
     receiver: SlotReceiver,
     /// By [`Route`].
@@ -81,6 +83,7 @@ impl Peer {
             rank,
             device,
             openings: Default::default(),
+            is_opening: false,
             sender: SlotSender::default(),
             receiver: SlotReceiver::default(),
             long: [
@@ -99,7 +102,10 @@ impl Peer {
 
     /// Requests a pair of comms, once.
     pub(super) fn open(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<(), GroupError> {
-        self.openings[way.index()].request(self.rank, self.device, &[way.number()], shared)
+        let opening = &mut self.openings[way.index()];
+        opening.request(self.rank, self.device, &[way.number()], shared)?;
+        self.is_opening |= opening.is_requested();
+        Ok(())
     }
 
     /// The peer's handle has arrived.
@@ -124,12 +130,7 @@ impl Peer {
 
     /// Makes progress on everything. Returns whether anything moved.
     pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let mut moved = false;
-        for way in Way::ALL {
-            if self.openings[way.index()].is_requested() {
-                moved |= self.connect(way, shared)?;
-            }
-        }
+        let mut moved = self.is_opening && self.connect_all(shared)?;
         // A peer that sends all the time must not keep this poll.
         moved |= self.bring_in(SLOTS, shared)?;
         moved |= self.push_out(shared)?;
@@ -281,8 +282,10 @@ impl Peer {
     /// count as progress towards the awaited one: if it is the awaited one, the wait ends.
     pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
         let before = (self.receiver.parts(), self.received());
+        // A collective keeps the group's own thread from doing that.
+        let opened = self.is_opening && self.connect_all(shared)?;
         let any = self.bring_in(1, shared)?;
-        let mut parts = (self.receiver.parts(), self.received()) != before;
+        let mut parts = opened || (self.receiver.parts(), self.received()) != before;
         if !self.is_closed {
             self.failing = Some(Failing::Out);
             parts |= self.data_sender.progress(shared.registry)?;
@@ -304,6 +307,19 @@ impl Peer {
     /// A count that changes whenever a piece is received.
     fn received(&self) -> u64 {
         self.data_receiver.moves() + self.pieces().1
+    }
+
+    /// Continues what is requested.
+    #[cold]
+    fn connect_all(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let mut moved = false;
+        for way in Way::ALL {
+            if self.openings[way.index()].is_requested() {
+                moved |= self.connect(way, shared)?;
+            }
+        }
+        self.is_opening = self.openings.iter().any(Opening::is_requested);
+        Ok(moved)
     }
 
     fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
@@ -579,7 +595,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::support::{library, ranks_within};
+    use crate::support::{WAIT, library, ranks, ranks_within};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
     const LONG: usize = 100_000;
@@ -599,6 +615,27 @@ mod tests {
             lost(group.send(&[1_u8; LONG], 1, 9));
             assert_eq!(group.recv_vec::<u8>(1, 5).unwrap().0, [7; LONG]);
             lost(group.recv(&mut [0_u8], 1, 5));
+        });
+    }
+
+    #[test]
+    fn a_connection_with_the_awaited_peer_comes_about_by_polls_of_that_peer_alone() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 1 {
+                return assert_eq!(group.recv_vec::<u8>(0, 1).unwrap().0, [7]);
+            }
+            // The group's own thread cannot poll meanwhile.
+            let mut state = group.shared.lock();
+            state.mesh.with(1, |peer, shared| peer.open(Way::Small, shared)).unwrap();
+            let end = Instant::now() + WAIT;
+            while state.mesh.peer(1).unwrap().is_connecting() {
+                assert!(Instant::now() < end, "it never comes about");
+                state.mesh.hear().unwrap();
+                state.mesh.with(1, |peer, shared| peer.attend(shared).map(drop)).unwrap();
+                std::thread::yield_now();
+            }
+            drop(state);
+            group.send(&[7_u8], 1, 1).unwrap();
         });
     }
 }
