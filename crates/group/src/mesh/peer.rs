@@ -262,6 +262,9 @@ impl Peer {
             Way::Data if never => return true,
             _ => {}
         }
+        if let (true, Some(settled)) = (self.silent[Way::Small.index()], settled) {
+            Route::ALL.into_iter().for_each(|route| self.give_up_long(route, settled));
+        }
         self.is_silent()
     }
 
@@ -276,6 +279,18 @@ impl Peer {
         self.given_up.extend(self.sender.clear());
         self.is_closed = true;
         self.silent[Way::Small.index()] |= !self.receiver.is_open();
+    }
+
+    /// Long messages whose headers were sent or have come never move, if their way has never been opened.
+    #[cold]
+    fn give_up_long(&mut self, route: Route, settled: Instant) {
+        let way = Way::Long(route).index();
+        if !self.openings[way].is_in_vain(settled) {
+            return;
+        }
+        let long = &self.long[route as usize];
+        self.silent[way] |= !long.is_open().1;
+        self.is_closed |= !long.has_sent() && !self.sends_long();
     }
 
     /// The least progress that receives what this peer sends, for a rank that waits for it. A short message does not
@@ -592,9 +607,13 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
+    use crate::loader::DataType;
+    use crate::mesh::failure::Failure;
+    use crate::mesh::{Name, Space};
     use crate::support::{WAIT, library, ranks, ranks_within};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
@@ -602,6 +621,14 @@ mod tests {
 
     fn lost<T: std::fmt::Debug>(ended: Result<T, GroupError>) {
         assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+    }
+
+    fn await_turn(turn: &AtomicUsize, number: usize) {
+        let end = Instant::now() + WAIT;
+        while turn.load(Ordering::Acquire) != number {
+            assert!(Instant::now() < end, "it is never the turn {number}");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
@@ -636,6 +663,33 @@ mod tests {
             }
             drop(state);
             group.send(&[7_u8], 1, 1).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_long_message_to_a_rank_that_has_left_is_lost_though_its_connection_never_comes_about() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            group.barrier().unwrap();
+            let data = [0_u8; LONG];
+            if group.rank() == 1 {
+                // It does not say where to connect, and leaves without a look at what has come.
+                let mut state = group.shared.lock();
+                turn.store(1, Ordering::Release);
+                await_turn(&turn, 2);
+                state.mesh.place().farewell();
+                state.mesh.fail(Failure::Other("this rank has left".to_owned()));
+                return;
+            }
+            await_turn(&turn, 1);
+            let mut state = group.shared.lock();
+            let name = Name { scope: 0, tag: 1, space: Space::MESSAGES, note: 0 };
+            let op = state.mesh.send(1, name, DataType::U8, Place::reading(&data)).unwrap();
+            turn.store(2, Ordering::Release);
+            lost(state.mesh.until(Some((1, Way::Small)), |mesh| mesh.ended(op).is_some()));
+            state.mesh.abandon(op);
+            drop(state);
+            lost(group.recv(&mut [0_u8], 1, 1));
         });
     }
 }
