@@ -194,6 +194,7 @@ impl Peer {
 
     /// The peer leaves. What it has sent still comes.
     pub(super) fn leaves(&mut self) {
+        self.receiver.leaves();
         self.long.iter_mut().for_each(Long::leaves);
     }
 
@@ -611,9 +612,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::group::Group;
     use crate::loader::DataType;
     use crate::mesh::failure::Failure;
-    use crate::mesh::{Name, Space};
+    use crate::mesh::{Mesh, Name, Space};
     use crate::support::{WAIT, library, ranks, ranks_within};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
@@ -629,6 +631,33 @@ mod tests {
             assert!(Instant::now() < end, "it is never the turn {number}");
             std::thread::yield_now();
         }
+    }
+
+    /// Two ranks with a connection of small messages. Rank 1 does `last`, and leaves. Rank 0 polls nothing until it has gone, then does `first`
+    /// under the lock, and `then` without it.
+    fn after_rank_1_has_gone(last: fn(&Group), first: fn(&mut Mesh), then: fn(&Group)) {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                await_turn(&turn, 1);
+                last(&group);
+                drop(group);
+                return turn.store(2, Ordering::Release);
+            }
+            let mut state = group.shared.lock();
+            turn.store(1, Ordering::Release);
+            await_turn(&turn, 2);
+            let end = Instant::now() + WAIT;
+            while state.mesh.left[1].is_none() {
+                assert!(Instant::now() < end, "nothing tells that it has left");
+                state.mesh.read_mail().unwrap();
+                std::thread::yield_now();
+            }
+            first(&mut state.mesh);
+            drop(state);
+            then(&group);
+        });
     }
 
     #[test]
@@ -691,5 +720,27 @@ mod tests {
             drop(state);
             lost(group.recv(&mut [0_u8], 1, 1));
         });
+    }
+
+    /// One message for each receive that is posted ahead; the barrier has used one. The test plugin fails all of a connection that has ended where
+    /// there are more receives.
+    const MESSAGES: u64 = SLOTS as u64 - 1;
+
+    fn send_all(group: &Group) {
+        for number in 0..MESSAGES {
+            group.send(&[number], 0, 1).unwrap();
+        }
+    }
+
+    fn receive_all(group: &Group) {
+        for number in 0..MESSAGES {
+            assert_eq!(group.recv_vec::<u64>(1, 1).unwrap().0, [number]);
+        }
+        lost(group.recv(&mut [0_u8], 1, 1));
+    }
+
+    #[test]
+    fn all_messages_that_are_here_are_received_though_no_more_receives_can_be_posted() {
+        after_rank_1_has_gone(send_all, |_| {}, receive_all);
     }
 }

@@ -194,6 +194,7 @@ pub(super) struct SlotReceiver {
     held: VecDeque<Arrival>,
     parts: u64,
     tag: i32,
+    is_leaving: bool,
 }
 
 impl SlotReceiver {
@@ -272,6 +273,12 @@ impl SlotReceiver {
         self.post().map(drop)
     }
 
+    /// The peer leaves: what it has sent still comes. A receive that is posted after the end of the connection is an error, and some plugins
+    /// then fail earlier ones, too. So from now on one is posted at a time, when all before it are read.
+    pub(super) fn leaves(&mut self) {
+        self.is_leaving = true;
+    }
+
     /// Posts receives again. Returns whether the plugin accepted any.
     #[inline]
     pub(super) fn post(&mut self) -> Result<bool, GroupError> {
@@ -282,6 +289,9 @@ impl SlotReceiver {
         let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok(false) };
         let mut moved = false;
         while let Some(slot) = self.free.last() {
+            if self.is_leaving && (self.rest.is_some() || !self.flights.is_empty()) {
+                break;
+            }
             let Some(post) = end.post(slots.slot(*slot), &slots.region, self.tag)? else { break };
             self.flights.push_back((post, *slot));
             self.free.pop();
