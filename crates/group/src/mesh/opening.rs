@@ -74,14 +74,15 @@ impl Opening {
         }
     }
 
-    /// The ends that have come about since. `has` says which were there before.
+    /// The ends that have come about since. `has` says which were there before. After an error of the connect the other end may still come about.
     pub(super) fn brought(
         &mut self,
         has: (bool, bool),
     ) -> Result<(Option<SendComm>, Option<ReceiveComm>), GroupError> {
         let Self::Requested { listener, connecting } = self else { return Ok((None, None)) };
         let send = connecting.as_ref().map_or(Ok(None), Connecting::take)?;
-        let receive = if has.1 { None } else { listener.accept()? };
+        let accepted = if has.1 { Ok(None) } else { listener.accept() };
+        let receive = accepted.inspect_err(|_| *self = Self::Closed)?;
         if (has.0 || send.is_some()) && (has.1 || receive.is_some()) {
             // The listener closes right after the accept, as NCCL does.
             *self = Self::Open;

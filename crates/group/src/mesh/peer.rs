@@ -72,6 +72,8 @@ pub(super) struct Peer {
 
 #[derive(Clone, Copy, Debug)]
 enum Failing {
+    /// What is open remains, and what is not is given up once the peer is known to have left.
+    Opening,
     In(Way),
     Out,
 }
@@ -203,6 +205,7 @@ impl Peer {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way.index()] = true,
             Some(Failing::Out) => self.is_closed = true,
+            Some(Failing::Opening) => {}
             None => return false,
         }
         true
@@ -344,12 +347,14 @@ impl Peer {
             Way::Long(route) => self.long[route as usize].is_open(),
             Way::Data => (self.data_sender.is_open(), self.data_receiver.is_open()),
         };
+        self.failing = Some(Failing::Opening);
         let (send, receive) = self.openings[way.index()].brought(has)?;
         let moved = send.is_some() || receive.is_some();
         let mut number = || {
             *shared.comms += 1;
             *shared.comms - 1
         };
+        self.failing = None;
         if let Some(end) = send {
             match way {
                 Way::Small => self.sender.open(end, tag_of(shared.rank))?,
@@ -358,12 +363,14 @@ impl Peer {
             }
         }
         if let Some(end) = receive {
+            self.failing = Some(Failing::In(way));
             match way {
                 Way::Small => self.receiver.open(end, tag_of(self.rank))?,
                 Way::Long(route) => self.long[route as usize].open_receive(end, number())?,
                 Way::Data => self.data_receiver.open(end, number()),
             }
         }
+        self.failing = None;
         Ok(moved)
     }
 
@@ -742,5 +749,52 @@ mod tests {
     #[test]
     fn all_messages_that_are_here_are_received_though_no_more_receives_can_be_posted() {
         after_rank_1_has_gone(send_all, |_| {}, receive_all);
+    }
+
+    #[test]
+    fn a_connect_to_a_rank_that_has_left_fails_without_the_messages_that_are_here() {
+        let send = |group: &Group| {
+            send_all(group);
+            let mut state = group.shared.lock();
+            let (listener, handle) = state.mesh.net().listen(0).unwrap();
+            drop(listener);
+            let way = Way::Long(Route::Staged).number();
+            state.mesh.place().mail(0, &[&[way][..], &handle.0].concat()).unwrap();
+        };
+        let connect = |mesh: &mut Mesh| {
+            mesh.hear().unwrap();
+            let end = Instant::now() + WAIT;
+            while mesh.connector.step() {
+                assert!(Instant::now() < end, "it neither connects nor fails");
+                std::thread::yield_now();
+            }
+            mesh.poll(None).unwrap();
+        };
+        after_rank_1_has_gone(send, connect, receive_all);
+    }
+
+    #[test]
+    fn a_long_message_of_a_rank_that_left_before_it_connected_is_lost() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let mut state = group.shared.lock();
+                let name = Name { scope: 0, tag: 1, space: Space::MESSAGES, note: 0 };
+                let data = [0_u8; LONG];
+                state.mesh.send(0, name, DataType::U8, Place::reading(&data)).unwrap();
+                turn.store(1, Ordering::Release);
+                // Its header has come.
+                await_turn(&turn, 2);
+                state.mesh.place().farewell();
+                state.mesh.fail(Failure::Other("this rank has left".to_owned()));
+                return;
+            }
+            await_turn(&turn, 1);
+            assert_eq!(group.probe(1, 1).unwrap().bytes, LONG);
+            turn.store(2, Ordering::Release);
+            lost(group.recv(&mut [0_u8; LONG], 1, 1));
+            lost(group.recv(&mut [0_u8], 1, 2));
+        });
     }
 }
