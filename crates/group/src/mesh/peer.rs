@@ -622,7 +622,7 @@ mod tests {
     use crate::group::Group;
     use crate::loader::DataType;
     use crate::mesh::failure::Failure;
-    use crate::mesh::{Mesh, Name, Space};
+    use crate::mesh::{Call, CallKind, Mesh, Name, Space, What};
     use crate::support::{WAIT, library, ranks, ranks_within};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
@@ -678,6 +678,23 @@ mod tests {
             lost(group.send(&[1_u8; LONG], 1, 9));
             assert_eq!(group.recv_vec::<u8>(1, 5).unwrap().0, [7; LONG]);
             lost(group.recv(&mut [0_u8], 1, 5));
+        });
+    }
+
+    #[test]
+    fn a_part_that_nobody_reads_keeps_no_message_from_the_end_of_its_rank() {
+        ranks_within(&library(), 2, TIMEOUT, |group| {
+            let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
+            let mut part = [group.rank(), 7].map(|number| number as u64);
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let mut state = group.shared.lock();
+                state.mesh.send_part(0, call, Place::reading(&part)).unwrap();
+                return state.mesh.flush(0).unwrap();
+            }
+            lost(group.recv(&mut [0_u8], 1, 9));
+            group.shared.lock().mesh.take_part(1, call, Place::writing(&mut part)).unwrap();
+            assert_eq!(part, [1, 7]);
         });
     }
 
