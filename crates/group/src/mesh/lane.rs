@@ -203,6 +203,10 @@ impl<E: End> Lane<E> {
                 None => None,
             };
             let (post, slot) = if let (Some(part), Some(region)) = (part, region) {
+                // The buffer was registered after the plugin had refused the piece from a slot.
+                if let (Some(slot), Some(staging)) = (job.filled.take(), &mut self.staging) {
+                    staging.used[slot] = false;
+                }
                 (end.post(part, region, self.tag)?, None)
             } else {
                 if self.staging.is_none() {
@@ -234,5 +238,61 @@ impl<E: End> Lane<E> {
             }
         }
         Ok(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::loader::{Memory, SendComm};
+    use crate::support::{connected, library};
+
+    /// An end that refuses so many posts.
+    struct Refusing(SendComm, Cell<usize>);
+
+    impl End for Refusing {
+        const RECEIVES: bool = false;
+
+        fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
+            End::register(&self.0, memory)
+        }
+
+        fn post(
+            &self,
+            place: Place,
+            region: &Region,
+            tag: i32,
+        ) -> Result<Option<Post>, GroupError> {
+            match self.1.get() {
+                0 => self.0.post(place, region, tag),
+                left => {
+                    self.1.set(left - 1);
+                    Ok(None)
+                }
+            }
+        }
+
+        fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError> {
+            self.0.test_post(post)
+        }
+    }
+
+    #[test]
+    fn a_slot_whose_piece_leaves_from_registered_memory_instead_is_free_again() {
+        let (sender, _receiver) = connected(&library(), |_| {});
+        let mut lane = Lane::new(0);
+        lane.open(Refusing(sender, Cell::new(1)), 0);
+        let buffer = Buffer::new(100).unwrap();
+        lane.push(buffer.memory().place());
+        let mut registry = Registry::default();
+        assert!(!lane.progress(&mut registry).unwrap(), "it is refused");
+        assert_eq!(lane.staging.as_ref().unwrap().used, [true, false, false]);
+        registry.add(buffer.memory());
+        assert!(lane.progress(&mut registry).unwrap());
+        assert!(lane.flights[0].slot.is_none(), "it leaves from the buffer");
+        assert_eq!(lane.staging.as_ref().unwrap().used, [false; STAGING_SLOTS]);
     }
 }

@@ -131,6 +131,33 @@ pub(crate) fn library() -> Arc<ironrail_group::loader::Library> {
     LIBRARY.get_or_init(open).clone()
 }
 
+/// A connection of this process to itself. `alter` changes the handle before the connect.
+#[allow(dead_code, reason = "shared by tests, of which few have bare connections")]
+pub(crate) fn connected(
+    library: &Arc<ironrail_group::loader::Library>,
+    alter: impl FnOnce(&mut ironrail_group::loader::Handle),
+) -> (ironrail_group::loader::SendComm, ironrail_group::loader::ReceiveComm) {
+    let net = ironrail_group::loader::Net::init(library, 1).unwrap();
+    let (listener, mut handle) = net.listen(0).unwrap();
+    alter(&mut handle);
+    let (mut sender, mut receiver) = (None, None);
+    let deadline = Instant::now() + WAIT;
+    loop {
+        if sender.is_none() {
+            sender = net.connect(0, &mut handle).unwrap();
+        }
+        if receiver.is_none() {
+            receiver = listener.accept().unwrap();
+        }
+        match (sender.take(), receiver.take()) {
+            (Some(sender), Some(receiver)) => return (sender, receiver),
+            ends => (sender, receiver) = ends,
+        }
+        assert!(Instant::now() < deadline, "it does not connect");
+        thread::yield_now();
+    }
+}
+
 /// The simplest executor: the thread parks until it is woken.
 #[allow(dead_code, reason = "shared by tests, of which some have no futures")]
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
