@@ -38,8 +38,9 @@ impl<T: Element> Incoming<T> {
         }
     }
 
+    /// Whether all messages are here. As long as elements are under way it is not, whatever count the peer says: their memory is written.
     pub(super) fn is_over(&self) -> bool {
-        self.count.is_some_and(|count| self.whole.len() as u64 == count)
+        !self.receives() && self.count.is_some_and(|count| self.whole.len() as u64 == count)
     }
 
     /// Whether elements are under way.
@@ -190,8 +191,9 @@ impl<T: Element> Incoming<T> {
             }
         }
         if let Some(count) = self.count {
-            let last = self.whole.last_key_value().is_some_and(|(last, _)| *last >= count);
-            if last || self.whole.len() as u64 > count {
+            let landed = self.whole.last_key_value().map(|(last, _)| *last);
+            let under_way = self.flights.iter().map(|(_, number, _)| *number);
+            if under_way.chain(landed).any(|number| number >= count) {
                 return Err(self.mismatch("more messages than it says"));
             }
         }

@@ -599,9 +599,14 @@ fn fits(meta: &[u8]) -> Result<(), GroupError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
     use std::time::Instant;
 
+    use super::note::Note;
     use super::*;
+    use crate::loader::{DataType, Place};
     use crate::support::{WAIT, library, ranks};
 
     #[derive(Clone, Copy, Debug)]
@@ -640,6 +645,41 @@ mod tests {
             exchange.finish().unwrap();
             exchange.wait().unwrap();
         }
+    }
+
+    /// A peer's counts are its own affair: they free no memory that its bytes still go to.
+    #[test]
+    fn an_exchange_whose_peer_counts_too_few_is_not_complete_while_bytes_are_under_way() {
+        let is_over = Arc::<AtomicBool>::default();
+        ranks(&library(), 2, move |group| {
+            let sources: &[usize] = if group.rank() == 0 { &[1] } else { &[] };
+            let exchange = group.exchange::<u8>(sources, &[]).unwrap();
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let long = vec![7_u8; 64 << 20];
+                let mut state = group.shared.lock();
+                let mut send = |note: Note, place| {
+                    let name = Name { note: note.encode(), ..exchange.name() };
+                    state.mesh.send(0, name, DataType::U8, place).unwrap()
+                };
+                let op = send(Note::Whole(0), Place::reading(&long));
+                send(Note::Finish(0), Place::empty());
+                // No more of it leaves as long as the lock is held.
+                let end = Instant::now() + WAIT;
+                while !is_over.load(Ordering::Acquire) && Instant::now() < end {
+                    thread::yield_now();
+                }
+                assert!(state.keep(op, long).is_none());
+                drop(state);
+            } else {
+                let ended = exchange.wait();
+                let is_refused = matches!(ended, Err(GroupError::Mismatch { rank: 1, .. }));
+                assert!(is_refused, "{ended:?}");
+                drop(exchange);
+                is_over.store(true, Ordering::Release);
+            }
+            group.barrier().unwrap();
+        });
     }
 
     #[test]
