@@ -34,9 +34,10 @@ use progress::{Mover, Wakers};
 /// they belong to, must be called by one thread at a time, and in the same order on all ranks that take part.
 ///
 /// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others; one that stops is [`GroupError::Timeout`] with its rank after
-/// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the memory of
-/// every call is free, and every later call returns the first cause. No call panics, aborts the process or hangs. Groups that were split from
-/// each other fail together, so these errors have ranks of the first group.
+/// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, no call uses
+/// its memory any more, and every later call returns the first cause. A rank that stops and goes on later may still write to registered
+/// memory of calls that it took part in: the log says so, as the plugin's deregMr fails, and that memory is never freed. No call panics,
+/// aborts the process or hangs. Groups that were split from each other fail together, so these errors have ranks of the first group.
 ///
 /// A rank that drops its last handle leaves: what it has sent still arrives, and only ranks that need it notice. A message or an object to it
 /// or from it is [`GroupError::PeerLost`] for that call alone. A collective of elements that needs it fails the group, because its ranks are

@@ -4,7 +4,7 @@ mod post;
 
 use std::ffi::{c_int, c_void};
 use std::iter;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -193,7 +193,7 @@ impl ReceiveComm {
     }
 }
 
-/// A buffer registered on a connection.
+/// A buffer registered on a connection. Memory that the plugin does not give back, because a peer may still use it, is never freed.
 #[derive(Debug)]
 pub struct Region {
     raw: *mut c_void,
@@ -222,7 +222,10 @@ impl Drop for Region {
         // SAFETY: registered on this comm, which is open while we hold it.
         let code = unsafe { self.comm.net.calls().dereg_mr(self.comm.raw.as_ptr(), self.raw) };
         if let Err(error) = check("deregMr", code) {
-            log::error!("{error}");
+            let bytes = self.memory.len();
+            log::error!("{error}: {bytes} bytes are never freed, as a peer may still use them");
+            // Neither the close of the comm nor `finalize` says that this use has ended.
+            let _kept = ManuallyDrop::new(Arc::clone(&self.memory));
         }
     }
 }
@@ -388,4 +391,28 @@ impl Drop for Comm {
 /// Up to v8 sizes are `int`; some still are in every version.
 fn int(len: usize) -> Result<c_int, GroupError> {
     c_int::try_from(len).map_err(|_| TooLong(len).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{connected, library};
+
+    /// The byte of the test plugin's handle by which deregMr fails.
+    const WITHHOLDS: usize = 13;
+
+    #[test]
+    fn memory_that_the_plugin_does_not_give_back_is_never_freed() {
+        for withholds in [false, true] {
+            let (sender, receiver) = connected(&library(), |handle| {
+                handle.0[WITHHOLDS] = u8::from(withholds);
+            });
+            let buffer = Buffer::new(100).unwrap();
+            let memory = Arc::downgrade(buffer.memory());
+            let regions = (sender.register(&buffer).unwrap(), receiver.register(&buffer).unwrap());
+            drop((buffer, regions));
+            drop((sender, receiver));
+            assert_eq!(memory.upgrade().is_some(), withholds);
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! order the values are dropped.
 //!
 //! Memory in flight is not accessible: a buffer knows which of its bytes a request may still read or write, and returns no slice that
-//! overlaps them. A buffer whose requests never completed is leaked, not freed.
+//! overlaps them. A buffer is leaked, not freed, if a request of it never completed, or its deregistration failed: then a peer may still use it.
 
 mod claims;
 mod comm;

@@ -227,7 +227,8 @@ impl Mesh {
         self.fail(Failure::Aborted { rank: self.rank })
     }
 
-    /// Ends everything, and closes the comms: memory of pending operations is free when this returns.
+    /// Ends everything, and closes the comms: no memory of pending operations is posted when this returns. What a
+    /// peer that hangs may still write to is kept by its [`crate::loader::Region`].
     fn fail(&mut self, failure: Failure) -> GroupError {
         let error = failure.error();
         self.failure = Some(failure);

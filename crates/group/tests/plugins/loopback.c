@@ -13,7 +13,8 @@
 //   LOOPBACK_DIE=n:path     the first process to make its n-th isend makes the file and dies of SIGKILL
 //   LOOPBACK_FORGET=1       isend leaves *request as it was
 //   LOOPBACK_DEAF=1         accept never finds a peer
-// And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError.
+// And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError; with
+// its byte 13 set, deregMr on the sending comm returns ncclRemoteError, as if the peer might still use the memory.
 // These are no faults; each process appends a line to a file:
 //   LOOPBACK_AHEAD=path     the most receives outstanding on one of its comms
 //   LOOPBACK_ORDER=path     of messages above 64 KiB: the sends posted before the oldest receive of a comm was polled, and the most sends
@@ -53,7 +54,7 @@ struct request {
 };
 
 struct comm {
-  int fd, sends;
+  int fd, sends, withholds;
   struct request requests[REQUESTS];
   unsigned first, last, working;  // numbers: oldest live, next free, the one whose bytes move now
 };
@@ -73,7 +74,7 @@ struct handle {
   uint32_t magic;
   uint16_t port;
   int32_t fd;
-  uint8_t failing;
+  uint8_t failing, withholds;
 };
 
 static uint8_t failed_at[1 << 16];  // By port.
@@ -223,7 +224,9 @@ static int connect_any(int device, void *opaque, void **out) {
   socklen_t length = sizeof error;
   getsockopt(handle->fd, SOL_SOCKET, SO_ERROR, &error, &length);
   if (error) return fail(REMOTE_ERROR, "loopback: the peer refused");
-  *out = new_comm(handle->fd, 1);
+  struct comm *comm = new_comm(handle->fd, 1);
+  comm->withholds = handle->withholds;
+  *out = comm;
   return OK;
 }
 
@@ -259,6 +262,7 @@ static int register_dma_buf(void *comm, void *data, size_t size, int type, uint6
 static int deregister(void *comm, void *opaque) {
   struct region *region = opaque;
   if (region->comm != comm) return fail(INVALID_ARGUMENT, "loopback: a region of another comm");
+  if (region->comm->withholds) return fail(REMOTE_ERROR, "loopback: the peer may still use it");
   free(region);
   return OK;
 }
