@@ -48,6 +48,8 @@ impl Mesh {
     pub(super) fn forget(&mut self, rank: usize) {
         let Some(peer) = self.peers[rank].take() else { return };
         self.came[rank] = peer.received_data();
+        // Each region holds its comm open.
+        self.registry.forget(peer.comms());
         for op in peer.into_operations() {
             self.matching.lose(op, rank);
         }
@@ -95,6 +97,10 @@ impl Mesh {
     pub(super) fn reach_by(&mut self, rank: usize, way: Way) -> Result<(), GroupError> {
         self.check()?;
         if rank != self.rank && self.is_lost(rank, way) {
+            // What was posted for the caller, whose memory is its own again after the error, goes with the comms.
+            if self.peer(rank).is_some_and(|peer| peer.is_over()) {
+                self.forget(rank);
+            }
             return Err(lost(rank));
         }
         Ok(())
@@ -148,4 +154,32 @@ const LINGER: Duration = Duration::from_millis(500);
 
 pub(super) fn lost(rank: usize) -> GroupError {
     GroupError::PeerLost { rank, why: "it has left".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::GroupError;
+    use crate::loader::Op;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn no_connection_with_a_rank_is_open_once_a_call_says_that_it_has_left() {
+        ranks(&library(), 2, |group| {
+            let mut buffer = group.buffer::<f32>(1 << 18).unwrap();
+            let other = 1 - group.rank();
+            let (sent, came) = buffer.split_at_mut(1 << 17);
+            group.sendrecv(sent, other, came, other, 1).unwrap();
+            group.all_reduce(&mut buffer, Op::Sum).unwrap();
+            assert!(group.shared.lock().mesh.registry.regions() >= 4);
+            group.meet(&[]).unwrap();
+            if group.rank() == 1 {
+                return;
+            }
+            let ended = group.recv(&mut [0_u8], 1, 1);
+            let state = group.shared.lock();
+            assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            assert!(state.mesh.peers[1].is_none(), "its lanes are closed");
+            assert_eq!(state.mesh.registry.regions(), 0, "nothing else keeps its comms");
+        });
+    }
 }

@@ -59,6 +59,8 @@ pub(super) struct Peer {
     long: [Long; 2],
     data_sender: Lane<SendComm>,
     data_receiver: Lane<ReceiveComm>,
+    /// The numbers of the comms of the lanes above, by which the registry knows them.
+    comms: Vec<usize>,
     pairs: Vec<Pair>,
     /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 4],
@@ -94,6 +96,7 @@ impl Peer {
             ],
             data_sender: Lane::new(sent),
             data_receiver: Lane::new(came),
+            comms: Vec::new(),
             pairs: Vec::new(),
             silent: [false; 4],
             is_closed: false,
@@ -209,6 +212,10 @@ impl Peer {
             None => return false,
         }
         true
+    }
+
+    pub(super) fn comms(&self) -> &[usize] {
+        &self.comms
     }
 
     /// The operations that have not ended, when its connections close.
@@ -352,6 +359,7 @@ impl Peer {
         let moved = send.is_some() || receive.is_some();
         let mut number = || {
             *shared.comms += 1;
+            self.comms.push(*shared.comms - 1);
             *shared.comms - 1
         };
         self.failing = None;

@@ -63,9 +63,26 @@ impl Registry {
         Ok(region.as_ref())
     }
 
+    /// Deregisters all buffers from the comms with these numbers, which no longer keep them open.
+    pub(super) fn forget(&mut self, numbers: &[usize]) {
+        for Entry { regions, .. } in &mut self.entries {
+            for number in numbers {
+                if let Some(region) = regions.get_mut(*number) {
+                    *region = None;
+                }
+            }
+        }
+    }
+
     /// Whether a place is in a known buffer.
     pub(super) fn has(&mut self, place: Place) -> bool {
         self.find(place).is_some()
+    }
+
+    /// The regions of all buffers.
+    #[cfg(test)]
+    pub(super) fn regions(&self) -> usize {
+        self.entries.iter().flat_map(|entry| &entry.regions).flatten().count()
     }
 
     #[cfg(test)]
