@@ -102,7 +102,7 @@ fn accept_and_connect_wait_while_an_endpoint_has_all_connections_that_it_can_hav
             for (error, call) in errors.iter_mut().zip(calls) {
                 match call {
                     Ok(made) => assert_eq!(made, None),
-                    Err(why) => *error = error.take().or(Some(format!("{why:?}"))),
+                    Err(why) => *error = Some(format!("{why:?}")),
                 }
             }
         }
