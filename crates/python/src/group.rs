@@ -97,6 +97,16 @@ impl Group {
     fn pickles_of_all(&self) -> PyResult<()> {
         self.pickles(0..self.size)
     }
+
+    /// The object that the root of a broadcast gives, which may be Python's None.
+    fn own<'py>(
+        &self,
+        py: Python<'py>,
+        object: Option<Bound<'py, PyAny>>,
+        root: usize,
+    ) -> Option<Bound<'py, PyAny>> {
+        (self.rank == root).then(|| object.unwrap_or_else(|| py.None().into_bound(py)))
+    }
 }
 
 impl Drop for Group {
@@ -568,7 +578,7 @@ impl Group {
         root: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.pickles_of_all()?;
-        let own = object.filter(|_| self.rank == root);
+        let own = self.own(py, object, root);
         let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
         let ended = self.run(py, move |group| group.broadcast_obj(part, root));
         is_pickled.unwrap_or(Ok(()))?;
@@ -617,7 +627,7 @@ impl Group {
         root: usize,
     ) -> PyResult<Request> {
         self.pickles_of_all()?;
-        let own = object.filter(|_| self.rank == root);
+        let own = self.own(py, object, root);
         let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
         let begun = self.begin(py, move |group| group.ibroadcast_obj(part, root));
         is_pickled.unwrap_or(Ok(()))?;

@@ -40,8 +40,9 @@ pub(crate) fn init(
     let join = move || {
         let start = given.start()?;
         let library = Library::open(&net, None)?;
-        let (place, hub) = start.join(timeout.max(JOINING_MIN))?;
-        let builder = Builder::new(&library).device(device).timeout(timeout);
+        let joining = timeout.max(JOINING_MIN);
+        let (place, hub) = start.join(joining)?;
+        let builder = Builder::new(&library).device(device).timeout(timeout).joining(joining);
         let matrix = start.matrix().cloned();
         let features = if allow_pickle { PICKLES } else { 0 };
         let builder = builder.progress_thread(progress_thread).matrix(matrix).features(features);

@@ -82,11 +82,25 @@ pub(crate) fn load_into<'py>(
     offer: &mut Offer<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let buffers = PyList::empty(py);
-    for array in arrays {
-        match offer.take(&array)? {
-            Some(view) => buffers.append(view)?,
-            None => buffers.append(Memory::of(array.into_vec()))?,
+    let views: Vec<_> = arrays.iter().map(|array| offer.take(array.len())).collect();
+    // A long array may have been received into the view of another one, which is copied there: it leaves first.
+    let is_view = |address| views.iter().flatten().any(|view| view.address == address);
+    let is_in = |array: &[u8], view: &Lent<'_>| array.as_ptr().addr() == view.address;
+    let displaced = |(array, view): (&Leaf<u8>, &Option<Lent<'_>>)| {
+        let is_home = view.as_ref().is_some_and(|view| is_in(array, view));
+        (!is_home && is_view(array.as_ptr().addr())).then(|| array.to_vec())
+    };
+    let displaced: Vec<_> = arrays.iter().zip(&views).map(displaced).collect();
+    for ((array, view), displaced) in arrays.into_iter().zip(views).zip(displaced) {
+        let Some(view) = view else {
+            buffers.append(Memory::of(displaced.unwrap_or_else(|| array.into_vec())))?;
+            continue;
+        };
+        if !is_in(&array, &view) {
+            let bytes = displaced.as_deref().unwrap_or(&array);
+            Array::writing(&view.view, "into")?.elements_mut().copy_from_slice(bytes);
         }
+        buffers.append(view.view)?;
     }
     let options = PyDict::new(py);
     options.set_item("buffers", buffers)?;
@@ -97,7 +111,7 @@ pub(crate) fn load_into<'py>(
 /// Memory of an earlier object, to receive into.
 #[derive(Default)]
 pub(crate) struct Offer<'py> {
-    /// Views that no array was received into so far.
+    /// Views that no array has so far.
     views: Vec<Lent<'py>>,
 }
 
@@ -125,18 +139,9 @@ impl<'py> Offer<'py> {
         Ok((Self { views }, (Text(Some(Leaf::default())), arrays)))
     }
 
-    /// The view in which an array is: the one that it was received into, or else the first one of its length, into which it is copied.
-    fn take(&mut self, array: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (address, len) = (array.as_ptr().addr(), array.len());
-        let here = self.views.iter().position(|lent| lent.address == address && lent.len == len);
-        if let Some(here) = here {
-            return Ok(Some(self.views.remove(here).view));
-        }
-        let Some(fits) = self.views.iter().position(|lent| lent.len == len) else {
-            return Ok(None);
-        };
-        let view = self.views.remove(fits).view;
-        Array::writing(&view, "into")?.elements_mut().copy_from_slice(array);
-        Ok(Some(view))
+    /// The first view of this length that is left.
+    fn take(&mut self, len: usize) -> Option<Lent<'py>> {
+        let fits = self.views.iter().position(|lent| lent.len == len)?;
+        Some(self.views.remove(fits))
     }
 }

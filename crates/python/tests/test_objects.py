@@ -64,6 +64,35 @@ def test_an_object_is_received_into_the_arrays_of_another(ranks):
     """, options="allow_pickle=True")  # fmt: skip
 
 
+def test_none_is_an_object(ranks):
+    ranks(2, """
+        assert group.broadcast_obj(None if rank == 0 else 5) is None
+        assert group.ibroadcast_obj(None).wait() is None
+    """, options="allow_pickle=True")  # fmt: skip
+
+
+def test_arrays_of_the_same_length_are_received_in_their_order_though_some_come_ahead_of_others(ranks):
+    ranks(2, """
+        # The first arrays of an object, up to 64 KiB, come with the pickle.
+        for count, length in (2, 10_000), (4, 5_000), (3, 20_000), (9, 1_000):
+            sent = [np.full(length, 1 + number, "float32") for number in range(count)]
+            if rank == 0:
+                group.send_obj(sent, 1)
+                group.send_obj(sent, 1)
+                continue
+            kept = [np.zeros(length, "float32") for _ in sent]
+            got = group.recv_obj_into(kept, 0)
+            assert all(np.array_equal(one, other) for one, other in zip(got, sent)), (count, length)
+            assert all(np.array_equal(one, other) for one, other in zip(kept, sent)), (count, length)
+            # With memory for one of them, the first one is there.
+            kept = [np.zeros(length, "float32")]
+            got = group.recv_obj_into(kept, 0)
+            assert all(np.array_equal(one, other) for one, other in zip(got, sent)), (count, length)
+            assert np.array_equal(kept[0], sent[0]), (count, length)
+        group.barrier()
+    """, options="allow_pickle=True")  # fmt: skip
+
+
 def test_collectives_of_objects(ranks):
     ranks(3, """
         def of(rank):

@@ -25,6 +25,7 @@ pub struct Builder {
     library: Arc<Library>,
     device: Option<usize>,
     timeout: Duration,
+    joining: Option<Duration>,
     progress_thread: bool,
     tuning: Tuning,
     matrix: Option<DeviceMatrix>,
@@ -38,6 +39,7 @@ impl Builder {
             library: Arc::clone(library),
             device: None,
             timeout: TIMEOUT,
+            joining: None,
             progress_thread: false,
             tuning: Tuning::default(),
             matrix: None,
@@ -56,6 +58,13 @@ impl Builder {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// How long the other ranks may take to come. Default: [`Builder::timeout`].
+    #[must_use]
+    pub fn joining(mut self, joining: Duration) -> Self {
+        self.joining = Some(joining);
         self
     }
 
@@ -190,7 +199,8 @@ impl Builder {
             cpus: cpus(),
             tuning: &self.tuning,
         };
-        let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
+        let within = self.joining.unwrap_or(self.timeout);
+        let all = place.all_gather(own.to_text().as_bytes(), within)?;
         let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
         Ok((net, device, by_peer, Agreement::of(&texts, place.rank())?))
     }
