@@ -10,12 +10,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Child, Command, Stdio};
-use std::time::Duration;
 
 use clap::Args;
 use ironrail_group::bootstrap::{Hub, RANKS_MAX};
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::MEETING_VARIABLE;
+use ironrail_group::patience;
 
 use crate::signals;
 use crate::values::whole;
@@ -57,7 +57,8 @@ impl Run {
             return Ok(1);
         }
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let hub = Hub::start(loopback, self.ranks, JOINING)?;
+        // Each rank says how long it waits for the others.
+        let hub = Hub::start(loopback, self.ranks, patience::LONGEST)?;
         let mut job = Job::new(self.timeout)?;
         for rank in 0..self.ranks {
             job.add(rank, self.start(rank, &hub)?);
@@ -112,6 +113,3 @@ impl Run {
         }
     }
 }
-
-/// How long ranks may take to reach the rendezvous.
-const JOINING: Duration = Duration::from_secs(60);

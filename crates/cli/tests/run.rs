@@ -305,6 +305,26 @@ fn output_that_is_read_late_is_whole_though_the_rank_failed() {
     assert_eq!(launcher.code(), Some(3));
 }
 
+/// What two ranks write to standard error fills its pipe.
+#[test]
+fn a_job_is_killed_at_its_timeout_though_nobody_reads_standard_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["run", "-n", "2", "--timeout", "1", "--", "sh", "-c", "yes >&2"]);
+    let mut launcher = command.stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + HANGS;
+    let ended = loop {
+        if let Some(ended) = launcher.try_wait().unwrap() {
+            break ended;
+        }
+        if Instant::now() >= deadline {
+            launcher.kill().unwrap();
+            panic!("it is not killed");
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(ended.code(), Some(124));
+}
+
 #[test]
 fn a_program_that_is_not_there_and_a_wrong_number_are_code_2() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
