@@ -19,6 +19,8 @@ pub const PACKETS_PER_POLL: usize = 64;
 
 /// Control rails of one channel.
 pub const CONTROL_RAILS_MAX: usize = 4;
+/// Peers that an endpoint knows by their HELLOs: as many as it may have channels.
+pub const PEERS_MAX: usize = 1 << 16;
 /// Old inboxes of one channel and rail that a late write may still reach.
 pub const QUARANTINE_MAX: usize = 16;
 /// Old shadows of a channel with writes that have not completed.

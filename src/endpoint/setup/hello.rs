@@ -6,10 +6,11 @@ use proto::{Event, Moment};
 
 use super::super::Endpoint;
 use super::super::authentication::random_nonce;
+use super::super::bound::CHANNELS_MAX;
 use super::super::letter_buffers::LetterSubject;
 use super::super::nics::Port;
 use super::channel::is_new;
-use crate::error::{Cause, Error, Result};
+use crate::error::{Cause, Error, Result, Table};
 
 impl Endpoint {
     /// Handles a two-sided message. Its bytes may be anyone's.
@@ -61,6 +62,12 @@ impl Endpoint {
             }
             Ignored::Unproven | Ignored::Stranger => self.incidents.late_messages += 1,
             Ignored::Known => {}
+            Ignored::Full => {
+                let full = Error::from(Cause::Full { table: Table::Peers, count: CHANNELS_MAX });
+                if is_new(full.to_string()) {
+                    log::warn!("device {}: no channel to a peer: {full}", self.label());
+                }
+            }
             Ignored::NoRail(peer) => {
                 let host = self.executor.peers.host(*peer);
                 let name = host.map_or_else(String::new, |host| host.host.to_text());

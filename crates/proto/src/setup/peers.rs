@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::super::bound::PEERS_MAX;
 use super::super::channel::Parameters;
 use super::super::flow::Flow;
 use super::super::frame::{Open, Refused};
@@ -84,6 +85,8 @@ pub enum Ignored {
     Known,
     /// The two have no data rail or no control rail in common.
     NoRail(PeerId),
+    /// It is from a new peer, and there are as many as there may be.
+    Full,
 }
 
 #[derive(Debug)]
@@ -94,6 +97,8 @@ pub struct Peers<P> {
     closed: ClosedListeners,
     next_listener: u32,
     meetings: Vec<Meeting>,
+    /// From so many on a HELLO makes no more: whoever has a handle may send HELLOs under any number of names.
+    most: usize,
 }
 
 impl<P: Prove> Peers<P> {
@@ -105,6 +110,7 @@ impl<P: Prove> Peers<P> {
             closed: ClosedListeners::default(),
             next_listener: 1,
             meetings: Vec::new(),
+            most: PEERS_MAX,
         }
     }
 
@@ -262,6 +268,9 @@ impl<P: Prove> Peers<P> {
         };
         let half = self.half_for(hello);
         let found = self.find(&hello.from, half);
+        if found.is_none() && self.meetings.len() >= self.most {
+            return Heard::Nothing(Ignored::Full);
+        }
         // A new peer is kept only if its HELLO is proven.
         let index = found.unwrap_or_else(|| self.make(hello.from, half, draw));
         let (listeners, closed) = (&self.listeners, &self.closed);

@@ -436,3 +436,18 @@ fn a_closed_listener_refuses_queued_and_later_opens() {
     assert_eq!(refused, Refused { to: name(2), ..expected });
     assert_eq!(other.peers.accept(handle.listener), None);
 }
+
+/// A handle is enough for HELLOs under any number of names.
+#[test]
+fn a_hello_of_one_more_peer_than_there_may_be_is_dropped_and_those_that_are_known_go_on() {
+    let mut other = End::new(2);
+    other.peers.most = 2;
+    let handle = other.listen();
+    let hellos = [3, 4, 5].map(|id| End::new(id).meet_and_send(&handle));
+    for hello in &hellos[..2] {
+        assert!(matches!(other.hears(hello), Heard::Meets { .. }));
+    }
+    assert_eq!(other.hears(&hellos[2]), Heard::Nothing(Ignored::Full));
+    assert!(matches!(other.hears(&hellos[0]), Heard::Meets { .. }));
+    assert_eq!(other.peers.meetings.len(), 2);
+}
