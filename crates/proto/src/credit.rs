@@ -54,9 +54,9 @@ pub const fn used(messages: u32, connection: u32, channel: u32) -> Used {
 /// Whether it is one part in `share` of any bound.
 #[inline]
 const fn reaches(share: u32, messages: u32, connection: u32, channel: u32) -> bool {
-    share * messages >= count32(CONNECTION_MESSAGES)
-        || share * connection >= CONNECTION_BYTES
-        || share * channel >= CHANNEL_BYTES
+    messages >= count32(CONNECTION_MESSAGES) / share
+        || connection >= CONNECTION_BYTES / share
+        || channel >= CHANNEL_BYTES / share
 }
 
 const _: () = {
