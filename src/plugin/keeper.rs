@@ -72,6 +72,10 @@ fn remove(number: u16) -> Option<JoinHandle<()>> {
         keeper.endpoints.swap_remove(at);
     }
     if !keeper.endpoints.is_empty() {
+        // A call of another endpoint's that is to wake it may have found the lock taken.
+        if let Some(thread) = &keeper.thread {
+            thread.thread().unpark();
+        }
         return None;
     }
     keeper.generation += 1;
