@@ -1,7 +1,8 @@
 //! A cache of registrations: NCCL registers the same buffer once per connection.
 //!
 //! The cache holds weak references, so no registration outlives its last handle. Ranges are not rounded to pages: a peer can reach the
-//! buffer and not a byte beside it, whatever the page size is.
+//! buffer and not a byte beside it, whatever the page size is. A part of a buffer in host memory gets a registration of its own: by a share of
+//! the buffer's, the rest would stay registered after the buffer's last handle, when other memory may be at its address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -33,7 +34,7 @@ struct Key {
 }
 
 impl RegionCache {
-    /// The cached registration that covers `memory`, or a new one from `register`.
+    /// The cached registration that serves `memory`, or a new one from `register`.
     pub(crate) fn find_or(
         &mut self,
         memory: &Memory,
@@ -68,7 +69,7 @@ impl RegionCache {
         held.is_some_and(|held| held.handles > 1)
     }
 
-    /// The cached registration that covers `memory`.
+    /// The cached registration of `memory`, or one of GPU memory that covers it.
     fn find(&mut self, memory: &Memory) -> Option<Arc<UserRegion>> {
         if !is_identifiable(memory) {
             return None;
@@ -79,7 +80,11 @@ impl RegionCache {
         // second registration is made, which costs time and nothing else.
         let is_its = (nearest.kind, nearest.buffer) == (key.kind, key.buffer);
         let region = if is_its { held.region.upgrade() } else { None };
-        let region = region.filter(|region| region.holds(memory.address(), memory.len()))?;
+        let covers = |region: &UserRegion| match memory.kind() {
+            MemoryKind::Host => *nearest == key,
+            MemoryKind::Cuda { .. } => region.holds(memory.address(), memory.len()),
+        };
+        let region = region.filter(|region| covers(region))?;
         held.handles += 1;
         Some(region)
     }
