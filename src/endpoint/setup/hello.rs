@@ -63,9 +63,9 @@ impl Endpoint {
             Ignored::Unproven | Ignored::Stranger => self.incidents.late_messages += 1,
             Ignored::Known => {}
             Ignored::Full => {
-                let full = Error::from(Cause::Full { table: Table::Peers, count: CHANNELS_MAX });
-                if is_new(full.to_string()) {
-                    log::warn!("device {}: no channel to a peer: {full}", self.label());
+                let error = Error::from(Cause::Full { table: Table::Peers, count: CHANNELS_MAX });
+                if is_new(error.to_string()) {
+                    log::warn!("device {}: no channel to a peer: {error}", self.label());
                 }
             }
             Ignored::NoRail(peer) => {
