@@ -56,6 +56,7 @@ const ERRORS: &[&str] = &[
     "System",
     "Usage",
     "print_error",
+    "print_error_apart",
     "unusable",
     "usage",
 ];

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::OnceLock;
+use std::thread::{self, JoinHandle};
 
 use anstream::{AutoStream, ColorChoice};
 use ironrail_group::error::GroupError;
@@ -84,4 +85,9 @@ pub(crate) fn error_bytes(bytes: &[u8]) -> bool {
 pub(crate) fn print_error(what: impl fmt::Display) {
     let line = format!("ironrail: {what}\n");
     let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// The same in a thread of its own, for a caller that must go on where nobody reads standard error.
+pub(crate) fn print_error_apart(what: String) -> JoinHandle<()> {
+    thread::spawn(move || print_error(what))
 }

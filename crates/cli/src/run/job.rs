@@ -21,6 +21,7 @@ use crate::signals::{self, Heeded};
 pub(super) struct Job {
     /// Empty when they have been killed.
     ranks: Vec<Rank>,
+    /// Threads that write what ranks have written, and what is said of them.
     relays: Vec<JoinHandle<()>>,
     /// The first exit code that was not 0.
     code: u8,
@@ -91,20 +92,16 @@ impl Job {
     }
 
     fn watch(&mut self) {
-        let mut failed = None;
         for rank in &mut self.ranks {
             let Some((code, signal)) = rank.look() else { continue };
             let number = rank.number;
             if code != 0 && self.code == 0 {
                 self.code = code;
-                failed = Some(match signal {
+                self.relays.push(output::print_error_apart(match signal {
                     Some(signal) => format!("rank {number} died of signal {signal}"),
                     None => format!("rank {number} ended with code {code}"),
-                });
+                }));
             }
-        }
-        if let Some(failed) = failed {
-            self.say(failed);
         }
         if !self.is_interrupted()
             && self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
@@ -113,14 +110,12 @@ impl Job {
             self.hurries = true;
             if self.code == 0 {
                 self.code = TIMED_OUT;
-                self.say(format!("the job is killed: it still ran after {} s", self.timeout));
+                self.relays.push(output::print_error_apart(format!(
+                    "the job is killed: it still ran after {} s",
+                    self.timeout
+                )));
             }
         }
-    }
-
-    /// Writes a sentence to standard error. Not here: where nobody reads it, that may take for ever.
-    fn say(&mut self, sentence: String) {
-        self.relays.push(thread::spawn(move || output::print_error(sentence)));
     }
 
     /// Passes signals on to the ranks, which may clean up. True if one that ends the job has come.
