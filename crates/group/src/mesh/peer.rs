@@ -727,6 +727,12 @@ mod tests {
         });
     }
 
+    /// Says farewell and closes all connections, without a look at what has come.
+    fn leave(mesh: &mut Mesh) {
+        mesh.place().farewell();
+        mesh.fail(Failure::Other("this rank has left".to_owned()));
+    }
+
     #[test]
     fn a_long_message_to_a_rank_that_has_left_is_lost_though_its_connection_never_comes_about() {
         let turn = Arc::<AtomicUsize>::default();
@@ -734,13 +740,11 @@ mod tests {
             group.barrier().unwrap();
             let data = [0_u8; LONG];
             if group.rank() == 1 {
-                // It does not say where to connect, and leaves without a look at what has come.
+                // It does not say where to connect.
                 let mut state = group.shared.lock();
                 turn.store(1, Ordering::Release);
                 await_turn(&turn, 2);
-                state.mesh.place().farewell();
-                state.mesh.fail(Failure::Other("this rank has left".to_owned()));
-                return;
+                return leave(&mut state.mesh);
             }
             await_turn(&turn, 1);
             let mut state = group.shared.lock();
@@ -811,9 +815,7 @@ mod tests {
                 turn.store(1, Ordering::Release);
                 // Its header has come.
                 await_turn(&turn, 2);
-                state.mesh.place().farewell();
-                state.mesh.fail(Failure::Other("this rank has left".to_owned()));
-                return;
+                return leave(&mut state.mesh);
             }
             await_turn(&turn, 1);
             assert_eq!(group.probe(1, 1).unwrap().bytes, LONG);
