@@ -161,6 +161,10 @@ impl ReceiveFlow {
         self.advertised = line.plus(1);
         if let Some(tagged) = self.tagged.as_mut().filter(|_| is_open) {
             tagged.advertised(line);
+            // For an advert that only explains a failure nothing may come any more.
+            if self.sent.is_some() {
+                tagged.stir();
+            }
         }
         Some(Frame::Advert(advert))
     }

@@ -125,7 +125,7 @@ impl ReceiveFlow {
 mod tests {
     use super::*;
     use crate::connection::Which;
-    use crate::frame::{Frame, Lines};
+    use crate::frame::{Close, Frame, Keys, Lines};
     use crate::ids::Name;
     use crate::receive::{Posting, Receive};
     use crate::terms::Terms;
@@ -158,6 +158,34 @@ mod tests {
     }
 
     /// A message for the other one is under way.
+    /// As the adverts that explain a receive which was too short.
+    #[test]
+    fn a_receive_whose_advert_leaves_after_the_senders_close_is_not_posted() {
+        for closes in [false, true] {
+            let (mut flow, mut account) = two_posted();
+            for _ in 0..2 {
+                let receive = Receive { len: 1000, ..Receive::default() };
+                flow.post(&[receive], &[1, 2], Posting::default(), &account, NOW).unwrap().unwrap();
+            }
+            let advertise = |flow: &mut ReceiveFlow, account: &mut Account| {
+                flow.flush_to = flow.next;
+                let advert = flow.next_frame(Which::Adverts, 100, account, NOW);
+                assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
+            };
+            // This one is not posted at once.
+            advertise(&mut flow, &mut account);
+            let lines = Line::new(0);
+            let parts = Keys::new(&[0, 0]).unwrap();
+            let close = Frame::Close(Close { to: Name::default(), lines, parts });
+            if closes {
+                flow.received(&close, &mut account, NOW).unwrap();
+                assert_eq!(taken(&mut flow).len(), 2, "those that are posted are cancelled");
+            }
+            advertise(&mut flow, &mut account);
+            assert_eq!(taken(&mut flow).len(), if closes { 0 } else { 2 });
+        }
+    }
+
     #[test]
     fn a_withdrawn_receive_is_cancelled_once_the_sender_says_that_it_has_not_begun_it() {
         let (mut flow, mut account) = two_posted();
