@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proto::Slot;
-use proto::bound::{KEEPER_IDLE_MAX, REFUSED_FOR_GOOD};
+use proto::bound::{KEEPER_IDLE_MAX, PEERS_MAX, REFUSED_FOR_GOOD};
 
 /// Operations in flight on one NIC. Past that posts are refused, and repeated by later polls.
 pub(crate) const OPERATIONS_MAX: u16 = 1024;
@@ -84,6 +84,7 @@ const _: () = {
     let kept = CONTROL_OPERATIONS + FEWEST_OPERATIONS + LETTER_RECEIVES as usize;
     assert!(kept < OPERATIONS_MAX as usize / 2, "most are for all parts alike");
     assert!(CONNECTIONS_MAX as usize == Slot::COUNT, "each has a slot");
+    assert!(CHANNELS_MAX as usize == PEERS_MAX, "one to each peer");
     assert!(PROBE_GAP_MAX.as_millis() < PROBE_LATE_WAIT.as_millis(), "no wait is a single pause");
     assert!(GONE_AFTER.as_millis() < REFUSED_FOR_GOOD.as_millis(), "its channel fails later");
     assert!(CANCEL_WAIT.as_millis() < IMPATIENT_WAIT.as_millis(), "bound receives get longer");

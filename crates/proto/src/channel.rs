@@ -273,12 +273,10 @@ impl Channel {
         }
     }
 
-    /// Begins to fail, but not before the peer's first HELLO: no letter could tell the peer of the failure.
+    /// A new channel is to fail, but not before the peer's first HELLO: no letter could tell the peer of the failure. The first
+    /// cause is kept.
     pub(crate) fn fail_once_met(&mut self, cause: Cause) {
-        match self.peer_key {
-            0 => self.fails_once_met = self.fails_once_met.or(Some(cause)),
-            _ => self.fail(cause),
-        }
+        self.fails_once_met.get_or_insert(cause);
     }
 
     /// Whether it fails when the peer's first HELLO comes.

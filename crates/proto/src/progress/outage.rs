@@ -331,8 +331,7 @@ impl<C: Connection> ProgressLoop<C> {
     }
 
     /// For a new channel: our rails that are closed, or will be, count as lost from the start. One that has no other stays open
-    /// for it while it is drained; where it is closed already, the channel has none, and
-    /// fails once its peer can be told.
+    /// for it while it is drained; where it is closed already, the channel has none, and fails once its peer can be told.
     pub(super) fn lose_closed_rails(&mut self, index: usize, now: PolledTime) {
         for rail in 0..self.peers[index].account.loads.rails() {
             let local = self.local_of(index, rail);

@@ -46,7 +46,7 @@ pub(super) struct StandIn {
     pub(super) letters: Vec<Letter>,
     pub(super) frames: Vec<Frame>,
     pub(super) writes: Vec<PartWrite>,
-    /// The channels that have sent a HELLO, one for each.
+    /// The channel of each HELLO that was posted.
     pub(super) greeted: Vec<ChannelId>,
     /// How many frames had left when each of the parts was posted.
     pub(super) frames_before: Vec<usize>,

@@ -157,7 +157,6 @@ mod tests {
         lines
     }
 
-    /// A message for the other one is under way.
     /// As the adverts that explain a receive which was too short.
     #[test]
     fn a_receive_whose_advert_leaves_after_the_senders_close_is_not_posted() {
@@ -186,6 +185,7 @@ mod tests {
         }
     }
 
+    /// A message for the other one is under way.
     #[test]
     fn a_withdrawn_receive_is_cancelled_once_the_sender_says_that_it_has_not_begun_it() {
         let (mut flow, mut account) = two_posted();
