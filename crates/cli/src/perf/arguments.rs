@@ -572,6 +572,11 @@ impl Options {
         self.net.clone().unwrap_or_else(crate::plugin::ours)
     }
 
+    /// Whether checks or a reduction were asked for, of which bare messages have none.
+    fn checks_or_reduces(&self) -> bool {
+        self.check > Some(0) || self.operation.is_some() || self.root.is_some()
+    }
+
     /// Checks for tune, which chooses the algorithms itself.
     fn check_tune(&self) -> Result<(), GroupError> {
         let usage = |why: &str| Err(GroupError::Usage(why.to_owned()));
@@ -602,7 +607,7 @@ impl Options {
         if self.ranks != 2 {
             return usage("versus-raw takes two ranks");
         }
-        if self.check > Some(0) || self.operation.is_some() || self.root.is_some() {
+        if self.checks_or_reduces() {
             return usage("versus-raw neither checks nor reduces: no -c, -o or --root");
         }
         let is_ours = self.algorithm.is_some() || self.tuning.is_some() || self.in_place;
@@ -658,9 +663,7 @@ impl Options {
                     .to_owned(),
             );
         }
-        let checks_or_reduces =
-            self.checks(benchmark) > 0 || self.operation.is_some() || self.root.is_some();
-        if is_raw && checks_or_reduces {
+        if is_raw && self.checks_or_reduces() {
             return usage("raw neither checks nor reduces: no -c, -o or --root".to_owned());
         }
         if self.writes && self.sizes().len() > 1 {
