@@ -53,6 +53,8 @@ pub(super) struct Outage {
     peer_fenced: bool,
     /// It can be fenced only by closing it.
     needs_close: bool,
+    /// Our end was closed after the peer's trial had come: what the peer posts since reaches nothing.
+    closed: bool,
     /// Parts seen, and writes in flight, at the last change of either.
     moved: (u32, u32),
     still_since: PolledTime,
@@ -197,6 +199,7 @@ impl Outage {
             fence_sent: false,
             peer_fenced: false,
             needs_close: false,
+            closed: false,
             moved: (0, 0),
             still_since: now,
             regain,
@@ -484,6 +487,7 @@ impl<C: Connection> ProgressLoop<C> {
         now: Now,
     ) {
         let local = self.local_of(index, self.peers[index].outages[at].rail);
+        let closing = matches!(self.locals.get(local), Some(Local::Closing));
         let closed = matches!(self.locals.get(local), Some(Local::Closed));
         let peer = &mut self.peers[index];
         if !peer.channel.is_alive() {
@@ -491,6 +495,7 @@ impl<C: Connection> ProgressLoop<C> {
         }
         let ended = peer.channel.ending().has_peer_said();
         let outage = &mut peer.outages[at];
+        let closed = closed || outage.closed && !closing;
         let seen = peer.account.counts.seen.get(outage.rail);
         let flying = peer.account.rails.flying_on(outage.rail);
         // Everything that the peer has posted on the rail has arrived.
@@ -540,16 +545,6 @@ impl<C: Connection> ProgressLoop<C> {
         }
         let others: Vec<(usize, u8)> =
             self.users_of(local).filter(|(other, _)| *other != index).collect();
-        // If the rail is returning for another channel, and its peer may be posting already, that return is completed
-        // first. Such a peer may also never offer another round, if its own end of the rail does not open again.
-        if others.iter().any(|(other, rail)| self.peers[*other].is_committed(*rail)) {
-            let Peer { outages, channel, .. } = &mut self.peers[index];
-            let Outage { rail, still_since, .. } = outages[at];
-            if now.polled.since(still_since) >= channel.peer_timeout() {
-                channel.fail(Cause::DataLost { rail });
-            }
-            return;
-        }
         let all_survive =
             others.iter().all(|(other, rail)| self.peers[*other].account.survives(*rail));
         // If it is the only rail of another channel, it stays open, and the channel that needs it closed fails.
@@ -600,6 +595,9 @@ impl<C: Connection> ProgressLoop<C> {
         let needed = users.iter().any(|(index, rail)| self.peers[*index].outage(*rail).is_none());
         if !needed && perform.close_rail(low8(local as u64)) {
             self.locals[local] = Local::Closing;
+            for (index, rail) in users {
+                self.peers[index].rail_closed(rail);
+            }
         } else if needed || now.since(since) >= RAIL_CLOSE_MAX {
             self.locals[local] = Local::Stuck;
             for (index, rail) in users {

@@ -145,7 +145,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 43] = [
+const MENDED: [(Schedule, u64, &str); 45] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -237,6 +237,8 @@ const MENDED: [(Schedule, u64, &str); 43] = [
         950_118_285,
         "a receive was posted at the provider when its advert left after the sender's CLOSE",
     ),
+    (ranks::run_partial, 980_010_180, "a round began with an endpoint that was closed"),
+    (ranks::run_partial, 981_023_472, "a trial was posted on a rail that was closed"),
 ];
 
 #[test]

@@ -68,6 +68,9 @@ struct Trying {
     seen_sent: bool,
     /// The peer has said *seen* for our trial.
     heard: bool,
+    /// Our end was closed after the peer's trial had come. The peer may be using the rail: its return is completed, and
+    /// the rail is lost again at once.
+    closed: bool,
 }
 
 /// Rails of one channel that were lost before, for back-off.
@@ -121,6 +124,11 @@ impl Regain {
     /// Whether the peer may have begun to post.
     fn is_committed(&self) -> bool {
         matches!(&self.stage, Stage::Trying(trying) if trying.seen)
+    }
+
+    /// Whether our end was closed after the peer's trial had come.
+    fn was_closed(&self) -> bool {
+        matches!(&self.stage, Stage::Trying(trying) if trying.closed)
     }
 
     pub(super) fn has_frames(&self) -> bool {
@@ -229,9 +237,13 @@ impl Peer {
         trying.seen_sent && trying.heard
     }
 
-    /// Whether a lost rail is returning and the peer may be posting there already.
-    pub(super) fn is_committed(&self, rail: u8) -> bool {
-        self.outages.iter().any(|outage| outage.rail == rail && outage.regain.is_committed())
+    /// Our end of a rail closes.
+    pub(super) fn rail_closed(&mut self, rail: u8) {
+        if let Some(outage) = self.outage(rail)
+            && let Stage::Trying(trying) = &mut outage.regain.stage
+        {
+            trying.closed |= trying.seen;
+        }
     }
 
     /// Finds when the next pause ends.
@@ -249,6 +261,7 @@ impl<C: Connection> ProgressLoop<C> {
     /// Handles OFFER: the peer begins a round for a lost rail.
     #[cold]
     pub(in crate::progress) fn offered(&mut self, index: usize, offer: &Offer, now: Now) {
+        let closes = self.closes(self.local_of(index, offer.rail));
         let peer = &mut self.peers[index];
         (peer.stirred, self.troubled) = (true, true);
         if !peer.channel.is_alive() {
@@ -260,7 +273,10 @@ impl<C: Connection> ProgressLoop<C> {
         let regain = &mut outage.regain;
         if is_newer(offer.round, regain.round) {
             regain.peer = Some(*offer);
-            if regain.is_trying() {
+            if closes || regain.was_closed() {
+                // The round begins when the rail is open, and its new keys are said.
+                regain.stage = Stage::Resting { until: now.clock };
+            } else if regain.is_trying() {
                 regain.begin(now.polled);
             }
         } else if offer.round == regain.round && regain.is_trying() && regain.peer.is_none() {
@@ -312,7 +328,10 @@ impl<C: Connection> ProgressLoop<C> {
         if !peer.tries() {
             return false;
         }
+        let closes = self.closes(self.local_of(index, rail));
+        let peer = &mut self.peers[index];
         let regain = &mut peer.outages[at].regain;
+        let closes = closes || regain.was_closed();
         match &mut regain.stage {
             Stage::Resting { until } => {
                 if now.clock >= *until || regain.newer_offer().is_some() {
@@ -320,7 +339,7 @@ impl<C: Connection> ProgressLoop<C> {
                 }
             }
             Stage::Trying(trying) => {
-                if let Some(offer) = regain.peer {
+                if let Some(offer) = regain.peer.filter(|_| !closes) {
                     trying.reached = trying.reached || perform.reach(id, rail, &offer.address);
                     let ready = trying.reached && !trying.posted && !regain.flies;
                     if ready && now.polled >= trying.again_at {
@@ -381,16 +400,24 @@ impl<C: Connection> ProgressLoop<C> {
         peer.stirred = true;
     }
 
-    /// One of our rails closes: trials of it are void, and start over when it is open again.
+    /// One of our rails closes: trials of it are void, and start over when it is open again. Where the peer's trial has come,
+    /// only the peer may begin another round.
     pub(super) fn stop_trials(&mut self, local: usize, now: Moment) {
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
         for (index, rail) in users {
             if let Some(outage) = self.peers[index].outage(rail)
                 && outage.regain.is_trying()
+                && !outage.regain.is_committed()
             {
                 outage.regain.stage = Stage::Resting { until: now };
             }
         }
+    }
+
+    /// Whether one of our rails is closed, or will be.
+    fn closes(&self, local: usize) -> bool {
+        let local = self.locals.get(local);
+        matches!(local, Some(Local::Draining { .. } | Local::Closing | Local::Closed))
     }
 
     /// Whether no channel uses one of our rails, so that its libfabric endpoint may be replaced.
@@ -455,6 +482,13 @@ impl<C: Connection> ProgressLoop<C> {
         speeds.forget(rail, loads);
         peer.stirred = true;
         perform.rail_returned(peer.id, rail);
+        let closed = outage.regain.was_closed();
+        if closed || self.closes(self.local_of(index, rail)) {
+            self.rail_lost(perform, (index, rail), Cause::RailClosing { rail }, now);
+            if let Some(again) = self.peers[index].outage(rail) {
+                again.closed = closed;
+            }
+        }
     }
 
     /// Calls each connection of a channel, and updates its pending frames.
@@ -968,24 +1002,45 @@ mod tests {
         assert_eq!(regain(&mut endpoint, 0).round, 8);
     }
 
-    /// The other channel's peer has seen no trial of ours, and cannot open its own end again.
+    /// The other channel's peer may be using the rail again, and may also have seen no trial of ours and never say so.
     #[test]
-    fn a_channel_that_needs_a_rail_closed_waits_only_so_long_for_one_that_may_be_using_it_again() {
-        let (mut endpoint, mut hands) = without_first_rail(2);
-        let outage = &mut endpoint.peers[0].outages[0];
-        (outage.fenced, outage.expects) = (false, Some(RailPosts { parts: 1, uncounted: false }));
-        let seen = Trying { offered: true, seen: true, seen_sent: true, ..Trying::default() };
-        regain(&mut endpoint, 1).stage = Stage::Trying(seen);
-        let timeout = u64::try_from(parameters(2).peer_timeout.as_millis()).unwrap();
-        for now in (0..timeout).step_by(50) {
-            endpoint.tend_rails(&mut hands, ms(now));
+    fn a_rail_that_may_be_in_use_again_is_closed_for_another_channel_and_lost_again_where_it_was() {
+        for returns in ["never", "while it drains", "once it is closed", "once it is open again"] {
+            let (mut endpoint, mut hands) = without_first_rail(2);
+            let outage = &mut endpoint.peers[0].outages[0];
+            outage.fenced = false;
+            outage.expects = Some(RailPosts { parts: 1, uncounted: false });
+            outage.needs_close = true;
+            let seen = Trying { offered: true, seen: true, seen_sent: true, ..Trying::default() };
+            regain(&mut endpoint, 1).stage = Stage::Trying(seen);
+            // It drains for as long as a part is in flight on it.
+            endpoint.peers[1].account.rails.posted(0, true);
+            endpoint.tend_rails(&mut hands, ms(0));
+            assert!(matches!(endpoint.locals[0], Local::Draining { .. }));
+            let says = |endpoint: &mut Endpoint, hands: &mut StandIn, when, now| {
+                if when == returns {
+                    let state = RailState::Seen { round: 0 };
+                    endpoint.rail_note(hands, 1, &RailNote { rail: 0, state }, ms(now));
+                }
+            };
+            says(&mut endpoint, &mut hands, "while it drains", 1);
+            assert!(endpoint.peers[1].account.rails.ended(0, true, true));
+            let drained = u64::try_from(RAIL_DRAIN_STILL.as_millis()).unwrap();
+            endpoint.tend_rails(&mut hands, ms(1));
+            endpoint.tend_rails(&mut hands, ms(1 + drained));
+            assert_eq!(hands.closed, [0], "{returns}");
+            says(&mut endpoint, &mut hands, "once it is closed", 2000);
+            endpoint.tend_rails(&mut hands, ms(2000));
+            endpoint.locals[0] = Local::Reopened;
+            says(&mut endpoint, &mut hands, "once it is open again", 2001);
+            endpoint.tend_rails(&mut hands, ms(2001));
+            assert!(endpoint.peers.iter().all(|peer| peer.channel.failure().is_none()));
+            let peer = &mut endpoint.peers[1];
+            assert!(!peer.account.loads.is_open(0), "{returns}");
+            let outage = &peer.outages[0];
+            assert!(outage.fenced, "{returns}");
+            assert_eq!(outage.regain.is_trying(), returns == "never", "{returns}");
+            assert_eq!(outage.down_sent, returns == "never", "{returns}");
         }
-        let failing = |endpoint: &Endpoint| {
-            endpoint.peers.iter().map(|peer| peer.channel.is_failing()).collect::<Vec<_>>()
-        };
-        assert_eq!(failing(&endpoint), [None, None]);
-        endpoint.tend_rails(&mut hands, ms(timeout));
-        assert_eq!(failing(&endpoint), [Some(Cause::DataLost { rail: 0 }), None]);
-        assert!(hands.closed.is_empty() && regain(&mut endpoint, 1).is_trying());
     }
 }
