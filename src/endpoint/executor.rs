@@ -489,7 +489,7 @@ impl Perform<Flow> for Executor {
             Err(error) => {
                 let cause = Cause::CannotReach { rail: Label::of(label), fault: error };
                 if let Some(peer) = self.peer_mut(channel) {
-                    peer.failed(cause);
+                    peer.first_failure.failed(Operation::Control, rail, cause);
                 }
                 self.queued.push_back(Event::LetterFailed { channel, rail });
                 LetterPost::Dropped
@@ -617,7 +617,7 @@ impl Perform<Flow> for Executor {
     fn control_rails(&mut self, channel: ChannelId, news: RailNews) {
         let Some(peer) = self.peer_mut(channel) else { return };
         let (label, control) = (peer.label(), peer.control.clone());
-        let why = peer.first_failure.take();
+        let why = peer.first_failure.control_rails_changed(news, control.len());
         for (rail, lane) in (0_u8..).zip(&control) {
             let Port { label: name, has_lost_control, .. } = &mut self.nics[lane.nic];
             if news.lost.has(rail) {
@@ -641,7 +641,7 @@ impl Perform<Flow> for Executor {
         let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return };
         let lane = peer.data.get(usize::from(rail)).copied();
         let name = lane.map_or("", |lane| self.nics[lane.nic].label.as_str());
-        let why = peer.first_failure.take().unwrap_or(Cause::Channel(cause));
+        let why = peer.first_failure.data_rail_lost(rail).unwrap_or(Cause::Channel(cause));
         let peer = peer.label();
         if let proto::Cause::RailClosing { .. } = cause {
             log::info!(
@@ -746,7 +746,8 @@ impl Perform<Flow> for Executor {
 
     fn rail_returned(&mut self, channel: ChannelId, rail: u8) {
         self.deferred.rails_returned += 1;
-        let Some(peer) = self.peer(channel) else { return };
+        let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return };
+        peer.first_failure.data_rail_returned(rail);
         let lane = peer.data.get(usize::from(rail));
         let name = lane.map_or("", |lane| self.nics[lane.nic].label.as_str());
         log::warn!("data rail {rail} ({name}) to {} is back", peer.label());
@@ -764,7 +765,8 @@ impl Executor {
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
         let bound_ms = milliseconds(self.refusals_bound);
         if let Some(peer) = self.peer_mut(channel) {
-            peer.failed(Cause::RefusesPosts { bound_ms });
+            let cause = Cause::RefusesPosts { bound_ms };
+            peer.first_failure.failed(Operation::Control, post.rail, cause);
         }
         let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
         self.queued.push_back(event);
@@ -774,7 +776,8 @@ impl Executor {
     #[cold]
     fn post_failed(&mut self, channel: ChannelId, post: &Post, error: FabricError) {
         if let Some(peer) = self.peer_mut(channel) {
-            peer.failed(Cause::NotPosted(error));
+            let cause = Cause::NotPosted(error);
+            peer.first_failure.failed(Operation::Control, post.rail, cause);
         }
         let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
         self.queued.push_back(event);
@@ -815,7 +818,8 @@ impl Executor {
     ) {
         let rail = Label::of(&self.nics[nic].label);
         if let Some(peer) = self.peer_mut(channel) {
-            peer.failed(Cause::Completion { operation, rail, failed: error.into() });
+            let cause = Cause::Completion { operation, rail, failed: error.into() };
+            peer.failed_on(nic, operation, cause);
             if operation == Operation::Data
                 && let Some(rail) = peer.data_rail(nic)
             {

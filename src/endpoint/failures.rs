@@ -64,7 +64,7 @@ impl Endpoint {
         let peer = self.executor.peer(channel);
         let known = match fault {
             Fault::Ended => peer.and_then(|peer| peer.failure).map(|failure| failure.cause),
-            Fault::Transport { .. } => peer.and_then(|peer| peer.first_failure),
+            Fault::Transport { .. } => peer.and_then(|peer| peer.first_failure.cause),
             _ => None,
         };
         known.unwrap_or_else(|| fault.into())
@@ -87,7 +87,7 @@ impl Endpoint {
         let refused_ms = milliseconds(self.executor.refusals_bound());
         self.learn_rank(channel);
         let Some(peer) = self.executor.peer_mut(channel) else { return };
-        let of_fabric = peer.first_failure;
+        let of_fabric = peer.first_failure.cause;
         let cause = match outcome {
             Outcome::Over => return,
             Outcome::Failed(ChannelCause::Silent) => Cause::Silent { bound_ms },

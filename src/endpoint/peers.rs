@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use fabric::PeerAddress;
+use proto::channel::RailNews;
 use proto::polled::{PolledClock, PolledTime};
-use proto::{ChannelId, Epoch, Moment};
+use proto::{ChannelId, Epoch, Moment, RailSet};
 
 use super::bound::GONE_AFTER;
 use super::counting::Rows;
 use super::identity::PeerName;
-use crate::error::{Cause, Error};
+use crate::error::{Cause, Error, Operation};
 use crate::label::Label;
 
 /// A rail of ours, and the address of its partner rail at the peer.
@@ -18,6 +19,15 @@ pub(super) struct Lane {
     /// The index of the NIC.
     pub(super) nic: usize,
     pub(super) peer: PeerAddress,
+}
+
+/// The first failed operation to a peer that no lost rail accounts for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FirstFailure {
+    pub(super) cause: Option<Cause>,
+    /// Rails that are lost. What fails there later says nothing about the peer.
+    lost_data: RailSet,
+    lost_control: RailSet,
 }
 
 /// The other end of a channel.
@@ -35,8 +45,7 @@ pub(super) struct Peer {
     pub(super) resent: u32,
     /// The epoch of the last posted packet.
     pub(super) epoch: Epoch,
-    /// The cause of the first failed operation to this peer.
-    pub(super) first_failure: Option<Cause>,
+    pub(super) first_failure: FirstFailure,
     /// While the provider refuses every post to the peer on a control rail: how long it has done so. They are tried again in each poll.
     refusals: Option<PolledClock>,
     /// Why the channel has failed.
@@ -59,7 +68,7 @@ impl Peer {
             receives: Rows::default(),
             resent: 0,
             epoch: Epoch(0),
-            first_failure: None,
+            first_failure: FirstFailure::default(),
             refusals: None,
             failure: None,
         }
@@ -94,10 +103,23 @@ impl Peer {
         self.refusals.get_or_insert_default().poll(now).polled.since(PolledTime::START)
     }
 
-    /// An operation has failed. The first cause is kept.
+    /// An operation has failed, for a reason that concerns no rail. The first cause is kept.
     #[cold]
     pub(super) fn failed(&mut self, cause: Cause) {
-        self.first_failure.get_or_insert(cause);
+        self.first_failure.keep(cause);
+    }
+
+    /// An operation by the rail of this NIC has failed.
+    #[cold]
+    pub(super) fn failed_on(&mut self, nic: usize, operation: Operation, cause: Cause) {
+        let rail = match operation {
+            Operation::Data => self.data_rail(nic),
+            Operation::Control => self.control_rail(nic),
+        };
+        match rail {
+            Some(rail) => self.first_failure.failed(operation, rail, cause),
+            None => self.failed(cause),
+        }
     }
 
     /// Whether the peer has ended, as far as this side can see: an operation to it has failed, the provider refuses all posts to it, or its
@@ -105,7 +127,51 @@ impl Peer {
     pub(super) fn is_gone(&self) -> bool {
         let lasts = |clock: &PolledClock| clock.now().since(PolledTime::START) >= GONE_AFTER;
         let refused = self.refusals.as_ref().is_some_and(lasts);
-        refused || self.failure.is_some() && self.first_failure.is_some() || self.name.has_ended()
+        refused
+            || self.failure.is_some() && self.first_failure.cause.is_some()
+            || self.name.has_ended()
+    }
+}
+
+impl FirstFailure {
+    /// An operation by a rail has failed. The first cause is kept.
+    pub(super) fn failed(&mut self, operation: Operation, rail: u8, cause: Cause) {
+        let lost = match operation {
+            Operation::Data => self.lost_data,
+            Operation::Control => self.lost_control,
+        };
+        if !lost.has(rail) {
+            self.keep(cause);
+        }
+    }
+
+    fn keep(&mut self, cause: Cause) {
+        self.cause.get_or_insert(cause);
+    }
+
+    /// A data rail is lost, and another one goes on. Returns what accounts for it, if an operation has failed.
+    pub(super) fn data_rail_lost(&mut self, rail: u8) -> Option<Cause> {
+        self.lost_data.insert(rail);
+        self.cause.take()
+    }
+
+    pub(super) fn data_rail_returned(&mut self, rail: u8) {
+        self.lost_data.remove(rail);
+    }
+
+    /// Some of so many control rails are lost or back. Returns what accounts for a loss, if an operation has failed.
+    pub(super) fn control_rails_changed(&mut self, news: RailNews, rails: usize) -> Option<Cause> {
+        news.lost.iter().for_each(|rail| self.lost_control.insert(rail));
+        news.returned.iter().for_each(|rail| self.lost_control.remove(rail));
+        if news.lost.is_empty() {
+            return None;
+        }
+        let why = self.cause;
+        // The loss of the last one is the end of the channel, and stays the cause of that.
+        if (self.lost_control.len() as usize) < rails {
+            self.cause = None;
+        }
+        why
     }
 }
 
@@ -135,8 +201,53 @@ mod tests {
     fn the_first_of_several_failures_is_the_cause() {
         let mut peer = peer();
         peer.failed(Cause::SendDeregistered);
-        peer.failed(Cause::Ended);
-        assert!(matches!(peer.first_failure, Some(Cause::SendDeregistered)));
+        peer.failed_on(0, Operation::Control, Cause::Ended);
+        assert!(matches!(peer.first_failure.cause, Some(Cause::SendDeregistered)));
+    }
+
+    /// Otherwise a peer that falls silent hours later would pass for one that has ended, and memory that it may still write to
+    /// for given back.
+    #[test]
+    fn what_fails_on_a_lost_rail_is_no_cause_of_a_later_failure_until_the_rail_is_back() {
+        let news = |lost, returned| RailNews {
+            lost: RailSet::new(lost),
+            returned: RailSet::new(returned),
+        };
+        for operation in [Operation::Data, Operation::Control] {
+            let mut peer = peer();
+            let first = &mut peer.first_failure;
+            first.failed(operation, 0, Cause::SendDeregistered);
+            let why = match operation {
+                Operation::Data => first.data_rail_lost(0),
+                Operation::Control => first.control_rails_changed(news(1, 0), 2),
+            };
+            assert!(matches!(why, Some(Cause::SendDeregistered)));
+            first.failed(operation, 0, Cause::Ended);
+            assert!(first.cause.is_none(), "{operation:?}");
+            peer.failure = Some(Cause::Ended.into());
+            assert!(!peer.is_gone(), "{operation:?}");
+            let first = &mut peer.first_failure;
+            match operation {
+                Operation::Data => first.data_rail_returned(0),
+                Operation::Control => {
+                    assert!(first.control_rails_changed(news(0, 1), 2).is_none());
+                }
+            }
+            first.failed(operation, 0, Cause::Ended);
+            assert!(peer.is_gone(), "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn what_fails_on_the_last_control_rail_stays_the_cause_of_the_end() {
+        let mut peer = peer();
+        for (rail, lost) in [(0, 1), (1, 2)] {
+            peer.first_failure.failed(Operation::Control, rail, Cause::Ended);
+            let news = RailNews { lost: RailSet::new(lost), returned: RailSet::new(0) };
+            assert!(peer.first_failure.control_rails_changed(news, 2).is_some());
+        }
+        peer.failure = Some(Cause::Ended.into());
+        assert!(peer.is_gone());
     }
 
     #[test]
