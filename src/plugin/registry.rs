@@ -136,11 +136,23 @@ pub(super) fn remove_context(context: ObjectId) {
         numbers.filter(|number| registry.owners(*number) == 0).collect()
     };
     // Outside the registry's lock: closing drains, and others must not wait for that.
-    for number in unowned {
-        let endpoint = entry(number).take();
-        if let Some(endpoint) = endpoint {
-            end(endpoint);
+    unowned.into_iter().filter_map(take_unowned).for_each(end);
+}
+
+/// Takes an endpoint that no communicator owns out of its entry.
+fn take_unowned(number: u16) -> Option<Box<Endpoint>> {
+    loop {
+        let registry = registry();
+        // An endpoint that did not open has left the number to another communicator.
+        if registry.as_ref()?.owners(number) > 0 {
+            return None;
         }
+        // Tried only: while an endpoint opens there, others must not wait for the registry.
+        if let Some(mut entry) = try_lock(number) {
+            return entry.take();
+        }
+        drop(registry);
+        std::thread::yield_now();
     }
 }
 
@@ -539,7 +551,7 @@ mod tests {
     const DEVICE: usize = usize::MAX;
     const OTHER_DEVICE: usize = DEVICE - 1;
 
-    /// A thread whose endpoint does not open for lack of resources.
+    /// A thread whose endpoint does not open.
     struct Opener {
         thread: ThreadId,
         /// The number of each attempt, as it begins.
@@ -550,17 +562,22 @@ mod tests {
     }
 
     impl Opener {
+        /// A communicator of its own, whose endpoint lacks resources.
         fn start() -> Self {
+            Self::of(Owner::Thread(None), DEVICE, lack)
+        }
+
+        fn of(owner: Owner, device: usize, fails: fn() -> Error) -> Self {
             let (attempt, attempts) = mpsc::channel();
             let (lets, let_go) = mpsc::channel();
             let (end, ended) = mpsc::channel();
             let open = move |number, _| {
                 let _heard = attempt.send(number);
                 let _dropped = let_go.recv();
-                Err(lack())
+                Err(fails())
             };
             let thread = thread::spawn(move || {
-                let opened: Result<()> = with_owned(Owner::Thread(None), DEVICE, open, |_| Ok(()));
+                let opened: Result<()> = with_owned(owner, device, open, |_| Ok(()));
                 let _heard = end.send(opened.is_ok());
             });
             Self { thread: thread.thread().id(), attempts, lets, ended }
@@ -623,6 +640,41 @@ mod tests {
         let ended = [first, second, third].map(|Opener { ended, .. }| ended);
         for ended in ended {
             assert_eq!(ended.recv_timeout(BOUND), Ok(false), "there is no room for any");
+        }
+    }
+
+    /// In which order it closes the two endpoints is chance.
+    #[test]
+    fn a_context_that_ends_while_its_endpoints_open_takes_no_other_communicators_endpoint() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..8 {
+            let (context, _) = open_context(None).expect("a context");
+            let open = |device| {
+                let open = Opener::of(Owner::Context(context), device, || Cause::NoRandom.into());
+                let number = open.attempt();
+                (open, number)
+            };
+            // One after the other: the first one has the lower number, which is the next to be free.
+            let [(first, number), (second, above)] = [DEVICE, OTHER_DEVICE].map(open);
+            close_context(context).expect("it is open");
+            let remover = thread::spawn(move || remove_context(context));
+            let start = Instant::now();
+            let owners = |number| registry().as_ref().map_or(0, |known| known.owners(number));
+            while owners(number) + owners(above) > 0 {
+                assert!(start.elapsed() < BOUND, "they still have an owner");
+                thread::yield_now();
+            }
+            drop(first.lets);
+            assert_eq!(first.ended.recv_timeout(BOUND), Ok(false));
+            let others = with_owned(Owner::Thread(None), DEVICE, opened, |endpoint| {
+                Result::<_>::Ok(endpoint.number())
+            });
+            assert_eq!(others, Ok(number), "the number is free");
+            drop(second.lets);
+            assert_eq!(second.ended.recv_timeout(BOUND), Ok(false));
+            remover.join().expect("it only removes");
+            assert!(entry(number).is_some(), "another communicator's endpoint was closed");
+            close_if_unused(number);
         }
     }
 
