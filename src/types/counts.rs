@@ -139,7 +139,6 @@ impl Pool {
                 return Some(page.take(at, key, None));
             }
         }
-        let before = self.retired.remove(&key);
         let is_free = |page: &Page| page.rows.len() < ROWS;
         if !self.pages.iter().any(is_free) {
             let page = Page::new(&self.host, self.pages.is_empty())?;
@@ -147,6 +146,7 @@ impl Pool {
         }
         let page = self.pages.iter_mut().find(|page| page.rows.len() < ROWS)?;
         let at = page.rows.len();
+        let before = self.retired.remove(&key);
         let row = page.take(at, key, before);
         let elsewhere: usize = self.pages.iter().skip(1).map(|page| page.rows.len()).sum();
         self.pages[0].pages.store_relaxed(head::ELSEWHERE, elsewhere as u64);
