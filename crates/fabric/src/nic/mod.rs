@@ -341,7 +341,7 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// Operations use the region: it is returned. Or libfabric refused to close it: it leaks.
+    /// Operations use the region: it is returned. Or libfabric refused to close it, now or when its rail was fenced: it leaks.
     pub fn deregister<K: RailKind>(&mut self, region: Region<K>) -> Result<(), NotDeregistered<K>> {
         self.close_dropped();
         if region.nic() != self.number || self.regions.in_flight(region.slot()) > 0 {
@@ -349,7 +349,11 @@ impl Nic {
         }
         let registered = self.regions.remove(region.slot());
         region.disown();
-        let closed = registered.map_or(Ok(()), |registered| self.close_region(registered));
+        let closed = match registered {
+            Ok(Some(registered)) => self.close_region(registered),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
         closed.map_err(NotDeregistered::Leaked)
     }
 
@@ -508,8 +512,11 @@ impl Nic {
                 return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
             }
             let mut failure = None;
-            for registered in self.regions.defer(K::ROLE) {
-                failure = self.close_region(registered).err().or(failure);
+            for (slot, registered) in self.regions.defer(K::ROLE) {
+                if let Err(error) = self.close_region(registered) {
+                    self.regions.leaked(slot, error);
+                    failure = Some(error);
+                }
             }
             if let Some(error) = failure {
                 self.rail_mut(K::ROLE).abandon_endpoint();

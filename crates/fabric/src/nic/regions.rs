@@ -38,6 +38,8 @@ struct Slot {
     registered: Option<Registered>,
     /// The memory of a deferred registration, which is made when this rail opens again.
     deferred: Option<(Memory, Role)>,
+    /// Why a registration did not close that was to be deferred: it leaks, and peers may still access its memory.
+    leaked: Option<FabricError>,
 }
 
 /// One registration, with a reference to its memory.
@@ -63,14 +65,15 @@ impl Regions {
         (descriptor, key): (*mut c_void, u64),
     ) -> Result<u32, Registered> {
         let registered = Some(registered);
-        self.put(Slot { descriptor, key, in_flight: 0, registered, deferred: None })
-            .map_err(|slot| slot.registered.expect("it was just put there"))
+        let slot = Slot { descriptor, key, in_flight: 0, registered, deferred: None, leaked: None };
+        self.put(slot).map_err(|slot| slot.registered.expect("it was just put there"))
     }
 
     /// Inserts a deferred registration. Returns its slot; none when there are 2³² of them.
     pub(super) fn insert_deferred(&mut self, memory: Memory, role: Role) -> Option<u32> {
         let (descriptor, deferred) = (std::ptr::null_mut(), Some((memory, role)));
-        self.put(Slot { descriptor, key: 0, in_flight: 0, registered: None, deferred }).ok()
+        let (registered, leaked) = (None, None);
+        self.put(Slot { descriptor, key: 0, in_flight: 0, registered, deferred, leaked }).ok()
     }
 
     fn put(&mut self, slot: Slot) -> Result<u32, Slot> {
@@ -132,12 +135,13 @@ impl Regions {
         taken
     }
 
-    /// Removes the registration in a slot, and frees the slot. None while an operation uses it.
-    pub(super) fn remove(&mut self, number: u32) -> Option<Registered> {
-        let slot = self.slots.get_mut(number as usize).filter(|slot| slot.in_flight == 0)?;
+    /// Removes the registration in a slot, and frees the slot. None while an operation uses it; an error if it has leaked.
+    pub(super) fn remove(&mut self, number: u32) -> Result<Option<Registered>, FabricError> {
+        let slot = self.slots.get_mut(number as usize).filter(|slot| slot.in_flight == 0);
+        let Some(slot) = slot else { return Ok(None) };
         self.free.push(number);
         slot.deferred = None;
-        slot.registered.take()
+        slot.leaked.take().map_or_else(|| Ok(slot.registered.take()), Err)
     }
 
     /// The key for peers; 0 while it is not registered.
@@ -145,18 +149,25 @@ impl Regions {
         self.slots.get(slot as usize).map_or(0, |slot| slot.key)
     }
 
-    /// Removes all registrations of one rail, and defers them until it opens again.
-    pub(super) fn defer(&mut self, role: Role) -> Vec<Registered> {
+    /// Removes all registrations of one rail, and defers them until it opens again. Returns them with their slots.
+    pub(super) fn defer(&mut self, role: Role) -> Vec<(u32, Registered)> {
         let mut taken = Vec::new();
-        for slot in &mut self.slots {
+        for (number, slot) in (0..).zip(&mut self.slots) {
             let its = slot.registered.take_if(|registered| registered.role == role);
             if let Some(registered) = its {
                 slot.deferred = Some((registered.memory.clone(), role));
                 slot.key = 0;
-                taken.push(registered);
+                taken.push((number, registered));
             }
         }
         taken
+    }
+
+    /// A deferred registration did not close.
+    pub(super) fn leaked(&mut self, slot: u32, error: FabricError) {
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            (slot.deferred, slot.leaked) = (None, Some(error));
+        }
     }
 
     /// The deferred registrations of a rail, with their slots.
