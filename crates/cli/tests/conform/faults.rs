@@ -783,6 +783,11 @@ const SILENCE: &[Fault] = &[
     )
     .with("--timeout 10 --death 2"),
     fault(
+        "done-at-death",
+        "what is to be received of a peer that is gone is done",
+        &["death-of-the-sender-is-reported"],
+    ),
+    fault(
         "death-breaks-all",
         "a peer that is gone breaks all other connections",
         &["death-leaves-others-alone"],
