@@ -17,6 +17,8 @@ use crate::output;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     Fail(String),
+    /// A call of the plugin returned an error, which most behaviours take for a failure.
+    Code(String),
     Skip(String),
     /// The other process has ended, and reports the reason.
     Left,
@@ -26,7 +28,10 @@ pub(super) type Outcome<T = ()> = Result<T, Stop>;
 
 impl From<Wrong> for Stop {
     fn from(wrong: Wrong) -> Self {
-        Self::Fail(wrong.to_string())
+        match wrong {
+            Wrong::Code { .. } => Self::Code(wrong.to_string()),
+            Wrong::Contract(why) => Self::Fail(why),
+        }
     }
 }
 

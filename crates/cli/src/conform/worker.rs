@@ -112,7 +112,7 @@ fn say_verdict(verdict: Verdict) {
 fn verdict(held: Outcome) -> Verdict {
     match held {
         Ok(()) => Verdict::Pass,
-        Err(Stop::Fail(why)) => Verdict::Fail(why),
+        Err(Stop::Fail(why) | Stop::Code(why)) => Verdict::Fail(why),
         Err(Stop::Skip(why)) => Verdict::Skip(why),
         Err(Stop::Left) => Verdict::Left,
     }
