@@ -321,10 +321,16 @@ impl<C: Connection> ProgressLoop<C> {
         if let Some(rail) = peer.channel.needs_inbox(now.polled) {
             lend(perform, peer, rail, now.polled);
         }
+        if let Some(news) = peer.channel.rail_news() {
+            perform.control_rails(peer.id, news);
+        }
         if peer.is_fenced() && peer.channel.has_ended(now.polled) {
             return self.over(perform, index, now.clock);
         }
-        tend_control_rails(perform, peer, now.clock);
+        if let Some((rail, letter)) = peer.channel.next_trial(now.clock) {
+            // A trial that is refused counts as failed.
+            perform.send(peer.id, rail, &letter);
+        }
         let waits = peer.pending.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
         let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.polled) else {
             return;
@@ -392,18 +398,6 @@ impl<C: Connection> ProgressLoop<C> {
 fn left<C: Connection>(table: &mut Table<C>, sent: Sent) {
     if let Some(tenant) = table.named(sent.from) {
         tenant.connection.inline_left(sent.message);
-    }
-}
-
-/// Reports control rails that were lost or are back, and tries lost ones.
-#[inline]
-fn tend_control_rails<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Moment) {
-    if let Some(news) = peer.channel.rail_news() {
-        perform.control_rails(peer.id, news);
-    }
-    if let Some((rail, letter)) = peer.channel.next_trial(now) {
-        // A trial that is refused counts as failed.
-        perform.send(peer.id, rail, &letter);
     }
 }
 

@@ -143,8 +143,12 @@ impl World {
             let fails_over = self.wire.data.settings[node].failover;
             let unfenced = match cause {
                 Cause::DataLost { .. } => fails_over,
-                // That its peer survives, and reports before END.
-                Cause::RailDown { .. } => !fails_over,
+                // That its peer survives, and reports before END. Where both fail over, this end has lost its other rail,
+                // and has nothing to do any more.
+                Cause::RailDown { .. } => {
+                    let channel = self.ranks[node].endpoint.channel(id).unwrap();
+                    !fails_over || channel.ending().is_said()
+                }
                 _ => false,
             };
             if self.outcome(far) == Some(Outcome::Over) && !dead && !unfenced && !slow {

@@ -145,7 +145,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 45] = [
+const MENDED: [(Schedule, u64, &str); 47] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -239,6 +239,16 @@ const MENDED: [(Schedule, u64, &str); 45] = [
     ),
     (ranks::run_partial, 980_010_180, "a round began with an endpoint that was closed"),
     (ranks::run_partial, 981_023_472, "a trial was posted on a rail that was closed"),
+    (
+        ranks::run_unlike,
+        970_139_005,
+        "an end that was over did not report the control rail that its last packet had stood on",
+    ),
+    (
+        ranks::run_partial,
+        982_014_407,
+        "an end lost its last data rail after its END, and its peer ended well",
+    ),
 ];
 
 #[test]
