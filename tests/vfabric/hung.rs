@@ -54,6 +54,7 @@ fn a_rank_that_queries_hung_peers_still_answers_others() {
         let awaited = link.irecv(0, 100, 0);
         link.settle();
         world.fabric.change(1, "stall");
+        assert_eq!(world.fabric.number("counter.faults.stall"), 1);
         let start = Instant::now();
         while start.elapsed() < 2 * TIMEOUT {
             asking.poll();

@@ -141,6 +141,11 @@ pub(crate) fn parse(script: &str) -> Result<Vec<Fault>, String> {
         .collect()
 }
 
+/// Whether each NIC that the script names is one of so many.
+pub(crate) fn are_on(faults: &[Fault], nics: usize) -> bool {
+    faults.iter().all(|fault| !matches!(fault, Fault::Nic(_, nic, _) if *nic >= nics))
+}
+
 fn time(text: &str) -> Option<u64> {
     text.parse().ok().filter(|time| *time <= TIME_MAX)
 }

@@ -172,6 +172,14 @@ impl Settings {
                 }
             }
         }
+        if !faults::are_on(&settings.faults, settings.nics) {
+            let script = given.filter(|(name, _)| *name == "faults").last();
+            let last = settings.nics - 1;
+            return Err(format!(
+                "faults={}: the NICs are 0 to {last}",
+                script.map_or("", |(_, script)| script)
+            ));
+        }
         Ok(settings)
     }
 
@@ -191,12 +199,16 @@ impl Settings {
 
     /// From the environment. Unknown VFABRIC_ names are errors.
     pub(crate) fn of_environment() -> Result<Self, String> {
-        let variables: Vec<(String, String)> = std::env::vars_os()
+        let variables = std::env::vars_os()
             .filter_map(|(name, value)| {
-                let name = name.to_str()?.strip_prefix("VFABRIC_")?.to_ascii_lowercase();
-                Some((name, value.to_str()?.to_owned()))
+                let name = name.to_string_lossy().strip_prefix("VFABRIC_")?.to_ascii_lowercase();
+                Some((name, value))
             })
-            .collect();
+            .map(|(name, value)| match value.into_string() {
+                Ok(value) => Ok((name, value)),
+                Err(value) => Err(format!("{name}={}: it is no UTF-8", value.display())),
+            })
+            .collect::<Result<Vec<(String, String)>, String>>()?;
         Self::of(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())))
     }
 
@@ -237,7 +249,7 @@ impl Settings {
             "latency" => self.latency_ns = numbers(value, 0, TIME_MAX)?,
             "speed" => self.speed_mbps = numbers(value, 1, u64::MAX)?,
             "pci" => self.pci = value.split(',').map(pci_address).collect::<Option<_>>()?,
-            "numa" => self.numa = numbers(value, 0, u64::MAX)?,
+            "numa" => self.numa = numbers(value, 0, u16::MAX.into())?,
             "tolerate" => {
                 let rule = |name| Rule::ALL.iter().find(|rule| rule.name() == name).copied();
                 self.tolerated = value.split(',').map(rule).collect::<Option<_>>()?;
@@ -403,6 +415,10 @@ mod tests {
         let error = Settings::of_text("nics=17").unwrap_err();
         assert_eq!(error, "nics=17: it takes 1 to 16");
         assert!(Settings::of_text("nic=3").unwrap_err().contains("no setting nic"));
+        assert!(Settings::of_text("nics=2 faults=kill=1@3").is_ok());
+        let error = Settings::of_text("nics=2 faults=kill=2@3").unwrap_err();
+        assert_eq!(error, "faults=kill=2@3: the NICs are 0 to 1");
+        assert!(Settings::of_text("numa=65536").is_err(), "no PCI domain");
     }
 
     #[test]

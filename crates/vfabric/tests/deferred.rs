@@ -9,6 +9,8 @@ mod provider;
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fabric::{
@@ -52,14 +54,23 @@ fn fenced_with(faults: &str, test: impl Fn() + 'static, body: fn(&Library, &Info
         return body(&library, info, nic);
     }
     let provider = provider::file();
+    let report = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(std::any::type_name_of_val(&test).replace("::", "."));
     let settings = [
         (AGAIN, OsStr::new("1")),
         ("FI_PROVIDER_PATH", provider.parent().unwrap().as_os_str()),
         ("FI_PROVIDER", OsStr::new("vfabric")),
         ("VFABRIC_PROFILE", OsStr::new("cxi")),
         ("VFABRIC_FAULTS", OsStr::new(faults)),
+        ("VFABRIC_REPORT", report.as_os_str()),
     ];
     harness::again(test, &settings);
+    let said = fs::read_to_string(&report).unwrap();
+    fs::remove_file(&report).unwrap();
+    if let Some((fault, _)) = faults.split_once('=') {
+        let fired = format!("counter faults.{fault} ");
+        assert!(said.lines().any(|line| line.starts_with(&fired)), "{said}");
+    }
 }
 
 fn a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again() {

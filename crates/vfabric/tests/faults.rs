@@ -236,6 +236,47 @@ fn a_stalled_nic_moves_nothing_and_fails_nothing() {
     assert!(sides.has_arrived());
 }
 
+/// One that has reached the target's NIC waits there for the target's poll.
+#[test]
+fn a_nic_that_is_stalled_delivers_nothing_that_has_reached_it() {
+    let rig = Rig::new("profile=efa regions=none");
+    let sides = sides(&rig);
+    assert_eq!(sides.b.receive(sides.target.bare(8)), 0);
+    assert_eq!(sides.a.send(sides.source.bare(8), sides.a.know(&sides.b)), 0);
+    sides.a.idle(100);
+    rig.nic(1, "stall");
+    sides.b.idle(100);
+    assert_eq!(sides.target.bytes(0, 5), [0; 5]);
+    rig.nic(1, "resume");
+    sides.b.wait().done();
+    assert!(sides.has_arrived());
+}
+
+#[test]
+fn what_the_script_says_of_a_nic_happens_with_the_next_post_where_its_number_has_passed() {
+    let rig = Rig::new("profile=cxi");
+    let sides = sides(&rig);
+    assert_eq!((sides.write(64), sides.write(64)), (0, 0));
+    sides.a.wait().done();
+    sides.a.wait().done();
+    rig.fault("revive=1@2 kill=1@1");
+    assert_eq!(sides.write(64), 0);
+    sides.a.wait().done();
+    let fired = ["kill", "revive"].map(|name| rig.number(&format!("counter.faults.{name}")));
+    assert_eq!(fired, [1, 1], "in the order of their posts, and once");
+    assert_eq!(sides.write(64), 0);
+    sides.a.wait().done();
+}
+
+#[test]
+fn a_script_names_no_nic_that_is_not_there() {
+    let rig = Rig::new("profile=cxi nics=2");
+    // SAFETY: a C string.
+    let code = |script: &std::ffi::CStr| unsafe { (rig.control.fault)(script.as_ptr()) };
+    assert_eq!(code(c"kill=2@1"), -sys::FI_EINVAL);
+    assert_eq!(code(c"kill=1@1000"), 0);
+}
+
 #[test]
 fn a_full_queue_refuses_more() {
     let rig = Rig::new("profile=cxi depth=3");

@@ -310,6 +310,21 @@ fn tcp_delivers_what_has_left_when_its_endpoint_closes() {
     });
 }
 
+/// What comes back for it later finds nobody.
+#[test]
+fn a_read_ends_when_its_endpoint_closes() {
+    pair("profile=tcp", |pair| {
+        pair.posted(|| pair.a.read(pair.from, pair.there));
+        pair.a.idle(1);
+        let before = pair.source.bytes(0, 8);
+        assert_ne!(before, pair.target.bytes(0, 8));
+        assert_eq!(pair.a.close_endpoint(), 0);
+        pair.b.idle(100);
+        assert_eq!(pair.source.bytes(0, 8), before);
+        assert_eq!(pair.rig.number("counter.abandoned"), 1);
+    });
+}
+
 #[test]
 fn the_adversary_gives_arrivals_misleading_contexts() {
     pair("profile=adversary", |pair| {

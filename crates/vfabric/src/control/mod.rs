@@ -72,10 +72,7 @@ unsafe extern "C" fn fault(script: *const c_char) -> c_int {
     // SAFETY: the caller gives a C string.
     let script = unsafe { text(script) };
     match faults::parse(&script) {
-        Ok(faults) => {
-            engine().add_faults(faults);
-            0
-        }
+        Ok(faults) => code(engine().add_faults(faults)),
         Err(_) => -sys::FI_EINVAL,
     }
 }

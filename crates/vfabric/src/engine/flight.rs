@@ -387,13 +387,16 @@ impl Engine {
         }
     }
 
-    /// Drops what a closed endpoint had in flight, without a completion. With Progress::Software, what has left lies in sockets, and
-    /// arrives, unless its target closes, too.
+    /// Drops what a closed endpoint had in flight, without a completion. With Progress::Software, what it has sent lies in sockets, and
+    /// arrives, unless its target closes, too; nobody takes the answer to a read.
     pub(super) fn abandon_operations_of(&mut self, endpoint: Id<Endpoint>) {
         let in_sockets = self.settings.profile.progress == Progress::Software;
         let is_other = |end: Id<Endpoint>| end != endpoint && self.is_open(end);
         let is_over = |one: &Operation| match one.initiator == endpoint {
-            true => !(in_sockets && one.departed && is_other(one.target)),
+            true => {
+                let sent = one.departed && one.kind != Kind::Read;
+                !(in_sockets && sent && is_other(one.target))
+            }
             false => one.target == endpoint && !self.is_open(one.initiator),
         };
         let ids: Vec<_> = self
@@ -409,6 +412,16 @@ impl Engine {
                 self.let_go(operation.region);
             }
         }
+        // What arrives later has its bytes: the user may reuse memory and context.
+        let mut regions = Vec::new();
+        for operation in self.operations.values_mut().filter(|one| one.initiator == endpoint) {
+            operation.print = None;
+            regions.extend(operation.region.take());
+            if !operation.reported {
+                self.contexts.remove(&operation.context);
+            }
+        }
+        regions.into_iter().for_each(|region| self.let_go(Some(region)));
     }
 }
 

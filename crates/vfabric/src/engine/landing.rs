@@ -23,8 +23,12 @@ impl Engine {
         }
     }
 
-    /// A poll of the target processes what has reached it.
+    /// A poll of the target processes what has reached it, unless its NIC is stalled.
     pub(super) fn empty_inbox(&mut self, endpoint: Id<Endpoint>) {
+        let nic = self.endpoints.get(endpoint).and_then(|endpoint| self.nics.get(endpoint.nic));
+        if nic.is_some_and(|nic| nic.stalled) {
+            return;
+        }
         while let Some(id) = self.endpoints.get_mut(endpoint).and_then(|one| one.inbox.pop_front())
         {
             self.land(id);

@@ -21,7 +21,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use libfabric_sys as sys;
 
 use crate::counters::Counters;
-use crate::faults::{Fault, NicAction};
+use crate::faults::{self, Fault, NicAction};
 use crate::ledger::{Ledger, Rule};
 use crate::random::Random;
 use crate::settings::Settings;
@@ -194,8 +194,12 @@ impl Engine {
     }
 
     /// Adds to the script.
-    pub(crate) fn add_faults(&mut self, faults: Vec<Fault>) {
+    pub(crate) fn add_faults(&mut self, faults: Vec<Fault>) -> Outcome {
+        if !faults::are_on(&faults, self.nics.len()) {
+            return Err(Errno(sys::FI_EINVAL));
+        }
         self.faults.extend(faults);
+        Ok(())
     }
 
     /// The time: polls, or nanoseconds of virtual time.

@@ -630,6 +630,7 @@ impl Engine {
 
     pub(crate) fn close_region(&mut self, id: Id<Region>) -> Outcome {
         let region = self.region(id)?.clone();
+        self.change_endpoints();
         if region.endpoint.is_some_and(|endpoint| self.stuck.contains(&endpoint)) {
             self.counters.count("faults.stuck");
             return Err(Errno(sys::FI_EBUSY));

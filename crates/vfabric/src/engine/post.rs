@@ -5,7 +5,7 @@ use libfabric_sys as sys;
 use super::fate::Fate;
 use super::flight::Source;
 use super::{Connecting, Endpoint, Engine, Entry, Errno, Id, Operation, Outcome, Region, Vector};
-use crate::faults::{self, Effect, Fault, NicAction};
+use crate::faults::{self, Effect, Fault};
 use crate::ledger::Rule;
 use crate::memory;
 use crate::profile::Progress;
@@ -451,12 +451,11 @@ impl Engine {
     fn may_post(&mut self, nic: usize, len: u64) -> Outcome {
         self.posts += 1;
         let post = self.posts;
-        let due = |fault: &Fault| match fault {
-            Fault::Nic(action, nic, at) if *at == post => Some((*nic, *action)),
-            _ => None,
-        };
-        let actions: Vec<(usize, NicAction)> = self.faults.iter().filter_map(due).collect();
-        for (nic, action) in actions {
+        let due = |fault: &mut Fault| matches!(fault, Fault::Nic(_, _, at) if *at <= post);
+        let mut due: Vec<Fault> = self.faults.extract_if(.., due).collect();
+        due.sort_by_key(|fault| if let Fault::Nic(_, _, at) = fault { *at } else { 0 });
+        for fault in due {
+            let Fault::Nic(action, nic, _) = fault else { continue };
             self.change_nic(nic, action)?;
         }
         self.nics[nic].operations += 1;
