@@ -36,6 +36,8 @@ pub(super) struct ControlMemory {
     /// The ring that fits into a unit: no channel of the endpoint has a longer one.
     ring: Ring,
     slabs: Vec<Slab>,
+    /// The next slab, where a NIC has refused to register it.
+    unfinished: Option<(Arc<Pages>, Slab)>,
     units: Vec<Unit>,
     free: Vec<MemoryId>,
     /// The last unit that was asked for could not be had.
@@ -45,7 +47,14 @@ pub(super) struct ControlMemory {
 impl ControlMemory {
     /// Empty, for units with this ring.
     pub(super) fn new(ring: Ring) -> Self {
-        Self { ring, slabs: Vec::new(), units: Vec::new(), free: Vec::new(), is_short: false }
+        Self {
+            ring,
+            slabs: Vec::new(),
+            unfinished: None,
+            units: Vec::new(),
+            free: Vec::new(),
+            is_short: false,
+        }
     }
 
     pub(super) fn unit_bytes(&self) -> usize {
@@ -107,15 +116,27 @@ impl ControlMemory {
         self.slabs.get((id.0 / UNITS) as usize)
     }
 
-    /// Makes another slab, and allocates its first unit.
+    /// Makes another slab, and allocates its first unit. Where a NIC refuses, the next call goes on with it: pages that are given up stay
+    /// mapped until their rails close ([`fabric::Nic::deregister`]).
     #[cold]
     fn grow(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
         let unit_bytes = self.unit_bytes();
-        let pages = Arc::new(Pages::map(UNITS as usize * unit_bytes)?);
-        let mut regions = Vec::new();
-        for port in nics.iter_mut().filter(|port| port.nic.has_control()) {
-            // If one rail refuses, the regions made before are dropped, and their NICs close them.
-            regions.push(port.nic.register(Arc::clone(&pages).into())?);
+        let (pages, mut slab) = match self.unfinished.take() {
+            Some(unfinished) => unfinished,
+            None => {
+                let pages = Arc::new(Pages::map(UNITS as usize * unit_bytes)?);
+                (pages, Slab { regions: Vec::new() })
+            }
+        };
+        let controls = nics.iter_mut().filter(|port| port.nic.has_control());
+        for port in controls.skip(slab.regions.len()) {
+            match port.nic.register(Arc::clone(&pages).into()) {
+                Ok(region) => slab.regions.push(region),
+                Err(error) => {
+                    self.unfinished = Some((pages, slab));
+                    return Err(error);
+                }
+            }
         }
         let first = u32::try_from(self.units.len()).expect("2³² units are more than all memory");
         for unit in 0..UNITS {
@@ -123,7 +144,7 @@ impl ControlMemory {
             self.units.push(Unit { pages: Arc::clone(&pages), first_word });
         }
         self.free.extend((first + 1..first + UNITS).rev().map(MemoryId));
-        self.slabs.push(Slab { regions });
+        self.slabs.push(slab);
         Ok(MemoryId(first))
     }
 }

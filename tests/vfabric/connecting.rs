@@ -296,6 +296,37 @@ fn a_shortage_of_memory_for_channels_is_logged_when_it_begins_and_when_it_ends()
     });
 }
 
+/// The other NIC, which registers it, keeps what it has.
+#[test]
+fn memory_for_channels_that_one_nic_refuses_is_asked_for_there_alone() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "cxi", [2, 2]);
+        let ends = world.nets.map(End::open);
+        let mut links = [Link::new(&ends[1]), Link::new(&ends[0])];
+        let mut step = || {
+            let [there, back] = &mut links;
+            there.step(&ends[0], &ends[1]);
+            back.step(&ends[1], &ends[0]);
+            links.iter().all(Link::is_whole)
+        };
+        let opened = || world.fabric.number("opened.regions");
+        (0..4).for_each(|nic| {
+            world.fabric.change(nic, if nic % 2 == 1 { "scarce" } else { "ample" })
+        });
+        let before = opened();
+        within(WAIT, || {
+            assert!(!step(), "there was memory for inboxes");
+            number(world, "scarce") >= 10
+        });
+        assert!(opened() - before <= 2, "{} for {} ends", opened() - before, ends.len());
+        (0..4).for_each(|nic| world.fabric.change(nic, "ample"));
+        within(WAIT, step);
+        finish(&ends, vec![links]);
+        close_together(ends);
+        world.fabric.is_clean();
+    });
+}
+
 fn number(world: World, fault: &str) -> u64 {
     world.fabric.number(&format!("counter.faults.{fault}"))
 }

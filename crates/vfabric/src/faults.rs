@@ -22,7 +22,8 @@ pub(crate) enum Fault {
     Lose(u64),
     /// `double=2` or `double=2:200`: this message arrives twice, the second time this much later.
     Double(u64, u64),
-    /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`, `absent=1@2`, `present=1@9`: NIC 1, at the 40th, 90th… post.
+    /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`, `absent=1@2`, `present=1@9`, `scarce=1@2`, `ample=1@9`: NIC 1, at the
+    /// 40th, 90th… post.
     Nic(NicAction, usize, u64),
     /// `shut=12` or `shut=12@40`: every post to endpoint 12 gets -FI_EAGAIN, from the 40th post on.
     Shut(u64, u64),
@@ -114,16 +115,22 @@ pub(crate) enum NicAction {
     Absent,
     /// Endpoints can be enabled again.
     Present,
+    /// No region can be registered on it, as where it has no more of them.
+    Scarce,
+    /// Regions can be registered again.
+    Ample,
 }
 
 impl NicAction {
-    const NAMES: [(&'static str, Self); 6] = [
+    const NAMES: [(&'static str, Self); 8] = [
         ("stall", Self::Stall),
         ("resume", Self::Resume),
         ("kill", Self::Kill),
         ("revive", Self::Revive),
         ("absent", Self::Absent),
         ("present", Self::Present),
+        ("scarce", Self::Scarce),
+        ("ample", Self::Ample),
     ];
 
     /// The action of this name in scripts.
@@ -194,7 +201,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 deaf=4@6 hears=4 stuck=5@7 jam=6 vanish=next fail=next:4096";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 scarce=0@9 deaf=4@6 hears=4 stuck=5@7 jam=6 vanish=next fail=next:4096";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -212,6 +219,7 @@ mod tests {
             Fault::Shut(13, 0),
             Fault::Open(12, 0),
             Fault::Nic(NicAction::Absent, 1, 2),
+            Fault::Nic(NicAction::Scarce, 0, 9),
             Fault::Deaf(4, 6),
             Fault::Hears(4, 0),
             Fault::Stuck(5, 7),

@@ -100,6 +100,8 @@ pub(crate) struct Nic {
     dead: bool,
     /// No endpoint can be enabled on it.
     absent: bool,
+    /// No region can be registered on it.
+    scarce: bool,
     /// Events that wait while it is stalled.
     parked: Vec<Event>,
     /// When its transmitter and its receiver are free again (virtual time).
@@ -221,7 +223,7 @@ impl Engine {
         self.accepted
     }
 
-    /// Stalls a NIC, kills it, takes its address away, or brings it back.
+    /// Stalls a NIC, kills it, takes its address or its room for regions away, or brings it back.
     pub(crate) fn change_nic(&mut self, nic: usize, action: NicAction) -> Outcome {
         let Some(state) = self.nics.get_mut(nic) else { return Err(Errno(sys::FI_EINVAL)) };
         match action {
@@ -247,6 +249,8 @@ impl Engine {
             }
             NicAction::Absent => state.absent = true,
             NicAction::Present => state.absent = false,
+            NicAction::Scarce => state.scarce = true,
+            NicAction::Ample => state.scarce = false,
         }
         Ok(())
     }

@@ -544,6 +544,10 @@ impl Engine {
                 )
             });
         }
+        if self.nics[self.domain(domain)?.nic].scarce {
+            self.counters.count("faults.scarce");
+            return Err(Errno(sys::FI_ENOMEM));
+        }
         region.domain = domain;
         if modes & sys::FI_MR_PROV_KEY == 0 {
             let bits = 8 * u32::try_from(self.settings.profile.key_bytes).unwrap_or(8);
