@@ -88,9 +88,7 @@ impl Flush {
         self.reads.iter().flatten().fold(0, |all, read| all | read.unposted)
     }
 
-    /// NCCL has closed its comm: nothing more is posted for it.
-    fn close(&mut self) {
-        self.comm = None;
+    fn post_no_more(&mut self) {
         self.reads.iter_mut().flatten().for_each(|read| read.unposted = 0);
     }
 
@@ -190,7 +188,15 @@ impl Endpoint {
         if let Ok((_, comm)) = self.comms.open(id, Side::Receive, Noun::ReceiveComm) {
             comm.flushing.begins(unposted);
         }
-        self.post_flush(slot)?;
+        if let Err(error) = self.post_flush(slot) {
+            // There is no request that could be tested.
+            self.close_flush(slot);
+            if let Ok((_, comm)) = self.comms.open(id, Side::Receive, Noun::ReceiveComm) {
+                comm.flushing.ends();
+                comm.flushing.carried(rails);
+            }
+            return Err(error);
+        }
         let request = ObjectId::new(ObjectKind::FlushRequest, self.number, generation, slot, 0);
         Ok(Some(request.raw()))
     }
@@ -269,13 +275,19 @@ impl Endpoint {
     /// NCCL has closed a receive comm, whose flushes it does not test any more.
     pub(super) fn close_flushes(&mut self, comm: ObjectId) {
         for (slot, _) in self.flushes.keys() {
-            let Some(flush) = self.flushes.at_mut(slot) else { continue };
-            if flush.comm == Some(comm) {
-                flush.close();
+            if self.flushes.at_mut(slot).is_some_and(|flush| flush.comm == Some(comm)) {
+                self.close_flush(slot);
             }
-            if flush.is_over() {
-                self.flushes.remove_at(slot);
-            }
+        }
+    }
+
+    /// Nothing tests a flush any more. It stays until its reads have ended.
+    fn close_flush(&mut self, slot: u16) {
+        let Some(flush) = self.flushes.at_mut(slot) else { return };
+        flush.comm = None;
+        flush.post_no_more();
+        if flush.is_over() {
+            self.flushes.remove_at(slot);
         }
     }
 
@@ -285,8 +297,19 @@ impl Endpoint {
     }
 
     /// Posts the reads that are not posted yet. One that is refused is retried by the next test. A region that was deregistered meanwhile
-    /// fails the flush.
+    /// fails the flush, and so does a post that fails: the error is returned once.
     fn post_flush(&mut self, slot: u16) -> Result<()> {
+        let posted = self.post_reads(slot);
+        if posted.is_err()
+            && let Some(flush) = self.flushes.at_mut(slot)
+        {
+            flush.failed = true;
+            flush.post_no_more();
+        }
+        posted
+    }
+
+    fn post_reads(&mut self, slot: u16) -> Result<()> {
         let Executor { nics, landing, regions, .. } = &mut self.executor;
         let Some(flush) = self.flushes.at_mut(slot) else { return Ok(()) };
         for read in flush.reads.iter_mut().flatten() {

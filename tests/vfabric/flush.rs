@@ -71,12 +71,12 @@ fn a_refused_read_is_neither_lost_nor_repeated() {
 }
 
 /// A message over all rails, which has ended.
-fn message(link: &Link) {
-    let received = link.irecv(0, BYTES, 0);
+fn message(link: &Link, len: usize) {
+    let received = link.irecv(0, len, 0);
     let poll = || link.ends.iter().for_each(End::poll);
     let sent = (0..TESTS_MAX).find_map(|_| {
         poll();
-        link.isend(0, BYTES, 0)
+        link.isend(0, len, 0)
     });
     for request in [received, sent.expect("the receive is advertised")] {
         within(|| {
@@ -101,7 +101,7 @@ fn a_read_that_hangs_is_an_error_with_the_name_of_its_rail() {
         let world = World::open(part, "efa", [RAILS, RAILS]);
         let end = End::open(world.nets[0]);
         let link = Link::open(world, [end, end]);
-        message(&link);
+        message(&link, BYTES);
         link.fabric.change(2, "stall");
         let flush = flush(&link);
         let start = Instant::now();
@@ -122,6 +122,30 @@ fn a_read_that_hangs_is_an_error_with_the_name_of_its_rail() {
     });
 }
 
+/// The next flush reads on its rails, too, and the one after that on those alone that have brought bytes since.
+#[test]
+fn a_read_that_cannot_be_posted_is_an_error_of_iflush() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STRIPE_MIN", "1K");
+        set("IRONRAIL_INLINE_MAX_SIZE", "0");
+        let link = Link::between_ends(part, "efa", RAILS, "");
+        message(&link, BYTES);
+        link.fabric.fault_next("reject", 64);
+        let flush = || link.net.iflush(link.receive, link.into.address(), BYTES, link.to);
+        let failure = flush().expect_err("a read is rejected");
+        assert!(failure.said[0].contains("fi_read"), "{failure:?}");
+        assert_eq!(link.fabric.number("counter.faults.reject"), 1);
+        for expected in [RAILS as u64, 1] {
+            message(&link, 512);
+            let reads = link.fabric.number("counter.posts.read");
+            let flush = flush().expect("iflush").expect("there is something to flush");
+            done(|| link.net.test_flush(flush).expect("test"));
+            assert_eq!(link.fabric.number("counter.posts.read") - reads, expected);
+        }
+        link.close_all();
+    });
+}
+
 /// A part hangs on the same NIC, so that its rail is lost and closed. Then nothing is under way there any more, and another one reads.
 #[test]
 fn a_flush_whose_rail_is_closed_reads_on_another() {
@@ -129,11 +153,11 @@ fn a_flush_whose_rail_is_closed_reads_on_another() {
         set("IRONRAIL_STRIPE_MIN", "1K");
         set("IRONRAIL_MAX_CONTROL_RAILS", "1");
         let link = Link::between_ends(part, "efa", RAILS, "");
-        message(&link);
+        message(&link, BYTES);
         link.fabric.change(2, "stall");
         let flush = flush(&link);
         assert_eq!(link.net.test_flush(flush), Ok(false), "one read hangs");
-        message(&link);
+        message(&link, BYTES);
         within(|| {
             link.ends.iter().for_each(End::poll);
             link.net.test_flush(flush).expect("test")
