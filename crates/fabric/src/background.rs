@@ -1,10 +1,11 @@
-//! Starts threads of our own in the user's process: with all signals blocked, and on every CPU that the process may use.
+//! Starts threads of our own in the user's process: with all signals blocked, and on the CPUs of its main thread.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. It blocks all signals, so that the process's own threads receive them, and does not inherit its caller's CPU affinity.
+/// Starts a thread. It blocks all signals, so that the process's own threads receive them, and runs on the CPUs of
+/// the main thread, as the user has bound the process: NCCL binds the threads that call a plugin to fewer.
 ///
 /// # Errors
 ///
@@ -12,7 +13,7 @@ use std::thread::{Builder, JoinHandle};
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let before = block_signals();
     let started = Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(move || {
-        run_anywhere();
+        run_as_the_main_thread();
         body();
     });
     if let Some(before) = before {
@@ -41,21 +42,61 @@ fn set_signals(set: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, std::ptr::null_mut()) };
 }
 
-/// Resets this thread's CPU affinity to all CPUs; the kernel restricts it to the process's cpuset.
-fn run_anywhere() {
+/// Gives this thread the CPU affinity of the main thread. Where the system refuses, it stays as it was.
+fn run_as_the_main_thread() {
+    if let Some(cpus) = cpus_of(std::process::id().cast_signed()) {
+        // SAFETY: a set of that size, for this thread.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const cpus) };
+    }
+}
+
+/// The CPU affinity of a thread; the main thread has the number of its process (sched_setaffinity(2)).
+fn cpus_of(thread: libc::pid_t) -> Option<libc::cpu_set_t> {
     // SAFETY: all bits zero is an empty set.
     let mut cpus: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    for cpu in 0..libc::CPU_SETSIZE.cast_unsigned() as usize {
-        // SAFETY: a set of that size.
-        unsafe { libc::CPU_SET(cpu, &mut cpus) };
-    }
-    // SAFETY: a set of that size, for this thread. Where it is refused, the affinity stays as it was.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const cpus) };
+    // SAFETY: a place for a set of that size.
+    let code =
+        unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &raw mut cpus) };
+    (code == 0).then_some(cpus)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn set(thread: libc::pid_t, cpus: &libc::cpu_set_t) {
+        // SAFETY: a set of that size.
+        let code = unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), cpus) };
+        assert_eq!(code, 0);
+    }
+
+    /// The caller is bound to one CPU, and the main thread to another, if there is one.
+    #[test]
+    fn a_thread_of_ours_runs_on_the_cpus_of_the_main_thread() {
+        let main = std::process::id().cast_signed();
+        let before = cpus_of(main).unwrap();
+        // SAFETY: a CPU's number below the size.
+        let has = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &before) };
+        let mut cpus = (0..libc::CPU_SETSIZE.cast_unsigned() as usize).filter(has).map(|cpu| {
+            // SAFETY: all bits zero is an empty set.
+            let mut one: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+            // SAFETY: as above.
+            unsafe { libc::CPU_SET(cpu, &mut one) };
+            one
+        });
+        let first = cpus.next().unwrap();
+        let last = cpus.next_back().unwrap_or(first);
+        set(0, &first);
+        set(main, &last);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = spawn("test", move || sender.send(cpus_of(0).unwrap()).unwrap());
+        thread.unwrap().join().unwrap();
+        set(main, &before);
+        set(0, &before);
+        let its = receiver.recv().unwrap();
+        // SAFETY: two sets.
+        assert!(unsafe { libc::CPU_EQUAL(&its, &last) });
+    }
 
     #[test]
     fn a_thread_of_ours_blocks_all_signals_and_keeps_its_callers_mask() {
