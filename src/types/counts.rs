@@ -295,9 +295,9 @@ fn is_left(path: &Path) -> bool {
 }
 
 fn started() -> Option<u64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may contain blanks; the start time is the 20th field behind it.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    let stat = fs::read("/proc/self/stat").ok()?;
+    // The name in parentheses may contain anything; the start time is the 20th field behind it.
+    String::from_utf8_lossy(&stat).rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn namespace() -> Option<u64> {

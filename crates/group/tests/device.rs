@@ -33,6 +33,8 @@ fn with(words: &str, test: &str, body: fn()) {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
+    let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+    assert!(ran, "no test is named {test}");
 }
 
 /// Two ranks with a device each.

@@ -25,7 +25,9 @@ impl Status {
     }
 
     fn read(whose: impl Display) -> io::Result<Self> {
-        fs::read_to_string(format!("/proc/{whose}/status")).map(Self)
+        // A thread's name may contain anything, and the kernel cuts it at 15 bytes.
+        let status = fs::read(format!("/proc/{whose}/status"))?;
+        Ok(Self(String::from_utf8_lossy(&status).into_owned()))
     }
 
     /// A field by its whole name, without the blanks around it. `None`: this kernel has no such field.
@@ -70,5 +72,16 @@ mod tests {
         assert!(own.signals("SigIgn").is_some());
         assert!(Status::of_this_thread().unwrap().field("Cpus_allowed").is_some());
         assert!(Status::of(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_no_utf8_hides_nothing() {
+        let named = std::thread::spawn(|| {
+            fs::write("/proc/thread-self/comm", b"half a letter\xc3").unwrap();
+            Status::of_this_thread().unwrap()
+        });
+        let status = named.join().unwrap();
+        assert_eq!(status.field("Name"), Some("half a letter\u{fffd}"));
+        assert!(status.field("Cpus_allowed").is_some());
     }
 }

@@ -117,10 +117,19 @@ fn is_gone(page: &Page) -> bool {
     if namespace() != Some(page.namespace) {
         return false;
     }
-    let stat = fs::read_to_string(format!("/proc/{}/stat", page.process)).unwrap_or_default();
+    let stat = match fs::read(format!("/proc/{}/stat", page.process)) {
+        Ok(stat) => stat,
+        Err(error) => {
+            let errno = rustix::io::Errno::from_io_error(&error);
+            return matches!(errno, Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH));
+        }
+    };
+    // The name in parentheses may contain anything; the start time is the 20th field behind it.
+    let stat = String::from_utf8_lossy(&stat);
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
     let started = fields.and_then(|mut fields| fields.nth(19)?.parse::<u64>().ok());
-    started != Some(page.started)
+    // 0: it did not find out itself.
+    page.started != 0 && started.is_some_and(|started| started != page.started)
 }
 
 /// The PID namespace of this process.
@@ -186,19 +195,55 @@ mod tests {
         assert!(found.is_empty(), "{found:?}");
     }
 
-    #[test]
-    fn a_page_without_a_process_is_stale() {
-        let folder = folder("stale");
+    /// Writes a page that no process has locked.
+    fn unlocked(folder: &Path, process: u32, started: u64) {
         let mut words = vec![0; counters::page_words()];
         words[counters::head::MAGIC] = counters::MAGIC;
         words[counters::head::LAYOUT] = counters::LAYOUT;
         words[counters::head::ROW_WORDS] = counters::ROW_WORDS as u64;
         words[counters::head::ROWS] = counters::ROWS as u64;
-        words[counters::head::PROCESS] = 7;
+        words[counters::head::PROCESS] = process.into();
+        words[counters::head::STARTED] = started;
+        words[counters::head::NAMESPACE] = namespace().unwrap();
         let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
-        let path = page_of(&folder, 7);
+        let path = page_of(folder, process);
         fs::write(&path, bytes).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_name_is_no_utf8_is_there_and_one_that_began_at_another_time_is_gone() {
+        let folder = folder("named");
+        let looked = || {
+            fs::write("/proc/thread-self/comm", b"half a letter\xc3").unwrap();
+            // A thread's number names it under /proc as a process's does.
+            let (stat, number) = (fs::read("/proc/thread-self/stat").unwrap(), thread_number());
+            let stat = String::from_utf8_lossy(&stat).into_owned();
+            let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+            let started: u64 = fields.clone().nth(19).unwrap().parse().unwrap();
+            [started, 0, started + 1].map(|started| {
+                unlocked(&folder, number, started);
+                let found = find(&folder, &[number]).unwrap();
+                match &found[0].state {
+                    State::Stale(page) => is_gone(page),
+                    other => panic!("{other:?}"),
+                }
+            })
+        };
+        let gone = std::thread::scope(|scope| scope.spawn(looked).join().unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(gone, [false, false, true]);
+    }
+
+    fn thread_number() -> u32 {
+        let link = fs::read_link("/proc/thread-self").unwrap();
+        link.file_name().unwrap().to_str().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_page_without_a_process_is_stale() {
+        let folder = folder("stale");
+        unlocked(&folder, 7, 1);
         let found = find(&folder, &[7]).unwrap();
         assert!(find(&folder, &[8]).unwrap().is_empty());
         fs::remove_dir_all(&folder).unwrap();

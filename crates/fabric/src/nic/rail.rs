@@ -198,6 +198,10 @@ impl Rail {
     #[cold]
     #[inline(never)]
     fn read_failure(&mut self, code: isize) -> Polled {
+        // Its error stays in the queue until the last one is consumed.
+        if self.has_error() {
+            return Polled(BATCH);
+        }
         (self.batch.at, self.batch.count) = (0, 0);
         self.batch.error = self.failure(code);
         // More errors may follow.
