@@ -187,6 +187,12 @@ const CONNECTIONS: &[Fault] = &[
     )
     .sparing(A_NAME),
     fault(
+        "accept-writes-handle",
+        "accept writes to where listen wrote the handle",
+        &["handle-is-copied-bytes"],
+    )
+    .sparing(A_NAME),
+    fault(
         "shared-listener",
         "all listeners are one",
         &["handles-differ", "listeners-are-independent"],
@@ -197,6 +203,11 @@ const CONNECTIONS: &[Fault] = &[
     fault(
         "accept-waits=1000",
         "accept waits a second for a peer",
+        &["accept-answers-null-until-connected"],
+    ),
+    fault(
+        "accept-waits=100",
+        "each call of accept waits 0.1 s for a peer",
         &["accept-answers-null-until-connected"],
     ),
     fault(

@@ -110,6 +110,7 @@ struct listener {
   uint64_t polled;
   int fds[WAITING];  // of connects that have not returned a comm yet
   unsigned waiting;
+  void *handle;
 };
 
 struct handle {
@@ -303,6 +304,7 @@ static int listen_any(int device, void *opaque, void **out) {
   struct listener *listener = calloc(1, sizeof *listener);
   listener_count++;
   listener->fd = is("shared-listener") ? dup(fd) : fd;
+  listener->handle = opaque;
   *out = listener;
   return OK;
 }
@@ -388,6 +390,7 @@ static int accept_any(void *opaque, void **out) {
     memmove(listener->fds + place, listener->fds + place + 1, (--listener->waiting - place) * sizeof *listener->fds);
   if (!is("accept-at-once") && recv(fd, &byte, 1, 0) != 1) return fail(REMOTE_ERROR, "reference: no hello");
   listener->taken++;
+  if (is("accept-writes-handle")) memset(listener->handle, 0, sizeof(struct handle));
   struct comm *comm = new_comm(fd, 0);
   comm->listener = listener;
   *out = comm;

@@ -135,10 +135,14 @@ impl Arena {
     }
 }
 
-/// The 128 bytes of a handle between guards. Aligned, because plugins access it as a struct.
+/// The 128 bytes of a handle between guards. They stay at one address when it is moved: what a plugin writes there later is seen.
+#[derive(Clone, Debug)]
+pub struct HandlePlace(Box<Guarded>);
+
+/// Aligned, because plugins access the handle as a struct.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-pub struct HandlePlace {
+struct Guarded {
     before: [u8; GUARD_BYTES],
     handle: [u8; HANDLE_MAX_BYTES],
     after: [u8; GUARD_BYTES],
@@ -151,21 +155,27 @@ impl HandlePlace {
 
     /// A handle that came from elsewhere.
     pub fn of(handle: [u8; HANDLE_MAX_BYTES]) -> Self {
-        Self { before: [GUARD; GUARD_BYTES], handle, after: [GUARD; GUARD_BYTES] }
+        let guard = [GUARD; GUARD_BYTES];
+        Self(Box::new(Guarded { before: guard, handle, after: guard }))
     }
 
     pub fn bytes(&self) -> [u8; HANDLE_MAX_BYTES] {
-        self.handle
+        self.0.handle
+    }
+
+    /// Overwrites the handle where it is.
+    pub fn fill(&mut self, byte: u8) {
+        self.0.handle.fill(byte);
     }
 
     /// The number of overwritten guard bytes.
     pub fn overrun(&self) -> usize {
         // The plugin wrote through a pointer, so the guards are read again.
-        self.before.iter().chain(&self.after).filter(|byte| **byte != GUARD).count()
+        self.0.before.iter().chain(&self.0.after).filter(|byte| **byte != GUARD).count()
     }
 
     pub(super) fn as_mut_ptr(&mut self) -> *mut c_void {
-        let whole: *mut Self = self;
+        let whole: *mut Guarded = &raw mut *self.0;
         // SAFETY: the handle is within the whole; a pointer made from that may also reach the guards.
         unsafe { whole.cast::<u8>().add(GUARD_BYTES) }.cast()
     }
@@ -193,6 +203,14 @@ mod tests {
         // SAFETY: two bytes before, the handle and one byte after it, all in `place`.
         unsafe { ptr::write_bytes(start, 1, HANDLE_MAX_BYTES + 3) };
         assert_eq!((place.overrun(), place.bytes()), (3, [1; HANDLE_MAX_BYTES]));
+    }
+
+    #[test]
+    fn a_handle_keeps_its_address_when_it_is_moved() {
+        let mut place = HandlePlace::new();
+        let start = place.as_mut_ptr();
+        let mut moved = Some(place);
+        assert_eq!(moved.as_mut().unwrap().as_mut_ptr(), start);
     }
 
     #[test]

@@ -202,7 +202,7 @@ fn handle_is_copied_bytes(case: &mut Case) -> Outcome {
     let (listener, mut original) = net.listen(0)?;
     let bytes = original.bytes();
     // The memory that listen wrote to is reused, and each attempt passes the same buffer to connect, as NCCL does.
-    original = HandlePlace::of([0xdb; 128]);
+    original.fill(0xdb);
     let mut copy = HandlePlace::of(bytes);
     let (mut send, mut receive) = (None, None);
     case.until("connect from a copy of the handle", || {
@@ -253,11 +253,9 @@ fn listener_never_connected(case: &mut Case) -> Outcome {
 fn accept_answers_null_until_connected(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let (listener, _) = net.listen(0)?;
-    case.during(Duration::from_millis(300), || {
-        let comm = at_once("accept", || Ok(listener.accept(false)?))?;
-        hold!(comm.is_none(), "accept gave a comm without a peer");
-        Ok(())
-    })?;
+    case.stage("accept without a peer");
+    let accepted = poll(case, "accept", || Ok(listener.accept(false)?))?;
+    hold!(accepted.is_none(), "accept gave a comm without a peer");
     listener.close()?;
     Ok(net.finalize()?)
 }
@@ -280,7 +278,9 @@ fn connect_does_not_block(case: &mut Case) -> Outcome {
     } else {
         let bytes = case.receive("wait for the handles")?;
         let mut handles = bytes.chunks(128).map(place).collect::<Outcome<Vec<_>>>()?;
-        let mut comms = vec![connect_alone(case, &net, &mut handles[0])?];
+        case.stage("connect while the peer does not accept");
+        let alone = poll(case, "connect", || Ok(net.connect(0, &mut handles[0], false)?))?;
+        let mut comms = vec![alone];
         comms.extend(connect_beside(case, &net, &mut handles[1..])?);
         case.send(b"tried")?;
         for (number, (comm, handle)) in comms.into_iter().zip(&mut handles).enumerate() {
@@ -295,14 +295,18 @@ fn connect_does_not_block(case: &mut Case) -> Outcome {
 
 const CONNECTS: usize = 4;
 
-/// Polls connect for a while. No call may block, and most must not even sleep briefly: one thread polls all pending connections.
-fn connect_alone(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outcome<Option<SendComm>> {
-    case.stage("connect while the peer does not accept");
+/// Polls a call for a while, or until it gives a comm. No call may block, and most must not even sleep briefly: one thread polls all
+/// pending connections.
+fn poll<T>(
+    case: &Case,
+    name: &str,
+    mut call: impl FnMut() -> Outcome<Option<T>>,
+) -> Outcome<Option<T>> {
     let (mut comm, mut calls, mut dozed) = (None, 0, Vec::new());
     case.during(POLLED, || {
         if comm.is_none() {
-            let (answer, took) = timed(|| Ok(net.connect(0, handle, false)?))?;
-            hold!(took.own < BLOCKS, "connect took {:.2} s of its own", took.own.as_secs_f64());
+            let (answer, took) = timed(&mut call)?;
+            hold!(took.own < BLOCKS, "{name} took {:.2} s of its own", took.own.as_secs_f64());
             comm = answer;
             calls += 1;
             if took.slept > DOZE {
@@ -313,7 +317,7 @@ fn connect_alone(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outcome<Op
     })?;
     hold!(
         dozed.len() < 2 || dozed.len() * 2 <= calls,
-        "{} of {calls} calls of connect slept, up to {:.0?}",
+        "{} of {calls} calls of {name} slept, up to {:.0?}",
         dozed.len(),
         dozed.iter().max().copied().unwrap_or_default()
     );
