@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,9 @@ pub(super) enum Stop {
 }
 
 pub(super) type Outcome<T = ()> = Result<T, Stop>;
+
+/// The plugin's library, as long as anything holds it.
+pub(super) type Opened = Arc<Mutex<Weak<Library>>>;
 
 impl From<Wrong> for Stop {
     fn from(wrong: Wrong) -> Self {
@@ -78,6 +81,10 @@ pub(super) struct Case {
     role: usize,
     other: Option<Mutex<Channel>>,
     deadline: Instant,
+    /// What this process has open of the plugin. Threads that stand for the two sides share it, as communicators do.
+    opened: Opened,
+    /// Whether the other side is a thread of this process.
+    pub(super) in_threads: bool,
     /// Whether it may use gigabytes of memory.
     pub(super) is_large: bool,
     /// The time limit for reporting a peer's death.
@@ -102,10 +109,17 @@ impl Case {
             role,
             other,
             deadline: Instant::now() + limit,
+            opened: Opened::default(),
+            in_threads: false,
             is_large: false,
             death_limit: limit,
             idle: Duration::ZERO,
         })
+    }
+
+    /// The side of another thread of the process that `opened` is of.
+    pub(super) fn beside(self, opened: &Opened) -> Self {
+        Self { opened: Arc::clone(opened), in_threads: true, ..self }
     }
 
     pub(super) fn version(&self) -> u32 {
@@ -132,7 +146,19 @@ impl Case {
         output::line(format_args!("{STAGE}{what}"));
     }
 
+    /// The plugin as NCCL has it: open once in a process, so that init is called once up to v10.
     pub(super) fn library(&self) -> Outcome<Arc<Library>> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = opened.upgrade() {
+            return Ok(library);
+        }
+        let library = self.open()?;
+        *opened = Arc::downgrade(&library);
+        Ok(library)
+    }
+
+    /// The plugin, opened whether or not it is open.
+    pub(super) fn open(&self) -> Outcome<Arc<Library>> {
         Ok(Library::open(&self.plugin, Some(self.version))?)
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::panic::catch_unwind;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,10 +11,10 @@ use ironrail_group::error::GroupError;
 use net_loader::{Library, NEWEST};
 use serde::{Deserialize, Serialize};
 
+use super::Conform;
 use super::behaviour::{Behaviour, Shape};
-use super::case::{Case, Outcome, Stop};
+use super::case::{self, Case, Opened, Outcome, STAGE, Stop};
 use super::table;
-use super::{Conform, case};
 use crate::{output, signals};
 
 /// The part of this process. Set by the supervisor only.
@@ -95,8 +95,9 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
             Shape::Two | Shape::Victim => case::inherited().map(Some),
         };
         verdict(other.and_then(|other| {
-            hold(options, behaviour, options.worker.role, other, limit)?;
-            output::line(format_args!("{}end of the process", case::STAGE));
+            let mut case = case(options, options.worker.role, other, limit)?;
+            (behaviour.run)(&mut case)?;
+            output::line(format_args!("{STAGE}end of the process"));
             Ok(())
         }))
     };
@@ -126,10 +127,14 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
         Err(error) => return Verdict::Fail(format!("conform has no sockets: {error}")),
     };
     let (send, ended) = mpsc::channel();
+    let opened = Opened::default();
     for (role, end) in [one, other].into_iter().enumerate() {
-        let (send, options) = (send.clone(), options.clone());
+        let (send, options, opened) = (send.clone(), options.clone(), Arc::clone(&opened));
         thread::spawn(move || {
-            let held = catch_unwind(|| verdict(hold(&options, behaviour, role, Some(end), limit)));
+            let held = catch_unwind(|| {
+                let case = case(&options, role, Some(end), limit);
+                verdict(case.and_then(|case| (behaviour.run)(&mut case.beside(&opened))))
+            });
             let held = held.unwrap_or_else(|_| Verdict::Fail("its thread has died".to_owned()));
             let named = match held {
                 Verdict::Fail(why) => Verdict::Fail(format!("thread {role}: {why}")),
@@ -156,19 +161,18 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
     if rank(&first) > rank(&second) { first } else { second }
 }
 
-fn hold(
+fn case(
     options: &Conform,
-    behaviour: &Behaviour,
     role: usize,
     other: Option<UnixStream>,
     limit: Duration,
-) -> Outcome {
+) -> Outcome<Case> {
     let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(NEWEST);
     let mut case = Case::new(options.plugin(), version, role, other, limit)?;
     case.is_large = options.large;
     case.death_limit = Duration::from_secs(options.death);
     case.idle = Duration::from_secs(options.idle);
-    (behaviour.run)(&mut case)
+    Ok(case)
 }
 
 fn say(prefix: &str, what: &impl Serialize) {

@@ -218,6 +218,28 @@ fn the_reference_passes_by_its_v8_table_too() {
 }
 
 #[test]
+fn init_is_called_once_in_a_process_up_to_v10() {
+    let only =
+        "connect-does-not-block,both-directions-from-one-thread,threads-of-four-communicators";
+    for (arguments, table) in [("", 10), ("--threads ", 10), ("--threads ", 6)] {
+        let mut command = conform(&format!("{arguments}--abi {table} --only {only} --net"));
+        command.arg(reference()).env("REFERENCE_ONE_INIT", "1");
+        let (code, lines, errors) = ended(command);
+        assert_eq!(code, 0, "{arguments}{table}: {lines}{errors}");
+        assert!(lines.ends_with("3 passed, 0 failed, 0 skipped\n"), "{lines}");
+    }
+}
+
+#[test]
+fn the_end_of_a_process_is_not_tested_where_threads_stand_for_processes() {
+    let mut command = conform("--threads --only exit-right-after-the-last-send --net");
+    command.arg(reference());
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 0, "{lines}{errors}");
+    assert!(lines.contains("exit-right-after-the-last-send: by --threads both sides"), "{lines}");
+}
+
+#[test]
 fn a_plugin_without_groups_passes() {
     let mut command = conform("--jobs 2 --idle 2 --net");
     command.arg(support::loopback(TEMPORARY));

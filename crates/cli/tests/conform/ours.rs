@@ -25,7 +25,7 @@ fn vfabric() -> &'static Path {
 }
 
 /// What a skip may be due to: memory and devices that the test machine lacks, and what the table lacks.
-const LACKING: [&str; 10] = [
+const LACKING: [&str; 11] = [
     "ptrSupport has no CUDA bit",
     "not asked for: --large",
     "there is one device",
@@ -36,6 +36,7 @@ const LACKING: [&str; 10] = [
     "NCCL uses LL128 into a GPU's memory only",
     "NCCL uses no LL",
     "NCCL uses no LL128",
+    "by --threads both sides are one process, which does not end",
 ];
 
 /// All behaviours pass but the `known` ones, and nothing is skipped that could be tested here.

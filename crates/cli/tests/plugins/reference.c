@@ -11,6 +11,7 @@
 //
 // REFERENCE_DEVICES is the number of devices. With REFERENCE_GPU=1 the plugin also supports memory of the driver without a GPU
 // (crates/gpu/tests/support/cuda.c), with REFERENCE_GPU=address only by address. Received bytes become visible there by a flush.
+// With REFERENCE_ONE_INIT a second init is an error up to v10: NCCL calls it once in a process.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -1136,10 +1137,14 @@ static int props_v12(int device, struct props12 *p) {
 
 // ---- the forms that changed -----------------------------------------------------------------------------------------
 
-static int init_v6(logger_t l) { return init_any(l); }
+static int init_v6(logger_t l) {
+  static atomic_int inits;
+  if (atomic_fetch_add(&inits, 1) && getenv("REFERENCE_ONE_INIT")) return fail(INVALID_USAGE, "reference: a second init");
+  return init_any(l);
+}
 static int init_v10(logger_t l, void *profiler) {
   (void)profiler;
-  return init_any(l);
+  return init_v6(l);
 }
 struct context {
   int fd;

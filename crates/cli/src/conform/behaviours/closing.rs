@@ -6,7 +6,7 @@ use std::time::Duration;
 use net_loader::raw::Net;
 
 use super::super::behaviour::{Behaviour, one, two};
-use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
+use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold, skip};
 use super::super::link::Link;
 use super::super::pace::soon;
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
@@ -134,6 +134,9 @@ fn close_right_after_the_last_send(case: &mut Case) -> Outcome {
 }
 
 fn exit_right_after_the_last_send(case: &mut Case) -> Outcome {
+    if case.in_threads {
+        return skip("by --threads both sides are one process, which does not end");
+    }
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     let messages = vec![Message::of(2000).in_room(3000); 20];

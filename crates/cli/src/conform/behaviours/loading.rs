@@ -155,7 +155,7 @@ fn load_table_is_data(case: &mut Case) -> Outcome {
 fn load_beside_itself(case: &mut Case) -> Outcome {
     let first = case.library()?;
     let net = Net::init(&first, COMMUNICATOR)?;
-    let second = case.library()?;
+    let second = case.open()?;
     hold!(first.name() == second.name(), "it is {} and then {}", first.name(), second.name());
     drop(second);
     let link = Link::open(case, &net)?;
@@ -172,7 +172,7 @@ fn name_is_a_word(case: &mut Case) -> Outcome {
     let printable = before.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     hold!(printable, "the name is not printable: {before:?}");
     let net = Net::init(&library, COMMUNICATOR)?;
-    let after = case.library()?.name().to_owned();
+    let after = case.open()?.name().to_owned();
     hold!(before == after, "the name is {before} before init and {after} after it");
     Ok(net.finalize()?)
 }
