@@ -231,6 +231,28 @@ fn a_rank_that_dies_takes_the_run_with_it_at_once() {
 }
 
 #[test]
+fn of_a_stream_the_percentiles_are_said_to_be_of_gaps() {
+    let (_, table, _) = ended(perf("sendrecv -b 8 -e 8 -n 2"));
+    assert!(
+        table.contains("# p50 and p99 are of the times from the end of one message"),
+        "{table}"
+    );
+    let (_, table, _) = ended(perf("all_reduce -b 8 -e 8 -n 2"));
+    assert!(!table.contains("# p50"), "{table}");
+}
+
+#[test]
+fn a_rank_that_dies_after_the_last_size_is_not_okay() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["perf", "sendrecv", "-b", "8", "-e", "8", "-n", "2", "--json", "-", "--net"]);
+    command.arg(support::reference(TEMPORARY)).env("REFERENCE_FAULT", "crash-closeSend");
+    let (code, text, errors) = ended(command);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, json["results"].as_array().map(Vec::len)), (1, Some(1)), "{errors}");
+    assert_eq!(json["out_of_bounds"]["okay"], false, "{errors}");
+}
+
+#[test]
 fn what_stands_still_is_given_up_within_its_bound_and_named_before_its_consequences() {
     let stands_still = |fault, names, ranks| {
         let mut command = perf(&format!("all_reduce {ranks} -b 1K -e 1K --timeout 3"));

@@ -25,7 +25,7 @@ pub(super) fn of(sides: &[Series], time: bool) -> String {
     page.add(format_args!("<h1>ironrail perf {}</h1>", escaped(&benchmark)));
     page.sides(sides);
     page.picture("Bus bandwidth", "GB/s", &bandwidths(sides));
-    page.picture("Time per operation: median and 99th percentile", "microseconds", &times(sides));
+    page.picture(TIMES, "microseconds", &times(sides));
     if let [first, second] = sides {
         page.ratios(first, second, time);
     }
@@ -34,6 +34,10 @@ pub(super) fn of(sides: &[Series], time: bool) -> String {
     page.add(format_args!("</body></html>"));
     page.0
 }
+
+/// Of operations one after the other the time that each takes; of a stream, where several may end together, the gap between two.
+const TIMES: &str =
+    "Time from the end of one operation to the next one's: median and 99th percentile";
 
 struct Page(String);
 

@@ -50,7 +50,7 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
         program = program.with(rails::FABRIC_VARIABLE, files.fabric());
     }
     let ended = processes(&program, options, |event| report.event(event));
-    let well = report.finish(&files.sum())?;
+    let well = report.finish(&files.sum(), ended.is_ok())?;
     match ended {
         Ok(()) => Ok(well),
         Err(causes) => {

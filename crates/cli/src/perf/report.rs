@@ -146,22 +146,27 @@ impl<'a> Report<'a> {
         for rank in &ready.ranks {
             self.print(format_args!("#  {rank}"));
         }
-        if matches!(
-            self.benchmark,
-            Benchmark::PingPong(_) | Benchmark::Raw(Raw { latency: true, .. })
-        ) {
-            self.print("# time, p50 and p99 are half round trips");
+        match self.benchmark {
+            Benchmark::PingPong(_) | Benchmark::Raw(Raw { latency: true, .. }) => {
+                self.print("# time, p50 and p99 are half round trips");
+            }
+            Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
+                self.print(
+                    "# p50 and p99 are of the times from the end of one message to the next one's",
+                );
+            }
+            Benchmark::Collective(_) => {}
         }
         self.print("#");
         self.print(table_head());
     }
 
-    /// Prints the closing lines, or the JSON. Returns whether all is well.
-    pub(super) fn finish(&mut self, found: &Found) -> Result<bool, GroupError> {
+    /// Prints the closing lines, or the JSON. Returns whether all is well, as it is if `ended` says so of the ranks.
+    pub(super) fn finish(&mut self, found: &Found, ended: bool) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
         let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).sum();
         let (ran, sizes) = (self.rows.len(), self.options.sizes_of(self.benchmark).len());
-        let well = wrong == 0 && ran == sizes;
+        let well = ended && wrong == 0 && ran == sizes;
         let average = average(&self.rows);
         if ran < sizes {
             self.print(format_args!("# Sizes that ran       : {ran} of {sizes}"));
