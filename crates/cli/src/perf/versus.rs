@@ -34,12 +34,22 @@ impl Side {
 
     /// One run.
     fn run(&mut self, versus: &Versus, options: &Options) -> Result<(), Vec<String>> {
-        let Self { program, network, times, .. } = self;
-        processes(program, options, |event| match event {
-            Event::Ready(ready) => *network = format!("{} ({})", ready.network, ready.file),
-            Event::Row(row) => times.entry(row.bytes).or_default().push(time(versus, &row)),
+        let mut rows = Vec::new();
+        processes(&self.program, options, |event| match event {
+            Event::Ready(ready) => self.network = format!("{} ({})", ready.network, ready.file),
+            Event::Row(row) => rows.push((row.bytes, time(versus, &row))),
             Event::Moved(_) => {}
-        })
+        })?;
+        self.take(rows);
+        Ok(())
+    }
+
+    /// The rows of one run. Sizes below an element's multiple may be rounded to the same one: its first row counts.
+    fn take(&mut self, rows: Vec<(usize, f64)>) {
+        let first: BTreeMap<_, _> = rows.into_iter().rev().collect();
+        for (bytes, time) in first {
+            self.times.entry(bytes).or_default().push(time);
+        }
     }
 }
 
@@ -263,4 +273,17 @@ fn raw(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     }
     arguments.extend(options.to_arguments());
     Program::this(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_ran_twice_counts_once_in_a_run() {
+        let mut side = Side::new("plugin", Program::this([""; 0]).unwrap());
+        side.take(vec![(0, 1.0), (0, 2.0), (4, 3.0)]);
+        side.take(vec![(0, 5.0), (0, 6.0), (4, 7.0)]);
+        assert_eq!(side.times, BTreeMap::from([(0, vec![1.0, 5.0]), (4, vec![3.0, 7.0])]));
+    }
 }
