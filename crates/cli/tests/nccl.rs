@@ -229,6 +229,18 @@ fn a_rank_that_never_joins_ends_the_run_in_time() {
 }
 
 #[test]
+fn a_collective_and_an_abort_that_do_not_return_end_the_run_in_time() {
+    for word in ["stick", "stick-abort"] {
+        let mut command = over_ironrail("all_reduce -b 8 -e 8 --no-socket --timeout 1");
+        command.env("STANDIN_NCCL", word);
+        let ended = ended(command);
+        assert_eq!(ended.code, 1, "{word}: {}", ended.lines);
+        let why = "a collective, or ncclCommAbort after it, has not come back for 2 s";
+        assert!(ended.errors.contains(why), "{word}: {}", ended.errors);
+    }
+}
+
+#[test]
 fn without_a_driver_a_sentence_says_so_and_nothing_else() {
     let mut stub = cuda::folder(TEMPORARY).as_os_str().to_owned();
     stub.push(":/no-such-folder");

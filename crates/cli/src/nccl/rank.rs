@@ -48,7 +48,6 @@ fn run(options: &Options, place: &mut Remote) -> Result<(), GroupError> {
     let id: [u8; UNIQUE_ID_BYTES] = ids[0].as_slice().try_into().map_err(|_| {
         GroupError::Bootstrap(format!("rank 0 sent an id of {} bytes", ids[0].len()))
     })?;
-    // NCCL does not bound these calls.
     let joining = Watch::over("ncclCommInitRank", wait);
     let communicator =
         Communicator::init(&nccl, &devices, device, id, rank, place.size()).map_err(failed)?;
@@ -64,17 +63,11 @@ fn run(options: &Options, place: &mut Remote) -> Result<(), GroupError> {
         receive: allocate()?,
         host: Buffer::new(bytes)?,
     };
-    for size in options.sizes() {
-        let row = work.measure(size, place)?;
-        if rank == 0 {
-            say(&Event::Row(row));
-        }
-    }
-    place.barrier(wait)?;
+    let measured = work.measure_all(place);
     let leaving = Watch::over("ncclCommDestroy", wait);
     drop(work);
     leaving.end();
-    Ok(())
+    measured
 }
 
 /// Guard bytes behind every output, which must not change.
@@ -112,6 +105,16 @@ struct Work<'o> {
 }
 
 impl Work<'_> {
+    fn measure_all(&mut self, place: &mut Remote) -> Result<(), GroupError> {
+        for size in self.options.sizes() {
+            let row = self.measure(size, place)?;
+            if place.rank() == 0 {
+                say(&Event::Row(row));
+            }
+        }
+        place.barrier(self.options.timeout())
+    }
+
     fn measure(&mut self, size: usize, place: &mut Remote) -> Result<Row, GroupError> {
         let (test, kind) = (self.options.test, self.options.kind);
         let shape = test.shape(size / kind.bytes(), place.size());
@@ -185,9 +188,12 @@ impl Work<'_> {
         let (collective, wait) = (options.test.collective(), options.timeout());
         let kind = kind(options.kind)
             .ok_or_else(|| GroupError::Usage(format!("NCCL has no type {}", options.kind)))?;
-        self.communicator
-            .run(collective, kind, shape.count, (send, receive), times, wait)
-            .map_err(failed)
+        // `run` bounds the wait between them itself, and reports what NCCL says of it.
+        let running = Watch::over("a collective, or ncclCommAbort after it,", 2 * wait);
+        let ran =
+            self.communicator.run(collective, kind, shape.count, (send, receive), times, wait);
+        running.end();
+        ran.map_err(failed)
     }
 
     /// Runs once on fresh data. Returns the number of wrong elements, guard bytes included.
@@ -240,7 +246,7 @@ fn say(event: &Event) {
     }
 }
 
-/// Ends the process when a call does not return.
+/// Ends the process when a call does not return: NCCL bounds none.
 struct Watch(Sender<()>);
 
 impl Watch {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::network::Network;
-use crate::{Failure, INTERNAL_ERROR, INVALID_ARGUMENT, is};
+use crate::{Failure, INTERNAL_ERROR, INVALID_ARGUMENT, REMOTE_ERROR, forever, is};
 
 /// A rank of a communicator.
 #[derive(Debug)]
@@ -95,6 +95,12 @@ impl Comm {
             // What libraries do on other signals is not in its way.
             let line = format!("kill -KILL {}", std::process::id());
             let _ = std::process::Command::new("sh").args(["-c", &line]).status();
+        }
+        if is("stick") && rank == 1 && self.collectives == 3 {
+            forever();
+        }
+        if is("stick-abort") && self.collectives == 3 {
+            return Err(Failure::new(REMOTE_ERROR, "the peer is gone"));
         }
         if let [only] = work
             && !matches!(only.operation, Operation::Send(_) | Operation::Receive(_))

@@ -5,8 +5,8 @@
 //! rendezvous, and each rank computes its output from them.
 //!
 //! STANDIN_NCCL, one word: `wrong` flips a bit of every output of rank 0; `die` ends rank 1 in its third collective; `p2p` says in the log
-//! that connections go around the network; `hang` lets rank 1 join never; `blind` finds
-//! no plugin.
+//! that connections go around the network; `hang` lets rank 1 join never; `stick` lets its third collective not return, and `stick-abort`
+//! the abort after the third, which fails; `blind` finds no plugin.
 
 mod comm;
 mod network;
@@ -50,6 +50,12 @@ fn guard(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
             LAST.set(CString::new(why).unwrap_or_default());
             code
         }
+    }
+}
+
+pub(crate) fn forever() -> ! {
+    loop {
+        std::thread::park();
     }
 }
 
@@ -143,6 +149,9 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: *mut Comm) -> c_int {
 /// As above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommAbort(comm: *mut Comm) -> c_int {
+    if is("stick-abort") {
+        forever();
+    }
     // SAFETY: as above.
     drop(unsafe { Box::from_raw(comm) });
     SUCCESS

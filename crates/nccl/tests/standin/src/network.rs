@@ -4,7 +4,6 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
-use std::thread;
 use std::time::Duration;
 
 use ironrail_group::bootstrap::{Bootstrap, Hub, Meeting, PART_BYTES_MAX, Remote};
@@ -12,7 +11,7 @@ use ironrail_group::error::GroupError;
 use ironrail_group::group::{Builder, Group};
 use ironrail_group::loader::Library;
 
-use crate::{Failure, INTERNAL_ERROR, REMOTE_ERROR, is};
+use crate::{Failure, INTERNAL_ERROR, REMOTE_ERROR, forever, is};
 
 const WAIT: Duration = Duration::from_secs(20);
 const INVALID_USAGE: i32 = 5;
@@ -59,8 +58,8 @@ pub(crate) fn unique_id() -> Result<[u8; 128], Failure> {
 
 impl Network {
     pub(crate) fn join(id: &[u8; 128], rank: usize, size: usize) -> Result<Self, Failure> {
-        while is("hang") && rank == 1 {
-            thread::park();
+        if is("hang") && rank == 1 {
+            forever();
         }
         let listener = LISTENER.lock().expect("nothing panics under it").take();
         let (hub, meeting) = match listener {
