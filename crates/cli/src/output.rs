@@ -62,13 +62,14 @@ pub(crate) fn is_over() -> bool {
 /// If not all of the output was written. A closed pipe is not an error: its reader may stop early.
 pub(crate) fn end() -> Result<(), GroupError> {
     note(io::stdout().flush());
-    match FAILED.get() {
-        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            let error = io::Error::new(error.kind(), error.to_string());
-            Err(GroupError::System { what: "writing to standard output", error })
-        }
-        _ => Ok(()),
-    }
+    failure().map_or(Ok(()), Err)
+}
+
+/// Why output was not written, as far as it was tried. A closed pipe is not an error here either.
+pub(crate) fn failure() -> Option<GroupError> {
+    let error = FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)?;
+    let error = io::Error::new(error.kind(), error.to_string());
+    Some(GroupError::System { what: "writing to standard output", error })
 }
 
 /// Writes to standard error how far a command of minutes has come, so that its results stand alone on standard output.

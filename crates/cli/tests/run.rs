@@ -326,6 +326,27 @@ fn a_job_is_killed_at_its_timeout_though_nobody_reads_standard_error() {
 }
 
 #[test]
+fn why_output_cannot_be_written_is_said_beside_what_became_of_the_rank() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args([
+        "run",
+        "-n",
+        "1",
+        "--timeout",
+        "60",
+        "--",
+        "sh",
+        "-c",
+        "while echo a; do :; done",
+    ]);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let Output { status, stderr, .. } = command.stdout(full).output().unwrap();
+    let errors = String::from_utf8(stderr).unwrap();
+    assert!(status.code().is_some_and(|code| code > 0), "{status}");
+    assert!(errors.contains("writing to standard output: No space left on device"), "{errors}");
+}
+
+#[test]
 fn a_program_that_is_not_there_and_a_wrong_number_are_code_2() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     let output = command.args(["run", "-n", "2", "--", "/no/such/program"]).output().unwrap();

@@ -156,6 +156,9 @@ impl Job {
         }
         self.kill();
         self.over = None;
+        // A rank whose output cannot be written ends by SIGPIPE.
+        let lost = output::failure();
+        self.relays.extend(lost.map(|error| output::print_error_apart(error.to_string())));
         // What reads our output may be slow, a pager for instance.
         let deadline = Instant::now() + LAST_WORDS;
         while self.shows() && !(self.hurries && Instant::now() >= deadline) {
