@@ -6,10 +6,11 @@ use counters::{BUCKETS, Counter, Kind, Page, Row, bucket_upper_nanos};
 
 use super::pages::{self, Found};
 
-/// All counters of running processes. Processes of two containers may have one number, and even one host name: those of another PID
-/// namespace than ours have a label with its number, since no two lines may have the same labels.
+/// All counters of running processes. No two lines may have the same labels. Processes of two containers may have one number, and even one
+/// host name: those of another PID namespace than ours have a label with its number. Pages that have all these in common are summed, as of a
+/// process with two copies of the plugin.
 pub(super) fn text(found: &[Found]) -> String {
-    let live: Vec<_> = found.iter().filter_map(Found::live).collect();
+    let live = processes(found.iter().filter_map(Found::live));
     let mut text = String::new();
     for (kind, prefix) in [(Kind::Messages, "ironrail"), (Kind::Rail, "ironrail_rail")] {
         for counter in kind.counters() {
@@ -24,12 +25,33 @@ pub(super) fn text(found: &[Found]) -> String {
     text
 }
 
-fn rows<'a>(pages: &'a [&Page], kind: Kind) -> impl Iterator<Item = (&'a Page, &'a Row)> {
-    let all = pages.iter().flat_map(|page| page.rows.iter().map(move |row| (*page, row)));
+/// One page for each process that labels tell apart.
+fn processes<'a>(live: impl Iterator<Item = &'a Page>) -> Vec<Page> {
+    let labels = |page: &Page| (page.host.clone(), page.process, namespace(page));
+    let mut all: Vec<Page> = Vec::new();
+    for page in live {
+        match all.iter_mut().find(|one| labels(one) == labels(page)) {
+            Some(same) => {
+                let rows = std::mem::take(&mut same.rows).into_iter();
+                same.rows = counters::summed(rows.chain(page.rows.iter().cloned()));
+            }
+            None => all.push(page.clone()),
+        }
+    }
+    all
+}
+
+/// The PID namespace of a page, if it is known and not ours.
+fn namespace(page: &Page) -> Option<u64> {
+    Some(page.namespace).filter(|other| *other != 0 && Some(*other) != pages::namespace())
+}
+
+fn rows(pages: &[Page], kind: Kind) -> impl Iterator<Item = (&Page, &Row)> {
+    let all = pages.iter().flat_map(|page| page.rows.iter().map(move |row| (page, row)));
     all.filter(move |(_, row)| row.key.kind == kind)
 }
 
-fn latency(text: &mut String, live: &[&Page]) {
+fn latency(text: &mut String, live: &[Page]) {
     const NAME: &str = "ironrail_latency_seconds";
     head(
         text,
@@ -62,8 +84,8 @@ fn labels(page: &Page, row: &Row) -> String {
         escaped(&key.peer),
         escaped(&key.name)
     );
-    if page.namespace != 0 && Some(page.namespace) != pages::namespace() {
-        put(&mut labels, format_args!(",namespace=\"{}\"", page.namespace));
+    if let Some(namespace) = namespace(page) {
+        put(&mut labels, format_args!(",namespace=\"{namespace}\""));
     }
     if key.kind == Kind::Rail {
         put(&mut labels, format_args!(",rail=\"{}\"", key.rail));
@@ -124,8 +146,9 @@ mod tests {
             elsewhere: 0,
             rows: vec![row.clone(), part.clone(), huge.clone()],
         };
-        // Containers of one host name.
-        let found = [pages::namespace().unwrap(), 1, 2]
+        // Containers of one host name; the first process has three pages.
+        let here = pages::namespace().unwrap();
+        let found = [here, 1, here, 2, 0]
             .map(|namespace| Found { path: "x".into(), state: State::Live(page(namespace)) });
         let text = text(&found);
         let mut labels: Vec<_> =
@@ -140,9 +163,10 @@ mod tests {
             format!("ironrail_messages_total{{{of}}} 0\n"),
             format!("ironrail_rail_parts_total{{{of},rail=\"1\"}} 0\n"),
             format!("ironrail_rail_parts_total{{{of},namespace=\"2\",rail=\"1\"}} 0\n"),
-            format!("ironrail_latency_seconds_bucket{{{of},le=\"0.000000256\"}} 3\n"),
-            format!("ironrail_latency_seconds_bucket{{{of},le=\"+Inf\"}} 7\n"),
-            format!("ironrail_latency_seconds_count{{{of}}} 7\n"),
+            format!("ironrail_latency_seconds_bucket{{{of},le=\"0.000000256\"}} 9\n"),
+            format!("ironrail_latency_seconds_bucket{{{of},le=\"+Inf\"}} 21\n"),
+            format!("ironrail_latency_seconds_count{{{of}}} 21\n"),
+            format!("ironrail_latency_seconds_count{{{of},namespace=\"1\"}} 7\n"),
         ] {
             assert!(text.contains(&line), "{line}: {text}");
         }
