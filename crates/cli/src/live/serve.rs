@@ -63,19 +63,26 @@ fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
         }
     }
     let answer = Answer::to(&request[..len]);
-    let body = match answer {
-        Answer::Metrics { .. } => prometheus::text(&pages::find(folder, &[]).unwrap_or_default()),
-        Answer::NotFound | Answer::NotAllowed => "GET /metrics\n".to_owned(),
+    let (status, body) = match answer {
+        Answer::Metrics { .. } => metrics(folder),
+        Answer::NotFound | Answer::NotAllowed => (answer.status(), "GET /metrics\n".to_owned()),
     };
     let mut text = format!(
-        "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        answer.status(),
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     if answer != (Answer::Metrics { head: true }) {
         text.push_str(&body);
     }
     write_by(&mut stream, text.as_bytes(), Instant::now() + PATIENCE)
+}
+
+/// The status and the body. Without pages Prometheus would take all processes for ended.
+fn metrics(folder: &Path) -> (&'static str, String) {
+    match pages::find(folder, &[]) {
+        Ok(found) => (Answer::Metrics { head: false }.status(), prometheus::text(&found)),
+        Err(why) => ("500 Internal Server Error", format!("{why}\n")),
+    }
 }
 
 /// Writes everything, or as much as the client takes until `end`: it may take a little at a time for ever.
@@ -148,6 +155,17 @@ mod tests {
         let mut read = String::new();
         client.read_to_string(&mut read).unwrap();
         assert_eq!(read, "all");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_read_is_no_empty_one() {
+        let folder = std::env::temp_dir().join(format!("ironrail-no-pages-{}", std::process::id()));
+        let (status, why) = metrics(&folder);
+        assert!(status.starts_with("500 ") && why.contains("cannot be read"), "{status}: {why}");
+        std::fs::create_dir_all(&folder).unwrap();
+        let (status, text) = metrics(&folder);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(status.starts_with("200 ") && text.contains("# TYPE"), "{status}: {text}");
     }
 
     #[test]
