@@ -39,8 +39,21 @@ fn hidden((name, value): (String, String)) -> (String, String) {
     (name, if is_secret { HIDDEN.to_owned() } else { value })
 }
 
-/// NCCL's files by precedence: NCCL_CONF_FILE, or else the user's own, then the machine's (NCCL src/misc/param.cc).
+/// NCCL's files, to be shown: values of what does not matter, which may be secrets, are hidden too.
 pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
+    let mut files = whole_files(root);
+    for settings in files.iter_mut().filter_map(|file| file.settings.as_mut()) {
+        *settings = std::mem::take(settings).into_iter().map(shown).collect();
+    }
+    files
+}
+
+fn shown((name, value): (String, String)) -> (String, String) {
+    if matters(&name) { hidden((name, value)) } else { (name, HIDDEN.to_owned()) }
+}
+
+/// NCCL's files by precedence: NCCL_CONF_FILE, or else the user's own, then the machine's (NCCL src/misc/param.cc).
+fn whole_files(root: &Path) -> Vec<SettingsFile> {
     let mut files = Vec::new();
     match std::env::var_os("NCCL_CONF_FILE").filter(|path| !path.is_empty()) {
         Some(path) => files.push(read(Path::new(&path), true)),
@@ -59,7 +72,7 @@ pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
 /// The variables that NCCL's files add before it loads a plugin; existing variables stay.
 pub(in crate::doctor) fn settings_of_files() -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
-    for file in files(Path::new("/")) {
+    for file in whole_files(Path::new("/")) {
         for (name, value) in file.settings.into_iter().flatten() {
             let is_name = !name.is_empty() && !name.contains('\0') && !value.contains('\0');
             if is_name && std::env::var_os(&name).is_none() && !name.starts_with("LD_") {
@@ -114,7 +127,21 @@ mod tests {
                 && !matters("HOME")
                 && !matters("AWS_SECRET")
         );
-        let shown = hidden(("NCCL_SITE_TOKEN".to_owned(), "abc".to_owned()));
-        assert_eq!(shown.1, "(hidden)");
+        let of = |name: &str| shown((name.to_owned(), "abc".to_owned())).1;
+        assert_eq!(of("NCCL_SITE_TOKEN"), "(hidden)");
+        assert_eq!(of("NCCL_SITE_WORD"), "abc");
+        assert_eq!(of("SITE_WORD"), "(hidden)");
+    }
+
+    #[test]
+    fn a_secret_of_a_file_is_not_shown_and_is_a_setting_all_the_same() {
+        let root = std::env::temp_dir().join(format!("ironrail-secret-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("etc")).unwrap();
+        std::fs::write(root.join("etc/nccl.conf"), "NCCL_SITE_TOKEN=abc\nNCCL_NET=IB\n").unwrap();
+        let of = |files: Vec<SettingsFile>| files.last().unwrap().settings.clone().unwrap();
+        let (shown, whole) = (of(files(&root)), of(whole_files(&root)));
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!((&*shown["NCCL_SITE_TOKEN"], &*shown["NCCL_NET"]), ("(hidden)", "IB"));
+        assert_eq!(&*whole["NCCL_SITE_TOKEN"], "abc");
     }
 }
