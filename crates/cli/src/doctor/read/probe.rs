@@ -27,10 +27,7 @@ struct Ended {
 pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration) -> Plugin {
     let mut command = command(if start { Probe::Plugin } else { Probe::File }, name, wait);
     command.env("RUST_LOG", "info");
-    if machine
-        .value("IRONRAIL_LOG_LEVEL")
-        .is_some_and(|level| ["off", "error", "warn"].contains(&level))
-    {
+    if machine.value("IRONRAIL_LOG_LEVEL").is_some_and(is_quiet) {
         command.env("IRONRAIL_LOG_LEVEL", "info");
     }
     let ended = run(command, wait);
@@ -75,6 +72,11 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
     let silent_s = ended.silent.map(|silent| silent.as_secs_f64());
     plugin.failure = why.map(|why| Failure { stage, why, signal: ended.signal, silent_s });
     plugin
+}
+
+/// Whether this level of the plugin's log leaves out what is read from it. The plugin takes either case.
+fn is_quiet(level: &str) -> bool {
+    ["off", "error", "warn"].iter().any(|quiet| level.eq_ignore_ascii_case(quiet))
 }
 
 fn word(stage: Stage) -> &'static str {
@@ -220,4 +222,14 @@ fn lines(errors: &str) -> Vec<Line> {
         (target.trim() == "plugin").then(|| Line { level: level.to_owned(), text: text.to_owned() })
     };
     errors.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_level_is_one_in_either_case() {
+        assert!(is_quiet("warn") && is_quiet("WARN") && is_quiet("Off") && !is_quiet("Info"));
+    }
 }
