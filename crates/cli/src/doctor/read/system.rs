@@ -105,6 +105,8 @@ fn addressed(root: &Path) -> BTreeMap<String, Interface> {
 fn place(device: &Path) -> machine::Place {
     let Ok(real) = fs::canonicalize(device) else { return machine::Place::default() };
     let hex = |name: &str| read(&real.join(name));
+    // The kernel shows 0 or 255 where it does not know.
+    let lanes = |name: &str| number(&real.join(name)).filter(|lanes| (1..255).contains(lanes));
     machine::Place {
         pci: real
             .file_name()
@@ -115,7 +117,7 @@ fn place(device: &Path) -> machine::Place {
             .map(|(vendor, device)| format!("{vendor}:{device}"))
             .filter(|model| model.starts_with("0x") && real.join("class").exists()),
         numa: number(&real.join("numa_node")),
-        lanes: number(&real.join("current_link_width")).zip(number(&real.join("max_link_width"))),
+        lanes: lanes("current_link_width").zip(lanes("max_link_width")),
     }
 }
 
@@ -241,3 +243,22 @@ pub(super) fn providers(log: &str, libfabric: &mut Libfabric) {
 
 /// Providers of fabrics that users expect.
 const FABRICS: [&str; 3] = ["cxi", "efa", "verbs"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_width_that_the_kernel_does_not_know_is_none() {
+        let device = std::env::temp_dir().join(format!("ironrail-lanes-{}", std::process::id()));
+        fs::create_dir_all(&device).unwrap();
+        let of = |now: &str| {
+            fs::write(device.join("current_link_width"), now).unwrap();
+            fs::write(device.join("max_link_width"), "16").unwrap();
+            place(&device).lanes
+        };
+        let found = ["8", "0", "255"].map(of);
+        fs::remove_dir_all(&device).unwrap();
+        assert_eq!(found, [Some((8, 16)), None, None]);
+    }
+}
