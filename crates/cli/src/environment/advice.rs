@@ -94,12 +94,19 @@ impl Advice {
         if machine.cxi.is_empty() {
             return;
         }
-        self.set("FI_MR_CACHE_MONITOR", "userfaultfd", "memhooks, the default of some builds, is known to deadlock; take kdreg2 where the site has it");
-        self.set(
-            "FI_CXI_RX_MATCH_MODE",
-            "hybrid",
-            "hardware matching ends the job when its entries run out",
-        );
+        // What the site has set is better, unless it is known to be wrong.
+        let is_wrong =
+            |name: &str, wrong: &str| machine.value(name).is_none_or(|value| value == wrong);
+        if is_wrong("FI_MR_CACHE_MONITOR", "memhooks") {
+            self.set("FI_MR_CACHE_MONITOR", "userfaultfd", "memhooks, the default of some builds, is known to deadlock; take kdreg2 where the site has it");
+        }
+        if is_wrong("FI_CXI_RX_MATCH_MODE", "hardware") {
+            self.set(
+                "FI_CXI_RX_MATCH_MODE",
+                "hybrid",
+                "hardware matching ends the job when its entries run out",
+            );
+        }
         self.scheduler.push((
             "--network=single_node_vni".to_owned(),
             "Slurm gives a job of one node no VNI by itself",
@@ -166,6 +173,17 @@ mod tests {
         assert!(names(&machine).contains(&"FI_MR_CACHE_MONITOR"));
         machine.libfabric.as_mut().unwrap().offers[0].provider = "cxi".to_owned();
         assert!(!names(&machine).contains(&"IRONRAIL_LIBFABRIC"));
+    }
+
+    #[test]
+    fn what_a_site_has_set_for_cxi_stays_unless_it_is_known_to_be_wrong() {
+        let of = |monitor: &str, mode: &str| {
+            let set = [("FI_MR_CACHE_MONITOR", monitor), ("FI_CXI_RX_MATCH_MODE", mode)];
+            let environment = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            let machine = Machine { cxi: vec![Cxi::default()], environment, ..ethernet() };
+            names(&machine).iter().filter(|name| name.starts_with("FI_")).count()
+        };
+        assert_eq!((of("kdreg2", "software"), of("memhooks", "hardware"), of("", "")), (0, 2, 2));
     }
 
     #[test]
