@@ -3,10 +3,14 @@
 //! It prints a line for each step, so that a crash shows where it happened. Other lines are the plugin's.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use fabric::FabricError;
 use ironrail_group::bootstrap::{Bootstrap, Local};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
@@ -15,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::machine::{Device, Gpus, Libfabric, Offer, Pair, Refused, Stage, Transfer};
 use super::pairs;
-use super::read::paths;
+use super::read::{paths, settings_of_files};
 use super::transfer;
 use crate::output;
 
@@ -68,11 +72,22 @@ pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
         Probe::Libfabric => say(&Said::Libfabric(libfabric(name, true))),
         Probe::Version => say(&Said::Libfabric(libfabric(name, false))),
         Probe::Gpu => say(&Said::Gpus(gpus())),
-        Probe::Pairs => say(&match pairs::run(name, wait) {
+        Probe::Pairs => say(&match settle().and_then(|()| pairs::run(name, wait)) {
             Ok(pairs) => Said::Pairs(pairs),
             Err(error) => Said::Failed(error.to_string()),
         }),
     }
+}
+
+/// Begins anew with what NCCL's files of this host add to the environment, if they do: the starter may be on another one.
+fn settle() -> Result<(), GroupError> {
+    let system = |error| GroupError::System { what: "starting a rank", error };
+    let missing = settings_of_files();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let own = std::env::current_exe().map_err(system)?;
+    Err(system(Command::new(own).args(std::env::args_os().skip(1)).envs(missing).exec()))
 }
 
 fn report(ended: Result<(), GroupError>) {
@@ -207,23 +222,30 @@ fn libfabric(name: &str, ask: bool) -> Libfabric {
     if !ask {
         return found;
     }
-    let with_gpu = fabric::Query { device_memory: true, ..fabric::Query::default() };
-    let with_gpu = library.find(&with_gpu).unwrap_or_default();
-    match library.find(&fabric::Query::default()) {
-        Ok(infos) => {
-            found.offers = infos
-                .iter()
-                .map(|info| Offer {
-                    provider: info.provider().to_owned(),
-                    domain: info.domain_name().to_owned(),
-                    gpu_memory: with_gpu.iter().any(|other| other.is_at(info)),
-                    in_order: info.lands_in_order(),
-                })
-                .collect();
+    match offers(&library, false) {
+        Ok(writes) => {
+            let mut messages = offers(&library, true).unwrap_or_default();
+            messages.retain(|one| writes.iter().all(|other| other.provider != one.provider));
+            found.offers = [writes, messages].concat();
         }
         Err(error) => found.refused = Some(error.to_string()),
     }
     found
+}
+
+/// With one-sided writes, or with `messages` alone.
+fn offers(library: &Arc<fabric::Library>, messages: bool) -> Result<Vec<Offer>, FabricError> {
+    let query = fabric::Query { messages, ..fabric::Query::default() };
+    let with_gpu = fabric::Query { device_memory: true, ..query.clone() };
+    let with_gpu = library.find(&with_gpu).unwrap_or_default();
+    let offer = |info: &fabric::Info| Offer {
+        provider: info.provider().to_owned(),
+        domain: info.domain_name().to_owned(),
+        gpu_memory: with_gpu.iter().any(|other| other.is_at(info)),
+        in_order: info.lands_in_order(),
+        messages_alone: messages,
+    };
+    Ok(library.find(&query)?.iter().map(offer).collect())
 }
 
 /// The version in "it is libfabric 1.11, and …".

@@ -74,6 +74,18 @@ pub(crate) struct Plugin {
     pub(crate) libraries: Vec<PathBuf>,
 }
 
+impl Plugin {
+    /// Whether NCCL goes on to the next plugin: this one has no device, or an error at its start. One that crashes or hangs takes NCCL with it.
+    pub(crate) fn is_left(&self) -> bool {
+        let failed = self.failure.as_ref().is_some_and(|failure| {
+            matches!(failure.stage, Stage::Init | Stage::Devices)
+                && failure.signal.is_none()
+                && failure.silent_s.is_none()
+        });
+        failed || self.devices.as_ref().is_some_and(Vec::is_empty)
+    }
+}
+
 /// A name given to dlopen, and its error text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Refused {
@@ -170,6 +182,15 @@ pub(crate) struct Offer {
     pub(crate) domain: String,
     pub(crate) gpu_memory: bool,
     pub(crate) in_order: bool,
+    /// It has no one-sided writes: IRONRAIL_PROTOCOL=sendrecv, or auto where there is nothing else.
+    pub(crate) messages_alone: bool,
+}
+
+impl Offer {
+    /// Whether it is of this provider: `tcp` is asked for where `tcp;ofi_rxm` is meant.
+    pub(crate) fn is_of(&self, wanted: &str) -> bool {
+        self.provider == wanted || self.provider.split(';').next() == Some(wanted)
+    }
 }
 
 /// A network interface.
@@ -311,14 +332,29 @@ impl Machine {
         all
     }
 
-    /// The plugin that NCCL would use: the first that opens, has a table that NCCL knows, and the network that NCCL_NET asks for.
+    /// The plugin that NCCL would use: the first that opens, has a table that NCCL knows, and the network that NCCL_NET asks for, and
+    /// whose start is no error.
     pub(crate) fn winner(&self) -> Option<&Plugin> {
         let wanted = self.value("NCCL_NET");
         self.plugins.iter().find(|plugin| {
             let Some(network) = &plugin.network else { return false };
-            wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(network))
-                && plugin.devices.as_ref().is_none_or(|devices| !devices.is_empty())
+            wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(network)) && !plugin.is_left()
         })
+    }
+
+    /// What libfabric offers to the plugin by its protocol: messages alone are the last choice, where the setting does not ask for them.
+    pub(crate) fn offers(&self) -> Vec<&Offer> {
+        let offers = self.libfabric.iter().flat_map(|libfabric| &libfabric.offers);
+        let (messages, writes): (Vec<_>, Vec<_>) = offers.partition(|offer| offer.messages_alone);
+        let is_asked = |offer: &&Offer| {
+            self.value("IRONRAIL_PROVIDER").is_none_or(|wanted| offer.is_of(wanted))
+        };
+        match self.value("IRONRAIL_PROTOCOL").map(str::to_ascii_lowercase).as_deref() {
+            Some("rdma") => writes,
+            Some("sendrecv") => [writes, messages].concat(),
+            _ if writes.iter().any(is_asked) || !messages.iter().any(is_asked) => writes,
+            _ => messages,
+        }
     }
 
     /// Whether NCCL would use Ironrail, or no plugin was found.

@@ -128,3 +128,47 @@ fn rank_on_sockets() -> Value {
         json!({ "stage": "init", "why": "init returned 2", "signal": null, "silent_s": null });
     judged("rank-on-sockets", &ranks)
 }
+
+/// The finding with this name in the judgement of a machine.
+fn found(name: &str, check: &str, machine: Value) -> Value {
+    let report = judged(name, &[machine]);
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["check"] == check);
+    found.unwrap_or_else(|| panic!("no {check} in {report:#}")).clone()
+}
+
+pub(crate) fn a_plugin_that_fails_is_left_for_the_next_one() {
+    let mut machine = healthy();
+    let second = machine["plugins"][0].clone();
+    let mut first = second.clone();
+    (first["network"], first["devices"]) = (json!("First"), Value::Null);
+    first["failure"] =
+        json!({ "stage": "init", "why": "init returned 2", "signal": null, "silent_s": null });
+    machine["plugins"] = json!([first, second]);
+    let starts = found("next-plugin", "plugin.starts", machine.clone());
+    assert_eq!(starts["level"], "warn", "{starts:#}");
+    let moves = found("next-plugin", "transfer.loopback", machine.clone());
+    assert_eq!(moves["level"], "ok", "{moves:#}");
+    // A crash is NCCL's, too.
+    machine["plugins"][0]["failure"]["signal"] = json!(11);
+    let starts = found("next-plugin", "plugin.starts", machine);
+    assert_eq!(starts["level"], "FAIL", "{starts:#}");
+}
+
+pub(crate) fn of_messages_alone_a_provider_is_as_usable_as_the_protocol_says() {
+    for (protocol, provider, level) in [
+        ("auto", "", "ok"),
+        ("sendrecv", "", "ok"),
+        ("RDMA", "", "FAIL"),
+        ("auto", "only", "ok"),
+        ("rdma", "only", "FAIL"),
+    ] {
+        let mut machine = healthy();
+        machine["libfabric"]["offers"] =
+            json!([{ "provider": "only", "domain": "eth0", "messages_alone": true }]);
+        machine["environment"]["IRONRAIL_PROTOCOL"] = json!(protocol);
+        machine["environment"]["IRONRAIL_PROVIDER"] = json!(provider);
+        let usable = found("messages-alone", "provider.usable", machine);
+        assert_eq!(usable["level"], level, "{protocol} {provider}: {usable:#}");
+    }
+}

@@ -62,6 +62,9 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
     tests.push(Test::new(settings_that_no_plugin_has_checked_are_counted_as_such));
     tests.push(Test::new(a_file_that_cannot_be_read_is_named_and_no_wrong_command_line));
+    tests.push(Test::new(described::a_plugin_that_fails_is_left_for_the_next_one));
+    tests
+        .push(Test::new(described::of_messages_alone_a_provider_is_as_usable_as_the_protocol_says));
     tests.push(Test::new(a_wrong_command_line_is_code_2_and_checks_nothing));
     tests.push(Test::new(a_plugin_that_prints_what_is_no_text_is_heard_all_the_same));
     tests.push(Test::new(a_plugin_that_prints_for_ever_is_ended_like_a_silent_one));

@@ -16,8 +16,8 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
 
 /// Whether the fabric that the machine has is the one in use.
 fn used(machine: &Machine) -> Option<Finding> {
-    let libfabric = machine.libfabric.as_ref()?;
-    if libfabric.offers.is_empty() || !machine.has_fabric() {
+    let offers = machine.offers();
+    if offers.is_empty() || !machine.has_fabric() {
         return None;
     }
     let kinds = [
@@ -39,7 +39,7 @@ fn used(machine: &Machine) -> Option<Finding> {
     ];
     let (_, kind, cure) = kinds.into_iter().find(|(there, ..)| *there)?;
     let looked = "/sys/class/cxi, /sys/class/infiniband, and what libfabric offers";
-    let offered: Vec<_> = libfabric.offers.iter().map(|offer| offer.provider.as_str()).collect();
+    let offered: Vec<_> = offers.iter().map(|offer| offer.provider.as_str()).collect();
     if offered.iter().any(|name| name.split(';').next() == Some(kind)) {
         let chosen = machine.value("IRONRAIL_PROVIDER");
         if let Some(chosen) = chosen.filter(|chosen| chosen.split(';').next() != Some(kind)) {

@@ -107,7 +107,7 @@ fn copies(machine: &Machine, libfabric: &Libfabric) -> Option<Finding> {
 /// What it offers for rails.
 fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
     let mut names: Vec<&str> =
-        libfabric.offers.iter().map(|offer| offer.provider.as_str()).collect();
+        machine.offers().iter().map(|offer| offer.provider.as_str()).collect();
     names.dedup();
     let mut unique: Vec<&str> = Vec::new();
     names.iter().for_each(|name| {
@@ -129,9 +129,10 @@ fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
             "unset FI_PROVIDER; IRONRAIL_PROVIDER names the plugin's provider and nothing else's",
         );
     }
-    let looked = "fi_getinfo() for reliable datagrams with one-sided writes".to_owned();
+    let looked =
+        "fi_getinfo() for reliable datagrams with one-sided writes, or tagged messages".to_owned();
     if let Some((wanted, place)) = machine.variable("IRONRAIL_PROVIDER")
-        && !unique.iter().any(|name| serves(name, wanted))
+        && !machine.offers().iter().any(|offer| offer.is_of(wanted))
     {
         return Finding::fail(
             "provider.usable",
@@ -154,11 +155,6 @@ fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
         );
     }
     Finding::ok("provider.usable", looked, format!("{shown}; {}", turned_away(libfabric)))
-}
-
-/// Whether an offered provider matches: `tcp` is asked for where `tcp;ofi_rxm` is meant.
-fn serves(offered: &str, wanted: &str) -> bool {
-    offered == wanted || offered.split(';').next() == Some(wanted)
 }
 
 /// Providers that offered nothing, and why.

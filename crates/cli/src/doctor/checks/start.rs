@@ -11,7 +11,13 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     if plugin.failure.is_none() && plugin.devices.is_none() {
         return Vec::new(); // It was not asked to start: NCCL would not ask it either.
     }
-    let mut findings = vec![started(plugin)];
+    let mut findings: Vec<_> = machine
+        .plugins
+        .iter()
+        .take_while(|other| !std::ptr::eq(*other, plugin))
+        .filter_map(left)
+        .collect();
+    findings.push(started(plugin));
     if let Some(devices) = &plugin.devices {
         findings.push(if devices.is_empty() {
             Finding::fail(
@@ -27,6 +33,17 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     }
     findings.extend(transfer(plugin));
     findings
+}
+
+/// An error of a plugin before the one that NCCL uses.
+fn left(plugin: &Plugin) -> Option<Finding> {
+    let failure = plugin.failure.as_ref().filter(|_| plugin.is_left())?;
+    Some(Finding::warn(
+        "plugin.starts",
+        format!("init of {}", plugin.network.as_deref().unwrap_or("the plugin")),
+        format!("{}: NCCL goes on to the next one that is named", failure.why),
+        "cure what it says, or leave it out of NCCL_NET_PLUGIN",
+    ))
 }
 
 fn started(plugin: &Plugin) -> Finding {
