@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use ironrail_group::bootstrap::{Hub, Meeting};
+use ironrail_group::bootstrap::Hub;
 use ironrail_group::error::GroupError;
 
 use super::child::{MARK, Said, said_in};
@@ -153,11 +153,7 @@ pub(super) fn describe_all(
             unreachable: Some(why),
             ..Machine::default()
         };
-        let group = answer.and_then(|text| {
-            serde_json::from_str::<Group>(&text)
-                .map_err(|error| format!("its answer cannot be read: {error}"))
-        });
-        match group {
+        match answer.and_then(|text| group_in(&text)) {
             Ok(mut group) if !group.ranks.is_empty() => group.ranks.remove(0),
             Ok(_) => unreachable("it has described nothing".to_owned()),
             Err(why) => unreachable(why),
@@ -166,6 +162,20 @@ pub(super) fn describe_all(
     let mut group = Group { ranks: described.collect(), pairs: Vec::new() };
     group.pairs = exchange(ranks, &places, &group, wait)?;
     Ok(group)
+}
+
+/// The description in what a host has said. A remote shell may print lines before and after it.
+fn group_in(text: &str) -> Result<Group, String> {
+    let mut why = "there is none in it".to_owned();
+    let starts = text.match_indices("{\n").map(|(at, _)| at);
+    for at in starts.filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n')) {
+        match serde_json::Deserializer::from_str(&text[at..]).into_iter::<Group>().next() {
+            Some(Ok(group)) => return Ok(group),
+            Some(Err(error)) => why = error.to_string(),
+            None => {}
+        }
+    }
+    Err(format!("its answer cannot be read: {why}"))
 }
 
 /// Exchanges messages between the ranks whose plugin works.
@@ -177,34 +187,35 @@ fn exchange(
 ) -> Result<Vec<Pair>, GroupError> {
     let works =
         |rank: &usize| group.ranks[*rank].winner().filter(|one| one.transfer.is_some()).is_some();
-    let able: Vec<usize> = (0..places.len()).filter(works).collect();
+    let (able, unnamed): (Vec<_>, Vec<_>) = (0..places.len())
+        .filter(works)
+        .partition(|rank| facing(places[*rank].as_deref()).is_some());
+    let mut pairs = unnamed_pairs(places, &able, &unnamed);
     let Some(plugin) = able.first().and_then(|rank| group.ranks[*rank].winner()) else {
-        return Ok(Vec::new());
+        return Ok(pairs.into_values().collect());
     };
     if able.len() < 2 {
-        return Ok(Vec::new());
+        return Ok(pairs.into_values().collect());
     }
     let name = if plugin.asked.is_empty() { "libnccl-net.so" } else { &plugin.asked };
     let arguments =
         ["--probe", "pairs", "--net", name, "--timeout", &wait.as_secs_f64().to_string()];
     let arguments: Vec<_> = arguments.map(str::to_owned).to_vec();
     let remote: Vec<_> = able.iter().map(|rank| places[*rank].clone()).collect();
-    let any = SocketAddr::from((
-        if remote.iter().all(Option::is_none) {
-            Ipv4Addr::LOCALHOST
-        } else {
-            Ipv4Addr::UNSPECIFIED
-        },
-        0,
-    ));
-    let hub = Hub::start(any, able.len(), wait * 4)?;
+    let any = if remote.iter().all(Option::is_none) {
+        Ipv4Addr::LOCALHOST
+    } else {
+        Ipv4Addr::UNSPECIFIED
+    };
+    let hub = Hub::start(SocketAddr::from((any, 0)), able.len(), wait * 4)?;
     let lines = (0..able.len()).map(|rank| {
-        let meeting = hub.meeting(rank);
-        let address = facing(remote[rank].as_deref(), meeting.address);
-        Meeting { address, ..meeting }.to_string()
+        let mut meeting = hub.meeting(rank);
+        if let Some(address) = facing(remote[rank].as_deref()) {
+            meeting.address.set_ip(address);
+        }
+        meeting.to_string()
     });
     let answers = run_all(ranks, &remote, &arguments, &lines.collect::<Vec<_>>(), wait * 6)?;
-    let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
     for (to, answer) in answers.into_iter().enumerate() {
         match answer.and_then(|text| pairs_of(&text)) {
             Ok(found) => {
@@ -240,22 +251,40 @@ fn pairs_of(text: &str) -> Result<Vec<Pair>, String> {
     Err("it has said nothing".to_owned())
 }
 
-/// The address at which a host can reach this one.
-fn facing(host: Option<&str>, listening: SocketAddr) -> SocketAddr {
-    if !listening.ip().is_unspecified() {
-        return listening;
-    }
-    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, listening.port()));
-    let Some(host) = host else { return local };
+/// The address at which a host can reach this one. None: it is not known where the host is, as of a name that only the remote shell knows.
+fn facing(host: Option<&str>) -> Option<IpAddr> {
+    let Some(host) = host else { return Some(Ipv4Addr::LOCALHOST.into()) };
     let host = host.rsplit('@').next().unwrap_or(host);
     // Connecting a datagram socket sends nothing; the kernel chooses the source address.
     let towards = |target: SocketAddr| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
         socket.connect(target).ok()?;
-        Some(SocketAddr::new(socket.local_addr().ok()?.ip(), listening.port()))
+        Some(socket.local_addr().ok()?.ip())
     };
     let targets = (host, 9).to_socket_addrs().into_iter().flatten();
-    targets.filter(SocketAddr::is_ipv4).find_map(towards).unwrap_or(local)
+    targets.filter(SocketAddr::is_ipv4).find_map(towards)
+}
+
+/// The pairs of ranks that cannot be told where the ranks meet.
+fn unnamed_pairs(
+    places: &[Option<String>],
+    able: &[usize],
+    unnamed: &[usize],
+) -> BTreeMap<(usize, usize), Pair> {
+    let mut pairs = BTreeMap::new();
+    for one in unnamed {
+        let host = places[*one].as_deref().unwrap_or_default();
+        let why = format!(
+            "this host has no IPv4 address for {host}, which the remote shell may know by another name: give its address, or a name that resolves"
+        );
+        for other in able.iter().chain(unnamed).filter(|other| *other != one) {
+            for (from, to) in [(*one, *other), (*other, *one)] {
+                let failure = Some(why.clone());
+                pairs.entry((from, to)).or_insert(Pair { from, to, transfer: None, failure });
+            }
+        }
+    }
+    pairs
 }
 
 /// Runs the command for all ranks at once, with a line on each standard input. Returns the output, or the reason why there is none.

@@ -65,9 +65,9 @@ fn over(net: &str, place: &mut Remote, wait: Duration) -> Result<Vec<Pair>, Grou
     }
     peers.remove(rank);
     connect(&net, device, &mut peers, wait);
-    // A rank that fails early must not leave while others still exchange messages with it.
-    let pairs = talk(rank, peers, wait, || place.barrier(wait * 2))?;
-    Ok(pairs)
+    // A rank that fails early must not leave while others still exchange messages with it. What was exchanged is a result though one of
+    // them has ended meanwhile.
+    Ok(talk(rank, peers, wait, || _ = place.barrier(wait * 2)))
 }
 
 struct Peer {
@@ -203,12 +203,7 @@ impl Talk {
 }
 
 /// Exchanges a message each way with every peer, all at once, and compares the data.
-fn talk(
-    rank: usize,
-    peers: Vec<Peer>,
-    wait: Duration,
-    meet: impl FnOnce() -> Result<(), GroupError>,
-) -> Result<Vec<Pair>, GroupError> {
+fn talk(rank: usize, peers: Vec<Peer>, wait: Duration, meet: impl FnOnce()) -> Vec<Pair> {
     let mut pairs = Vec::new();
     let mut talks = Vec::new();
     for peer in peers {
@@ -248,6 +243,6 @@ fn talk(
         pairs.push(Pair { from: talk.peer, to: rank, transfer, failure: talk.failure.clone() });
     }
     // Close only once no peer is still receiving.
-    meet()?;
-    Ok(pairs)
+    meet();
+    pairs
 }

@@ -78,6 +78,10 @@ fn main() -> ExitCode {
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
     tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));
+    tests.push(Test::new(ranks::a_host_whose_address_is_not_known_is_not_told_to_meet_at_its_own));
+    tests.push(Test::new(ranks::lines_of_a_shell_around_the_answer_hide_nothing));
+    tests.push(Test::new(ranks::pairs_have_the_settings_of_nccls_files_too));
+    tests.push(Test::new(ranks::a_rank_that_dies_takes_no_others_result_with_it));
     tests.push(Test::new(ranks::of_a_lone_host_that_cannot_be_entered_nothing_else_is_said));
     let apart = Test::new(ranks::isolated_ranks_are_a_pair_that_does_not_communicate);
     tests.push(apart.needs(bench::namespaces()));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::bench::{Pipe, bounded, doctor, report, scratch};
+use super::bench::{Pipe, bounded, doctor, loopback, report, scratch};
 
 pub(crate) fn equal_ranks_exchange_messages_and_give_no_warn() {
     let mut command = doctor();
@@ -23,7 +23,7 @@ pub(crate) fn equal_ranks_exchange_messages_and_give_no_warn() {
 pub(crate) fn a_variable_that_one_host_lacks_comes_first() {
     let shell = shell("other-variable", "NCCL_BUFFSIZE=7 exec sh -c \"$*\"");
     let mut command = doctor();
-    command.args(["--peer", "node2", "--rsh"]).arg(shell);
+    command.args(["--peer", HERE, "--rsh"]).arg(shell);
     let report = report(command);
     let first = &all(&report)[0];
     assert_eq!((&first["check"], &first["level"]), (&"rank.differs".into(), &"warn".into()));
@@ -81,11 +81,68 @@ pub(crate) fn of_a_lone_host_that_cannot_be_entered_nothing_else_is_said() {
 pub(crate) fn isolated_ranks_are_a_pair_that_does_not_communicate() {
     let shell = shell("apart", "exec unshare -rn sh -c \"ip link set lo up; $*\"");
     let mut command = doctor();
-    command.args(["--timeout", "4", "--peer", "node2", "--rsh"]).arg(shell);
+    command.args(["--timeout", "4", "--peer", HERE, "--rsh"]).arg(shell);
     let report = report(command);
     let pairs = found(&report, "rank.transfer");
     assert!(pairs.contains("2 of 2 messages between 2 ranks failed"), "{report:#}");
 }
+
+/// Such as an alias in ssh's configuration.
+pub(crate) fn a_host_whose_address_is_not_known_is_not_told_to_meet_at_its_own() {
+    let mut command = doctor();
+    command.args(["--peer", "node2.invalid,127.0.0.1", "--rsh"]).arg(shell("alias", RUN));
+    let report = report(command);
+    let pairs = found(&report, "rank.transfer");
+    assert!(pairs.contains("4 of 6 messages among 3 ranks failed"), "{report:#}");
+    assert!(pairs.contains("no IPv4 address for node2.invalid"), "{report:#}");
+}
+
+pub(crate) fn lines_of_a_shell_around_the_answer_hide_nothing() {
+    let line = "echo Welcome; echo '{'; sh -c \"$*\"; echo '}'; echo Bye";
+    let mut command = doctor();
+    command.args(["--peer", HERE, "--rsh"]).arg(shell("banner", line));
+    let report = report(command);
+    assert!(found(&report, "rank.transfer").contains("2 messages between 2 ranks, all right"));
+}
+
+/// The file has what corrupts messages, for the plugin's own transfer and for the pairs'.
+pub(crate) fn pairs_have_the_settings_of_nccls_files_too() {
+    let folder = loopback("pairs-files", "libnccl-net-other.so", "Other");
+    let seen = folder.join("seen");
+    let line = format!("NCCL_NET_PLUGIN=other\nLOOPBACK_TESTS={}\n", seen.display());
+    fs::write(folder.join("nccl.conf"), line).unwrap();
+    let mut command = doctor();
+    command.env_remove("NCCL_NET_PLUGIN").env("LD_LIBRARY_PATH", &folder);
+    command.env("NCCL_CONF_FILE", folder.join("nccl.conf")).args(["-n", "2"]);
+    let report = report(command);
+    assert!(found(&report, "rank.transfer").contains("2 messages between 2 ranks, all right"));
+    // A line of each process: two that describe, and two of the pairs.
+    assert_eq!(fs::read_to_string(seen).unwrap().lines().count(), 4);
+}
+
+/// It dies at the first message to the others.
+pub(crate) fn a_rank_that_dies_takes_no_others_result_with_it() {
+    let folder = loopback("pairs-death", "libnccl-net-other.so", "Other");
+    let (hosts, mark) = (folder.join("hosts"), folder.join("died"));
+    fs::write(&hosts, format!("localhost slots=2\n{HERE}\n")).unwrap();
+    let dies =
+        format!("case \"$*\" in *--probe*) export LOOPBACK_DIE=1:{} ;; esac", mark.display());
+    let mut command = doctor();
+    command.env("NCCL_NET_PLUGIN", "other").env("LD_LIBRARY_PATH", &folder);
+    command.args(["--timeout", "4", "--rsh"]).arg(shell("dies", &format!("{dies}\n{RUN}")));
+    let report = report({
+        command.arg("--hosts").arg(hosts);
+        command
+    });
+    let pairs = found(&report, "rank.transfer");
+    assert!(pairs.contains("4 of 6 messages among 3 ranks failed"), "{report:#}");
+    assert!(mark.exists());
+}
+
+/// A host that this one reaches at itself.
+const HERE: &str = "127.0.0.1";
+/// What a remote shell does.
+const RUN: &str = "exec sh -c \"$*\"";
 
 fn all(report: &Value) -> &Vec<Value> {
     report["findings"].as_array().unwrap()
