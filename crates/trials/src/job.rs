@@ -161,15 +161,16 @@ impl Job {
         record.log = heard.log;
     }
 
-    /// Kills a rank. How long the other one lives on, half a minute at most.
-    pub(crate) fn kill_one(&mut self, rank: usize) -> Duration {
+    /// Kills a rank. How long the other one lives on, half a minute at most, and whether it ended by itself, with a code.
+    pub(crate) fn kill_one(&mut self, rank: usize) -> (Duration, bool) {
         let start = Instant::now();
         let _ = self.ranks[rank].kill();
         let _ = self.ranks[rank].wait();
-        while start.elapsed() < END && is_running(&mut self.ranks[1 - rank]) {
+        let other = &mut self.ranks[1 - rank];
+        while start.elapsed() < END && is_running(other) {
             thread::sleep(SAMPLE);
         }
-        start.elapsed()
+        (start.elapsed(), has_failed(other))
     }
 
     /// What each rank's memory takes now, in KiB; 0 where it has ended.
@@ -216,6 +217,12 @@ impl Drop for Job {
     }
 }
 
+/// Whether it has ended as a rank does that reports an error: not by a signal, as one that crashed.
+fn has_failed(rank: &mut Child) -> bool {
+    let Ok(Some(status)) = rank.try_wait() else { return false };
+    status.code().is_some_and(|code| code != 0)
+}
+
 fn is_running(rank: &mut Child) -> bool {
     matches!(rank.try_wait(), Ok(None))
 }
@@ -225,3 +232,20 @@ const SAMPLE: Duration = Duration::from_millis(20);
 const START: Duration = Duration::from_secs(30);
 /// The plugin's own waits for a peer that is gone are half of it.
 const END: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_rank_that_crashed_has_not_reported_an_error() {
+        let ends = |line: &str| {
+            let mut rank = Command::new("sh").args(["-c", line]).spawn().unwrap();
+            rank.wait().unwrap();
+            has_failed(&mut rank)
+        };
+        assert_eq!(["exit 1", "kill -SEGV $$", "exit 0"].map(ends), [true, false, false]);
+    }
+}

@@ -66,6 +66,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// A time of the command line, which is not endless.
+fn above_zero(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && number <= 10_000.0 => Ok(number),
+        _ => Err("a number above 0, 10000 at most, is asked for".to_owned()),
+    }
+}
+
 /// A line of standard output. Its reader may be gone.
 fn say(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");

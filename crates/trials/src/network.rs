@@ -10,7 +10,7 @@
 //! Every rail has the same speed, by a token bucket (tc-tbf(8)) at both ends: else what one rail loses is hidden by the CPUs, which the
 //! others leave idle. It needs root, ip(8), tc(8) and ss(8).
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) enum Deed {
     /// Every packet is dropped, each way, without an error.
     Cut,
     Join,
-    /// Established sockets on the link are destroyed, at the side of rank 0: both ends get an error (ss(8), -K).
+    /// Established sockets on the link are destroyed, at the side of rank 0: both ends get an error (ss(8), -K). There may be none.
     Reset,
     /// A quarter of its speed.
     Slow,
@@ -98,11 +98,7 @@ impl Network {
                 run(Command::new("tc").args(drop).args(["bytecode", "1,6 0 0 2", "da"]))
             }),
             Deed::Join => self.both(|side| tc(&format!("-n {side} qdisc del dev {device} clsact"))),
-            Deed::Reset => {
-                let mut ss = Command::new("ip");
-                ss.args(["netns", "exec", &self.sides[0], "ss", "-Ktn", "src"]);
-                run(ss.arg(address(rail, 0)))
-            }
+            Deed::Reset => self.reset(rail).map(drop),
             Deed::Slow => self.set_speed(rail, self.mbit / 4),
             Deed::Fast => self.set_speed(rail, self.mbit),
             Deed::Readdress => change(&old, &new),
@@ -110,12 +106,22 @@ impl Network {
         }
     }
 
+    /// Does [`Deed::Reset`]. How many sockets were destroyed: ss(8) shows those, and passes over what the kernel does not destroy.
+    pub(crate) fn reset(&self, rail: usize) -> Outcome<usize> {
+        self.ss(rail, &["-KHtn"])
+    }
+
     /// TCP sockets on a rail's link, established, seen from rank 0.
     pub(crate) fn sockets(&self, rail: usize) -> Outcome<usize> {
+        self.ss(rail, &["-Htn", "state", "established"])
+    }
+
+    /// The lines of ss(8) about a rail's link, at the side of rank 0.
+    fn ss(&self, rail: usize, options: &[&str]) -> Outcome<usize> {
         let mut ss = Command::new("ip");
-        ss.args(["netns", "exec", &self.sides[0], "ss", "-Htn", "state", "established", "src"]);
-        let output = ss.arg(address(rail, 0)).output()?;
-        Ok(String::from_utf8_lossy(&output.stdout).lines().count())
+        ss.args(["netns", "exec", &self.sides[0], "ss"]).args(options);
+        let output = said(ss.args(["src", &address(rail, 0)]))?;
+        Ok(String::from_utf8_lossy(&output).lines().count())
     }
 
     fn link(&self, device: &str, number: usize) -> Outcome<()> {
@@ -185,9 +191,14 @@ fn tc(words: &str) -> Outcome<()> {
 }
 
 fn run(command: &mut Command) -> Outcome<()> {
-    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+    said(command).map(drop)
+}
+
+/// What a command has written to standard output.
+fn said(command: &mut Command) -> Outcome<Vec<u8>> {
+    let output = command.output()?;
     if output.status.success() {
-        return Ok(());
+        return Ok(output.stdout);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{command:?} failed: {}", said.trim()).into())

@@ -34,13 +34,13 @@ pub(crate) struct Rails {
     #[arg(long)]
     stream: bool,
     /// Seconds before, during and after
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_parser = crate::above_zero)]
     seconds: f64,
     /// How often sockets are destroyed in the trial `reset`, within one stretch of time
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     resets: u32,
     /// How often a link goes down and up in the trial `flaps`, as long each time
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     flaps: u32,
     /// Trials [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
@@ -121,9 +121,12 @@ impl Rails {
         }
         let sockets = network.sockets(rail)?;
         // What cannot be undone is done quickly.
-        let hurry = if trial.undo.is_none() { f64::from(trial.times.max(1)) } else { 1.0 };
+        let hurry = if trial.undo.is_none() { f64::from(trial.times) } else { 1.0 };
+        let mut destroyed = 0;
         for _ in 0..trial.times {
-            if !trial.early {
+            if trial.deed == Deed::Reset {
+                destroyed += network.reset(rail)?;
+            } else if !trial.early {
                 network.act(rail, trial.deed)?;
             }
             stretch(&mut job, &mut record, trial.name, self.seconds / hurry);
@@ -133,6 +136,9 @@ impl Rails {
             }
         }
         let whole = job.end(&mut record) && lives;
+        if trial.deed == Deed::Reset && destroyed == 0 {
+            return Err("ss destroyed no socket on the rail: the kernel needs INET_DIAG_DESTROY, and the provider has to use TCP".into());
+        }
         say(chart::table(&record, rails, &phases).trim_end());
         say(chart::picture(&record, rails, &phases).trim_end());
         let began = phases[trial.first_phase()].time.start;
@@ -269,6 +275,14 @@ mod tests {
         let line = Line::parse_from(["trials", "plugin.so"].iter().chain(only));
         let names = |trials: Vec<Trial>| trials.iter().map(|trial| trial.name).collect();
         line.rails.chosen().map(names).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_trial_that_would_do_nothing_is_a_wrong_command_line() {
+        for wrong in ["--resets=0", "--flaps=0", "--seconds=nan", "--seconds=0", "--seconds=inf"] {
+            assert!(Line::try_parse_from(["trials", "plugin.so", wrong]).is_err(), "{wrong}");
+        }
+        assert!(Line::try_parse_from(["trials", "plugin.so", "--seconds=0.5"]).is_ok());
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) struct Soak {
     /// The plugin's file
     plugin: String,
     /// How long, in hours
-    #[arg(default_value_t = 0.1)]
+    #[arg(default_value_t = 0.1, value_parser = crate::above_zero)]
     hours: f64,
     #[command(flatten)]
     fabric: Fabric,
@@ -93,10 +93,10 @@ impl Soak {
         let kills = chance.below(4) == 0 && lives;
         let whole = if kills {
             sum.killed += 1;
-            let took = job.kill_one(chance.below(2));
+            let (took, failed) = job.kill_one(chance.below(2));
             sum.slowest_end = sum.slowest_end.max(took.as_secs_f64());
             job.abandon(&mut record);
-            took < NOTICED
+            took < NOTICED && failed
         } else {
             job.end(&mut record) && lives
         };
