@@ -166,16 +166,16 @@ pub(super) fn describe_all(
 
 /// The description in what a host has said. A remote shell may print lines before and after it.
 fn group_in(text: &str) -> Result<Group, String> {
-    let mut why = "there is none in it".to_owned();
+    let mut error = "there is none in it".to_owned();
     let starts = text.match_indices("{\n").map(|(at, _)| at);
     for at in starts.filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n')) {
         match serde_json::Deserializer::from_str(&text[at..]).into_iter::<Group>().next() {
             Some(Ok(group)) => return Ok(group),
-            Some(Err(error)) => why = error.to_string(),
+            Some(Err(why)) => error = why.to_string(),
             None => {}
         }
     }
-    Err(format!("its answer cannot be read: {why}"))
+    Err(format!("its answer cannot be read: {error}"))
 }
 
 /// Exchanges messages between the ranks whose plugin works.
