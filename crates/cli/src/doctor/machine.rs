@@ -352,8 +352,9 @@ impl Machine {
         match self.value("IRONRAIL_PROTOCOL").map(str::to_ascii_lowercase).as_deref() {
             Some("rdma") => writes,
             Some("sendrecv") => [writes, messages].concat(),
-            _ if writes.iter().any(is_asked) || !messages.iter().any(is_asked) => writes,
-            _ => messages,
+            _ if writes.iter().any(is_asked) => writes,
+            _ if messages.iter().any(is_asked) => messages,
+            _ => [writes, messages].concat(),
         }
     }
 

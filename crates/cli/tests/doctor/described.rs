@@ -170,5 +170,7 @@ pub(crate) fn of_messages_alone_a_provider_is_as_usable_as_the_protocol_says() {
         machine["environment"]["IRONRAIL_PROVIDER"] = json!(provider);
         let usable = found("messages-alone", "provider.usable", machine);
         assert_eq!(usable["level"], level, "{protocol} {provider}: {usable:#}");
+        let why = usable["found"].as_str().unwrap().contains("only: no one-sided writes");
+        assert_eq!(why, level == "FAIL", "{protocol} {provider}: {usable:#}");
     }
 }

@@ -1,5 +1,7 @@
 //! libfabric: which file, which version, what it offers, and what hides other copies.
 
+use std::collections::BTreeSet;
+
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::{Libfabric, Machine};
 
@@ -124,7 +126,7 @@ fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
             format!("FI_PROVIDER={filter} (from {place})"),
             format!(
                 "with FI_PROVIDER={filter} libfabric offers nothing: {}",
-                turned_away(libfabric)
+                turned_away(machine, libfabric)
             ),
             "unset FI_PROVIDER; IRONRAIL_PROVIDER names the plugin's provider and nothing else's",
         );
@@ -139,7 +141,7 @@ fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
             format!("IRONRAIL_PROVIDER={wanted} (from {place})"),
             format!(
                 "{wanted} is not offered; libfabric offers {shown}: {}",
-                turned_away(libfabric)
+                turned_away(machine, libfabric)
             ),
             format!(
                 "name one of {shown}, or unset IRONRAIL_PROVIDER; a provider that is installed and not offered lacks its device"
@@ -150,17 +152,26 @@ fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
         return Finding::fail(
             "provider.usable",
             looked,
-            format!("libfabric offers nothing: {}", turned_away(libfabric)),
+            format!("libfabric offers nothing: {}", turned_away(machine, libfabric)),
             "check that a network interface is up, and that the container sees it; `FI_LOG_LEVEL=info fi_info` shows each provider's reason",
         );
     }
-    Finding::ok("provider.usable", looked, format!("{shown}; {}", turned_away(libfabric)))
+    Finding::ok("provider.usable", looked, format!("{shown}; {}", turned_away(machine, libfabric)))
 }
 
 /// Providers that offered nothing, and why.
-fn turned_away(libfabric: &Libfabric) -> String {
-    let refused: Vec<_> =
+fn turned_away(machine: &Machine, libfabric: &Libfabric) -> String {
+    let mut refused: Vec<_> =
         libfabric.providers.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+    if machine.offers().is_empty() {
+        let others = libfabric.offers.iter().map(|offer| &offer.provider);
+        let others: BTreeSet<_> = others.collect();
+        refused.extend(
+            others.iter().map(|name| {
+                format!("{name}: no one-sided writes, which IRONRAIL_PROTOCOL asks for")
+            }),
+        );
+    }
     if refused.is_empty() {
         "no provider was turned away".to_owned()
     } else {
