@@ -323,6 +323,10 @@ impl Perform<Listener> for Hands {
         local > 0
     }
 
+    fn can_reopen(&self, local: u8) -> bool {
+        local != 1
+    }
+
     fn open_rail(&mut self, local: u8) -> Option<bool> {
         assert!(local < DATA_RAILS);
         (local != 1).then_some(local > 1)

@@ -678,11 +678,17 @@ impl Perform<Flow> for Executor {
         }
     }
 
+    fn can_reopen(&self, local: u8) -> bool {
+        self.nics.get(usize::from(local)).is_some_and(|port| port.nic.can_reopen())
+    }
+
     fn open_rail(&mut self, local: u8) -> Option<bool> {
         let nic = usize::from(local);
         let port = self.nics.get_mut(nic)?;
         if let Err(error) = port.reopen() {
-            log::debug!("data rail {} does not open again: {error}", port.label);
+            if !std::mem::replace(&mut port.has_not_reopened, true) {
+                log::warn!("data rail {} does not open again: {error}; trying again", port.label);
+            }
             return None;
         }
         log::info!("data rail {} is open again, with another endpoint", port.label);

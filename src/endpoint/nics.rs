@@ -42,6 +42,8 @@ pub(super) struct Port {
     pub(super) label: String,
     /// The data rail is closed: that was the only way to stop a peer's late writes.
     pub(super) is_closed: bool,
+    /// It did not open again when that was tried.
+    pub(super) has_not_reopened: bool,
     /// The last that was heard of the control rail is that it was lost to a peer, whichever end's NIC that was.
     pub(super) has_lost_control: bool,
     reopen: Reopen,
@@ -58,6 +60,7 @@ impl Port {
             fabric_name,
             label,
             is_closed: false,
+            has_not_reopened: false,
             has_lost_control: false,
             reopen,
         })
@@ -66,7 +69,7 @@ impl Port {
     /// Opens the data rail again, with a new libfabric endpoint.
     pub(super) fn reopen(&mut self) -> Result<(), FabricError> {
         (self.reopen.0)(&mut self.nic)?;
-        self.is_closed = false;
+        (self.is_closed, self.has_not_reopened) = (false, false);
         if let Some(myself) = self.myself.take() {
             self.nic.remove_peer::<Data>(myself);
         }

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::gpu::DeviceMemory;
 use harness::{Test, second_libfabric};
@@ -55,6 +55,10 @@ pub(crate) fn tests() -> Vec<Test> {
         on_both(an_abort_takes_gpu_memory_back),
         vec![Test::new(memory_is_not_given_back_under_its_flush)],
         vec![Test::new(a_dead_nic_fails_what_gpus_wait_for)],
+        vec![
+            Test::new(a_rail_whose_regions_cannot_be_made_again_comes_back_as_it_is)
+                .needs(second_libfabric().map(drop)),
+        ],
     ];
     tests.into_iter().flatten().collect()
 }
@@ -774,6 +778,57 @@ fn memory_is_not_given_back_under_its_flush() {
             }
         }
         rig.net.deregister(rig.send, source).expect("deregMr");
+        rig.close();
+    });
+}
+
+/// Regions of DMA-BUFs that are bound to an endpoint would be lost with it, so a rail that has failed its trials is not renewed.
+fn a_rail_whose_regions_cannot_be_made_again_comes_back_as_it_is() {
+    play_each(&["cxi 2 second"], &[provider(), driver()], BOUND, |part, case| {
+        set("IRONRAIL_TEST_LOG_LEVEL", "info");
+        set("IRONRAIL_MAX_CONTROL_RAILS", "1");
+        let rig = Rig::of_case_with(part, case, "immediates=1");
+        let (from, into) = (rig.gpu(0, 64 << 10), rig.gpu(1, 64 << 10));
+        let (source, target) = (rig.register(rig.send, &from), rig.register(rig.receive, &into));
+        let logged =
+            |words: &str| calls::lines().iter().filter(|line| line.contains(words)).count();
+        let until = |what: &str, test: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !test() {
+                rig.poll();
+                assert!(start.elapsed() < BOUND / 2, "{what}");
+            }
+        };
+        let message = || {
+            let received = rig.irecv(&into, 0, 64 << 10, target);
+            let sent = rig.isend(&from, 0, 64 << 10, 0, source);
+            for request in [received, sent] {
+                until("a message", &|| rig.net.test(request).expect("test").is_some());
+            }
+        };
+        message();
+        // Both ends' data rails on the second NIC: each opens three endpoints, and this one last. Nothing is under way there.
+        let last = rig.fabric.number("opened.endpoints");
+        let second = [last - 3, last];
+        second.iter().for_each(|endpoint| rig.fabric.fault(&format!("shut={endpoint}")));
+        message();
+        assert_eq!(logged(" is lost"), 2);
+        let refused = || rig.fabric.number("counter.faults.shut");
+        for _ in 0..2 {
+            let before = refused();
+            until("it is tried", &|| refused() > before);
+            until("the round is over", &|| {
+                let before = refused();
+                rig.poll();
+                refused() == before
+            });
+        }
+        second.iter().for_each(|endpoint| rig.fabric.fault(&format!("open={endpoint}")));
+        until("both ends have it back", &|| logged(" is back") == 2);
+        assert_eq!(logged("is closed, so that nothing late can arrive by it"), 0);
+        message();
+        rig.net.deregister(rig.send, source).expect("deregMr");
+        rig.net.deregister(rig.receive, target).expect("deregMr");
         rig.close();
     });
 }

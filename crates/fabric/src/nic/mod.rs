@@ -540,6 +540,13 @@ impl Nic {
             .collect())
     }
 
+    /// Whether all memory that is registered for the data rail could be registered again after a fence.
+    pub fn can_reopen(&self) -> bool {
+        !(self.domain.mode().bind_to_endpoint
+            && self.domain.supports_dmabuf()
+            && self.regions.has_dmabuf(Role::Data))
+    }
+
     /// Opens the data rail again after a fence: a new endpoint with another address. Regions that are bound to it are registered again,
     /// with other keys.
     ///
@@ -557,11 +564,10 @@ impl Nic {
         let Some(wanted) = options.data.filter(|_| may_open) else {
             return Err(FabricError::new(Call::fi_endpoint, sys::FI_EBUSY));
         };
-        let by_dmabuf = |(_, memory): &(u32, Memory)| memory.dmabuf().is_some();
-        let waiting = self.regions.deferred(Role::Data);
-        if self.domain.supports_dmabuf() && waiting.iter().any(by_dmabuf) {
+        if !self.can_reopen() {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
         }
+        let waiting = self.regions.deferred(Role::Data);
         let rail = Rail::open(library, &self.domain, info, options, None, wanted)?;
         let before = std::mem::replace(&mut self.data, rail);
         self.data.posts = before.posts;

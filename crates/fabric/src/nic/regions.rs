@@ -170,6 +170,16 @@ impl Regions {
         }
     }
 
+    /// Whether a rail has memory that is known by a DMA-BUF, registered or deferred.
+    pub(super) fn has_dmabuf(&self, role: Role) -> bool {
+        self.slots.iter().any(|slot| {
+            let registered = slot.registered.as_ref().map(|one| (&one.memory, one.role));
+            let deferred = slot.deferred.as_ref().map(|(memory, its)| (memory, *its));
+            let its = registered.or(deferred);
+            its.is_some_and(|(memory, its)| its == role && memory.dmabuf().is_some())
+        })
+    }
+
     /// The deferred registrations of a rail, with their slots.
     pub(super) fn deferred(&self, role: Role) -> Vec<(u32, Memory)> {
         let deferred = (0..).zip(&self.slots).filter_map(|(number, slot)| {

@@ -144,6 +144,9 @@ pub trait Perform<C: Connection>: Shadows {
     /// flight, in the next poll, and nothing of it after that. False: not now, or not at all.
     fn close_rail(&mut self, local: u8) -> bool;
 
+    /// Whether one of our data rails could be opened again after a close. Asked before one is closed only to be renewed.
+    fn can_reopen(&self, local: u8) -> bool;
+
     /// Opens one of our closed data rails again, with a new libfabric endpoint. Returns whether all memory keys on it
     /// have changed. None: not now.
     fn open_rail(&mut self, local: u8) -> Option<bool>;

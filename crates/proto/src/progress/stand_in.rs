@@ -55,6 +55,7 @@ pub(super) struct StandIn {
     pub(super) trials: Vec<Offer>,
     /// No data rail can be closed.
     pub(super) closes_not: bool,
+    pub(super) reopens_not: bool,
     /// No memory is to be had, and how often some was asked for.
     pub(super) starves: bool,
     /// Why no action is performed.
@@ -246,6 +247,10 @@ impl Perform<Flow> for StandIn {
             self.closed.push(local);
         }
         !self.closes_not
+    }
+
+    fn can_reopen(&self, _: u8) -> bool {
+        !self.reopens_not
     }
 
     fn open_rail(&mut self, _: u8) -> Option<bool> {

@@ -386,6 +386,10 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         D::close_data(self.wire, self.node, local)
     }
 
+    fn can_reopen(&self, _: u8) -> bool {
+        true
+    }
+
     fn open_rail(&mut self, local: u8) -> Option<bool> {
         D::open_data(self.wire, self.node, local)
     }

@@ -387,7 +387,8 @@ impl<C: Connection> ProgressLoop<C> {
             },
             // A round with this libfabric endpoint has failed.
             Local::Open if has_failed && self.may_renew(local) => {
-                if perform.close_rail(crate::bits::low8(local as u64)) {
+                let own = crate::bits::low8(local as u64);
+                if perform.can_reopen(own) && perform.close_rail(own) {
                     self.locals[local] = Local::Closing;
                     self.stop_trials(local, now.clock);
                     return;
@@ -986,6 +987,20 @@ mod tests {
             assert_eq!(regain(&mut endpoint, 0).round, 7);
             assert_eq!(hands.closed.len(), closed);
         }
+    }
+
+    #[test]
+    fn a_rail_that_could_not_be_opened_again_is_tried_as_it_is() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        hands.reopens_not = true;
+        endpoint.locals = vec![Local::Open];
+        endpoint.peers[0].histories.of(0).rest.failed();
+        endpoint.offered(0, &offer(7), ms(5));
+        for now in 5..10 {
+            endpoint.progress(&mut hands, ms(now).clock);
+        }
+        assert!(hands.closed.is_empty());
+        assert!(regain(&mut endpoint, 0).is_trying());
     }
 
     #[test]
