@@ -660,10 +660,9 @@ impl Perform<Flow> for Executor {
             return false;
         }
         // What its queue still holds goes with it: parts that have arrived so are sent again, by another rail.
-        let Port { nic: card, label, is_closed, .. } = &mut self.nics[nic];
+        let Port { nic: card, label, .. } = &mut self.nics[nic];
         match card.fence::<Data>() {
             Ok(tokens) => {
-                *is_closed = true;
                 log::info!("data rail {label} is closed, so that nothing late can arrive by it");
                 for token in tokens {
                     self.interrupted(token);
@@ -702,7 +701,7 @@ impl Perform<Flow> for Executor {
 
     fn trial_target(&mut self, local: u8) -> Option<TrialTarget> {
         let nic = usize::from(local);
-        let port = self.nics.get(nic).filter(|port| !port.is_closed)?;
+        let port = self.nics.get(nic).filter(|port| !port.is_closed())?;
         let address = Address::new(port.nic.data_name())?;
         let target = self.landing.target(self.landing.address());
         Some(TrialTarget { address, target, key: self.landing.key(nic) })

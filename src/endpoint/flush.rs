@@ -343,7 +343,7 @@ impl Endpoint {
 
 /// The NICs to read on, one bit each: those that carried bytes. In place of one whose data rail is closed, an open one reads.
 fn open_nics(nics: &[Port], wanted: u32) -> u32 {
-    let open = (0..).zip(nics).filter(|(_, port)| !port.is_closed);
+    let open = (0..).zip(nics).filter(|(_, port)| !port.is_closed());
     let open = open.fold(0, |open, (nic, _)| open | 1 << nic);
     let instead = if wanted & !open == 0 { 0 } else { open & open.wrapping_neg() };
     wanted & open | instead

@@ -40,8 +40,6 @@ pub(super) struct Port {
     pub(super) fabric_name: String,
     /// For the log: provider and interface.
     pub(super) label: String,
-    /// The data rail is closed: that was the only way to stop a peer's late writes.
-    pub(super) is_closed: bool,
     /// It did not open again when that was tried.
     pub(super) has_not_reopened: bool,
     /// The last that was heard of the control rail is that it was lost to a peer, whichever end's NIC that was.
@@ -59,7 +57,6 @@ impl Port {
             myself: None,
             fabric_name,
             label,
-            is_closed: false,
             has_not_reopened: false,
             has_lost_control: false,
             reopen,
@@ -69,7 +66,7 @@ impl Port {
     /// Opens the data rail again, with a new libfabric endpoint.
     pub(super) fn reopen(&mut self) -> Result<(), FabricError> {
         (self.reopen.0)(&mut self.nic)?;
-        (self.is_closed, self.has_not_reopened) = (false, false);
+        self.has_not_reopened = false;
         if let Some(myself) = self.myself.take() {
             self.nic.remove_peer::<Data>(myself);
         }
@@ -85,6 +82,11 @@ impl Port {
                 Ok(*self.myself.insert(self.nic.add_peer::<Data>(&name)?))
             }
         }
+    }
+
+    /// The data rail is closed, since that was the only way to stop a peer's late writes; or its close has failed.
+    pub(super) fn is_closed(&self) -> bool {
+        !self.nic.has_data()
     }
 
     /// Operations in flight, without posted receives: those end only when the peer sends.

@@ -1,6 +1,6 @@
 //! Regions that are registered while their rail is fenced, where regions are bound to endpoints (FI_MR_ENDPOINT, fi_mr(3)), through the
-//! plugin's fabric layer: the registration waits until the rail opens again. Also fences whose queue does not close, and addresses that come
-//! meanwhile.
+//! plugin's fabric layer: the registration waits until the rail opens again. Also fences whose endpoint or queue does not close, and addresses
+//! that come meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Test::new(memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced),
         Test::new(a_rail_whose_queue_does_not_close_is_fenced_and_opens_again),
         Test::new(a_rail_that_is_stuck_while_it_opens_again_stays_closed),
+        Test::new(a_rail_that_leaked_keeps_no_memory_from_the_others),
         Test::new(an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again),
     ])
 }
@@ -43,14 +44,21 @@ fn fenced(test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
 
 /// The same with a script of faults.
 fn fenced_with(faults: &str, test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
+    opened_with(faults, test, |library, info, mut nic| {
+        nic.fence::<Data>().unwrap();
+        body(library, info, nic);
+    });
+}
+
+/// The same with a NIC whose rail is open.
+fn opened_with(faults: &str, test: impl Fn() + 'static, body: impl FnOnce(&Library, &Info, Nic)) {
     if env::var_os(AGAIN).is_some() {
         let library = Library::open(&["libfabric.so.1"]).unwrap();
         let query = Query { provider: Some("vfabric".to_owned()), ..Query::default() };
         let found = library.find(&query).unwrap();
         let info = found.first().expect("vfabric offers its NICs");
-        let mut nic = Nic::open(&library, info, &options()).unwrap();
+        let nic = Nic::open(&library, info, &options()).unwrap();
         assert!(nic.region_mode().bind_to_endpoint);
-        nic.fence::<Data>().unwrap();
         return body(&library, info, nic);
     }
     let provider = provider::file();
@@ -130,6 +138,23 @@ fn a_rail_that_is_stuck_while_it_opens_again_stays_closed() {
             let closed = nic.deregister(region);
             assert!(matches!(closed, Err(NotDeregistered::Leaked(_))), "a peer may write to it");
             nic.deregister(refused).unwrap();
+            nic.close().unwrap_err();
+        },
+    );
+}
+
+/// A registration is made on all rails of an endpoint, or not at all.
+fn a_rail_that_leaked_keeps_no_memory_from_the_others() {
+    opened_with(
+        "stuck=1",
+        a_rail_that_leaked_keeps_no_memory_from_the_others,
+        |library, info, mut nic| {
+            assert_eq!(nic.fence::<Data>().unwrap_err().code(), -libc::EBUSY);
+            assert!(!nic.has_data());
+            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+            assert_eq!(nic.key_of(&region), RemoteKey::from_wire(0));
+            nic.reopen(library, info, &options()).unwrap_err();
+            nic.deregister(region).unwrap();
             nic.close().unwrap_err();
         },
     );

@@ -289,7 +289,7 @@ impl Nic {
     }
 
     /// Registers memory for the rail of its kind. While the data rail is fenced and regions are bound to endpoints, the registration is
-    /// deferred until the rail opens again, and the region has no key until then.
+    /// deferred until the rail opens again, and the region has no key until then. On a rail whose endpoint has leaked it is deferred for good.
     ///
     /// # Errors
     ///
@@ -304,12 +304,13 @@ impl Nic {
         }
         let rail = self.rail(K::ROLE);
         let is_fenced = K::ROLE == Role::Data && self.is_fenced;
-        if !rail.is_open() && !is_fenced {
+        if !rail.is_open() && !is_fenced && !rail.is_stuck() {
             let no_rail = Reason::NoRail;
             return Err(FabricError::not_called(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
         }
         let share = memory.clone();
-        let (slot, names) = if is_fenced && self.domain.mode().bind_to_endpoint {
+        let is_deferred = rail.is_stuck() || is_fenced && self.domain.mode().bind_to_endpoint;
+        let (slot, names) = if is_deferred {
             let slot = self.regions.insert_deferred(share, K::ROLE).ok_or(full)?;
             (slot, Names::deferred(&self.domain, &memory))
         } else {
@@ -617,6 +618,11 @@ impl Nic {
     /// The same of the control rail.
     pub fn control_name(&self) -> &[u8] {
         self.control.name()
+    }
+
+    /// Whether there is a data rail, and it is open.
+    pub fn has_data(&self) -> bool {
+        self.data.is_open()
     }
 
     /// Whether there is a control rail.
