@@ -82,6 +82,7 @@ impl Endpoint {
     pub(crate) fn is_unused(&self) -> bool {
         let has_failed = self.broken || self.failure.is_some();
         self.listeners.is_empty()
+            && !self.is_waited_on()
             && (has_failed || self.connects.iter().all(|pending| self.is_lost(pending)))
             && self.comms.iter().all(|(_, comm)| comm.is_closing)
     }

@@ -75,6 +75,22 @@ impl Endpoint {
         self.poll_deregister(id)
     }
 
+    /// A call of deregMr begins to wait. The endpoint is not closed before [`Endpoint::end_wait`]: its close may leave the region open, and the
+    /// call could not tell.
+    pub(crate) fn begin_wait(&mut self) {
+        self.deregister_calls += 1;
+    }
+
+    /// The wait has ended, with or without success.
+    pub(crate) fn end_wait(&mut self) {
+        self.deregister_calls -= 1;
+    }
+
+    /// Whether a call of deregMr waits.
+    pub(crate) fn is_waited_on(&self) -> bool {
+        self.deregister_calls > 0
+    }
+
     /// When a wait for peers ends that begins now. The endpoint was just polled: the time before counts for no wait.
     fn end_of_wait(&mut self) -> PolledTime {
         self.core.polled_time().plus(self.patience.wait(Instant::now()))
@@ -83,7 +99,7 @@ impl Endpoint {
     /// Polls a deregistration. Closes the region and returns true once nothing can touch its memory.
     pub(crate) fn poll_deregister(&mut self, id: ObjectId) -> Result<bool> {
         let at = self.deregistering.iter().position(|deregistering| deregistering.id == id);
-        // Closed meanwhile, with its communicator or its endpoint.
+        // Closed meanwhile, by another call.
         let Some(at) = at else { return Ok(true) };
         self.progress();
         if !self.is_touched(id) {

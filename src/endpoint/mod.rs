@@ -105,6 +105,8 @@ pub(crate) struct Endpoint {
     cache: RegionCache,
     /// Registrations under deregMr that an operation may still touch.
     deregistering: Vec<Deregistering>,
+    /// Calls of deregMr that wait, each in a thread of its own.
+    deregister_calls: u32,
     patience: Patience,
     /// Requests whose end has not been reported to NCCL.
     outstanding: u32,
@@ -175,6 +177,7 @@ impl Endpoint {
             known_processes: KnownProcesses::default(),
             cache: RegionCache::default(),
             deregistering: Vec::new(),
+            deregister_calls: 0,
             outstanding: 0,
             closing: Vec::new(),
             needs_keeper: false,

@@ -226,24 +226,40 @@ pub(crate) fn gpu_of(
 /// Returns when nothing can touch the memory any more; an error past a bound, and then the memory stays registered.
 pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
     started()?;
-    let mut gone = registry::with(comm, |endpoint| {
+    let gone = registry::with(comm, |endpoint| {
         fault::point("deregMr locked");
-        endpoint.deregister(region)
+        let gone = endpoint.deregister(region)?;
+        if !gone {
+            endpoint.begin_wait();
+        }
+        Ok(gone)
     })?;
-    while !gone {
+    if gone {
+        return Ok(());
+    }
+    let outcome = wait_until_closed(comm, region);
+    // Also after a panic: finalize waits for this.
+    let _ended = registry::with_any(comm, |endpoint| {
+        endpoint.end_wait();
+        Ok(())
+    });
+    registry::close_if_unused(comm.endpoint());
+    outcome
+}
+
+/// Polls a deregistration to its end. The endpoint stays open meanwhile: see [`Endpoint::begin_wait`].
+fn wait_until_closed(comm: ObjectId, region: ObjectId) -> Result<()> {
+    loop {
         // The lock is released in between, so that other connections of the endpoint progress.
         std::thread::yield_now();
-        let polled = registry::with(comm, |endpoint| {
+        let gone = registry::with(comm, |endpoint| {
             fault::point("deregMr waits");
             endpoint.poll_deregister(region)
-        });
-        gone = match polled {
-            // An endpoint that was finalized meanwhile has closed the region. After any other error a peer may still write there.
-            Err(Error { cause: Cause::Stale(_), .. }) => true,
-            polled => polled?,
-        };
+        })?;
+        if gone {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// A locked endpoint.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use fabric::{Guard, Lock};
 
@@ -35,6 +36,8 @@ static CLOSING: Lock<Closing> = Lock::new(Closing { open: 0, kept: Vec::new() })
 
 /// Attempts on a contended lock before this thread sleeps.
 const TRIES: u32 = 1000;
+/// When finalize tries again to take an endpoint that another thread uses.
+const TAKE_AGAIN: Duration = Duration::from_millis(1);
 
 type Entry = Lock<Option<Box<Endpoint>>>;
 /// An endpoint's entry, locked.
@@ -142,18 +145,25 @@ pub(super) fn remove_context(context: ObjectId) {
 /// Takes an endpoint that no communicator owns out of its entry.
 fn take_unowned(number: u16) -> Option<Box<Endpoint>> {
     loop {
-        let registry = registry();
-        // An endpoint that did not open has left the number to another communicator.
-        if registry.as_ref()?.owners(number) > 0 {
-            return None;
+        if let Some(taken) = try_take_unowned(number) {
+            return taken;
         }
-        // Tried only: while an endpoint opens there, others must not wait for the registry.
-        if let Some(mut entry) = try_lock(number) {
-            return entry.take();
-        }
-        drop(registry);
-        std::thread::yield_now();
+        // Not in a loop of attempts: the endpoint may open there, or its region's deregMr wait, for seconds.
+        std::thread::sleep(TAKE_AGAIN);
     }
+}
+
+/// The same, if it can be taken now. None inside: there is none to take.
+fn try_take_unowned(number: u16) -> Option<Option<Box<Endpoint>>> {
+    let registry = registry();
+    // An endpoint that did not open has left the number to another communicator.
+    if registry.as_ref().is_none_or(|registry| registry.owners(number) > 0) {
+        return Some(None);
+    }
+    // Tried only: while an endpoint opens there, others must not wait for the registry.
+    let mut entry = try_lock(number)?;
+    let is_waited_on = entry.as_ref().is_some_and(|endpoint| endpoint.is_waited_on());
+    (!is_waited_on).then(|| entry.take())
 }
 
 /// Closes an endpoint. With the last one, those that were kept for others are released.
@@ -533,7 +543,7 @@ mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
     use std::sync::{Arc, Mutex, PoisonError};
     use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use fabric::Pages;
 
@@ -698,6 +708,28 @@ mod tests {
         assert!(owned(mine, before).is_none(), "its owner has another one");
         close_if_unused(assignment.number);
         assert!(owned(mine, assignment).is_none() && assigned().is_none());
+    }
+
+    #[test]
+    fn no_endpoint_is_closed_while_a_deregmr_waits_there() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let on_mine = |body: fn(&mut Endpoint)| {
+            let number = with_owned(Owner::Thread(None), OTHER_DEVICE, opened, |endpoint| {
+                body(endpoint);
+                Result::<_>::Ok(endpoint.number())
+            });
+            number.expect("it opens")
+        };
+        let number = on_mine(Endpoint::begin_wait);
+        close_if_unused(number);
+        assert!(entry(number).is_some(), "by the last close");
+        let key = (Key::Thread(thread::current().id(), None), OTHER_DEVICE);
+        let assignment = registry().as_mut().and_then(|known| known.endpoints.remove(&key));
+        assert!(try_take_unowned(number).is_none() && entry(number).is_some(), "by finalize");
+        registry().as_mut().expect("made").endpoints.insert(key, assignment.expect("assigned"));
+        on_mine(Endpoint::end_wait);
+        close_if_unused(number);
+        assert!(entry(number).is_none());
     }
 
     /// The id of a thread that owns nothing.

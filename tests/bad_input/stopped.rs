@@ -236,6 +236,28 @@ fn finalize_frees_what_a_stopped_peer_may_write_to() {
     });
 }
 
+/// It would be told that the memory is free, while the endpoint is only about to close.
+fn finalize_in_another_thread_waits_for_a_deregmr_that_waits() {
+    play(&settings(), BOUND, |part| {
+        if is_other(part) {
+            return;
+        }
+        let (net, context) = open(part);
+        let mut writer = part.cast("writer", &[]);
+        let receiver = Receiver::begin(net, context, &mut writer);
+        writer.pause();
+        let (comm, (long, region)) = (receiver.comm, receiver.buffers[0]);
+        let deregistering = thread::spawn(move || net.deregister(comm, region));
+        // The call hides the region, and lets others at the endpoint from then on only where it waits.
+        wait("deregMr to begin", || net.irecv(comm, long.address(), long.len, 0, region).is_err());
+        net.finalize(context).expect("finalize");
+        let answer = deregistering.join().expect("it only calls");
+        let failure = answer.expect_err("the writer may write there until finalize");
+        assert!(failure.said.iter().any(|line| line.contains("stay registered")), "{failure:?}");
+        drop(writer);
+    });
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new(memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on)
@@ -243,6 +265,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(memory_is_free_though_the_job_is_stopped_in_deregmr)
             .needs(not_over("shm", READS_ITSELF)),
         Test::new(memory_that_a_dead_peer_wrote_to_is_free_in_time)
+            .needs(not_over("shm", READS_ITSELF)),
+        Test::new(finalize_in_another_thread_waits_for_a_deregmr_that_waits)
             .needs(not_over("shm", READS_ITSELF)),
         Test::new(finalize_frees_what_a_stopped_peer_may_write_to)
             .needs(not_over("shm", READS_ITSELF))
