@@ -333,9 +333,8 @@ fn a_connect_under_way_does_not_keep_a_broken_endpoint_open() {
     });
 }
 
-/// The keeper writes it, on which peers rely while NCCL makes no calls.
 #[test]
-fn a_panic_while_a_dump_is_written_ends_neither_the_keeper_nor_an_endpoint() {
+fn a_panic_while_a_dump_is_written_ends_neither_dumps_nor_an_endpoint() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dumps.{}", process::id()));
     let trigger = folder.join("now");
     let trigger = ("DUMP_TRIGGER", trigger.to_str().expect("text"));

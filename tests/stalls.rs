@@ -163,6 +163,11 @@ fn a_file_that_comes_asks_for_a_dump_of_all_connections() {
             assert_eq!(of("receive")["requests"], 1);
             assert_eq!(of("send")["waits_for"], "nothing");
             assert_eq!(json["endpoints"][0]["requests"], 1);
+            assert_eq!(json["endpoints"][0]["counters"]["violations"], 0, "{text}");
+            let parts = json["parts"].as_array().expect("a list").iter();
+            assert!(parts.map(|row| row["parts"].as_u64()).all(|parts| parts > Some(0)), "{text}");
+            let messages = json["messages"].as_array().expect("a list").len();
+            assert_eq!((messages, json["parts"].as_array().expect("a list").len()), (2, 2));
             fs::remove_dir_all(folder).expect("ours");
         },
     );

@@ -127,7 +127,6 @@ impl Endpoint {
                 self.polled_since(start).as_millis()
             );
         }
-        self.incidents.stale_frames += self.core.stale();
         self.report()
     }
 
@@ -196,7 +195,15 @@ impl Endpoint {
             let (data, control) = (port.nic.data_posts(), port.nic.control_posts());
             RailReport { label: port.label.clone(), bytes, writes, refused, data, control }
         };
-        Report { rails: self.executor.nics.iter().map(rail).collect(), incidents: self.incidents }
+        let rails = self.executor.nics.iter().map(rail).collect();
+        Report { rails, incidents: self.incidents() }
+    }
+
+    /// What has happened so far; of connections, what happened on those that have ended.
+    pub(crate) fn incidents(&self) -> Incidents {
+        let mut incidents = self.incidents;
+        incidents.stale_frames += self.core.stale();
+        incidents
     }
 }
 

@@ -1,18 +1,21 @@
 //! A dump of all connections, written when the trigger file appears or changes.
 //!
-//! The keeper thread checks the file and writes the dump: there is no signal handler, and no work in NCCL's calls. A dump has names,
-//! numbers and states, and no secrets.
+//! A thread of its own checks the file and writes the dump, while an endpoint is open: there is no signal handler, no work in NCCL's calls,
+//! and a file system that hangs holds up no poll of the keeper's. A dump has names, numbers and states, and no secrets.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use counters::Kind;
 use fabric::Lock;
 
 use super::device::host_name;
 use super::json::{Object, array};
-use super::{registry, stats};
+use super::{keeper, registry, stats};
+use crate::endpoint::incidents::Incidents;
 use crate::fault;
 use crate::types::counts;
 use crate::types::stall::{
@@ -25,40 +28,103 @@ const FORMAT: u32 = 1;
 const EVERY: Duration = Duration::from_millis(500);
 /// How long to try for an endpoint's lock.
 const BUSY: Duration = Duration::from_millis(200);
+/// How long the close of the last endpoint waits for the thread, which a file system may hold up for ever.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// How often it looks whether the thread has ended.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct Trigger {
     path: PathBuf,
-    checked: Instant,
     /// When the file was changed last, if it was there.
     changed: Option<SystemTime>,
 }
 
+/// The thread: one at most, since a file system that hangs would collect them.
+#[derive(Debug)]
+struct Watcher {
+    thread: Option<JoinHandle<()>>,
+    /// It goes on: it has not found that it is not needed any more.
+    is_watching: bool,
+}
+
+impl Watcher {
+    const NONE: Self = Self { thread: None, is_watching: false };
+}
+
 static TRIGGER: Lock<Option<Trigger>> = Lock::new(None);
+static WATCHER: Lock<Watcher> = Lock::new(Watcher::NONE);
 
 /// Sets the trigger file. One that exists already triggers nothing.
-pub(super) fn watch(path: Option<&Path>) {
-    let trigger = path.map(|path| Trigger {
-        path: path.to_owned(),
-        checked: Instant::now(),
-        changed: changed(path),
-    });
+pub(super) fn set_trigger(path: Option<&Path>) {
+    let trigger = path.map(|path| Trigger { path: path.to_owned(), changed: changed(path) });
     *TRIGGER.lock() = trigger;
 }
 
-/// Checks the file if that is due. Returns the time until the next check; None: the setting is unset.
-pub(super) fn check(endpoints: &[u16]) -> Option<Duration> {
-    let mut trigger = TRIGGER.lock();
-    let trigger = trigger.as_mut()?;
-    if trigger.checked.elapsed() >= EVERY {
-        trigger.checked = Instant::now();
-        let changed = changed(&trigger.path);
-        let before = std::mem::replace(&mut trigger.changed, changed);
-        if changed.is_some() && changed != before {
-            write(&trigger.path, endpoints);
-        }
+/// An endpoint has opened: the file is watched.
+pub(super) fn watch() {
+    if TRIGGER.lock().is_some() {
+        start(&WATCHER, keeper::has_endpoints, check);
     }
-    Some(EVERY)
+}
+
+/// The last endpoint closes: the thread ends.
+pub(super) fn end() {
+    stop(&WATCHER, ENDS_WITHIN);
+}
+
+/// Starts the thread, unless it runs. It calls `check` while it is needed.
+fn start(watcher: &'static Lock<Watcher>, is_needed: fn() -> bool, check: fn()) {
+    let mut locked = watcher.lock();
+    if locked.is_watching {
+        return;
+    }
+    let goes_on = move || {
+        let mut locked = watcher.lock();
+        locked.is_watching = is_needed();
+        locked.is_watching
+    };
+    let run = move || {
+        while goes_on() {
+            // A panic ends this dump, and the hook has logged it.
+            let _panicked = catch_unwind(check);
+            std::thread::park_timeout(EVERY);
+        }
+    };
+    match fabric::background::spawn("ironrail-dump", run) {
+        Ok(thread) => *locked = Watcher { thread: Some(thread), is_watching: true },
+        Err(error) => log::warn!("IRONRAIL_DUMP_TRIGGER: no thread to watch it: {error}"),
+    }
+}
+
+/// Ends the thread, which is not needed any more, and waits for its end within a bound.
+fn stop(watcher: &Lock<Watcher>, bound: Duration) {
+    let Some(thread) = watcher.lock().thread.take() else { return };
+    thread.thread().unpark();
+    let began = Instant::now();
+    while !thread.is_finished() && began.elapsed() < bound {
+        std::thread::sleep(LOOKS_EVERY);
+    }
+    if thread.is_finished() {
+        // Its panics are caught in it.
+        let _ended = thread.join();
+        return;
+    }
+    // It hangs, or is needed again.
+    watcher.lock().thread.get_or_insert(thread);
+}
+
+/// Writes a dump if the file has appeared or changed since the last check.
+fn check() {
+    let Some(path) = TRIGGER.lock().as_ref().map(|trigger| trigger.path.clone()) else { return };
+    let changed = changed(&path);
+    let before = TRIGGER
+        .lock()
+        .as_mut()
+        .and_then(|trigger| std::mem::replace(&mut trigger.changed, changed));
+    if changed.is_some() && changed != before {
+        write(&path, &keeper::endpoints());
+    }
 }
 
 fn changed(path: &Path) -> Option<SystemTime> {
@@ -70,13 +136,15 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     let mut name = trigger.as_os_str().to_owned();
     name.push(format!(".{}.{}.json", host_name(), std::process::id()));
     let path = PathBuf::from(name);
+    let rows = counts::all();
     let text = Object::new()
         .number("format", FORMAT)
         .text("version", env!("CARGO_PKG_VERSION"))
         .text("host", host_name())
         .number("process", std::process::id())
         .raw("endpoints", &array(endpoints.iter().map(|number| endpoint(*number))))
-        .raw("messages", &stats::messages(&counts::all()))
+        .raw("messages", &stats::rows(&rows, Kind::Messages))
+        .raw("parts", &stats::rows(&rows, Kind::Rail))
         .end();
     match stats::write(&path, &text) {
         Ok(()) => log::info!("IRONRAIL_DUMP_TRIGGER: {} is written", path.display()),
@@ -94,8 +162,11 @@ fn endpoint(number: u16) -> String {
         if let Some(entry) = registry::try_lock(number) {
             let shown = catch_unwind(AssertUnwindSafe(|| {
                 fault::point("snapshot");
-                let snapshot = entry.as_deref().map(|endpoint| endpoint.snapshot());
-                snapshot.map_or_else(|| "null".to_owned(), |snapshot| json(&snapshot))
+                let open = entry.as_deref();
+                open.map_or_else(
+                    || "null".to_owned(),
+                    |open| json(&open.snapshot(), &open.incidents()),
+                )
             }));
             let panicked =
                 |_| Object::new().number("endpoint", number).flag("panicked", true).end();
@@ -108,7 +179,7 @@ fn endpoint(number: u16) -> String {
     }
 }
 
-fn json(snapshot: &Snapshot) -> String {
+fn json(snapshot: &Snapshot, incidents: &Incidents) -> String {
     let Snapshot { number, device, requests, uncalled, listeners, connects, failed, .. } = snapshot;
     Object::new()
         .number("endpoint", *number)
@@ -121,6 +192,7 @@ fn json(snapshot: &Snapshot) -> String {
         .flag("failed", *failed)
         .raw("rails", &array(snapshot.rails.iter().map(rail)))
         .raw("connections", &array(snapshot.connections.iter().map(connection)))
+        .raw("counters", &stats::named(incidents))
         .end()
 }
 
@@ -171,4 +243,50 @@ fn connection(connection: &ConnectionSnapshot) -> String {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// Far more than a thread needs for its next step.
+    const BOUND: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_file_system_that_hangs_holds_up_one_thread_and_no_close() {
+        static IN_CHECK: AtomicBool = AtomicBool::new(false);
+        static CHECKS: Lock<u32> = Lock::new(0);
+        static ENDED: Lock<Watcher> = Lock::new(Watcher::NONE);
+        static IS_NEEDED: AtomicBool = AtomicBool::new(true);
+        let hang = || {
+            IN_CHECK.store(true, Ordering::Relaxed);
+            *CHECKS.lock() += 1;
+        };
+        let hangs = CHECKS.lock();
+        start(&ENDED, || IS_NEEDED.load(Ordering::Relaxed), hang);
+        let began = Instant::now();
+        while !IN_CHECK.load(Ordering::Relaxed) {
+            assert!(began.elapsed() < BOUND, "it checks");
+            thread::yield_now();
+        }
+        IS_NEEDED.store(false, Ordering::Relaxed);
+        let (sender, closed) = mpsc::channel();
+        thread::spawn(move || {
+            stop(&ENDED, LOOKS_EVERY);
+            let _heard = sender.send(());
+        });
+        assert!(closed.recv_timeout(BOUND).is_ok(), "the close waits for the file system");
+        let first = ENDED.lock().thread.as_ref().expect("it hangs").thread().id();
+        start(&ENDED, || true, || {});
+        let second = ENDED.lock().thread.as_ref().expect("it hangs").thread().id();
+        assert_eq!(first, second, "another one would hang as well");
+        drop(hangs);
+        stop(&ENDED, BOUND);
+        let ended = ENDED.lock();
+        assert!(ended.thread.is_none() && !ended.is_watching, "it is not needed");
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! NCCL may stop calling once its last request is reported, while packets are unacknowledged or a peer sends keepalive queries. So one
 //! thread per process polls, under the same lock, endpoints that were not polled for 10 ms and have frames due, and the others at longer
-//! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, and never waits for a lock: the
-//! thread that holds it polls the endpoint itself.
+//! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, touches no file, and never waits for a
+//! lock: the thread that holds it polls the endpoint itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +43,11 @@ static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(AWAKE);
 
 /// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
+    keep(number);
+    super::dump::watch();
+}
+
+fn keep(number: u16) {
     let mut keeper = KEEPER.lock();
     keeper.endpoints.push(number);
     if let Some(thread) = &keeper.thread {
@@ -62,7 +67,17 @@ pub(super) fn forget(number: u16) {
     if let Some(thread) = remove(number) {
         // Its panics are caught in it.
         let _ended = thread.join();
+        super::dump::end();
     }
+}
+
+/// The endpoints that are open.
+pub(super) fn endpoints() -> Vec<u16> {
+    KEEPER.lock().endpoints.clone()
+}
+
+pub(super) fn has_endpoints() -> bool {
+    !KEEPER.lock().endpoints.is_empty()
 }
 
 /// Removes an endpoint. Returns the thread if it is to end, to be joined without the lock.
@@ -107,9 +122,6 @@ fn run(generation: u64) {
     let mut endpoints = Vec::with_capacity(ROOM);
     while copy_endpoints(generation, &mut endpoints) {
         let wait = endpoints.iter().map(|number| poll(*number)).min().unwrap_or(LONGEST);
-        // A panic in it ends this dump, not the thread, which peers rely on.
-        let dump = catch_unwind(AssertUnwindSafe(|| super::dump::check(&endpoints)));
-        let wait = dump.unwrap_or(None).map_or(wait, |dump| wait.min(dump));
         let wait = wait.clamp(SHORTEST, LONGEST);
         SLEEPS_UNTIL.store(monotonic_nanos() + nanos(wait), Ordering::Relaxed);
         std::thread::park_timeout(wait);

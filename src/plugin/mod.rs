@@ -482,7 +482,7 @@ impl Plugin {
         let [target, profile] = [env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
         log::info!("Initializing Ironrail {version} ({commit}, {target}, {profile})");
         environment::set_provider_variables(&config);
-        dump::watch(config.dump_trigger.as_deref());
+        dump::set_trigger(config.dump_trigger.as_deref());
         counts::share(&device::host_name(), config.stats_page);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);

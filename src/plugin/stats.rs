@@ -92,25 +92,28 @@ impl Totals {
                 .raw("control", &posts(control))
                 .end()
         };
-        let named = self.incidents.named().into_iter();
-        let counters = named.fold(Object::new(), |all, (name, value)| all.number(name, value));
-        let parts = array(rows.iter().filter(|row| row.key.kind == Kind::Rail).map(row_json));
         Object::new()
             .number("format", FORMAT)
             .text("version", env!("CARGO_PKG_VERSION"))
             .text("host", host_name())
             .number("process", std::process::id())
             .raw("rails", &array(self.rails.iter().map(rail)))
-            .raw("messages", &messages(rows))
-            .raw("parts", &parts)
-            .raw("counters", &counters.end())
+            .raw("messages", &self::rows(rows, Kind::Messages))
+            .raw("parts", &self::rows(rows, Kind::Rail))
+            .raw("counters", &named(&self.incidents))
             .end()
     }
 }
 
-/// The rows of messages, as a JSON array.
-pub(super) fn messages(rows: &[Row]) -> String {
-    array(rows.iter().filter(|row| row.key.kind == Kind::Messages).map(row_json))
+/// The rows of one kind, as a JSON array.
+pub(super) fn rows(rows: &[Row], kind: Kind) -> String {
+    array(rows.iter().filter(|row| row.key.kind == kind).map(row_json))
+}
+
+/// Counters by name, as a JSON object.
+pub(super) fn named(incidents: &Incidents) -> String {
+    let named = incidents.named().into_iter();
+    named.fold(Object::new(), |all, (name, value)| all.number(name, value)).end()
 }
 
 /// A row: its key, its counters, and the non-empty buckets of its histogram, by their upper ends in nanoseconds.
