@@ -1,10 +1,10 @@
 //! The process's counters, summed as endpoints close, and written to the file of IRONRAIL_STATS_FILE.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use counters::{BUCKETS, Counter, Kind, Row, bucket_upper_nanos};
 use fabric::{Lock, Posts};
@@ -18,6 +18,8 @@ use crate::types::counts;
 
 /// The version of the file's format.
 const FORMAT: u32 = 1;
+/// Names that are tried for a new file. A process that is killed as it writes leaves one behind.
+const NEW_FILES_MAX: u32 = 64;
 
 #[derive(Debug)]
 struct Totals {
@@ -43,15 +45,35 @@ pub(super) fn add(config: &Config, report: &Report) {
     }
 }
 
-/// Writes the file that the user named. Links are not followed: in a folder that others may write to, one could lead anywhere. Nor is a pipe
-/// waited for there, since one without a reader would hold up finalize, or the keeper, for ever.
+/// Replaces the file that the user named, whole, by one that is its owner's alone. In a folder that others may write to, a link could lead
+/// anywhere, and a pipe without a reader would hold up finalize: only a file is replaced.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
-    let mut file = options.open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.write_all(b"\n")
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => return Err(io::Error::other("it is not a regular file")),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let (mut file, new) = create_beside(path)?;
+    let written = writeln!(file, "{text}").and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| {
+        let _gone = fs::remove_file(&new);
+    })
+}
+
+/// A new file in the folder of `path`, never one that is there: other processes and copies of the plugin may write beside it.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let create = |number| {
+        let name = format!(".ironrail.{}.{number}", std::process::id());
+        let new = path.with_file_name(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        Ok((options.open(&new)?, new))
+    };
+    let is_taken = |made: &io::Result<_>| {
+        made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+    };
+    let free = (0..NEW_FILES_MAX).map(create).find(|made| !is_taken(made));
+    free.unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()))
 }
 
 impl Totals {
@@ -141,6 +163,8 @@ fn row_json(row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -148,17 +172,51 @@ mod tests {
 
     use super::*;
 
+    /// A folder of one test's own.
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ironrail-{name}-{}", std::process::id()));
+        fs::create_dir(&folder).expect("the folder of temporary files takes one");
+        folder
+    }
+
     #[test]
-    fn a_pipe_in_place_of_the_file_is_an_error_and_not_waited_for() {
-        let path = std::env::temp_dir().join(format!("ironrail-pipe-{}", std::process::id()));
-        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+    fn a_file_that_is_there_is_replaced_whole_and_is_its_owners_alone() {
+        let folder = folder("replaced");
+        let path = folder.join("counters.json");
+        fs::write(&path, "a longer text than the new one").expect("ours");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("ours");
+        // As a process leaves it that is killed while it writes.
+        fs::write(folder.join(format!(".ironrail.{}.0", std::process::id())), "").expect("ours");
+        let mut reader = File::open(&path).expect("ours");
+        write(&path, "{}").expect("the folder is ours");
+        let mut before = String::new();
+        reader.read_to_string(&mut before).expect("it is open");
+        assert_eq!(before, "a longer text than the new one");
+        assert_eq!(fs::read_to_string(&path).expect("just written"), "{}\n");
+        assert_eq!(fs::metadata(&path).expect("just written").mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&folder).expect("ours").count(), 2, "no new file is left");
+        fs::remove_dir_all(folder).expect("ours");
+    }
+
+    #[test]
+    fn what_is_not_a_file_stays_as_it_is() {
+        let folder = folder("stays");
+        let [target, link, pipe] = ["target", "link", "pipe"].map(|name| folder.join(name));
+        fs::write(&target, "another's").expect("ours");
+        symlink(&target, &link).expect("ours");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
         assert!(made.success());
-        let (sender, answered) = mpsc::channel();
-        let pipe = path.clone();
-        std::thread::spawn(move || sender.send(write(&pipe, "{}").map_err(|error| error.kind())));
-        let answer = answered.recv_timeout(Duration::from_secs(20));
-        std::fs::remove_file(&path).expect("it was made here");
-        assert!(matches!(answer, Ok(Err(_))), "{answer:?}");
+        for path in [&link, &pipe, &folder] {
+            let (sender, answered) = mpsc::channel();
+            let to = path.clone();
+            std::thread::spawn(move || sender.send(write(&to, "{}").map_err(|error| error.kind())));
+            let answer = answered.recv_timeout(Duration::from_secs(20));
+            assert!(matches!(answer, Ok(Err(_))), "{}: {answer:?}", path.display());
+        }
+        assert_eq!(fs::read_to_string(&target).expect("ours"), "another's");
+        assert!(fs::symlink_metadata(&link).expect("ours").is_symlink());
+        assert_eq!(fs::read_dir(&folder).expect("ours").count(), 3, "no new file is left");
+        fs::remove_dir_all(folder).expect("ours");
     }
 
     #[test]
