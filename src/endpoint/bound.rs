@@ -77,7 +77,8 @@ pub(super) const STALL_CHECK_MAX: Duration = Duration::from_secs(1);
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(3);
 /// So long a NIC is slow before it is logged. On busy machines equal rails may differ for a moment.
 pub(super) const SLOW_AFTER: Duration = Duration::from_secs(5);
-/// The least time between two reports of this process about stalls, and between two about slow rails.
+/// The least time between two reports of this process about stalls, between two about slow rails, and between two warnings of connects or
+/// accepts that wait.
 pub(super) const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 const _: () = {

@@ -101,7 +101,7 @@ settings! {
     device_memory: DeviceMemory = "DEVICE_MEMORY", ValueKind::Choice(&["auto", "0", "1"]), "auto", shared false;
     /// How long connect and accept wait for the peer before they fail.
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
-    /// After how long the log names the peer that connect or accept is waiting for.
+    /// After how long a connect or accept that waits is in the log: the first in a minute by a warning, others at level info. Of a connect the line names the peer, or its address.
     connect_warn: Duration = "CONNECT_WARN_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
     /// How long a peer may leave keepalive queries unanswered, or its endpoint refuse every write, before its connections fail. A peer whose program is late does not time out: its plugin answers.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;

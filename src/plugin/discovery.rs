@@ -1,7 +1,7 @@
 //! Finds libfabric, a provider, and the rails of each device; otherwise the reason why there is none.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -222,10 +222,7 @@ impl Listed {
                 candidate.address,
             ),
             interface: candidate.domain.clone(),
-            address: candidate.address.map_or_else(
-                || shown_address(info.source_address()),
-                |address| address.to_string(),
-            ),
+            address: fabric::shown_address(info.address_format(), info.source_address()),
             nic: candidate.nic(),
             pci_path: candidate.pci_path.clone(),
             info,
@@ -328,7 +325,7 @@ fn announce(choice: &Choice, protocol: Protocol, devices: &[DevicePlan], offer: 
 
 /// What `selection` needs from a fi_info.
 fn candidate(info: &Info) -> Candidate {
-    let address = ip_address(info.address_format(), info.source_address());
+    let address = fabric::ip_address(info.address_format(), info.source_address());
     let nic = info.nic();
     let interface = sysfs::interface(Path::new(SYSFS), info.domain_name());
     let listed = nic.as_ref().and_then(|nic| nic.pci).and_then(|pci| pci.to_string().parse().ok());
@@ -362,44 +359,12 @@ fn candidate(info: &Info) -> Candidate {
     }
 }
 
-/// The address in a sockaddr, by the formats of fi_getinfo(3).
-fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
-    let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
-    match (format, family) {
-        (FI_SOCKADDR | FI_SOCKADDR_IN, AF_INET) => {
-            let octets: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
-            Some(octets.into())
-        }
-        (FI_SOCKADDR | FI_SOCKADDR_IN6, AF_INET6) => {
-            let octets: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
-            Some(Ipv6Addr::from(octets).into())
-        }
-        _ => None,
-    }
-}
-
 /// Whether peers can connect to the address. Sockets are bound to others, too.
 fn is_of_a_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && address != Ipv4Addr::BROADCAST
 }
 
-/// An address as text (shm), or in hexadecimal digits.
-fn shown_address(bytes: &[u8]) -> String {
-    let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
-    if text.iter().all(u8::is_ascii_graphic) {
-        return text.iter().copied().map(char::from).collect();
-    }
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 const DEFAULT_LIBRARY: &str = "libfabric.so.1";
-
-/// From rdma/fabric.h and sys/socket.h.
-const FI_SOCKADDR: u32 = 1;
-const FI_SOCKADDR_IN: u32 = 2;
-const FI_SOCKADDR_IN6: u32 = 3;
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -422,26 +387,6 @@ mod tests {
             .iter()
             .map(|device| device.rails.iter().map(|rail| rail.address.clone()).collect())
             .collect()
-    }
-
-    #[test]
-    fn addresses_are_read_from_sockaddrs() {
-        let v4 = [2, 0, 0, 0, 192, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(ip_address(FI_SOCKADDR_IN, &v4), Some([192, 0, 2, 7].into()));
-        let mut v6 = [0; 28];
-        v6[0] = 10;
-        v6[23] = 1;
-        assert_eq!(ip_address(FI_SOCKADDR_IN6, &v6), Some(Ipv6Addr::LOCALHOST.into()));
-        assert_eq!(ip_address(FI_SOCKADDR_IN6, &v6[..20]), None);
-        assert_eq!(ip_address(FI_SOCKADDR_IN, &v6), None, "another family than the format says");
-        assert_eq!(ip_address(FI_SOCKADDR_IN, &[]), None);
-    }
-
-    #[test]
-    fn addresses_that_are_no_sockaddrs_are_shown_as_text_or_digits() {
-        assert_eq!(shown_address(b"fi_shm://7\0"), "fi_shm://7");
-        assert_eq!(shown_address(&[1, 0xab]), "01ab");
-        assert_eq!(shown_address(&[]), "");
     }
 
     #[test]

@@ -110,14 +110,20 @@ fn a_handle_of_another_job_makes_no_connection() {
             };
             assert_eq!(failure.code, ResultCode::REMOTE_ERROR);
             assert!(failure.said[0].contains("IRONRAIL_JOB"), "{failure:?}");
+            let warnings = crate::support::calls::warnings();
+            let waiting = warnings.iter().filter(|line| line.contains("has waited"));
+            let names_it = |line: &String| line.contains("for an answer of the process at ");
+            assert_eq!(waiting.map(names_it).collect::<Vec<_>>(), [true], "{warnings:?}");
             part.say("refused");
             net.finalize(context).expect("finalize");
             return;
         }
         let mut link = Link::to_self(net, context);
         let (handle, listener) = net.listen(context, 0).expect("listen");
-        let mut stranger =
-            part.cast("stranger", &[("JOB", "another"), ("CONNECT_TIMEOUT_MS", "6000")]);
+        let mut stranger = part.cast(
+            "stranger",
+            &[("JOB", "another"), ("CONNECT_TIMEOUT_MS", "6000"), ("CONNECT_WARN_MS", "1000")],
+        );
         stranger.say(&to_text(&handle));
         wait("the refusal", || {
             assert_eq!(net.accept(listener), Ok(None));

@@ -35,6 +35,7 @@
 //! Control memory is read and written in [`Pages`], by words and in order: peers change it at any time. Posts and empty polls neither wait,
 //! nor retry, nor allocate.
 
+mod address;
 pub mod background;
 mod census;
 mod clock;
@@ -62,6 +63,7 @@ mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
+pub use address::{ip_address, shown_address};
 pub use census::{Census, census};
 pub use clock::monotonic_nanos;
 pub use error::{FabricError, error_text};

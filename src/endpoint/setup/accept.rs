@@ -10,7 +10,7 @@ use super::super::authentication::{job_secret, random_bytes};
 use super::super::bound::ACCEPT_LEFT_AFTER;
 use super::super::comms::{Comm, Side};
 use super::super::ownership::Communicator;
-use super::ALL_OPEN;
+use super::{ALL_OPEN, waiting_level};
 use crate::error::{Cause, Noun, Result, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -242,11 +242,12 @@ impl Endpoint {
         }
         if waited > warn && !listening.warned {
             listening.warned = true;
-            let seconds = waited.as_secs();
+            let (level, seconds) = (waiting_level(), waited.as_secs());
             if is_full() {
-                log::info!("accept on device {device} has waited {seconds} s: {ALL_OPEN}");
+                log::log!(level, "accept on device {device} has waited {seconds} s: {ALL_OPEN}");
             } else {
-                log::info!(
+                log::log!(
+                    level,
                     "accept on device {device} has waited {seconds} s for a peer to connect"
                 );
             }

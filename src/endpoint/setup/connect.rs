@@ -11,7 +11,7 @@ use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_nonce};
 use super::super::bound::UNREACHABLE_AFTER;
 use super::super::comms::{Comm, Side};
-use super::ALL_OPEN;
+use super::{ALL_OPEN, waiting_level};
 use crate::error::{Cause, Error, Noun, Result, SetupError, Table};
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
@@ -220,16 +220,35 @@ impl Endpoint {
         }
         if waited > warn && !pending.warned {
             pending.warned = true;
-            let seconds = waited.as_secs();
+            let (peer, target) = (pending.peer, pending.target);
+            let peer = self.name_of(peer, &target);
+            let (level, seconds) = (waiting_level(), waited.as_secs());
             if is_full() {
-                log::info!("connect on device {device} has waited {seconds} s: {ALL_OPEN}");
+                log::log!(
+                    level,
+                    "connect on device {device} to {peer} has waited {seconds} s: {ALL_OPEN}"
+                );
             } else {
-                log::info!(
-                    "connect on device {device} has waited {seconds} s for the peer's answer"
+                log::log!(
+                    level,
+                    "connect on device {device} has waited {seconds} s for an answer of {peer}"
                 );
             }
         }
         Ok(())
+    }
+
+    /// A peer's name, or its address as long as it has not said its name.
+    fn name_of(&self, peer: PeerId, target: &Handle) -> String {
+        let channel = self.executor.peers.channel(peer);
+        match channel.and_then(|channel| self.executor.peer(channel)) {
+            Some(peer) => peer.name.to_string(),
+            None => {
+                let address = target.control.at(0);
+                let shown = fabric::shown_address(target.address_format, address.as_bytes());
+                format!("the process at {shown}")
+            }
+        }
     }
 
     /// The handle's scratch area: the id of the pending connect, and our endpoint's.

@@ -8,6 +8,7 @@ mod hello;
 pub(super) use accept::{Accepting, Listening};
 pub(super) use connect::PendingConnect;
 
+use log::Level;
 use proto::codec::{Address, Name};
 use proto::packet::Ring;
 use proto::rails::Rail;
@@ -15,15 +16,22 @@ use proto::setup::{Features, Host, Offers};
 use proto::{Capabilities, ChannelId, Slot};
 
 use super::Endpoint;
-use super::bound::CONNECTIONS_MAX;
+use super::bound::{CONNECTIONS_MAX, REPORT_EVERY};
 use super::comms::{Comm, Side};
 use super::counting::CommCounters;
 use super::nics::Port;
+use super::seldom::Seldom;
 use crate::error::{Cause, Error, Result, Table};
 use crate::types::{DeviceFacts, Settings};
 
 /// No slot is free. Connect and accept wait for one, within their bound.
 const ALL_OPEN: Cause = Cause::Full { table: Table::Connections, count: CONNECTIONS_MAX };
+
+/// The level of a line about a connect or accept that waits: a warning once in a while, since most wait for the same peer.
+fn waiting_level() -> Level {
+    static WARNED: Seldom = Seldom::new();
+    if WARNED.may(REPORT_EVERY) { Level::Warn } else { Level::Info }
+}
 
 /// Our rails, as HELLO describes them.
 pub(super) fn rails_of(nics: &[Port]) -> Result<Vec<Rail>> {
