@@ -50,6 +50,9 @@ pub(super) const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 /// A connection that accept was not called for in so long holds up no other one. A proxy asks for each in every pass of its loop.
 pub(super) const ACCEPT_LEFT_AFTER: Duration = Duration::from_secs(1);
 
+/// The time between two visits of the keeper counts up to this as time without calls: a longer one is that of a process that was stopped.
+pub(super) const VISIT_MAX: Duration = Duration::from_secs(2);
+
 /// A peer to which every post is refused for so long counts as gone when memory is deregistered. A provider refuses posts to a working peer
 /// for much less.
 pub(super) const GONE_AFTER: Duration = Duration::from_millis(200);

@@ -81,9 +81,14 @@ impl Endpoint {
     /// endpoint has failed; and one that has lost its listener can become no comm, and NCCL need not call it again.
     pub(crate) fn is_unused(&self) -> bool {
         let has_failed = self.broken || self.failure.is_some();
+        self.has_only_connects()
+            && (has_failed || self.connects.iter().all(|pending| self.is_lost(pending)))
+    }
+
+    /// Whether NCCL has nothing open here but connects, and no deregMr waits.
+    pub(super) fn has_only_connects(&self) -> bool {
         self.listeners.is_empty()
             && !self.is_waited_on()
-            && (has_failed || self.connects.iter().all(|pending| self.is_lost(pending)))
             && self.comms.iter().all(|(_, comm)| comm.is_closing)
     }
 

@@ -2,7 +2,32 @@
 
 use std::time::Duration;
 
+use proto::Moment;
+
 use super::Endpoint;
+use super::bound::VISIT_MAX;
+
+/// How long NCCL has made no call.
+#[derive(Debug)]
+pub(super) struct Idle {
+    /// The last call, and the keeper's last visit.
+    called: Moment,
+    visited: Moment,
+    time: Duration,
+}
+
+impl Idle {
+    pub(super) fn new(now: Moment) -> Self {
+        Self { called: now, visited: now, time: Duration::ZERO }
+    }
+
+    /// The keeper visits the endpoint. While the process is stopped it does not, and that time does not count.
+    fn visit(&mut self, called: Moment, now: Moment) {
+        let more = now.since(self.visited).min(VISIT_MAX);
+        let before = if self.called == called { self.time } else { Duration::ZERO };
+        *self = Self { called, visited: now, time: (before + more).min(now.since(called)) };
+    }
+}
 
 impl Endpoint {
     /// Whether the last open request, or an accepted connection, was reported with frames pending, since this was last asked.
@@ -17,6 +42,7 @@ impl Endpoint {
             return None;
         }
         let now = self.now();
+        self.idle.visit(self.core.called(), now);
         if self.core.keeper_due()? <= now {
             self.executor.begin(now, true);
             self.core.keep(&mut self.executor, now);
@@ -32,5 +58,33 @@ impl Endpoint {
         }
         self.check_for_calls(now);
         Some(self.core.keeper_due()?.since(now))
+    }
+
+    /// Whether nothing is open but connects, and NCCL has made no call for as long as it may wait for these: it has aborted them. Up to v10 it
+    /// has no call for that.
+    pub(crate) fn is_left(&self) -> bool {
+        self.has_only_connects()
+            && self.idle.called == self.core.called()
+            && self.idle.time >= self.settings.connect_timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Moment {
+        Moment::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn time_without_calls_counts_as_long_as_the_keeper_runs() {
+        let mut idle = Idle::new(at(0));
+        (1..=5).for_each(|now| idle.visit(at(1), at(now)));
+        assert_eq!(idle.time, Duration::from_secs(4), "since the call");
+        idle.visit(at(1), at(1000));
+        assert_eq!(idle.time, Duration::from_secs(4) + VISIT_MAX, "it was stopped");
+        idle.visit(at(1001), at(1001));
+        assert_eq!(idle.time, Duration::ZERO, "it was called");
     }
 }

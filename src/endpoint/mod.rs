@@ -67,6 +67,7 @@ use executor::{Deferred, Executor, Sendrecv};
 use flush::Flush;
 use identity::KnownProcesses;
 use incidents::Incidents;
+use keeper::Idle;
 use nics::Port;
 pub(crate) use nics::{Opened, Reopen};
 use ownership::Ownership;
@@ -120,6 +121,8 @@ pub(crate) struct Endpoint {
     sizes: [usize; MAX_GROUP],
     /// Events of NCCL's profiler that end with the request that `test` reported last; `abi` ends them.
     ended_events: Vec<(usize, MessageFacts)>,
+    /// How long NCCL has made no call.
+    idle: Idle,
     /// When to check for stalled requests.
     watch: StallWatch,
     slow_rails: SlowRails,
@@ -184,6 +187,7 @@ impl Endpoint {
             keys: Vec::new(),
             sizes: [0; MAX_GROUP],
             ended_events: Vec::new(),
+            idle: Idle::new(Moment::from_nanos(fabric::monotonic_nanos())),
             watch: StallWatch::new(settings.stall_report),
             slow_rails: SlowRails::default(),
             failure: None,

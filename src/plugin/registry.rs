@@ -200,6 +200,7 @@ pub(super) fn with_owned<R, E: From<Error>>(
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
+    let mut has_closed_left = false;
     let (mut locked, communicator) = loop {
         let mut registry = registry();
         let known = registry.get_or_insert_with(Registry::new);
@@ -210,6 +211,12 @@ pub(super) fn with_owned<R, E: From<Error>>(
                 Some(locked) => break (locked, assignment.communicator),
                 None => std::thread::yield_now(),
             }
+            continue;
+        }
+        if !std::mem::replace(&mut has_closed_left, true) {
+            // They may have the resources that a new one needs.
+            drop(registry);
+            close_left();
             continue;
         }
         let (number, entry) = known.free_entry()?;
@@ -426,6 +433,24 @@ fn under<R, E: From<Error>>(
 
 /// Closes endpoint `number` if threads own it and nothing is left on it.
 pub(super) fn close_if_unused(number: u16) {
+    close_if(number, Endpoint::is_unused);
+}
+
+/// Closes the endpoints of threads on which NCCL has left nothing but connects that it has aborted.
+fn close_left() {
+    let numbers: Vec<u16> = match registry().as_ref() {
+        Some(registry) => registry.endpoints.values().map(|assignment| assignment.number).collect(),
+        None => return,
+    };
+    let is_left = |number: &u16| {
+        // Tried only: one that is opening, or in use, is not left.
+        try_lock(*number).is_some_and(|entry| entry.as_ref().is_some_and(|open| open.is_left()))
+    };
+    numbers.into_iter().filter(is_left).for_each(|number| close_if(number, Endpoint::is_left));
+}
+
+/// Closes endpoint `number` if threads own it and `may_close` says so.
+fn close_if(number: u16, may_close: fn(&Endpoint) -> bool) {
     let endpoint = {
         let mut registry = registry();
         let Some(registry) = registry.as_mut() else { return };
@@ -437,7 +462,7 @@ pub(super) fn close_if_unused(number: u16) {
             return;
         }
         let mut locked = entry(number);
-        if !locked.as_ref().is_some_and(|endpoint| endpoint.is_unused()) {
+        if !locked.as_ref().is_some_and(|endpoint| may_close(endpoint)) {
             return;
         }
         for key in owners {

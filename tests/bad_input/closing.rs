@@ -1,6 +1,7 @@
 //! Closes are bounded whichever peer does not answer, and leave nothing open.
 
 use harness::Test;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use net_abi::{HANDLE_MAX_BYTES, ResultCode};
@@ -168,6 +169,35 @@ fn a_connect_of_v8_that_fails_frees_the_endpoint() {
     });
 }
 
+/// v8 has no call to give up a connect, and NCCL makes none any more once it has aborted.
+fn connects_of_v8_that_were_left_keep_no_endpoint() {
+    let settings = [SETTINGS, &[("CONNECT_TIMEOUT_MS", "1000")]].concat();
+    play(&settings, BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        net.init_v8().expect("init");
+        let (send, receive) = connect_v8(net);
+        let (handle, listener) = net.listen_v8(0).expect("listen");
+        let before = descriptors();
+        let leave = move || {
+            let mut handle = handle;
+            assert_eq!(net.connect_v8(0, &mut handle), Ok(None), "nothing accepts");
+        };
+        (0..3).for_each(|_| thread::spawn(leave).join().expect("it connects"));
+        assert!(descriptors() > before, "they have endpoints");
+        let open = move || {
+            let (_, another) = net.listen_v8(0).expect("listen");
+            net.close_listen(another).expect("closeListen");
+        };
+        wait("the endpoints to be closed as others open", || {
+            thread::spawn(open).join().expect("it listens");
+            descriptors() <= before
+        });
+        net.close_listen(listener).expect("closeListen");
+        net.close_send(send).expect("closeSend");
+        net.close_recv(receive).expect("closeRecv");
+    });
+}
+
 fn connect_v8(net: Net) -> (Object, Object) {
     let (mut handle, listener) = net.listen_v8(0).expect("listen");
     let (mut send, mut receive) = (None, None);
@@ -188,5 +218,6 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(the_last_close_of_v8_frees_the_endpoint),
         Test::new(a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint),
         Test::new(a_connect_of_v8_that_fails_frees_the_endpoint),
+        Test::new(connects_of_v8_that_were_left_keep_no_endpoint),
     ]
 }
