@@ -1,6 +1,6 @@
 //! Counts messages per comm and parts per rail, into rows of `types::counts`.
 
-use counters::{Counter, Direction, Key, Kind};
+use counters::{Counter, Direction, Key, Kind, peer_text};
 use proto::stall::WaitsFor;
 use proto::{ChannelId, Flow, Moment, RailSet, Slot};
 
@@ -125,7 +125,7 @@ impl Endpoint {
             direction,
             device,
             rail,
-            peer: format!("{}:{}", peer.name.host, peer.name.process),
+            peer: peer_text(&peer.name.host, peer.name.process),
             name: cut(name),
         };
         let rows = match side {

@@ -1,6 +1,7 @@
 //! What a row counts: which device, rail, peer and direction.
 
 use crate::counter::Counter;
+use crate::layout::PEER_BYTES;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,7 +28,7 @@ pub struct Key {
     pub device: u16,
     /// The place of the rail among those that the two ends share; 0 for messages.
     pub rail: u8,
-    /// Host and process of the peer, as `host:process`.
+    /// Host and process of the peer, by [`peer_text`].
     pub peer: String,
     /// The name of the device, or of the rail.
     pub name: String,
@@ -113,9 +114,40 @@ impl Key {
     }
 }
 
+/// `host:process`, in the room of a row. Of a long name of a host the middle is left out: long ones differ at their ends.
+pub fn peer_text(host: &str, process: u32) -> String {
+    let process = format!(":{process}");
+    let room = PEER_BYTES - process.len();
+    if host.len() <= room {
+        return format!("{host}{process}");
+    }
+    let room = room - LEFT_OUT.len();
+    let is_boundary = |at: &usize| host.is_char_boundary(*at);
+    let first = (0..=room / 2).rev().find(is_boundary).unwrap_or(0);
+    let last = host.len() - (room - room / 2);
+    let last = (last..=host.len()).find(is_boundary).unwrap_or(host.len());
+    format!("{}{LEFT_OUT}{}{process}", &host[..first], &host[last..])
+}
+
+const LEFT_OUT: &str = "..";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_of_hosts_with_long_names_have_texts_of_their_own() {
+        let host = |last| format!("{}{last}", "a-job-of-some-team-".repeat(3) + "worker");
+        let texts = [(1, 7), (1, 4_000_000_000), (2, 7)];
+        let texts = texts.map(|(worker, process)| peer_text(&host(worker), process));
+        for (at, text) in texts.iter().enumerate() {
+            assert!(text.len() <= PEER_BYTES && !texts[..at].contains(text), "{texts:?}");
+        }
+        assert!(texts[1].ends_with(":4000000000"), "{texts:?}");
+        assert_eq!(peer_text("node7", 12), "node7:12");
+        let cut = peer_text(&"é".repeat(32), 12);
+        assert!(cut.len() <= PEER_BYTES && cut.contains("é..é"), "{cut}");
+    }
 
     #[test]
     fn a_key_is_read_as_it_was_written() {

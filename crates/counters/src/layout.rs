@@ -37,6 +37,8 @@ pub const ROW_WORDS: usize = 64;
 pub const KEY_WORDS: usize = 16;
 pub const PEER_AT: usize = 1;
 pub const NAME_AT: usize = 9;
+/// The most bytes of a peer's text.
+pub(crate) const PEER_BYTES: usize = (NAME_AT - PEER_AT) * 8;
 pub const COUNTERS_AT: usize = 16;
 /// Words of counters, some of them spare.
 pub const COUNTERS: usize = 16;

@@ -21,7 +21,7 @@ mod page;
 
 pub use counter::Counter;
 pub use histogram::{BUCKETS, bucket_of, bucket_upper_nanos};
-pub use key::{Direction, Key, Kind};
+pub use key::{Direction, Key, Kind, peer_text};
 pub use layout::{
     COUNTERS, COUNTERS_AT, HEADER_WORDS, HISTOGRAM_AT, HOST_AT, HOST_WORDS, KEY_WORDS, LAYOUT,
     MAGIC, NAME_AT, PEER_AT, ROW_WORDS, ROWS, VERSION_AT, VERSION_WORDS, head, page_words,
