@@ -89,13 +89,6 @@ impl Rows {
     }
 
     #[cold]
-    fn add(&self, counter: Counter, more: u64) {
-        if let Some(row) = &self.messages {
-            row.row().add(counter, more);
-        }
-    }
-
-    #[cold]
     pub(super) fn on_rail(&self, rail: u8, counter: Counter) {
         self.add_on_rail(rail, counter, 1);
     }
@@ -147,10 +140,12 @@ impl Endpoint {
     pub(super) fn count_resent(&mut self) {
         for peer in self.executor.channel_ends_mut() {
             let Some(channel) = self.core.channel(peer.channel) else { continue };
+            // Without a connection there is no row yet.
+            let Some(row) = row_of_packets(&peer.sends, &peer.receives) else { continue };
             let resent = channel.resent();
             let more = resent.wrapping_sub(std::mem::replace(&mut peer.resent, resent));
             if more > 0 {
-                peer.sends.add(Counter::Retries, more.into());
+                row.add(Counter::Retries, more.into());
             }
         }
     }
@@ -173,8 +168,44 @@ impl Endpoint {
     }
 }
 
+/// The row for packets to a peer, which both directions have.
+fn row_of_packets<'a>(sends: &'a Rows, receives: &'a Rows) -> Option<&'a Row> {
+    sends.messages.as_ref().or(receives.messages.as_ref()).map(Owned::row)
+}
+
 /// A name, cut to the room in a row.
 fn cut(name: &str) -> String {
     let end = (0..=name.len().min(32)).rev().find(|end| name.is_char_boundary(*end));
     name[..end.unwrap_or(0)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::counts;
+
+    #[test]
+    fn packets_to_a_peer_that_only_sends_are_counted_where_its_messages_are() {
+        const PEER: &str = "packets that are counted:1";
+        let rows = |direction| {
+            let (kind, peer, name) = (Kind::Messages, PEER.to_owned(), "a device".to_owned());
+            let key = Key { kind, direction, device: 0, rail: 0, peer, name };
+            Rows { messages: Owned::new(key), rails: Vec::new() }
+        };
+        let none = Rows::default();
+        let (sends, receives) = (rows(Direction::Send), rows(Direction::Receive));
+        let counted = || {
+            let all = counts::all().into_iter();
+            let its = all.filter(|row| row.key.peer == PEER);
+            its.map(|row| (row.key.direction, row.get(Counter::Retries))).collect::<Vec<_>>()
+        };
+        let add = |sends, receives| {
+            row_of_packets(sends, receives).expect("a row").add(Counter::Retries, 2);
+        };
+        add(&none, &receives);
+        assert_eq!(counted(), [(Direction::Send, 0), (Direction::Receive, 2)]);
+        add(&sends, &receives);
+        assert_eq!(counted(), [(Direction::Send, 2), (Direction::Receive, 2)]);
+        assert!(row_of_packets(&none, &none).is_none());
+    }
 }
