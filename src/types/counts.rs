@@ -20,7 +20,7 @@ use counters::{
     COUNTERS_AT, Counter, HEADER_WORDS, HISTOGRAM_AT, HOST_AT, Key, LAYOUT, MAGIC, ROW_WORDS, ROWS,
     VERSION_AT, bucket_of, head, page_words,
 };
-use fabric::{Lock, Pages, Words, is_unlocked, user_id};
+use fabric::{Lock, Pages, Words, away_from_streams, is_unlocked, user_id};
 
 /// One endpoint's counters for one key.
 #[derive(Clone, Debug)]
@@ -227,13 +227,17 @@ impl SharedFile {
     /// why.
     fn new(folder: &Path, bytes: usize) -> Option<(Pages, Self)> {
         tidy(folder);
-        let made = (0..FILES_MAX).map(|number| {
+        let made = (0..FILES_MAX).map(|number| -> io::Result<_> {
             let path = folder.join(counters::file_name(user_id(), std::process::id(), number));
             // Never an existing file, and no link is followed.
             let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
-            options.open(&path).map(|file| (path, file))
+            let file = options.open(&path)?;
+            let file = away_from_streams(file).inspect_err(|_| {
+                let _gone = fs::remove_file(&path);
+            })?;
+            Ok((path, file))
         });
         let mut failure = None;
         for attempt in made {

@@ -1,5 +1,9 @@
-//! Detects a forked child, in each call: libfabric does not survive a fork.
+//! What the plugin has to know of the process that it is loaded into: whether this is a forked child, which libfabric does not survive, and
+//! whether its standard streams are open.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -48,9 +52,38 @@ pub fn is_forked() -> bool {
     word.load(Ordering::Relaxed) != MARK
 }
 
+/// The file under a descriptor that is none of the standard streams': where one of these is closed, a new file gets its number, and what the
+/// process prints would go there.
+///
+/// # Errors
+///
+/// The process has no more descriptors.
+pub fn away_from_streams(file: File) -> io::Result<File> {
+    if file.as_raw_fd() > libc::STDERR_FILENO {
+        return Ok(file);
+    }
+    // The copy's number is 3 or more.
+    file.try_clone()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
+
     use super::*;
+
+    #[test]
+    fn a_file_in_the_place_of_a_standard_stream_moves_away() {
+        let file = File::open("/proc/self/status").expect("proc is mounted");
+        let other = file.as_raw_fd();
+        assert_eq!(away_from_streams(file).expect("it stays").as_raw_fd(), other);
+        let file = File::open("/proc/self/status").expect("proc is mounted");
+        // SAFETY: no test reads the standard input, whose descriptor another file gets.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), libc::STDIN_FILENO) }, 0);
+        // SAFETY: nothing else owns it.
+        let as_input = unsafe { File::from_raw_fd(libc::STDIN_FILENO) };
+        assert!(away_from_streams(as_input).expect("there are more").as_raw_fd() > 2);
+    }
 
     #[test]
     fn a_forked_child_is_another_process_with_and_without_a_page_that_is_wiped() {
