@@ -9,6 +9,8 @@ mod explain;
 mod value;
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -175,11 +177,12 @@ impl Config {
     }
 
     /// An empty value counts as unset, for scripts that clear variables so.
-    pub(crate) fn from_variables(
-        variables: impl IntoIterator<Item = (String, String)>,
+    pub(crate) fn from_variables<V: Into<OsString>>(
+        variables: impl IntoIterator<Item = (String, V)>,
     ) -> Result<Self, StartError> {
-        let variables: BTreeMap<String, String> =
-            variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        let variables = variables.into_iter().map(|(name, value)| (name, value.into()));
+        let variables: BTreeMap<String, OsString> =
+            variables.filter(|(_, value)| !value.is_empty()).collect();
         let mut texts = Texts::default();
         let mut notes = Vec::new();
         for (name, value) in &variables {
@@ -195,14 +198,14 @@ impl Config {
         apply_aliases(&variables, &mut texts, &mut notes);
         let mut config = Self::from_texts(&texts)?;
         config.notes = notes;
-        config.given = texts.0.into_iter().collect();
-        config.protocols = variables.get(PROTOCOLS).cloned();
-        config.topology_file = variables.get(TOPOLOGY_FILE).cloned();
+        config.given = texts.0.into_iter().map(|(name, value)| (name, shown(&value))).collect();
+        config.protocols = variables.get(PROTOCOLS).map(shown);
+        config.topology_file = variables.get(TOPOLOGY_FILE).map(shown);
         config.fingerprint = config.print();
         let is_providers =
             |name: &str| PROVIDER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-        config.provider_variables =
-            variables.into_iter().filter(|(name, _)| is_providers(name)).collect();
+        let providers = variables.into_iter().filter(|(name, _)| is_providers(name));
+        config.provider_variables = providers.map(|(name, value)| (name, shown(&value))).collect();
         Ok(config)
     }
 
@@ -243,8 +246,26 @@ impl Config {
 
     /// Where this process writes its counters.
     pub(crate) fn stats_path(&self, process: u32, host: &str) -> Option<PathBuf> {
-        let pattern = self.stats_file.as_ref()?.to_string_lossy();
-        Some(pattern.replace("%p", &process.to_string()).replace("%h", host).into())
+        let mut rest = self.stats_file.as_ref()?.as_os_str().as_bytes();
+        let mut path = Vec::with_capacity(rest.len());
+        loop {
+            rest = match rest {
+                [b'%', b'p', after @ ..] => {
+                    path.extend(process.to_string().bytes());
+                    after
+                }
+                [b'%', b'h', after @ ..] => {
+                    path.extend(host.bytes());
+                    after
+                }
+                [byte, after @ ..] => {
+                    path.push(*byte);
+                    after
+                }
+                [] => break,
+            };
+        }
+        Some(OsString::from_vec(path).into())
     }
 
     /// The settings that endpoints use.
@@ -282,14 +303,19 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self::from_variables([]).expect("every default is one the setting accepts, as a test shows")
+        Self::from_variables::<String>([])
+            .expect("every default is one the setting accepts, as a test shows")
     }
 }
 
 /// The environment.
-fn variables() -> impl Iterator<Item = (String, String)> {
-    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-    std::env::vars_os().map(move |(name, value)| (lossy(name), lossy(value)))
+fn variables() -> impl Iterator<Item = (String, OsString)> {
+    std::env::vars_os().map(|(name, value)| (shown(&name), value))
+}
+
+/// A value as text. Only paths may have other bytes, and mean them.
+fn shown(value: &OsString) -> String {
+    value.to_string_lossy().into_owned()
 }
 
 type Fingerprint = [u8; FINGERPRINT_BYTES];
@@ -312,23 +338,24 @@ fn setting(name: &str) -> Option<&'static Setting> {
 
 /// The values given, by name without prefix.
 #[derive(Debug, Default)]
-struct Texts(BTreeMap<&'static str, String>);
+struct Texts(BTreeMap<&'static str, OsString>);
 
 impl Texts {
-    fn put(&mut self, setting: &'static Setting, value: &str) {
-        self.0.insert(setting.name, value.to_owned());
+    fn put(&mut self, setting: &'static Setting, value: impl AsRef<OsStr>) {
+        self.0.insert(setting.name, value.as_ref().to_owned());
     }
 
     fn parsed(&self, name: &str) -> Result<Value, StartError> {
         let setting = setting(name).expect("the same macro made the table");
-        let text = self.0.get(name).map_or(setting.default, String::as_str);
-        let refused = || StartError::Setting { setting, given: text.to_owned() };
-        setting.kind.parse(text).ok_or_else(refused)
+        let value = self.0.get(name).map_or_else(|| setting.default.as_ref(), OsString::as_os_str);
+        let refused =
+            || StartError::Setting { setting, given: value.to_string_lossy().into_owned() };
+        setting.kind.parse(value).ok_or_else(refused)
     }
 }
 
 /// Applies aws-ofi-nccl's settings where ours are not given. One that cannot be used is only noted, since it was not meant for this plugin.
-fn apply_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes: &mut Vec<Note>) {
+fn apply_aliases(variables: &BTreeMap<String, OsString>, texts: &mut Texts, notes: &mut Vec<Note>) {
     let mut ignored = Vec::new();
     for (name, value) in variables.iter().filter(|(name, _)| name.starts_with(ALIAS_PREFIX)) {
         let Some((_, ours)) = ALIASES.iter().find(|(alias, _)| alias == name) else {
@@ -336,6 +363,7 @@ fn apply_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes:
             continue;
         };
         let setting = setting(ours).expect("every alias names a setting, as a test shows");
+        let value = &value.to_string_lossy();
         let value = of_alias(setting, value);
         let note = if texts.0.contains_key(ours) {
             format!("{name} is ignored: {PREFIX}{ours} is set")

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, of_alias, variables};
+use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, of_alias, shown, variables};
 use crate::plugin::environment::{self, PROVIDER_VARIABLES};
 use crate::plugin::json::{Object, array};
 
 /// The settings by the current environment, whether the plugin has started or not.
 pub(in crate::plugin) fn settings() -> Object {
-    explain(variables().collect())
+    explain(variables().map(|(name, value)| (name, shown(&value))).collect())
 }
 
 fn explain(variables: BTreeMap<String, String>) -> Object {

@@ -120,6 +120,18 @@ fn each_setting_reaches_its_field() {
 }
 
 #[test]
+fn a_path_keeps_its_bytes_whatever_they_are() {
+    let given = OsString::from_vec(b"dumps.\xff.%p.%".to_vec());
+    let names = ["LIBFABRIC", "DUMP_TRIGGER", "STATS_FILE"];
+    let variables = names.map(|name| (format!("{PREFIX}{name}"), given.clone()));
+    let config = Config::from_variables(variables).unwrap();
+    assert_eq!(config.libfabric, Some(given.clone().into()));
+    assert_eq!(config.dump_trigger, Some(given.into()));
+    let path = config.stats_path(7, "node").unwrap();
+    assert_eq!(path.as_os_str().as_bytes(), b"dumps.\xff.7.%");
+}
+
+#[test]
 fn a_wrong_value_is_refused_with_the_name_the_value_and_what_is_accepted() {
     assert_eq!(
         refusal("MAX_RAILS", "none"),

@@ -1,5 +1,6 @@
 //! The kinds of values that settings accept: parsing, and their descriptions.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,9 +42,12 @@ pub(crate) enum Zero {
 }
 
 impl ValueKind {
-    pub(super) fn parse(self, text: &str) -> Option<Value> {
+    pub(super) fn parse(self, value: impl AsRef<OsStr>) -> Option<Value> {
+        let text = &*value.as_ref().to_string_lossy();
         match self {
-            Self::Text | Self::Path => Some(Value::Text(text.to_owned())),
+            Self::Text => Some(Value::Text(text.to_owned())),
+            // A path may have any bytes.
+            Self::Path => Some(Value::Path(value.as_ref().into())),
             Self::List => parse_list(text).map(Value::List),
             Self::Switch => match text.to_ascii_lowercase().as_str() {
                 "1" | "true" | "yes" | "on" => Some(Value::Switch(true)),
@@ -132,6 +136,7 @@ pub(crate) enum DeviceMemory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Text(String),
+    Path(PathBuf),
     List(Vec<String>),
     Switch(bool),
     Number(u64),
@@ -169,7 +174,10 @@ impl From<Value> for Option<String> {
 
 impl From<Value> for Option<PathBuf> {
     fn from(value: Value) -> Self {
-        Option::<String>::from(value).map(PathBuf::from)
+        match value {
+            Value::Path(path) => Some(path).filter(|path| !path.as_os_str().is_empty()),
+            _ => panic!("{MISMATCH}"),
+        }
     }
 }
 
