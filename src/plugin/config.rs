@@ -105,7 +105,7 @@ settings! {
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
     /// After how long a connect or accept that waits is in the log: the first in a minute by a warning, others at level info. Of a connect the line names the peer, or its address.
     connect_warn: Duration = "CONNECT_WARN_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
-    /// How long a peer may leave keepalive queries unanswered, or its endpoint refuse every write, before its connections fail. A peer whose program is late does not time out: its plugin answers.
+    /// How long a peer may leave keepalive queries unanswered before its connections fail, or its endpoint refuse every write (15 s at most). A flush has as long to end, and a write by the last rail half of it (8 s at most). A peer whose program is late does not time out: its plugin answers, within about a second. So less than 5000 may take a peer on a busy host for dead.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;
     /// How long deregMr and close wait, on each device of a communicator in total, for peers that do not answer and for the last DONE to be sent.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
