@@ -10,7 +10,8 @@ use crate::error::{
     Bug, Cause, ChannelCause, Error, List, Malformed, Noun, Operation, Refusal, RegisteredBy,
     SetupError, Subject, Table,
 };
-use crate::plugin::{self, PREFIX, StartError};
+use crate::plugin::{self, Offers, PREFIX, StartError};
+use crate::types::Protocol;
 
 impl Display for Error {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -421,18 +422,14 @@ impl Display for StartError {
                 f,
                 "fi_getinfo of libfabric {version} failed ({fault}): run fi_info to see why"
             ),
-            Self::NoSuchProvider { wanted, version, offered, basic_regions } => write!(
+            Self::NoSuchProvider { wanted, version, offers } => write!(
                 f,
-                "IRONRAIL_PROVIDER={wanted} is not available: libfabric {version} offers {}{}; name one of these, or unset it",
-                offers(offered),
-                with_basic(*basic_regions)
+                "IRONRAIL_PROVIDER={wanted} is not available: libfabric {version} offers {offers}; name one of these, or unset it"
             ),
-            Self::NoProvider { version, offered, basic_regions } => write!(
+            Self::NoProvider { version, offers } => write!(
                 f,
-                "no provider can serve: libfabric {version} offers {}{}; check that a network interface is up, \
-                 and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER",
-                offers(offered),
-                with_basic(*basic_regions)
+                "no provider can serve: libfabric {version} offers {offers}; check that a network interface is up, \
+                 and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER"
             ),
             Self::NoSuchRail { rail, provider, there } => write!(
                 f,
@@ -450,15 +447,19 @@ impl Display for StartError {
     }
 }
 
-fn offers(providers: &[String]) -> String {
-    match providers {
-        [] => "nothing with reliable datagrams and one-sided access".to_owned(),
-        names => names.join(", "),
+impl Display for Offers {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { providers, protocol, basic_regions } = self;
+        if providers.is_empty() {
+            f.write_str(match protocol {
+                Some(Protocol::Rdma) => "nothing with reliable datagrams and one-sided access",
+                Some(Protocol::Sendrecv) => "nothing with reliable datagrams and tagged messages",
+                None => "nothing with reliable datagrams and one-sided access or tagged messages",
+            })?;
+        }
+        f.write_str(&providers.join(", "))?;
+        f.write_str(if *basic_regions { " with IRONRAIL_BASIC_REGIONS=1" } else { "" })
     }
-}
-
-fn with_basic(asked: bool) -> &'static str {
-    if asked { " with IRONRAIL_BASIC_REGIONS=1" } else { "" }
 }
 
 mod stall;

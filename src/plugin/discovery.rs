@@ -10,7 +10,7 @@ use topology::sysfs::{self, SYSFS};
 use topology::{Hint, Machine, Nic, PciAddress};
 
 use super::config::Config;
-use super::failure::StartError;
+use super::failure::{Offers, StartError};
 use super::gpu;
 use super::plan::{DevicePlan, RailPlan};
 use super::selection::{self, Candidate, Choice, Named, Offer};
@@ -77,7 +77,7 @@ fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartE
     {
         return Ok((listed, choice));
     }
-    Err(none_usable(library, config, &first))
+    Err(none_usable(library, config))
 }
 
 /// A plan for each device. `rails` are in the order of `offer`.
@@ -120,20 +120,26 @@ fn find(library: &Library, query: &Query) -> Result<Vec<Info>, StartError> {
 }
 
 /// The error: what was requested, and what is offered.
-fn none_usable(library: &Library, config: &Config, listed: &Listed) -> StartError {
-    let Listed { candidates, protocol, .. } = listed;
-    let version = library.version();
-    let basic_regions = config.basic_regions;
-    let offered = |candidates: &[Candidate]| {
-        selection::offered(candidates).into_iter().map(str::to_owned).collect()
+fn none_usable(library: &Library, config: &Config) -> StartError {
+    let protocols = match config.protocol {
+        Some(protocol) => vec![protocol],
+        None => vec![Protocol::Rdma, Protocol::Sendrecv],
     };
+    let found = protocols
+        .iter()
+        .flat_map(|protocol| library.find(&query(config, None, *protocol)).unwrap_or_default());
+    let usable = found.map(|info| candidate(&info)).filter(|one| selection::refusal(one).is_none());
+    let usable: Vec<_> = usable.collect();
+    let offered = selection::offered(&usable).into_iter().map(str::to_owned).collect();
+    let offers = Offers {
+        providers: offered,
+        protocol: config.protocol,
+        basic_regions: config.basic_regions,
+    };
+    let version = library.version();
     match &config.provider {
-        Some(wanted) => {
-            let all = library.find(&query(config, None, *protocol)).unwrap_or_default();
-            let offered = offered(&all.iter().map(candidate).collect::<Vec<_>>());
-            StartError::NoSuchProvider { wanted: wanted.clone(), version, offered, basic_regions }
-        }
-        None => StartError::NoProvider { version, offered: offered(candidates), basic_regions },
+        Some(wanted) => StartError::NoSuchProvider { wanted: wanted.clone(), version, offers },
+        None => StartError::NoProvider { version, offers },
     }
 }
 

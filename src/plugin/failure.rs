@@ -4,6 +4,7 @@ use fabric::{Attempt, FabricError, Version};
 
 use super::config::Setting;
 use crate::error::{Cause, Error, Kind};
+use crate::types::Protocol;
 
 /// What was requested, and what was found.
 #[derive(Clone, Debug)]
@@ -15,15 +16,24 @@ pub(crate) enum StartError {
     /// fi_getinfo failed.
     NoAnswer { version: Version, fault: FabricError },
     /// The provider that a setting names is not offered.
-    NoSuchProvider { wanted: String, version: Version, offered: Vec<String>, basic_regions: bool },
+    NoSuchProvider { wanted: String, version: Version, offers: Offers },
     /// No provider that is offered can be used.
-    NoProvider { version: Version, offered: Vec<String>, basic_regions: bool },
+    NoProvider { version: Version, offers: Offers },
     /// A rail that a setting names does not exist.
     NoSuchRail { rail: String, provider: String, there: Vec<String> },
     /// A setting names one rail twice.
     RailTwice { names: [String; 2], provider: String },
     /// A panic, which is logged.
     Panicked,
+}
+
+/// The providers that libfabric offers for what was requested.
+#[derive(Clone, Debug)]
+pub(crate) struct Offers {
+    pub(crate) providers: Vec<String>,
+    /// None: any.
+    pub(crate) protocol: Option<Protocol>,
+    pub(crate) basic_regions: bool,
 }
 
 impl StartError {
@@ -56,7 +66,11 @@ mod tests {
     fn every_failure_of_the_start_has_the_sentence_and_the_code_that_users_know() {
         let setting = |name| SETTINGS.iter().find(|setting| setting.name == name).expect("a row");
         let version = Version::new(1, 17);
-        let offered = vec!["tcp;ofi_rxm".to_owned(), "shm".to_owned()];
+        let offers = |providers: &[&str], protocol, basic_regions| Offers {
+            providers: providers.iter().map(|name| (*name).to_owned()).collect(),
+            protocol,
+            basic_regions,
+        };
         let attempt = |reason: &str| Attempt {
             candidate: "libfabric.so.1".into(),
             reason: reason.to_owned(),
@@ -98,14 +112,27 @@ mod tests {
                 StartError::NoSuchProvider {
                     wanted: "cxi".to_owned(),
                     version,
-                    offered: offered.clone(),
-                    basic_regions: false,
+                    offers: offers(&["tcp;ofi_rxm", "shm"], None, false),
                 },
                 Kind::System,
                 "IRONRAIL_PROVIDER=cxi is not available: libfabric 1.17 offers tcp;ofi_rxm, shm; name one of these, or unset it",
             ),
             (
-                StartError::NoProvider { version, offered: Vec::new(), basic_regions: true },
+                StartError::NoProvider { version, offers: offers(&[], None, false) },
+                Kind::System,
+                "no provider can serve: libfabric 1.17 offers nothing with reliable datagrams and one-sided access or tagged messages; check that a network interface is up, and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER",
+            ),
+            (
+                StartError::NoSuchProvider {
+                    wanted: "cxi".to_owned(),
+                    version,
+                    offers: offers(&[], Some(Protocol::Sendrecv), false),
+                },
+                Kind::System,
+                "IRONRAIL_PROVIDER=cxi is not available: libfabric 1.17 offers nothing with reliable datagrams and tagged messages; name one of these, or unset it",
+            ),
+            (
+                StartError::NoProvider { version, offers: offers(&[], Some(Protocol::Rdma), true) },
                 Kind::System,
                 "no provider can serve: libfabric 1.17 offers nothing with reliable datagrams and one-sided access with IRONRAIL_BASIC_REGIONS=1; check that a network interface is up, and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER",
             ),

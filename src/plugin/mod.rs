@@ -41,7 +41,7 @@ use crate::types::{Buffer, HANDLE_BYTES, MessageFacts, Tested, UserMemory};
 pub(crate) use config::{Config, PREFIX};
 use devices::DeviceTable;
 pub(crate) use explain::explain;
-pub(crate) use failure::StartError;
+pub(crate) use failure::{Offers, StartError};
 
 /// What `getProperties` reports of a device, in the newest form. Strings live as long as the library.
 #[derive(Clone, Debug)]
