@@ -15,7 +15,8 @@ use crate::label::Label;
 pub(crate) struct PeerName {
     pub(crate) host: String,
     pub(crate) process: u32,
-    /// It is reached through shared memory, so its process id is one of this host's.
+    /// It is reached through shared memory, and its process id was one of those seen here when its HELLO arrived. One in a container with
+    /// shared memory may have ids of its own (pid_namespaces(7)).
     is_local: bool,
     /// The rank on this channel, if a tag has shown it.
     rank: Option<i32>,
@@ -39,7 +40,7 @@ impl KnownProcesses {
     pub(crate) fn peer_name(&mut self, identity: &Host) -> PeerName {
         let (host, process) = (identity.host.to_text(), identity.process);
         let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
-        let is_local = identity.provider.to_text() == SHARED_MEMORY;
+        let is_local = identity.provider.to_text() == SHARED_MEMORY && is_seen(process);
         let ranks = Arc::clone(self.known.entry((host.clone(), process)).or_insert_with(new));
         PeerName { host, process, is_local, rank: None, ranks }
     }
@@ -60,7 +61,7 @@ impl PeerName {
     /// Whether its process is known to have ended. Writes to shared memory succeed after their reader has ended, so there `/proc` is
     /// checked. For peers on other hosts a process id means nothing here.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_local && !Path::new(&format!("/proc/{}", self.process)).exists()
+        self.is_local && !is_seen(self.process)
     }
 
     /// Its current name, for an error.
@@ -82,6 +83,11 @@ impl fmt::Display for PeerName {
         }
         write!(f, "process {} on {}", self.process, self.host)
     }
+}
+
+/// Whether a process has this id here.
+fn is_seen(process: u32) -> bool {
+    Path::new(&format!("/proc/{process}")).exists()
 }
 
 /// Differences of versions and providers between two ends, which should have the same.
@@ -109,6 +115,8 @@ const SEVERAL: i64 = i64::MAX;
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use proto::codec::Name;
 
     use super::*;
@@ -151,6 +159,23 @@ mod tests {
             names,
             [format!("rank 3, {process}"), format!("rank -4, {process}"), process.to_owned()]
         );
+    }
+
+    #[test]
+    fn only_a_process_that_was_seen_here_is_known_to_have_ended() {
+        let by_shared_memory = |process| {
+            let provider = Name::cut(SHARED_MEMORY);
+            KnownProcesses::default().peer_name(&Host { provider, ..identity(process) })
+        };
+        // As of another PID namespace: no process here has such a number.
+        assert!(!by_shared_memory(u32::MAX).has_ended());
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat runs");
+        let peer = by_shared_memory(child.id());
+        let by_sockets = KnownProcesses::default().peer_name(&identity(child.id()));
+        assert!(!peer.has_ended());
+        child.kill().expect("it runs");
+        child.wait().expect("it was killed");
+        assert!(peer.has_ended() && !by_sockets.has_ended());
     }
 
     #[test]
