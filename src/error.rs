@@ -288,6 +288,7 @@ pub(crate) enum Cause {
     // Connections.
     ConnectTimeout {
         device: Label,
+        peer: Label,
         seconds: u64,
     },
     AcceptTimeout {

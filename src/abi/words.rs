@@ -185,9 +185,9 @@ impl Display for Cause {
                  (IRONRAIL_CLOSE_TIMEOUT_MS bounds the wait)"
             ),
 
-            Self::ConnectTimeout { device, seconds } => write!(
+            Self::ConnectTimeout { device, peer, seconds } => write!(
                 f,
-                "connect on device {device}: no answer in {seconds} s; is the peer alive, is IRONRAIL_JOB the same on all ranks, and do its interfaces reach ours? \
+                "connect on device {device}: no answer of {peer} in {seconds} s; is the peer alive, is IRONRAIL_JOB the same on all ranks, and do its interfaces reach ours? \
                  IRONRAIL_CONNECT_TIMEOUT_MS sets the bound"
             ),
             Self::AcceptTimeout { device, seconds } => write!(

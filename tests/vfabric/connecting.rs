@@ -107,7 +107,9 @@ fn accept_and_connect_wait_while_an_endpoint_has_all_connections_that_it_can_hav
             }
         }
         let open = format!("{CONNECTIONS} connections are open on one endpoint");
-        for (error, says) in errors.iter().flatten().zip([&open, &open, "no answer in"]) {
+        for (error, says) in
+            errors.iter().flatten().zip([&open, &open, "no answer of the process at "])
+        {
             assert!(error.contains(says), "{error}");
         }
     });

@@ -210,9 +210,9 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "64 bytes at 0x1000 stay registered on device eth0: rank 3, process 7 on here, may still use them and does not answer; keep the memory, and deregister it again later, or finalize the communicator, which ends that use (IRONRAIL_CLOSE_TIMEOUT_MS bounds the wait)",
         ),
         called(
-            Cause::ConnectTimeout { device, seconds: 600 },
+            Cause::ConnectTimeout { device, peer: peers, seconds: 600 },
             Kind::Remote,
-            "connect on device eth0: no answer in 600 s; is the peer alive, is IRONRAIL_JOB the same on all ranks, and do its interfaces reach ours? IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
+            "connect on device eth0: no answer of rank 3, process 7 on here in 600 s; is the peer alive, is IRONRAIL_JOB the same on all ranks, and do its interfaces reach ours? IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
         ),
         called(
             Cause::AcceptTimeout { device, seconds: 600 },

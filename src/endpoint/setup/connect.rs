@@ -13,6 +13,7 @@ use super::super::bound::UNREACHABLE_AFTER;
 use super::super::comms::{Comm, Side};
 use super::{ALL_OPEN, waiting_level};
 use crate::error::{Cause, Error, Noun, Result, SetupError, Table};
+use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
 
@@ -214,13 +215,14 @@ impl Endpoint {
         let lacks_slot = is_met && pending.slot.is_none();
         let is_full = || lacks_slot && self.core.vacant().is_none();
         let waited = pending.waited(now);
+        let (peer, target) = (pending.peer, pending.target);
         if waited > bound {
-            let silent = Cause::ConnectTimeout { device, seconds: waited.as_secs() };
+            let (peer, seconds) = (Label::of(&self.name_of(peer, &target)), waited.as_secs());
+            let silent = Cause::ConnectTimeout { device, peer, seconds };
             return Err(if is_full() { ALL_OPEN } else { silent }.into());
         }
         if waited > warn && !pending.warned {
             pending.warned = true;
-            let (peer, target) = (pending.peer, pending.target);
             let peer = self.name_of(peer, &target);
             let (level, seconds) = (waiting_level(), waited.as_secs());
             if is_full() {
