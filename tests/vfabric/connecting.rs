@@ -266,6 +266,14 @@ fn connect_fails_where_every_hello_is_rejected() {
     });
 }
 
+/// A step of one link each way. Whether both are made.
+fn step_both(links: &mut [Link; 2], ends: &[End; 2]) -> bool {
+    let [there, back] = &mut *links;
+    there.step(&ends[0], &ends[1]);
+    back.step(&ends[1], &ends[0]);
+    links.iter().all(Link::is_whole)
+}
+
 /// Memory is asked for every 50 ms, and by each HELLO of the peer's. The shortage is a limit of the address space.
 #[test]
 fn a_shortage_of_memory_for_channels_is_logged_when_it_begins_and_when_it_ends() {
@@ -273,12 +281,7 @@ fn a_shortage_of_memory_for_channels_is_logged_when_it_begins_and_when_it_ends()
         let world = World::open(part, "cxi", [1, 1]);
         let ends = world.nets.map(End::open);
         let mut links = [Link::new(&ends[1]), Link::new(&ends[0])];
-        let mut step = || {
-            let [there, back] = &mut links;
-            there.step(&ends[0], &ends[1]);
-            back.step(&ends[1], &ends[0]);
-            links.iter().all(Link::is_whole)
-        };
+        let mut step = || step_both(&mut links, &ends);
         limit_address_space(Some(ROOM));
         let start = Instant::now();
         while start.elapsed() < SHORTAGE {
@@ -305,12 +308,7 @@ fn memory_for_channels_that_one_nic_refuses_is_asked_for_there_alone() {
         let world = World::open(part, "cxi", [2, 2]);
         let ends = world.nets.map(End::open);
         let mut links = [Link::new(&ends[1]), Link::new(&ends[0])];
-        let mut step = || {
-            let [there, back] = &mut links;
-            there.step(&ends[0], &ends[1]);
-            back.step(&ends[1], &ends[0]);
-            links.iter().all(Link::is_whole)
-        };
+        let mut step = || step_both(&mut links, &ends);
         let opened = || world.fabric.number("opened.regions");
         (0..4).for_each(|nic| {
             world.fabric.change(nic, if nic % 2 == 1 { "scarce" } else { "ample" })
