@@ -75,7 +75,7 @@ pub struct Received {
 /// tag, and a receive takes the oldest message that matches. Messages of one sender that match the same receive do not overtake each other.
 /// No message is lost, or copied, because its receive is missing: short ones wait in the receiver's memory, long ones at the sender.
 ///
-/// A send or a receive of no elements ends at once, without the peer.
+/// A message of no elements is one like any other: it is matched, has a source and a tag, and arrives in its order.
 ///
 /// A receive may be longer than its message. One that is too short, or of another type, returns [`GroupError::TooLong`] or
 /// [`GroupError::OtherType`]; the message is dropped, the memory is unchanged, and the next message can be received.
@@ -89,9 +89,6 @@ impl Group {
     /// it. A failure of the group, see [`Group`].
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), GroupError> {
         let peer = self.other(to)?;
-        if data.is_empty() {
-            return Ok(());
-        }
         let named = Name::message(self.scope, tag);
         let op = self.shared.lock().mesh.send(peer, named, T::TYPE, Place::reading(data))?;
         self.wait(op, Some(peer)).map(drop)
@@ -108,14 +105,11 @@ impl Group {
         from: impl Into<From>,
         tag: impl Into<Tag>,
     ) -> Result<Received, GroupError> {
-        let (from, tag) = (from.into(), tag.into());
+        let from = from.into();
         if let From(Some(rank)) = from {
             self.other(rank)?;
         }
-        if data.is_empty() {
-            return Ok(self.nothing(from, tag));
-        }
-        let wanted = self.wanted::<T>(Place::writing(data), from, tag)?;
+        let wanted = self.wanted::<T>(Place::writing(data), from, tag.into())?;
         let op = self.shared.lock().mesh.receive(wanted)?;
         let envelope = self.wait(op, wanted.source)?;
         Ok(self.received::<T>(envelope))
@@ -187,25 +181,19 @@ impl Group {
         from: impl Into<From>,
         tag: u32,
     ) -> Result<Received, GroupError> {
-        let from = from.into();
         let peer = self.rank_of(to)?;
-        let wanted = self.wanted::<T>(Place::writing(into), from, tag.into())?;
+        let wanted = self.wanted::<T>(Place::writing(into), from.into(), tag.into())?;
         let mut state = self.shared.lock();
-        let receive = if into.is_empty() { None } else { Some(state.mesh.receive(wanted)?) };
+        let receive = state.mesh.receive(wanted)?;
         let named = Name::message(self.scope, tag);
-        let send = (!data.is_empty())
-            .then(|| state.mesh.send(peer, named, T::TYPE, Place::reading(data)))
-            .transpose();
+        let send = state.mesh.send(peer, named, T::TYPE, Place::reading(data));
         // The memory is the caller's again after an error, too.
-        let receive = receive.filter(|op| send.is_ok() || !state.mesh.take_back(*op));
+        let is_receiving = send.is_ok() || !state.mesh.take_back(receive);
         drop(state);
-        let received = receive.map(|op| self.wait(op, wanted.source));
-        let sent = send?.map(|op| self.wait(op, Some(peer)));
-        sent.transpose()?;
-        match received {
-            None => Ok(self.nothing(from, tag.into())),
-            Some(envelope) => Ok(self.received::<T>(envelope?)),
-        }
+        let received = is_receiving.then(|| self.wait(receive, wanted.source));
+        self.wait(send?, Some(peer))?;
+        let envelope = received.expect("it is taken back only where the send has failed")?;
+        Ok(self.received::<T>(envelope))
     }
 
     /// Begins a send. The request owns the memory and returns it.
@@ -220,17 +208,8 @@ impl Group {
         tag: u32,
     ) -> Result<Sending<T, B>, GroupError> {
         let peer = self.rank_of(to)?;
-        let place = Place::reading(data.elements());
-        let op = if place.is_empty() {
-            None
-        } else {
-            Some(self.shared.lock().mesh.send(
-                peer,
-                Name::message(self.scope, tag),
-                T::TYPE,
-                place,
-            )?)
-        };
+        let (named, place) = (Name::message(self.scope, tag), Place::reading(data.elements()));
+        let op = Some(self.shared.lock().mesh.send(peer, named, T::TYPE, place)?);
         let request = Request { group: self.clone(), op, focus: Some(peer), data: Some(data) };
         Ok(Sending { request, elements: PhantomData })
     }
@@ -248,11 +227,7 @@ impl Group {
     ) -> Result<Receiving<T, B>, GroupError> {
         let (from, tag) = (from.into(), tag.into());
         let wanted = self.wanted::<T>(Place::writing(data.elements_mut()), from, tag)?;
-        let op = if wanted.place.is_empty() {
-            None
-        } else {
-            Some(self.shared.lock().mesh.receive(wanted)?)
-        };
+        let op = Some(self.shared.lock().mesh.receive(wanted)?);
         let none = self.nothing(from, tag);
         let request = Request { group: self.clone(), op, focus: wanted.source, data: Some(data) };
         Ok(Receiving { request, none, elements: PhantomData })
@@ -383,10 +358,8 @@ impl<'env> Block<'_, 'env> {
         tag: u32,
     ) -> Result<(), GroupError> {
         let (to, place) = (self.group.rank_of(to)?, Place::reading(data));
-        if !data.is_empty() {
-            self.entries
-                .push(Entry { what: What::Send { to, tag, element: T::TYPE, place }, op: None });
-        }
+        self.entries
+            .push(Entry { what: What::Send { to, tag, element: T::TYPE, place }, op: None });
         Ok(())
     }
 
@@ -402,9 +375,7 @@ impl<'env> Block<'_, 'env> {
         tag: impl Into<Tag>,
     ) -> Result<(), GroupError> {
         let wanted = self.group.wanted::<T>(Place::writing(data), from.into(), tag.into())?;
-        if !wanted.place.is_empty() {
-            self.entries.push(Entry { what: What::Receive(wanted), op: None });
-        }
+        self.entries.push(Entry { what: What::Receive(wanted), op: None });
         Ok(())
     }
 

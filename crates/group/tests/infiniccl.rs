@@ -11,7 +11,7 @@ use ironrail_group::check;
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::loader::{Complex64, DataType, Element, Op};
-use ironrail_group::messages::{Any, Received};
+use ironrail_group::messages::{Any, Coming, Received};
 use ironrail_group::with_element;
 use support::{library, ranks};
 
@@ -214,20 +214,58 @@ fn t_i11_an_operation_that_a_type_has_not_is_refused_before_anything_moves() {
 }
 
 #[test]
-fn t_i12_no_elements_are_no_message_and_the_next_one_matches() {
+fn t_i12_no_elements_are_a_message_and_the_next_one_matches() {
     ranks(&library(), 2, |group| {
         let none: [u16; 0] = [];
         if group.rank() == 0 {
-            group.send(&none, 1, 9).unwrap();
+            for _ in 0..3 {
+                group.send(&none, 1, 9).unwrap();
+            }
             group.send(&[77_u16], 1, 9).unwrap();
         } else {
-            assert_eq!(group.recv(&mut [0_u16; 0], 0, 9).unwrap().count, 0);
-            let mut next = [0_u16];
-            group.recv(&mut next, 0, 9).unwrap();
-            assert_eq!(next, [77]);
+            let came = Received { source: 0, tag: 9, count: 0 };
+            assert_eq!(group.recv(&mut [0_u16; 0], 0, 9).unwrap(), came);
+            assert_eq!(group.probe(Any, Any).unwrap(), Coming { source: 0, tag: 9, bytes: 0 });
+            assert_eq!(group.recv(&mut [0_u16; 4], Any, Any).unwrap(), came);
+            assert_eq!(group.recv_vec::<u16>(Any, Any).unwrap(), (Vec::new(), came));
+            let refused = group.recv(&mut [0_u16; 0], 0, 9);
+            assert!(matches!(refused, Err(GroupError::TooLong { bytes: 2, .. })), "{refused:?}");
         }
         group.all_reduce::<f32>(&mut [], Op::Sum).unwrap();
         group.broadcast::<f32>(&mut [], 1).unwrap();
+    });
+}
+
+#[test]
+fn no_elements_come_in_every_form_from_whoever_sends_them_first_to_last() {
+    ranks(&library(), 3, |group| {
+        let (rank, size, none) = (group.rank(), group.size(), [0_u8; 0]);
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let came = Received { source: before, tag: 3, count: 0 };
+        assert_eq!(group.sendrecv(&none, next, &mut [0_u8; 0], Any, 3).unwrap(), came);
+        let (none, some) = (vec![0_u8; 0], vec![7_u8; 2]);
+        for to in [next, rank] {
+            let came =
+                |count| Received { source: if to == rank { rank } else { before }, tag: 4, count };
+            let sends = [none.clone(), some.clone(), none.clone()];
+            let sends = sends.map(|data| group.isend(data, to, 4).unwrap());
+            for count in [0, 2, 0] {
+                let receiving = group.irecv(vec![0_u8; 2], Any, Any).unwrap();
+                assert_eq!(receiving.wait().unwrap().1, came(count));
+            }
+            sends.into_iter().for_each(|sending| drop(sending.wait().unwrap()));
+            let (mut first, mut second) = ([0_u8; 0], [0_u8; 2]);
+            let block = group.group(|block| {
+                block.send(&none, to, 5)?;
+                block.send(&some, to, 5)?;
+                block.recv(&mut first, Any, 5)?;
+                block.recv(&mut second, Any, 5)
+            });
+            block.unwrap();
+            assert_eq!(second, [7; 2]);
+            // Ranks send to different ranks then.
+            group.barrier().unwrap();
+        }
     });
 }
 

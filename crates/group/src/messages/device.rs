@@ -77,8 +77,9 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         self.count * size_of::<T>()
     }
 
+    /// No elements are one piece without bytes.
     fn pieces(&self) -> usize {
-        self.bytes().div_ceil(PIECE)
+        self.bytes().div_ceil(PIECE).max(1)
     }
 
     /// The offset of piece `number` in the memory, and its length in bytes.
@@ -189,9 +190,6 @@ impl DeviceStaging {
     ) -> Result<(), GroupError> {
         let peer = self.group.other(from)?;
         into.settle()?;
-        if into.is_empty() {
-            return Ok(());
-        }
         let wanted = self.group.wanted::<T>(Place::empty(), From::from(from), Tag::from(tag))?;
         self.await_message(from, into.bytes(), &wanted)?;
         let pieces = into.pieces();

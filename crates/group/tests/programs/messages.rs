@@ -57,7 +57,7 @@ pub(super) fn to_anybody(step: Step<'_>) {
     let (rank, size) = (group.rank(), group.size());
     // Later messages have another tag: they may come before the last of these.
     let (to, tag) = (common.below(size), 1000 + u32::try_from(number).unwrap());
-    let counts: Vec<usize> = (0..size).map(|_| 1 + common.count::<u32>(1 << 20)).collect();
+    let counts: Vec<usize> = (0..size).map(|_| common.count::<u32>(1 << 20)).collect();
     let data =
         |rank: usize| (0..counts[rank]).map(move |i| sample::<u32>(Op::Sum, rank, i, number));
     if rank != to {
@@ -212,7 +212,7 @@ impl<'a, T: Element> Traffic<'a, T> {
                 }
                 Action::Receive(index) => {
                     let message = self.all[index];
-                    let room = if message.count == 0 { 0 } else { message.count + own.below(3) };
+                    let room = message.count + own.below(3);
                     begun.ends.push(if own.one_in(2) || room == 0 {
                         self.begin_receive(message, vec![poison(); room])
                     } else {
@@ -267,7 +267,7 @@ impl<'a, T: Element> Traffic<'a, T> {
         // First: a send may end only when its message is received, and the other rank may wait for one of these.
         for message in late {
             let (group, Message { from, tag, count, .. }) = (self.group, message);
-            let came = if count > 0 && own.one_in(2) {
+            let came = if own.one_in(2) {
                 let (came, received) = group.recv_vec::<T>(from, tag).unwrap();
                 assert_eq!(received, Received { source: from, tag, count });
                 came
