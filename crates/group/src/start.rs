@@ -9,11 +9,12 @@
 //! | PMI | `PMI_RANK`, `PMI_SIZE` | |
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | |
 //!
-//! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, replaces the last column, and is required where that is empty: rank 0 listens there.
+//! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, replaces the last column, and is required where that is empty: rank 0 listens there, and at all
+//! addresses of its machine where that resolves the host's name to loopback addresses alone.
 //! `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused. An empty value is the same as an unset one.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
@@ -29,6 +30,8 @@ pub struct Start {
     meeting: Meeting,
     /// Further addresses that its host's name has.
     others: Vec<SocketAddr>,
+    /// Rank 0 listens at all addresses of its machine.
+    is_everywhere: bool,
     /// Rank 0 runs the rendezvous itself.
     holds_hub: bool,
     matrix: Option<DeviceMatrix>,
@@ -57,9 +60,9 @@ impl Start {
         token: Option<&str>,
     ) -> Result<Self, GroupError> {
         check("rank", rank, "size", size)?;
-        let (address, others) = addresses("coordinator", coordinator)?;
+        let Addresses { address, others, is_everywhere } = addresses("coordinator", coordinator)?;
         let meeting = Meeting { address, secret: secret(token), rank, size };
-        Ok(Self { meeting, others, holds_hub: true, matrix: None })
+        Ok(Self { meeting, others, is_everywhere, holds_hub: true, matrix: None })
     }
 
     /// The same as [`Start::from_environment`], from any variables.
@@ -71,17 +74,23 @@ impl Start {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         if let Some(text) = get(MEETING_VARIABLE) {
             let (meeting, others) = (text.parse()?, Vec::new());
-            return Ok(Self { meeting, others, holds_hub: false, matrix: None });
+            return Ok(Self {
+                meeting,
+                others,
+                is_everywhere: false,
+                holds_hub: false,
+                matrix: None,
+            });
         }
         let matrix = match get("MLX_RANK").and_then(|_| get("MLX_IBV_DEVICES")) {
             Some(path) => Some(DeviceMatrix::read(path.as_ref())?),
             None => None,
         };
         let (rank, size) = place(&get, matrix.as_ref())?;
-        let (address, others) = coordinator(&get)?;
+        let Addresses { address, others, is_everywhere } = coordinator(&get)?;
         let secret = secret(get("IRONRAIL_GROUP_TOKEN").as_deref());
         let meeting = Meeting { address, secret, rank, size };
-        Ok(Self { meeting, others, holds_hub: true, matrix })
+        Ok(Self { meeting, others, is_everywhere, holds_hub: true, matrix })
     }
 
     /// A rank, from 0.
@@ -114,6 +123,11 @@ impl Start {
         }
         if !self.holds_hub || rank != 0 {
             return Ok((Remote::join_at_one_of(&addresses, self.meeting, wait)?, None));
+        }
+        if self.is_everywhere {
+            let all = all_addresses(address.port());
+            let hub = Hub::with_secret(&all, size, wait, secret)?;
+            return Ok((Remote::join(self.meeting, wait)?, Some(hub)));
         }
         let hub = Hub::with_secret(&addresses, size, wait, secret)?;
         Ok((Remote::join(hub.meeting(rank), wait)?, Some(hub)))
@@ -169,9 +183,14 @@ fn check(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<(
     Ok(())
 }
 
-fn coordinator(
-    get: &impl Fn(&str) -> Option<String>,
-) -> Result<(SocketAddr, Vec<SocketAddr>), GroupError> {
+/// Those of `host:port`.
+struct Addresses {
+    address: SocketAddr,
+    others: Vec<SocketAddr>,
+    is_everywhere: bool,
+}
+
+fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<Addresses, GroupError> {
     let own = get("IRONRAIL_GROUP_COORDINATOR").map(|text| ("IRONRAIL_GROUP_COORDINATOR", text));
     let mlx =
         || Some(("MLX_IBV_COORDINATOR", get("MLX_RANK").and_then(|_| get("MLX_IBV_COORDINATOR"))?));
@@ -189,7 +208,7 @@ fn coordinator(
 }
 
 /// The first address of `host:port`, and the others. Port 0 would be another one each time.
-fn addresses(name: &str, text: &str) -> Result<(SocketAddr, Vec<SocketAddr>), GroupError> {
+fn addresses(name: &str, text: &str) -> Result<Addresses, GroupError> {
     let mut found = match text.to_socket_addrs() {
         Ok(found) => found,
         // It has no port, or one that is no number.
@@ -197,11 +216,31 @@ fn addresses(name: &str, text: &str) -> Result<(SocketAddr, Vec<SocketAddr>), Gr
         Err(error) => return usage(format!("{name} is {text:?}: {error}")),
     };
     match found.next() {
-        Some(address) if address.port() != 0 => Ok((address, found.collect())),
+        Some(address) if address.port() != 0 => {
+            let others: Vec<_> = found.collect();
+            let is_loopback = |address: &SocketAddr| address.ip().is_loopback();
+            let is_everywhere = is_name_of_a_machine(text)
+                && is_loopback(&address)
+                && others.iter().all(is_loopback);
+            Ok(Addresses { address, others, is_everywhere })
+        }
         _ => usage(format!(
             "{name} is {text:?}, which is no address with a port, as host:4711; ports are 1 to 65535"
         )),
     }
+}
+
+/// Whether the host of `host:port` is neither an address nor a name that means this machine everywhere. Debian's /etc/hosts, for one, has a
+/// loopback address for the machine's own name, and other machines have another one.
+fn is_name_of_a_machine(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host).to_ascii_lowercase();
+    let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
+    !is_address && !host.contains("localhost") && !host.contains("loopback")
+}
+
+/// All of this machine: the first takes IPv4 too, unless the system has no IPv6 or keeps the two apart.
+fn all_addresses(port: u16) -> [SocketAddr; 2] {
+    [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]
 }
 
 /// The same number for the same word in every build: std's hashers may change from one release to the next.
@@ -329,6 +368,36 @@ mod tests {
         drop(taken);
         let why = start(0, ELSEWHERE.into(), &[]).join(WAIT).unwrap_err().to_string();
         assert!(why.contains("rank 0 runs on the host that has this address"), "{why}");
+    }
+
+    #[test]
+    fn a_machine_whose_own_name_is_a_loopback_address_listens_at_all_its_addresses() {
+        for (text, is_name) in [
+            ("node7:4711", true),
+            ("node7.cluster.example:4711", true),
+            ("LOCALHOST:4711", false),
+            ("localhost.localdomain:4711", false),
+            ("ip6-loopback:4711", false),
+            ("127.0.1.1:4711", false),
+            ("[::1]:4711", false),
+        ] {
+            assert_eq!(is_name_of_a_machine(text), is_name, "{text}");
+        }
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let start = |host: [u8; 4], rank, is_everywhere| {
+            let at = SocketAddr::from((host, free.port())).to_string();
+            Start { is_everywhere, ..Start::at(&at, rank, 2, None).unwrap() }
+        };
+        // What another machine calls it.
+        let other = start([127, 0, 0, 9], 1, false);
+        let other = thread::spawn(move || other.join(WAIT).map(|(place, _)| place.leave()));
+        let (place, hub) = start([127, 0, 1, 1], 0, true).join(WAIT).unwrap();
+        other.join().unwrap().unwrap();
+        place.leave();
+        assert!(hub.unwrap().wait_for_all_to_leave(WAIT));
+        let _taken = TcpListener::bind(free).unwrap();
+        let why = start([127, 0, 1, 1], 0, true).join(WAIT).unwrap_err().to_string();
+        assert!(why.contains("names another port"), "{why}");
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>
     for address in addresses {
         match TcpListener::bind(address).map_err(|error| unavailable(*address, error)) {
             Ok(listener) => listeners.push(listener),
+            // By the one of all addresses of IPv6.
+            Err(_) if address.ip().is_unspecified() && !listeners.is_empty() => {}
             // Ranks may come to whatever else listens there.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
             Err(error) => not_here = not_here.or(Some(error)),
