@@ -107,9 +107,22 @@ impl Mesh {
     }
 
     pub(super) fn is_lost(&mut self, rank: usize, way: Way) -> bool {
-        // Letters that a rank sent before its farewell are read first.
-        let settled = self.left.get(rank).copied().flatten().filter(|_| !self.place.has_mail());
+        let settled = self.settled_for(rank);
         self.peer(rank).is_none_or(|peer| peer.is_lost(way, settled))
+    }
+
+    /// The end of long messages of a rank that has left, if they never come: a receive from any rank may have taken one.
+    pub(super) fn give_up_long(&mut self, rank: usize) {
+        if let Some(settled) = self.settled_for(rank)
+            && let Some(peer) = self.peer(rank)
+        {
+            peer.give_up_all_long(settled);
+        }
+    }
+
+    /// When whatever a rank that has left had connected before is open. Letters that it sent before its farewell are read first.
+    fn settled_for(&self, rank: usize) -> Option<Instant> {
+        self.left.get(rank).copied().flatten().filter(|_| !self.place.has_mail())
     }
 
     /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here. Every

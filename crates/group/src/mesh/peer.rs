@@ -273,8 +273,8 @@ impl Peer {
             Way::Data if never => return true,
             _ => {}
         }
-        if let (true, Some(settled)) = (self.silent[Way::Small.index()], settled) {
-            Route::ALL.into_iter().for_each(|route| self.give_up_long(route, settled));
+        if let Some(settled) = settled {
+            self.give_up_all_long(settled);
         }
         self.is_silent()
     }
@@ -292,7 +292,13 @@ impl Peer {
         self.silent[Way::Small.index()] |= !self.receiver.is_open();
     }
 
-    /// Long messages whose headers were sent or have come never move, if their way has never been opened.
+    /// Long messages whose headers were sent or have come never move, if no more headers come and their way has never been opened.
+    pub(super) fn give_up_all_long(&mut self, settled: Instant) {
+        if self.silent[Way::Small.index()] {
+            Route::ALL.into_iter().for_each(|route| self.give_up_long(route, settled));
+        }
+    }
+
     #[cold]
     fn give_up_long(&mut self, route: Route, settled: Instant) {
         let way = Way::Long(route).index();
@@ -631,6 +637,7 @@ mod tests {
     use crate::loader::DataType;
     use crate::mesh::failure::Failure;
     use crate::mesh::{Call, CallKind, Mesh, Name, Space, What};
+    use crate::messages::{Any, From};
     use crate::support::{WAIT, library, ranks, ranks_within};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
@@ -804,6 +811,15 @@ mod tests {
 
     #[test]
     fn a_long_message_of_a_rank_that_left_before_it_connected_is_lost() {
+        receive_of_a_rank_that_left_before_it_connected(1.into());
+    }
+
+    #[test]
+    fn the_same_is_lost_for_a_receive_from_any_rank() {
+        receive_of_a_rank_that_left_before_it_connected(Any.into());
+    }
+
+    fn receive_of_a_rank_that_left_before_it_connected(from: From) {
         let turn = Arc::<AtomicUsize>::default();
         ranks_within(&library(), 2, TIMEOUT, move |group| {
             group.barrier().unwrap();
@@ -820,7 +836,7 @@ mod tests {
             await_turn(&turn, 1);
             assert_eq!(group.probe(1, 1).unwrap().bytes, LONG);
             turn.store(2, Ordering::Release);
-            lost(group.recv(&mut [0_u8; LONG], 1, 1));
+            lost(group.recv(&mut [0_u8; LONG], from, 1));
             lost(group.recv(&mut [0_u8], 1, 2));
         });
     }

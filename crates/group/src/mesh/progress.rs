@@ -26,6 +26,7 @@ impl Mesh {
         let Some(focus) = focus else {
             let mut moved = false;
             for peer in 0..self.peers.len() {
+                self.give_up_long(peer);
                 moved |= self.with(peer, |peer, shared| peer.progress(shared))?;
             }
             return Ok(if moved { Moved::Here } else { Moved::Nothing });
