@@ -46,8 +46,33 @@ impl Mesh {
     /// Nothing more comes from a peer, or goes there: its connections close. What came before counts still, for a collective may wait for
     /// other ranks first.
     pub(super) fn forget(&mut self, rank: usize) {
-        let Some(peer) = self.peers[rank].take() else { return };
-        self.came[rank] = peer.received_data();
+        if let Some(peer) = self.peers[rank].take() {
+            self.close_lanes(rank, peer);
+        }
+    }
+
+    /// The same of a peer of which nothing more is needed. Pairs that still have a user here stay.
+    #[inline]
+    pub(super) fn retire(&mut self, rank: usize) {
+        if self.peers.get(rank).is_some_and(|peer| peer.as_ref().is_some_and(Peer::is_spent)) {
+            self.retire_spent(rank);
+        }
+    }
+
+    #[cold]
+    fn retire_spent(&mut self, rank: usize) {
+        let own = self.rank;
+        match self.peer(rank) {
+            Some(peer) if !peer.is_gone() => {
+                let lanes = peer.take_lanes(own);
+                self.close_lanes(rank, lanes);
+            }
+            _ => self.forget(rank),
+        }
+    }
+
+    fn close_lanes(&mut self, rank: usize, peer: Peer) {
+        self.came[rank] += peer.received_data();
         // Each region holds its comm open.
         self.registry.forget(peer.comms());
         for op in peer.into_operations() {
@@ -98,9 +123,7 @@ impl Mesh {
         self.check()?;
         if rank != self.rank && self.is_lost(rank, way) {
             // What was posted for the caller, whose memory is its own again after the error, goes with the comms.
-            if self.peer(rank).is_some_and(|peer| peer.is_over()) {
-                self.forget(rank);
-            }
+            self.retire(rank);
             return Err(lost(rank));
         }
         Ok(())
@@ -172,6 +195,7 @@ pub(super) fn lost(rank: usize) -> GroupError {
 #[cfg(test)]
 mod tests {
     use crate::error::GroupError;
+    use crate::halo::FixedHalo1d;
     use crate::loader::Op;
     use crate::support::{library, ranks};
 
@@ -193,6 +217,32 @@ mod tests {
             assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
             assert!(state.mesh.peers[1].is_none(), "its lanes are closed");
             assert_eq!(state.mesh.registry.regions(), 0, "nothing else keeps its comms");
+        });
+    }
+
+    #[test]
+    fn the_halo_of_a_rank_keeps_no_other_connection_with_one_that_has_left() {
+        ranks(&library(), 2, |group| {
+            let mut buffer = group.buffer::<f32>(1 << 18).unwrap();
+            let mut halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
+            halo.round(|_, right| right.fill(7)).unwrap();
+            group.all_reduce(&mut buffer, Op::Sum).unwrap();
+            group.meet(&[]).unwrap();
+            if group.rank() == 1 {
+                return;
+            }
+            let ended = group.recv(&mut [0_u8], 1, 1);
+            assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            let state = group.shared.lock();
+            assert!(!state.mesh.peers[1].as_ref().unwrap().has_lanes(), "the halo keeps its own");
+            assert_eq!(state.mesh.registry.regions(), 0, "nothing else keeps its comms");
+            drop(state);
+            let ended = halo.round(|_, _| {}).map(drop);
+            assert!(matches!(ended, Err(GroupError::Cancelled { rank: 1 })), "{ended:?}");
+            drop(halo);
+            let ended = group.send(&[7_u8], 1, 1);
+            assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            assert!(group.shared.lock().mesh.peers[1].is_none(), "the halo has gone");
         });
     }
 }

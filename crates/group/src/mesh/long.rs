@@ -203,8 +203,10 @@ impl Long {
     /// Matches a receive with a message whose header came earlier.
     pub(super) fn claim(&mut self, ordinal: u64, claim: Claim, matching: &mut Matching) {
         let index = self.index(ordinal);
-        if let Some(incoming) = self.incoming.get_mut(index) {
-            incoming.claim = Some(claim);
+        match self.incoming.get_mut(index) {
+            Some(incoming) => incoming.claim = Some(claim),
+            // Its connection was closed, and the bytes are lost.
+            None => matching.lose(claim.op(), self.rank),
         }
         self.expect();
         self.end(matching);

@@ -93,7 +93,7 @@ pub(crate) struct Mesh {
     failure: Option<Failure>,
     /// For ranks that sent their farewell: when whatever they had connected before is open.
     left: Vec<Option<Instant>>,
-    /// By rank: the long parts of collectives that came from a peer that was forgotten.
+    /// By rank: the long parts of collectives that came by connections that were closed.
     came: Vec<u64>,
     /// This rank has sent its farewell.
     has_left: bool,
@@ -244,11 +244,8 @@ impl Mesh {
         peer: usize,
         work: impl FnOnce(&mut Peer, &mut Shared<'_>) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
+        self.retire(peer);
         let Some(Some(known)) = self.peers.get_mut(peer) else { return Ok(T::default()) };
-        if known.is_over() {
-            self.forget(peer);
-            return Ok(T::default());
-        }
         let done = work(known, shared!(self));
         done.or_else(|error| self.link_failed(peer, &error).map(|()| T::default()))
     }

@@ -63,8 +63,8 @@ impl Mesh {
     /// Waits for a long part.
     pub(crate) fn await_part(&mut self, from: usize, number: u64) -> Result<(), GroupError> {
         self.until(Some((from, Way::Data)), |mesh| {
-            let came = mesh.came[from];
-            mesh.peer(from).map_or(came, |peer| peer.received_data()) >= number
+            let came = mesh.peer(from).map_or(0, |peer| peer.received_data());
+            mesh.came[from] + came >= number
         })
     }
 

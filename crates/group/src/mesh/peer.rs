@@ -62,6 +62,8 @@ pub(super) struct Peer {
     /// The numbers of the comms of the lanes above, by which the registry knows them.
     comms: Vec<usize>,
     pairs: Vec<Pair>,
+    /// False once all but its pairs is closed.
+    has_lanes: bool,
     /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 4],
     /// Nothing more can be sent to the peer.
@@ -98,6 +100,7 @@ impl Peer {
             data_receiver: Lane::new(came),
             comms: Vec::new(),
             pairs: Vec::new(),
+            has_lanes: true,
             silent: [false; 4],
             is_closed: false,
             given_up: Vec::new(),
@@ -226,9 +229,23 @@ impl Peer {
         operations
     }
 
-    /// Whether it has left, and nothing of it is needed any more, pairs included: it may be forgotten.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_gone() && self.is_read()
+    /// Whether it has left, and nothing more of it is needed that is open here but pairs with a user.
+    #[inline]
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_silent() && self.is_read() && (self.has_lanes || self.has_no_user())
+    }
+
+    /// Leaves the pairs alone.
+    pub(super) fn take_lanes(&mut self, own: usize) -> Self {
+        let rest = Self {
+            openings: [const { Opening::Open }; 4],
+            pairs: std::mem::take(&mut self.pairs),
+            silent: [true; 4],
+            is_closed: true,
+            has_lanes: false,
+            ..Self::new(self.rank, own, self.device)
+        };
+        std::mem::replace(self, rest)
     }
 
     /// Whether what has come of it has been received, where no more does.
@@ -239,7 +256,12 @@ impl Peer {
 
     /// Whether it has left, and nothing more can be received from it or sent to it, pairs included. What has come may wait for its receive.
     pub(super) fn is_gone(&self) -> bool {
-        self.is_silent() && self.pairs.iter().all(Pair::is_over)
+        self.is_silent() && self.has_no_user()
+    }
+
+    /// Whether no pair has a user on this rank.
+    fn has_no_user(&self) -> bool {
+        self.pairs.iter().all(Pair::is_over)
     }
 
     /// The same without its pairs.
@@ -616,6 +638,11 @@ impl Peer {
 
 #[cfg(test)]
 impl Peer {
+    /// Whether anything but its pairs is open.
+    pub(super) fn has_lanes(&self) -> bool {
+        self.has_lanes
+    }
+
     /// The long messages whose bytes are received.
     pub(super) fn posted(&self) -> usize {
         self.long.iter().map(Long::posted).sum()
