@@ -46,17 +46,18 @@ def free_port():
 
 @pytest.fixture
 def ranks(net, tmp_path):
-    """Runs a program once per rank, with `group` and `np` there: what each has printed, or the codes too."""
+    """Runs a program once per rank, with `group`, `np` and `raises` there: what each has printed, or the codes too."""
     started = []
 
     def run(size, program, *, codes=None, options=""):
         file = tmp_path / "program.py"
         head = f"""\
-            import sys, time, gc, threading
+            import sys, time, gc, threading, unittest
             import numpy as np
             import ironrail
             group = ironrail.init(sys.argv[1], int(sys.argv[2]), {size}, net={net and str(net)!r}, {options})
             rank, size = group.rank, group.size
+            raises = unittest.TestCase().assertRaises
             """
         file.write_text(textwrap.dedent(head) + textwrap.dedent(program))
         at = f"127.0.0.1:{free_port()}"

@@ -4,18 +4,16 @@
 def test_a_rank_that_dies_is_named(ranks):
     ranks(4, """
         import os
-        try:
+        with raises(ironrail.PeerLost) as lost:
             group.barrier()
             if rank == 2:
                 os._exit(3)
             while True:
                 group.all_reduce(np.ones(1 << 16))
-        except ironrail.PeerLost as error:
-            assert error.rank == 2 and "rank 2 is lost" in str(error), error
-        try:
+        assert lost.exception.rank == 2 and "rank 2 is lost" in str(lost.exception), lost.exception
+        with raises(ironrail.PeerLost) as lost:
             group.barrier()
-        except ironrail.PeerLost as error:
-            assert error.rank == 2, "the first cause is said again"
+        assert lost.exception.rank == 2, "the first cause is said again"
     """, codes=[0, 0, 3, 0])  # fmt: skip
 
 
@@ -86,10 +84,9 @@ def test_a_rank_that_ends_while_a_thread_holds_parts_of_its_group_says_farewell(
             rest = threading.Event().wait
             threading.Thread(target=lambda held: rest(60), args=(held,), daemon=True).start()
             sys.exit()
-        try:
+        with raises(ironrail.PeerLost) as lost:
             group.recv(bytearray(1), 1, 1)
-        except ironrail.PeerLost as error:
-            assert error.rank == 1
+        assert lost.exception.rank == 1
         # That call's alone.
         came = bytearray(1)
         group.sendrecv(b"7", 0, came, 0)
@@ -193,18 +190,18 @@ def test_a_message_that_does_not_fit_is_an_error_of_its_own(ranks):
             group.send(np.arange(2, dtype="int32"), 1, 5)
         else:
             out = np.zeros(2, "int32")
-            try:
+            with raises(ironrail.TooLong) as refused:
                 group.recv(out, 0, 3)
-            except ironrail.TooLong as error:
-                assert (error.source, error.tag, error.bytes, error.room) == (0, 3, 36, 8)
+            error = refused.exception
+            assert (error.source, error.tag, error.bytes, error.room) == (0, 3, 36, 8)
             request = group.irecv(np.zeros(2, "float32"), 0, 4)
-            for why in "int32", "has failed":
-                try:
-                    request.wait()
-                except ironrail.OtherType as error:
-                    assert (error.source, error.tag) == (0, 4) and why in str(error)
-                except ironrail.InvalidArgument as error:
-                    assert why in str(error)
+            with raises(ironrail.OtherType) as refused:
+                request.wait()
+            error = refused.exception
+            assert (error.source, error.tag) == (0, 4) and "int32" in str(error)
+            with raises(ironrail.InvalidArgument) as refused:
+                request.wait()
+            assert "has failed" in str(refused.exception)
             assert (out == 0).all()
             group.recv(out, 0, 5)
             assert list(out) == [0, 1]

@@ -20,10 +20,9 @@ def test_borders_of_any_length_go_round_after_round_in_a_row_and_in_a_ring(ranks
             left, right = ring.round(border(rank, number, 2), border(rank, number, 3))
             assert same(left, border((rank - 1) % 4, number, 3)), number
             assert same(right, border((rank + 1) % 4, number, 2)), number
-        try:
+        with raises(ironrail.InvalidArgument) as refused:
             row.round(np.zeros(3))
-        except ironrail.InvalidArgument as error:
-            assert "left is of double, and this halo of float" in str(error), error
+        assert "left is of double, and this halo of float" in str(refused.exception), refused.exception
         group.barrier()
     """)  # fmt: skip
 

@@ -20,10 +20,9 @@ def test_a_pending_receive_exports_its_memory_until_it_has_ended_or_is_taken_bac
             elif end == "drop":
                 del request
             else:
-                try:
+                with raises(ironrail.Timeout) as late:
                     request.wait(0.01)
-                except ironrail.Timeout as error:
-                    assert isinstance(error, TimeoutError) and error.peers == ()
+                assert isinstance(late.exception, TimeoutError) and late.exception.peers == ()
                 group.send(b"eightbyt", 1 - rank, 5)
                 assert request.wait(30).count == 8 and memory == b"eightbyt" and request.test()
             assert not exported(memory), end
@@ -72,10 +71,9 @@ def test_closing_waits_for_sends_that_were_dropped(ranks):
         if rank == 0:
             group.isend(np.arange(length), 1)
             group.close()
-            try:
+            with raises(ironrail.InvalidArgument) as refused:
                 group.barrier()
-            except ironrail.InvalidArgument as error:
-                assert "closed" in str(error)
+            assert "closed" in str(refused.exception)
         else:
             out = np.zeros(length, "int64")
             assert group.recv(out).source == 0 and (out == np.arange(length)).all()
@@ -112,10 +110,9 @@ def test_a_message_to_oneself_needs_a_request(ranks):
         receive = group.irecv(out, rank)
         group.isend(np.arange(3.0), rank).wait()
         assert receive.wait().count == 3 and list(out) == [0, 1, 2]
-        try:
+        with raises(ironrail.InvalidArgument) as refused:
             group.send(out, rank)
-        except ironrail.InvalidArgument as error:
-            assert "needs a group or a request" in str(error)
+        assert "needs a group or a request" in str(refused.exception)
     """)  # fmt: skip
 
 
