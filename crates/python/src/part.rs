@@ -32,7 +32,7 @@ impl<T: Send> Part<T> {
     pub(crate) fn get(&self) -> PyResult<&T> {
         if self.is_forked() {
             return Err(invalid(
-                "this process was forked from the one that joined the group: it can join one itself",
+                "this process was forked from the one that joined the group: start it by spawn, or before that one joins, and it can join one",
             ));
         }
         Ok(self.part.as_ref().expect("it is taken out when this is dropped"))
