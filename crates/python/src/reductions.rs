@@ -9,18 +9,39 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Complex64, DataType, Op, bf16, f16};
 use ironrail_group::objects::{Leaf, ReducingObject};
 use postcard_schema::Schema;
+use postcard_schema::schema::NamedType;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 
 use crate::errors::raise;
 use crate::group::operation;
 use crate::memory::Array;
 use crate::request::{Outcome, Pending};
 
-/// An object's numbers, below the digest of its shape: a key is not reduced, but must be the same on all ranks. Empty where an object cannot be
-/// reduced, which no other rank's is then.
-type Numbers = BTreeMap<u64, Vec<Column>>;
+/// An object's numbers, below the digest of its shape: a key is not reduced, but must be the same on all ranks. None: the object cannot be reduced,
+/// and this cannot be encoded, of which the group library tells the other ranks.
+#[derive(Debug)]
+pub(crate) struct Numbers(Option<Apart>);
+
+type Apart = BTreeMap<u64, Vec<Column>>;
+
+impl Serialize for Numbers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let apart = self.0.as_ref().ok_or_else(|| ser::Error::custom("it cannot be reduced"))?;
+        apart.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Apart::deserialize(deserializer).map(|apart| Self(Some(apart)))
+    }
+}
+
+impl Schema for Numbers {
+    const SCHEMA: &'static NamedType = Apart::SCHEMA;
+}
 
 macro_rules! columns {
     ($($name:ident $type:ty),*) => {
@@ -70,14 +91,14 @@ impl Own {
         let made = py.import("ironrail._objects")?.call_method1("Begun", (object, op.to_string()));
         let apart = made.and_then(|begun| {
             let columns = arrays(&begun)?.into_iter().map(Column::of).collect();
-            let numbers = Numbers::from([(begun.getattr("digest")?.extract()?, columns)]);
-            Ok(Self { numbers, begun: Ok(begun.unbind()) })
+            let numbers = Apart::from([(begun.getattr("digest")?.extract()?, columns)]);
+            Ok(Self { numbers: Numbers(Some(numbers)), begun: Ok(begun.unbind()) })
         });
         let refusal = py.import("ironrail._errors")?.getattr("InvalidArgument")?;
         match apart {
             Err(error) if error.matches(py, refusal)? => {
                 let why = error.value(py).to_string();
-                Ok(Self { numbers: Numbers::new(), begun: Err(why) })
+                Ok(Self { numbers: Numbers(None), begun: Err(why) })
             }
             apart => apart,
         }
@@ -87,7 +108,15 @@ impl Own {
         self,
         begin: impl FnOnce(&Numbers) -> Result<ReducingObject<Numbers>, GroupError>,
     ) -> Result<Reducing, GroupError> {
-        Ok(Reducing { reducing: begin(&self.numbers)?, begun: self.begun })
+        let Self { numbers, begun } = self;
+        match (begin(&numbers), begun) {
+            (Ok(reducing), Ok(begun)) => {
+                Ok(Reducing::Begun { reducing: Box::new(reducing), begun })
+            }
+            // The others have been told, and this rank is when it tests or waits.
+            (Ok(_) | Err(GroupError::InvalidArgument(_)), Err(why)) => Ok(Reducing::Refused(why)),
+            (Err(error), _) => Err(error),
+        }
     }
 }
 
@@ -103,44 +132,39 @@ fn arrays(begun: &Bound<'_, PyAny>) -> PyResult<Vec<Array>> {
 }
 
 /// A reduction of an object in progress.
-pub(crate) struct Reducing {
-    reducing: ReducingObject<Numbers>,
-    /// What builds the new object, or why this rank's cannot be reduced.
-    begun: Result<Py<PyAny>, String>,
+pub(crate) enum Reducing {
+    Begun {
+        reducing: Box<ReducingObject<Numbers>>,
+        /// What builds the new object.
+        begun: Py<PyAny>,
+    },
+    /// Why this rank's object cannot be reduced.
+    Refused(String),
 }
 
-impl Reducing {
-    fn refused<R>(why: &str) -> Result<R, GroupError> {
-        Err(GroupError::InvalidArgument(why.to_owned()))
-    }
-
-    /// Where this rank's object cannot be reduced, that is why shapes differ.
-    fn explained<R>(&self, ended: Result<R, GroupError>) -> Result<R, GroupError> {
-        match (&self.begun, ended) {
-            (Err(why), Err(GroupError::Mismatch { .. })) => Self::refused(why),
-            (_, ended) => ended,
-        }
-    }
+fn refused<R>(why: &str) -> Result<R, GroupError> {
+    Err(GroupError::InvalidArgument(why.to_owned()))
 }
 
 impl Pending for Reducing {
     fn test(&mut self) -> Result<bool, GroupError> {
-        let ended = self.reducing.test();
-        self.explained(ended)
+        self.wait_for(Duration::ZERO)
     }
 
     fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError> {
-        let ended = self.reducing.wait_timeout(limit);
-        self.explained(ended)
+        match self {
+            Self::Begun { reducing, .. } => reducing.wait_timeout(limit),
+            Self::Refused(why) => refused(why),
+        }
     }
 
     fn wait(self: Box<Self>) -> Result<Outcome, GroupError> {
-        let Self { reducing, begun } = *self;
-        match (reducing.wait(), begun) {
-            (Ok(_) | Err(GroupError::Mismatch { .. }), Err(why)) => Self::refused(&why),
-            (Ok(None), _) => Ok(Outcome::Nothing),
-            (Ok(Some(numbers)), Ok(begun)) => Ok(Outcome::Reduced(Reduced { numbers, begun })),
-            (Err(error), _) => Err(error),
+        match *self {
+            Self::Begun { reducing, begun } => Ok(match reducing.wait()? {
+                Some(numbers) => Outcome::Reduced(Reduced { numbers, begun }),
+                None => Outcome::Nothing,
+            }),
+            Self::Refused(why) => refused(&why),
         }
     }
 
@@ -149,7 +173,7 @@ impl Pending for Reducing {
     }
 
     fn goes_on(&self) -> bool {
-        self.reducing.is_awaited()
+        matches!(self, Self::Begun { reducing, .. } if reducing.is_awaited())
     }
 }
 
@@ -163,7 +187,7 @@ pub(crate) struct Reduced {
 impl Reduced {
     pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let begun = self.begun.bind(py);
-        let mut columns = self.numbers.values().flatten();
+        let mut columns = self.numbers.0.iter().flat_map(Apart::values).flatten();
         for mut array in arrays(begun)? {
             if !columns.next().is_some_and(|column| column.copy_to(&mut array)) {
                 let why = "rank 0 sent an object of another shape".to_owned();

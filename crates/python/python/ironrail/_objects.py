@@ -9,6 +9,8 @@ from ._errors import InvalidArgument, Mismatch
 from ._native import check_reducible
 
 _DIGEST = 8
+# In place of the digest of an object that cannot be reduced.
+_REFUSED = bytes(_DIGEST)
 
 
 class _Parts:
@@ -117,17 +119,25 @@ def _agreed(group, whole, op, root=None):
         parts, failed = _Parts(whole, op), None
         digest = parts.digest(root)
     except InvalidArgument as error:
-        parts, failed, digest = None, error, bytes(_DIGEST)
+        parts, failed, digest = None, error, _REFUSED
     everyone = bytearray(_DIGEST * group.size)
     group.all_gather(digest, everyone)
     if failed:
         raise failed
-    for rank in range(group.size):
-        if everyone[_DIGEST * rank : _DIGEST * (rank + 1)] != everyone[:_DIGEST]:
-            error = Mismatch(f"rank {rank} reduces an object of another shape than rank 0, or in another way")
-            error.rank = rank
-            raise error
+    digests = [everyone[_DIGEST * rank : _DIGEST * (rank + 1)] for rank in range(group.size)]
+    # Before rank 0's is compared with, which may be that of an object that cannot be reduced.
+    if _REFUSED in digests:
+        raise _mismatch(digests.index(_REFUSED), "has an object that cannot be reduced")
+    for rank, theirs in enumerate(digests):
+        if theirs != digests[0]:
+            raise _mismatch(rank, "reduces an object of another shape than rank 0, or in another way")
     return parts
+
+
+def _mismatch(rank, why):
+    error = Mismatch(f"rank {rank} {why}")
+    error.rank = rank
+    return error
 
 
 def all_reduce(group, whole, op):
