@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use ironrail_group::objects;
 use pyo3::prelude::*;
 
-use crate::errors::poisoned;
+use crate::errors::{poisoned, raise};
 use crate::group::{Group, any_source, any_tag};
 use crate::objects::{Pickled, dump, load};
 
@@ -49,10 +49,11 @@ impl ObjectBatch {
     }
 
     /// Runs all that was added, and empties the queue: the received objects, in the order of the receives. Of receives that match the same
-    /// message, the one added first takes it. An error is raised after all have ended.
+    /// message, the one added first takes it. An error is raised after all have ended: its `received` is the list, with None for what did not
+    /// come, or could not be unpickled.
     fn execute<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let Queue { sends, receives } = std::mem::take(&mut *self.queue.lock().map_err(poisoned)?);
-        let received = self.group.get().run(py, move |group| {
+        let (received, ended) = self.group.get().run(py, move |group| {
             let mut received: Vec<_> = receives.iter().map(|_| None).collect();
             let mut batch = objects::ObjectBatch::new();
             for ((source, tag), into) in receives.into_iter().zip(&mut received) {
@@ -61,9 +62,20 @@ impl ObjectBatch {
             for (pickled, to, tag) in &sends {
                 batch.send(pickled, *to, *tag);
             }
-            batch.execute(group)?;
-            Ok(received)
+            let ended = batch.execute(group);
+            Ok((received, ended))
         })?;
-        received.into_iter().flatten().map(|(pickled, _)| load(py, pickled)).collect()
+        let mut failed = ended.err().map(raise);
+        let mut object = |came: Option<(Pickled, _)>| {
+            let loaded = came.map(|(pickled, _)| load(py, pickled)).transpose();
+            loaded.unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                None
+            })
+        };
+        let objects: Vec<_> = received.into_iter().map(&mut object).collect();
+        let Some(error) = failed else { return Ok(objects.into_iter().flatten().collect()) };
+        error.value(py).setattr("received", objects)?;
+        Err(error)
     }
 }

@@ -166,6 +166,10 @@ def test_a_rank_that_does_not_allow_pickles_is_named_at_once_on_all_ranks_that_c
 
 def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_before_any_is_waited_for(ranks):
     ranks(3, """
+        class Broken:
+            def __reduce__(self):
+                return eval, ("1 / 0",)
+
         def of(rank):
             return {"rank": rank, "data": np.full(10 + rank * 20_000, rank)}
 
@@ -201,6 +205,22 @@ def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_b
         got = batch.execute()
         assert all(same(one, peer) and one["to"] == rank for peer, one in enumerate(got)) and len(got) == 3
         assert batch.execute() == []
+        # What came before and after an error is not lost with it.
+        for peer, tag in (left, 1), (left, 2), (left, 3):
+            batch.recv(peer, tag)
+        for sent, tag in ("first", 1), (Broken(), 2), ("last", 3):
+            batch.send(sent, right, tag)
+        with raises(ZeroDivisionError) as failed:
+            batch.execute()
+        assert failed.exception.received == ["first", None, "last"]
+        own = group.split(rank, 0)
+        batch = own.object_batch()
+        batch.recv(0, 1)
+        batch.send("mine", 0, 1)
+        batch.send("nobody's", 1, 1)
+        with raises(ironrail.InvalidArgument) as failed:
+            batch.execute()
+        assert failed.exception.received == ["mine"]
         group.barrier()
     """, options="allow_pickle=True")  # fmt: skip
 
