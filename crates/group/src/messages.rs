@@ -470,6 +470,12 @@ pub struct Sending<T: Element, B: Source<T>> {
 }
 
 impl<T: Element, B: Source<T>> Sending<T, B> {
+    /// Whether it is a send to this rank, which ends when this rank receives it.
+    pub fn is_to_itself(&self) -> bool {
+        let group = &self.request.group;
+        self.request.focus == Some(group.members[group.rank()])
+    }
+
     /// Whether it has ended; makes progress. Then [`Sending::wait`] returns the memory at once.
     ///
     /// # Errors

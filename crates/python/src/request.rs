@@ -106,9 +106,17 @@ pub(crate) trait Pending: Send {
     /// Whether it is tested on until it has ended when its request is dropped. Otherwise it is dropped too: what it sends still goes, and what
     /// comes for it is thrown away at once, where no other rank must wait for a call of this one.
     fn goes_on(&self) -> bool;
+    /// Whether it ends when this rank receives it, which it does no more once its group has gone.
+    fn is_to_itself(&self) -> bool {
+        false
+    }
 }
 
 impl<T: Element> Pending for messages::Sending<T, Foreign<T>> {
+    fn is_to_itself(&self) -> bool {
+        self.is_to_itself()
+    }
+
     fn test(&mut self) -> Result<bool, GroupError> {
         self.test()
     }
@@ -152,9 +160,9 @@ impl<T: Element> Pending for messages::Receiving<T, ForeignMut<T>> {
     }
 }
 
-/// Operations of objects: what each has given, whether it can be taken back, and whether it goes on.
+/// Operations of objects: what each has given, whether it can be taken back, whether it goes on, and whether it is to this rank.
 macro_rules! of_objects {
-    ($($operation:ty: $outcome:expr, $take_back:expr, $goes_on:expr;)*) => {$(
+    ($($operation:ty: $outcome:expr, $take_back:expr, $goes_on:expr, $is_to_itself:expr;)*) => {$(
         impl Pending for $operation {
             fn test(&mut self) -> Result<bool, GroupError> {
                 self.test()
@@ -175,15 +183,19 @@ macro_rules! of_objects {
             fn goes_on(&self) -> bool {
                 $goes_on
             }
+
+            fn is_to_itself(&self) -> bool {
+                $is_to_itself(self)
+            }
         }
     )*};
 }
 
 of_objects! {
-    SendingObject: |()| Outcome::Nothing, |_: &mut Self| false, true;
-    ReceivingObject<Pickled>: |(object, _)| Outcome::Object(Box::new(object)), Self::take_back, false;
-    BroadcastingObject<Pickled>: |object| Outcome::Object(Box::new(object)), |_: &mut Self| false, false;
-    GatheringObjects<Pickled>: |all| all.map_or(Outcome::Nothing, Outcome::Objects), |_: &mut Self| false, false;
+    SendingObject: |()| Outcome::Nothing, |_: &mut Self| false, true, Self::is_to_itself;
+    ReceivingObject<Pickled>: |(object, _)| Outcome::Object(Box::new(object)), Self::take_back, false, |_: &Self| false;
+    BroadcastingObject<Pickled>: |object| Outcome::Object(Box::new(object)), |_: &mut Self| false, false, |_: &Self| false;
+    GatheringObjects<Pickled>: |all| all.map_or(Outcome::Nothing, Outcome::Objects), |_: &mut Self| false, false, |_: &Self| false;
 }
 
 /// Operations whose requests were dropped before their end.
@@ -226,10 +238,12 @@ impl Orphans {
         }
     }
 
-    /// Waits for all of them. Not to be called with the interpreter attached.
+    /// Waits for all of them, but for what nobody receives any more. Not to be called with the interpreter attached.
     pub(crate) fn wait(&self) {
         for pending in self.take() {
-            let _ = pending.wait();
+            if !pending.is_to_itself() {
+                let _ = pending.wait();
+            }
         }
     }
 }

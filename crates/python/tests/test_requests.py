@@ -116,6 +116,16 @@ def test_a_message_to_oneself_needs_a_request(ranks):
     """)  # fmt: skip
 
 
+def test_sends_to_oneself_that_nobody_receives_keep_no_rank_from_leaving(ranks):
+    ranks(2, """
+        group.isend(np.arange(1 << 20), rank)
+        group.isend_obj(np.arange(1 << 20), rank)
+        begun = time.monotonic()
+        group.close()
+        assert time.monotonic() - begun < 15
+    """, options="allow_pickle=True")  # fmt: skip
+
+
 def test_other_threads_run_while_the_last_request_of_a_dropped_group_is_dropped(ranks):
     ranks(2, """
         import pathlib

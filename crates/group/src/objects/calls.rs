@@ -144,6 +144,11 @@ pub struct SendingObject {
 }
 
 impl SendingObject {
+    /// Whether it is a send to this rank, which ends when this rank receives it.
+    pub fn is_to_itself(&self) -> bool {
+        self.outbound.is_to(self.group.members[self.group.rank()])
+    }
+
     /// Whether it has been sent; makes progress.
     ///
     /// # Errors

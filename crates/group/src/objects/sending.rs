@@ -67,6 +67,11 @@ pub(super) fn encode<O: Serialize>(
 }
 
 impl Outbound {
+    /// Whether it goes to this rank of the mesh.
+    pub(super) fn is_to(&self, rank: usize) -> bool {
+        self.peer == rank
+    }
+
     pub(super) fn begin<O: Serialize + Schema>(
         group: &Group,
         object: &O,
