@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::error::GroupError;
 use crate::group::Group;
-use crate::loader::{Element, Place};
+use crate::loader::{DataType, Element, Place};
 use crate::memory::{Source, Target, zeroed};
-use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wanted, type_number};
+use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wanted, type_number, type_of};
 pub use device::{DeviceSlice, DeviceStaging};
 
 /// Matches any rank, or any tag.
@@ -151,8 +151,11 @@ impl Group {
     /// As [`Group::send`].
     pub fn probe(&self, from: impl Into<From>, tag: impl Into<Tag>) -> Result<Coming, GroupError> {
         let wanted = self.wanted::<u8>(Place::empty(), from.into(), tag.into())?;
-        self.find(&wanted, |_, Envelope { source, tag, bytes, .. }, _| {
-            Ok(Coming { source: self.rank_in_group(source), tag, bytes })
+        self.find(&wanted, |_, Envelope { source, tag, bytes, .. }, element| {
+            let unknown = || GroupError::Contract("an unknown type".to_owned());
+            let (source, element) =
+                (self.rank_in_group(source), type_of(element).ok_or_else(unknown)?);
+            Ok(Coming { source, tag, bytes, element })
         })
     }
 
@@ -317,6 +320,8 @@ pub struct Coming {
     pub source: usize,
     pub tag: u32,
     pub bytes: usize,
+    /// The type that a receive of it has.
+    pub element: DataType,
 }
 
 /// One operation of a block.
@@ -328,7 +333,7 @@ pub(crate) struct Entry {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    Send { to: usize, tag: u32, element: crate::loader::DataType, place: Place },
+    Send { to: usize, tag: u32, element: DataType, place: Place },
     Receive(Wanted),
 }
 

@@ -225,7 +225,8 @@ fn t_i12_no_elements_are_a_message_and_the_next_one_matches() {
         } else {
             let came = Received { source: 0, tag: 9, count: 0 };
             assert_eq!(group.recv(&mut [0_u16; 0], 0, 9).unwrap(), came);
-            assert_eq!(group.probe(Any, Any).unwrap(), Coming { source: 0, tag: 9, bytes: 0 });
+            let coming = Coming { source: 0, tag: 9, bytes: 0, element: DataType::U16 };
+            assert_eq!(group.probe(Any, Any).unwrap(), coming);
             assert_eq!(group.recv(&mut [0_u16; 4], Any, Any).unwrap(), came);
             assert_eq!(group.recv_vec::<u16>(Any, Any).unwrap(), (Vec::new(), came));
             let refused = group.recv(&mut [0_u16; 0], 0, 9);

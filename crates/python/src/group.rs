@@ -369,7 +369,7 @@ impl Group {
         Ok(received.into())
     }
 
-    /// Waits for a message of elements, without receiving it: its source, its tag and its length. None for `source` or `tag` is any.
+    /// Waits for a message of elements, without receiving it: its source, its tag, its length in bytes and its type. None for `source` or `tag` is any.
     #[pyo3(signature = (source=None, tag=None))]
     fn probe(&self, py: Python<'_>, source: Option<usize>, tag: Option<u32>) -> PyResult<Coming> {
         let (source, tag) = (any_source(source), any_tag(tag));

@@ -47,26 +47,28 @@ impl From<messages::Received> for Received {
     }
 }
 
-/// A message that can be received: `source`, the rank that sends it; `tag`; and `bytes`, its length.
+/// A message that can be received: `source`, the rank that sends it; `tag`; `bytes`, its length; and `dtype`, the type of its elements by its name in
+/// NumPy, "uint8" of booleans and "bfloat16", which NumPy has not.
 #[pyclass(frozen, get_all, module = "ironrail")]
 #[derive(Debug)]
 pub(crate) struct Coming {
     source: usize,
     tag: u32,
     bytes: usize,
+    dtype: &'static str,
 }
 
 #[pymethods]
 impl Coming {
     fn __repr__(&self) -> String {
-        let Self { source, tag, bytes } = self;
-        format!("Coming(source={source}, tag={tag}, bytes={bytes})")
+        let Self { source, tag, bytes, dtype } = self;
+        format!("Coming(source={source}, tag={tag}, bytes={bytes}, dtype={dtype:?})")
     }
 }
 
 impl From<messages::Coming> for Coming {
-    fn from(messages::Coming { source, tag, bytes }: messages::Coming) -> Self {
-        Self { source, tag, bytes }
+    fn from(messages::Coming { source, tag, bytes, element }: messages::Coming) -> Self {
+        Self { source, tag, bytes, dtype: element.numpy_name() }
     }
 }
 

@@ -126,6 +126,23 @@ def test_sends_to_oneself_that_nobody_receives_keep_no_rank_from_leaving(ranks):
     """, options="allow_pickle=True")  # fmt: skip
 
 
+def test_a_message_that_is_probed_says_what_receives_it_and_one_of_no_elements_arrives(ranks):
+    ranks(2, """
+        sent = [np.zeros(0, "float32"), np.arange(3, dtype="float64"), np.arange(5, dtype="float16"), np.array([True])]
+        if rank == 0:
+            for data in sent:
+                group.send(data, 1, 3)
+        else:
+            for data, dtype in zip(sent, ("float32", "float64", "float16", "uint8")):
+                coming = group.probe()
+                assert (coming.source, coming.tag, coming.bytes, coming.dtype) == (0, 3, data.nbytes, dtype), coming
+                out = np.empty(coming.bytes // np.dtype(coming.dtype).itemsize, coming.dtype)
+                came = group.recv(out)
+                assert (came.source, came.tag, came.count) == (0, 3, len(data)) and (out == data).all()
+        group.barrier()
+    """)  # fmt: skip
+
+
 def test_other_threads_run_while_the_last_request_of_a_dropped_group_is_dropped(ranks):
     ranks(2, """
         import pathlib

@@ -161,6 +161,16 @@ impl DataType {
         }
     }
 
+    /// NumPy's name, and that of bfloat16, which NumPy has not.
+    pub fn numpy_name(self) -> &'static str {
+        match self {
+            Self::F16 => "float16",
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+            other => other.name(),
+        }
+    }
+
     /// A shorter name, as in Rust and NumPy.
     fn short_name(self) -> &'static str {
         match self {
@@ -204,14 +214,9 @@ impl FromStr for DataType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let alias = match text {
-            "int" => "int32",
-            "float16" => "half",
-            "float32" => "float",
-            "float64" => "double",
-            other => other,
-        };
-        let is_named = |kind: &Self| kind.name() == alias || kind.short_name() == alias;
+        let alias = if text == "int" { "int32" } else { text };
+        let is_named =
+            |kind: &Self| [kind.name(), kind.short_name(), kind.numpy_name()].contains(&alias);
         let found = Self::ALL.into_iter().find(is_named);
         found.ok_or_else(|| format!("{text} is none of {}", listed(&Self::ALL.map(Self::name))))
     }

@@ -156,9 +156,14 @@ pub(crate) fn type_number(kind: DataType) -> u8 {
     u8::try_from(place).unwrap_or(0)
 }
 
+/// The type of a number.
+pub(crate) fn type_of(number: u8) -> Option<DataType> {
+    DataType::ALL.get(usize::from(number)).copied()
+}
+
 /// The name of a type's number.
 pub(crate) fn type_name(number: u8) -> &'static str {
-    DataType::ALL.get(usize::from(number)).map_or("an unknown type", |kind| kind.name())
+    type_of(number).map_or("an unknown type", DataType::name)
 }
 
 #[cfg(test)]

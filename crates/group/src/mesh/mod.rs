@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 pub(crate) use call::{Call, Kind as CallKind, What};
 pub(crate) use connector::Connector;
 use failure::Failure;
-pub(crate) use header::{Name, SMALL, Space, type_name, type_number};
+pub(crate) use header::{Name, SMALL, Space, type_name, type_number, type_of};
 use leaving::lost;
 use matching::Matching;
 pub(crate) use matching::{Due, Envelope, OpId, Wanted};
