@@ -5,7 +5,8 @@ mod support;
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -769,5 +770,77 @@ fn ranks_that_disagree_about_a_collective_are_told_how() {
             _ => false,
         };
         assert!(ended.iter().any(told), "{named}: {ended:?}");
+    }
+}
+
+/// Passes on what two sockets send to each other, and late what comes from the second one, or from the first, once `is_slow`.
+fn relay(first: TcpStream, second: &TcpStream, late: End, is_slow: &Arc<AtomicBool>) {
+    let ends = [(End::First, first.try_clone().unwrap(), second.try_clone().unwrap())];
+    let ends = ends.into_iter().chain([(End::Second, second.try_clone().unwrap(), first)]);
+    for (end, mut from, mut to) in ends {
+        let is_slow = Arc::clone(is_slow);
+        thread::spawn(move || {
+            let mut bytes = [0; 1 << 12];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                if end == late && is_slow.load(Ordering::Acquire) {
+                    thread::sleep(Duration::from_millis(1500));
+                }
+                if to.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    First,
+    Second,
+}
+
+#[test]
+fn a_rank_whose_farewell_comes_long_after_the_end_of_its_connections_fails_no_other() {
+    // On its way to the rendezvous, and from there to rank 0.
+    for (slow, late) in [(1, End::First), (0, End::Second)] {
+        let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 3, WAIT).unwrap();
+        let is_slow = Arc::<AtomicBool>::default();
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = door.local_addr().unwrap();
+        let work = |rank: usize| {
+            let mut meeting = hub.meeting(rank);
+            if rank == slow {
+                meeting.address = address;
+            }
+            let is_slow = Arc::clone(&is_slow);
+            move || {
+                let place = Remote::join(meeting, WAIT).unwrap();
+                let group = Builder::new(&library()).timeout(WAIT).join(place).unwrap();
+                let lost = |ended: Result<_, GroupError>| {
+                    assert!(
+                        matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })),
+                        "{ended:?}"
+                    );
+                };
+                group.barrier().unwrap();
+                match rank {
+                    1 => {
+                        is_slow.store(true, Ordering::Release);
+                        group.send(&[7_u8], 0, 1).unwrap();
+                    }
+                    0 => {
+                        lost(group.recv(&mut [0_u8], 1, 2).map(drop));
+                        group.recv(&mut [0_u8], 1, 1).unwrap();
+                        group.send(&[8_u8], 2, 1).unwrap();
+                    }
+                    _ => drop(group.recv(&mut [0_u8], 0, 1).unwrap()),
+                }
+            }
+        };
+        let ranks = [0, 1, 2].map(|rank| thread::spawn(work(rank)));
+        let inside = TcpStream::connect(hub.meeting(slow).address).unwrap();
+        relay(door.accept().unwrap().0, &inside, late, &is_slow);
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
     }
 }

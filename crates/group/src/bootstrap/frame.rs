@@ -12,7 +12,7 @@ pub(super) struct Hello {
     pub(super) size: u32,
 }
 
-const MAGIC: [u8; 8] = *b"IRONGRP\x02";
+const MAGIC: [u8; 8] = *b"IRONGRP\x03";
 
 impl Hello {
     pub(super) fn write(self, stream: &mut impl Write) -> io::Result<()> {
@@ -49,7 +49,7 @@ pub(super) enum Frame {
     Late { round: u32, ranks: Vec<usize>, after_ms: u32 },
     /// The hub refuses a rank, or a rank gives up; with the reason.
     Failed(String),
-    /// This rank has finished.
+    /// This rank has finished. The hub answers with the same once it has told all others.
     Bye,
     /// The hub has accepted a rank.
     Welcome,
@@ -59,6 +59,8 @@ pub(super) enum Frame {
     Stuck(u32),
     /// An event of the group.
     News(News),
+    /// The hub sends it back, behind all that it has sent before.
+    Echo(u32),
 }
 
 /// An event of the group, which the hub sends to every rank.
@@ -151,16 +153,21 @@ impl Frame {
                 put_ranks(&mut bytes, &ranks)?;
                 put(&mut bytes, cut(why))?;
             }
+            Self::Echo(number) => {
+                bytes.push(11);
+                bytes.extend(number.to_le_bytes());
+            }
         }
         stream.write_all(&bytes)
     }
 
-    /// The round that it answers.
+    /// The round, or the echo, that it answers.
     pub(super) fn answers(&self) -> Option<u32> {
         match self {
-            Self::All { round, .. } | Self::Missed { round, .. } | Self::Late { round, .. } => {
-                Some(*round)
-            }
+            Self::All { round, .. }
+            | Self::Missed { round, .. }
+            | Self::Late { round, .. }
+            | Self::Echo(round) => Some(*round),
             _ => None,
         }
     }
@@ -192,6 +199,7 @@ impl Frame {
             10 => {
                 Self::Late { round: word(stream)?, ranks: ranks(stream)?, after_ms: word(stream)? }
             }
+            11 => Self::Echo(word(stream)?),
             _ => return Err(bad("an unknown frame")),
         })
     }
@@ -286,6 +294,7 @@ mod tests {
             Frame::News(News::Silent { ranks: vec![0, 3] }),
             Frame::News(News::Alone),
             Frame::News(News::Left { rank: 1 }),
+            Frame::Echo(5),
         ];
         for frame in frames {
             let mut bytes = Vec::new();
@@ -304,7 +313,7 @@ mod tests {
             &[&part[..], &[255; 4]].concat()[..],
             &[&all[..], &[255, 255, 255, 127]].concat(),
             &[3, 1, 0, 1, 0],
-            &[11],
+            &[12],
         ] {
             let error = Frame::read(&mut hostile.iter().as_slice()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -300,6 +300,11 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
                 shared.watch().left(rank);
                 shared.changed.notify_all();
                 shared.send_to_all_but(Some(rank), &News::Left { rank });
+                // Now its connections may end.
+                let _ = shared.send(rank, &Frame::Bye);
+            }
+            Ok(echo @ Frame::Echo(_)) => {
+                let _ = shared.send(rank, &echo);
             }
             Ok(Frame::Failed(cause)) => {
                 gone = true;

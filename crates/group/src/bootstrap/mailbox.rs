@@ -55,7 +55,7 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// The answer to a round, or to a farewell; None when the hub is gone or `deadline` has passed.
+    /// The answer to a round, to an echo, or to a farewell; None when the hub is gone or `deadline` has passed.
     pub(super) fn answer(&self, round: Option<u32>, deadline: Instant) -> Option<Frame> {
         let mut inbox = self.lock();
         loop {
@@ -69,6 +69,11 @@ impl Mailbox {
             let woken = self.changed.wait_timeout(inbox, left);
             inbox = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Whether the hub is gone.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// Drops the answer to a round, now or when it comes.

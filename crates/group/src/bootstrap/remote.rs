@@ -138,6 +138,27 @@ impl Remote {
         }
     }
 
+    /// Whether the hub has told all others of this rank's farewell, or never will. True once.
+    pub(crate) fn has_told_all(&self) -> bool {
+        self.mailbox.is_closed() || self.mailbox.answer(None, Instant::now()).is_some()
+    }
+
+    /// Waits until the news of what the hub knew by now is here, but no longer than `wait`.
+    pub(crate) fn catch_up(&mut self, wait: Duration) {
+        let number = self.next_round();
+        if self.say(&Frame::Echo(number)).is_ok()
+            && self.mailbox.answer(Some(number), deadline(wait)).is_none()
+        {
+            self.mailbox.forget(number);
+        }
+    }
+
+    fn next_round(&mut self) -> u32 {
+        let number = self.rounds;
+        self.rounds = number.wrapping_add(1);
+        number
+    }
+
     /// Reports to the hub why ranks give up, the first cause first; returns whether it received everything. Ends the membership.
     pub fn report(&mut self, causes: &[String]) -> bool {
         causes.iter().all(|cause| self.send_cause(cause).is_some())
@@ -154,12 +175,11 @@ impl Remote {
         if part.len() > PART_BYTES_MAX {
             return Err(GroupError::Usage("a part longer than a round carries".to_owned()));
         }
-        let (number, size) = (self.rounds, self.meeting.size);
+        let (number, size) = (self.next_round(), self.meeting.size);
         // Ranks that come from a wait of that time are a little later.
         let wait = wait.saturating_add(GRACE);
         let within_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         self.say(&Frame::Part { round: number, within_ms, bytes: part.to_vec() })?;
-        self.rounds = number.wrapping_add(1);
         Ok(Round { mailbox: Arc::clone(&self.mailbox), number, size, wait, answered: false })
     }
 

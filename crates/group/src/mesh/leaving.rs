@@ -7,6 +7,7 @@ use super::failure::Failure;
 use super::peer::{Peer, Way};
 use crate::bootstrap::News;
 use crate::error::GroupError;
+use crate::patience::deadline;
 
 impl Mesh {
     /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, or this rank where it lacks
@@ -21,6 +22,8 @@ impl Mesh {
             self.peers[rank] = None;
             return Ok(());
         }
+        // A rank's connections end after the hub has told all others of its farewell.
+        self.place.catch_up(self.timeout / 4);
         let deadline = self.settled();
         while Instant::now() < deadline {
             self.read_news()?;
@@ -163,18 +166,23 @@ impl Mesh {
             let mut ranks = 0..mesh.peers.len();
             ranks.all(|rank| !mesh.peer(rank).is_some_and(sends) || mesh.is_lost(rank, Way::Small))
         });
-        // Farewell first, so that a peer that sees these connections end has the reason. Usually all leave together,
-        // and none sees it.
+        // Farewell first, and the ends of connections when all have been told of it, so that a peer that sees them has the reason. Usually all
+        // leave together, and none sees it.
         self.place.farewell();
         self.has_left = true;
-        let deadline = Instant::now() + LINGER;
+        let (lingers_until, told_by) = (Instant::now() + LINGER, deadline(self.timeout));
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && left.is_none())
         };
+        let mut is_told = false;
         // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
         net_loader::expecting_ends(|| {
-            while stays(self) && Instant::now() < deadline && self.poll(None).is_ok() {
+            while stays(self) && self.poll(None).is_ok() {
+                is_told = is_told || self.place.has_told_all();
+                if Instant::now() >= if is_told { lingers_until } else { told_by } {
+                    break;
+                }
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
