@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
-use crate::bootstrap::{Hub, Meeting, RANKS_MAX, Remote};
+use crate::bootstrap::{Hub, Interrupt, Meeting, RANKS_MAX, Remote};
 use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::launch::MEETING_VARIABLE;
@@ -114,6 +114,19 @@ impl Start {
     ///
     /// [`GroupError::System`] where the address is in use or there is no listener, [`GroupError::Bootstrap`] where the rendezvous refuses.
     pub fn join(&self, wait: Duration) -> Result<(Remote, Option<Hub>), GroupError> {
+        self.join_unless(wait, &Interrupt::default())
+    }
+
+    /// The same until it is interrupted. What has joined then is at an end, too: so is a group that comes about meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Start::join`]; [`GroupError::System`] where it was interrupted.
+    pub fn join_unless(
+        &self,
+        wait: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<(Remote, Option<Hub>), GroupError> {
         let Meeting { address, secret, rank, size } = self.meeting;
         let mut addresses = vec![address];
         for other in &self.others {
@@ -122,15 +135,19 @@ impl Start {
             }
         }
         if !self.holds_hub || rank != 0 {
-            return Ok((Remote::join_at_one_of(&addresses, self.meeting, wait)?, None));
+            let joined = Remote::join_at_one_of(&addresses, self.meeting, wait, interrupt)?;
+            return Ok((joined, None));
         }
         if self.is_everywhere {
             let all = all_addresses(address.port());
             let hub = Hub::with_secret(&all, size, wait, secret)?;
-            return Ok((Remote::join(self.meeting, wait)?, Some(hub)));
+            let joined = Remote::join_at_one_of(&[address], self.meeting, wait, interrupt)?;
+            return Ok((joined, Some(hub)));
         }
         let hub = Hub::with_secret(&addresses, size, wait, secret)?;
-        Ok((Remote::join(hub.meeting(rank), wait)?, Some(hub)))
+        let meeting = hub.meeting(rank);
+        let joined = Remote::join_at_one_of(&[meeting.address], meeting, wait, interrupt)?;
+        Ok((joined, Some(hub)))
     }
 }
 
@@ -398,6 +415,27 @@ mod tests {
         let _taken = TcpListener::bind(free).unwrap();
         let why = start([127, 0, 1, 1], 0, true).join(WAIT).unwrap_err().to_string();
         assert!(why.contains("names another port"), "{why}");
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_search_for_the_rendezvous_and_the_wait_at_it() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let start = |rank| Start::at(&free.to_string(), rank, 2, None).unwrap();
+        let (searching, waiting) = (Interrupt::default(), Interrupt::default());
+        let (first, second) = (start(0), start(1));
+        let search = {
+            let searching = searching.clone();
+            thread::spawn(move || second.join_unless(WAIT, &searching).map(drop))
+        };
+        searching.set();
+        let why = search.join().unwrap().unwrap_err();
+        assert!(why.to_string().contains("operation interrupted"), "{why}");
+        let (mut place, hub) = first.join_unless(WAIT, &waiting).unwrap();
+        let wait = thread::spawn(move || place.barrier(WAIT));
+        waiting.set();
+        let why = wait.join().unwrap().unwrap_err();
+        assert!(matches!(why, GroupError::Bootstrap(_)), "{why}");
+        drop(hub);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use ironrail_group::bootstrap::Interrupt;
 use ironrail_group::error::GroupError;
 use ironrail_group::group::{Builder, WeakGroup};
 use ironrail_group::loader::Library;
@@ -37,11 +38,11 @@ pub(crate) fn init(
         .try_init();
     let timeout = seconds(timeout)?;
     let given = Given { coordinator, rank, size, token };
-    let join = move || {
+    let join = move |interrupt: Interrupt| {
         let start = given.start()?;
         let library = Library::open(&net, None)?;
         let joining = timeout.max(JOINING_MIN);
-        let (place, hub) = start.join(joining)?;
+        let (place, hub) = start.join_unless(joining, &interrupt)?;
         let builder = Builder::new(&library).device(device).timeout(timeout).joining(joining);
         let matrix = start.matrix().cloned();
         let features = if allow_pickle { PICKLES } else { 0 };
@@ -56,19 +57,24 @@ pub(crate) fn init(
     Ok(Group::new(group))
 }
 
-/// Runs a call without the interpreter in a thread of its own, and Python's signal handlers meanwhile. Where one raises, the thread goes on, and
-/// drops what it gets.
+/// Runs a call without the interpreter in a thread of its own, and Python's signal handlers meanwhile. Where one raises, the call is interrupted,
+/// and the thread ends on its own, and drops what it gets.
 fn interruptible<R: Send + 'static>(
     py: Python<'_>,
-    call: impl FnOnce() -> R + Send + 'static,
+    call: impl FnOnce(Interrupt) -> R + Send + 'static,
 ) -> PyResult<R> {
     let (send, mut receive) = mpsc::channel();
-    thread::Builder::new().name("join".to_owned()).spawn(move || drop(send.send(call())))?;
+    let interrupt = Interrupt::default();
+    let given = interrupt.clone();
+    let call = move || drop(send.send(call(given)));
+    thread::Builder::new().name("join".to_owned()).spawn(call)?;
     loop {
         let receiving = &mut receive;
         match py.detach(move || receiving.recv_timeout(TICK)) {
             Ok(ended) => return Ok(ended),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Timeout) => {
+                py.check_signals().inspect_err(|_| interrupt.set())?;
+            }
             Err(error) => return Err(poisoned(error)),
         }
     }

@@ -124,6 +124,40 @@ def test_an_interrupt_ends_the_wait_for_other_ranks(net, tmp_path):
     assert said == "interrupted\n"
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_interrupt_of_init_leaves_no_thread_and_no_listener_behind(net, tmp_path, rank):
+    port = free_port()
+    program = f"""
+import os, pathlib, signal, socket, threading, time, ironrail
+
+def joining():
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            yield (task / "comm").read_text().strip()
+        except OSError:
+            pass
+
+def await_that(reached):
+    end = time.monotonic() + 30
+    while not reached(set(joining())):
+        assert time.monotonic() < end, set(joining())
+        time.sleep(0.01)
+
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    ironrail.init("127.0.0.1:{port}", {rank}, 2, net={net and str(net)!r})
+except KeyboardInterrupt:
+    assert "join" in set(joining())
+await_that(lambda there: not there & {{"join", "hub", "mail"}})
+try:
+    socket.create_connection(("127.0.0.1", {port}))
+except ConnectionRefusedError:
+    print("nothing is left")
+"""
+    (said,) = run_all([[sys.executable, "-c", program]], [{}], tmp_path)
+    assert said == "nothing is left\n"
+
+
 def test_what_keeps_one_rank_from_joining_is_said_by_all(net, tmp_path):
     for culprit in 0, 2:
         at = f"127.0.0.1:{free_port()}"

@@ -5,6 +5,7 @@
 
 mod frame;
 mod hub;
+mod interrupt;
 mod line;
 mod local;
 mod mailbox;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use frame::News;
 pub use hub::Hub;
+pub use interrupt::Interrupt;
 pub(crate) use line::Stuck;
 pub use local::Local;
 pub use remote::{Meeting, Remote};

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Hello, News};
+use super::interrupt::Interrupt;
 use super::line::{Line, Stuck};
 use super::mailbox::Mailbox;
 use super::rounds::late;
@@ -70,14 +71,15 @@ impl Remote {
     /// [`GroupError::Bootstrap`] with the hub's reason when it refuses: another token, another size, a rank that is here already.
     /// [`GroupError::System`] when there is no listener.
     pub fn join(meeting: Meeting, wait: Duration) -> Result<Self, GroupError> {
-        Self::join_at_one_of(&[meeting.address], meeting, wait)
+        Self::join_at_one_of(&[meeting.address], meeting, wait, &Interrupt::default())
     }
 
-    /// The same where the hub listens at one of these addresses, or several.
+    /// The same where the hub listens at one of these addresses, or several, until it is interrupted.
     pub(crate) fn join_at_one_of(
         addresses: &[SocketAddr],
         meeting: Meeting,
         wait: Duration,
+        interrupt: &Interrupt,
     ) -> Result<Self, GroupError> {
         let deadline = deadline(wait);
         let failed = |error: io::Error| {
@@ -98,7 +100,8 @@ impl Remote {
             Ok(answer)
         };
         let (stream, answer) = loop {
-            let mut stream = connect(addresses, deadline).map_err(failed)?;
+            let mut stream = connect(addresses, deadline, interrupt).map_err(failed)?;
+            interrupt.watch(&stream).map_err(failed)?;
             match greet(&mut stream) {
                 // The hub closes connections without an answer while too many have not greeted yet.
                 Err(error) if is_end(&error) && Instant::now() + RETRY < deadline => {
@@ -317,14 +320,18 @@ fn is_end(error: &io::Error) -> bool {
 }
 
 /// A connection to the first address that accepts one. The hub may not be listening yet: ranks are started in any order.
-fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+fn connect(
+    addresses: &[SocketAddr],
+    deadline: Instant,
+    interrupt: &Interrupt,
+) -> io::Result<TcpStream> {
     loop {
+        interrupt.check()?;
         // What is worth a retry comes before what is not.
         let mut failed: Option<io::Error> = None;
         for address in addresses {
             let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
-            let limit = if addresses.len() > 1 { left.min(ATTEMPT) } else { left };
-            match TcpStream::connect_timeout(address, limit) {
+            match TcpStream::connect_timeout(address, left.min(ATTEMPT)) {
                 Ok(stream) if !is_own(&stream)? => return Ok(stream),
                 Ok(_) => failed = Some(io::ErrorKind::ConnectionRefused.into()),
                 Err(error) if may_listen_later(&error) => failed = Some(error),
@@ -350,7 +357,7 @@ fn is_own(stream: &TcpStream) -> io::Result<bool> {
 
 const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
-/// How long one of several addresses may leave a connection without an answer.
+/// How long an address may leave a connection without an answer before the next attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// A hub that accepts no data for this long counts as dead.
 const WRITE: Duration = Duration::from_secs(5);

@@ -1,0 +1,42 @@
+//! The end of a join that another thread no longer wants.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Ends a join: one that looks for the rendezvous returns an error within seconds, and what waits there returns one at once.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    is_set: bool,
+    /// The connection to the rendezvous.
+    stream: Option<TcpStream>,
+}
+
+impl Interrupt {
+    /// Ends the join, now or when it begins.
+    pub fn set(&self) {
+        let mut state = self.lock();
+        state.is_set = true;
+        if let Some(stream) = state.stream.take() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// An error once it is set.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.lock().is_set { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Ends this connection when it is set.
+    pub(super) fn watch(&self, stream: &TcpStream) -> io::Result<()> {
+        self.lock().stream = Some(stream.try_clone()?);
+        self.check()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
