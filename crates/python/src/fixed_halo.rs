@@ -101,12 +101,14 @@ impl FixedHalo1d {
         Ok((side(left, "left", one, short)?, side(right, "right", other, long)?))
     }
 
+    /// Where what comes goes to. Nothing comes from where there is no neighbour.
     fn into(&self, left: Given<'_, '_>, right: Given<'_, '_>) -> PyResult<Sides<Option<Array>>> {
-        let side = |given: Given<'_, '_>, name: &str, length: usize| {
+        let side = |given: Given<'_, '_>, name: &str, there: Option<usize>, length: usize| {
+            let given = given.filter(|_| there.is_some() && length > 0);
             given.map(|given| self.fits(Array::writing(given, name)?, name, length)).transpose()
         };
-        let (short, long) = self.lengths;
-        let into = (side(left, "from_left", short)?, side(right, "from_right", long)?);
+        let ((one, other), (short, long)) = (self.neighbours, self.lengths);
+        let into = (side(left, "from_left", one, short)?, side(right, "from_right", other, long)?);
         if let (Some(left), Some(right)) = &into {
             left.goes_with(right)?;
         }
@@ -133,8 +135,8 @@ impl FixedHalo1d {
     }
 
     /// Sends `left` to the left and `right` to the right, and writes what came from the left to `from_left`, and what came from the right to
-    /// `from_right`. What a side without a neighbour is given is ignored; what came and is not wanted, too. Timeout names silent neighbours; the
-    /// next round waits for this one first.
+    /// `from_right`. What a side is given that has no neighbour, at the ends of a row, or a border of length 0, is ignored: it is neither looked at nor
+    /// written. What came and is not wanted is thrown away. Timeout names silent neighbours; the next round waits for this one first.
     #[pyo3(signature = (left=None, right=None, from_left=None, from_right=None))]
     fn round(
         &self,

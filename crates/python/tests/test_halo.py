@@ -71,9 +71,17 @@ def test_a_fixed_halo_refuses_what_does_not_fit_and_names_what_is_silent_or_gone
         refused(f"{name} is missing: rank {1 - rank} waits for it", halo.round)
         refused(f"{name} has 5 elements, and this border 4", halo.begin, np.ones(5), np.ones(5))
         refused(f"{name} is of float, and this halo of double", halo.begin, *(side if side is None else np.ones(4, "float32") for side in sides))
-        refused("from_left has 5 elements", halo.round, *sides, np.ones(5))
-        refused("share memory", halo.round, *sides, four, four)
-        halo.round(*sides)
+        there, nowhere = (("from_right", "from_left"), ("from_left", "from_right"))[rank]
+        assert halo.neighbours == ((None, 1), (0, None))[rank]
+        refused(f"{there} has 5 elements", lambda: halo.round(*sides, **{there: np.ones(5)}))
+        wrong = np.zeros(5, "float32")
+        halo.round(*(wrong if side is None else side for side in sides), **{there: four, nowhere: wrong})
+        assert (wrong == 0).all() and (four == 1).all()
+        # Only one of them is written.
+        halo.round(*sides, four, four)
+        ring = group.fixed_halo(4, 4, ring=True)
+        refused("share memory", ring.round, four, four, four, four)
+        del ring
         if rank == 0:
             try:
                 halo.round(*sides)
