@@ -206,34 +206,56 @@ const RING_AHEAD: usize = 2;
 
 #[cfg(test)]
 mod tests {
-    use crate::loader::{Op, bf16, f16};
+    use crate::group::Group;
+    use crate::loader::{Complex64, Element, Op, bf16, f16};
     use crate::support::{library, ranks};
     use crate::tuning::Algorithm;
 
+    const ALL: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
+
+    /// The results of these operations on NaNs that have other bits on each rank.
+    fn of_nans<T: Element>(group: &Group, in_place: bool, own: T, ops: &[Op]) -> Vec<T> {
+        let reduced = |op: &Op| {
+            let (input, mut output) = (vec![own; 300], vec![own; 300]);
+            if in_place {
+                group.all_reduce(&mut output, *op).unwrap();
+            } else {
+                group.all_reduce_into(&input, &mut output, *op).unwrap();
+            }
+            output
+        };
+        ops.iter().flat_map(reduced).collect()
+    }
+
     #[test]
     fn a_nan_has_the_same_bits_on_all_ranks() {
-        let all = ranks(&library(), 2, |group| {
-            let own = u16::try_from(group.rank()).unwrap() + 1;
-            let mut halves = vec![f16::from_bits(0x7E00 | own); 300];
-            let mut others = vec![bf16::from_bits(0x7FC0 | own); 300];
-            let mut floats = vec![f32::from_bits(0x7FC0_0000 | u32::from(own)); 300];
-            let mut found = Vec::new();
-            for op in [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg] {
-                group.all_reduce(&mut halves, op).unwrap();
-                group.all_reduce(&mut others, op).unwrap();
-                group.all_reduce(&mut floats, op).unwrap();
-                found.push((
-                    halves.iter().map(|half| half.to_bits()).collect::<Vec<_>>(),
-                    others.iter().map(|half| half.to_bits()).collect::<Vec<_>>(),
-                    floats.iter().map(|float| float.to_bits()).collect::<Vec<_>>(),
-                ));
-                halves.fill(f16::from_bits(0x7E00 | own));
-                others.fill(bf16::from_bits(0x7FC0 | own));
-                floats.fill(f32::from_bits(0x7FC0_0000 | u32::from(own)));
-            }
-            (group.tuning().choose(2, 600), found)
-        });
-        assert_eq!(all[0].0, Algorithm::Doubling);
-        assert_eq!(all[0], all[1]);
+        // Of the ranks that reduce in place.
+        for mask in 0..4 {
+            let all = ranks(&library(), 2, move |group| {
+                let in_place = mask >> group.rank() & 1 == 1;
+                let own = u16::try_from(group.rank()).unwrap() + 1;
+                let halves = of_nans(&group, in_place, f16::from_bits(0x7E00 | own), &ALL);
+                let others = of_nans(&group, in_place, bf16::from_bits(0x7FC0 | own), &ALL);
+                let floats =
+                    of_nans(&group, in_place, f32::from_bits(0x7FC0_0000 | u32::from(own)), &ALL);
+                let doubles =
+                    of_nans(&group, in_place, f64::from_bits(0x7FF8 << 48 | u64::from(own)), &ALL);
+                let (re, im) = (0x7FC0_0000 | u32::from(own), 0x7FC1_0000 | u32::from(own));
+                let both = Complex64 { re: f32::from_bits(re), im: f32::from_bits(im) };
+                // They have no least and greatest.
+                let some = [Op::Sum, Op::Prod, Op::Avg];
+                let pairs = of_nans(&group, in_place, both, &some).into_iter();
+                (
+                    pairs.map(|pair| (pair.re.to_bits(), pair.im.to_bits())).collect::<Vec<_>>(),
+                    group.tuning().choose(2, 600),
+                    halves.into_iter().map(f16::to_bits).collect::<Vec<_>>(),
+                    others.into_iter().map(bf16::to_bits).collect::<Vec<_>>(),
+                    floats.into_iter().map(f32::to_bits).collect::<Vec<_>>(),
+                    doubles.into_iter().map(f64::to_bits).collect::<Vec<_>>(),
+                )
+            });
+            assert_eq!(all[0].1, Algorithm::Doubling);
+            assert!(all[0] == all[1], "{mask:b}");
+        }
     }
 }
