@@ -812,7 +812,7 @@ fn a_rail_whose_regions_cannot_be_made_again_comes_back_as_it_is() {
         let second = [last - 3, last];
         second.iter().for_each(|endpoint| rig.fabric.fault(&format!("shut={endpoint}")));
         message();
-        assert_eq!(logged(" is lost"), 2);
+        until("both ends have lost it", &|| logged(" is lost") == 2);
         let refused = || rig.fabric.number("counter.faults.shut");
         for _ in 0..2 {
             let before = refused();
