@@ -3,7 +3,7 @@
 mod door;
 
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -125,8 +125,10 @@ impl Drop for Hub {
         self.shared.closing.store(true, Ordering::Release);
         self.fail("the launcher left".to_owned());
         for (address, acceptor) in self.acceptors.drain(..) {
-            // accept(2) returns only for a connection, so make one.
-            if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+            // accept(2) returns only for a connection, so make one. Where IPv6 is switched off, [::] takes those of IPv4 alone.
+            let connects = |to| TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok();
+            let local = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
+            if connects(address) || address.ip().is_unspecified() && connects(local) {
                 let _ = acceptor.join();
             }
         }

@@ -135,10 +135,9 @@ impl Remote {
         self.farewell();
     }
 
-    pub(crate) fn farewell(&mut self) {
-        if !std::mem::replace(&mut self.left, true) {
-            let _ = self.line.send(&Frame::Bye);
-        }
+    /// False: it could not be sent, or was before.
+    pub(crate) fn farewell(&mut self) -> bool {
+        !std::mem::replace(&mut self.left, true) && self.line.send(&Frame::Bye).is_ok()
     }
 
     /// Whether the hub has told all others of this rank's farewell, or never will. True once.
@@ -146,14 +145,12 @@ impl Remote {
         self.mailbox.is_closed() || self.mailbox.answer(None, Instant::now()).is_some()
     }
 
-    /// Waits until the news of what the hub knew by now is here, but no longer than `wait`.
-    pub(crate) fn catch_up(&mut self, wait: Duration) {
+    /// Asks the hub for an echo, which comes behind the news of all that it knows by then.
+    pub(crate) fn call(&mut self) -> Call {
         let number = self.next_round();
-        if self.say(&Frame::Echo(number)).is_ok()
-            && self.mailbox.answer(Some(number), deadline(wait)).is_none()
-        {
-            self.mailbox.forget(number);
-        }
+        let is_sent = self.say(&Frame::Echo(number)).is_ok();
+        let mailbox = Arc::clone(&self.mailbox);
+        Call { mailbox, number, is_open: is_sent }
     }
 
     fn next_round(&mut self) -> u32 {
@@ -309,6 +306,31 @@ impl Drop for Remote {
     }
 }
 
+/// An echo that is awaited.
+pub(crate) struct Call {
+    mailbox: Arc<Mailbox>,
+    number: u32,
+    is_open: bool,
+}
+
+impl Call {
+    /// Whether it has come, or never will.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.is_open = self.is_open
+            && !self.mailbox.is_closed()
+            && self.mailbox.answer(Some(self.number), Instant::now()).is_none();
+        !self.is_open
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.mailbox.forget(self.number);
+        }
+    }
+}
+
 fn invalid() -> GroupError {
     GroupError::Bootstrap("the hub sent an invalid frame".to_owned())
 }
@@ -326,10 +348,10 @@ fn connect(
     interrupt: &Interrupt,
 ) -> io::Result<TcpStream> {
     loop {
-        interrupt.check()?;
         // What is worth a retry comes before what is not.
         let mut failed: Option<io::Error> = None;
         for address in addresses {
+            interrupt.check()?;
             let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
             match TcpStream::connect_timeout(address, left.min(ATTEMPT)) {
                 Ok(stream) if !is_own(&stream)? => return Ok(stream),

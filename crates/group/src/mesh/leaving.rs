@@ -22,10 +22,10 @@ impl Mesh {
             self.peers[rank] = None;
             return Ok(());
         }
-        // A rank's connections end after the hub has told all others of its farewell.
-        self.place.catch_up(self.timeout / 4);
-        let deadline = self.settled();
-        while Instant::now() < deadline {
+        let mut echo = None;
+        let told_by = deadline(TOLD.min(self.timeout / 4));
+        let mut settled = None;
+        loop {
             self.read_news()?;
             if self.left[rank].is_some() {
                 let known = self.peers[rank].as_mut();
@@ -34,6 +34,16 @@ impl Mesh {
                 }
                 return Ok(());
             }
+            // A rank's connections end after the hub has told all others of its farewell: that is here before the echo.
+            let echo = echo.get_or_insert_with(|| self.place.call());
+            let now = Instant::now();
+            if settled.is_none() && (echo.is_over() || now >= told_by) {
+                settled = Some(self.settled());
+            }
+            if settled.is_some_and(|settled| now >= settled) {
+                break;
+            }
+            self.check()?;
             std::thread::sleep(Duration::from_millis(2));
         }
         if error.is_of_this_rank() {
@@ -168,14 +178,13 @@ impl Mesh {
         });
         // Farewell first, and the ends of connections when all have been told of it, so that a peer that sees them has the reason. Usually all
         // leave together, and none sees it.
-        self.place.farewell();
+        let mut is_told = !self.place.farewell();
         self.has_left = true;
-        let (lingers_until, told_by) = (Instant::now() + LINGER, deadline(self.timeout));
+        let (lingers_until, told_by) = (Instant::now() + LINGER, deadline(TOLD.min(self.timeout)));
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && left.is_none())
         };
-        let mut is_told = false;
         // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
         net_loader::expecting_ends(|| {
             while stays(self) && self.poll(None).is_ok() {
@@ -193,6 +202,8 @@ impl Mesh {
 
 /// How long a broken connection waits for the hub to name an earlier cause.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
+/// How long the hub may take to tell of a farewell. It takes longer only where it hangs.
+const TOLD: Duration = Duration::from_secs(10);
 /// How long a leaving rank waits for the others to leave too.
 const LINGER: Duration = Duration::from_millis(500);
 

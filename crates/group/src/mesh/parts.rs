@@ -127,6 +127,7 @@ mod tests {
 
     use super::super::{CallKind, What};
     use super::*;
+    use crate::halo::FixedHalo1d;
     use crate::support::{WAIT, library, ranks};
 
     /// As the root of a gather that a rank left without, which nothing has told so far.
@@ -155,6 +156,28 @@ mod tests {
             await_turn(2);
             let expected = state.mesh.expect_part(1, Place::writing(&mut part));
             assert!(matches!(expected, Err(GroupError::PeerLost { rank: 1, .. })), "{expected:?}");
+        });
+    }
+
+    /// As in a ring whose next rank has all that it needs, and leaves, while the one before is late.
+    #[test]
+    fn a_part_counts_as_sent_though_its_rank_has_left_and_a_halo_with_it_is_open() {
+        ranks(&library(), 2, |group| {
+            let _halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
+            group.barrier().unwrap();
+            let mut part = vec![7_u8; 4 * SMALL];
+            let mut state = group.shared.lock();
+            let mesh = &mut state.mesh;
+            if group.rank() == 1 {
+                let number = mesh.expect_part(0, Place::writing(&mut part)).unwrap();
+                return mesh.await_part(0, number).unwrap();
+            }
+            let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
+            let number = mesh.send_part(1, call, Place::reading(&part)).unwrap();
+            let is_closed =
+                |mesh: &mut Mesh| mesh.peers[1].as_ref().is_some_and(|peer| !peer.has_lanes());
+            mesh.until(None, is_closed).unwrap();
+            mesh.await_sent(1, number.unwrap()).unwrap();
         });
     }
 

@@ -541,8 +541,9 @@ impl Peer {
         (sent + staged, came + landed)
     }
 
+    /// How many long parts are sent; no more are under way once their connection is closed.
     pub(super) fn sent_data(&self) -> u64 {
-        self.data_sender.done()
+        if self.has_lanes { self.data_sender.done() } else { u64::MAX }
     }
 
     pub(super) fn received_data(&self) -> u64 {
