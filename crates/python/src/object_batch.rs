@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use ironrail_group::objects;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
 use crate::errors::{poisoned, raise};
@@ -66,16 +67,21 @@ impl ObjectBatch {
             Ok((received, ended))
         })?;
         let mut failed = ended.err().map(raise);
-        let mut object = |came: Option<(Pickled, _)>| {
-            let loaded = came.map(|(pickled, _)| load(py, pickled)).transpose();
-            loaded.unwrap_or_else(|error| {
-                failed.get_or_insert(error);
-                None
-            })
-        };
-        let objects: Vec<_> = received.into_iter().map(&mut object).collect();
+        let mut objects = Vec::new();
+        for came in received {
+            match came.map(|(pickled, _)| load(py, pickled)).transpose() {
+                Ok(object) => objects.push(object),
+                // Of Ctrl-C, and what else is to end the program.
+                Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    objects.push(None);
+                }
+            }
+        }
         let Some(error) = failed else { return Ok(objects.into_iter().flatten().collect()) };
-        error.value(py).setattr("received", objects)?;
+        // One that takes no attributes is raised without them.
+        let _ = error.value(py).setattr("received", objects);
         Err(error)
     }
 }

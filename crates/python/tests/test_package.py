@@ -143,11 +143,16 @@ def await_that(reached):
         assert time.monotonic() < end, set(joining())
         time.sleep(0.01)
 
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+def interrupt():
+    await_that(lambda there: "join" in there)
+    os.kill(os.getpid(), signal.SIGINT)
+
+interrupter = threading.Thread(target=interrupt)
 try:
+    interrupter.start()
     ironrail.init("127.0.0.1:{port}", {rank}, 2, net={net and str(net)!r})
 except KeyboardInterrupt:
-    assert "join" in set(joining())
+    interrupter.join()
 await_that(lambda there: not there & {{"join", "hub", "mail"}})
 try:
     socket.create_connection(("127.0.0.1", {port}))

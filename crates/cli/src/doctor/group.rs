@@ -167,7 +167,9 @@ pub(super) fn describe_all(
 /// The description in what a host has said. A remote shell may print lines before and after it.
 fn group_in(text: &str) -> Result<Group, String> {
     let mut error = "there is none in it".to_owned();
-    let starts = text.match_indices("{\n").map(|(at, _)| at);
+    // One with a terminal ends them by "\r\n".
+    let is_start = |at: &usize| text[at + 1..].trim_start_matches('\r').starts_with('\n');
+    let starts = text.match_indices('{').map(|(at, _)| at).filter(is_start);
     for at in starts.filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n')) {
         match serde_json::Deserializer::from_str(&text[at..]).into_iter::<Group>().next() {
             Some(Ok(group)) => return Ok(group),
@@ -414,6 +416,16 @@ mod tests {
         for wrong in ["", " ", "-oProxyCommand=x", "node2 node3"] {
             assert!(host(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_description_is_found_among_lines_of_a_shell_and_of_a_terminal() {
+        let text = serde_json::to_string_pretty(&Group::default()).unwrap();
+        for said in [text.clone(), format!("Welcome {{\n{text}\nbye\n"), text.replace('\n', "\r\n")]
+        {
+            assert_eq!(group_in(&said), Ok(Group::default()), "{said}");
+        }
+        assert!(group_in("Welcome\n").is_err());
     }
 
     #[test]
