@@ -26,7 +26,7 @@ impl Endpoint {
             self.progress();
         }
         let cause = self.cause_of(channel, fault);
-        self.learn_rank(channel);
+        self.learn_ranks();
         let peer = self.executor.label(channel);
         let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };
         let error = comm.failure.unwrap_or_else(|| match comm.side {
@@ -53,7 +53,7 @@ impl Endpoint {
             Side::Send => "sending to",
             Side::Receive => "receiving from",
         };
-        self.learn_rank(channel);
+        self.learn_ranks();
         let (peer, Cut { sent, posted }) = (self.executor.label(channel), cut);
         log::warn!(
             "{side} {peer}: a message of {sent} bytes was truncated to its receive of {posted}; do all ranks call with the same sizes?"
@@ -70,14 +70,19 @@ impl Endpoint {
         known.unwrap_or_else(|| fault.into())
     }
 
-    /// Learns the peer's rank, for its name in the log: NCCL passes the sender's rank as the tag of each receive.
+    /// Learns the ranks of peers that messages are awaited from, for their names in the log: NCCL passes the sender's rank as the tag of each
+    /// receive.
     #[cold]
-    pub(super) fn learn_rank(&mut self, channel: ChannelId) {
+    pub(super) fn learn_ranks(&mut self) {
         let Self { comms, core, executor, .. } = self;
-        let Some(peer) = executor.peer_mut(channel) else { return };
-        let of_channel = comms.iter().filter(|(_, comm)| comm.channel == channel);
-        let flows = of_channel.filter_map(|(slot, _)| core.connection(slot)?.receiver());
-        flows.filter_map(ReceiveFlow::awaited_tag).for_each(|rank| peer.name.set_rank(rank));
+        for (slot, comm) in comms.iter() {
+            let receiver = core.connection(slot).and_then(Flow::receiver);
+            if let Some(rank) = receiver.and_then(ReceiveFlow::awaited_tag)
+                && let Some(peer) = executor.peer_mut(comm.channel)
+            {
+                peer.name.set_rank(rank);
+            }
+        }
     }
 
     /// A channel has ended or failed. Its flows have failed with it, and report it to NCCL.
@@ -85,7 +90,7 @@ impl Endpoint {
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let bound_ms = milliseconds(self.settings.peer_timeout);
         let refused_ms = milliseconds(self.executor.refusals_bound());
-        self.learn_rank(channel);
+        self.learn_ranks();
         let Some(peer) = self.executor.peer_mut(channel) else { return };
         let of_fabric = peer.first_failure.cause;
         let cause = match outcome {

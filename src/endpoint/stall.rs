@@ -170,6 +170,8 @@ impl Endpoint {
     #[cold]
     pub(super) fn check_stalls(&mut self, now: Moment) {
         let polled = self.watch.begin_check(now);
+        // For reports, and for dumps, which change nothing.
+        self.learn_ranks();
         self.count_resent();
         self.check_speeds(polled);
         let Some(bound) = self.watch.bound else { return };

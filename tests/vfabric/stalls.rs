@@ -72,7 +72,7 @@ fn a_send_that_is_never_posted_is_named_by_the_receiver() {
         let link = open(part, 1);
         let received = link.irecv(0, LONG, 0);
         let said = report(&link, || assert_eq!(link.net.test(received), Ok(None)));
-        says(&said, &["receiving from process", "the peer has sent nothing", NOT_OURS]);
+        says(&said, &["receiving from rank 0, process", "the peer has sent nothing", NOT_OURS]);
         says(&said, &["here 2 receives posted, 1 complete", "there 1 sent"]);
         link.close_all();
     });
@@ -287,7 +287,7 @@ fn a_receive_posted_early_is_reported_only_when_no_other_message_ends() {
         }
         assert_eq!(reports(), [] as [&str; 0]);
         let said = report(&link, || assert_eq!(link.net.test(early), Ok(None)));
-        says(&said, &["receiving from process", "the peer has sent nothing", NOT_OURS]);
+        says(&said, &["receiving from rank 0, process", "the peer has sent nothing", NOT_OURS]);
         link.net.close_send(send).expect("closeSend");
         link.net.close_recv(receive).expect("closeRecv");
         link.close_all();
