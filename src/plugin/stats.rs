@@ -54,7 +54,9 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
         _ => {}
     }
     let (mut file, new) = create_beside(path)?;
-    let written = writeln!(file, "{text}").and_then(|()| fs::rename(&new, path));
+    // Where it is full, a file system may say so at fsync alone (close(2)): the old file stays until the new one is stored.
+    let stored = writeln!(file, "{text}").and_then(|()| file.sync_all());
+    let written = stored.and_then(|()| fs::rename(&new, path));
     written.inspect_err(|_| {
         let _gone = fs::remove_file(&new);
     })
