@@ -70,7 +70,7 @@ pub(super) fn watch() {
 
 /// The last endpoint closes: the thread ends.
 pub(super) fn end() {
-    stop(&WATCHER, ENDS_WITHIN);
+    stop(&WATCHER, keeper::has_endpoints, ENDS_WITHIN);
 }
 
 /// Starts the thread, unless it runs. It calls `check` while it is needed.
@@ -97,12 +97,12 @@ fn start(watcher: &'static Lock<Watcher>, is_needed: fn() -> bool, check: fn()) 
     }
 }
 
-/// Ends the thread, which is not needed any more, and waits for its end within a bound.
-fn stop(watcher: &Lock<Watcher>, bound: Duration) {
+/// Ends the thread, which is not needed any more, and waits for its end within a bound, unless it is needed again.
+fn stop(watcher: &Lock<Watcher>, is_needed: fn() -> bool, bound: Duration) {
     let Some(thread) = watcher.lock().thread.take() else { return };
     thread.thread().unpark();
     let began = Instant::now();
-    while !thread.is_finished() && began.elapsed() < bound {
+    while !thread.is_finished() && !is_needed() && began.elapsed() < bound {
         std::thread::sleep(LOOKS_EVERY);
     }
     if thread.is_finished() {
@@ -274,19 +274,37 @@ mod tests {
             thread::yield_now();
         }
         IS_NEEDED.store(false, Ordering::Relaxed);
-        let (sender, closed) = mpsc::channel();
-        thread::spawn(move || {
-            stop(&ENDED, LOOKS_EVERY);
-            let _heard = sender.send(());
-        });
-        assert!(closed.recv_timeout(BOUND).is_ok(), "the close waits for the file system");
+        within_bound(|| stop(&ENDED, || false, LOOKS_EVERY), "the close waits for the file system");
         let first = ENDED.lock().thread.as_ref().expect("it hangs").thread().id();
         start(&ENDED, || true, || {});
         let second = ENDED.lock().thread.as_ref().expect("it hangs").thread().id();
         assert_eq!(first, second, "another one would hang as well");
         drop(hangs);
-        stop(&ENDED, BOUND);
+        stop(&ENDED, || false, BOUND);
         let ended = ENDED.lock();
         assert!(ended.thread.is_none() && !ended.is_watching, "it is not needed");
+    }
+
+    #[test]
+    fn a_close_does_not_wait_for_a_thread_that_another_endpoint_needs() {
+        static GOES_ON: Lock<Watcher> = Lock::new(Watcher::NONE);
+        static IS_NEEDED: AtomicBool = AtomicBool::new(true);
+        let is_needed = || IS_NEEDED.load(Ordering::Relaxed);
+        start(&GOES_ON, is_needed, || {});
+        let close = move || stop(&GOES_ON, is_needed, Duration::MAX);
+        within_bound(close, "it waits for a thread that goes on");
+        assert!(GOES_ON.lock().thread.is_some(), "the next close waits for it");
+        IS_NEEDED.store(false, Ordering::Relaxed);
+        stop(&GOES_ON, is_needed, BOUND);
+        assert!(GOES_ON.lock().thread.is_none());
+    }
+
+    fn within_bound(close: impl FnOnce() + Send + 'static, otherwise: &str) {
+        let (sender, closed) = mpsc::channel();
+        thread::spawn(move || {
+            close();
+            let _heard = sender.send(());
+        });
+        assert!(closed.recv_timeout(BOUND).is_ok(), "{otherwise}");
     }
 }
