@@ -36,8 +36,22 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 struct Trigger {
     path: PathBuf,
-    /// When the file was changed last, if it was there.
+    /// When the file was changed last, if it was there at the last check.
     changed: Option<SystemTime>,
+    /// When the variable was read; none after the first check.
+    since: Option<SystemTime>,
+}
+
+impl Trigger {
+    /// Whether the file has appeared or changed since the last check. Before the first one nothing looks, since a file system that hangs
+    /// would hold up NCCL's init: there the file's time tells.
+    fn asks(&mut self, changed: Option<SystemTime>) -> bool {
+        let before = std::mem::replace(&mut self.changed, changed);
+        match self.since.take() {
+            Some(since) => changed >= Some(since),
+            None => changed.is_some() && changed != before,
+        }
+    }
 }
 
 /// The thread: one at most, since a file system that hangs would collect them.
@@ -57,8 +71,8 @@ static WATCHER: Lock<Watcher> = Lock::new(Watcher::NONE);
 
 /// Sets the trigger file. One that exists already triggers nothing.
 pub(super) fn set_trigger(path: Option<&Path>) {
-    let trigger = path.map(|path| Trigger { path: path.to_owned(), changed: changed(path) });
-    *TRIGGER.lock() = trigger;
+    let since = Some(SystemTime::now());
+    *TRIGGER.lock() = path.map(|path| Trigger { path: path.to_owned(), changed: None, since });
 }
 
 /// An endpoint has opened: the file is watched.
@@ -118,11 +132,7 @@ fn stop(watcher: &Lock<Watcher>, is_needed: fn() -> bool, bound: Duration) {
 fn check() {
     let Some(path) = TRIGGER.lock().as_ref().map(|trigger| trigger.path.clone()) else { return };
     let changed = changed(&path);
-    let before = TRIGGER
-        .lock()
-        .as_mut()
-        .and_then(|trigger| std::mem::replace(&mut trigger.changed, changed));
-    if changed.is_some() && changed != before {
+    if TRIGGER.lock().as_mut().is_some_and(|trigger| trigger.asks(changed)) {
         write(&path, &keeper::endpoints());
     }
 }
@@ -255,6 +265,24 @@ mod tests {
 
     /// Far more than a thread needs for its next step.
     const BOUND: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_file_asks_for_a_dump_as_it_comes_and_as_it_changes() {
+        let at = |second| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(second));
+        let first = |changed| {
+            let mut trigger = Trigger { path: PathBuf::new(), changed: None, since: at(10) };
+            (trigger.asks(changed), trigger)
+        };
+        assert!(!first(None).0 && !first(at(9)).0, "no file, or an old one");
+        assert!(first(at(11)).0, "it came before the first check");
+        for before in [None, at(9), at(11)] {
+            let (_, mut trigger) = first(before);
+            assert!(!trigger.asks(before), "nothing has changed");
+            assert!(trigger.asks(at(12)) && !trigger.asks(at(12)));
+            assert!(trigger.asks(at(8)), "another file");
+            assert!(!trigger.asks(None) && trigger.asks(at(8)), "it came again");
+        }
+    }
 
     #[test]
     fn a_file_system_that_hangs_holds_up_one_thread_and_no_close() {
