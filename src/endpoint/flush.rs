@@ -103,6 +103,8 @@ impl Flush {
 pub(super) struct Flushing {
     /// Data rails that brought bytes since the last flush began.
     carried: RailSet,
+    /// Those that ever brought any.
+    brought: RailSet,
     /// Flushes that have not ended, and the NICs that they read on, one bit each.
     count: InFlight,
     nics: u32,
@@ -114,18 +116,19 @@ impl Flushing {
     #[inline]
     pub(super) fn carried(&mut self, rails: RailSet) {
         self.carried |= rails;
+        self.brought |= rails;
     }
 
     /// The data rails to read on. An earlier read of other memory proves nothing for this memory.
     ///
     /// A flush covers all receives of the comm that were reported before it, whichever request they belong to. While it has not ended, a
     /// later flush reads its rails as well. After a flush of other memory it is unknown which rails that one has cleared for this memory,
-    /// so all are read.
+    /// so all that ever brought bytes are read.
     fn rails(&mut self, source: FlushSource) -> RailSet {
         let carried = std::mem::take(&mut self.carried);
         let last = self.last.replace(source);
         let other = last.is_some_and(|last| last != source || last == FlushSource::Several);
-        if other { RailSet::ALL } else { carried }
+        if other { self.brought } else { carried }
     }
 
     fn begins(&mut self, nics: u32) {
@@ -166,14 +169,17 @@ impl Endpoint {
         let running = found.flushing.nics;
         let lanes = self.executor.peer(channel).map_or(&[][..], |peer| &peer.data);
         let brought = (0..).zip(lanes).filter(|(rail, _)| rails.has(*rail));
-        let unposted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
-        let unposted = open_nics(&self.executor.nics, unposted);
-        if unposted == 0 || (!self_read && source == FlushSource::Host) {
+        let wanted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
+        if wanted == 0 || (!self_read && source == FlushSource::Host) {
             return Ok(None);
         }
         if !self_read {
             return Err(Cause::NoFlush { device: self.label() }.into());
         }
+        let Some(unposted) = readers(&self.executor.nics, wanted) else {
+            found.flushing.carried(rails);
+            return Err(Cause::FlushFailed { device: self.label() }.into());
+        };
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
         let since = self.core.polled_time();
         let comm = Some(id);
@@ -251,7 +257,7 @@ impl Endpoint {
     /// The rail of a read was closed before it completed: the read is posted on another rail.
     #[cold]
     pub(super) fn flush_again(&mut self, slot: u16) {
-        let nics = open_nics(&self.executor.nics, u32::MAX);
+        let nics = nics_that(&self.executor.nics, |port| !port.is_closed());
         let now = self.core.polled_time();
         let Some(flush) = self.flushes.at_mut(slot) else { return };
         if flush.comm.is_none() {
@@ -314,9 +320,9 @@ impl Endpoint {
         let Some(flush) = self.flushes.at_mut(slot) else { return Ok(()) };
         for read in flush.reads.iter_mut().flatten() {
             // A rail may have been closed since the read was refused.
-            let open = open_nics(nics, read.unposted);
-            flush.failed |= read.unposted != 0 && open == 0;
-            read.unposted = open;
+            let readers = readers(nics, read.unposted);
+            flush.failed |= readers.is_none();
+            read.unposted = readers.unwrap_or(0);
             let found = match read.buffer {
                 None => Some((&**landing, landing.address())),
                 Some((region, generation, address)) => {
@@ -341,12 +347,19 @@ impl Endpoint {
     }
 }
 
-/// The NICs to read on, one bit each: those that carried bytes. In place of one whose data rail is closed, an open one reads.
-fn open_nics(nics: &[Port], wanted: u32) -> u32 {
-    let open = (0..).zip(nics).filter(|(_, port)| !port.is_closed());
-    let open = open.fold(0, |open, (nic, _)| open | 1 << nic);
+/// The NICs to read on, one bit each: those that carried bytes. In place of one whose data rail was fenced, an open one reads. None where
+/// no other NIC's read would do, since the rail's endpoint has leaked, or where none is open.
+fn readers(nics: &[Port], wanted: u32) -> Option<u32> {
+    let open = nics_that(nics, |port| !port.is_closed());
+    let fenced = nics_that(nics, |port| port.nic.is_fenced());
     let instead = if wanted & !open == 0 { 0 } else { open & open.wrapping_neg() };
-    wanted & open | instead
+    let readers = wanted & open | instead;
+    (wanted & !open & !fenced == 0 && (wanted == 0 || readers != 0)).then_some(readers)
+}
+
+fn nics_that(nics: &[Port], are: impl Fn(&Port) -> bool) -> u32 {
+    let chosen = (0..).zip(nics).filter(|(_, port)| are(port));
+    chosen.fold(0, |all, (nic, _)| all | 1 << nic)
 }
 
 /// The reads for these buffers: one per GPU, and one of the endpoint's page for host memory and for buffers without a registration.

@@ -169,6 +169,40 @@ fn a_flush_whose_rail_is_closed_reads_on_another() {
     });
 }
 
+/// What came by it may be on its way to memory still.
+#[test]
+fn a_flush_of_bytes_from_a_rail_that_could_not_be_closed_fails() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STRIPE_MIN", "1K");
+        set("IRONRAIL_PEER_TIMEOUT_MS", "1000");
+        let world = World::open(part, "efa", [RAILS, RAILS]);
+        let opened = world.fabric.number("opened.endpoints");
+        let link = Link::open(world, world.nets.map(End::open));
+        // Of each NIC first the data rail, then the control rail: NIC 1's data rails, of either end.
+        for of_end in [0, 2 * RAILS as u64] {
+            link.fabric.fault(&format!("stuck={}", opened + of_end + 3));
+        }
+        message(&link, BYTES);
+        link.fabric.change(1, "stall");
+        // Whether they end, and how, is not the point.
+        let _received = link.irecv(0, BYTES, 0);
+        within(|| {
+            let _sent = link.net.isend(link.send, link.out.address(), BYTES, 0, link.from);
+            link.ends.iter().for_each(End::poll);
+            link.fabric.number("counter.faults.stuck") == 2
+        });
+        for _ in 0..2 {
+            let flush = link.net.iflush(link.receive, link.into.address(), BYTES, link.to);
+            let failure = flush.expect_err("no other NIC's read shows what that one has brought");
+            assert!(failure.said[0].contains("a flush on device"), "{failure:?}");
+        }
+        link.fabric.change(1, "resume");
+        link.close_comms();
+        link.close_ends();
+        assert_eq!(link.fabric.violations(), Vec::<String>::new());
+    });
+}
+
 fn within(mut test: impl FnMut() -> bool) {
     let start = Instant::now();
     while !test() {

@@ -625,6 +625,11 @@ impl Nic {
         self.data.is_open()
     }
 
+    /// Whether the data rail was closed by [`fence`](Self::fence), and has not opened again.
+    pub fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
+
     /// Whether there is a control rail.
     #[inline]
     pub fn has_control(&self) -> bool {
