@@ -68,17 +68,23 @@ pub fn away_from_streams(file: File) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
     use std::os::fd::FromRawFd;
 
     use super::*;
 
+    /// In a process of its own, whose standard input is closed in the end.
     #[test]
     fn a_file_in_the_place_of_a_standard_stream_moves_away() {
+        if env::var_os("FABRIC_TEST_ALONE").is_none() {
+            let test = a_file_in_the_place_of_a_standard_stream_moves_away;
+            return harness::again(test, &[("FABRIC_TEST_ALONE", "1".as_ref())]);
+        }
         let file = File::open("/proc/self/status").expect("proc is mounted");
         let other = file.as_raw_fd();
         assert_eq!(away_from_streams(file).expect("it stays").as_raw_fd(), other);
         let file = File::open("/proc/self/status").expect("proc is mounted");
-        // SAFETY: no test reads the standard input, whose descriptor another file gets.
+        // SAFETY: nothing reads the standard input, whose descriptor another file gets.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), libc::STDIN_FILENO) }, 0);
         // SAFETY: nothing else owns it.
         let as_input = unsafe { File::from_raw_fd(libc::STDIN_FILENO) };
