@@ -2,7 +2,7 @@
 //!
 //! NCCL may stop calling once its last request is reported, while packets are unacknowledged or a peer sends keepalive queries. So one
 //! thread per process polls, under the same lock, endpoints that were not polled for 10 ms and have frames due, and the others at longer
-//! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, touches no file, and never waits for a
+//! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, opens no file, and never waits for a
 //! lock: the thread that holds it polls the endpoint itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -154,9 +154,10 @@ fn nanos(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{PoisonError, mpsc};
     use std::thread;
 
+    use super::registry::NUMBERS;
     use super::*;
 
     /// Far more than a thread needs to end.
@@ -164,6 +165,7 @@ mod tests {
 
     #[test]
     fn a_keeper_ends_though_another_endpoint_opens_before_it_does() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         watch(1);
         let first = remove(1).expect("it was the last one");
         watch(2);

@@ -563,10 +563,14 @@ impl Registry {
     }
 }
 
+/// One test at a time: they count on which numbers are free, and on which endpoints the keeper has.
+#[cfg(test)]
+pub(super) static NUMBERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::{Arc, PoisonError};
     use std::thread;
     use std::time::Instant;
 
@@ -578,8 +582,6 @@ mod tests {
     use super::super::opening::open_in_class;
     use super::*;
 
-    /// One test at a time: they count on which numbers are free.
-    static NUMBERS: Mutex<()> = Mutex::new(());
     /// Far more than a thread needs for its next step.
     const BOUND: Duration = Duration::from_secs(20);
     /// A device that no other test has.
