@@ -123,7 +123,8 @@ fn unsafe_code_stays_home() {
 /// Without cargo's harness the compiler drops such a function, so that it never runs.
 #[test]
 fn what_lists_its_tests_leaves_none_to_cargos_harness() {
-    let lists = |text: &str| code(text).any(|(_, line)| line.contains("harness::"));
+    let names = |line: &str| line.replace("harness::again(", "").contains("harness::");
+    let lists = |text: &str| code(text).any(|(_, line)| names(line));
     let mut listed = 0;
     for root in ["crates", "tests"] {
         let all = sources(root);
