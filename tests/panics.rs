@@ -382,14 +382,19 @@ fn a_panic_while_a_dump_is_written_ends_neither_dumps_nor_an_endpoint() {
         links.iter_mut().for_each(Link::works);
         links.into_iter().for_each(Link::close);
         contexts.into_iter().for_each(|context| net.finalize(context).expect("finalize"));
+        wait("the last dump", || threads("ironrail-dump") == 0);
         fs::remove_dir_all(folder).expect("ours");
     });
 }
 
 /// Threads that poll endpoints: one while an endpoint is open.
 fn keepers() -> usize {
+    threads("ironrail-keeper")
+}
+
+fn threads(of_name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("proc is mounted");
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
     let names = tasks.flatten().filter_map(|task| name(task).ok());
-    names.filter(|name| name.trim() == "ironrail-keeper").count()
+    names.filter(|name| name.trim() == of_name).count()
 }
