@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fabric::{
-    Data, Info, Library, Nic, NicOptions, NotDeregistered, Pages, Query, RemoteKey, UserMemory,
+    Control, Data, Info, Library, Nic, NicOptions, NotDeregistered, Pages, Query, RemoteKey,
+    UserMemory,
 };
 use harness::Test;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Test::new(a_rail_whose_queue_does_not_close_is_fenced_and_opens_again),
         Test::new(a_rail_that_is_stuck_while_it_opens_again_stays_closed),
         Test::new(a_rail_that_leaked_keeps_no_memory_from_the_others),
+        Test::new(a_control_rail_that_leaked_takes_no_memory),
         Test::new(an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again),
     ])
 }
@@ -158,6 +160,18 @@ fn a_rail_that_leaked_keeps_no_memory_from_the_others() {
             nic.close().unwrap_err();
         },
     );
+}
+
+/// It does not open again, so that nothing would wait for it.
+fn a_control_rail_that_leaked_takes_no_memory() {
+    opened_with("stuck=3", a_control_rail_that_leaked_takes_no_memory, |library, info, _other| {
+        let options = NicOptions { control: Some(&[]), ..options() };
+        let mut nic = Nic::open(library, info, &options).unwrap();
+        assert_eq!(nic.fence::<Control>().unwrap_err().code(), -libc::EBUSY);
+        let refused = nic.register::<Control>(Pages::map(4096).unwrap().into()).unwrap_err();
+        assert_eq!(refused.code(), -libc::ESHUTDOWN);
+        nic.close().unwrap_err();
+    });
 }
 
 /// While the rail is closed nothing judges an address.

@@ -289,7 +289,8 @@ impl Nic {
     }
 
     /// Registers memory for the rail of its kind. While the data rail is fenced and regions are bound to endpoints, the registration is
-    /// deferred until the rail opens again, and the region has no key until then. On a rail whose endpoint has leaked it is deferred for good.
+    /// deferred until the rail opens again, and the region has no key until then. On a data rail whose endpoint has leaked it is deferred
+    /// for good.
     ///
     /// # Errors
     ///
@@ -303,13 +304,14 @@ impl Nic {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_EINVAL));
         }
         let rail = self.rail(K::ROLE);
-        let is_fenced = K::ROLE == Role::Data && self.is_fenced;
-        if !rail.is_open() && !is_fenced && !rail.is_stuck() {
+        let is_data = K::ROLE == Role::Data;
+        let (is_fenced, is_stuck) = (is_data && self.is_fenced, is_data && rail.is_stuck());
+        if !rail.is_open() && !is_fenced && !is_stuck {
             let no_rail = Reason::NoRail;
             return Err(FabricError::not_called(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
         }
         let share = memory.clone();
-        let is_deferred = rail.is_stuck() || is_fenced && self.domain.mode().bind_to_endpoint;
+        let is_deferred = is_stuck || is_fenced && self.domain.mode().bind_to_endpoint;
         let (slot, names) = if is_deferred {
             let slot = self.regions.insert_deferred(share, K::ROLE).ok_or(full)?;
             (slot, Names::deferred(&self.domain, &memory))
