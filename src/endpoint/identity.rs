@@ -15,8 +15,9 @@ use crate::label::Label;
 pub(crate) struct PeerName {
     pub(crate) host: String,
     pub(crate) process: u32,
-    /// It is reached through shared memory, and its process id was one of those seen here when its HELLO arrived. One in a container with
-    /// shared memory may have ids of its own (pid_namespaces(7)).
+    /// It is reached through shared memory, and its process id was one of those seen here when its HELLO arrived. A container that shares
+    /// memory may have ids of its own (pid_namespaces(7)), of which some are seen here as well: then another process's end is taken for the
+    /// peer's, which this makes rarer.
     is_local: bool,
     /// The rank on this channel, if a tag has shown it.
     rank: Option<i32>,
