@@ -422,10 +422,13 @@ impl Display for StartError {
                 f,
                 "fi_getinfo of libfabric {version} failed ({fault}): run fi_info to see why"
             ),
-            Self::NoSuchProvider { wanted, version, offers } => write!(
-                f,
-                "IRONRAIL_PROVIDER={wanted} is not available: libfabric {version} offers {offers}; name one of these, or unset it"
-            ),
+            Self::NoSuchProvider { wanted, refusal, version, offers } => {
+                let why = refusal.map_or_else(String::new, |why| format!(" ({why})"));
+                write!(
+                    f,
+                    "IRONRAIL_PROVIDER={wanted} is not available{why}: libfabric {version} offers {offers}; name one of these, or unset it"
+                )
+            }
             Self::NoProvider { version, offers } => write!(
                 f,
                 "no provider can serve: libfabric {version} offers {offers}; check that a network interface is up, \

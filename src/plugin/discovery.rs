@@ -128,8 +128,9 @@ fn none_usable(library: &Library, config: &Config) -> StartError {
     let found = protocols
         .iter()
         .flat_map(|protocol| library.find(&query(config, None, *protocol)).unwrap_or_default());
-    let usable = found.map(|info| candidate(&info)).filter(|one| selection::refusal(one).is_none());
-    let usable: Vec<_> = usable.collect();
+    let found = found.map(|info| candidate(&info));
+    let (usable, refused): (Vec<_>, Vec<_>) =
+        found.partition(|one| selection::refusal(one).is_none());
     let offered = selection::offered(&usable).into_iter().map(str::to_owned).collect();
     let offers = Offers {
         providers: offered,
@@ -138,7 +139,12 @@ fn none_usable(library: &Library, config: &Config) -> StartError {
     };
     let version = library.version();
     match &config.provider {
-        Some(wanted) => StartError::NoSuchProvider { wanted: wanted.clone(), version, offers },
+        Some(wanted) => StartError::NoSuchProvider {
+            wanted: wanted.clone(),
+            refusal: selection::refusal_of(&refused, wanted),
+            version,
+            offers,
+        },
         None => StartError::NoProvider { version, offers },
     }
 }

@@ -15,8 +15,13 @@ pub(crate) enum StartError {
     NoLibrary { attempts: Vec<Attempt>, named: bool },
     /// fi_getinfo failed.
     NoAnswer { version: Version, fault: FabricError },
-    /// The provider that a setting names is not offered.
-    NoSuchProvider { wanted: String, version: Version, offers: Offers },
+    /// The provider that a setting names is not offered, or is refused.
+    NoSuchProvider {
+        wanted: String,
+        refusal: Option<&'static str>,
+        version: Version,
+        offers: Offers,
+    },
     /// No provider that is offered can be used.
     NoProvider { version: Version, offers: Offers },
     /// A rail that a setting names does not exist.
@@ -111,6 +116,7 @@ mod tests {
             (
                 StartError::NoSuchProvider {
                     wanted: "cxi".to_owned(),
+                    refusal: None,
                     version,
                     offers: offers(&["tcp;ofi_rxm", "shm"], None, false),
                 },
@@ -124,12 +130,13 @@ mod tests {
             ),
             (
                 StartError::NoSuchProvider {
-                    wanted: "cxi".to_owned(),
+                    wanted: "efa".to_owned(),
+                    refusal: Some("its completions prove nothing"),
                     version,
                     offers: offers(&[], Some(Protocol::Sendrecv), false),
                 },
                 Kind::System,
-                "IRONRAIL_PROVIDER=cxi is not available: libfabric 1.17 offers nothing with reliable datagrams and tagged messages; name one of these, or unset it",
+                "IRONRAIL_PROVIDER=efa is not available (its completions prove nothing): libfabric 1.17 offers nothing with reliable datagrams and tagged messages; name one of these, or unset it",
             ),
             (
                 StartError::NoProvider { version, offers: offers(&[], Some(Protocol::Rdma), true) },

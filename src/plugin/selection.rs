@@ -71,7 +71,7 @@ pub(crate) fn choose(
 }
 
 fn choose_wanted(offered: &[&str], wanted: &str) -> Option<Choice> {
-    let layered = |name: &&&str| name.split(';').next() == Some(wanted);
+    let layered = |name: &&&str| is_layered(name, wanted);
     if offered.contains(&wanted) {
         let because = "IRONRAIL_PROVIDER names it".into();
         return Some(Choice { provider: wanted.to_owned(), because });
@@ -81,6 +81,11 @@ fn choose_wanted(offered: &[&str], wanted: &str) -> Option<Choice> {
         provider,
         because: format!("IRONRAIL_PROVIDER names {wanted}, which is offered in this form only"),
     })
+}
+
+/// Whether `verbs;ofi_rxm` is a form of `verbs`.
+fn is_layered(name: &str, wanted: &str) -> bool {
+    name.split(';').next() == Some(wanted)
 }
 
 /// Each provider once, in libfabric's order.
@@ -229,6 +234,12 @@ const REFUSED: &[(&str, &str)] = &[
 /// Why a candidate is not used.
 pub(crate) fn refusal(candidate: &Candidate) -> Option<&'static str> {
     REFUSED.iter().find(|(fabric, _)| *fabric == candidate.fabric).map(|(_, why)| *why)
+}
+
+/// Why a provider that has no usable candidate is not used, if it has another one.
+pub(crate) fn refusal_of(candidates: &[Candidate], wanted: &str) -> Option<&'static str> {
+    let named = |one: &&Candidate| one.provider == wanted || is_layered(&one.provider, wanted);
+    candidates.iter().filter(named).find_map(refusal)
 }
 
 /// A candidate on the address's interface.
@@ -585,7 +596,12 @@ mod tests {
             ..nic(provider, "rdmap79s0-rdm", "0000:4f:00.0")
         };
         assert!(refusal(&on("efa", "efa-direct")).is_some());
-        assert!(refusal(&on("verbs;ofi_rxm", "Ethernet-iWARP")).is_some());
+        let iwarp = on("verbs;ofi_rxm", "Ethernet-iWARP");
+        assert!(refusal(&iwarp).is_some());
+        for wanted in ["verbs", "verbs;ofi_rxm"] {
+            assert_eq!(refusal_of(std::slice::from_ref(&iwarp), wanted), refusal(&iwarp));
+        }
+        assert_eq!(refusal_of(&[iwarp], "tcp"), None);
         assert_eq!(refusal(&on("efa", "efa")), None);
         assert_eq!(refusal(&on("verbs;ofi_rxm", "IB-0xfe80000000000000")), None);
     }
