@@ -86,6 +86,14 @@ need_second_libfabric() {
     rm -rf "$part"
 }
 
+# Builds by cargo with the arguments given. The first time it compiles for minutes: cargo's own progress shows it on a terminal.
+cargo_build() {
+    local quiet=(--quiet)
+    [[ ! -t 2 ]] || quiet=()
+    say "building: minutes the first time, seconds later"
+    cargo build "${quiet[@]}" "$@"
+}
+
 # What `run`, `test` or `check` needs beyond Rust.
 set_up() {
     need_rust
