@@ -82,6 +82,48 @@ pub(crate) fn error_bytes(bytes: &[u8]) -> bool {
     io::stderr().write_all(bytes).is_ok()
 }
 
+/// Writes the causes of a failure to standard error: one line for all ranks with the same error.
+pub(crate) fn print_causes(causes: &[String]) {
+    merged(causes).iter().for_each(print_error);
+}
+
+fn merged(causes: &[String]) -> Vec<String> {
+    let mut by_error: Vec<(Vec<usize>, &str)> = Vec::new();
+    for cause in causes {
+        let Some((rank, error)) = of_rank(cause) else {
+            by_error.push((Vec::new(), cause));
+            continue;
+        };
+        match by_error.iter_mut().find(|(ranks, known)| !ranks.is_empty() && *known == error) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => by_error.push((vec![rank], error)),
+        }
+    }
+    let line = |(mut ranks, error): (Vec<usize>, &str)| {
+        ranks.sort_unstable();
+        if ranks.is_empty() { error.to_owned() } else { format!("{}: {error}", named(&ranks)) }
+    };
+    by_error.into_iter().map(line).collect()
+}
+
+/// The parts of `rank 2: the error`.
+fn of_rank(cause: &str) -> Option<(usize, &str)> {
+    let (rank, error) = cause.strip_prefix("rank ")?.split_once(": ")?;
+    Some((rank.parse().ok()?, error))
+}
+
+/// As `rank 2` or `ranks 1, 3`.
+pub(crate) fn named(ranks: &[usize]) -> String {
+    const SHOWN: usize = 8;
+    let list: Vec<_> = ranks.iter().take(SHOWN).map(usize::to_string).collect();
+    let more = if ranks.len() > SHOWN {
+        format!(" and {} more", ranks.len() - SHOWN)
+    } else {
+        String::new()
+    };
+    format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, list.join(", "))
+}
+
 /// Writes one sentence to standard error, by one write, since ranks share the terminal.
 pub(crate) fn print_error(what: impl fmt::Display) {
     let line = format!("ironrail: {what}\n");
@@ -91,4 +133,17 @@ pub(crate) fn print_error(what: impl fmt::Display) {
 /// The same in a thread of its own, for a caller that must go on where nobody reads standard error.
 pub(crate) fn print_error_apart(what: String) -> JoinHandle<()> {
     thread::spawn(move || print_error(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_with_the_same_error_share_a_line_and_the_first_cause_stays_first() {
+        let causes =
+            ["rank 3: no rail", "rank 1 died of signal 9", "rank 2: late", "rank 0: no rail"];
+        let merged = merged(&causes.map(str::to_owned));
+        assert_eq!(merged, ["ranks 0, 3: no rail", "rank 1 died of signal 9", "rank 2: late"]);
+    }
 }

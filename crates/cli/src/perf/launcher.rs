@@ -54,7 +54,7 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     match ended {
         Ok(()) => Ok(well),
         Err(causes) => {
-            causes.iter().for_each(output::print_error);
+            output::print_causes(&causes);
             Ok(false)
         }
     }
@@ -78,7 +78,7 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
         if !causes.is_empty() {
             if !place.report(&causes) {
                 rails::abandon();
-                causes.iter().for_each(output::print_error);
+                output::print_causes(&causes);
             }
             return Ok(false);
         }

@@ -171,11 +171,13 @@ impl<'a> Report<'a> {
         if ran < sizes {
             self.print(format_args!("# Sizes that ran       : {ran} of {sizes}"));
         }
-        self.print(format_args!(
-            "# Out of bounds values : {wrong} {}",
-            if well { "OK" } else { "FAILED" }
-        ));
-        self.print(format_args!("# Avg bus bandwidth    : {average:.6}"));
+        if ran > 0 {
+            self.print(format_args!(
+                "# Out of bounds values : {wrong} {}",
+                if well { "OK" } else { "FAILED" }
+            ));
+            self.print(format_args!("# Avg bus bandwidth    : {average:.6}"));
+        }
         for Rail { index, name, data_bytes, data_operations, percent } in &found.rails {
             self.print(format_args!(
                 "# Rail {index} {name}: {data_bytes} bytes, {percent:.1} %, {data_operations} operations"

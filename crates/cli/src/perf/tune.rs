@@ -36,7 +36,7 @@ pub(super) fn run(tune: &Tune, options: &Options) -> Result<bool, GroupError> {
         match measure(tune, options, ranks)? {
             Ok(times) => all.push(Measured { ranks, times }),
             Err(causes) => {
-                causes.iter().for_each(output::print_error);
+                output::print_causes(&causes);
                 return Ok(false);
             }
         }

@@ -74,7 +74,7 @@ pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError
         first.push(sides[0].name);
         for side in sides {
             if let Err(causes) = side.run(versus, options) {
-                causes.iter().for_each(output::print_error);
+                output::print_causes(&causes);
                 return Ok(false);
             }
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::{Group, Machine, Pair};
+use crate::output::named;
 
 /// The differences first, then the pairs.
 pub(crate) fn check(group: &Group) -> Vec<Finding> {
@@ -178,18 +179,6 @@ fn odd(values: &[Option<String>], what: &str, absence: bool) -> Option<String> {
     let others: Vec<_> =
         others.map(|(value, ranks)| format!("{} on {}", shown(value), named(ranks))).collect();
     Some(format!("{what} is {} on most ranks, and {}", shown(most), others.join(", ")))
-}
-
-/// As `rank 2` or `ranks 1, 3`.
-fn named(ranks: &[usize]) -> String {
-    const SHOWN: usize = 8;
-    let list: Vec<_> = ranks.iter().take(SHOWN).map(usize::to_string).collect();
-    let more = if ranks.len() > SHOWN {
-        format!(" and {} more", ranks.len() - SHOWN)
-    } else {
-        String::new()
-    };
-    format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, list.join(", "))
 }
 
 fn pairs(group: &Group) -> Option<Finding> {
