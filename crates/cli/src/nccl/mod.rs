@@ -151,6 +151,8 @@ impl Options {
             None => None,
         };
         let networks = self.networks()?;
+        // What no rank can open is reported once, and before anything is started.
+        rank::open(self)?;
         let mut runs = Vec::new();
         for network in &networks {
             runs.push(self.over(network, libfabric.as_deref(), &folder.0)?);
@@ -237,10 +239,11 @@ impl Options {
         }
         run.causes = launch.finish().err().unwrap_or_default();
         self.prove(network, &logs, &mut run);
-        let wrong = run.wrong();
-        let verdict = if run.is_well() { "OK" } else { "FAILED" };
-        output::line(format_args!("# Out of bounds values : {wrong} {verdict}"));
-        run.causes.iter().for_each(output::print_error);
+        if !run.rows.is_empty() {
+            let verdict = if run.is_well() { "OK" } else { "FAILED" };
+            output::line(format_args!("# Out of bounds values : {} {verdict}", run.wrong()));
+        }
+        output::print_causes(&run.causes);
         Ok(run)
     }
 

@@ -1,6 +1,7 @@
 //! A rank: joins the communicator, then for each size warms up, measures and checks, out of place and in place.
 
 use std::process;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
@@ -35,14 +36,9 @@ pub(super) fn part(options: &Options, meeting: Meeting) -> Result<bool, GroupErr
 
 fn run(options: &Options, place: &mut Remote) -> Result<(), GroupError> {
     let (rank, wait) = (place.rank(), options.timeout());
-    let devices = Devices::open().map_err(|why| {
-        GroupError::Load(format!(
-            "{why}: NCCL runs on GPUs, which `nvidia-smi` lists where there are some"
-        ))
-    })?;
+    let (devices, nccl) = open(options)?;
     let count = usize::try_from(devices.count()).unwrap_or(0).max(1);
     let device = i32::try_from(options.device.unwrap_or(rank % count)).unwrap_or(i32::MAX);
-    let nccl = Nccl::open(options.nccl.as_deref()).map_err(failed)?;
     let id = if rank == 0 { nccl.unique_id().map_err(failed)?.to_vec() } else { Vec::new() };
     let ids = place.all_gather(&id, wait)?;
     let id: [u8; UNIQUE_ID_BYTES] = ids[0].as_slice().try_into().map_err(|_| {
@@ -68,6 +64,17 @@ fn run(options: &Options, place: &mut Remote) -> Result<(), GroupError> {
     drop(work);
     leaving.end();
     measured
+}
+
+/// Opens the driver and NCCL.
+pub(super) fn open(options: &Options) -> Result<(Devices, Arc<Nccl>), GroupError> {
+    let devices = Devices::open().map_err(|why| {
+        GroupError::Load(format!(
+            "{why}: NCCL runs on GPUs, which `nvidia-smi` lists where there are some"
+        ))
+    })?;
+    let nccl = Nccl::open(options.nccl.as_deref()).map_err(failed)?;
+    Ok((devices, nccl))
 }
 
 /// Guard bytes behind every output, which must not change.
