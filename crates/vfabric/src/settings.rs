@@ -127,6 +127,24 @@ pub(crate) struct PciAddress {
     pub(crate) function: u8,
 }
 
+/// How names are given: as words, or as variables of the environment.
+#[derive(Clone, Copy)]
+enum Prefix {
+    None,
+    Variable,
+}
+
+impl Prefix {
+    fn before(self, name: &str) -> String {
+        match self {
+            Self::None => name.to_owned(),
+            Self::Variable => format!("{VARIABLES}{}", name.to_ascii_uppercase()),
+        }
+    }
+}
+
+const VARIABLES: &str = "VFABRIC_";
+
 impl Settings {
     fn new() -> Self {
         Self {
@@ -152,14 +170,15 @@ impl Settings {
         }
     }
 
-    /// From names and values; an empty value counts as not set.
-    pub(crate) fn of<'a>(
+    /// From names and values; an empty value counts as not set. Errors have the names with `prefix`.
+    fn of<'a>(
         given: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+        prefix: Prefix,
     ) -> Result<Self, String> {
         let mut settings = Self::new();
         for (name, _) in given.clone() {
             if !SETTINGS.iter().any(|setting| setting.name == name) {
-                return Err(format!("there is no setting {name}"));
+                return Err(format!("there is no setting {}", prefix.before(name)));
             }
         }
         // In the table's order, since `profile` must come first.
@@ -167,7 +186,11 @@ impl Settings {
             for (_, value) in given.clone().filter(|(name, _)| *name == setting.name) {
                 if !value.is_empty() {
                     settings.set(setting.name, value).ok_or_else(|| {
-                        format!("{}={value}: it takes {}", setting.name, setting.takes)
+                        format!(
+                            "{}={value}: it takes {}",
+                            prefix.before(setting.name),
+                            setting.takes
+                        )
                     })?;
                 }
             }
@@ -176,7 +199,8 @@ impl Settings {
             let script = given.filter(|(name, _)| *name == "faults").last();
             let last = settings.nics - 1;
             return Err(format!(
-                "faults={}: the NICs are 0 to {last}",
+                "{}={}: the NICs are 0 to {last}",
+                prefix.before("faults"),
                 script.map_or("", |(_, script)| script)
             ));
         }
@@ -194,22 +218,27 @@ impl Settings {
             .filter(|word| !word.is_empty())
             .collect();
         let pairs = words.iter().map(|word| word.split_once('=').unwrap_or((word, "")));
-        Self::of(pairs.map(|(name, value)| (name, value.trim_matches('\''))))
+        Self::of(pairs.map(|(name, value)| (name, value.trim_matches('\''))), Prefix::None)
     }
 
     /// From the environment. Unknown VFABRIC_ names are errors.
     pub(crate) fn of_environment() -> Result<Self, String> {
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| {
-                let name = name.to_string_lossy().strip_prefix("VFABRIC_")?.to_ascii_lowercase();
+                let name = name.to_string_lossy().strip_prefix(VARIABLES)?.to_ascii_lowercase();
                 Some((name, value))
             })
             .map(|(name, value)| match value.into_string() {
                 Ok(value) => Ok((name, value)),
-                Err(value) => Err(format!("{name}={}: it is no UTF-8", value.display())),
+                Err(value) => Err(format!(
+                    "{}={}: it is no UTF-8",
+                    Prefix::Variable.before(&name),
+                    value.display()
+                )),
             })
             .collect::<Result<Vec<(String, String)>, String>>()?;
-        Self::of(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+        let given = variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        Self::of(given, Prefix::Variable)
     }
 
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
@@ -400,7 +429,7 @@ mod tests {
         let mut values = 0;
         for Setting { name, default, .. } in SETTINGS {
             // The others are words about a value.
-            if let Ok(set) = Settings::of([(*name, *default)].into_iter()) {
+            if let Ok(set) = Settings::of([(*name, *default)].into_iter(), Prefix::None) {
                 assert_eq!(format!("{set:?}"), unset, "{name}={default}");
                 values += usize::from(!default.is_empty());
             }
@@ -408,6 +437,15 @@ mod tests {
         let words = ["the profile's", "0000:10:00.0 and up", ""];
         let expected = SETTINGS.iter().filter(|setting| !words.contains(&setting.default));
         assert_eq!(values, expected.count());
+    }
+
+    #[test]
+    fn errors_name_variables_as_they_are_set() {
+        let error =
+            |name, value| Settings::of([(name, value)].into_iter(), Prefix::Variable).unwrap_err();
+        assert!(error("profile", "cxx").starts_with("VFABRIC_PROFILE=cxx: it takes "));
+        assert_eq!(error("nic", "3"), "there is no setting VFABRIC_NIC");
+        assert_eq!(error("faults", "kill=4@3"), "VFABRIC_FAULTS=kill=4@3: the NICs are 0 to 3");
     }
 
     #[test]
@@ -426,8 +464,9 @@ mod tests {
         for (name, times) in
             [("reorder", ""), ("latency", ""), ("faults", "delay=1:"), ("faults", "double=1:")]
         {
-            let set =
-                |time: u64| Settings::of([(name, format!("{times}{time}").as_str())].into_iter());
+            let set = |time: u64| {
+                Settings::of([(name, format!("{times}{time}").as_str())].into_iter(), Prefix::None)
+            };
             assert!(set(1 << 48).is_ok(), "{name}={times}");
             for time in [(1 << 48) + 1, u64::MAX] {
                 assert!(set(time).is_err(), "{name}={times}{time}");
