@@ -89,7 +89,7 @@ settings! {
     max_rails: usize = "MAX_RAILS", ValueKind::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// The most control rails in one device. There is one per NIC, up to this number.
     max_control_rails: usize = "MAX_CONTROL_RAILS", ValueKind::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
-    /// Never use immediates: a FIN frame ends each message instead.
+    /// Never use immediates (remote CQ data, FI_REMOTE_CQ_DATA): a FIN frame ends each message instead.
     force_fin: bool = "FORCE_FIN", ValueKind::Switch, "0", shared true;
     /// Whether connections survive the loss of a data rail: its messages go by the others. `0`: its first failure is an error on both ends.
     failover: bool = "FAILOVER", ValueKind::Switch, "1", shared true;

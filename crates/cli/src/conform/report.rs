@@ -169,7 +169,7 @@ fn cell(text: &str) -> String {
 const HEAD: &str = "\
 # `ironrail conform`
 
-<!-- Made by `ironrail conform --markdown`; a test compares. -->
+<!-- Made by the test `the_page_of_documentation_is_the_table`, which prints the command to renew it. -->
 
 Tests any NCCL net plugin for the behaviours that NCCL relies on, without a GPU and without NCCL:
 
@@ -192,11 +192,16 @@ The exit code is 0 when nothing failed, 1 when something did, 2 when the command
 
 | option | effect |
 |---|---|
-| `--json` | the same output for programs |
+| `--json [FILE]` | the same output for programs: to FILE, or in place of the lines |
+| `--only ID,…`, `--except ID,…` | these behaviours alone, or all but these |
+| `-j`, `--jobs N` | how many behaviours run at once: half the CPUs by default, 4 at most |
+| `--timeout N` | how many seconds a behaviour may take, in place of its own limit |
+| `--death N` | within how many seconds the death of a peer must be reported: 90 by default |
 | `--no-skip` | a skipped behaviour is a failure, for runs that are meant to exercise everything |
 | `--idle N` | how many seconds the idle peer of one behaviour is idle: 60 by default. It runs beside the others, and its line says for how long |
 | `--large` | adds behaviours that need gigabytes of memory |
 | `--threads` | runs both sides in two threads of one process, for fabrics that reach no other process; leaves out what stops or kills one |
+| `-v`, `--verbose` | also what the plugin logs |
 
 Memory is host memory, except in the chapter about GPUs. Sources are of NCCL 2.30.7. An id never changes its meaning.
 
