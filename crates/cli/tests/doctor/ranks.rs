@@ -39,8 +39,21 @@ pub(crate) fn a_host_that_cannot_be_entered_is_named_with_the_shells_last_line()
     let mut command = doctor();
     command.args(["--peer", "node2", "--rsh"]).arg(shell);
     let report = report(command);
-    assert_eq!(all(&report)[0]["check"], "rank.reached", "{report:#}");
+    let first = &all(&report)[0];
+    assert_eq!(first["check"], "rank.reached", "{report:#}");
+    assert!(first["do"].as_str().unwrap().starts_with("check the host's name"), "{report:#}");
     assert!(found(&report, "rank.reached").contains("Permission denied"), "{report:#}");
+}
+
+pub(crate) fn pairs_that_are_not_tried_come_after_the_ranks_own_findings() {
+    let mut command = doctor();
+    command.env("NCCL_NET_PLUGIN", "no-such").args(["-n", "2"]);
+    let report = report(command);
+    let last = all(&report).last().unwrap();
+    assert_eq!(last["check"], "rank.transfer", "{report:#}");
+    assert!(last["found"].as_str().unwrap().starts_with("not tried: 0 of 2 ranks"), "{report:#}");
+    let first = all(&report).iter().find(|finding| finding["level"] == "FAIL").unwrap();
+    assert_eq!(first["check"], "plugin.found", "{report:#}");
 }
 
 /// As the master of a shared ssh connection, which keeps standard error open.

@@ -17,7 +17,7 @@ mod variables;
 use super::finding::Finding;
 use super::machine::{Group, Machine};
 
-/// The findings of several ranks: differences first, then each rank's own, merged where they are equal.
+/// The findings of several ranks: differences first, then each rank's own, merged where they are equal; last, pairs not tried for these.
 pub(crate) fn group(group: &Group) -> Vec<Finding> {
     let mut findings = ranks::check(group);
     let shared = findings.len();
@@ -37,6 +37,7 @@ pub(crate) fn group(group: &Group) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(ranks::untried(group));
     findings
 }
 

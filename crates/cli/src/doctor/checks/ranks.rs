@@ -10,9 +10,27 @@ use crate::output::named;
 pub(crate) fn check(group: &Group) -> Vec<Finding> {
     let mut findings = unreachable(&group.ranks);
     findings.extend(differences(&group.ranks));
-    findings.extend(pairs(group));
+    if !group.pairs.is_empty() {
+        findings.push(pairs(group));
+    }
     findings
 }
+
+/// No pair was tried: ranks fail alone, and their own findings say why. Separate descriptions of machines have no pairs; nor has a single rank.
+pub(crate) fn untried(group: &Group) -> Option<Finding> {
+    let works = |one: &&Machine| one.plugins.iter().any(|plugin| plugin.transfer.is_some());
+    let working = group.ranks.iter().filter(works).count();
+    (group.pairs.is_empty() && group.ranks.len() > 1 && working < 2).then(|| {
+        Finding::fail(
+            "rank.transfer",
+            PAIRS,
+            format!("not tried: {working} of {} ranks move bytes to themselves", group.ranks.len()),
+            "cure these ranks' own findings first",
+        )
+    })
+}
+
+const PAIRS: &str = "messages between each pair, every byte compared";
 
 fn unreachable(ranks: &[Machine]) -> Vec<Finding> {
     let lost = ranks
@@ -20,7 +38,7 @@ fn unreachable(ranks: &[Machine]) -> Vec<Finding> {
         .enumerate()
         .filter_map(|(rank, one)| Some((rank, one, one.unreachable.as_ref()?)));
     lost.map(|(rank, one, why)| {
-        Finding::fail("rank.reached", format!("rank {rank} on {}", one.host), why.clone(), "have a remote shell run commands there without a password (--rsh), and this command lie at the same place (--at)")
+        Finding::fail("rank.reached", format!("rank {rank} on {}", one.host), why.clone(), "check the host's name; have a remote shell run commands there without a password (--rsh), and this command lie at the same place (--at)")
     })
     .collect()
 }
@@ -181,33 +199,16 @@ fn odd(values: &[Option<String>], what: &str, absence: bool) -> Option<String> {
     Some(format!("{what} is {} on most ranks, and {}", shown(most), others.join(", ")))
 }
 
-fn pairs(group: &Group) -> Option<Finding> {
-    let looked = "messages between each pair, every byte compared";
-    if group.pairs.is_empty() {
-        // Separate descriptions of machines have no pairs; nor has a single rank.
-        let works = |one: &&Machine| one.plugins.iter().any(|plugin| plugin.transfer.is_some());
-        let working = group.ranks.iter().filter(works).count();
-        return (group.ranks.len() > 1 && working < 2).then(|| {
-            Finding::fail(
-                "rank.transfer",
-                looked,
-                format!(
-                    "not tried: {working} of {} ranks move bytes to themselves",
-                    group.ranks.len()
-                ),
-                "cure these ranks' own findings first",
-            )
-        });
-    }
+fn pairs(group: &Group) -> Finding {
     let wrong: Vec<_> = group
         .pairs
         .iter()
         .filter(|pair| pair.transfer.is_some_and(|transfer| transfer.wrong > 0))
         .collect();
     if let Some(first) = wrong.first() {
-        return Some(Finding::fail(
+        return Finding::fail(
             "rank.transfer",
-            looked,
+            PAIRS,
             format!(
                 "wrong bytes in {} of {}, the first of them {}",
                 wrong.len(),
@@ -215,15 +216,11 @@ fn pairs(group: &Group) -> Option<Finding> {
                 shown(group, first)
             ),
             "do not compute with this: report it with `ironrail doctor --json`",
-        ));
+        );
     }
     let failed: Vec<_> = group.pairs.iter().filter(|pair| pair.failure.is_some()).collect();
     let Some(first) = failed.first() else {
-        return Some(Finding::ok(
-            "rank.transfer",
-            looked,
-            format!("{}, all right", messages(group)),
-        ));
+        return Finding::ok("rank.transfer", PAIRS, format!("{}, all right", messages(group)));
     };
     let host = |rank: usize| group.ranks.get(rank).map(|one| one.host.as_str());
     let between = failed.iter().all(|pair| host(pair.from) != host(pair.to));
@@ -236,9 +233,9 @@ fn pairs(group: &Group) -> Option<Finding> {
     } else {
         "see these ranks' own findings; `ironrail perf sendrecv` between them, with --verbose, shows more"
     };
-    Some(Finding::fail(
+    Finding::fail(
         "rank.transfer",
-        looked,
+        PAIRS,
         format!(
             "{} of {} failed, the first of them {}: {why}",
             failed.len(),
@@ -246,7 +243,7 @@ fn pairs(group: &Group) -> Option<Finding> {
             shown(group, first)
         ),
         cure,
-    ))
+    )
 }
 
 /// As `2 messages between 2 ranks`: each rank sends one to each other.
