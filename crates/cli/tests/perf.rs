@@ -242,6 +242,19 @@ fn of_a_stream_the_percentiles_are_said_to_be_of_gaps() {
 }
 
 #[test]
+fn the_head_has_the_iterations_of_the_sizes() {
+    for (arguments, iterations) in [
+        ("all_reduce -b 8 -e 16", "iters: 20 warmup iters: 5 "),
+        ("all_reduce -b 8 -e 16 -n 3 -w 2", "iters: 3 warmup iters: 2 "),
+        ("pingpong -b 2K -e 2M -f 1024 -c 0", "iters: 512 to 1000 warmup iters: 51 to 100 "),
+    ] {
+        let (code, table, errors) = ended(perf(arguments));
+        assert_eq!(code, 0, "{table}{errors}");
+        assert!(table.lines().next().unwrap().contains(iterations), "{table}");
+    }
+}
+
+#[test]
 fn a_rank_that_dies_after_the_last_size_is_not_okay() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args(["perf", "sendrecv", "-b", "8", "-e", "8", "-n", "2", "--json", "-", "--net"]);

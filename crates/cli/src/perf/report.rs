@@ -130,14 +130,16 @@ impl<'a> Report<'a> {
     fn head(&self, ready: &Ready) {
         let options = self.options;
         let sizes = options.sizes_of(self.benchmark);
+        let iterations = sizes.iter().map(|bytes| options.iterations(self.benchmark, *bytes));
         self.print(format_args!(
-            "# ironrail perf {} ranks {} {} minBytes {} maxBytes {} warmup iters: {} checked iters: {}",
+            "# ironrail perf {} ranks {} {} minBytes {} maxBytes {} iters: {} warmup iters: {} checked iters: {}",
             self.benchmark.name(),
             options.ranks,
             if options.threads { "(threads)" } else { "(processes)" },
             sizes.first().copied().unwrap_or(0),
             sizes.last().copied().unwrap_or(0),
-            options.warmups_asked().map_or_else(|| "default".to_owned(), |count| count.to_string()),
+            range(iterations.clone()),
+            range(iterations.map(|count| options.warmups(self.benchmark, count))),
             options.checks(self.benchmark),
         ));
         let table =
@@ -237,6 +239,12 @@ impl<'a> Report<'a> {
             self.bar.suspend(|| output::line(text));
         }
     }
+}
+
+/// As `20`, or as `20 to 200` where numbers differ.
+fn range(numbers: impl Iterator<Item = usize> + Clone) -> String {
+    let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
+    if least == most { most.to_string() } else { format!("{least} to {most}") }
 }
 
 /// The command line. A file's name may be no text.
