@@ -4,6 +4,13 @@
 # It installs only what dpkg does not have, and downloads only what is not in .cache/.
 
 set -euo pipefail
+
+# With --help, the comment at the head of the script is all that it prints.
+if [[ ${1:-} == --help ]]; then
+    awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0"
+    exit 0
+fi
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
 
