@@ -241,6 +241,13 @@ fn of_a_stream_the_percentiles_are_said_to_be_of_gaps() {
     assert!(!table.contains("# p50"), "{table}");
 }
 
+/// The plugin moves bytes only while their request is tested, and sockets do not hold the message.
+#[test]
+fn a_pingpong_tests_its_sends_while_it_waits_for_the_answer() {
+    let (code, table, errors) = ended(perf("pingpong -b 64M -e 64M -n 2 -w 0 -c 0"));
+    assert_eq!(code, 0, "{table}{errors}");
+}
+
 #[test]
 fn the_head_has_the_iterations_of_the_sizes() {
     for (arguments, iterations) in [

@@ -26,6 +26,10 @@ pub(super) struct Rally {
 /// Sends outstanding when the oldest is waited for, like NCCL_STEPS.
 const SENDS_MAX: usize = 8;
 
+/// Polls of a receive per poll of a send: a plugin may move a long message only while its send is tested, and of a short one the round
+/// trip is measured.
+const SEND_TURN: u64 = 64;
+
 impl Rally {
     pub(super) fn new(
         how: PingPong,
@@ -162,7 +166,7 @@ impl Rally {
     fn receive(&self, communicator: &mut Communicator) -> Result<(), GroupError> {
         let Communicator { next, previous, patience, .. } = communicator;
         patience.reset();
-        loop {
+        for polls in 1_u64.. {
             match previous.poll()? {
                 Some(came) if came == self.bytes => return Ok(()),
                 Some(came) => {
@@ -172,7 +176,11 @@ impl Rally {
                 }
                 None => patience.idle(|| Communicator::awaited(next, previous))?,
             }
+            if polls.is_multiple_of(SEND_TURN) {
+                let _ = next.poll()?;
+            }
         }
+        Ok(())
     }
 }
 
