@@ -66,7 +66,7 @@ fn a_peer_that_is_stopped_is_named_by_the_one_that_waits_for_it() {
         let request = net.irecv(link.receive, link.input.slot(0), SLOT, 0, link.input.region);
         let request = request.expect("irecv").expect("the window has room");
         let said = report(|| assert_eq!(net.test(request), Ok(None)));
-        let number = format!("receiving from process {}", peer.process());
+        let number = format!("receiving from rank 0, process {}", peer.process());
         for words in [&*number, "has not answered for", "its process is stopped or gone"] {
             assert!(said.contains(words), "{words}: {said}");
         }

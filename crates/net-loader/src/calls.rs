@@ -504,7 +504,8 @@ impl Calls {
         Some(unsafe { set(context, hints) })
     }
 
-    /// None: the plugin fuses no devices. `parts.ndevs` says how many entries count; older tables get the first four at most.
+    /// None: the plugin fuses no devices. `parts.ndevs` says how many entries count; older tables get the first four. With more a plugin that does
+    /// not check the number reads past them.
     ///
     /// # Safety
     ///
@@ -515,7 +516,7 @@ impl Calls {
             Make::V9(make) => {
                 let [first, second, third, fourth, ..] = parts.devs;
                 let mut parts =
-                    VProps4 { ndevs: parts.ndevs.min(4), devs: [first, second, third, fourth] };
+                    VProps4 { ndevs: parts.ndevs, devs: [first, second, third, fourth] };
                 // SAFETY: as above.
                 Some(unsafe { make?(device, &raw mut parts) })
             }

@@ -23,6 +23,7 @@ def test_a_pending_receive_exports_its_memory_until_it_has_ended_or_is_taken_bac
                 with raises(ironrail.Timeout) as late:
                     request.wait(0.01)
                 assert isinstance(late.exception, TimeoutError) and late.exception.peers == ()
+                group.barrier()
                 group.send(b"eightbyt", 1 - rank, 5)
                 assert request.wait(30).count == 8 and memory == b"eightbyt" and request.test()
             assert not exported(memory), end
