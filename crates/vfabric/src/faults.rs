@@ -100,6 +100,18 @@ pub(crate) fn take(faults: &mut Vec<Fault>, effect: Effect, number: u64, len: u6
     true
 }
 
+/// What happens to a NIC by this post: once, and in the order of the posts.
+pub(crate) fn take_nic(faults: &mut Vec<Fault>, post: u64) -> Option<(usize, NicAction)> {
+    let due = |(place, fault): (usize, &Fault)| match fault {
+        Fault::Nic(action, nic, at) if *at <= post => Some((*at, place, (*nic, *action))),
+        _ => None,
+    };
+    let next = faults.iter().enumerate().filter_map(due).min_by_key(|(at, place, _)| (*at, *place));
+    let (_, place, happens) = next?;
+    faults.remove(place);
+    Some(happens)
+}
+
 /// What can happen to a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NicAction {

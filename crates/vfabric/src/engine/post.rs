@@ -451,11 +451,7 @@ impl Engine {
     fn may_post(&mut self, nic: usize, len: u64) -> Outcome {
         self.posts += 1;
         let post = self.posts;
-        let due = |fault: &mut Fault| matches!(fault, Fault::Nic(_, _, at) if *at <= post);
-        let mut due: Vec<Fault> = self.faults.extract_if(.., due).collect();
-        due.sort_by_key(|fault| if let Fault::Nic(_, _, at) = fault { *at } else { 0 });
-        for fault in due {
-            let Fault::Nic(action, nic, _) = fault else { continue };
+        while let Some((nic, action)) = faults::take_nic(&mut self.faults, post) {
             self.change_nic(nic, action)?;
         }
         self.nics[nic].operations += 1;
