@@ -49,7 +49,7 @@ pub(super) enum Frame {
     Late { round: u32, ranks: Vec<usize>, after_ms: u32 },
     /// The hub refuses a rank, or a rank gives up; with the reason.
     Failed(String),
-    /// This rank has finished. The hub answers with the same once it has told all others.
+    /// This rank has finished. The hub answers with the same once it has notified all others.
     Bye,
     /// The hub has accepted a rank.
     Welcome,

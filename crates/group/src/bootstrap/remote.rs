@@ -140,23 +140,23 @@ impl Remote {
         !std::mem::replace(&mut self.left, true) && self.line.send(&Frame::Bye).is_ok()
     }
 
-    /// Whether the hub has told all others of this rank's farewell, or never will. True once.
-    pub(crate) fn has_told_all(&self) -> bool {
+    /// Whether the hub has notified all others of this rank's farewell, or never will. True once.
+    pub(crate) fn has_notified_all(&self) -> bool {
         self.mailbox.is_closed() || self.mailbox.answer(None, Instant::now()).is_some()
     }
 
     /// Asks the hub for an echo, which comes behind the news of all that it knows by then.
-    pub(crate) fn call(&mut self) -> Call {
-        let number = self.next_round();
-        let is_sent = self.say(&Frame::Echo(number)).is_ok();
-        let mailbox = Arc::clone(&self.mailbox);
-        Call { mailbox, number, is_open: is_sent }
+    pub(crate) fn ask_for_echo(&mut self) -> Awaited {
+        let mut echo = self.next_answer();
+        echo.is_open = self.say(&Frame::Echo(echo.number)).is_ok();
+        echo
     }
 
-    fn next_round(&mut self) -> u32 {
+    /// The next number that the hub answers by.
+    fn next_answer(&mut self) -> Awaited {
         let number = self.rounds;
         self.rounds = number.wrapping_add(1);
-        number
+        Awaited { mailbox: Arc::clone(&self.mailbox), number, is_open: false }
     }
 
     /// Reports to the hub why ranks give up, the first cause first; returns whether it received everything. Ends the membership.
@@ -175,12 +175,13 @@ impl Remote {
         if part.len() > PART_BYTES_MAX {
             return Err(GroupError::Usage("a part longer than a round carries".to_owned()));
         }
-        let (number, size) = (self.next_round(), self.meeting.size);
+        let (mut awaited, size) = (self.next_answer(), self.meeting.size);
         // Ranks that come from a wait of that time are a little later.
         let wait = wait.saturating_add(GRACE);
         let within_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        self.say(&Frame::Part { round: number, within_ms, bytes: part.to_vec() })?;
-        Ok(Round { mailbox: Arc::clone(&self.mailbox), number, size, wait, answered: false })
+        self.say(&Frame::Part { round: awaited.number, within_ms, bytes: part.to_vec() })?;
+        awaited.is_open = true;
+        Ok(Round { awaited, size, wait })
     }
 
     /// Sends bytes to another rank by the hub. They arrive in order.
@@ -236,13 +237,40 @@ impl Remote {
     }
 }
 
-/// A round for which this rank has sent its part. Dropped, its answer is thrown away.
-pub(crate) struct Round {
+/// An answer of the hub's that is awaited. Dropped, it is thrown away.
+pub(crate) struct Awaited {
     mailbox: Arc<Mailbox>,
     number: u32,
+    /// It was asked for, and has not come.
+    is_open: bool,
+}
+
+impl Awaited {
+    fn answer(&mut self, deadline: Instant) -> Option<Frame> {
+        let answer = self.mailbox.answer(Some(self.number), deadline);
+        self.is_open &= answer.is_none();
+        answer
+    }
+
+    /// Whether it has come, or never will.
+    pub(crate) fn is_over(&mut self) -> bool {
+        !self.is_open || self.answer(Instant::now()).is_some() || self.mailbox.is_closed()
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.mailbox.forget(self.number);
+        }
+    }
+}
+
+/// A round for which this rank has sent its part.
+pub(crate) struct Round {
+    awaited: Awaited,
     size: usize,
     wait: Duration,
-    answered: bool,
 }
 
 impl Round {
@@ -250,9 +278,7 @@ impl Round {
     pub(crate) fn wait(mut self) -> Result<Vec<Vec<u8>>, GroupError> {
         // The hub's wait ends first, and the hub knows which ranks are missing.
         let deadline = deadline(self.wait.saturating_add(GRACE));
-        let answer = self.mailbox.answer(Some(self.number), deadline);
-        self.answered = answer.is_some();
-        match answer {
+        match self.awaited.answer(deadline) {
             Some(Frame::All { parts, .. }) if parts.len() == self.size => Ok(parts),
             Some(Frame::Missed { why, .. }) => Err(GroupError::Bootstrap(why)),
             Some(Frame::Late { ranks, after_ms, .. }) => {
@@ -260,14 +286,6 @@ impl Round {
             }
             Some(_) => Err(invalid()),
             None => Err(GroupError::Bootstrap("the rendezvous broke: no answer".to_owned())),
-        }
-    }
-}
-
-impl Drop for Round {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.mailbox.forget(self.number);
         }
     }
 }
@@ -303,31 +321,6 @@ impl Drop for Remote {
         // The reading thread holds the socket too: without this the hub would not see the connection end.
         let how = if self.left { Shutdown::Write } else { Shutdown::Both };
         self.line.shutdown(how);
-    }
-}
-
-/// An echo that is awaited.
-pub(crate) struct Call {
-    mailbox: Arc<Mailbox>,
-    number: u32,
-    is_open: bool,
-}
-
-impl Call {
-    /// Whether it has come, or never will.
-    pub(crate) fn is_over(&mut self) -> bool {
-        self.is_open = self.is_open
-            && !self.mailbox.is_closed()
-            && self.mailbox.answer(Some(self.number), Instant::now()).is_none();
-        !self.is_open
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if self.is_open {
-            self.mailbox.forget(self.number);
-        }
     }
 }
 

@@ -22,9 +22,8 @@ impl Mesh {
             self.peers[rank] = None;
             return Ok(());
         }
-        let mut echo = None;
-        let told_by = deadline(TOLD.min(self.timeout / 4));
-        let mut settled = None;
+        let (mut echo, mut settled) = (None, None);
+        let notified_by = deadline(NOTIFIED_WITHIN.min(self.timeout / 4));
         loop {
             self.read_news()?;
             if self.left[rank].is_some() {
@@ -34,10 +33,10 @@ impl Mesh {
                 }
                 return Ok(());
             }
-            // A rank's connections end after the hub has told all others of its farewell: that is here before the echo.
-            let echo = echo.get_or_insert_with(|| self.place.call());
+            // A rank's connections end after the hub has notified all others of its farewell: that is here before the echo.
+            let echo = echo.get_or_insert_with(|| self.place.ask_for_echo());
             let now = Instant::now();
-            if settled.is_none() && (echo.is_over() || now >= told_by) {
+            if settled.is_none() && (echo.is_over() || now >= notified_by) {
                 settled = Some(self.settled());
             }
             if settled.is_some_and(|settled| now >= settled) {
@@ -176,11 +175,12 @@ impl Mesh {
             let mut ranks = 0..mesh.peers.len();
             ranks.all(|rank| !mesh.peer(rank).is_some_and(sends) || mesh.is_lost(rank, Way::Small))
         });
-        // Farewell first, and the ends of connections when all have been told of it, so that a peer that sees them has the reason. Usually all
+        // Farewell first, and the ends of connections when all are notified of it, so that a peer that sees them has the reason. Usually all
         // leave together, and none sees it.
-        let mut is_told = !self.place.farewell();
+        let mut are_notified = !self.place.farewell();
         self.has_left = true;
-        let (lingers_until, told_by) = (Instant::now() + LINGER, deadline(TOLD.min(self.timeout)));
+        let (lingers_until, notified_by) =
+            (Instant::now() + LINGER, deadline(NOTIFIED_WITHIN.min(self.timeout)));
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && left.is_none())
@@ -188,8 +188,8 @@ impl Mesh {
         // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
         net_loader::expecting_ends(|| {
             while stays(self) && self.poll(None).is_ok() {
-                is_told = is_told || self.place.has_told_all();
-                if Instant::now() >= if is_told { lingers_until } else { told_by } {
+                are_notified = are_notified || self.place.has_notified_all();
+                if Instant::now() >= if are_notified { lingers_until } else { notified_by } {
                     break;
                 }
                 std::thread::sleep(Duration::from_micros(200));
@@ -202,8 +202,8 @@ impl Mesh {
 
 /// How long a broken connection waits for the hub to name an earlier cause.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
-/// How long the hub may take to tell of a farewell. It takes longer only where it hangs.
-const TOLD: Duration = Duration::from_secs(10);
+/// How long the hub may take to notify all of a farewell. It takes longer only where it hangs.
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(10);
 /// How long a leaving rank waits for the others to leave too.
 const LINGER: Duration = Duration::from_millis(500);
 
