@@ -6,6 +6,7 @@
 //! `unsafe` lives in `memory` only.
 #![deny(unsafe_code)]
 
+mod encodable;
 mod errors;
 mod fixed_halo;
 mod group;

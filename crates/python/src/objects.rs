@@ -1,37 +1,14 @@
 //! Picklable objects: what pickle takes out of an object, such as the memory of NumPy's arrays, is sent and received beside it without a copy.
 
 use ironrail_group::objects::Leaf;
-use postcard_schema::Schema;
-use postcard_schema::schema::NamedType;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 
+use crate::encodable::Encodable;
 use crate::memory::{Array, Memory};
 
 /// What is sent: the pickle, and the memory that pickle took out of it.
-pub(crate) type Pickled = (Text, Vec<Leaf<u8>>);
-
-/// A pickle. None: the object could not be pickled, and this cannot be encoded, of which the group library tells the other ranks.
-#[derive(Debug, Default)]
-pub(crate) struct Text(Option<Leaf<u8>>);
-
-impl Serialize for Text {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text = self.0.as_ref().ok_or_else(|| ser::Error::custom("it cannot be pickled"))?;
-        text.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Leaf::deserialize(deserializer).map(|text| Self(Some(text)))
-    }
-}
-
-impl Schema for Text {
-    const SCHEMA: &'static NamedType = Leaf::<u8>::SCHEMA;
-}
+pub(crate) type Pickled = (Encodable<Leaf<u8>>, Vec<Leaf<u8>>);
 
 /// The first protocol that takes memory out of objects.
 const PROTOCOL: u8 = 5;
@@ -40,7 +17,7 @@ const PROTOCOL: u8 = 5;
 pub(crate) fn dump(object: &Bound<'_, PyAny>) -> PyResult<Pickled> {
     let (text, views) = dump_apart(object)?;
     let arrays = views.iter().map(|view| lent(view)).collect::<PyResult<_>>()?;
-    Ok((Text(Some(lent(&text)?)), arrays))
+    Ok((Encodable(Ok(lent(&text)?)), arrays))
 }
 
 /// Pickles an object for a collective. One that cannot be pickled takes part as well, since other ranks wait for it; its error is the
@@ -48,7 +25,7 @@ pub(crate) fn dump(object: &Bound<'_, PyAny>) -> PyResult<Pickled> {
 pub(crate) fn dump_part(object: &Bound<'_, PyAny>) -> (Pickled, PyResult<()>) {
     match dump(object) {
         Ok(pickled) => (pickled, Ok(())),
-        Err(error) => (Pickled::default(), Err(error)),
+        Err(error) => ((Encodable(Err("it cannot be pickled")), Vec::new()), Err(error)),
     }
 }
 
@@ -136,7 +113,7 @@ impl<'py> Offer<'py> {
                 views.push(Lent { address, view, len });
             }
         }
-        Ok((Self { views }, (Text(Some(Leaf::default())), arrays)))
+        Ok((Self { views }, (Encodable(Ok(Leaf::default())), arrays)))
     }
 
     /// The first view of this length that is left.

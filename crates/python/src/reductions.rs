@@ -9,39 +9,19 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Complex64, DataType, Op, bf16, f16};
 use ironrail_group::objects::{Leaf, ReducingObject};
 use postcard_schema::Schema;
-use postcard_schema::schema::NamedType;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+use serde::{Deserialize, Serialize};
 
+use crate::encodable::Encodable;
 use crate::errors::raise;
 use crate::group::operation;
 use crate::memory::Array;
 use crate::request::{Outcome, Pending};
 
-/// An object's numbers, below the digest of its shape: a key is not reduced, but must be the same on all ranks. None: the object cannot be reduced,
-/// and this cannot be encoded, of which the group library tells the other ranks.
-#[derive(Debug)]
-pub(crate) struct Numbers(Option<Apart>);
-
+/// An object's numbers, below the digest of its shape: a key is not reduced, but must be the same on all ranks.
 type Apart = BTreeMap<u64, Vec<Column>>;
-
-impl Serialize for Numbers {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let apart = self.0.as_ref().ok_or_else(|| ser::Error::custom("it cannot be reduced"))?;
-        apart.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Numbers {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Apart::deserialize(deserializer).map(|apart| Self(Some(apart)))
-    }
-}
-
-impl Schema for Numbers {
-    const SCHEMA: &'static NamedType = Apart::SCHEMA;
-}
+type Numbers = Encodable<Apart>;
 
 macro_rules! columns {
     ($($name:ident $type:ty),*) => {
@@ -92,13 +72,13 @@ impl Own {
         let apart = made.and_then(|begun| {
             let columns = arrays(&begun)?.into_iter().map(Column::of).collect();
             let numbers = Apart::from([(begun.getattr("digest")?.extract()?, columns)]);
-            Ok(Self { numbers: Numbers(Some(numbers)), begun: Ok(begun.unbind()) })
+            Ok(Self { numbers: Encodable(Ok(numbers)), begun: Ok(begun.unbind()) })
         });
         let refusal = py.import("ironrail._errors")?.getattr("InvalidArgument")?;
         match apart {
             Err(error) if error.matches(py, refusal)? => {
                 let why = error.value(py).to_string();
-                Ok(Self { numbers: Numbers(None), begun: Err(why) })
+                Ok(Self { numbers: Encodable(Err("it cannot be reduced")), begun: Err(why) })
             }
             apart => apart,
         }
@@ -113,7 +93,7 @@ impl Own {
             (Ok(reducing), Ok(begun)) => {
                 Ok(Reducing::Begun { reducing: Box::new(reducing), begun })
             }
-            // The others have been told, and this rank is when it tests or waits.
+            // The others know, and this rank gets its error when it tests or waits.
             (Ok(_) | Err(GroupError::InvalidArgument(_)), Err(why)) => Ok(Reducing::Refused(why)),
             (Err(error), _) => Err(error),
         }

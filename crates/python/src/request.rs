@@ -240,7 +240,7 @@ impl Orphans {
         }
     }
 
-    /// Waits for all of them, but for what nobody receives any more. Not to be called with the interpreter attached.
+    /// Waits for all of them, but for what no rank receives any more. Not to be called with the interpreter attached.
     pub(crate) fn wait(&self) {
         for pending in self.take() {
             if !pending.is_to_itself() {
