@@ -188,8 +188,8 @@ impl Page {
             (head::ROW_WORDS, ROW_WORDS as u64),
             (head::ROWS, ROWS as u64),
             (head::PROCESS, process),
-            (head::STARTED, started().unwrap_or(0)),
-            (head::NAMESPACE, namespace().unwrap_or(0)),
+            (head::STARTED, proc_status::started("self").unwrap_or(0)),
+            (head::NAMESPACE, proc_status::pid_namespace().unwrap_or(0)),
             (head::MADE, made),
         ] {
             pages.store_relaxed(at, value);
@@ -296,16 +296,6 @@ fn is_left(path: &Path) -> bool {
     let Ok(found) = file.metadata() else { return false };
     let is_old = found.modified().is_ok_and(|made| made.elapsed().is_ok_and(|age| age > YOUNG));
     found.is_file() && found.uid() == user_id() && is_old && is_unlocked(&file)
-}
-
-fn started() -> Option<u64> {
-    let stat = fs::read("/proc/self/stat").ok()?;
-    // The name in parentheses may contain anything; the start time is the 20th field behind it.
-    String::from_utf8_lossy(&stat).rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-fn namespace() -> Option<u64> {
-    fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino())
 }
 
 /// Page files of one process at most: copies of the plugin that were loaded from different files have one each.

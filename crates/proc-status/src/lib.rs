@@ -1,9 +1,32 @@
-//! What the kernel tells of a process or a thread, by proc_pid_status(5).
+//! What the kernel tells of a process or a thread, by proc_pid_status(5) and proc_pid_stat(5).
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+
+/// When a process or a thread began, in clock ticks after the system's boot.
+///
+/// # Errors
+///
+/// Its file cannot be read, or says nothing of that.
+pub fn started(whose: impl Display) -> io::Result<u64> {
+    // The name in parentheses may contain anything; the start time is the 20th field behind it.
+    let stat = fs::read(format!("/proc/{whose}/stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
+    let behind = stat.rsplit_once(')').and_then(|(_, behind)| behind.split_whitespace().nth(19));
+    behind.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The PID namespace of this process (pid_namespaces(7)): in another one a process has other numbers.
+///
+/// # Errors
+///
+/// There is no `/proc`.
+pub fn pid_namespace() -> io::Result<u64> {
+    fs::metadata("/proc/self/ns/pid").map(|found| found.ino())
+}
 
 /// The fields of a `/proc/…/status`, as they were when it was read.
 #[derive(Clone, Debug)]
@@ -83,5 +106,17 @@ mod tests {
         let status = named.join().unwrap();
         assert_eq!(status.field("Name"), Some("half a letter\u{fffd}"));
         assert!(status.field("Cpus_allowed").is_some());
+    }
+
+    #[test]
+    fn a_process_began_before_its_threads_and_is_in_a_namespace() {
+        let thread = std::thread::spawn(|| {
+            fs::write("/proc/thread-self/comm", b") 1 2\xc3").unwrap();
+            started("thread-self").unwrap()
+        });
+        let process = started(std::process::id()).unwrap();
+        assert!(process > 0 && thread.join().unwrap() >= process);
+        assert_eq!(started(u32::MAX).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(pid_namespace().unwrap() > 0);
     }
 }

@@ -117,25 +117,20 @@ fn is_gone(page: &Page) -> bool {
     if namespace() != Some(page.namespace) {
         return false;
     }
-    let stat = match fs::read(format!("/proc/{}/stat", page.process)) {
-        Ok(stat) => stat,
+    match proc_status::started(page.process) {
+        // 0: it did not find out itself.
+        Ok(started) => page.started != 0 && started != page.started,
         Err(error) => {
             let errno = rustix::io::Errno::from_io_error(&error);
-            return matches!(errno, Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH));
+            matches!(errno, Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH))
         }
-    };
-    // The name in parentheses may contain anything; the start time is the 20th field behind it.
-    let stat = String::from_utf8_lossy(&stat);
-    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
-    let started = fields.and_then(|mut fields| fields.nth(19)?.parse::<u64>().ok());
-    // 0: it did not find out itself.
-    page.started != 0 && started.is_some_and(|started| started != page.started)
+    }
 }
 
 /// The PID namespace of this process.
 pub(super) fn namespace() -> Option<u64> {
     static HERE: OnceLock<Option<u64>> = OnceLock::new();
-    *HERE.get_or_init(|| fs::metadata("/proc/self/ns/pid").map(|found| found.ino()).ok())
+    *HERE.get_or_init(|| proc_status::pid_namespace().ok())
 }
 
 /// The most bytes behind the rows: the file's length is rounded up to the system's page size.
@@ -217,10 +212,7 @@ mod tests {
         let looked = || {
             fs::write("/proc/thread-self/comm", b"half a letter\xc3").unwrap();
             // A thread's number names it under /proc as a process's does.
-            let (stat, number) = (fs::read("/proc/thread-self/stat").unwrap(), thread_number());
-            let stat = String::from_utf8_lossy(&stat).into_owned();
-            let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
-            let started: u64 = fields.clone().nth(19).unwrap().parse().unwrap();
+            let (started, number) = (proc_status::started("thread-self").unwrap(), thread_number());
             [started, 0, started + 1].map(|started| {
                 unlocked(&folder, number, started);
                 let found = find(&folder, &[number]).unwrap();
