@@ -236,7 +236,7 @@ fn finalize_frees_what_a_stopped_peer_may_write_to() {
     });
 }
 
-/// It would be told that the memory is free, while the endpoint is only about to close.
+/// Else the call says that the memory is free, while the endpoint is only about to close.
 fn finalize_in_another_thread_waits_for_a_deregmr_that_waits() {
     play(&settings(), BOUND, |part| {
         if is_other(part) {

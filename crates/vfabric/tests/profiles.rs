@@ -310,7 +310,7 @@ fn tcp_delivers_what_has_left_when_its_endpoint_closes() {
     });
 }
 
-/// What comes back for it later finds nobody.
+/// What comes back for it later is dropped.
 #[test]
 fn a_read_ends_when_its_endpoint_closes() {
     pair("profile=tcp", |pair| {

@@ -267,7 +267,7 @@ fn facing(host: Option<&str>) -> Option<IpAddr> {
     targets.filter(SocketAddr::is_ipv4).find_map(towards)
 }
 
-/// The pairs of ranks that cannot be told where the ranks meet.
+/// The pairs of ranks for which this host has no address at which they would meet.
 fn unnamed_pairs(
     places: &[Option<String>],
     able: &[usize],

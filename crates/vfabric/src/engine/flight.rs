@@ -388,7 +388,7 @@ impl Engine {
     }
 
     /// Drops what a closed endpoint had in flight, without a completion. With Progress::Software, what it has sent lies in sockets, and
-    /// arrives, unless its target closes, too; nobody takes the answer to a read.
+    /// arrives, unless its target closes, too; the answer to a read is dropped.
     pub(super) fn abandon_operations_of(&mut self, endpoint: Id<Endpoint>) {
         let in_sockets = self.settings.profile.progress == Progress::Software;
         let is_other = |end: Id<Endpoint>| end != endpoint && self.is_open(end);

@@ -150,7 +150,7 @@ fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
     Ok(link)
 }
 
-/// Makes progress on a flow until the plugin returns an error. Another failure is of what the plugin says is done, as a size that nobody
+/// Makes progress on a flow until the plugin returns an error. Another failure is of what the plugin says is done, as a size that no one
 /// sent.
 fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
     let begun = Instant::now();
