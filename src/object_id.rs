@@ -139,7 +139,12 @@ impl RawId {
     /// Null is allowed: an empty message has no region.
     #[inline]
     pub(crate) fn optional_region(self) -> Result<Option<ObjectId>> {
-        if self.0 == 0 { Ok(None) } else { self.region().map(Some) }
+        if self.is_null() { Ok(None) } else { self.region().map(Some) }
+    }
+
+    #[inline]
+    pub(crate) fn is_null(self) -> bool {
+        self.0 == 0
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use harness::Test;
 use net_abi::ResultCode;
 
-use crate::support::calls::{Buffer, Net, Object};
+use crate::support::calls::{Buffer, Net, Object, warned};
 use crate::support::link::{Link, SLOT, wait};
 use crate::support::say;
 use crate::support::stage::play;
@@ -131,7 +131,7 @@ fn objects_of_one_kind_are_refused_as_another() {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let (_, listener) = net.listen(context, 0).expect("listen");
-        let garbage = [0, 1, 2, 0xdead_beef, usize::MAX, usize::MAX >> 1].map(Object);
+        let garbage = [1, 2, 0xdead_beef, usize::MAX, usize::MAX >> 1].map(Object);
         let region = link.out.region;
         let all = [context, listener, link.send, link.receive, region].into_iter().chain(garbage);
         for object in all {
@@ -162,6 +162,25 @@ fn objects_of_one_kind_are_refused_as_another() {
             refused(net.listen(context, device), INVALID, "device");
             refused(net.connect(context, device, &mut [0; 128]), INVALID, "device");
         }
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+fn null_is_no_memory_handle_to_deregister_and_no_comm_to_close() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let nothing = Object(0);
+        let before = warned();
+        for comm in [link.send, link.receive] {
+            net.deregister(comm, nothing).expect("deregMr");
+        }
+        net.close_send(nothing).expect("closeSend");
+        net.close_recv(nothing).expect("closeRecv");
+        net.close_listen(nothing).expect("closeListen");
+        assert_eq!(warned(), before);
+        refused(net.finalize(nothing), INVALID, "");
         link.works();
         net.finalize(context).expect("finalize");
     });
@@ -309,6 +328,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(what_was_closed_is_refused_by_every_call),
         Test::new(a_flush_ends_with_its_comm),
         Test::new(objects_of_one_kind_are_refused_as_another),
+        Test::new(null_is_no_memory_handle_to_deregister_and_no_comm_to_close),
         Test::new(bytes_outside_of_a_registered_buffer_are_refused),
         Test::new(sizes_and_groups_that_cannot_be_are_refused),
         Test::new(a_message_longer_than_its_receive_fails_both_ends_of_its_connection_alone),

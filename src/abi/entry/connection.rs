@@ -13,6 +13,7 @@ use crate::abi::guard::{guard, guard_comm, guard_setup};
 use crate::abi::object;
 use crate::abi::place::place;
 use crate::error::{Noun, Result, SetupError};
+use crate::object_id::RawId;
 use crate::plugin::{self, Owner};
 use crate::types::HANDLE_BYTES;
 
@@ -110,16 +111,24 @@ pub(in crate::abi) unsafe extern "C" fn accept(
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_send(comm: *mut c_void) -> ResultCode {
-    let comm = object::raw(comm);
-    guard_comm("closeSend", comm, || plugin::close_send(comm.sender()?))
+    close("closeSend", comm, |comm| plugin::close_send(comm.sender()?))
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_recv(comm: *mut c_void) -> ResultCode {
-    let comm = object::raw(comm);
-    guard_comm("closeRecv", comm, || plugin::close_receive(comm.receiver()?))
+    close("closeRecv", comm, |comm| plugin::close_receive(comm.receiver()?))
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_listen(listener: *mut c_void) -> ResultCode {
-    let listener = object::raw(listener);
-    guard_comm("closeListen", listener, || plugin::close_listen(listener.listener()?))
+    close("closeListen", listener, |listener| plugin::close_listen(listener.listener()?))
+}
+
+/// NCCL's bootstrap over a plugin closes its three comms, those too that it never got, and ends at the first error
+/// (NCCL src/bootstrap.cc:1323-1326).
+fn close(
+    call: &'static str,
+    comm: *mut c_void,
+    body: impl FnOnce(RawId) -> Result<()>,
+) -> ResultCode {
+    let comm = object::raw(comm);
+    guard_comm(call, comm, || if comm.is_null() { Ok(()) } else { body(comm) })
 }

@@ -86,12 +86,17 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
     })
 }
 
+/// A null memory handle is that of a registration that failed: NCCL marks a connection whose buffers could not be registered as connected,
+/// and deregisters all of them at its end (NCCL src/proxy.cc:1620-1628, src/transport/net.cc:1211-1213). An error would end that.
 pub(in crate::abi) unsafe extern "C" fn dereg_mr(
     comm: *mut c_void,
     region: *mut c_void,
 ) -> ResultCode {
     let comm = object::raw(comm);
-    guard_comm("deregMr", comm, || plugin::deregister(comm.comm()?, object::raw(region).region()?))
+    guard_comm("deregMr", comm, || match object::raw(region).optional_region()? {
+        Some(region) => plugin::deregister(comm.comm()?, region),
+        None => Ok(()),
+    })
 }
 
 fn range(data: *mut c_void, size: impl argument::Bytes) -> Result<(u64, usize)> {

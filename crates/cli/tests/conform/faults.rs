@@ -319,6 +319,7 @@ const REGISTRATION: &[Fault] = &[
             "close-of-one-link-leaves-the-other",
         ],
     ),
+    fault("deregMr-needs-a-region", "deregMr of null is an error", &["deregister-bears-null"]),
     fault(
         "write-after-deregMr",
         "what was on its way lands after deregMr",
@@ -719,6 +720,7 @@ const CLOSE: &[Fault] = &[
     )
     // Its receiver takes 1 KiB in each call, and so carries no megabytes in time.
     .sparing("close-sender-first"),
+    fault("close-needs-a-comm", "a close of null is an error", &["close-bears-null"]),
     fault(
         "closeRecv-last",
         "closeRecv is an error while the sender's end is open",

@@ -403,6 +403,7 @@ static void receive_now(struct comm *comm);
 
 static int close_comm(void *opaque) {
   struct comm *comm = opaque;
+  if (!comm) return is("close-needs-a-comm") ? fail(INVALID_ARGUMENT, "reference: no comm") : OK;
   if (comm->sends)
     AT("closeSend", is_busy(comm), comm->ended);
   else
@@ -455,6 +456,7 @@ static int close_comm(void *opaque) {
 static int close_listen(void *opaque) {
   struct listener *listener = opaque;
   while (is("hang")) pause();
+  if (!listener) return OK;
   struct pollfd poller = {.fd = listener->fd, .events = POLLIN};
   if (is("die-of-the-unaccepted") && poll(&poller, 1, 0) > 0) __builtin_trap();
   for (struct comm *comm = comms; is("close-with-its-listener") && comm; comm = comm->next)
@@ -594,6 +596,7 @@ static int deregister(void *opaque, void *closed) {
   struct comm *comm = opaque;
   struct region *region = closed;
   AT("deregMr", is_busy(comm), comm->ended);
+  if (!region) return is("deregMr-needs-a-region") ? fail(INVALID_ARGUMENT, "reference: no region") : OK;
   if (is("deregMr-errs") && is_busy(comm)) return fail(REMOTE_ERROR, "reference: the peer may still use it");
   comm->regions--;
   if (is("write-after-deregMr") && !comm->sends && !region->device) {

@@ -128,6 +128,13 @@ impl Comm {
         self.registered("regMrDmaBuf", code.ok_or_else(|| missing("regMrDmaBuf"))?, raw)
     }
 
+    /// Null is the handle of a registration that failed.
+    fn deregister_nothing(&self) -> Result<(), Wrong> {
+        let calls = self.life.calls()?;
+        // SAFETY: the comm is open, and nothing is deregistered.
+        check("deregMr", unsafe { calls.dereg_mr(self.raw.as_ptr(), ptr::null_mut()) })
+    }
+
     fn registered(
         &self,
         call: &'static str,
@@ -219,6 +226,11 @@ impl SendComm {
         self.0.request("isend", before, request, false)
     }
 
+    /// Deregisters what could not be registered.
+    pub fn deregister_nothing(&self) -> Result<(), Wrong> {
+        self.0.deregister_nothing()
+    }
+
     pub fn close(self) -> Result<(), Wrong> {
         let (calls, raw) = self.0.ends()?;
         // SAFETY: the plugin opened it, and it is closed once.
@@ -281,6 +293,11 @@ impl ReceiveComm {
         let code = unsafe { calls.iflush(comm, count, data, sizes, regions, &raw mut request) };
         check("iflush", code)?;
         self.0.request("iflush", before, request, false)
+    }
+
+    /// Deregisters what could not be registered.
+    pub fn deregister_nothing(&self) -> Result<(), Wrong> {
+        self.0.deregister_nothing()
     }
 
     pub fn close(self) -> Result<(), Wrong> {

@@ -114,6 +114,17 @@ impl Net {
         }
     }
 
+    /// Closes the comms of a connection that did not come about, as NCCL's bootstrap does.
+    pub fn close_nothing(&self) -> Result<(), Wrong> {
+        let calls = self.0.calls()?;
+        // SAFETY: there is nothing to close.
+        check("closeSend", unsafe { calls.close_send(ptr::null_mut()) })?;
+        // SAFETY: as above.
+        check("closeRecv", unsafe { calls.close_recv(ptr::null_mut()) })?;
+        // SAFETY: as above.
+        check("closeListen", unsafe { calls.close_listen(ptr::null_mut()) })
+    }
+
     /// One attempt. `bare` passes null for the device handle, as NCCL's probes do, instead of the address of a null.
     pub fn connect(
         &self,

@@ -49,6 +49,12 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         "NCCL src/transport/net.cc:1196-1300",
         close_in_any_order,
     ),
+    one(
+        "close-bears-null",
+        "closeSend, closeRecv and closeListen take null, the comm of a connection that did not come about",
+        "NCCL src/bootstrap.cc:1323-1326 (NCCL_OOB_NET_ENABLE=1, an init that fails)",
+        close_bears_null,
+    ),
     two(
         "close-while-the-peer-sends",
         "when a receiver closes, its sender can close within seconds",
@@ -179,6 +185,16 @@ fn close_one_first(case: &mut Case, first: usize) -> Outcome {
         ends.0.map_or(Ok(()), |send| send.close())?;
         ends.1.map_or(Ok(()), |receive| receive.close())?;
     }
+    Ok(net.finalize()?)
+}
+
+fn close_bears_null(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    net.close_nothing()?;
+    let link = Link::open(case, &net)?;
+    net.close_nothing()?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
+    link.close()?;
     Ok(net.finalize()?)
 }
 

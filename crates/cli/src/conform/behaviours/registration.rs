@@ -56,6 +56,12 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     )
     .since(8)
     .within(60),
+    one(
+        "deregister-bears-null",
+        "deregMr takes null, the handle of a registration that failed, and the comm works on",
+        "NCCL src/transport/net.cc:1211-1213, 1266-1268 (a connection whose regMr failed counts as connected: src/proxy.cc:1620-1628)",
+        deregister_bears_null,
+    ),
     two(
         "register-during-traffic",
         "another thread registers and deregisters on the comm whose messages move",
@@ -88,6 +94,20 @@ fn register_host_memory(case: &mut Case) -> Outcome {
             region.deregister()?;
         }
     }
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn deregister_bears_null(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    link.send.deregister_nothing()?;
+    link.receive.deregister_nothing()?;
+    let (here, there) = (arena(4096)?, arena(4096)?);
+    let (out, into) = (link.send.register(here, 0, 4096)?, link.receive.register(there, 0, 4096)?);
+    carry(case, &link, (&out, (here, 0)), (&into, (there, 0)), 64)?;
+    out.deregister()?;
+    into.deregister()?;
     link.close()?;
     Ok(net.finalize()?)
 }
