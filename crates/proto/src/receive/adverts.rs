@@ -212,6 +212,10 @@ impl ReceiveFlow {
                 *mark = lines;
             }
         }
+        let last = lines.plus(u32::MAX);
+        if last.is_after(self.newest_unadvertised) {
+            self.newest_unadvertised = last;
+        }
         if lines == self.done {
             self.unreported.report(account);
         }
@@ -399,6 +403,7 @@ mod tests {
             assert_eq!(line, Line::new(number));
         }
         assert_eq!(left, [Line::new(FAR)]);
+        assert!(flow.done.distance(flow.newest_unadvertised) < FAR, "a mark stays behind");
     }
 
     #[test]
