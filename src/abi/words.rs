@@ -306,6 +306,9 @@ fn full(f: &mut Formatter<'_>, table: Table, count: u32) -> fmt::Result {
 fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
     match cause {
         ChannelCause::NoRail => f.write_str("no control rail to it is left"),
+        ChannelCause::NoInbox => f.write_str(
+            "packets of it do not come, and too many were late before for another inbox on any control rail",
+        ),
         ChannelCause::NoMemory => f.write_str("no memory for a new inbox or shadow could be had"),
         ChannelCause::Silent => f.write_str("it does not answer"),
         ChannelCause::Refused => f.write_str("its endpoint refuses all letters"),

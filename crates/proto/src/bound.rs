@@ -8,6 +8,9 @@ pub const PACKETS_MAX: usize = 64;
 pub const ACKNOWLEDGE_AFTER_PACKETS: u32 = 32;
 /// Delayed acknowledgement: how long fewer of them wait for a packet that carries it, before the cell is written.
 pub const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(4);
+/// After so many packets without a write of the peer's cell it is written even if packets have acknowledged them all: both ends compare its
+/// number with that of the last acknowledgement, which must be less than half of all numbers ago.
+pub const CELL_AFTER_PACKETS: u32 = 1 << 20;
 /// Inline messages in packets that are unacknowledged or not completed.
 pub const INLINES_MAX: usize = 1024;
 /// How long a channel without memory for a new inbox waits before it asks for some again.

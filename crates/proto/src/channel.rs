@@ -80,6 +80,8 @@ pub struct Parameters {
 pub enum Cause {
     /// No control rail is left.
     NoRail,
+    /// Packets do not come, and no living control rail has room for another inbox.
+    NoInbox,
     /// No memory can be had for a new inbox or a new shadow.
     NoMemory,
     /// Timeout: this side waits for the peer, and nothing was received from it.
@@ -173,10 +175,9 @@ pub struct Channel {
     round_trip: RoundTrip,
     peer_key: u64,
     rails: ControlRails,
-    /// A new inbox must be lent.
-    needs_inbox: bool,
-    /// The new inbox must be on another rail than the present one, if one lives: a packet was lost there.
-    needs_another_rail: bool,
+    needs_inbox: epoch::NeedsInbox,
+    /// Since when no living rail has had room for a new inbox.
+    roomless_since: Option<PolledTime>,
     /// Old inboxes per rail that a late write may still reach.
     quarantined: [u8; CONTROL_RAILS_MAX],
     /// Old shadows, until their writes have ended.
@@ -208,8 +209,8 @@ impl Channel {
             round_trip: RoundTrip::default(),
             peer_key: 0,
             rails: ControlRails::new(rails),
-            needs_inbox: true,
-            needs_another_rail: false,
+            needs_inbox: epoch::NeedsInbox::Yes,
+            roomless_since: None,
             quarantined: [0; CONTROL_RAILS_MAX],
             old_shadows: Vec::with_capacity(SHADOWS_MAX),
             crowded_since: None,
@@ -321,7 +322,7 @@ impl Channel {
     }
 
     /// The write of the peer's cell, if one is due. Not to be called if a packet left in this poll, since the packet
-    /// carries the acknowledgement.
+    /// carries the acknowledgement, unless the cell is old.
     #[inline]
     pub fn cell_post<M: Shadows>(&mut self, memories: &mut M, now: Moment) -> Option<Post> {
         if self.state != State::Alive || !self.must_acknowledge(now) {
@@ -355,6 +356,17 @@ impl Channel {
     #[inline]
     pub fn must_acknowledge(&self, now: Moment) -> bool {
         self.acknowledgement.is_due(self.ending.has_peer_said(), now)
+    }
+
+    /// Whether the peer's cell has to be written although packets acknowledge everything.
+    pub fn is_cell_old(&self) -> bool {
+        self.acknowledgement.is_cell_old()
+    }
+
+    /// As after so many packets without a write of the peer's cell.
+    #[cfg(test)]
+    pub fn age_cell(&mut self) {
+        self.acknowledgement.age_cell();
     }
 
     /// The provider has accepted the write.
@@ -422,6 +434,7 @@ impl Channel {
         let inbox = self.inbox.as_mut()?;
         inbox.consume(memory, packet);
         let header: &Header = packet.header();
+        self.needs_inbox.consumed(header.number);
         self.shadow.set_acknowledgement(header.number);
         self.acknowledgement.consumed(header.number, header.span(), now);
         self.recovery.heard(polled);
@@ -517,7 +530,7 @@ impl Channel {
         self.shadow.is_open()
             || self.shadow.unacknowledged() > 0
             || self.recovery.has_pending()
-            || self.needs_inbox
+            || self.needs_inbox != epoch::NeedsInbox::No
             || self.ending.is_begun()
             || !self.confirmed.settles(counts)
     }

@@ -440,6 +440,10 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     }
     for (cause, words) in [
         (ChannelCause::NoRail, "no control rail to it is left"),
+        (
+            ChannelCause::NoInbox,
+            "packets of it do not come, and too many were late before for another inbox on any control rail",
+        ),
         (ChannelCause::NoMemory, "no memory for a new inbox or shadow could be had"),
         (ChannelCause::Silent, "it does not answer"),
         (ChannelCause::Refused, "its endpoint refuses all letters"),

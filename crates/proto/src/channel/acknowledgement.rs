@@ -1,9 +1,10 @@
 //! Which consumed packets are acknowledged to the peer: cumulatively, in packets, in its cell, in letters.
 //!
 //! The cell is written only if no packet carries the acknowledgement in the same poll: past half of the ring, past half
-//! of the packets, or, for less, after a delay. One write of the cell is in flight at a time.
+//! of the packets, or, for less, after a delay; and so often that what it says is never half of all numbers ago. One write of the cell is in
+//! flight at a time.
 
-use super::super::bound::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_AFTER_PACKETS};
+use super::super::bound::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_AFTER_PACKETS, CELL_AFTER_PACKETS};
 use super::super::ids::{Moment, PacketNumber};
 use super::super::packet::Ring;
 
@@ -12,6 +13,8 @@ pub struct Acknowledgement {
     ring: Ring,
     consumed: PacketNumber,
     acknowledged: PacketNumber,
+    /// What the peer's cell says, or a later number of the same window.
+    in_cell: PacketNumber,
     /// Bytes of the ring that were consumed since the last acknowledgement.
     pending_bytes: u32,
     pending_since: Moment,
@@ -30,6 +33,7 @@ impl Acknowledgement {
             ring,
             consumed,
             acknowledged: consumed,
+            in_cell: consumed,
             pending_bytes: 0,
             pending_since: Moment::default(),
             cell: Cell::Idle,
@@ -64,8 +68,11 @@ impl Acknowledgement {
     /// Whether the cell is to be written now. `last`: the peer has said END, so nothing else acknowledges it.
     #[inline]
     pub fn is_due(&self, last: bool, now: Moment) -> bool {
-        if self.is_complete() || self.cell == Cell::Posted {
+        if self.cell == Cell::Posted {
             return false;
+        }
+        if self.is_complete() {
+            return self.is_cell_old();
         }
         self.pending_bytes >= self.ring.acknowledged_at()
             || self.consumed.distance(self.acknowledged) >= ACKNOWLEDGE_AFTER_PACKETS
@@ -73,8 +80,21 @@ impl Acknowledgement {
             || now.since(self.pending_since) >= ACKNOWLEDGE_AFTER
     }
 
+    /// Whether the cell is to be written although packets acknowledge everything: the peer compares it with what it knows, and numbers wrap.
+    #[inline]
+    pub fn is_cell_old(&self) -> bool {
+        self.consumed.distance(self.in_cell) >= CELL_AFTER_PACKETS
+    }
+
+    /// As after so many packets without a write of the cell.
+    #[cfg(test)]
+    pub fn age_cell(&mut self) {
+        self.in_cell = self.consumed.plus(CELL_AFTER_PACKETS.wrapping_neg());
+    }
+
     pub fn cell_posted(&mut self) {
         self.acknowledged();
+        self.in_cell = self.consumed;
         self.cell = Cell::Posted;
     }
 
@@ -82,13 +102,14 @@ impl Acknowledgement {
         self.cell = Cell::Idle;
     }
 
-    /// The peer has lent a new inbox, so its cell moved too. The peer may never have read what was written into the old
-    /// one.
+    /// The peer has lent a new inbox, so its cell moved too, and says what the peer knew then. The peer may never have read what was written
+    /// into the old one.
     ///
     /// Returns whether a write of the old cell is in flight.
     pub fn moved(&mut self, now: Moment) -> bool {
         let posted = self.cell == Cell::Posted;
         self.cell = Cell::Idle;
+        self.in_cell = self.consumed;
         self.acknowledged = self.consumed.plus(u32::MAX);
         self.pending_since = now;
         posted

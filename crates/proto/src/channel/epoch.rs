@@ -1,7 +1,7 @@
 //! New inboxes: lending one, continuing in one, and the old memory on both sides.
 //!
 //! An old inbox stays in quarantine until its rail is closed. With sixteen of them on a rail, none is lent there any
-//! more. An old shadow is kept until its writes have completed.
+//! more; with sixteen on every living rail, a packet that counts as lost is waited for. An old shadow is kept until its writes have completed.
 
 use super::super::bound::{MEMORY_AGAIN, QUARANTINE_MAX, SHADOWS_MAX};
 use super::super::ids::{Epoch, Nonce, PacketNumber};
@@ -19,6 +19,32 @@ pub struct OldShadow {
     writes: u32,
 }
 
+/// Whether a new inbox must be lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NeedsInbox {
+    No,
+    /// There is none yet, or its rail is lost.
+    Yes,
+    /// The peer takes a packet up to this one for lost in the present inbox: on another rail, if one lives, unless the packet comes before.
+    Lost(PacketNumber),
+}
+
+impl NeedsInbox {
+    pub(super) fn lost(&mut self, number: PacketNumber) {
+        if *self != Self::Yes {
+            *self = Self::Lost(number);
+        }
+    }
+
+    /// Packets up to `number` have come.
+    #[inline]
+    pub(super) fn consumed(&mut self, number: PacketNumber) {
+        if matches!(self, Self::Lost(last) if !last.is_after(number)) {
+            *self = Self::No;
+        }
+    }
+}
+
 /// Since when there is no memory for a new inbox or shadow, and when to ask for an inbox again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Starved {
@@ -30,18 +56,26 @@ impl Channel {
     /// The rail on which a new inbox is to be lent.
     pub fn needs_inbox(&mut self, polled: PolledTime) -> Option<u8> {
         let starves = self.starved.is_some_and(|starved| polled < starved.again_at);
-        if !self.needs_inbox || self.state != State::Alive || starves {
+        if self.needs_inbox == NeedsInbox::No {
+            self.roomless_since = None;
+        }
+        if self.needs_inbox == NeedsInbox::No || self.state != State::Alive || starves {
             return None;
         }
         let present = self.inbox.as_ref().map(|inbox| inbox.lease().rail);
         // Each loss on a rail costs one inbox there, whatever the reason.
         let has_room =
             |rail: &u8| usize::from(self.quarantined[usize::from(*rail)]) < QUARANTINE_MAX;
-        let another = |rail: &u8| self.needs_another_rail && Some(*rail) != present;
+        let is_lost = matches!(self.needs_inbox, NeedsInbox::Lost(_));
+        let another = |rail: &u8| is_lost && Some(*rail) != present;
         let rails = || self.living_rails().filter(has_room);
         let rail = rails().find(another).or_else(|| rails().next());
         if rail.is_none() && self.living_rail().is_some() {
-            self.fail(Cause::NoRail);
+            let since = *self.roomless_since.get_or_insert(polled);
+            // Delays that the peer took for losses may have used up the room, and the packet comes yet.
+            if !is_lost || polled.since(since) >= self.parameters.peer_timeout {
+                self.fail(Cause::NoInbox);
+            }
         }
         rail
     }
@@ -79,7 +113,7 @@ impl Channel {
             consumed,
             self.shadow.acknowledged(),
         ));
-        (self.needs_inbox, self.needs_another_rail) = (false, false);
+        self.needs_inbox = NeedsInbox::No;
         self.starved = None;
         self.recovery.lent();
         let before = before?;
@@ -195,7 +229,7 @@ impl Channel {
             return;
         }
         if self.inbox.as_ref().is_some_and(|inbox| inbox.lease().rail == rail) {
-            self.needs_inbox = true;
+            self.needs_inbox = NeedsInbox::Yes;
         }
         self.recovery.query_now();
     }

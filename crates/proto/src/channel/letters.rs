@@ -353,8 +353,7 @@ impl Channel {
         if query.epoch < inbox.lease().epoch {
             self.recovery.say_hello_again();
         } else if query.lost && behind {
-            self.needs_inbox = true;
-            self.needs_another_rail = true;
+            self.needs_inbox.lost(query.completed);
         }
         self.recovery.status_due(query.completed, query.rail);
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::bits::low8;
-use crate::bound::REFUSED_FOR_GOOD;
+use crate::bound::{CELL_AFTER_PACKETS, REFUSED_FOR_GOOD};
 use crate::counts::Counts;
 use crate::frame::{Frame, Inline};
 use crate::ids::{Name, Nonce};
@@ -186,6 +186,24 @@ fn the_line_that_is_fetched_is_where_the_next_packet_starts() {
         direction.read();
         direction.acknowledge();
     }
+}
+
+#[test]
+fn a_cell_is_written_before_what_it_says_is_half_of_all_numbers_ago() {
+    let mut acknowledgement = Acknowledgement::new(ring(), BEFORE);
+    let (mut in_cell, mut cells) = (BEFORE, 0);
+    for packets in 1..=5 * CELL_AFTER_PACKETS {
+        let number = BEFORE.plus(packets);
+        acknowledgement.consumed(number, 64, Moment::default());
+        acknowledgement.acknowledged();
+        if acknowledgement.is_due(false, Moment::default()) {
+            acknowledgement.cell_posted();
+            acknowledgement.cell_written();
+            (in_cell, cells) = (number, cells + 1);
+        }
+        assert!(number.distance(in_cell) < CELL_AFTER_PACKETS, "{packets}");
+    }
+    assert_eq!(cells, 5);
 }
 
 /// The argument in docs/protocol.md: when a writer has to wait, the reader's cell is due.
@@ -505,8 +523,37 @@ fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     channel.rail_closed(0, |_| {});
     assert_eq!(channel.quarantined, [0, 16, 0, 0]);
     channel.query_arrived(&lost(33), None, Duration::ZERO);
-    assert_eq!(lend(&mut channel), None);
-    assert_eq!(channel.is_failing(), Some(Cause::NoRail), "the other one is closed");
+    assert_eq!(lend(&mut channel), None, "the other one is closed");
+}
+
+/// Delays that the peer took for losses use up the room as well.
+#[test]
+fn without_room_for_an_inbox_a_packet_is_waited_for_as_long_as_a_peer_may_be_silent() {
+    let mut channel = channel(1);
+    for epoch in 1..=17 {
+        assert!(lend(&mut channel).is_some());
+        channel.query_arrived(&query_of(epoch, true), None, Duration::ZERO);
+    }
+    for (ms, failing) in [(0, None), (4999, None)] {
+        assert_eq!((channel.needs_inbox(at(ms)), channel.is_failing()), (None, failing));
+    }
+    channel.needs_inbox.consumed(BEFORE);
+    assert_ne!(channel.needs_inbox, epoch::NeedsInbox::No, "another packet");
+    channel.needs_inbox.consumed(FIRST);
+    assert_eq!((channel.needs_inbox(at(6000)), channel.is_failing()), (None, None), "it has come");
+    channel.query_arrived(&query_of(17, true), None, Duration::ZERO);
+    for (ms, failing) in [(7000, None), (11_999, None), (12_000, Some(Cause::NoInbox))] {
+        assert_eq!((channel.needs_inbox(at(ms)), channel.is_failing()), (None, failing), "{ms}");
+    }
+}
+
+#[test]
+fn a_lost_rail_whose_inbox_no_other_rail_can_replace_fails_the_channel_at_once() {
+    let mut channel = channel(2);
+    channel.quarantined = [16, 16, 0, 0];
+    channel.needs_inbox = epoch::NeedsInbox::Yes;
+    assert_eq!(channel.needs_inbox(at(0)), None);
+    assert_eq!(channel.is_failing(), Some(Cause::NoInbox));
 }
 
 #[test]

@@ -300,7 +300,7 @@ impl<C: Connection> ProgressLoop<C> {
     }
 
     /// Advances the channel itself: its cell, its inboxes, its letters, its end. `left`: a packet was posted in this
-    /// poll, and carries the acknowledgement that the cell would.
+    /// poll, and carries the acknowledgement that the cell would. An old cell is written all the same, or it might never be.
     pub(super) fn settle<P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -312,7 +312,8 @@ impl<C: Connection> ProgressLoop<C> {
         if !peer.channel.is_alive() {
             return self.ended(perform, index, now);
         }
-        if !left && let Some(post) = peer.channel.cell_post(perform, now.clock) {
+        let carried = left && !peer.channel.is_cell_old();
+        if !carried && let Some(post) = peer.channel.cell_post(perform, now.clock) {
             match perform.post(peer.id, &post) {
                 true => peer.channel.posted(&post, now.clock),
                 false => peer.stirred = true,

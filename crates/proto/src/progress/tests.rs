@@ -762,6 +762,17 @@ fn an_acknowledgement_goes_into_the_cell_unless_a_packet_takes_it() {
 }
 
 #[test]
+fn an_old_cell_is_written_although_a_packet_takes_the_acknowledgement() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    endpoint.peers[0].channel.age_cell();
+    for round in 1..3 {
+        hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
+        endpoint.progress(&mut hands, ms(5 + round));
+        assert_eq!((hands.cells, hands.frames.len() as u64), (1, round));
+    }
+}
+
+#[test]
 fn a_query_about_a_connection_is_answered_with_its_state_and_for_how_long_nccl_has_not_polled() {
     let (mut endpoint, mut hands, channel, name) = settled();
     let message = advertised(&mut endpoint, &mut hands, name);

@@ -129,7 +129,7 @@ impl World {
                 | Cause::DataHangs { .. }
                 | Cause::DataRefused { .. }
                 | Cause::RailClosing { .. } => parts || self.lacks_rails((node, id)),
-                Cause::NoRail => control,
+                Cause::NoRail | Cause::NoInbox => control,
                 Cause::Silent | Cause::Refused | Cause::Peer => {
                     let rails = self.lacks_rails((node, id));
                     silent || control || parts || rails || slow

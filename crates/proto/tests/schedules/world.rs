@@ -507,7 +507,7 @@ impl World {
         let control = dead || stood || self.wire.packets_lost >= QUARANTINE_MAX;
         if let Some(Outcome::Failed(cause)) = outcome {
             let allowed = match cause {
-                Cause::NoRail => control,
+                Cause::NoRail | Cause::NoInbox => control,
                 Cause::Silent | Cause::Peer => silent || control || parts,
                 Cause::DataLost { .. } => parts,
                 _ => false,
