@@ -280,6 +280,30 @@ fn every_script_says_in_its_first_line_what_it_is_for_and_how_long_it_takes() {
     assert!(scripts > 10, "{scripts} scripts");
 }
 
+#[test]
+fn every_page_is_in_the_index_once() {
+    let mut pages = Vec::new();
+    for folder in ["", "decisions/"] {
+        let entries = fs::read_dir(root().join("docs").join(folder)).expect("the folder is there");
+        for entry in entries {
+            let name = entry.expect("the entry is readable").file_name();
+            let name = name.to_string_lossy();
+            if name.ends_with(".md") && name != "README.md" {
+                pages.push(format!("{folder}{name}"));
+            }
+        }
+    }
+    pages.sort();
+    let index = read(&root().join("docs/README.md"));
+    let row = |line: &str| {
+        let (_, link) = line.strip_prefix("| [")?.split_once("](")?;
+        Some(link.split(')').next()?.to_owned())
+    };
+    let mut listed: Vec<_> = index.lines().filter_map(row).collect();
+    listed.sort();
+    assert_eq!(pages, listed);
+}
+
 /// A constant is named there as `module::NAME`, and found in a file or a folder of that name.
 #[test]
 fn constants_that_the_page_about_architecture_names_are_in_the_sources() {
