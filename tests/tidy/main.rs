@@ -280,6 +280,22 @@ fn every_script_says_in_its_first_line_what_it_is_for_and_how_long_it_takes() {
     assert!(scripts > 10, "{scripts} scripts");
 }
 
+/// A script may have more rows than one, of its parts.
+#[test]
+fn every_script_is_on_the_page_about_testing() {
+    let entries = fs::read_dir(root().join("scripts")).expect("the folder is there");
+    let paths = entries.map(|entry| entry.expect("the entry is readable").path());
+    let name = |path: PathBuf| path.file_name().expect("it has one").to_string_lossy().into_owned();
+    let scripts: BTreeSet<_> = paths.filter(|path| path.is_file()).map(name).collect();
+    let page = read(&root().join("docs/testing.md"));
+    let (_, section) = page.split_once("\n## The scripts\n").expect("the page has the list");
+    let section = section.split("\n## ").next().expect("a split has a first piece");
+    let row =
+        |line: &str| Some(line.strip_prefix("| `scripts/")?.split(['`', ' ']).next()?.to_owned());
+    let listed: BTreeSet<_> = section.lines().filter_map(row).collect();
+    assert_eq!(scripts, listed);
+}
+
 #[test]
 fn every_page_is_in_the_index_once() {
     let mut pages = Vec::new();
