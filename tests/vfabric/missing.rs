@@ -94,6 +94,10 @@ fn a_communicator_opens_without_the_nics_that_cannot_be_opened_and_the_next_one_
             assert_eq!(logged(&again), 2, "{case}: {:?}", lines());
         }
         assert_eq!(logged("runs without"), 2 * missing.len(), "{case}: {:?}", lines());
+        // As many of the other end's rails have no partner. They are the same ones, whichever end lacks some.
+        let unpaired = format!("{} of {RAILS} rails carry messages to it", RAILS - missing.len());
+        assert_eq!(logged(&unpaired), missing.len(), "{case}: {:?}", lines());
+        assert_eq!(logged("to pair with our rail"), missing.len(), "{case}: {:?}", lines());
         world.fabric.is_clean();
     });
 }

@@ -39,6 +39,7 @@ impl Endpoint {
         let channel = self.core.add_channel(parameters).ok_or(none)?;
         let name = self.known_processes.peer_name(&host);
         self.compare(&name, &host);
+        self.name_unpaired(&name, &agreement.rails.data);
         self.executor.add_peer(Peer::new(channel, data, control, name));
         self.executor.peers.join(id, channel);
         Ok(channel)
@@ -79,6 +80,23 @@ impl Endpoint {
     fn remove_addresses<K: RailKind>(&mut self, lanes: &[Lane]) {
         for lane in lanes {
             self.executor.nics[lane.nic].nic.remove_peer::<K>(lane.peer);
+        }
+    }
+
+    /// Logs which rails of ours have no partner at the peer, once each, however many peers lack it.
+    fn name_unpaired(&self, name: &PeerName, pairs: &[RailPair]) {
+        let rails = &self.executor.peers.us().rails;
+        for (index, rail) in (0_u8..).zip(rails) {
+            if pairs.iter().any(|pair| pair.ours == index) {
+                continue;
+            }
+            let label = &self.executor.nics[usize::from(index)].label;
+            let lacks =
+                format!("no rail on {} to pair with our rail {label}", rail.fabric.to_text());
+            let (paired, all) = (pairs.len(), rails.len());
+            if is_new(lacks.clone()) {
+                log::warn!("{name} has {lacks}: {paired} of {all} rails carry messages to it");
+            }
         }
     }
 
