@@ -261,7 +261,7 @@ impl Agreement {
     }
 }
 
-const VERSION: &str = "ironrail-group 8";
+const VERSION: &str = "ironrail-group 9";
 
 /// Identifies the machine.
 fn host() -> String {

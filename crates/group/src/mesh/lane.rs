@@ -119,6 +119,11 @@ impl<E: End> Lane<E> {
         self.end.is_some()
     }
 
+    /// The number of its comm, if it is open.
+    pub(super) fn number(&self) -> Option<usize> {
+        self.end.as_ref().map(|_| self.number)
+    }
+
     /// Adds a message; returns its number. An empty place adds none: the result is the number of the last one.
     pub(super) fn push(&mut self, place: Place) -> u64 {
         self.add(Some(place), place.len())

@@ -26,7 +26,7 @@ impl Mesh {
         let notified_by = deadline(NOTIFIED_WITHIN.min(self.timeout / 4));
         loop {
             self.read_news()?;
-            if self.left[rank].is_some() {
+            if self.left[rank] {
                 let known = self.peers[rank].as_mut();
                 if known.is_some_and(|peer| !peer.left()) {
                     self.forget(rank);
@@ -75,7 +75,7 @@ impl Mesh {
     fn retire_spent(&mut self, rank: usize) {
         let own = self.rank;
         match self.peer(rank) {
-            Some(peer) if !peer.is_gone() => {
+            Some(peer) if !peer.is_over() => {
                 let lanes = peer.take_lanes(own);
                 self.close_lanes(rank, lanes);
             }
@@ -92,18 +92,17 @@ impl Mesh {
         }
     }
 
-    /// When what has happened by now is known here.
+    /// When the hub has named the cause of what has happened by now, if it does.
     pub(super) fn settled(&self) -> Instant {
         Instant::now() + SETTLE.min(self.timeout / 4)
     }
 
     fn read_news(&mut self) -> Result<(), GroupError> {
-        let settled = self.settled();
         while let Some(news) = self.place.next_news() {
             if let News::Left { rank } = news
                 && let Some(left) = self.left.get_mut(rank)
             {
-                *left = Some(settled);
+                *left = true;
                 if let Some(peer) = self.peer(rank) {
                     peer.leaves();
                 }
@@ -120,6 +119,10 @@ impl Mesh {
     pub(super) fn read_mail(&mut self) -> Result<(), GroupError> {
         self.read_news()?;
         while let Some((from, letter)) = self.place.next_mail() {
+            // After the farewell a handle of this rank's would be one that it never takes back.
+            if self.has_left {
+                continue;
+            }
             self.with(from, |peer, shared| peer.invited(&letter, shared))?;
         }
         Ok(())
@@ -142,22 +145,29 @@ impl Mesh {
     }
 
     pub(super) fn is_lost(&mut self, rank: usize, way: Way) -> bool {
-        let settled = self.settled_for(rank);
-        self.peer(rank).is_none_or(|peer| peer.is_lost(way, settled))
+        let has_left = self.is_known_to_have_left(rank);
+        self.peer(rank).is_none_or(|peer| peer.is_lost(way, has_left))
     }
 
     /// The end of long messages of a rank that has left, if they never come: a receive from any rank may have taken one.
     pub(super) fn give_up_long(&mut self, rank: usize) {
-        if let Some(settled) = self.settled_for(rank)
+        if self.is_known_to_have_left(rank)
             && let Some(peer) = self.peer(rank)
         {
-            peer.give_up_all_long(settled);
+            peer.give_up_all_long();
         }
     }
 
-    /// When whatever a rank that has left had connected before is open. Letters that it sent before its farewell are read first.
-    fn settled_for(&self, rank: usize) -> Option<Instant> {
-        self.left.get(rank).copied().flatten().filter(|_| !self.place.has_mail())
+    /// Whether a rank has left, and its letters are read: by them it is known what it has sent.
+    fn is_known_to_have_left(&self, rank: usize) -> bool {
+        self.left.get(rank).is_some_and(|left| *left) && !self.place.has_mail()
+    }
+
+    /// Sends the farewell, after the letters that say what was sent. Returns whether it was sent.
+    pub(super) fn farewell(&mut self) -> bool {
+        self.has_left = true;
+        self.peers.iter().flatten().for_each(|peer| peer.say_what_was_sent(&mut self.place));
+        self.place.farewell()
     }
 
     /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here. Every
@@ -177,13 +187,12 @@ impl Mesh {
         });
         // Farewell first, and the ends of connections when all are notified of it, so that a peer that sees them has the reason. Usually all
         // leave together, and none sees it.
-        let mut are_notified = !self.place.farewell();
-        self.has_left = true;
+        let mut are_notified = !self.farewell();
         let (lingers_until, notified_by) =
             (Instant::now() + LINGER, deadline(NOTIFIED_WITHIN.min(self.timeout)));
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
-            mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && left.is_none())
+            mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && !left)
         };
         // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
         net_loader::expecting_ends(|| {

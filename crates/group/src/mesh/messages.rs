@@ -158,7 +158,7 @@ impl Mesh {
             }
         }
         for rank in 0..self.left.len() {
-            if self.left[rank].is_some() && self.is_lost(rank, Way::Small) && due.lost(rank) {
+            if self.left[rank] && self.is_lost(rank, Way::Small) && due.lost(rank) {
                 return;
             }
         }

@@ -32,7 +32,7 @@ mod staged;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) use call::{Call, Kind as CallKind, What};
 pub(crate) use connector::Connector;
@@ -91,8 +91,8 @@ pub(crate) struct Mesh {
     timeout: Duration,
     hub: Option<usize>,
     failure: Option<Failure>,
-    /// For ranks that sent their farewell: when whatever they had connected before is open.
-    left: Vec<Option<Instant>>,
+    /// The ranks that sent their farewell.
+    left: Vec<bool>,
     /// By rank: the long parts of collectives that came by connections that were closed.
     came: Vec<u64>,
     /// This rank has sent its farewell.
@@ -154,7 +154,7 @@ impl Mesh {
             timeout,
             hub,
             failure: None,
-            left: vec![None; size],
+            left: vec![false; size],
             came: vec![0; size],
             has_left: false,
             aborted,

@@ -1,7 +1,5 @@
 //! How a pair of comms comes about: each end listens, mails where, and connects to what the other end mails.
 
-use std::time::Instant;
-
 use super::Shared;
 use super::connector::Connecting;
 use crate::error::GroupError;
@@ -15,7 +13,7 @@ pub(super) enum Opening {
     /// A handle was sent to the peer, which answers with one of its own.
     Requested {
         listener: ListenComm,
-        /// Once it has said where.
+        /// Once it has said where, until it says that it has sent nothing.
         connecting: Option<Connecting>,
     },
     Open,
@@ -30,14 +28,10 @@ impl Opening {
         matches!(self, Self::Requested { .. })
     }
 
-    /// Whether it never comes about with a peer that has left. A peer that has said where may have connected and sent before that: what it
-    /// sent is here by `settled`.
-    pub(super) fn is_in_vain(&self, settled: Instant) -> bool {
-        match self {
-            Self::Closed | Self::Requested { connecting: None, .. } => true,
-            Self::Requested { connecting: Some(_), .. } => Instant::now() >= settled,
-            Self::Open => false,
-        }
+    /// Whether nothing ever comes from a peer that has left and whose letters are read. One that has said where, and not that it has sent
+    /// nothing, had connected: what it sent waits at the listener, however late the accept is.
+    pub(super) fn is_in_vain(&self) -> bool {
+        matches!(self, Self::Closed | Self::Requested { connecting: None, .. })
     }
 
     /// Listens on a device, and mails the handle to a rank behind `head`; once.
@@ -71,6 +65,13 @@ impl Opening {
     pub(super) fn invited(&mut self, device: usize, handle: Handle, shared: &Shared<'_>) {
         if let Self::Requested { connecting, .. } = self {
             *connecting = Some(shared.connector.begin(shared.net, device, Box::new(handle)));
+        }
+    }
+
+    /// The peer leaves, and has not connected.
+    pub(super) fn taken_back(&mut self) {
+        if let Self::Requested { connecting, .. } = self {
+            *connecting = None;
         }
     }
 

@@ -92,7 +92,7 @@ impl Mesh {
             if reached != Reached::Broken {
                 return Ok(reached);
             }
-            if self.left[to].is_some() {
+            if self.left[to] {
                 return Ok(Reached::Closed);
             }
             if Instant::now() >= deadline {

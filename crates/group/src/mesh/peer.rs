@@ -1,7 +1,6 @@
 //! Another rank: its lanes, and how they are opened.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::header::{Header, Kind, Route};
 use super::lane::{Lane, tag_of};
@@ -12,6 +11,7 @@ use super::pair::{self, Pair, PairName};
 use super::slots::{Arrival, Letter, SLOTS, SlotReceiver, SlotSender};
 use super::staged::StagedReceiver;
 use super::{Moved, Shared};
+use crate::bootstrap::Remote;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};
 
@@ -62,8 +62,12 @@ pub(super) struct Peer {
     /// The numbers of the comms of the lanes above, by which the registry knows them.
     comms: Vec<usize>,
     pairs: Vec<Pair>,
-    /// False once all but its pairs is closed.
+    /// False once all is closed but its pairs, and long parts that are due.
     has_lanes: bool,
+    /// It has left, and its letters are read.
+    has_left: bool,
+    /// The number of long parts that it has sent, which it says when it leaves.
+    sent_data: Option<u64>,
     /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 4],
     /// Nothing more can be sent to the peer.
@@ -101,6 +105,8 @@ impl Peer {
             comms: Vec::new(),
             pairs: Vec::new(),
             has_lanes: true,
+            has_left: false,
+            sent_data: None,
             silent: [false; 4],
             is_closed: false,
             given_up: Vec::new(),
@@ -116,7 +122,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The peer's handle has arrived.
+    /// A letter from the peer has arrived: its handle, or how many long parts it has sent.
     pub(super) fn invited(
         &mut self,
         letter: &[u8],
@@ -130,10 +136,32 @@ impl Peer {
         }
         let (number, bytes) = letter.split_first().ok_or_else(nonsense)?;
         let way = Way::ALL.into_iter().find(|way| way.number() == *number).ok_or_else(nonsense)?;
+        if let Ok(sent) = bytes.try_into().map(u64::from_le_bytes) {
+            match way {
+                Way::Data => self.sent_data = Some(sent),
+                _ => self.openings[way.index()].taken_back(),
+            }
+            return Ok(());
+        }
         let handle = Handle(bytes.try_into().map_err(|_| nonsense())?);
         self.open(way, shared)?;
         self.openings[way.index()].invited(self.device, handle, shared);
         Ok(())
+    }
+
+    /// This rank leaves, and says what it has sent where the peer cannot find out: by connections that have not come about, nothing; by that
+    /// of long parts, how many. Messages are announced, and the end of their connections is seen.
+    pub(super) fn say_what_was_sent(&self, place: &mut Remote) {
+        for way in Way::ALL {
+            let opening = &self.openings[way.index()];
+            let sent = match way {
+                Way::Data if !opening.is_closed() => self.data_sender.done(),
+                _ if opening.is_requested() && !self.is_open(way).0 => 0,
+                _ => continue,
+            };
+            // Without a rendezvous the group has failed.
+            let _ = place.mail(self.rank, &[&[way.number()][..], &sent.to_le_bytes()].concat());
+        }
     }
 
     /// Makes progress on everything. Returns whether anything moved.
@@ -229,15 +257,21 @@ impl Peer {
         operations
     }
 
-    /// Whether it has left, and nothing more of it is needed that is open here but pairs with a user.
+    /// Whether it has left, and nothing more of it is needed that is open here but pairs with a user, and long parts that are due.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
-        self.is_silent() && self.is_read() && (self.has_lanes || self.has_no_user())
+        self.is_silent() && self.is_read() && (self.has_lanes || self.is_over())
     }
 
-    /// Leaves the pairs alone.
+    /// Whether no pair has a user on this rank, and no long part comes any more.
+    #[cold]
+    pub(super) fn is_over(&self) -> bool {
+        self.has_no_user() && self.has_all_data()
+    }
+
+    /// Leaves the pairs alone, and the long parts that are due: a collective that this rank has not begun takes them.
     pub(super) fn take_lanes(&mut self, own: usize) -> Self {
-        let rest = Self {
+        let mut rest = Self {
             openings: [const { Opening::Open }; 4],
             pairs: std::mem::take(&mut self.pairs),
             silent: [true; 4],
@@ -245,6 +279,16 @@ impl Peer {
             has_lanes: false,
             ..Self::new(self.rank, own, self.device)
         };
+        if !self.has_all_data() {
+            let data = Way::Data.index();
+            std::mem::swap(&mut rest.data_receiver, &mut self.data_receiver);
+            std::mem::swap(&mut rest.openings[data], &mut self.openings[data]);
+            rest.is_opening = rest.openings[data].is_requested();
+            rest.comms.extend(rest.data_receiver.number());
+            self.comms.retain(|number| !rest.comms.contains(number));
+            (rest.silent[data], rest.has_left, rest.sent_data) =
+                (false, self.has_left, self.sent_data);
+        }
         std::mem::replace(self, rest)
     }
 
@@ -254,7 +298,7 @@ impl Peer {
         self.receiver.held().is_none() && self.no_long(Long::awaits_none)
     }
 
-    /// Whether it has left, and nothing more can be received from it or sent to it, pairs included. What has come may wait for its receive.
+    /// Whether it has left, and no more messages can be received from it or sent to it, pairs included. What has come may wait for its receive.
     pub(super) fn is_gone(&self) -> bool {
         self.is_silent() && self.has_no_user()
     }
@@ -273,9 +317,17 @@ impl Peer {
     /// The rest of that, where no more small messages come.
     #[cold]
     fn is_silent_otherwise(&self) -> bool {
-        (self.is_closed || self.has_sent())
-            && self.no_long(Long::receives_none)
-            && (self.silent[Way::Data.index()] || self.data_receiver.is_idle())
+        (self.is_closed || self.has_sent()) && self.no_long(Long::receives_none)
+    }
+
+    /// Whether it has left, and all long parts are here that it has sent. They may have been sent long before they are expected.
+    fn has_all_data(&self) -> bool {
+        self.silent[Way::Data.index()]
+            || match self.sent_data {
+                Some(sent) => self.data_receiver.done() >= sent,
+                // It says how many wherever it has said where.
+                None => self.has_left && self.openings[Way::Data.index()].is_in_vain(),
+            }
     }
 
     /// Whether this holds of all long messages that may still come.
@@ -284,52 +336,58 @@ impl Peer {
         Route::ALL.into_iter().all(|route| is_silent(route) || is_so(&self.long[route as usize]))
     }
 
-    /// Whether nothing more can be received from it or sent to it by this way, which may never have been opened. `settled`: it has left,
-    /// and whatever it had connected before is open by then.
-    pub(super) fn is_lost(&mut self, way: Way, settled: Option<Instant>) -> bool {
-        let never = settled.is_some_and(|settled| self.openings[way.index()].is_in_vain(settled));
+    /// Whether nothing more can be received from it or sent to it by this way, which may never have been opened. `has_left`: it has left, and
+    /// its letters are read.
+    pub(super) fn is_lost(&mut self, way: Way, has_left: bool) -> bool {
+        if has_left {
+            self.give_up_small();
+            self.give_up_all_long();
+        }
         match way {
-            Way::Small if never && (self.is_closed || !self.sends_long()) => {
-                self.give_up_small();
+            // A part that is sent counts, if the plugin completes it: only what waits for a connection is received by nobody.
+            Way::Data if !self.data_sender.is_idle() => {
+                has_left && !self.data_sender.is_open() || self.is_silent()
             }
-            Way::Data if never => return true,
-            _ => {}
+            Way::Data => self.has_all_data(),
+            _ => self.is_silent(),
         }
-        if let Some(settled) = settled {
-            self.give_up_all_long(settled);
-        }
-        self.is_silent()
     }
 
-    /// Whether the plugin may access the memory of any long message that is sent.
+    /// Of a peer that has left: whether nothing comes by this way that is not here.
+    fn is_in_vain(&self, way: Way) -> bool {
+        !self.is_open(way).1 && self.openings[way.index()].is_in_vain()
+    }
+
+    /// Whether the plugin may access the memory of anything long that is sent.
     fn sends_long(&self) -> bool {
-        self.long.iter().any(Long::is_in_flight)
+        self.data_sender.is_in_flight() || self.long.iter().any(Long::is_in_flight)
     }
 
-    /// The small messages never leave: they are dropped, because their memory is their callers' again.
+    /// Of a peer that has left: small messages that are not connected by now never leave. They are dropped, because their memory is their
+    /// callers' again.
     fn give_up_small(&mut self) {
-        self.openings[Way::Small.index()] = Opening::default();
-        self.given_up.extend(self.sender.clear());
-        self.is_closed = true;
-        self.silent[Way::Small.index()] |= !self.receiver.is_open();
+        if !self.sender.is_open() && (self.is_closed || !self.sends_long()) {
+            self.given_up.extend(self.sender.clear());
+            self.is_closed = true;
+        }
+        self.silent[Way::Small.index()] |= self.is_in_vain(Way::Small);
     }
 
-    /// Long messages whose headers were sent or have come never move, if no more headers come and their way has never been opened.
-    pub(super) fn give_up_all_long(&mut self, settled: Instant) {
+    /// Of a peer that has left: long messages whose headers were sent or have come never move, if no more headers come and their way has
+    /// never been opened.
+    pub(super) fn give_up_all_long(&mut self) {
+        self.has_left = true;
         if self.silent[Way::Small.index()] {
-            Route::ALL.into_iter().for_each(|route| self.give_up_long(route, settled));
+            Route::ALL.into_iter().for_each(|route| self.give_up_long(route));
         }
     }
 
     #[cold]
-    fn give_up_long(&mut self, route: Route, settled: Instant) {
-        let way = Way::Long(route).index();
-        if !self.openings[way].is_in_vain(settled) {
-            return;
-        }
+    fn give_up_long(&mut self, route: Route) {
+        let way = Way::Long(route);
         let long = &self.long[route as usize];
-        self.silent[way] |= !long.is_open().1;
-        self.is_closed |= !long.has_sent() && !self.sends_long();
+        self.is_closed |= !long.is_open().0 && !long.has_sent() && !self.sends_long();
+        self.silent[way.index()] |= self.is_in_vain(way);
     }
 
     /// The least progress that receives what this peer sends, for a rank that waits for it. A short message does not
@@ -376,14 +434,19 @@ impl Peer {
         Ok(moved)
     }
 
-    fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let has = match way {
+    /// Which directions of a way are open: to the peer, and from it.
+    fn is_open(&self, way: Way) -> (bool, bool) {
+        match way {
             Way::Small => (self.sender.is_open(), self.receiver.is_open()),
             Way::Long(route) => self.long[route as usize].is_open(),
             Way::Data => (self.data_sender.is_open(), self.data_receiver.is_open()),
-        };
+        }
+    }
+
+    fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let is_open = self.is_open(way);
         self.failing = Some(Failing::Opening);
-        let (send, receive) = self.openings[way.index()].brought(has)?;
+        let (send, receive) = self.openings[way.index()].brought(is_open)?;
         let moved = send.is_some() || receive.is_some();
         let mut number = || {
             *shared.comms += 1;
@@ -658,12 +721,13 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::group::Group;
     use crate::loader::DataType;
     use crate::mesh::failure::Failure;
+    use crate::mesh::header::SMALL;
     use crate::mesh::{Call, CallKind, Mesh, Name, Space, What};
     use crate::messages::{Any, From};
     use crate::support::{WAIT, library, ranks, ranks_within};
@@ -683,6 +747,16 @@ mod tests {
         }
     }
 
+    /// Reads what the rendezvous has, and polls nothing.
+    fn hear_that_rank_1_has_left(mesh: &mut Mesh) {
+        let end = Instant::now() + WAIT;
+        while !mesh.left[1] {
+            assert!(Instant::now() < end, "nothing tells that it has left");
+            mesh.read_mail().unwrap();
+            std::thread::yield_now();
+        }
+    }
+
     /// Two ranks with a connection of small messages. Rank 1 does `last`, and leaves. Rank 0 polls nothing until it has gone, then does `first`
     /// under the lock, and `then` without it.
     fn after_rank_1_has_gone(last: fn(&Group), first: fn(&mut Mesh), then: fn(&Group)) {
@@ -698,12 +772,7 @@ mod tests {
             let mut state = group.shared.lock();
             turn.store(1, Ordering::Release);
             await_turn(&turn, 2);
-            let end = Instant::now() + WAIT;
-            while state.mesh.left[1].is_none() {
-                assert!(Instant::now() < end, "nothing tells that it has left");
-                state.mesh.read_mail().unwrap();
-                std::thread::yield_now();
-            }
+            hear_that_rank_1_has_left(&mut state.mesh);
             first(&mut state.mesh);
             drop(state);
             then(&group);
@@ -764,7 +833,7 @@ mod tests {
 
     /// Says farewell and closes all connections, without a look at what has come.
     fn leave(mesh: &mut Mesh) {
-        mesh.place().farewell();
+        mesh.farewell();
         mesh.fail(Failure::Other("this rank has left".to_owned()));
     }
 
@@ -845,6 +914,96 @@ mod tests {
     #[test]
     fn the_same_is_lost_for_a_receive_from_any_rank() {
         receive_of_a_rank_that_left_before_it_connected(Any.into());
+    }
+
+    /// Longer than any lingering of a rank that leaves.
+    const LONG_AGO: Duration = Duration::from_millis(600);
+
+    #[test]
+    fn a_long_part_comes_though_its_rank_left_long_before_it_was_accepted() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            group.barrier().unwrap();
+            let part = vec![7_u8; 2 * SMALL];
+            if group.rank() == 1 {
+                await_turn(&turn, 1);
+                group.gather(&part, None, 0).unwrap();
+                drop(group);
+                return turn.store(2, Ordering::Release);
+            }
+            let mut state = group.shared.lock();
+            // Rank 1 learns where to connect, and this rank polls nothing until it has gone.
+            state.mesh.with(1, |peer, shared| peer.open(Way::Data, shared)).unwrap();
+            turn.store(1, Ordering::Release);
+            await_turn(&turn, 2);
+            hear_that_rank_1_has_left(&mut state.mesh);
+            std::thread::sleep(LONG_AGO);
+            drop(state);
+            let mut all = vec![0; 4 * SMALL];
+            group.gather(&part, Some(&mut all), 0).unwrap();
+            assert_eq!(all, [7; 4 * SMALL]);
+            lost(group.gather(&part, Some(&mut all), 0));
+        });
+    }
+
+    #[test]
+    fn a_long_part_comes_though_its_rank_and_its_other_connections_have_gone() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            let mut part = vec![7_u8; 2 * SMALL];
+            // Both connections are open.
+            group.broadcast(&mut part, 0).unwrap();
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                await_turn(&turn, 1);
+                group.gather(&part, None, 0).unwrap();
+                drop(group);
+                return turn.store(2, Ordering::Release);
+            }
+            let mut state = group.shared.lock();
+            turn.store(1, Ordering::Release);
+            await_turn(&turn, 2);
+            hear_that_rank_1_has_left(&mut state.mesh);
+            let end = Instant::now() + WAIT;
+            let has_lanes = |mesh: &mut Mesh| mesh.peer(1).is_some_and(|peer| peer.has_lanes());
+            while has_lanes(&mut state.mesh) {
+                assert!(Instant::now() < end, "the end of its other connection is not seen");
+                state.mesh.poll(None).unwrap();
+            }
+            drop(state);
+            lost(group.recv(&mut [0_u8], 1, 9));
+            let mut all = vec![0; 4 * SMALL];
+            group.gather(&part, Some(&mut all), 0).unwrap();
+            assert_eq!(all, [7; 4 * SMALL]);
+            let mut state = group.shared.lock();
+            state.mesh.poll(None).unwrap();
+            assert!(state.mesh.peers[1].is_none(), "nothing more is due");
+            drop(state);
+            lost(group.gather(&part, Some(&mut all), 0));
+        });
+    }
+
+    #[test]
+    fn messages_come_though_their_rank_left_long_before_it_was_accepted() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            if group.rank() == 1 {
+                await_turn(&turn, 1);
+                group.send(&[7_u8], 0, 1).unwrap();
+                drop(group);
+                return turn.store(2, Ordering::Release);
+            }
+            let mut state = group.shared.lock();
+            state.mesh.with(1, |peer, shared| peer.open(Way::Small, shared)).unwrap();
+            turn.store(1, Ordering::Release);
+            await_turn(&turn, 2);
+            hear_that_rank_1_has_left(&mut state.mesh);
+            std::thread::sleep(LONG_AGO);
+            drop(state);
+            lost(group.send(&[1_u8], 1, 1));
+            assert_eq!(group.recv_vec::<u8>(1, 1).unwrap().0, [7]);
+            lost(group.recv(&mut [0_u8], 1, 1));
+        });
     }
 
     fn receive_of_a_rank_that_left_before_it_connected(from: From) {
