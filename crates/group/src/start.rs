@@ -117,7 +117,8 @@ impl Start {
         self.join_unless(wait, &Interrupt::default())
     }
 
-    /// The same until it is interrupted. What has joined then is at an end, too: so is a group that comes about meanwhile.
+    /// The same until it is interrupted. What has joined then is at an end, too: so is a group that comes about meanwhile, and rank 0 that leaves it
+    /// waits for no other.
     ///
     /// # Errors
     ///
@@ -141,10 +142,12 @@ impl Start {
         if self.is_everywhere {
             let all = all_addresses(address.port());
             let hub = Hub::with_secret(&all, size, wait, secret)?;
+            hub.heed(interrupt);
             let joined = Remote::join_at_one_of(&[address], self.meeting, wait, interrupt)?;
             return Ok((joined, Some(hub)));
         }
         let hub = Hub::with_secret(&addresses, size, wait, secret)?;
+        hub.heed(interrupt);
         let meeting = hub.meeting(rank);
         let joined = Remote::join_at_one_of(&[meeting.address], meeting, wait, interrupt)?;
         Ok((joined, Some(hub)))

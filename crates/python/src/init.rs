@@ -71,7 +71,17 @@ fn interruptible<R: Send + 'static>(
     loop {
         let receiving = &mut receive;
         match py.detach(move || receiving.recv_timeout(TICK)) {
-            Ok(ended) => return Ok(ended),
+            // A signal since the last look, too: its handler would run when this has returned, and no caller get the group.
+            Ok(ended) => {
+                return match py.check_signals() {
+                    Ok(()) => Ok(ended),
+                    Err(raised) => {
+                        interrupt.set();
+                        py.detach(|| drop(ended));
+                        Err(raised)
+                    }
+                };
+            }
             Err(RecvTimeoutError::Timeout) => {
                 py.check_signals().inspect_err(|_| interrupt.set())?;
             }

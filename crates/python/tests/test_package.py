@@ -163,6 +163,67 @@ except ConnectionRefusedError:
     assert said == "nothing is left\n"
 
 
+def test_an_interrupt_as_the_group_comes_about_waits_for_no_other_rank(net, tmp_path):
+    port, *own = (free_port() for _ in range(3))
+    program = f"""
+import os, pathlib, signal, socket, sys, threading, time, ironrail
+
+rank, free = int(sys.argv[1]), pathlib.Path("free")
+
+def await_that(reached):
+    end = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < end, "it waits for the other rank"
+        time.sleep(0.001)
+
+def join():
+    return ironrail.init("127.0.0.1:{port}", rank, 2, net={net and str(net)!r})
+
+# The plugin is loaded.
+ironrail.init(f"127.0.0.1:{{{own}[rank]}}", 0, 1, net={net and str(net)!r}).close()
+if rank == 1:
+    # Rank 0 looks for signals every 50 ms only, and the group comes about sooner.
+    await_that(pathlib.Path("ready").exists)
+    os.kill(int(pathlib.Path("ready").read_text()), signal.SIGINT)
+    try:
+        group = join()
+    except ironrail.Error:
+        pass
+    await_that(free.exists)
+    os._exit(0)
+
+def listening():
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", {port})) == 0
+
+def says():
+    await_that(listening)
+    pathlib.Path("said").write_text(str(os.getpid()))
+    os.rename("said", "ready")
+
+def is_free():
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", {port}))
+        except OSError:
+            return False
+        return True
+
+saying = threading.Thread(target=says)
+try:
+    saying.start()
+    group = join()
+except KeyboardInterrupt:
+    saying.join()
+    await_that(is_free)
+    free.touch()
+    print("free")
+"""
+    commands = [[sys.executable, "-c", program, str(rank)] for rank in range(2)]
+    assert run_all(commands, [{}, {}], tmp_path) == ["free\n", ""]
+
+
 def test_what_keeps_one_rank_from_joining_is_said_by_all(net, tmp_path):
     for culprit in 0, 2:
         at = f"127.0.0.1:{free_port()}"

@@ -6,11 +6,12 @@ use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, News};
+use super::interrupt::Interrupt;
 use super::random;
 use super::remote::Meeting;
 use super::rounds::Rounds;
@@ -34,6 +35,8 @@ struct Shared {
     secret: u64,
     wait: Duration,
     closing: AtomicBool,
+    /// Nothing waits for ranks to leave any more.
+    waits_no_more: AtomicBool,
     /// Connections without a greeting so far, and the number of refused ones.
     strangers: AtomicUsize,
     refused: AtomicUsize,
@@ -65,6 +68,7 @@ impl Hub {
             secret,
             wait,
             closing: AtomicBool::new(false),
+            waits_no_more: AtomicBool::new(false),
             strangers: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
             streams: (0..size).map(|_| Mutex::new(None)).collect(),
@@ -99,13 +103,18 @@ impl Hub {
         self.shared.rounds.causes()
     }
 
+    /// Ends its waits for ranks to leave when the join that it belongs to is interrupted.
+    pub(crate) fn heed(&self, interrupt: &Interrupt) {
+        interrupt.ends(Waits(Arc::downgrade(&self.shared)));
+    }
+
     /// Waits at most `wait` until every rank has left or died. Returns whether they have.
     pub fn wait_for_all_to_leave(&self, wait: Duration) -> bool {
         let deadline = deadline(wait);
         let mut watch = self.shared.watch();
         while !watch.all_left() {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || self.shared.waits_no_more.load(Ordering::Acquire) {
                 return false;
             }
             let woken = self.shared.changed.wait_timeout(watch, left);
@@ -132,6 +141,21 @@ impl Drop for Hub {
                 let _ = acceptor.join();
             }
         }
+    }
+}
+
+/// The waits of a hub for ranks to leave, which this does not prolong.
+#[derive(Debug)]
+pub(super) struct Waits(Weak<Shared>);
+
+impl Waits {
+    pub(super) fn end(&self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        // Under the lock, so that a wait sees it or is woken.
+        let watch = shared.watch();
+        shared.waits_no_more.store(true, Ordering::Release);
+        drop(watch);
+        shared.changed.notify_all();
     }
 }
 

@@ -4,7 +4,10 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Ends a join: one that looks for the rendezvous returns an error within seconds, and what waits there returns one at once.
+use super::hub::Waits;
+
+/// Ends a join: one that looks for the rendezvous returns an error within seconds, and what waits there returns one at once. A hub of the join
+/// waits for no rank to leave.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Mutex<State>>);
 
@@ -13,6 +16,8 @@ struct State {
     is_set: bool,
     /// The connection to the rendezvous.
     stream: Option<TcpStream>,
+    /// Those of the hub that this process holds.
+    waits: Option<Waits>,
 }
 
 impl Interrupt {
@@ -22,6 +27,9 @@ impl Interrupt {
         state.is_set = true;
         if let Some(stream) = state.stream.take() {
             let _ = stream.shutdown(Shutdown::Both);
+        }
+        if let Some(waits) = state.waits.take() {
+            waits.end();
         }
     }
 
@@ -34,6 +42,16 @@ impl Interrupt {
     pub(super) fn watch(&self, stream: &TcpStream) -> io::Result<()> {
         self.lock().stream = Some(stream.try_clone()?);
         self.check()
+    }
+
+    /// Ends these waits when it is set.
+    pub(super) fn ends(&self, waits: Waits) {
+        let mut state = self.lock();
+        if state.is_set {
+            waits.end();
+        } else {
+            state.waits = Some(waits);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

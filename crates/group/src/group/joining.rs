@@ -293,7 +293,44 @@ fn union<'a>(masks: impl Iterator<Item = &'a str>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::sync::atomic::Ordering;
+    use std::thread;
+    use std::time::Instant;
+
     use super::*;
+    use crate::bootstrap::Interrupt;
+    use crate::start::Start;
+    use crate::support::{WAIT, library};
+
+    #[test]
+    fn a_rank_0_that_is_interrupted_as_its_group_comes_about_waits_for_no_other_to_leave() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let join = move |rank, interrupt: &Interrupt| {
+            let start = Start::at(&free.to_string(), rank, 2, None).unwrap();
+            let (place, hub) = start.join_unless(WAIT, interrupt).unwrap();
+            Builder::new(&library()).timeout(WAIT).join_with(place, hub).unwrap()
+        };
+        let (interrupt, has_gone) = (Interrupt::default(), Arc::<AtomicBool>::default());
+        let other = {
+            let has_gone = Arc::clone(&has_gone);
+            thread::spawn(move || {
+                let group = join(1, &Interrupt::default());
+                let end = Instant::now() + WAIT / 3;
+                while !has_gone.load(Ordering::Acquire) && Instant::now() < end {
+                    thread::yield_now();
+                }
+                drop(group);
+                has_gone.load(Ordering::Acquire)
+            })
+        };
+        let group = join(0, &interrupt);
+        interrupt.set();
+        drop(group);
+        TcpListener::bind(free).unwrap();
+        has_gone.store(true, Ordering::Release);
+        assert!(other.join().unwrap(), "it waits for the other rank");
+    }
 
     #[test]
     fn cpus_that_ranks_share_count_once() {
