@@ -22,12 +22,12 @@ fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
 
 /// Listens on those addresses that are this machine's: on all of them, as not every rank may reach each.
 pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
-    let (mut listeners, mut not_here) = (Vec::new(), None);
+    let (mut listeners, mut not_here) = (Vec::<TcpListener>::new(), None);
     for address in addresses {
         match TcpListener::bind(address).map_err(|error| unavailable(*address, error)) {
             Ok(listener) => listeners.push(listener),
             // By the one of all addresses of IPv6.
-            Err(_) if address.ip().is_unspecified() && !listeners.is_empty() => {}
+            Err(_) if address.ip().is_unspecified() && listeners.iter().any(takes_ipv4) => {}
             // Ranks may come to whatever else listens there.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
             Err(error) => not_here = not_here.or(Some(error)),
@@ -37,6 +37,15 @@ pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>
         Some(error) if listeners.is_empty() => Err(error),
         _ => Ok(listeners),
     }
+}
+
+/// Whether a listener at all addresses of IPv6 has those of IPv4 too: net.ipv6.bindv6only says so for new sockets (ipv6(7)).
+#[expect(
+    deprecated,
+    reason = "only the way to set it is without effect, and nothing else in the library reads it"
+)]
+fn takes_ipv4(listener: &TcpListener) -> bool {
+    listener.only_v6().is_ok_and(|only| !only)
 }
 
 /// The most connections that may be waiting to greet.
