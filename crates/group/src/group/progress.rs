@@ -28,37 +28,50 @@ impl Mover {
         let stop = Arc::<AtomicBool>::default();
         let (ours, state, wakers) = (Arc::clone(&stop), Arc::clone(state), Arc::clone(wakers));
         let run = move || {
-            let mut rest = moving;
-            connector.settle();
-            while !ours.load(Ordering::Acquire) {
-                let connects = connector.step();
-                let (moved, seen) = match try_lock(&state) {
-                    // A waiting thread makes progress itself, and may have moved what a future waits for.
-                    None => (false, false),
-                    Some(mut state) => {
-                        let polled = state.mesh.poll(None);
-                        // Any thread's poll may have ended them.
-                        let ended = state.take_ended();
-                        state.mesh.sweep();
-                        drop(state);
-                        ended.into_iter().for_each(|(_, memory)| contained(|| drop(memory)));
-                        match polled {
-                            Ok(moved) => (moved != Moved::Nothing, true),
-                            Err(_) => return wakers.wake(),
-                        }
-                    }
-                };
-                rest = if moved { moving } else { (rest * 2).min(CALM) };
-                let waits = wakers.progress(moved || !seen);
-                // Unparked where a connect begins.
-                thread::park_timeout(if connects || waits { BRISK } else { rest });
-            }
+            move_until(&ours, &state, &connector, &wakers, moving);
+            // Those that wait are woken by now.
+            connector.finish();
         };
         let thread = thread::Builder::new()
             .name("progress".to_owned())
             .spawn(run)
             .map_err(|error| GroupError::System { what: "starting a thread", error })?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+/// Makes progress until it is to stop, or the group has failed.
+fn move_until(
+    stop: &AtomicBool,
+    state: &Mutex<State>,
+    connector: &Connector,
+    wakers: &Wakers,
+    moving: Duration,
+) {
+    let mut rest = moving;
+    connector.settle();
+    while !stop.load(Ordering::Acquire) {
+        let connects = connector.step();
+        let (moved, seen) = match try_lock(state) {
+            // A waiting thread makes progress itself, and may have moved what a future waits for.
+            None => (false, false),
+            Some(mut state) => {
+                let polled = state.mesh.poll(None);
+                // Any thread's poll may have ended them.
+                let ended = state.take_ended();
+                state.mesh.sweep();
+                drop(state);
+                ended.into_iter().for_each(|(_, memory)| contained(|| drop(memory)));
+                match polled {
+                    Ok(moved) => (moved != Moved::Nothing, true),
+                    Err(_) => return wakers.wake(),
+                }
+            }
+        };
+        rest = if moved { moving } else { (rest * 2).min(CALM) };
+        let waits = wakers.progress(moved || !seen);
+        // Unparked where a connect begins.
+        thread::park_timeout(if connects || waits { BRISK } else { rest });
     }
 }
 

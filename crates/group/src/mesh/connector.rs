@@ -3,6 +3,9 @@
 //! Up to v10 a plugin identifies its caller only by the thread: NCCL continues a connect on the thread that began it, and Ironrail keeps an
 //! endpoint per thread. A group's calls may come from any thread, and a waiting one holds the group's lock. So the thread that makes
 //! progress between calls connects, without that lock, and callers poll for the result.
+//!
+//! The tables have no call that cancels a connect: what the plugin holds for one is freed by its error, or by the close of its comm. So one
+//! that its caller has dropped goes on for a moment, and what comes of it is closed.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -38,20 +41,28 @@ struct Job {
     pause: Duration,
     /// When to begin again.
     resumes: Option<Instant>,
+    /// The plugin has begun it, and not ended it.
+    is_in_progress: bool,
+    /// When its caller had dropped it.
+    dropped: Option<Instant>,
     outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl Job {
     /// One attempt; returns whether it continues.
     fn step(&mut self) -> bool {
-        // The caller has dropped it.
         if Arc::strong_count(&self.outcome) == 1 {
-            return false;
+            let dropped = *self.dropped.get_or_insert_with(Instant::now);
+            if !self.is_in_progress || dropped.elapsed() >= LINGER {
+                return false;
+            }
         }
         if self.resumes.is_some_and(|resumes| Instant::now() < resumes) {
             return true;
         }
-        let outcome = match self.net.connect(self.device, &mut self.handle) {
+        let stepped = self.net.connect(self.device, &mut self.handle);
+        self.is_in_progress = matches!(stepped, Ok(None));
+        let outcome = match stepped {
             Ok(None) => return true,
             Ok(Some(comm)) => Ok(comm),
             // It may be over in a moment.
@@ -89,6 +100,14 @@ impl Connector {
         !jobs.is_empty()
     }
 
+    /// The group has ended, and its connects are dropped: continues those that the plugin has begun, for a moment. For the thread that has
+    /// settled, as its last call.
+    pub(crate) fn finish(&self) {
+        while self.step() {
+            thread::sleep(POLL);
+        }
+    }
+
     /// Begins a connect.
     pub(super) fn begin(&self, net: &Arc<Net>, device: usize, handle: Box<Handle>) -> Connecting {
         let outcome = Arc::default();
@@ -100,6 +119,8 @@ impl Connector {
             begun: Instant::now(),
             pause: PAUSE,
             resumes: None,
+            is_in_progress: false,
+            dropped: None,
             outcome: Arc::clone(&outcome),
         };
         lock(&self.jobs).push(job);
@@ -114,6 +135,10 @@ impl Connector {
 const PERIOD: Duration = Duration::from_secs(3);
 /// Before the second attempt; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long one goes on that was dropped. The peer may be dead, and some plugins then wait for minutes.
+const LINGER: Duration = Duration::from_millis(500);
+/// Between two attempts at the end of a group.
+const POLL: Duration = Duration::from_micros(50);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,6 +147,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loader::Buffer;
     use crate::support::{WAIT, library};
 
     /// The byte of the test plugin's handle that says how many attempts fail.
@@ -151,5 +177,36 @@ mod tests {
         connect_after(3).unwrap();
         let failed = connect_after(u8::MAX);
         assert!(matches!(failed, Err(GroupError::Plugin { call: "connect", .. })), "{failed:?}");
+    }
+
+    #[test]
+    fn the_connection_of_a_connect_that_was_dropped_in_progress_is_closed() {
+        let net = Net::init(&library(), 1).unwrap();
+        let (listener, handle) = net.listen(0).unwrap();
+        let connector = Connector::default();
+        drop(connector.begin(&net, 0, Box::new(handle)));
+        assert!(!connector.step(), "the plugin knows nothing of it");
+        let connecting = connector.begin(&net, 0, Box::new(handle));
+        assert!(connector.step(), "the plugin has begun it");
+        drop(connecting);
+        connector.finish();
+        let deadline = Instant::now() + WAIT;
+        let receiver = loop {
+            if let Some(receiver) = listener.accept().unwrap() {
+                break receiver;
+            }
+            assert!(Instant::now() < deadline, "it has not connected");
+        };
+        let mut buffer = Buffer::new(8).unwrap();
+        let region = receiver.register(&buffer).unwrap();
+        // The end of the connection is an error of the receive.
+        let mut receiving = receiver.irecv(&mut buffer, 0..8, &region, 0);
+        while let Ok(Some(request)) = &mut receiving {
+            assert!(Instant::now() < deadline, "it is open");
+            if let Err(ended) = receiver.test(request, |_| Ok(())) {
+                receiving = Err(ended);
+            }
+        }
+        assert!(matches!(receiving, Err(GroupError::Plugin { .. })), "{receiving:?}");
     }
 }
