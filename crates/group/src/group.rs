@@ -49,14 +49,36 @@ pub struct Group {
     /// Ranks in the mesh, by rank in this group.
     pub(crate) members: Arc<[usize]>,
     rank: usize,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// Shared by the handles of one group, and dropped with the last one.
+#[derive(Debug)]
+pub(crate) struct Counts {
     /// The number of collectives so far.
-    calls: Arc<AtomicU32>,
+    calls: AtomicU32,
     /// The number of collectives of objects so far.
-    pub(crate) objects: Arc<AtomicU32>,
+    pub(crate) objects: AtomicU32,
     /// The number of exchanges so far.
-    pub(crate) exchanges: Arc<AtomicU32>,
+    pub(crate) exchanges: AtomicU32,
     /// The next stream of exchanges; 0 is the one of [`Group::exchange`].
-    pub(crate) streams: Arc<AtomicU32>,
+    pub(crate) streams: AtomicU32,
+    scope: u32,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Counts {
+    /// Requests have handles too: nothing receives this rank's messages to itself any more, and other groups may last long.
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        state.mesh.drop_own(self.scope);
+        let ended = state.take_ended();
+        drop(state);
+        drop(ended);
+    }
 }
 
 /// Shared by all handles.
@@ -180,9 +202,15 @@ impl WeakGroup {
 
 impl Group {
     fn new(shared: Arc<Shared>, scope: u32, members: Arc<[usize]>, rank: usize) -> Self {
-        let (calls, objects, exchanges) = (Arc::default(), Arc::default(), Arc::default());
-        let streams = Arc::new(AtomicU32::new(1));
-        Self { shared, scope, members, rank, calls, objects, exchanges, streams }
+        let counts = Counts {
+            calls: AtomicU32::new(0),
+            objects: AtomicU32::new(0),
+            exchanges: AtomicU32::new(0),
+            streams: AtomicU32::new(1),
+            scope,
+            shared: Arc::clone(&shared),
+        };
+        Self { shared, scope, members, rank, counts: Arc::new(counts) }
     }
 
     /// This rank's membership in the first group and in all that were split from it.
@@ -334,8 +362,8 @@ impl Group {
         let mut state = self.shared.lock();
         state.mesh.check()?;
         // Not an atomic addition: the lock is held.
-        let number = self.calls.load(Ordering::Relaxed);
-        self.calls.store(number.wrapping_add(1), Ordering::Relaxed);
+        let number = self.counts.calls.load(Ordering::Relaxed);
+        self.counts.calls.store(number.wrapping_add(1), Ordering::Relaxed);
         let call = Call { scope: self.scope, number, what };
         let State { mesh, work, .. } = &mut *state;
         let ended = run(&mut Session::new(mesh, work, &self.members, self.rank, call));
@@ -350,6 +378,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::messages::Any;
     use crate::support::{WAIT, library, ranks, ranks_within};
 
     #[test]
@@ -394,6 +423,22 @@ mod tests {
                 // It receives nothing, and leaves.
                 group.meet(&[]).unwrap();
             }
+        });
+    }
+
+    #[test]
+    fn the_memory_of_a_send_to_oneself_that_was_dropped_is_freed_when_its_group_has_no_handle() {
+        ranks(&library(), 1, |group| {
+            let split = || group.split(Some(0), 0).unwrap().unwrap();
+            let (first, second) = (split(), split());
+            let data: Arc<[u8]> = vec![7; 8].into();
+            for split in [&first, &second] {
+                drop(split.isend(Arc::clone(&data), 0, 1).unwrap());
+            }
+            assert_eq!(Arc::strong_count(&data), 3);
+            drop(first);
+            assert_eq!(Arc::strong_count(&data), 2, "the other one's can be received");
+            assert_eq!(second.recv_vec::<u8>(Any, 1).unwrap().0, [7; 8]);
         });
     }
 

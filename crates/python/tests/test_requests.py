@@ -127,6 +127,20 @@ def test_sends_to_oneself_that_nobody_receives_keep_no_rank_from_leaving(ranks):
     """, options="allow_pickle=True")  # fmt: skip
 
 
+def test_a_send_to_oneself_that_nobody_receives_keeps_no_array_once_its_group_is_closed(ranks):
+    ranks(1, """
+        part, own = group.split(0), bytearray(8)
+        part.isend(own, 0, 1)
+        try:
+            own.append(0)
+            raise SystemExit("its memory may move")
+        except BufferError:
+            pass
+        part.close()
+        own.append(0)
+    """)  # fmt: skip
+
+
 def test_a_message_that_is_probed_says_what_receives_it_and_one_of_no_elements_arrives(ranks):
     ranks(2, """
         sent = [np.zeros(0, "float32"), np.arange(3, dtype="float64"), np.arange(5, dtype="float16"), np.array([True])]

@@ -99,7 +99,7 @@ impl Group {
         sources: &[usize],
         destinations: &[usize],
     ) -> Result<Exchange<T>, GroupError> {
-        let number = || self.exchanges.fetch_add(1, Ordering::Relaxed);
+        let number = || self.counts.exchanges.fetch_add(1, Ordering::Relaxed);
         Exchange::new(self, || Space::exchange(0, number()), sources, destinations)
     }
 }

@@ -96,7 +96,7 @@ impl<T: Element> FixedHalo1d<T> {
 
     fn between(group: &Group, shape: Shape, lengths: (usize, usize)) -> Result<Self, GroupError> {
         let (left, right) = neighbours(group, shape);
-        let number = group.streams.fetch_add(1, Ordering::Relaxed);
+        let number = group.counts.streams.fetch_add(1, Ordering::Relaxed);
         let together = left.is_some() && left == right && left != Some(group.rank());
         let layout = Layout::new(lengths, together);
         let made = layout.and_then(|layout| Ok((layout, Buffer::new(layout.bytes())?)));

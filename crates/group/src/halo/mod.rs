@@ -46,7 +46,7 @@ impl<T: Element> Halo1d<T> {
     }
 
     fn between(group: &Group, (left, right): (Option<usize>, Option<usize>)) -> Self {
-        let stream = group.streams.fetch_add(1, Ordering::Relaxed);
+        let stream = group.counts.streams.fetch_add(1, Ordering::Relaxed);
         Self { group: group.clone(), stream, round: 0, left, right, spare: Vec::new() }
     }
 

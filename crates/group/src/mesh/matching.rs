@@ -309,6 +309,19 @@ impl Matching {
         self.unexpected.push_back(Unexpected { source: rank, header, body: Body::Own(place, op) });
     }
 
+    /// Drops this rank's messages to itself in a group, and ends their sends.
+    pub(super) fn drop_own(&mut self, scope: u32) {
+        let mut ops = Vec::new();
+        self.unexpected.retain(|message| match message.body {
+            Body::Own(_, op) if message.header.scope == scope => {
+                ops.push(op);
+                false
+            }
+            _ => true,
+        });
+        ops.into_iter().for_each(|op| self.sent(op));
+    }
+
     /// The oldest message that such a receive would take; it is not removed.
     pub(super) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
         let found =

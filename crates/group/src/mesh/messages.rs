@@ -165,6 +165,11 @@ impl Mesh {
         self.matching.cancel(scope, space, Box::new(due));
     }
 
+    /// Ends this rank's messages to itself in a group that it has no handle of any more: nothing receives them.
+    pub(crate) fn drop_own(&mut self, scope: u32) {
+        self.matching.drop_own(scope);
+    }
+
     /// Removes a receive without a message so far. Returns whether it was one.
     pub(crate) fn recall(&mut self, op: OpId) -> bool {
         self.matching.recall(op)

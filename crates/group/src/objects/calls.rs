@@ -122,7 +122,7 @@ impl Group {
 
     /// The number of the next collective of objects, the same on every rank.
     pub(super) fn object_route(&self) -> Route {
-        let number = self.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let number = self.counts.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Route { space: Space::object_collective(number), tag: 0 }
     }
 
