@@ -346,6 +346,15 @@ impl Group {
         self.shared.lock().mesh.place().give_up(why)
     }
 
+    /// Checks that there is such a rank.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] with the number of ranks.
+    pub fn check_rank(&self, rank: usize) -> Result<(), GroupError> {
+        self.rank_of(rank).map(drop)
+    }
+
     /// The mesh's rank for `rank` of this group, if it exists.
     pub(crate) fn rank_of(&self, rank: usize) -> Result<usize, GroupError> {
         self.members.get(rank).copied().ok_or_else(|| {

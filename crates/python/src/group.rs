@@ -709,7 +709,11 @@ impl Group {
     ) -> PyResult<Request> {
         let op = operation(op)?;
         let own = Own::of(object, op)?;
-        self.begin(py, move |group| own.begin(|numbers| group.ireduce_obj(numbers, op, root)))
+        self.begin(py, move |group| {
+            // No rank gets anything then: what is wrong with the object counts where there is a root.
+            group.check_rank(root)?;
+            own.begin(|numbers| group.ireduce_obj(numbers, op, root))
+        })
     }
 }
 

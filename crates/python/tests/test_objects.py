@@ -391,10 +391,11 @@ def test_reductions_of_objects_are_begun_together_and_a_refusal_is_told_when_the
                 raise SystemExit(f"{wrong!r} was taken")
             except ironrail.InvalidArgument as error:
                 assert "bool" in str(error) or "object" in str(error)
-        try:
-            group.ireduce_obj(1, root=3)
-            raise SystemExit("a rank too many was taken")
-        except ironrail.InvalidArgument:
-            pass
+        for own in 1, "text":
+            try:
+                group.ireduce_obj(own, root=3)
+                raise SystemExit("a rank too many was taken")
+            except ironrail.InvalidArgument as error:
+                assert str(error) == "there is no rank 3 among 3", error
         group.barrier()
     """)  # fmt: skip
