@@ -13,6 +13,7 @@ use super::Shared;
 use super::lane::{Lane, tag_of};
 use super::opening::Opening;
 use super::registry::Registry;
+use crate::bootstrap::Remote;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};
 
@@ -196,10 +197,21 @@ impl Pair {
 
     /// Its user goes. The memory is kept until the peer's user has gone, too.
     pub(super) fn close(&mut self, buffer: Arc<Buffer>, shared: &mut Shared<'_>) {
+        self.say_end(shared.place);
+        self.stage = Stage::Closing { _buffer: buffer };
+    }
+
+    /// This rank leaves, and its user with it: the peer may wait for a connection that does not come about any more.
+    pub(super) fn leave(&self, place: &mut Remote) {
+        if matches!(self.stage, Stage::Open) {
+            self.say_end(place);
+        }
+    }
+
+    fn say_end(&self, place: &mut Remote) {
         let counts = Counts { sent: self.sender.pushed(), received: self.receiver.done() };
         // If the rendezvous is gone, it has reported the cause to the peer.
-        let _ = shared.place.mail(self.rank, &Letter::end(self.name, counts));
-        self.stage = Stage::Closing { _buffer: buffer };
+        let _ = place.mail(self.rank, &Letter::end(self.name, counts));
     }
 
     fn shut(&mut self) {

@@ -162,6 +162,7 @@ impl Peer {
             // Without a rendezvous the group has failed.
             let _ = place.mail(self.rank, &[&[way.number()][..], &sent.to_le_bytes()].concat());
         }
+        self.pairs.iter().for_each(|pair| pair.leave(place));
     }
 
     /// Makes progress on everything. Returns whether anything moved.
@@ -322,12 +323,10 @@ impl Peer {
 
     /// Whether it has left, and all long parts are here that it has sent. They may have been sent long before they are expected.
     fn has_all_data(&self) -> bool {
+        let are_here = |sent| self.data_receiver.done() >= sent;
         self.silent[Way::Data.index()]
-            || match self.sent_data {
-                Some(sent) => self.data_receiver.done() >= sent,
-                // It says how many wherever it has said where.
-                None => self.has_left && self.openings[Way::Data.index()].is_in_vain(),
-            }
+            || self.sent_data.is_some_and(are_here)
+            || self.has_left && self.is_in_vain(Way::Data)
     }
 
     /// Whether this holds of all long messages that may still come.
@@ -728,7 +727,7 @@ mod tests {
     use crate::loader::DataType;
     use crate::mesh::failure::Failure;
     use crate::mesh::header::SMALL;
-    use crate::mesh::{Call, CallKind, Mesh, Name, Space, What};
+    use crate::mesh::{Call, CallKind, Counts, Mesh, Name, Reached, Space, What};
     use crate::messages::{Any, From};
     use crate::support::{WAIT, library, ranks, ranks_within};
 
@@ -907,6 +906,42 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_with_a_rank_that_left_before_it_connected_is_closed() {
+        const NAME: PairName = PairName { scope: 0, number: 7 };
+        const DUE: Counts = Counts { sent: 0, received: 1 };
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            let buffer = Buffer::new(8).unwrap();
+            if group.rank() == 1 {
+                let mut state = group.shared.lock();
+                state.mesh.open_pair(0, NAME, &buffer).unwrap();
+                turn.store(1, Ordering::Release);
+                // The other end has connected, and this one reads no letter.
+                await_turn(&turn, 2);
+                return leave(&mut state.mesh);
+            }
+            await_turn(&turn, 1);
+            let end = Instant::now() + WAIT;
+            let until = |reached: fn(&mut Mesh) -> bool| {
+                loop {
+                    let mut state = group.shared.lock();
+                    state.mesh.poll_pairs(NAME, [1].into_iter()).unwrap();
+                    if reached(&mut state.mesh) {
+                        return;
+                    }
+                    drop(state);
+                    assert!(Instant::now() < end, "its user waits");
+                    std::thread::yield_now();
+                }
+            };
+            group.shared.lock().mesh.open_pair(1, NAME, &buffer).unwrap();
+            until(|mesh| mesh.pair_progress(1, NAME) > 0);
+            turn.store(2, Ordering::Release);
+            until(|mesh| mesh.reached(1, NAME, DUE).unwrap() == Reached::Closed);
+        });
+    }
+
+    #[test]
     fn a_long_message_of_a_rank_that_left_before_it_connected_is_lost() {
         receive_of_a_rank_that_left_before_it_connected(1.into());
     }
@@ -981,6 +1016,16 @@ mod tests {
             drop(state);
             lost(group.gather(&part, Some(&mut all), 0));
         });
+    }
+
+    #[test]
+    fn long_parts_of_a_rank_that_has_left_are_lost_where_their_connection_cannot_be_accepted() {
+        let mut peer = Peer::new(1, 0, 0);
+        peer.sent_data = Some(1);
+        assert!(!peer.is_lost(Way::Data, false));
+        // As after an error of accept.
+        assert!(peer.openings[Way::Data.index()].is_closed());
+        assert!(peer.is_lost(Way::Data, true));
     }
 
     #[test]
