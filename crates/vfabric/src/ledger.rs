@@ -40,7 +40,7 @@ rules! {
     KeyTwice = "key_twice",
     /// Bytes outside a region.
     Bounds = "bounds",
-    /// Bytes of a region that was not registered for this use.
+    /// Bytes of a region that was not registered for this use, or of an endpoint that was not opened for it.
     Rights = "rights",
     /// No descriptor where FI_MR_LOCAL asks for one.
     NoDescriptor = "no_descriptor",

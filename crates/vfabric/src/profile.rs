@@ -8,7 +8,7 @@ use libfabric_sys as sys;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     pub(crate) name: &'static str,
-    /// FI_MR_* bits that registration demands; FI_MR_HMEM only of users that ask for device memory.
+    /// FI_MR_* bits that registration demands; FI_HMEM also demands FI_MR_HMEM.
     pub(crate) regions: c_int,
     /// Whether it has one-sided access (FI_RMA).
     pub(crate) rma: bool,
@@ -100,7 +100,7 @@ pub(crate) enum Progress {
 pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "cxi",
-        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_ALLOCATED | sys::FI_MR_HMEM,
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_ALLOCATED,
         rma: true,
         mode: 0,
         key_bytes: 8,
@@ -134,8 +134,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         regions: sys::FI_MR_VIRT_ADDR
             | sys::FI_MR_PROV_KEY
             | sys::FI_MR_LOCAL
-            | sys::FI_MR_ALLOCATED
-            | sys::FI_MR_HMEM,
+            | sys::FI_MR_ALLOCATED,
         rma: true,
         mode: 0,
         key_bytes: 8,
@@ -197,7 +196,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "adversary",
-        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_HMEM,
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR,
         rma: true,
         mode: sys::FI_CONTEXT2,
         key_bytes: 2,
@@ -228,7 +227,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "messages",
-        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_LOCAL | sys::FI_MR_HMEM,
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_LOCAL,
         rma: false,
         mode: 0,
         key_bytes: 8,

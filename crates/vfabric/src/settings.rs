@@ -39,7 +39,7 @@ settings! {
     "faults", "a script", "", "Faults by post and by operation; see below.";
     "immediates", "0, 1 or variable", "the profile's",
         "Whether writes with immediates work; else they answer -FI_ENOSYS, whatever `cq_data_size` says. Variable: as below.";
-    "regions", "endpoint, prov_key, allocated, virt_addr, local, hmem, or none", "the profile's",
+    "regions", "endpoint, prov_key, allocated, virt_addr, local, or none", "the profile's",
         "What registration asks of the user: FI_MR_* bits, with commas between.";
     "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
     "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
@@ -390,7 +390,6 @@ fn region_bits(value: &str) -> Option<c_int> {
                 "allocated" => sys::FI_MR_ALLOCATED,
                 "virt_addr" => sys::FI_MR_VIRT_ADDR,
                 "local" => sys::FI_MR_LOCAL,
-                "hmem" => sys::FI_MR_HMEM,
                 _ => return None,
             },
         )

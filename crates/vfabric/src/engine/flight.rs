@@ -70,19 +70,18 @@ pub(crate) struct Message {
     pub(super) tag: Option<u64>,
 }
 
-/// Operations that keep their order, where an endpoint was opened so: sends, or reads and writes, from one endpoint to another.
+/// All operations from one endpoint to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stream {
     pub(super) from: Id<Endpoint>,
     pub(super) to: Id<Endpoint>,
-    is_send: bool,
 }
 
-/// When the last operation of a stream departs and lands.
+/// When the last operations of a stream depart and land, by their kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastTimes {
-    departs: u64,
-    lands: u64,
+    departs: [u64; Kind::ALL.len()],
+    lands: [u64; Kind::ALL.len()],
 }
 
 /// What happens at a time. An event of an operation that is gone does nothing.
@@ -132,13 +131,8 @@ impl Engine {
         self.last_operation += 1;
         let id = Id::of(self.last_operation);
         let waits = self.settings.profile.progress == Progress::Software;
-        // A send buffer takes the bytes, and the completion means only that.
-        let reported = waits
-            && !operation.delivery
-            && operation.kind != Kind::Read
-            && operation.result.is_ok();
-        let initiator = operation.initiator;
-        operation.reported = reported;
+        operation.reported &= operation.result.is_ok();
+        let (initiator, reported) = (operation.initiator, operation.reported);
         operation.was_read = !operation.signalled;
         self.operations.insert(id, operation);
         if reported {
@@ -199,10 +193,10 @@ impl Engine {
     /// Schedules the departure: after a random delay, or when the transmitter is free.
     fn schedule(&mut self, id: Id<Operation>) {
         let Some(operation) = self.operations.get(&id) else { return };
-        let (stream, len) = (self.stream_of(operation), operation.local.len);
+        let len = operation.local.len;
         let Some(endpoint) = self.endpoints.get(operation.initiator) else { return };
         let nic = endpoint.nic;
-        let mut departs = if self.settings.is_virtual {
+        let departs = if self.settings.is_virtual {
             let start = self.clock.max(self.nics[nic].transmitter_free);
             let mbps = Settings::of_nic(&self.settings.bandwidth_mbps, nic);
             self.nics[nic].transmitter_free = start + len.saturating_mul(8000) / mbps;
@@ -210,11 +204,7 @@ impl Engine {
         } else {
             self.clock + self.random.up_to(self.settings.profile.reorder / 4)
         };
-        if let Some(stream) = stream {
-            let last = self.last_times.entry(stream).or_default();
-            departs = departs.max(last.departs);
-            last.departs = departs;
-        }
+        let departs = self.in_order(id, departs, |last| &mut last.departs);
         self.nics[nic].bytes += len;
         self.at(departs, Event::Depart(id));
     }
@@ -237,30 +227,37 @@ impl Engine {
             }
         }
         let Some(operation) = self.operations.get(&id) else { return };
-        let (stream, len, delay) =
-            (self.stream_of(operation), operation.local.len, operation.delay);
+        let (len, delay) = (operation.local.len, operation.delay);
         let nics = self.nics_of(operation);
-        let mut lands = if self.settings.is_virtual {
+        let lands = if self.settings.is_virtual {
             self.flight_time(nics, len)
         } else {
             self.clock + self.random.up_to(self.settings.profile.reorder)
         };
-        lands += delay;
-        if let Some(stream) = stream {
-            let last = self.last_times.entry(stream).or_default();
-            lands = lands.max(last.lands);
-            last.lands = lands;
-        }
+        let lands = self.in_order(id, lands + delay, |last| &mut last.lands);
         self.at(lands, Event::Land(id));
     }
 
-    /// The stream that an operation belongs to; none where its endpoint keeps no order.
-    fn stream_of(&self, operation: &Operation) -> Option<Stream> {
+    /// The time at which an operation departs or lands: no sooner than earlier ones of the kinds that its endpoint keeps it behind.
+    fn in_order(
+        &mut self,
+        id: Id<Operation>,
+        time: u64,
+        of: impl FnOnce(&mut LastTimes) -> &mut [u64; Kind::ALL.len()],
+    ) -> u64 {
+        let Some(operation) = self.operations.get(&id) else { return time };
         let Operation { initiator: from, target: to, kind, .. } = *operation;
-        let is_send = kind == Kind::Send;
-        let order = if is_send { sys::FI_ORDER_SAS } else { sys::FI_ORDER_WAW };
-        let is_kept = self.endpoints.get(from)?.orders & order != 0;
-        is_kept.then_some(Stream { from, to, is_send })
+        let orders = self.endpoints.get(from).map_or(0, |endpoint| endpoint.orders);
+        if orders == 0 {
+            return time;
+        }
+        let last = of(self.last_times.entry(Stream { from, to }).or_default());
+        let behind = Kind::ALL.iter().zip(*last);
+        let behind = behind.filter(|(earlier, _)| orders & kind.after(**earlier) != 0);
+        let time = behind.map(|(_, last)| last).fold(time, u64::max);
+        let own = &mut last[kind as usize];
+        *own = time.max(*own);
+        time
     }
 
     fn delay_of(&mut self, number: u64) -> u64 {
@@ -434,7 +431,6 @@ impl Operation {
             Kind::Send if self.tag.is_some() => sys::FI_TAGGED | sys::FI_SEND,
             Kind::Send => sys::FI_MSG | sys::FI_SEND,
         };
-        let context = if self.silent { 0 } else { self.context };
-        Entry::new(self.initiator, context, flags)
+        Entry::new(self.initiator, self.context, flags)
     }
 }

@@ -135,7 +135,7 @@ impl Engine {
     fn find_target(&mut self, operation: &Operation, access: u64) -> Outcome<(Id<Region>, u64)> {
         let Operation { initiator, target, remote, .. } = *operation;
         let len = operation.local.len;
-        let domain = self.endpoint(target)?.domain;
+        let Endpoint { domain, accepts, .. } = *self.endpoint(target)?;
         let modes = self.domain(domain)?.modes();
         let found = self.keys.get(&(domain, remote.key)).copied();
         let said = |why: &str| {
@@ -167,6 +167,8 @@ impl Engine {
             Some((Rule::Bounds, "they lie outside of its region", sys::FI_EIO))
         } else if region.access & access == 0 {
             Some((Rule::Rights, "its region was not registered for this", sys::FI_EACCES))
+        } else if (access | sys::FI_RMA) & !accepts != 0 {
+            Some((Rule::Rights, "the endpoint was not opened for this", sys::FI_EACCES))
         } else {
             None
         };
@@ -220,6 +222,10 @@ impl Engine {
             entry.error = Some((Errno(sys::FI_ETRUNC), (message.bytes.len() - room) as u64));
         }
         self.counters.count("received");
+        if entry.error.is_none() && !receive.signalled {
+            self.let_go(receive.region);
+            return;
+        }
         let queue = self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receive_queue);
         self.write_entry(queue, entry);
     }

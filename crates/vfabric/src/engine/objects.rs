@@ -45,6 +45,12 @@ pub(crate) struct DomainAsked {
 pub(crate) struct EndpointAsked {
     /// The NIC of its info, if that names one.
     pub(crate) nic: Option<usize>,
+    pub(crate) context: u64,
+    /// The capabilities of its transmit and of its receive context.
+    pub(crate) initiates: u64,
+    pub(crate) accepts: u64,
+    pub(crate) transmit_flags: u64,
+    pub(crate) receive_flags: u64,
     pub(crate) orders: u64,
     /// The transmit queue's size; 0: the profile's.
     pub(crate) depth: usize,
@@ -58,8 +64,15 @@ pub(crate) struct Endpoint {
     pub(super) enabled: bool,
     pub(super) transmit_queue: Option<Id<Queue>>,
     pub(super) receive_queue: Option<Id<Queue>>,
-    /// Only operations that ask for it complete (FI_SELECTIVE_COMPLETION).
-    pub(super) selective: bool,
+    pub(super) context: u64,
+    /// FI_* capabilities for what it posts, and for what peers post to it and for receives.
+    pub(super) initiates: u64,
+    pub(super) accepts: u64,
+    /// The flags of calls that have none (fi_endpoint(3), `op_flags`).
+    pub(super) transmit_flags: u64,
+    pub(super) receive_flags: u64,
+    /// FI_TRANSMIT, FI_RECV: where only operations that ask for it complete with an entry (FI_SELECTIVE_COMPLETION).
+    pub(super) selective: u64,
     pub(super) vector: Option<Id<Vector>>,
     /// FI_ORDER_* bits that were asked for.
     pub(super) orders: u64,
@@ -384,7 +397,12 @@ impl Engine {
             enabled: false,
             transmit_queue: None,
             receive_queue: None,
-            selective: false,
+            context: asked.context,
+            initiates: asked.initiates,
+            accepts: asked.accepts,
+            transmit_flags: asked.transmit_flags,
+            receive_flags: asked.receive_flags,
+            selective: 0,
             vector: None,
             orders: (asked.orders & profile.orders) | profile.always_ordered,
             depth: if asked.depth == 0 { usize::MAX } else { asked.depth },
@@ -402,7 +420,9 @@ impl Engine {
         let known = self.queues.get(queue).is_some_and(|queue| queue.domain == endpoint.domain);
         let taken = (flags & sys::FI_TRANSMIT != 0 && endpoint.transmit_queue.is_some())
             || (flags & sys::FI_RECV != 0 && endpoint.receive_queue.is_some());
-        if !known || endpoint.enabled || taken || flags & (sys::FI_TRANSMIT | sys::FI_RECV) == 0 {
+        let both = sys::FI_TRANSMIT | sys::FI_RECV;
+        let wrong = flags & both == 0 || flags & !(both | sys::FI_SELECTIVE_COMPLETION) != 0;
+        if !known || endpoint.enabled || taken || wrong {
             return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
                 format!("endpoint {id} cannot be bound to completion queue {queue}")
             });
@@ -410,10 +430,12 @@ impl Engine {
         let endpoint = self.endpoint_mut(id)?;
         if flags & sys::FI_TRANSMIT != 0 {
             endpoint.transmit_queue = Some(queue);
-            endpoint.selective = flags & sys::FI_SELECTIVE_COMPLETION != 0;
         }
         if flags & sys::FI_RECV != 0 {
             endpoint.receive_queue = Some(queue);
+        }
+        if flags & sys::FI_SELECTIVE_COMPLETION != 0 {
+            endpoint.selective |= flags & both;
         }
         if let Some(queue) = self.queues.get_mut(queue)
             && !queue.endpoints.contains(&id)
@@ -445,7 +467,12 @@ impl Engine {
 
     pub(crate) fn enable_endpoint(&mut self, id: Id<Endpoint>) -> Outcome {
         let endpoint = self.endpoint_mut(id)?;
-        if endpoint.transmit_queue.is_none() || endpoint.receive_queue.is_none() {
+        // A queue for each direction that it has: fi_endpoint(3), fi_ep_bind.
+        let transmits = endpoint.initiates & (sys::FI_SEND | sys::FI_READ | sys::FI_WRITE) != 0;
+        let receives = endpoint.accepts & (sys::FI_RECV | sys::FI_REMOTE_WRITE) != 0;
+        if transmits && endpoint.transmit_queue.is_none()
+            || receives && endpoint.receive_queue.is_none()
+        {
             return Err(Errno(sys::FI_ENOCQ));
         }
         if endpoint.vector.is_none() {

@@ -18,6 +18,25 @@ pub(crate) enum Kind {
     Send,
 }
 
+impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Write, Self::Read, Self::Send];
+
+    /// The FI_ORDER_* bit that keeps an operation of this kind behind an earlier one (fi_endpoint(3), `msg_order`).
+    pub(super) const fn after(self, earlier: Self) -> u64 {
+        match (self, earlier) {
+            (Self::Read, Self::Read) => sys::FI_ORDER_RAR,
+            (Self::Read, Self::Write) => sys::FI_ORDER_RAW,
+            (Self::Read, Self::Send) => sys::FI_ORDER_RAS,
+            (Self::Write, Self::Read) => sys::FI_ORDER_WAR,
+            (Self::Write, Self::Write) => sys::FI_ORDER_WAW,
+            (Self::Write, Self::Send) => sys::FI_ORDER_WAS,
+            (Self::Send, Self::Read) => sys::FI_ORDER_SAR,
+            (Self::Send, Self::Write) => sys::FI_ORDER_SAW,
+            (Self::Send, Self::Send) => sys::FI_ORDER_SAS,
+        }
+    }
+}
+
 /// Local memory of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
@@ -55,8 +74,8 @@ pub(crate) struct Ask {
     pub(crate) immediate: Option<u64>,
     /// The tag of a tagged send.
     pub(crate) tag: Option<u64>,
-    /// FI_COMPLETION, FI_INJECT, FI_DELIVERY_COMPLETE.
-    pub(crate) flags: u64,
+    /// FI_COMPLETION, FI_INJECT, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE; None for calls without flags, which have the endpoint's.
+    pub(crate) flags: Option<u64>,
     pub(crate) context: u64,
     /// By a call of the inject family, which writes no completion.
     pub(crate) silent: bool,
@@ -70,6 +89,8 @@ pub(crate) struct Receive {
     pub(super) region: Option<Id<Region>>,
     /// The tags that it matches; none: messages without a tag.
     pub(super) tags: Option<Tags>,
+    /// It completes with an entry also where nothing fails.
+    pub(super) signalled: bool,
 }
 
 /// The tags that a receive takes: fi_trecv in fi_tagged(3).
@@ -148,8 +169,23 @@ impl Ask {
         }
     }
 
+    /// The capabilities that the endpoint needs for it: fi_getinfo(3).
+    fn caps(&self) -> u64 {
+        match self.kind {
+            Kind::Write => sys::FI_RMA | sys::FI_WRITE,
+            Kind::Read => sys::FI_RMA | sys::FI_READ,
+            Kind::Send if self.tag.is_some() => sys::FI_TAGGED | sys::FI_SEND,
+            Kind::Send => sys::FI_MSG | sys::FI_SEND,
+        }
+    }
+
+    /// Whether it has this flag.
+    fn has(&self, flag: u64) -> bool {
+        self.flags.is_some_and(|flags| flags & flag != 0)
+    }
+
     fn is_injected(&self) -> bool {
-        self.silent || self.flags & sys::FI_INJECT != 0
+        self.silent || self.has(sys::FI_INJECT)
     }
 }
 
@@ -157,6 +193,17 @@ impl Engine {
     /// Accepts a send, a write or a read. -FI_EAGAIN where the queue is full or a fault says so.
     pub(crate) fn post(&mut self, mut ask: Ask) -> Outcome {
         let nic = self.ready(ask.endpoint)?;
+        let endpoint = self.endpoint(ask.endpoint)?;
+        if ask.caps() & !endpoint.initiates != 0 {
+            return Err(Errno(sys::FI_ENOSYS));
+        }
+        // The inject family completes nothing, and of all flags only FI_COMPLETION is about a read.
+        let defaults = match ask.kind {
+            _ if ask.silent => 0,
+            Kind::Read => endpoint.transmit_flags & READ_FLAGS,
+            Kind::Write | Kind::Send => endpoint.transmit_flags,
+        };
+        ask.flags.get_or_insert(defaults);
         self.check_flags(&ask)?;
         if ask.kind == Kind::Write && ask.immediate.is_some() && !self.settings.profile.immediates {
             self.counters.count("refused.immediate");
@@ -180,12 +227,18 @@ impl Engine {
             self.counters.count("refused.full");
             return Err(Errno(sys::FI_EAGAIN));
         }
-        let selective = endpoint.selective;
+        let (selective, own) = (endpoint.selective & sys::FI_TRANSMIT != 0, endpoint.context);
+        let signalled = !ask.silent && (!selective || ask.has(sys::FI_COMPLETION));
         let source = self.source_of(&ask)?;
-        if !ask.silent {
-            self.take_context(ask.context, ask.endpoint);
-        }
-        let signalled = !ask.silent && (!selective || ask.flags & sys::FI_COMPLETION != 0);
+        // The inject family has no context: errors have the endpoint's.
+        let context = match ask.silent {
+            true => own,
+            false => self.take_context(ask.context, ask.endpoint, signalled)?,
+        };
+        // A send buffer takes the bytes, and a completion that promises no more can be written at once.
+        let reported = self.settings.profile.progress == Progress::Software
+            && !ask.has(sys::FI_TRANSMIT_COMPLETE | sys::FI_DELIVERY_COMPLETE)
+            && ask.kind != Kind::Read;
         let immediate =
             ask.immediate.map(|immediate| match self.settings.profile.immediate_bytes {
                 bytes @ 0..8 => immediate & ((1 << (8 * bytes)) - 1),
@@ -197,7 +250,7 @@ impl Engine {
             initiator: ask.endpoint,
             target,
             peer: ask.peer,
-            context: ask.context,
+            context,
             local: ask.local,
             remote: ask.remote,
             immediate,
@@ -211,8 +264,8 @@ impl Engine {
             region,
             signalled,
             silent: ask.silent,
-            delivery: ask.flags & sys::FI_DELIVERY_COMPLETE != 0,
-            reported: false,
+            delivery: ask.has(sys::FI_DELIVERY_COMPLETE),
+            reported,
             was_read: false,
             departed: false,
             fails_late: false,
@@ -232,9 +285,18 @@ impl Engine {
         id: Id<Endpoint>,
         mut local: Local,
         tags: Option<Tags>,
+        flags: Option<u64>,
         context: u64,
     ) -> Outcome {
         let nic = self.ready(id)?;
+        let endpoint = self.endpoint(id)?;
+        let class = if tags.is_some() { sys::FI_TAGGED } else { sys::FI_MSG };
+        if (class | sys::FI_RECV) & !endpoint.accepts != 0 {
+            return Err(Errno(sys::FI_ENOSYS));
+        }
+        let selective = endpoint.selective & sys::FI_RECV != 0;
+        let asked = flags.unwrap_or(endpoint.receive_flags) & sys::FI_COMPLETION != 0;
+        let signalled = !selective || asked;
         let region = self.check_local(id, &local, sys::FI_RECV)?;
         local.shift = self.shift_of(region);
         self.counters.count(if tags.is_some() { "posts.trecv" } else { "posts.recv" });
@@ -246,11 +308,11 @@ impl Engine {
             return Err(Errno(sys::FI_EAGAIN));
         }
         self.counters.count(if tags.is_some() { "accepted.trecv" } else { "accepted.recv" });
-        self.take_context(context, id);
+        let context = self.take_context(context, id, signalled)?;
         if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
             region.uses += 1;
         }
-        let receive = Receive { local, context, region, tags };
+        let receive = Receive { local, context, region, tags, signalled };
         let endpoint = self.endpoint_mut(id)?;
         let came = endpoint.unexpected.iter().position(|message| receive.takes(message.tag));
         match came.and_then(|place| endpoint.unexpected.remove(place)) {
@@ -290,7 +352,7 @@ impl Engine {
     /// Checks flags, immediate and tag against what fi_rma(3), fi_msg(3) and the profile know.
     fn check_flags(&mut self, ask: &Ask) -> Outcome {
         let known = if ask.kind == Kind::Read { READ_FLAGS } else { SEND_FLAGS };
-        let unknown = ask.flags & !known;
+        let unknown = ask.flags.unwrap_or(0) & !known;
         if unknown != 0 {
             return self.refuse(Rule::Arguments, sys::FI_EBADFLAGS, || {
                 format!("{} on endpoint {} with flags {unknown:#x}", ask.name(), ask.endpoint)
@@ -585,10 +647,19 @@ impl Engine {
         })
     }
 
-    /// FI_CONTEXT2: each operation has a context of its own, and the provider writes to it while the operation is in flight.
-    fn take_context(&mut self, context: u64, endpoint: Id<Endpoint>) {
+    /// FI_CONTEXT2: each operation has a context of its own, and the provider writes to it while the operation is in flight. That of an
+    /// operation without a completion is ignored, and its errors have the endpoint's (fi_endpoint(3), NOTES). Returns which one it has.
+    fn take_context(
+        &mut self,
+        context: u64,
+        endpoint: Id<Endpoint>,
+        signalled: bool,
+    ) -> Outcome<u64> {
         if self.settings.profile.mode & sys::FI_CONTEXT2 == 0 {
-            return;
+            return Ok(context);
+        }
+        if !signalled {
+            return Ok(self.endpoint(endpoint)?.context);
         }
         if context == 0 || !memory::write(context, &SCRIBBLE) {
             self.broken(Rule::Context, || {
@@ -599,6 +670,7 @@ impl Engine {
                 format!("context {context:#x} is posted on endpoint {endpoint} while an operation has it")
             });
         }
+        Ok(context)
     }
 
     /// Checks the context of an operation whose completion is about to be written.

@@ -1,5 +1,4 @@
-//! Endpoints: opened, bound, enabled, named, closed. Posts are in `messages`, `tagged` and `rma`; an endpoint lacks the calls of
-//! capabilities that its info did not ask for.
+//! Endpoints: opened, bound, enabled, named, closed. Posts are in `messages`, `tagged` and `rma`.
 
 use std::ffi::{c_int, c_void};
 
@@ -24,14 +23,6 @@ table! {
 }
 
 table! {
-    fn no_rma() -> sys::fi_ops_rma {}
-}
-
-table! {
-    fn no_tags() -> sys::fi_ops_tagged {}
-}
-
-table! {
     fn atomics() -> sys::fi_ops_atomic {}
 }
 
@@ -53,11 +44,12 @@ pub(super) unsafe extern "C" fn open(
     // SAFETY: as above.
     let caps = unsafe { (*info).caps };
     // SAFETY: as above: null or valid.
-    let orders = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.msg_order);
+    let transmit = unsafe { transmit.as_ref() }.copied().unwrap_or_default();
     // SAFETY: as above.
-    let class = unsafe { transmit.as_ref() }.map_or(sys::FI_TC_UNSPEC, |transmit| transmit.tclass);
-    // SAFETY: as above.
-    let depth = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.size);
+    let receive = unsafe { (*info).rx_attr };
+    // SAFETY: as above: null or valid.
+    let receive = unsafe { receive.as_ref() }.copied().unwrap_or_default();
+    let class = transmit.tclass;
     // SAFETY: as above.
     let attributes = unsafe { (*info).domain_attr };
     // SAFETY: as above: null or valid.
@@ -69,7 +61,17 @@ pub(super) unsafe extern "C" fn open(
         engine().counters.count("endpoints.class_refused");
         return -sys::FI_EINVAL;
     }
-    let opened = engine().open_endpoint(domain.id, EndpointAsked { nic, orders, depth });
+    let asked = EndpointAsked {
+        nic,
+        context: number(context),
+        initiates: info::transmit_caps(caps, transmit.caps),
+        accepts: info::receive_caps(caps, receive.caps),
+        transmit_flags: transmit.op_flags,
+        receive_flags: receive.op_flags,
+        orders: transmit.msg_order,
+        depth: transmit.size,
+    };
+    let opened = engine().open_endpoint(domain.id, asked);
     match class {
         _ if opened.is_err() => {}
         sys::FI_TC_UNSPEC => {}
@@ -85,8 +87,8 @@ pub(super) unsafe extern "C" fn open(
         ops: calls(),
         cm: names(),
         msg: messages::calls(),
-        rma: if caps & sys::FI_RMA == 0 { no_rma() } else { rma::calls() },
-        tagged: if caps & sys::FI_TAGGED == 0 { no_tags() } else { tagged::calls() },
+        rma: rma::calls(),
+        tagged: tagged::calls(),
         atomic: atomics(),
         collective: collectives().cast(),
     };

@@ -10,7 +10,7 @@ use libfabric_sys as sys;
 
 use super::{NAME, library, nic};
 use crate::engine::engine;
-use crate::profile::{Profile, Progress};
+use crate::profile::Profile;
 use crate::settings::{DeviceMemory, Settings};
 
 /// What every profile can do.
@@ -20,19 +20,72 @@ const MESSAGES: u64 = sys::FI_MSG | sys::FI_TAGGED | sys::FI_SEND | sys::FI_RECV
 const RMA: u64 =
     sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
-/// What is granted without being asked for.
-const SECONDARY: u64 = sys::FI_SOURCE | sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
+/// What is granted without being asked for. There is no FI_REMOTE_COMM: processes do not reach each other.
+const SECONDARY: u64 = sys::FI_SOURCE | DOMAIN;
 
-/// Capabilities that restrict the direction of a primary one; if none is asked for, all are meant.
-const DIRECTIONS: u64 = sys::FI_READ
-    | sys::FI_WRITE
+/// What a domain has of them: fi_domain(3), `caps`.
+const DOMAIN: u64 = sys::FI_LOCAL_COMM;
+
+/// Capabilities, with those that restrict their direction. If none of these is asked for, all are meant (fi_getinfo(3), primary modifiers).
+const DIRECTIONS: [(u64, u64); 2] = [
+    (sys::FI_MSG | sys::FI_TAGGED, sys::FI_SEND | sys::FI_RECV),
+    (sys::FI_RMA, sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE),
+];
+
+/// The capabilities that apply to a transmit context: fi_endpoint(3), `caps`.
+const TRANSMIT: u64 = sys::FI_MSG
+    | sys::FI_TAGGED
+    | sys::FI_RMA
     | sys::FI_SEND
+    | sys::FI_READ
+    | sys::FI_WRITE
+    | sys::FI_HMEM;
+
+/// And to a receive context.
+const RECEIVE: u64 = sys::FI_MSG
+    | sys::FI_TAGGED
+    | sys::FI_RMA
     | sys::FI_RECV
     | sys::FI_REMOTE_READ
-    | sys::FI_REMOTE_WRITE;
+    | sys::FI_REMOTE_WRITE
+    | sys::FI_HMEM
+    | sys::FI_SOURCE;
+
+/// The default flags that a transmit context can have: fi_endpoint(3), OPERATION FLAGS.
+const TRANSMIT_FLAGS: u64 = sys::FI_INJECT
+    | sys::FI_COMPLETION
+    | sys::FI_INJECT_COMPLETE
+    | sys::FI_TRANSMIT_COMPLETE
+    | sys::FI_DELIVERY_COMPLETE;
+
+/// And a receive context.
+const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION;
 
 fn caps_of(profile: &Profile) -> u64 {
     if profile.rma { MESSAGES | RMA } else { MESSAGES }
+}
+
+/// Adds the directions that are meant where none is asked for.
+fn directed(caps: u64) -> u64 {
+    DIRECTIONS.iter().fold(caps, |caps, (primary, directions)| {
+        let all = caps & primary != 0 && caps & directions == 0;
+        if all { caps | directions } else { caps }
+    })
+}
+
+/// The capabilities of a transmit context whose attributes ask for `own`, of an endpoint that has `caps`.
+pub(super) fn transmit_caps(caps: u64, own: u64) -> u64 {
+    context_caps(caps, own) & TRANSMIT
+}
+
+/// And of a receive context.
+pub(super) fn receive_caps(caps: u64, own: u64) -> u64 {
+    context_caps(caps, own) & RECEIVE
+}
+
+/// With 0 in its attributes, a context has what its endpoint has: fi_endpoint(3).
+fn context_caps(caps: u64, own: u64) -> u64 {
+    if own == 0 { directed(caps) } else { directed(caps) & directed(own) }
 }
 
 const MR_BASIC: c_int = sys::FI_MR_BASIC.cast_signed();
@@ -59,7 +112,9 @@ pub(super) unsafe extern "C" fn getinfo(
     for number in (0..engine.settings.nics).rev() {
         let lacks_hmem = wanted.caps & sys::FI_HMEM != 0
             && engine.settings.device_memory_of(number) == DeviceMemory::None;
-        if lacks_hmem || wanted.domain.as_deref().is_some_and(|name| name != domain_name(number)) {
+        if lacks_hmem
+            || wanted.domain_name.as_deref().is_some_and(|name| name != domain_name(number))
+        {
             continue;
         }
         let Some(made) = make(&engine.settings, &granted, number) else {
@@ -103,26 +158,25 @@ struct Wanted {
     caps: u64,
     /// Mode bits; None without hints.
     mode: Option<u64>,
-    endpoint: sys::fi_ep_type,
-    max_message: u64,
-    modes: Option<c_int>,
-    immediate_bytes: usize,
-    threading: sys::fi_threading,
-    orders: u64,
-    transmit_flags: u64,
-    inject: usize,
-    domain: Option<String>,
-    fabric: Option<String>,
+    endpoint: sys::fi_ep_attr,
+    domain: Option<sys::fi_domain_attr>,
+    transmit: sys::fi_tx_attr,
+    receive: sys::fi_rx_attr,
+    domain_name: Option<String>,
+    fabric_name: Option<String>,
 }
 
 /// What the user gets.
 #[derive(Debug)]
 struct Granted {
     caps: u64,
+    transmit_caps: u64,
+    receive_caps: u64,
     modes: c_int,
     threading: sys::fi_threading,
     orders: u64,
     transmit_flags: u64,
+    receive_flags: u64,
 }
 
 impl Wanted {
@@ -133,29 +187,28 @@ impl Wanted {
         // SAFETY: the caller's.
         let Some(hints) = (unsafe { hints.as_ref() }) else { return Self::default() };
         let mut wanted = Self { caps: hints.caps, mode: Some(hints.mode), ..Self::default() };
-        // SAFETY: the caller's, and so for the four below.
+        // SAFETY: the caller's, and so below.
         if let Some(endpoint) = unsafe { hints.ep_attr.as_ref() } {
-            wanted.endpoint = endpoint.type_;
-            wanted.max_message = endpoint.max_msg_size as u64;
+            wanted.endpoint = *endpoint;
         }
         // SAFETY: as above.
         if let Some(domain) = unsafe { hints.domain_attr.as_ref() } {
-            wanted.modes = Some(domain.mr_mode);
-            wanted.immediate_bytes = domain.cq_data_size;
-            wanted.threading = domain.threading;
+            wanted.domain = Some(*domain);
             // SAFETY: as above.
-            wanted.domain = unsafe { text(domain.name) };
+            wanted.domain_name = unsafe { text(domain.name) };
         }
         // SAFETY: as above.
         if let Some(fabric) = unsafe { hints.fabric_attr.as_ref() } {
             // SAFETY: as above.
-            wanted.fabric = unsafe { text(fabric.name) };
+            wanted.fabric_name = unsafe { text(fabric.name) };
         }
         // SAFETY: as above.
         if let Some(transmit) = unsafe { hints.tx_attr.as_ref() } {
-            wanted.orders = transmit.msg_order;
-            wanted.transmit_flags = transmit.op_flags;
-            wanted.inject = transmit.inject_size;
+            wanted.transmit = *transmit;
+        }
+        // SAFETY: as above.
+        if let Some(receive) = unsafe { hints.rx_attr.as_ref() } {
+            wanted.receive = *receive;
         }
         wanted
     }
@@ -163,43 +216,71 @@ impl Wanted {
     /// None where the profile lacks what is asked for, or demands a mode that is not offered.
     fn granted(&self, settings: &Settings) -> Option<Granted> {
         let profile = &settings.profile;
-        let fits = self.caps & !(caps_of(profile) | sys::FI_HMEM) == 0
-            && matches!(self.endpoint, sys::FI_EP_UNSPEC | sys::FI_EP_RDM)
-            && self.max_message <= profile.max_message
-            && self.immediate_bytes <= profile.immediate_bytes
-            && self.inject <= profile.inject_bytes
-            && self.orders & !profile.orders == 0
-            && self.mode.is_none_or(|mode| profile.mode & !mode == 0)
-            && self.fabric.as_deref().is_none_or(|name| Ok(name) == NAME.to_str());
+        let Self { endpoint, transmit, receive, .. } = self;
+        let domain = self.domain.unwrap_or_default();
+        let caps = self.granted_caps(profile)?;
+        let orders = transmit.msg_order | receive.msg_order;
+        let fits = self.names_its_modes(profile)
+            && (transmit.caps | receive.caps) & !caps == 0
+            && domain.caps & !DOMAIN == 0
+            && matches!(endpoint.type_, sys::FI_EP_UNSPEC | sys::FI_EP_RDM)
+            && endpoint.max_msg_size as u64 <= profile.max_message
+            && domain.cq_data_size <= profile.immediate_bytes
+            && has_manual_progress(domain.control_progress)
+            && has_manual_progress(domain.data_progress)
+            && matches!(domain.resource_mgmt, sys::FI_RM_UNSPEC | sys::FI_RM_DISABLED)
+            && transmit.inject_size <= profile.inject_bytes
+            && transmit.op_flags & !TRANSMIT_FLAGS == 0
+            && receive.op_flags & !RECEIVE_FLAGS == 0
+            && orders & !profile.orders == 0
+            && transmit.comp_order == 0
+            && receive.comp_order & !completion_order(profile) == 0
+            && self.fabric_name.as_deref().is_none_or(|name| Ok(name) == NAME.to_str());
         if !fits {
             return None;
         }
         Some(Granted {
-            caps: self.granted_caps(profile),
+            caps,
+            transmit_caps: transmit_caps(caps, transmit.caps),
+            receive_caps: receive_caps(caps, receive.caps),
             modes: self.granted_modes(profile)?,
-            threading: match self.threading {
+            threading: match domain.threading {
                 sys::FI_THREAD_UNSPEC => sys::FI_THREAD_SAFE,
                 other => other,
             },
-            orders: self.orders | profile.always_ordered,
-            transmit_flags: self.transmit_flags,
+            orders: orders | profile.always_ordered,
+            transmit_flags: transmit.op_flags,
+            receive_flags: receive.op_flags,
         })
     }
 
-    fn granted_caps(&self, profile: &Profile) -> u64 {
+    /// None where the profile lacks one, or a direction is asked for without what it restricts.
+    fn granted_caps(&self, profile: &Profile) -> Option<u64> {
         let all = caps_of(profile);
         if self.caps == 0 {
-            return all;
+            return Some(all);
         }
-        let directions = if self.caps & DIRECTIONS == 0 { DIRECTIONS & all } else { 0 };
-        self.caps | directions | SECONDARY
+        let is_offered = self.caps & !(all | sys::FI_HMEM) == 0;
+        let restricts = DIRECTIONS
+            .iter()
+            .all(|(primary, directions)| self.caps & directions == 0 || self.caps & primary != 0);
+        (is_offered && restricts).then(|| directed(self.caps) | SECONDARY)
     }
 
-    /// The user must offer every mode that the profile needs; other modes are cleared.
+    /// Whether each of the three places that can have mode bits has those that the profile needs. In a context's attributes, 0 stands for
+    /// the mode of the whole: fi_endpoint(3).
+    fn names_its_modes(&self, profile: &Profile) -> bool {
+        let contexts =
+            [self.transmit.mode, self.receive.mode].into_iter().filter(|mode| *mode != 0);
+        self.mode.into_iter().chain(contexts).all(|mode| profile.mode & !mode == 0)
+    }
+
+    /// The user must offer every mode that the profile needs; other modes are cleared. No CPU can read device memory, so FI_HMEM needs
+    /// FI_MR_HMEM: a descriptor for each operation.
     fn granted_modes(&self, profile: &Profile) -> Option<c_int> {
-        let hmem = if self.caps & sys::FI_HMEM == 0 { sys::FI_MR_HMEM } else { 0 };
-        let needed = profile.regions & !hmem;
-        match self.modes {
+        let hmem = if self.caps & sys::FI_HMEM == 0 { 0 } else { sys::FI_MR_HMEM };
+        let needed = profile.regions | hmem;
+        match self.domain.map(|domain| domain.mr_mode) {
             None => Some(needed),
             Some(MR_BASIC) => (needed & !MR_BASIC_MODES == 0).then_some(MR_BASIC),
             Some(modes) => (needed & !modes == 0).then_some(needed),
@@ -234,7 +315,7 @@ fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sy
     fabric.prov_version = sys::version(0, 1);
     // SAFETY: as above.
     let transmit = unsafe { info.tx_attr.as_mut() }?;
-    transmit.caps = granted.caps;
+    transmit.caps = granted.transmit_caps;
     transmit.mode = profile.mode;
     transmit.op_flags = granted.transmit_flags;
     transmit.msg_order = granted.orders;
@@ -244,13 +325,24 @@ fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sy
     transmit.rma_iov_limit = 1;
     // SAFETY: as above.
     let receive = unsafe { info.rx_attr.as_mut() }?;
-    receive.caps = granted.caps;
+    receive.caps = granted.receive_caps;
     receive.mode = profile.mode;
+    receive.op_flags = granted.receive_flags;
     receive.msg_order = granted.orders;
-    receive.comp_order = if profile.hold { 0 } else { sys::FI_ORDER_DATA };
+    receive.comp_order = completion_order(profile);
     receive.size = profile.receive_depth;
     receive.iov_limit = 1;
     Some(made)
+}
+
+/// Whether bytes are written to memory in order: fi_endpoint(3), `comp_order` of a receive context.
+fn completion_order(profile: &Profile) -> u64 {
+    if profile.hold { 0 } else { sys::FI_ORDER_DATA }
+}
+
+/// Whether a hint permits that only polls make progress.
+fn has_manual_progress(asked: sys::fi_progress) -> bool {
+    matches!(asked, sys::FI_PROGRESS_UNSPEC | sys::FI_PROGRESS_MANUAL)
 }
 
 fn fill_endpoint(endpoint: &mut sys::fi_ep_attr, profile: &Profile) {
@@ -265,10 +357,9 @@ fn fill_endpoint(endpoint: &mut sys::fi_ep_attr, profile: &Profile) {
 fn fill_domain(domain: &mut sys::fi_domain_attr, profile: &Profile, granted: &Granted) {
     domain.threading = granted.threading;
     domain.control_progress = sys::FI_PROGRESS_MANUAL;
-    domain.data_progress = match profile.progress {
-        Progress::Hardware | Progress::Software => sys::FI_PROGRESS_MANUAL,
-    };
-    domain.resource_mgmt = sys::FI_RM_ENABLED;
+    domain.data_progress = sys::FI_PROGRESS_MANUAL;
+    // Nothing protects a completion queue: its overrun is a broken rule.
+    domain.resource_mgmt = sys::FI_RM_DISABLED;
     domain.av_type = sys::FI_AV_TABLE;
     domain.mr_mode = granted.modes;
     domain.mr_key_size = profile.key_bytes;
@@ -280,7 +371,7 @@ fn fill_domain(domain: &mut sys::fi_domain_attr, profile: &Profile, granted: &Gr
     domain.max_ep_tx_ctx = 1;
     domain.max_ep_rx_ctx = 1;
     domain.mr_iov_limit = 1;
-    domain.caps = SECONDARY;
+    domain.caps = DOMAIN;
     domain.mr_cnt = 1 << 16;
 }
 

@@ -63,7 +63,7 @@ pub(super) struct Sending {
     pub(super) peer: u64,
     pub(super) immediate: Option<u64>,
     pub(super) tag: Option<u64>,
-    pub(super) flags: u64,
+    pub(super) flags: Option<u64>,
     pub(super) context: *mut c_void,
     pub(super) silent: bool,
 }
@@ -71,7 +71,7 @@ pub(super) struct Sending {
 impl Sending {
     /// For the short calls; other calls change what differs.
     pub(super) fn new(local: Local, peer: u64, context: *mut c_void) -> Self {
-        Self { local, peer, immediate: None, tag: None, flags: 0, context, silent: false }
+        Self { local, peer, immediate: None, tag: None, flags: None, context, silent: false }
     }
 
     /// For the calls of the inject family.
@@ -112,6 +112,7 @@ pub(super) unsafe fn post_receive(
     endpoint: *mut sys::fid_ep,
     local: Local,
     tags: Option<Tags>,
+    flags: Option<u64>,
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller's.
@@ -122,7 +123,7 @@ pub(super) unsafe fn post_receive(
     if tags.is_some_and(|Tags { tag, ignore }| (tag | ignore) & !Tags::BITS != 0) {
         return -(sys::FI_EINVAL as isize);
     }
-    answer_size(engine().post_receive(endpoint.id, local, tags, number(context)))
+    answer_size(engine().post_receive(endpoint.id, local, tags, flags, number(context)))
 }
 
 unsafe extern "C" fn receive(
@@ -134,7 +135,7 @@ unsafe extern "C" fn receive(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post_receive(endpoint, local(buffer, len, descriptor), None, context) }
+    unsafe { post_receive(endpoint, local(buffer, len, descriptor), None, None, context) }
 }
 
 unsafe extern "C" fn receive_vector(
@@ -148,7 +149,7 @@ unsafe extern "C" fn receive_vector(
     // SAFETY: the user gives as many as they say.
     match unsafe { piece(pieces, descriptors, count) } {
         // SAFETY: libfabric gives an endpoint of ours.
-        Some(local) => unsafe { post_receive(endpoint, local, None, context) },
+        Some(local) => unsafe { post_receive(endpoint, local, None, None, context) },
         None => -(sys::FI_EINVAL as isize),
     }
 }
@@ -168,7 +169,7 @@ unsafe extern "C" fn receive_message(
     // SAFETY: its vectors are as long as it says.
     match unsafe { piece(message.msg_iov, message.desc, message.iov_count) } {
         // SAFETY: libfabric gives an endpoint of ours.
-        Some(local) => unsafe { post_receive(endpoint, local, None, message.context) },
+        Some(local) => unsafe { post_receive(endpoint, local, None, Some(flags), message.context) },
         None => -(sys::FI_EINVAL as isize),
     }
 }
@@ -216,7 +217,7 @@ unsafe extern "C" fn send_message(
     let immediate = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data);
     let sending = Sending::new(local, message.addr, message.context);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, Sending { immediate, flags, ..sending }) }
+    unsafe { post(endpoint, Sending { immediate, flags: Some(flags), ..sending }) }
 }
 
 unsafe extern "C" fn send_data(

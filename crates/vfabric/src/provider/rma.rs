@@ -30,7 +30,7 @@ struct Moving {
     peer: u64,
     remote: Remote,
     immediate: Option<u64>,
-    flags: u64,
+    flags: Option<u64>,
     context: *mut c_void,
     silent: bool,
 }
@@ -46,7 +46,7 @@ impl Moving {
         context: *mut c_void,
     ) -> Self {
         let remote = Remote { address, key };
-        Self { kind, local, peer, remote, immediate: None, flags: 0, context, silent: false }
+        Self { kind, local, peer, remote, immediate: None, flags: None, context, silent: false }
     }
 }
 
@@ -105,6 +105,7 @@ unsafe fn post_message(
     let remote = Remote { address: remote.addr, key: remote.key };
     let immediate = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data);
     let (peer, context) = (message.addr, message.context);
+    let flags = Some(flags);
     let moving = Moving { kind, local, peer, remote, immediate, flags, context, silent: false };
     // SAFETY: the caller's.
     unsafe { post(endpoint, moving) }

@@ -30,7 +30,7 @@ unsafe extern "C" fn receive(
 ) -> isize {
     let tags = Tags { tag, ignore };
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post_receive(endpoint, local(buffer, len, descriptor), Some(tags), context) }
+    unsafe { post_receive(endpoint, local(buffer, len, descriptor), Some(tags), None, context) }
 }
 
 /// FI_PEEK and FI_CLAIM are not offered.
@@ -39,7 +39,7 @@ unsafe extern "C" fn receive_message(
     message: *const sys::fi_msg_tagged,
     flags: u64,
 ) -> isize {
-    if flags & !sys::FI_COMPLETION != 0 {
+    if flags & !(sys::FI_COMPLETION | sys::FI_MORE) != 0 {
         return -(sys::FI_ENOSYS as isize);
     }
     // SAFETY: the user gives a message.
@@ -48,7 +48,9 @@ unsafe extern "C" fn receive_message(
     // SAFETY: its vectors are as long as it says.
     match unsafe { piece(message.msg_iov, message.desc, message.iov_count) } {
         // SAFETY: libfabric gives an endpoint of ours.
-        Some(local) => unsafe { post_receive(endpoint, local, Some(tags), message.context) },
+        Some(local) => unsafe {
+            post_receive(endpoint, local, Some(tags), Some(flags), message.context)
+        },
         None => -(sys::FI_EINVAL as isize),
     }
 }
@@ -81,7 +83,9 @@ unsafe extern "C" fn send_message(
     let immediate = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data);
     let sending = Sending::new(local, message.addr, message.context);
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post(endpoint, Sending { immediate, tag: Some(message.tag), flags, ..sending }) }
+    unsafe {
+        post(endpoint, Sending { immediate, tag: Some(message.tag), flags: Some(flags), ..sending })
+    }
 }
 
 unsafe extern "C" fn inject(

@@ -88,6 +88,14 @@ fn control_of(file: &std::path::Path) -> &'static Control {
     unsafe { &*get() }
 }
 
+/// The hints of a fi_getinfo, for a test to change.
+pub(crate) struct Hints<'a> {
+    pub(crate) caps: &'a mut u64,
+    pub(crate) transmit: &'a mut sys::fi_tx_attr,
+    pub(crate) receive: &'a mut sys::fi_rx_attr,
+    pub(crate) domain: &'a mut sys::fi_domain_attr,
+}
+
 /// A fabric for one test, with nothing open.
 pub(crate) struct Rig {
     pub(crate) control: &'static Control,
@@ -100,30 +108,26 @@ pub(crate) struct Rig {
 impl Rig {
     /// With these settings, such as `profile=cxi nics=2`.
     pub(crate) fn new(settings: &str) -> Self {
-        Self::with_modes(settings, EVERY_MODE).unwrap()
+        Self::with_hints(settings, |_| {}).unwrap()
     }
 
     /// With this threading level.
     pub(crate) fn with_threading(settings: &str, threading: sys::fi_threading) -> Self {
-        Self::open(settings, EVERY_MODE, threading, 0).unwrap()
+        Self::with_hints(settings, |hints| hints.domain.threading = threading).unwrap()
     }
 
     /// Without FI_HMEM, though the NICs have it.
     pub(crate) fn without_device_memory(settings: &str) -> Self {
-        Self::open(settings, EVERY_MODE, sys::FI_THREAD_COMPLETION, sys::FI_HMEM).unwrap()
+        Self::with_hints(settings, |hints| *hints.caps &= !sys::FI_HMEM).unwrap()
     }
 
     /// With these registration modes offered; the error code where fi_getinfo finds nothing then.
     pub(crate) fn with_modes(settings: &str, modes: i32) -> Result<Self, i32> {
-        Self::open(settings, modes, sys::FI_THREAD_COMPLETION, 0)
+        Self::with_hints(settings, |hints| hints.domain.mr_mode = modes)
     }
 
-    fn open(
-        settings: &str,
-        modes: i32,
-        threading: sys::fi_threading,
-        without: u64,
-    ) -> Result<Self, i32> {
+    /// With the usual hints, changed; the error code where fi_getinfo finds nothing then.
+    pub(crate) fn with_hints(settings: &str, change: impl FnOnce(Hints<'_>)) -> Result<Self, i32> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let Loaded { symbols, control } = loaded();
         let text = CString::new(settings).unwrap();
@@ -135,15 +139,19 @@ impl Rig {
         let info = unsafe { &mut *hints };
         let rma = if settings.contains("profile=messages") { 0 } else { sys::FI_RMA };
         let gpu = if settings.contains("hmem=1") { sys::FI_HMEM } else { 0 };
-        info.caps = (sys::FI_MSG | sys::FI_TAGGED | rma | gpu) & !without;
+        info.caps = sys::FI_MSG | sys::FI_TAGGED | rma | gpu;
         info.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
         // SAFETY: as above.
         unsafe { (*info.ep_attr).type_ = sys::FI_EP_RDM };
         // SAFETY: as above.
         let domain = unsafe { &mut *info.domain_attr };
-        domain.mr_mode =
-            if info.caps & sys::FI_HMEM == 0 { modes } else { modes | sys::FI_MR_HMEM };
-        domain.threading = threading;
+        domain.mr_mode = if gpu == 0 { EVERY_MODE } else { EVERY_MODE | sys::FI_MR_HMEM };
+        domain.threading = sys::FI_THREAD_COMPLETION;
+        // SAFETY: as above.
+        let transmit = unsafe { &mut *info.tx_attr };
+        // SAFETY: as above.
+        let receive = unsafe { &mut *info.rx_attr };
+        change(Hints { caps: &mut info.caps, transmit, receive, domain });
         let mut list = ptr::null_mut();
         // SAFETY: valid hints, and a valid place.
         let code = unsafe {
@@ -189,6 +197,30 @@ impl Rig {
         unsafe { (*transmit).size = depth };
     }
 
+    /// Makes a NIC's fi_info ask for these capabilities alone.
+    pub(crate) fn ask_for_caps(&self, nic: usize, caps: u64) {
+        // SAFETY: the list is ours.
+        unsafe { (*self.info(nic)).caps = caps };
+    }
+
+    /// The capabilities of the first NIC's fi_info, and of its transmit and of its receive context.
+    pub(crate) fn caps(&self) -> [u64; 3] {
+        // SAFETY: the list is ours.
+        let info = unsafe { &*self.list };
+        // SAFETY: an info is whole.
+        let transmit = unsafe { (*info.tx_attr).caps };
+        // SAFETY: as above.
+        [info.caps, transmit, unsafe { (*info.rx_attr).caps }]
+    }
+
+    /// The orders that the first NIC's transmit context keeps.
+    pub(crate) fn orders(&self) -> u64 {
+        // SAFETY: an info is whole.
+        let transmit = unsafe { (*self.list).tx_attr };
+        // SAFETY: as above.
+        unsafe { (*transmit).msg_order }
+    }
+
     /// fi_close of the fabric, whatever is open on it.
     pub(crate) fn close_fabric(&self) -> i32 {
         close(self.fabric.cast())
@@ -209,13 +241,18 @@ impl Rig {
 
     /// The same with a completion queue of `entries`.
     pub(crate) fn end_with(&self, nic: usize, entries: usize) -> End<'_> {
+        self.end_bound(nic, entries, sys::FI_TRANSMIT | sys::FI_RECV)
+    }
+
+    /// The same, bound to its queue with these flags.
+    pub(crate) fn end_bound(&self, nic: usize, entries: usize, flags: u64) -> End<'_> {
         let mut domain = ptr::null_mut();
         // SAFETY: the fabric is open, and the place valid.
         let code = unsafe {
             sys::fi_domain(self.fabric, self.info(nic), &raw mut domain, ptr::null_mut())
         };
         assert_eq!(code, 0);
-        let end = End::open(self, nic, domain, true, entries);
+        let end = End::open(self, nic, domain, true, entries, flags);
         end.enable();
         end
     }
@@ -360,6 +397,7 @@ impl<'rig> End<'rig> {
         domain: *mut sys::fid_domain,
         owns_domain: bool,
         entries: usize,
+        flags: u64,
     ) -> Self {
         let mut attributes = sys::fi_cq_attr {
             size: entries,
@@ -384,7 +422,6 @@ impl<'rig> End<'rig> {
         let code =
             unsafe { sys::fi_endpoint(domain, rig.info(nic), &raw mut endpoint, ptr::null_mut()) };
         assert_eq!(code, 0);
-        let flags = sys::FI_TRANSMIT | sys::FI_RECV;
         // SAFETY: open objects of one domain.
         assert_eq!(unsafe { sys::fi_ep_bind(endpoint, queue.cast(), flags) }, 0);
         // SAFETY: as above.
@@ -395,7 +432,18 @@ impl<'rig> End<'rig> {
 
     /// Another endpoint of the same domain, not enabled yet. It must be dropped before this one.
     pub(crate) fn sibling(&self) -> Self {
-        Self::open(self.rig, self.nic, self.domain, false, 1024)
+        self.sibling_bound(sys::FI_TRANSMIT | sys::FI_RECV)
+    }
+
+    /// The same, bound to its queue with these flags.
+    pub(crate) fn sibling_bound(&self, flags: u64) -> Self {
+        Self::open(self.rig, self.nic, self.domain, false, 1024, flags)
+    }
+
+    /// The code of fi_enable.
+    pub(crate) fn try_enable(&self) -> i32 {
+        // SAFETY: the endpoint is open.
+        unsafe { sys::fi_enable(self.endpoint) }
     }
 
     /// fi_endpoint in this domain by the info of a NIC: its code. Closed again.
@@ -413,8 +461,7 @@ impl<'rig> End<'rig> {
 
     #[track_caller]
     pub(crate) fn enable(&self) {
-        // SAFETY: the endpoint is open.
-        assert_eq!(unsafe { sys::fi_enable(self.endpoint) }, 0);
+        assert_eq!(self.try_enable(), 0);
     }
 
     pub(crate) fn name(&self) -> Vec<u8> {
