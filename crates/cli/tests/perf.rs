@@ -382,6 +382,23 @@ fn json_takes_the_tables_place_or_goes_to_a_file() {
     fs::remove_file(path).unwrap();
 }
 
+#[test]
+fn in_json_warm_ups_are_numbers_by_size_and_for_all_sizes_where_these_have_the_same() {
+    for (arguments, of_all, of_sizes) in [
+        ("all_reduce -b 8 -e 16 -n 2", Some(5), [5, 5]),
+        ("all_reduce -b 8 -e 16 -n 2 -w 3", Some(3), [3, 3]),
+        ("pingpong -b 2K -e 2M -f 1024 -c 0", None, [100, 51]),
+    ] {
+        let (code, text, errors) = ended(perf(&format!("{arguments} --json")));
+        assert_eq!(code, 0, "{errors}");
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["config"]["warmup_iters"].as_u64(), of_all, "{arguments}");
+        for (size, warmups) in of_sizes.into_iter().enumerate() {
+            assert_eq!(json["results"][size]["warmup_iters"], warmups, "{arguments}");
+        }
+    }
+}
+
 fn check_json(text: &str, sizes: usize) {
     let json: serde_json::Value = serde_json::from_str(text).unwrap();
     let results = json["results"].as_array().unwrap();

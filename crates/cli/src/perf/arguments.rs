@@ -522,11 +522,6 @@ impl Options {
         })
     }
 
-    /// The number that was given.
-    pub(super) fn warmups_asked(&self) -> Option<usize> {
-        self.warmups
-    }
-
     /// The same sizes, elements, iterations and CPUs for another benchmark, without checks.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut pairs = vec![

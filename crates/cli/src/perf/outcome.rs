@@ -35,6 +35,7 @@ pub(super) fn row(
         root: benchmark.root(options.root()),
         in_place: options.in_place,
         iterations,
+        warmups: options.warmups(benchmark, iterations),
         times,
         slowest_us: slowest.mean_us,
         algorithm_bandwidth,

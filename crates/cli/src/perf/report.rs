@@ -55,6 +55,7 @@ pub(super) struct Row {
     pub(super) root: i64,
     pub(super) in_place: bool,
     pub(super) iterations: usize,
+    pub(super) warmups: usize,
     pub(super) times: Times,
     /// The mean of the slowest rank, which is the time of a stream as a whole.
     pub(super) slowest_us: f64,
@@ -70,7 +71,7 @@ impl Row {
         let place = if self.in_place { "in_place" } else { "out_of_place" };
         json!({
             "size": self.bytes, "count": self.count, "type": self.kind, "redop": self.operation, "root": self.root,
-            "iterations": self.iterations,
+            "iterations": self.iterations, "warmup_iters": self.warmups,
             place: {
                 "time": self.times.mean_us, "alg_bw": self.algorithm_bandwidth, "bus_bw": self.bus_bandwidth,
                 "nwrong": self.wrong, "p50": self.times.p50_us, "p99": self.times.p99_us,
@@ -125,6 +126,17 @@ impl<'a> Report<'a> {
             }
             Event::Moved(moved) => self.moved = Some(moved),
         }
+    }
+
+    /// The warm-ups of a size, if all have the same number; each row has its own.
+    fn warmups(&self) -> Option<usize> {
+        let (options, benchmark) = (self.options, self.benchmark);
+        let sizes = options.sizes_of(benchmark);
+        let mut all = sizes
+            .iter()
+            .map(|bytes| options.warmups(benchmark, options.iterations(benchmark, *bytes)));
+        let first = all.next()?;
+        all.all(|other| other == first).then_some(first)
     }
 
     fn head(&self, ready: &Ready) {
@@ -224,7 +236,7 @@ impl<'a> Report<'a> {
             "environment": settings(std::env::vars_os()),
             "config": {
                 "ranks": self.options.ranks, "threads": self.options.threads,
-                "warmup_iters": self.options.warmups_asked(), "validation": self.options.checks(self.benchmark),
+                "warmup_iters": self.warmups(), "validation": self.options.checks(self.benchmark),
             },
             "results": rows,
             "out_of_bounds": { "count": wrong, "okay": well },
@@ -355,6 +367,7 @@ mod tests {
             root: -1,
             in_place: false,
             iterations: 20,
+            warmups: 5,
             times: Times { mean_us: 12.345, p50_us: 11.0, p99_us: 123.45 },
             slowest_us: 13.0,
             algorithm_bandwidth: 0.083,
