@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod complaints;
 mod conform;
 mod doctor;
 mod environment;

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::bootstrap::{Hub, Meeting};
@@ -65,17 +65,32 @@ impl Program {
 pub struct Launch {
     children: Vec<Option<Child>>,
     lines: Receiver<String>,
+    /// The readers of the ranks' standard error.
+    readers: Vec<JoinHandle<()>>,
     failure: Option<Failure>,
     killed: bool,
     hub: Hub,
 }
 
 impl Launch {
-    /// Starts all ranks of `hub`'s group. Rank 0's standard output becomes [`Launch::next_line`]; the others' is discarded.
-    pub fn start(program: &Program, hub: Hub, size: usize) -> Result<Self, GroupError> {
+    /// Starts all ranks of `hub`'s group. Rank 0's standard output becomes [`Launch::next_line`]; the others' is discarded. `complaint` gets
+    /// the rank and each line of its standard error, with the line's end; a line of more than 1 MiB comes in parts.
+    pub fn start(
+        program: &Program,
+        hub: Hub,
+        size: usize,
+        complaint: impl Fn(usize, &[u8]) + Clone + Send + 'static,
+    ) -> Result<Self, GroupError> {
         let system = |error| GroupError::System { what: "starting a rank", error };
         let (send, lines) = mpsc::channel();
-        let mut launch = Self { children: Vec::new(), lines, failure: None, killed: false, hub };
+        let mut launch = Self {
+            children: Vec::new(),
+            lines,
+            readers: Vec::new(),
+            failure: None,
+            killed: false,
+            hub,
+        };
         for rank in 0..size {
             let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
             let mut child = Command::new(&program.path)
@@ -90,6 +105,7 @@ impl Launch {
                 .env(MEETING_VARIABLE, launch.hub.meeting(rank).to_string())
                 .stdin(Stdio::piped())
                 .stdout(output)
+                .stderr(Stdio::piped())
                 .process_group(0)
                 .spawn()
                 .map_err(system)?;
@@ -105,6 +121,19 @@ impl Launch {
                     }
                 };
                 thread::Builder::new().spawn(read).map_err(system)?;
+            }
+            if let Some(errors) = child.stderr.take() {
+                let complaint = complaint.clone();
+                let read = move || {
+                    let (mut errors, mut line) = (BufReader::new(errors), Vec::new());
+                    while let Ok(1..) =
+                        (&mut errors).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)
+                    {
+                        complaint(rank, &line);
+                        line.clear();
+                    }
+                };
+                launch.readers.push(thread::Builder::new().spawn(read).map_err(system)?);
             }
             launch.children.push(Some(child));
         }
@@ -139,6 +168,11 @@ impl Launch {
         while self.running() {
             self.watch();
             thread::sleep(WATCH);
+        }
+        // What a rank has started may keep its standard error open.
+        let deadline = Instant::now() + LAST_WORDS;
+        while Instant::now() < deadline && !self.readers.iter().all(JoinHandle::is_finished) {
+            thread::sleep(Duration::from_millis(1));
         }
         let Some(failure) = self.failure.take() else { return Ok(()) };
         let mut causes = self.hub.causes();
@@ -207,6 +241,8 @@ impl Drop for Launch {
     }
 }
 
+/// A rank that ends no line must not fill this process's memory.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 /// How often children are checked: rarely, since they need the CPUs.
 const WATCH: Duration = Duration::from_millis(20);
 /// How long ranks may run on after one has failed.

@@ -23,6 +23,7 @@ use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::{DataType, Library};
 
+use crate::complaints::Complaints;
 use crate::files::Destination;
 use crate::perf::sizes;
 use crate::signals::{Heeded, STOPPING};
@@ -221,7 +222,9 @@ impl Options {
         self.head(&run);
         let hub = loopback::meet(self.ranks, self.timeout())?;
         let mut signals = Heeded::new(&STOPPING)?;
-        let mut launch = Launch::start(&program, hub, self.ranks)?;
+        let complaints = Complaints::default();
+        let show = move |rank: usize, line: &[u8]| complaints.show(rank, line);
+        let mut launch = Launch::start(&program, hub, self.ranks, show)?;
         while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {
             match serde_json::from_str(&line) {
                 Ok(Event::Ready(ready)) => {

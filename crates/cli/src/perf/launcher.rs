@@ -18,6 +18,7 @@ use super::rails::{self, Files};
 use super::rank::{self, Failed};
 use super::raw;
 use super::report::{Event, Report};
+use crate::complaints::Complaints;
 use crate::signals::{Heeded, STOPPING};
 use crate::{loopback, output};
 
@@ -129,7 +130,9 @@ pub(super) fn processes(
     let count = if options.threads { 1 } else { options.ranks };
     let hub = loopback::meet(count, options.timeout()).map_err(alone)?;
     let mut signals = Heeded::new(&STOPPING).map_err(alone)?;
-    let mut launch = Launch::start(program, hub, count).map_err(alone)?;
+    let complaints = Complaints::default();
+    let show = move |rank: usize, line: &[u8]| complaints.show(rank, line);
+    let mut launch = Launch::start(program, hub, count, show).map_err(alone)?;
     while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {
         match serde_json::from_str(&line) {
             Ok(parsed) => event(parsed),

@@ -252,6 +252,7 @@ static int init_any(logger_t function) {
   if (loaded_again && is("loads-once")) return fail(SYSTEM_ERROR, "reference: loaded a second time");
   dead = 0;
   if (getenv("REFERENCE_PRINTS")) (void)!write(1, getenv("REFERENCE_PRINTS"), strlen(getenv("REFERENCE_PRINTS")));
+  if (logger && getenv("REFERENCE_WARNS")) logger(2, 0x10, "reference", 0, "%s", getenv("REFERENCE_WARNS"));
   if (is("name-after-init")) name_tables("Reference2");
   if (is("thread-stays")) {
     pthread_t thread;
