@@ -81,8 +81,7 @@ const FILLED: u8 = 0x5a;
 const REUSED: u8 = 0x77;
 
 /// Sends one long message, as far as it can.
-fn write(part: &Part) {
-    let (net, context) = open(part);
+fn write(part: &Part, net: Net, context: Object) {
     let mut handle = from_text(&part.receive());
     let mut comm = None;
     wait("connect", || {
@@ -104,16 +103,15 @@ fn write(part: &Part) {
     net.finalize(context).expect("finalize");
 }
 
-fn is_other(part: &Part) -> bool {
+/// Opens the plugin for the process that receives; the others play their part here.
+fn begin(part: &Part) -> Option<(Net, Object)> {
+    let (net, context) = open(part);
     match part.name.as_str() {
-        "writer" => write(part),
-        "bystander" => {
-            let (net, context) = open(part);
-            bystander::play(part, net, context);
-        }
-        _ => return false,
+        "writer" => write(part, net, context),
+        "bystander" => bystander::play(part, net, context),
+        _ => return Some((net, context)),
     }
-    true
+    None
 }
 
 /// Why the tests of a stopped writer do not apply to shm.
@@ -129,10 +127,7 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
     // After that timeout the connection has failed, and the memory stays until finalize.
     let settings = [&settings()[..], &[("PEER_TIMEOUT_MS", "60000")]].concat();
     play(&settings, BOUND, |part| {
-        if is_other(part) {
-            return;
-        }
-        let (net, context) = open(part);
+        let Some((net, context)) = begin(part) else { return };
         let mut bystander = Bystander::cast(part, net, context);
         let mut writer = part.cast("writer", &[]);
         let receiver = Receiver::begin(net, context, &mut writer);
@@ -169,10 +164,7 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
 fn memory_is_free_though_the_job_is_stopped_in_deregmr() {
     let settings = [SETTINGS, &[("PEER_TIMEOUT_MS", "60000"), ("CLOSE_TIMEOUT_MS", "4000")]];
     play(&settings.concat(), BOUND, |part| {
-        if is_other(part) {
-            return;
-        }
-        let (net, context) = open(part);
+        let Some((net, context)) = begin(part) else { return };
         let mut writer = part.cast("writer", &[]);
         let receiver = Receiver::begin(net, context, &mut writer);
         writer.pause();
@@ -189,10 +181,7 @@ fn memory_is_free_though_the_job_is_stopped_in_deregmr() {
 /// A dead peer writes nothing more.
 fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
     play(&settings(), BOUND, |part| {
-        if is_other(part) {
-            return;
-        }
-        let (net, context) = open(part);
+        let Some((net, context)) = begin(part) else { return };
         let mut bystander = Bystander::cast(part, net, context);
         let mut writer = part.cast("writer", &[]);
         let receiver = Receiver::begin(net, context, &mut writer);
@@ -213,11 +202,8 @@ fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
 /// The registration of a buffer that is kept is valid until the endpoint closes; then its region is closed.
 fn finalize_frees_what_a_stopped_peer_may_write_to() {
     play(&settings(), BOUND, |part| {
-        if is_other(part) {
-            return;
-        }
         let before = crate::support::link::descriptors();
-        let (net, context) = open(part);
+        let Some((net, context)) = begin(part) else { return };
         let mut writer = part.cast("writer", &[]);
         let receiver = Receiver::begin(net, context, &mut writer);
         writer.pause();
@@ -239,10 +225,7 @@ fn finalize_frees_what_a_stopped_peer_may_write_to() {
 /// Else the call says that the memory is free, while the endpoint is only about to close.
 fn finalize_in_another_thread_waits_for_a_deregmr_that_waits() {
     play(&settings(), BOUND, |part| {
-        if is_other(part) {
-            return;
-        }
-        let (net, context) = open(part);
+        let Some((net, context)) = begin(part) else { return };
         let mut writer = part.cast("writer", &[]);
         let receiver = Receiver::begin(net, context, &mut writer);
         writer.pause();
