@@ -15,19 +15,22 @@ use super::super::case::{Case, Outcome, Stop, fail, hold, skip};
 use super::super::link::Link;
 use super::super::traffic::arena;
 
+/// Each message waits for three threads in turn, one of which polls all the time: on a busy machine each turn takes a time slice.
 pub(in super::super) const ALL: &[Behaviour] = &[
     two(
         "ll-flag-comes-with-its-data",
         "where NCCL may use LL, an aligned word of 8 bytes never shows its flag without its data",
         "NCCL src/include/device.h:75-86; NCCL src/graph/tuning.cc:453 (NCCL_PROTO, which init may set)",
         ll_flag_comes_with_its_data,
-    ),
+    )
+    .within(60),
     two(
         "ll128-flag-comes-after-its-data",
         "where NCCL may use LL128, an aligned line of 128 bytes never shows its flag before its data",
         "NCCL src/transport/net_ib/p2p.cc:80; NCCL src/graph/tuning.cc:453, 518-535 (into a GPU's memory only)",
         ll128_flag_comes_after_its_data,
-    ),
+    )
+    .within(60),
 ];
 
 /// The layout of a protocol's lines.
