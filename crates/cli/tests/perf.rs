@@ -296,7 +296,7 @@ fn what_stands_still_is_given_up_within_its_bound_and_named_before_its_consequen
 #[test]
 fn a_shortage_of_descriptors_is_named_and_no_rank_is_taken_for_two() {
     for limit in 12..=24 {
-        let perf = perf("all_reduce -r 4 -b 8 -e 8 -n 3 --timeout 5");
+        let perf = perf("all_reduce -r 4 -b 8 -e 8 -n 3 --timeout 60");
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {limit} && exec \"$@\""), "sh"]);
         command.arg(perf.get_program()).args(perf.get_args());

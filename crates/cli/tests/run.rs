@@ -65,7 +65,7 @@ fn wait_until_stopped(processes: &[i32], stopped: bool) {
 
 #[track_caller]
 fn assert_ended(processes: &[i32]) {
-    let deadline = Instant::now() + Duration::from_secs(3);
+    let deadline = Instant::now() + SOON;
     while processes.iter().any(|&process| runs(process)) {
         assert!(Instant::now() < deadline, "of {processes:?} one still runs");
         thread::sleep(Duration::from_millis(10));

@@ -226,10 +226,10 @@ fn a_description_is_judged_as_the_machine_itself() {
 }
 
 /// The finding of this name about a stub's start.
-fn stub_starts(name: &str, options: &[&str], pipe: Option<&bench::Pipe>) -> Value {
+fn stub_starts(name: &str, options: &[&str], more: &[&str], pipe: Option<&bench::Pipe>) -> Value {
     let folder = bench::stub(name, options);
     let mut command = bench::bounded();
-    command.args(["--timeout", "2"]);
+    command.args(more);
     command.env("NCCL_NET_PLUGIN", name).env("LD_LIBRARY_PATH", folder);
     command.envs(pipe.map(|pipe| ("STUB_LEAVES", &pipe.path)));
     let report = bench::report(command);
@@ -239,19 +239,19 @@ fn stub_starts(name: &str, options: &[&str], pipe: Option<&bench::Pipe>) -> Valu
 }
 
 fn a_plugin_that_prints_what_is_no_text_is_heard_all_the_same() {
-    let starts = stub_starts("prints", &["-DPRINTS"], None);
+    let starts = stub_starts("prints", &["-DPRINTS"], &[], None);
     assert_eq!(starts["level"], "ok", "{starts:#}");
 }
 
 fn a_plugin_that_prints_for_ever_is_ended_like_a_silent_one() {
-    let starts = stub_starts("noisy", &["-DNOISY"], None);
+    let starts = stub_starts("noisy", &["-DNOISY"], &["--timeout", "2"], None);
     assert_eq!(starts["level"], "FAIL", "{starts:#}");
     assert!(starts["found"].as_str().unwrap().contains("init has not returned"), "{starts:#}");
 }
 
 fn a_process_that_a_plugin_leaves_holds_up_nothing() {
     let pipe = bench::Pipe::new("leaves");
-    let starts = stub_starts("leaves", &["-DLEAVES"], Some(&pipe));
+    let starts = stub_starts("leaves", &["-DLEAVES"], &[], Some(&pipe));
     assert_eq!(starts["level"], "ok", "{starts:#}");
 }
 

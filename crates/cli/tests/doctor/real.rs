@@ -57,8 +57,10 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("other-plugins-variable", || with("OFI_NCCL_PROTOCOL", "SENDRECV")),
     Case::new("nccl-misspelt", || with("NCCL_SOCKET_IFNAM", "eth0")),
     Case::new("bootstrap-interface", || with("NCCL_SOCKET_IFNAME", "eth77")),
-    Case::new("wrong-data", || faulty("wrong-data", "LOOPBACK_CORRUPT", "3")),
-    Case::new("transfer-hangs", || faulty("transfer-hangs", "LOOPBACK_STALL", "2")),
+    Case::new("wrong-data", || faulty("wrong-data", "LOOPBACK_CORRUPT", "3", &[])),
+    Case::new("transfer-hangs", || {
+        faulty("transfer-hangs", "LOOPBACK_STALL", "2", &["--timeout", "2"])
+    }),
 ];
 
 fn with(name: &str, value: &str) -> Value {
@@ -201,9 +203,9 @@ fn small_shm() -> Value {
 }
 
 /// The socket plugin with a fault.
-fn faulty(name: &str, fault: &str, number: &str) -> Value {
+fn faulty(name: &str, fault: &str, number: &str, more: &[&str]) -> Value {
     let folder = loopback(name, "libnccl-net-faulty.so", "Faulty");
     let mut command = named(doctor(), "faulty", folder.to_str().unwrap());
-    command.env(fault, number).args(["--timeout", "2"]);
+    command.env(fault, number).args(more);
     report(command)
 }
