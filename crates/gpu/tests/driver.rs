@@ -165,6 +165,20 @@ plays! {
             assert_eq!(memory.read(0, 1).unwrap(), [number]);
         }
     };
+    a_devices_context_is_retained_once_however_many_calls_need_it in standin(), "": || {
+        let devices = Devices::open().unwrap();
+        for device in [0, 1, 0] {
+            let memory = devices.allocate(device, 8).unwrap();
+            memory.write(0, b"abc").unwrap();
+            assert_eq!(memory.read(0, 3).unwrap(), b"abc");
+            let mut bytes = vec![0_u8; 4096];
+            drop(Pinned::new(&devices, device, &mut bytes).unwrap());
+            assert!(Stream::new(&devices, device).unwrap().is_idle().unwrap());
+        }
+        let count = |call| calls(Some(call));
+        assert_eq!(count("cuDevicePrimaryCtxRetain"), 2, "there are two devices");
+        assert_eq!(count("cuDevicePrimaryCtxRelease_v2"), 0, "a stream's thread keeps its context");
+    };
     a_stream_makes_its_device_current_and_is_idle_without_work in standin(), "": || {
         let devices = Devices::open().unwrap();
         let stream = Stream::new(&devices, 1).unwrap();

@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::ptr;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUmemRangeHandleType, CUresult};
 
+use super::context::Context;
 use super::library::{DriverError, Library, Unavailable, check, has, is_child};
 
 /// The devices of this process.
@@ -19,6 +19,7 @@ pub struct DeviceMemory {
     address: u64,
     len: usize,
     device: i32,
+    context: Context,
 }
 
 /// What is called here. cuMemGetHandleForAddressRange is CUDA 11.7's and is looked up where it is needed.
@@ -86,11 +87,12 @@ impl Devices {
         let mut address = 0;
         // Past the last multiple the driver refuses.
         let whole = len.max(1).checked_next_multiple_of(GRANULE_BYTES).unwrap_or(usize::MAX);
-        within(device, || {
+        let context = Context::of(device)?;
+        context.within(|| {
             // SAFETY: the place lives through the call.
             check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, whole) })
         })?;
-        Ok(DeviceMemory { address, len, device })
+        Ok(DeviceMemory { address, len, device, context })
     }
 }
 
@@ -126,7 +128,7 @@ impl DeviceMemory {
     /// When they do not fit.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), DriverError> {
         let place = self.place(at, bytes.len());
-        within(self.device, || {
+        self.context.within(|| {
             // SAFETY: the bytes live through the call, which is over when it returns; the place lies in the allocation.
             let code = unsafe { sys::cuMemcpyHtoD_v2(place, bytes.as_ptr().cast(), bytes.len()) };
             check("cuMemcpyHtoD", code)?;
@@ -148,7 +150,7 @@ impl DeviceMemory {
     /// When the range lies outside.
     pub fn read_into(&self, at: usize, bytes: &mut [u8]) -> Result<(), DriverError> {
         let place = self.place(at, bytes.len());
-        within(self.device, || {
+        self.context.within(|| {
             // SAFETY: as in `write`, the other way.
             let code =
                 unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), place, bytes.len()) };
@@ -183,7 +185,7 @@ impl DeviceMemory {
         }
         let len = self.len.max(1).next_multiple_of(PAGE_BYTES);
         let mut descriptor: c_int = -1;
-        within(self.device, || {
+        self.context.within(|| {
             let place = (&raw mut descriptor).cast();
             let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
             // SAFETY: for this type of handle, the place is an int's; the range lies in the allocation, which was rounded up further.
@@ -204,38 +206,11 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // An error here has no remedy: the process ends soon, or the driver has.
-        let _ = within(self.device, || {
+        let _ = self.context.within(|| {
             // SAFETY: allocated by this driver, freed once.
             check("cuMemFree", unsafe { sys::cuMemFree_v2(self.address) })
         });
     }
-}
-
-/// Runs `body` with the device's primary context as the current one, then restores the thread's own. The primary context stays
-/// retained for the next call.
-pub(super) fn within(
-    device: i32,
-    body: impl FnOnce() -> Result<(), DriverError>,
-) -> Result<(), DriverError> {
-    let mut context = retain(device)?;
-    // SAFETY: the context was just retained.
-    check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
-    let outcome = body();
-    // SAFETY: the place lives through the call; what is popped was pushed above.
-    let popped = check("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(&raw mut context) });
-    outcome.and(popped)
-}
-
-/// The device's primary context, which the runtime library uses too. It is never released.
-pub(super) fn retain(device: i32) -> Result<sys::CUcontext, DriverError> {
-    let mut ordinal = 0;
-    // SAFETY: the place lives through the call.
-    check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut ordinal, device) })?;
-    let mut context = ptr::null_mut();
-    let place = &raw mut context;
-    // SAFETY: as above.
-    check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(place, ordinal) })?;
-    Ok(context)
 }
 
 /// The driver's allocation granularity: smaller allocations may share a page of the device.

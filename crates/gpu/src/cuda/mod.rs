@@ -1,5 +1,6 @@
 //! CUDA, by its driver API.
 
+mod context;
 mod devices;
 mod driver;
 mod library;

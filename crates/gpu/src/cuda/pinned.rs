@@ -2,14 +2,15 @@
 
 use cudarc::driver::sys::{self, CUresult};
 
-use super::devices::{Devices, within};
+use super::context::Context;
+use super::devices::Devices;
 use super::library::{DriverError, check, has};
 
 /// A range of the host's memory, page-locked for all devices until it is dropped. Dropped before the memory is freed.
 #[derive(Debug)]
 pub struct Pinned {
     address: usize,
-    device: i32,
+    context: Context,
 }
 
 /// CU_MEMHOSTREGISTER_PORTABLE: for every context.
@@ -27,11 +28,12 @@ impl Pinned {
             check(CALL, CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
         }
         let (place, len) = (bytes.as_mut_ptr(), bytes.len());
-        within(device, || {
+        let context = Context::of(device)?;
+        context.within(|| {
             // SAFETY: the range is mapped; that it is locked changes nothing for those who use it.
             check(CALL, unsafe { sys::cuMemHostRegister_v2(place.cast(), len, PORTABLE) })
         })?;
-        Ok(Self { address: place.expose_provenance(), device })
+        Ok(Self { address: place.expose_provenance(), context })
     }
 }
 
@@ -39,7 +41,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let place = std::ptr::with_exposed_provenance_mut(self.address);
         // An error here has no remedy: the process ends soon, or the driver has.
-        let _ = within(self.device, || {
+        let _ = self.context.within(|| {
             // SAFETY: locked in `new`, unlocked once.
             check("cuMemHostUnregister", unsafe { sys::cuMemHostUnregister(place) })
         });

@@ -5,14 +5,15 @@ use std::ptr;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use super::devices::{Devices, retain, within};
+use super::context::Context;
+use super::devices::Devices;
 use super::library::{DriverError, Unavailable, check, has};
 
 /// A stream of a device; destroyed when it is dropped.
 #[derive(Debug)]
 pub struct Stream {
     raw: sys::CUstream,
-    device: i32,
+    context: Context,
 }
 
 /// What is called here and not in `devices`.
@@ -35,13 +36,12 @@ impl Stream {
         if let Some(missing) = FUNCTIONS.iter().find(|name| !has(name)) {
             return Err(StreamError::Lacking(Unavailable::NoSymbol(missing)));
         }
-        let context = retain(device)?;
-        // SAFETY: the context was just retained and is never released.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })?;
+        let context = Context::of(device)?;
+        context.make_current()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the place lives through the call; 0 asks for a stream like the default one.
         check("cuStreamCreate", unsafe { sys::cuStreamCreate(&raw mut raw, 0) })?;
-        Ok(Self { raw, device })
+        Ok(Self { raw, context })
     }
 
     /// Whether all work that was put into the stream has ended.
@@ -51,7 +51,7 @@ impl Stream {
     /// The driver's: also that of work that failed.
     pub fn is_idle(&self) -> Result<bool, DriverError> {
         let mut idle = false;
-        within(self.device, || {
+        self.context.within(|| {
             // SAFETY: the stream lives.
             let answer = unsafe { sys::cuStreamQuery(self.raw) };
             idle = answer == CUresult::CUDA_SUCCESS;
@@ -69,7 +69,7 @@ impl Stream {
     ///
     /// The driver's: also that of work that failed.
     pub fn synchronize(&self) -> Result<(), DriverError> {
-        within(self.device, || {
+        self.context.within(|| {
             // SAFETY: the stream lives.
             check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
         })
@@ -84,7 +84,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // An error here has no remedy: the process ends soon, or the driver has.
-        let _ = within(self.device, || {
+        let _ = self.context.within(|| {
             // SAFETY: created by this driver, destroyed once.
             check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(self.raw) })
         });
