@@ -118,7 +118,7 @@ impl Endpoint {
             direction,
             device,
             rail,
-            peer: peer_text(&peer.name.host, peer.name.process),
+            peer: peer_text(&peer.name.host, peer.name.number, peer.name.namespace()),
             name: cut(name),
         };
         let rows = match side {

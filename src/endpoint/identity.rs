@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use proto::setup::Host;
 
@@ -14,36 +14,63 @@ use crate::label::Label;
 #[derive(Clone, Debug)]
 pub(crate) struct PeerName {
     pub(crate) host: String,
-    pub(crate) process: u32,
-    /// It is reached through shared memory, and its process id was one of those seen here when its HELLO arrived. A container that shares
-    /// memory may have ids of its own (pid_namespaces(7)), of which some are seen here as well: then another process's end is taken for the
-    /// peer's, which this makes rarer.
+    pub(crate) number: u32,
+    /// It is reached through shared memory, and its process id was one of those seen here when its HELLO arrived. Not where it is known to
+    /// have its id in another PID namespace. Of a peer that does not say, some other process here may have that id, whose end is then taken
+    /// for the peer's; that it was seen makes this rarer.
     is_local: bool,
     /// The rank on this channel, if a tag has shown it.
     rank: Option<i32>,
-    /// The ranks that tags have shown for the peer's process, on any channel.
-    ranks: Arc<Ranks>,
+    process: Arc<Process>,
 }
 
-/// The rank of a process, learnt from tags: NCCL passes the sender's rank as each message's tag, in every version (NCCL
-/// src/transport/net.cc:1414, 1575). A process may have several.
+/// What all channels to one process share.
 #[derive(Debug)]
-struct Ranks(AtomicI64);
+struct Process {
+    /// The PID namespace in which the process has its number, if it is known.
+    namespace: Option<u64>,
+    /// Its number means another process here, or another peer on a host of that name has the same: the log names the namespace.
+    is_ambiguous: AtomicBool,
+    /// The rank, learnt from tags: NCCL passes the sender's rank as each message's tag, in every version (NCCL src/transport/net.cc:1414,
+    /// 1575). A process may have several.
+    rank: AtomicI64,
+}
 
-/// The processes that an endpoint is connected to.
+/// The processes that an endpoint is connected to. Containers on one host may have the same host name and the same process ids, so a process
+/// is identified as NCCL does it, by its host, its id and its PID namespace (NCCL src/misc/utils.cc, `getPidHash`).
 #[derive(Debug, Default)]
 pub(crate) struct KnownProcesses {
-    known: HashMap<(String, u32), Arc<Ranks>>,
+    /// By host and number.
+    known: HashMap<(String, u32), Vec<Arc<Process>>>,
 }
 
 impl KnownProcesses {
-    /// The peer's name, by its HELLO.
-    pub(crate) fn peer_name(&mut self, identity: &Host) -> PeerName {
-        let (host, process) = (identity.host.to_text(), identity.process);
-        let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
-        let is_local = identity.provider.to_text() == SHARED_MEMORY && is_seen(process);
-        let ranks = Arc::clone(self.known.entry((host.clone(), process)).or_insert_with(new));
-        PeerName { host, process, is_local, rank: None, ranks }
+    /// The peer's name, by its HELLO and by what ours says.
+    pub(crate) fn peer_name(&mut self, ours: &Host, theirs: &Host) -> PeerName {
+        let (host, number) = (theirs.host.to_text(), theirs.process);
+        let namespaces = ours.pid_namespace.zip(theirs.pid_namespace);
+        let is_elsewhere = namespaces.is_some_and(|(ours, theirs)| ours != theirs);
+        let is_local =
+            theirs.provider.to_text() == SHARED_MEMORY && !is_elsewhere && is_seen(number);
+        let is_ambiguous = is_elsewhere && theirs.host == ours.host;
+        let alike = self.known.entry((host.clone(), number)).or_default();
+        let process = Process::of(alike, theirs.pid_namespace, is_ambiguous);
+        PeerName { host, number, is_local, rank: None, process }
+    }
+}
+
+impl Process {
+    /// The process of this namespace among those that have one host name and one number.
+    fn of(alike: &mut Vec<Arc<Self>>, namespace: Option<u64>, is_ambiguous: bool) -> Arc<Self> {
+        if let Some(known) = alike.iter().find(|process| process.namespace == namespace) {
+            return Arc::clone(known);
+        }
+        let is_ambiguous = is_ambiguous || !alike.is_empty();
+        alike.iter().for_each(|other| other.is_ambiguous.store(true, Ordering::Relaxed));
+        let (is_ambiguous, rank) = (AtomicBool::new(is_ambiguous), AtomicI64::new(NONE));
+        let process = Arc::new(Self { namespace, is_ambiguous, rank });
+        alike.push(Arc::clone(&process));
+        process
     }
 }
 
@@ -52,17 +79,17 @@ impl PeerName {
     pub(crate) fn set_rank(&mut self, rank: i32) {
         self.rank = Some(rank);
         let rank = i64::from(rank);
-        let known = self.ranks.0.load(Ordering::Relaxed);
+        let known = self.process.rank.load(Ordering::Relaxed);
         if known != rank {
             let now = if known == NONE { rank } else { SEVERAL };
-            self.ranks.0.store(now, Ordering::Relaxed);
+            self.process.rank.store(now, Ordering::Relaxed);
         }
     }
 
     /// Whether its process is known to have ended. Writes to shared memory succeed after their reader has ended, so there `/proc` is
-    /// checked. For peers on other hosts a process id means nothing here.
+    /// checked. For peers on other hosts, or in another PID namespace, a process id means nothing here.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_local && !is_seen(self.process)
+        self.is_local && !is_seen(self.number)
     }
 
     /// Its current name, for an error.
@@ -71,8 +98,13 @@ impl PeerName {
         Label::of(&self.to_string())
     }
 
+    /// The PID namespace, if host and number do not identify the process.
+    pub(crate) fn namespace(&self) -> Option<u64> {
+        self.process.namespace.filter(|_| self.process.is_ambiguous.load(Ordering::Relaxed))
+    }
+
     fn rank(&self) -> Option<i32> {
-        let of_process = || i32::try_from(self.ranks.0.load(Ordering::Relaxed)).ok();
+        let of_process = || i32::try_from(self.process.rank.load(Ordering::Relaxed)).ok();
         self.rank.or_else(of_process)
     }
 }
@@ -82,7 +114,13 @@ impl fmt::Display for PeerName {
         if let Some(rank) = self.rank() {
             write!(f, "rank {rank}, ")?;
         }
-        write!(f, "process {} on {}", self.process, self.host)
+        let Self { number, host, .. } = self;
+        match self.namespace() {
+            Some(namespace) => {
+                write!(f, "process {number} of PID namespace {namespace} on {host}")
+            }
+            None => write!(f, "process {number} on {host}"),
+        }
     }
 }
 
@@ -133,11 +171,20 @@ mod tests {
         }
     }
 
+    /// A name at an endpoint that has no other peer, and whose own PID namespace is 1.
+    fn name_of(theirs: &Host) -> PeerName {
+        KnownProcesses::default().peer_name(&us(), theirs)
+    }
+
+    fn us() -> Host {
+        Host { pid_namespace: Some(1), ..identity(4) }
+    }
+
     #[test]
     fn a_rank_learnt_on_one_channel_names_the_whole_process() {
         let mut known = KnownProcesses::default();
-        let (mut receiver, sender) = (known.peer_name(&identity(5)), known.peer_name(&identity(5)));
-        let other = known.peer_name(&identity(6));
+        let mut name = |number| known.peer_name(&us(), &identity(number));
+        let (mut receiver, sender, other) = (name(5), name(5), name(6));
         assert_eq!(sender.to_string(), "process 5 on here");
         receiver.set_rank(3);
         receiver.set_rank(3);
@@ -150,7 +197,7 @@ mod tests {
     #[test]
     fn of_a_process_with_several_ranks_only_the_channel_that_received_one_has_its_name() {
         let mut known = KnownProcesses::default();
-        let mut peers = [0, 1, 2].map(|_| known.peer_name(&identity(5)));
+        let mut peers = [0, 1, 2].map(|_| known.peer_name(&us(), &identity(5)));
         peers[0].set_rank(3);
         peers[1].set_rank(-4);
         peers[0].set_rank(3);
@@ -163,20 +210,56 @@ mod tests {
     }
 
     #[test]
-    fn only_a_process_that_was_seen_here_is_known_to_have_ended() {
-        let by_shared_memory = |process| {
-            let provider = Name::cut(SHARED_MEMORY);
-            KnownProcesses::default().peer_name(&Host { provider, ..identity(process) })
+    fn processes_of_one_number_in_two_pid_namespaces_share_neither_rank_nor_name() {
+        let mut known = KnownProcesses::default();
+        let host = Name::cut("there");
+        let mut name = |namespace| {
+            known.peer_name(&us(), &Host { host, pid_namespace: namespace, ..identity(5) })
         };
-        // As of another PID namespace: no process here has such a number.
-        assert!(!by_shared_memory(u32::MAX).has_ended());
+        let (mut first, again) = (name(Some(2)), name(Some(2)));
+        first.set_rank(3);
+        assert_eq!(again.to_string(), "rank 3, process 5 on there", "no other has its number");
+        let (second, older) = (name(Some(3)), name(None));
+        let names = [again, second, older].map(|peer| peer.to_string());
+        assert_eq!(
+            names,
+            [
+                "rank 3, process 5 of PID namespace 2 on there",
+                "process 5 of PID namespace 3 on there",
+                "process 5 on there"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pid_namespace_is_named_where_the_number_means_another_process_here() {
+        let named = |host: &str, namespace| {
+            let host = Name::cut(host);
+            name_of(&Host { host, pid_namespace: namespace, ..identity(5) }).to_string()
+        };
+        assert_eq!(named("here", Some(2)), "process 5 of PID namespace 2 on here");
+        assert_eq!(named("here", Some(1)), "process 5 on here");
+        assert_eq!(named("here", None), "process 5 on here");
+        assert_eq!(named("there", Some(2)), "process 5 on there");
+    }
+
+    #[test]
+    fn only_a_process_that_was_seen_here_is_known_to_have_ended() {
+        let by_shared_memory = |process, pid_namespace| {
+            let provider = Name::cut(SHARED_MEMORY);
+            name_of(&Host { provider, pid_namespace, ..identity(process) })
+        };
+        // No process here has such a number.
+        assert!(!by_shared_memory(u32::MAX, None).has_ended());
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat runs");
-        let peer = by_shared_memory(child.id());
-        let by_sockets = KnownProcesses::default().peer_name(&identity(child.id()));
-        assert!(!peer.has_ended());
+        let [unknown, ours, other] =
+            [None, Some(1), Some(2)].map(|namespace| by_shared_memory(child.id(), namespace));
+        let by_sockets = name_of(&identity(child.id()));
+        assert!(!unknown.has_ended() && !ours.has_ended() && !other.has_ended());
         child.kill().expect("it runs");
         child.wait().expect("it was killed");
-        assert!(peer.has_ended() && !by_sockets.has_ended());
+        assert!(unknown.has_ended() && ours.has_ended());
+        assert!(!by_sockets.has_ended() && !other.has_ended());
     }
 
     #[test]

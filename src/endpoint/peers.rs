@@ -193,7 +193,7 @@ mod tests {
     use crate::endpoint::identity::KnownProcesses;
 
     fn peer() -> Peer {
-        let name = KnownProcesses::default().peer_name(&Host::default());
+        let name = KnownProcesses::default().peer_name(&Host::default(), &Host::default());
         Peer::new(ChannelId(0), Box::new([]), Box::new([]), name)
     }
 

@@ -418,6 +418,17 @@ fn a_stranger_that_behaves_like_a_peer_is_accepted_as_one() {
     });
 }
 
+fn a_hello_names_the_pid_namespace_in_which_the_process_has_its_number() {
+    play(ONE_RAIL, BOUND, |part| {
+        let (net, context) = open(part);
+        let (peer, _comm) = Door::open(net, context).connected();
+        let namespace = proc_status::pid_namespace().expect("proc is mounted");
+        let named = (peer.host.process, peer.host.pid_namespace);
+        assert_eq!(named, (std::process::id(), Some(namespace)));
+        net.finalize(context).expect("finalize");
+    });
+}
+
 /// A process that has seen the handle's address and id, but not its secret, answers connect in the listener's name, before the listener does.
 fn who_answers_a_connect_without_the_secret_neither_fails_nor_redirects_it() {
     play(ONE_RAIL, BOUND, |part| {
@@ -513,6 +524,8 @@ pub(crate) fn tests() -> Vec<Test> {
             .needs(not_over("shm", "shm takes any address")),
         Test::new(raw_bytes_on_the_port_of_a_control_endpoint_are_harmless)
             .needs(not_over("shm", "shm has no port")),
+        Test::new(a_hello_names_the_pid_namespace_in_which_the_process_has_its_number)
+            .needs(not_over("shm", "shm dies of a peer that was never there")),
         Test::new(a_stranger_that_behaves_like_a_peer_is_accepted_as_one)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
         Test::new(who_answers_a_connect_without_the_secret_neither_fails_nor_redirects_it)

@@ -254,7 +254,17 @@ impl Stranger {
         assert!(self.send(to, &bytes, bound, &mut meanwhile), "the second HELLO is not accepted");
         let nonces = Nonces { prover: hello.nonce, verifier: theirs.nonce };
         let (written, read) = (Place::default(), Place::default());
-        Peer { stranger: self, to, handle, nonces, lease, written, read, theirs: None }
+        Peer {
+            stranger: self,
+            host: theirs.host,
+            to,
+            handle,
+            nonces,
+            lease,
+            written,
+            read,
+            theirs: None,
+        }
     }
 
     /// Writes words to the end of what a peer has lent.
@@ -297,6 +307,8 @@ impl Stranger {
 /// A stranger with a channel to an endpoint of the plugin, which writes anything into its inbox.
 pub(crate) struct Peer {
     pub(crate) stranger: Stranger,
+    /// The plugin's process, as its HELLO describes it.
+    pub(crate) host: Host,
     to: PeerAddress,
     handle: WireHandle,
     nonces: Nonces,

@@ -114,9 +114,11 @@ impl Key {
     }
 }
 
-/// `host:process`, in the room of a row. Of a long name of a host the middle is left out: long ones differ at their ends.
-pub fn peer_text(host: &str, process: u32) -> String {
-    let process = format!(":{process}");
+/// `host:process`, or `host:process@namespace` with the PID namespace that tells two processes apart, in the room of a row. Of a long name of
+/// a host the middle is left out: long ones differ at their ends.
+pub fn peer_text(host: &str, process: u32, namespace: Option<u64>) -> String {
+    let namespace = namespace.map_or_else(String::new, |namespace| format!("@{namespace}"));
+    let process = format!(":{process}{namespace}");
     let room = PEER_BYTES - process.len();
     if host.len() <= room {
         return format!("{host}{process}");
@@ -139,14 +141,17 @@ mod tests {
     fn processes_of_hosts_with_long_names_have_texts_of_their_own() {
         let host = |last| format!("{}{last}", "a-job-of-some-team-".repeat(3) + "worker");
         let texts = [(1, 7), (1, 4_000_000_000), (2, 7)];
-        let texts = texts.map(|(worker, process)| peer_text(&host(worker), process));
+        let texts = texts.map(|(worker, process)| peer_text(&host(worker), process, None));
         for (at, text) in texts.iter().enumerate() {
             assert!(text.len() <= PEER_BYTES && !texts[..at].contains(text), "{texts:?}");
         }
         assert!(texts[1].ends_with(":4000000000"), "{texts:?}");
-        assert_eq!(peer_text("node7", 12), "node7:12");
-        let cut = peer_text(&"é".repeat(32), 12);
+        assert_eq!(peer_text("node7", 12, None), "node7:12");
+        assert_eq!(peer_text("node7", 12, Some(34)), "node7:12@34");
+        let cut = peer_text(&"é".repeat(32), 12, None);
         assert!(cut.len() <= PEER_BYTES && cut.contains("é..é"), "{cut}");
+        let longest = peer_text(&host(1), u32::MAX, Some(u64::MAX));
+        assert!(longest.len() <= PEER_BYTES && longest.contains("r1:4294967295@"), "{longest}");
     }
 
     #[test]

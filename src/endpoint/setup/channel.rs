@@ -37,7 +37,7 @@ impl Endpoint {
         let control = self.lanes::<Control>(&agreement.rails.control, |rail| rail.control, &rails);
         let control = control.inspect_err(|_| self.remove_addresses::<Data>(&data))?;
         let channel = self.core.add_channel(parameters).ok_or(none)?;
-        let name = self.known_processes.peer_name(&host);
+        let name = self.known_processes.peer_name(&self.executor.peers.us().host, &host);
         self.compare(&name, &host);
         self.name_unpaired(&name, &agreement.rails.data);
         self.executor.add_peer(Peer::new(channel, data, control, name));

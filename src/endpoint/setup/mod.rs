@@ -56,6 +56,7 @@ pub(super) fn host_of(device: &DeviceFacts, settings: &Settings) -> Host {
     Host {
         host: Name::cut(&device.host),
         process: std::process::id(),
+        pid_namespace: proc_status::pid_namespace().ok(),
         provider: Name::cut(&device.provider),
         provider_version: packed(device.provider_version),
         libfabric_version: packed(device.libfabric_version),

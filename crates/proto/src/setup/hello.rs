@@ -2,7 +2,8 @@
 //! be lost, repeated, or cross another.
 //!
 //! The envelope (magic, version, kind, length, check) and the type–length–value fields are those of version 1. Unknown
-//! types are skipped; missing and repeated ones are refused, except that rails and entries may repeat.
+//! types are skipped; missing and repeated ones are refused, except that rails and entries may repeat, and the PID
+//! namespace may be missing.
 
 use crate::bits::low8;
 use crate::capabilities::Capabilities;
@@ -28,6 +29,9 @@ pub const MAX_CHANNEL_BYTES: usize = 240;
 pub struct Host {
     pub host: Name,
     pub process: u32,
+    /// The PID namespace in which the process has this number (pid_namespaces(7)), by its inode's number: processes of two containers on one
+    /// host may have the same number. `None`: the sender does not know it, or its release does not say.
+    pub pid_namespace: Option<u64>,
     pub provider: Name,
     /// The provider's own version, and libfabric's: major in the high half, minor in the low one.
     pub provider_version: u32,
@@ -167,6 +171,9 @@ impl Host {
         writer.field(PROVIDER_VERSION, &self.provider_version.to_le_bytes());
         writer.field(LIBFABRIC, &self.libfabric_version.to_le_bytes());
         writer.field(SETTINGS, &self.settings);
+        if let Some(namespace) = self.pid_namespace {
+            writer.field(PID_NAMESPACE, &namespace.to_le_bytes());
+        }
     }
 }
 
@@ -232,6 +239,7 @@ struct Fields {
     channel: Option<codec::Bounded<MAX_CHANNEL_BYTES>>,
     host: Option<Name>,
     process: Option<u32>,
+    pid_namespace: Option<u64>,
     provider: Option<Name>,
     provider_version: Option<u32>,
     libfabric: Option<u32>,
@@ -267,6 +275,7 @@ impl Fields {
             PROVIDER_VERSION => field.once(&mut self.provider_version, |field| field.u32()),
             LIBFABRIC => field.once(&mut self.libfabric, |field| field.u32()),
             SETTINGS => field.once(&mut self.settings, |field| field.array()),
+            PID_NAMESPACE => field.once(&mut self.pid_namespace, |field| field.u64()),
             _ => Ok(()),
         }
     }
@@ -286,6 +295,7 @@ impl Fields {
             host: Host {
                 host: have(self.host, "host")?,
                 process: have(self.process, "process")?,
+                pid_namespace: self.pid_namespace,
                 provider: have(self.provider, "provider")?,
                 provider_version: have(self.provider_version, "provider version")?,
                 libfabric_version: have(self.libfabric, "libfabric version")?,
@@ -323,6 +333,7 @@ const PROVIDER_VERSION: u16 = 51;
 const LIBFABRIC: u16 = 52;
 const SETTINGS: u16 = 53;
 const OFFERS: u16 = 54;
+const PID_NAMESPACE: u16 = 55;
 
 #[cfg(test)]
 #[path = "hello_tests.rs"]

@@ -39,6 +39,7 @@ fn hello(rails: usize) -> Hello {
         host: Host {
             host: Name::cut("a"),
             process: 5,
+            pid_namespace: Some(4_026_532_281),
             provider: Name::cut("tcp"),
             ..Host::default()
         },
@@ -85,6 +86,7 @@ fn the_longest_hello_fits_a_message() {
     }
     let full = Name::new(&[b'x'; 64]).unwrap();
     (hello.host.host, hello.host.provider) = (full, full);
+    assert!(hello.host.pid_namespace.is_some());
     hello.channel = codec::Bounded::new(&[6; MAX_CHANNEL_BYTES]).unwrap();
     assert!(hello.encode().unwrap().len() <= MAX_HELLO_BYTES);
 }
@@ -103,7 +105,7 @@ fn a_hello_that_was_cut_or_damaged_is_none() {
 }
 
 #[test]
-fn every_field_is_needed_and_none_may_come_twice() {
+fn every_field_but_the_pid_namespace_is_needed_and_none_may_come_twice() {
     let bytes = proven(0).encode().unwrap();
     let fields: Vec<_> =
         Reader::new(&bytes[codec::ENVELOPE_BYTES..]).map(|field| field.unwrap()).collect();
@@ -119,9 +121,20 @@ fn every_field_is_needed_and_none_may_come_twice() {
     assert_eq!(with(None, None), Ok(proven(0)), "unknown types are skipped");
     for (at, field) in fields.iter().enumerate() {
         let repeats = field.kind == RAIL || field.kind == ENTRY;
-        assert_eq!(with(Some(at), None).is_ok(), field.kind == ENTRY, "field {}", field.kind);
+        let is_optional = field.kind == ENTRY || field.kind == PID_NAMESPACE;
+        assert_eq!(with(Some(at), None).is_ok(), is_optional, "field {}", field.kind);
         assert_eq!(with(None, Some(at)).is_ok(), repeats, "field {}", field.kind);
     }
+}
+
+#[test]
+fn a_hello_of_a_release_without_the_pid_namespace_has_none() {
+    let mut before = proven(0);
+    before.host.pid_namespace = None;
+    let bytes = before.encode().unwrap();
+    let mut fields = Reader::new(&bytes[codec::ENVELOPE_BYTES..]).map(|field| field.unwrap());
+    assert!(fields.all(|field| field.kind != PID_NAMESPACE));
+    assert_eq!(Hello::decode(&bytes), Ok(before));
 }
 
 #[test]
