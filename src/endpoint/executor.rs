@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use counters::Counter;
-use fabric::{Data, Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
+use fabric::{
+    CompletionError, Data, Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write,
+};
 use proto::Capabilities;
 use proto::channel::{Post, RailNews, WriteId, Written};
 use proto::codec::Address;
@@ -71,6 +73,8 @@ pub(super) struct Deferred {
     /// Data rails to peers that were lost, and those that came back.
     pub(super) rails_lost: u64,
     pub(super) rails_returned: u64,
+    /// Errors of queues that name no operation of ours: the NIC, and whether it was its control rail's.
+    pub(super) nameless: Vec<(usize, Operation, CompletionError)>,
     /// NICs on whose control rail no receive can be posted.
     pub(super) deaf: Vec<(usize, FabricError)>,
     /// A queue is unusable.
@@ -90,6 +94,7 @@ impl Deferred {
             && self.strays.is_empty()
             && self.rails_lost == 0
             && self.rails_returned == 0
+            && self.nameless.is_empty()
             && self.deaf.is_empty()
             && self.broken.is_none()
             && self.misplaced == 0
@@ -819,7 +824,7 @@ impl Executor {
         channel: ChannelId,
         nic: usize,
         operation: Operation,
-        error: &fabric::CompletionError,
+        error: &CompletionError,
     ) {
         let rail = Label::of(&self.nics[nic].label);
         if let Some(peer) = self.peer_mut(channel) {

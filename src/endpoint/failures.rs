@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabric::FabricError;
+use fabric::{CompletionError, FabricError};
 use proto::{
     Cause as ChannelCause, ChannelId, Cut, Event, Fault, Flow, Outcome, ReceiveFlow, Slot,
 };
@@ -10,7 +10,7 @@ use proto::{
 use super::Endpoint;
 use super::comms::Side;
 use super::transfer::return_entries;
-use crate::error::{Cause, Error};
+use crate::error::{Cause, Error, Operation};
 use crate::label::Label;
 
 impl Endpoint {
@@ -106,6 +106,24 @@ impl Endpoint {
         let error = *peer.failure.get_or_insert_with(|| cause.into());
         log::debug!("the channel to {} has failed: {error}", peer.label());
         self.return_channel_entries(channel);
+    }
+
+    /// A queue has an error that names no operation, so that nothing of ours fails by it. A line for the endpoint's first one, as the only
+    /// trace of what its messages may wait for.
+    #[cold]
+    pub(super) fn nameless_error(&mut self, nic: usize, of: Operation, error: &CompletionError) {
+        self.incidents.nameless_errors += 1;
+        if self.incidents.nameless_errors > 1 {
+            return;
+        }
+        let label = &self.executor.nics[nic].label;
+        let rail = match of {
+            Operation::Control => "control",
+            Operation::Data => "data",
+        };
+        log::warn!(
+            "an error on the {rail} rail {label} names no operation: {error}; further ones are counted (nameless_errors)"
+        );
     }
 
     /// No receive can be posted on the control rail of a NIC: its channels lose that rail.

@@ -19,6 +19,8 @@ pub(crate) struct Incidents {
     /// Data rails to peers that were lost while other rails continued, and those that came back.
     pub(super) rails_lost: u64,
     pub(super) rails_returned: u64,
+    /// Errors of completion queues that name no operation.
+    pub(super) nameless_errors: u64,
     receives: Dropped,
 }
 
@@ -31,6 +33,7 @@ impl Incidents {
         early_receives: 0,
         rails_lost: 0,
         rails_returned: 0,
+        nameless_errors: 0,
         receives: Dropped { late: 0, duplicates: 0, violations: 0 },
     };
 
@@ -42,6 +45,7 @@ impl Incidents {
         self.early_receives += other.early_receives;
         self.rails_lost += other.rails_lost;
         self.rails_returned += other.rails_returned;
+        self.nameless_errors += other.nameless_errors;
         self.add_receives(&other.receives);
     }
 
@@ -53,7 +57,7 @@ impl Incidents {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 10] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 11] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
@@ -62,6 +66,7 @@ impl Incidents {
             ("early_receives", self.early_receives),
             ("rails_lost", self.rails_lost),
             ("rails_returned", self.rails_returned),
+            ("nameless_errors", self.nameless_errors),
             ("late_parts", self.receives.late),
             ("duplicate_parts", self.receives.duplicates),
             ("violations", self.receives.violations),

@@ -252,6 +252,7 @@ impl Endpoint {
             misplaced,
             rails_lost,
             rails_returned,
+            nameless,
             deaf,
             broken,
         } = self.executor.take_deferred();
@@ -274,6 +275,7 @@ impl Endpoint {
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
         let no_rail = proto::Cause::NoRail;
         lost.into_iter().for_each(|channel| self.core.fail(channel, no_rail));
+        nameless.iter().for_each(|(nic, of, error)| self.nameless_error(*nic, *of, error));
         deaf.into_iter().for_each(|(nic, fault)| self.receives_nothing(nic, fault));
         self.release_closed();
     }

@@ -21,6 +21,7 @@ mod link;
 mod lost;
 mod missing;
 mod mixed;
+mod nameless;
 mod probing;
 mod rails;
 mod sharing;

@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     Stuck(u64, u64),
     /// `jam=12` or `jam=12@40`: the close of completion queue 12 gets -FI_EBUSY, from the 40th post on.
     Jam(u64, u64),
+    /// `nameless=12` or `nameless=12@40`: completion queue 12 gets an FI_EIO that names no operation, once, from the 40th post on.
+    Nameless(u64, u64),
 }
 
 /// What happens to one post or operation.
@@ -188,7 +190,7 @@ fn one(word: &str) -> Option<Fault> {
             let (number, by) = value.split_once(':')?;
             Fault::Delay(number.parse().ok()?, time(by)?)
         }
-        "shut" | "open" | "deaf" | "hears" | "stuck" | "jam" => {
+        "shut" | "open" | "deaf" | "hears" | "stuck" | "jam" | "nameless" => {
             let (object, at) = value.split_once('@').unwrap_or((value, "0"));
             let (object, at) = (object.parse().ok()?, at.parse().ok()?);
             match name {
@@ -197,6 +199,7 @@ fn one(word: &str) -> Option<Fault> {
                 "deaf" => Fault::Deaf(object, at),
                 "stuck" => Fault::Stuck(object, at),
                 "jam" => Fault::Jam(object, at),
+                "nameless" => Fault::Nameless(object, at),
                 _ => Fault::Hears(object, at),
             }
         }
@@ -213,7 +216,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 scarce=0@9 deaf=4@6 hears=4 stuck=5@7 jam=6 vanish=next fail=next:4096";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 scarce=0@9 deaf=4@6 hears=4 stuck=5@7 jam=6 nameless=7@8 vanish=next fail=next:4096";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -236,6 +239,7 @@ mod tests {
             Fault::Hears(4, 0),
             Fault::Stuck(5, 7),
             Fault::Jam(6, 0),
+            Fault::Nameless(7, 8),
             Fault::One(Effect::Vanish, Which::Next(0)),
             Fault::One(Effect::Fail, Which::Next(4096)),
         ];

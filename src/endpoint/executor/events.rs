@@ -247,12 +247,26 @@ impl Executor {
         }
     }
 
+    /// What the operation that failed was for. An error that names none is of a peer's write that broke off as it arrived (efa, tcp), or of
+    /// the provider's endpoint as a whole (rxm): all that the plugin posts has a context (fi_cq(3)).
+    #[cold]
+    fn purpose_of(
+        &mut self,
+        nic: usize,
+        operation: Operation,
+        failed: &fabric::Failed,
+    ) -> Option<Purpose> {
+        let purpose = failed.token.and_then(Purpose::of);
+        // A transfer that was cancelled ended with its connection, as at a peer's close.
+        if purpose.is_none() && !failed.error.is_cancelled() {
+            self.deferred.nameless.push((nic, operation, failed.error.clone()));
+        }
+        purpose
+    }
+
     #[cold]
     fn data_failed(&mut self, nic: usize, failed: &fabric::Failed) -> Option<Happened> {
-        let Some(purpose) = failed.token.and_then(Purpose::of) else {
-            log::debug!("{}: an unknown operation failed: {}", self.nics[nic].label, failed.error);
-            return None;
-        };
+        let purpose = self.purpose_of(nic, Operation::Data, failed)?;
         let (slot, generation, message, part) = match purpose {
             Purpose::Part { slot, generation, message, part } => (slot, generation, message, part),
             Purpose::Receive { slot, generation, line } => {
@@ -293,11 +307,7 @@ impl Executor {
 
     #[cold]
     fn control_failed(&mut self, nic: usize, failed: &fabric::Failed) -> Option<Happened> {
-        let Some(purpose) = failed.token.and_then(Purpose::of) else {
-            log::debug!("{}: an unknown operation failed: {}", self.nics[nic].label, failed.error);
-            return None;
-        };
-        match purpose {
+        match self.purpose_of(nic, Operation::Control, failed)? {
             Purpose::Packet { channel, epoch, number } => {
                 let id = ChannelId(channel.into());
                 self.operation_failed(id, nic, Operation::Control, &failed.error);

@@ -7,6 +7,7 @@ use libfabric_sys as sys;
 use super::flight::Event;
 use super::sight::Held;
 use super::{Endpoint, Engine, Errno, Id, Operation, Outcome, Queue, Region};
+use crate::faults::Fault;
 
 /// One entry of a completion queue.
 #[derive(Clone, Debug)]
@@ -63,6 +64,7 @@ impl Engine {
     pub(crate) fn poll(&mut self, queue: Id<Queue>, most: usize) -> Outcome<Taken> {
         self.counters.count("polls");
         self.progress(queue)?;
+        self.fail_namelessly(queue);
         let mut taken = Vec::new();
         while taken.len() < most {
             let entries = &mut self.queues.get_mut(queue).ok_or(Errno(sys::FI_EINVAL))?.entries;
@@ -77,6 +79,23 @@ impl Engine {
             }
         }
         Ok(if taken.is_empty() { Taken::Nothing } else { Taken::Entries(taken) })
+    }
+
+    /// Adds the errors that name no operation, as the script says (fi_cq(3): their context is null).
+    fn fail_namelessly(&mut self, id: Id<Queue>) {
+        let posts = self.posts;
+        let is_due = |fault: &mut Fault| matches!(fault, Fault::Nameless(queue, at) if Id::of(*queue) == id && *at <= posts);
+        let due = self.faults.extract_if(.., is_due).count();
+        let Some(endpoint) = self.queues.get(id).and_then(|queue| queue.endpoints.first().copied())
+        else {
+            return;
+        };
+        for _ in 0..due {
+            self.counters.count("faults.nameless");
+            let mut entry = Entry::new(endpoint, 0, 0);
+            entry.error = Some((Errno(sys::FI_EIO), 0));
+            self.write_entry(Some(id), entry);
+        }
     }
 
     /// Takes the error entry at the head of the queue.
