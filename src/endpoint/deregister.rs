@@ -84,6 +84,9 @@ impl Endpoint {
     /// The wait has ended, with or without success.
     pub(crate) fn end_wait(&mut self) {
         self.deregister_calls -= 1;
+        if !self.is_waited_on() {
+            self.unclosed.clear();
+        }
     }
 
     /// Whether a call of deregMr waits.
@@ -99,8 +102,11 @@ impl Endpoint {
     /// Polls a deregistration. Closes the region and returns true once nothing can touch its memory.
     pub(crate) fn poll_deregister(&mut self, id: ObjectId) -> Result<bool> {
         let at = self.deregistering.iter().position(|deregistering| deregistering.id == id);
-        // Closed meanwhile, by another call.
-        let Some(at) = at else { return Ok(true) };
+        let Some(at) = at else {
+            // Another call has closed it meanwhile, or libfabric refused to.
+            let failure = self.unclosed.iter_mut().find(|(unclosed, _)| *unclosed == id);
+            return failure.map_or(Ok(true), |(_, error)| Err(super::failures::repeated(error)));
+        };
         self.progress();
         if !self.is_touched(id) {
             self.deregistering.swap_remove(at);
@@ -226,10 +232,15 @@ impl Endpoint {
         let Some(region) = self.cache.release(region) else { return Ok(true) };
         let len = region.memory().len();
         let device = self.label();
-        match region.deregister(&mut self.executor.nics) {
-            Ok(()) => Ok(true),
-            Err(fault) => Err(Cause::NotClosed { device, len, fault }.into()),
-        }
+        let closed = region.deregister(&mut self.executor.nics);
+        closed.map(|()| true).map_err(|fault| {
+            let mut error: Error = Cause::NotClosed { device, len, fault }.into();
+            let repeated = super::failures::repeated(&mut error);
+            if self.is_waited_on() {
+                self.unclosed.push((id, error));
+            }
+            repeated
+        })
     }
 
     /// The region stays registered. A peer that is polled again may write to it, and a closed region would then break rails that other

@@ -57,6 +57,7 @@ use proto::{Flow, Moment, Slot};
 
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
+use crate::object_id::ObjectId;
 use crate::object_id::ObjectKind;
 use crate::types::{DeviceFacts, MessageFacts, Settings};
 use bound::{OPERATIONS_MAX, REGIONS_MAX, TAGGED_RECEIVES_MAX};
@@ -108,6 +109,8 @@ pub(crate) struct Endpoint {
     deregistering: Vec<Deregistering>,
     /// Calls of deregMr that wait, each in a thread of its own.
     deregister_calls: u32,
+    /// Registrations that libfabric did not close, for those of these calls that wait for the same ones.
+    unclosed: Vec<(ObjectId, Error)>,
     patience: Patience,
     /// Requests whose end has not been reported to NCCL.
     outstanding: u32,
@@ -181,6 +184,7 @@ impl Endpoint {
             cache: RegionCache::default(),
             deregistering: Vec::new(),
             deregister_calls: 0,
+            unclosed: Vec::new(),
             outstanding: 0,
             closing: Vec::new(),
             needs_keeper: false,

@@ -1,5 +1,6 @@
 //! Closing while a NIC is stalled: within the bound, and without a broken rule.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use net_abi::ResultCode;
 
 use crate::link;
 use crate::support::calls::{self, Answer, Buffer, Net, Object};
+use crate::support::link::wait;
 use crate::support::stage::{Part, play, play_each, suspend};
 use crate::support::virtual_fabric::set;
 use crate::together::close_together;
@@ -261,6 +263,52 @@ fn standing_nic(part: &Part, profile: &str) {
     }
     link.close(ends);
     world.fabric.is_clean();
+}
+
+/// Two threads deregister one region, and wait for a NIC that stands still. Its close is refused then.
+#[test]
+fn no_call_of_deregmr_takes_a_refused_close_for_success_whichever_closes() {
+    play(&[provider()], BOUND * 6, |part| {
+        set("IRONRAIL_STRIPE_MIN", "16K");
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "60000");
+        let world = World::open(part, "cxi", [2, 2]);
+        let ends = world.nets.map(End::open);
+        let link = Link::open(world, &ends);
+        let Link { net, receive, target, .. } = link;
+        world.fabric.change(1, "stall");
+        link.send();
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+        let calling = AtomicU32::new(0);
+        let answers = thread::scope(|scope| {
+            let calls = [0, 1].map(|_| {
+                scope.spawn(|| {
+                    calling.fetch_add(1, Ordering::Relaxed);
+                    net.deregister(receive, target)
+                })
+            });
+            wait("both call", || calling.load(Ordering::Relaxed) == 2);
+            // Each waiting call polls in a loop.
+            let polls = || world.fabric.number("counter.polls");
+            let before = polls();
+            wait("both wait", || polls() > before + u64::from(POLLS) * 10);
+            for endpoint in 1..=world.fabric.number("opened.endpoints") {
+                world.fabric.fault(&format!("stuck={endpoint}"));
+            }
+            world.fabric.change(1, "resume");
+            wait("both end", || {
+                ends[0].poll();
+                calls.iter().all(|call| call.is_finished())
+            });
+            calls.map(|call| call.join().expect("it only calls"))
+        });
+        for answer in answers {
+            let failure = answer.expect_err("libfabric has not closed the region");
+            assert_eq!(failure.code, ResultCode::SYSTEM_ERROR, "{failure:?}");
+        }
+        let said = calls::warnings();
+        let refused = said.iter().filter(|line| line.contains("stay registered on device"));
+        assert_eq!(refused.count(), 1, "{said:?}");
+    });
 }
 
 #[test]
