@@ -1,10 +1,13 @@
 //! The process's counters, summed as endpoints close, and written to the file of IRONRAIL_STATS_FILE.
+//!
+//! A thread of its own writes, and the close waits for it within a bound: a file system that hangs holds up no finalize.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use counters::{BUCKETS, Counter, Kind, Row, bucket_upper_nanos};
 use fabric::{Lock, Posts};
@@ -20,6 +23,10 @@ use crate::types::counts;
 const FORMAT: u32 = 1;
 /// Names that are tried for a new file. A process that is killed as it writes leaves one behind.
 const NEW_FILES_MAX: u32 = 64;
+/// How long a close waits for the file, whose storing may take its time on a network.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+/// How often it looks whether the file is written.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct Totals {
@@ -31,17 +38,98 @@ struct Totals {
 static TOTALS: Lock<Totals> =
     Lock::new(Totals { rails: BTreeMap::new(), incidents: Incidents::NONE });
 
+/// A file that is to be written.
+#[derive(Debug)]
+struct Job {
+    path: PathBuf,
+    text: String,
+}
+
+/// The thread that writes: one at most, since a file system that hangs would collect them. It ends when nothing is left to write.
+#[derive(Debug)]
+struct Writer {
+    /// What it writes next: the newest text, which has what earlier ones had.
+    next: Option<Job>,
+    is_running: bool,
+    /// A close has waited for it in vain. Others do not wait until it goes on.
+    hangs: bool,
+}
+
+impl Writer {
+    const NONE: Self = Self { next: None, is_running: false, hangs: false };
+
+    fn take(&mut self) -> Option<Job> {
+        let job = self.next.take();
+        (self.is_running, self.hangs) = (job.is_some(), false);
+        job
+    }
+}
+
+static WRITER: Lock<Writer> = Lock::new(Writer::NONE);
+
 /// Adds an endpoint's report at its end, and writes the file again.
 pub(super) fn add(config: &Config, report: &Report) {
     let mut totals = TOTALS.lock();
     totals.add(report);
-    if config.stats_file.is_none() {
+    let Some(path) = config.stats_path(std::process::id(), &host_name()) else { return };
+    let job = Job { path: path.clone(), text: totals.json(&counts::all()) };
+    // Under the lock of the sums, so that the newest text is the last one.
+    hand_over(&WRITER, job, store);
+    drop(totals);
+    if !wait(&WRITER, WRITTEN_WITHIN) {
+        log::warn!(
+            "IRONRAIL_STATS_FILE: {} is not written after {} s: its file system is slow or hangs; closing goes on",
+            path.display(),
+            WRITTEN_WITHIN.as_secs()
+        );
+    }
+}
+
+fn store(job: &Job) {
+    if let Err(error) = write(&job.path, &job.text) {
+        log_unwritten(&job.path, &error);
+    }
+}
+
+fn log_unwritten(path: &Path, error: &io::Error) {
+    log::warn!("IRONRAIL_STATS_FILE: {} cannot be written: {error}", path.display());
+}
+
+/// Gives a file to the thread, which is started unless it runs.
+fn hand_over(writer: &'static Lock<Writer>, job: Job, store: fn(&Job)) {
+    let mut locked = writer.lock();
+    let path = job.path.clone();
+    locked.next = Some(job);
+    if locked.is_running {
         return;
     }
-    if let Some(path) = config.stats_path(std::process::id(), &host_name())
-        && let Err(error) = write(&path, &totals.json(&counts::all()))
-    {
-        log::warn!("IRONRAIL_STATS_FILE: {} cannot be written: {error}", path.display());
+    let next = move || writer.lock().take();
+    let run = move || {
+        while let Some(job) = next() {
+            store(&job);
+        }
+    };
+    match fabric::background::spawn("ironrail-stats", run) {
+        // The close waits by the state: it needs no handle.
+        Ok(_thread) => locked.is_running = true,
+        Err(error) => log_unwritten(&path, &error),
+    }
+}
+
+/// Waits until everything is written, within a bound. False: it took longer, which is said of a thread that hangs once.
+fn wait(writer: &Lock<Writer>, bound: Duration) -> bool {
+    let began = Instant::now();
+    loop {
+        let mut locked = writer.lock();
+        if !locked.is_running || locked.hangs {
+            return true;
+        }
+        if began.elapsed() >= bound {
+            locked.hangs = true;
+            return false;
+        }
+        drop(locked);
+        std::thread::sleep(LOOKS_EVERY);
     }
 }
 
@@ -167,8 +255,9 @@ fn row_json(row: &Row) -> String {
 mod tests {
     use std::io::Read as _;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::thread;
 
     use counters::{Direction, Key};
 
@@ -211,14 +300,56 @@ mod tests {
         for path in [&link, &pipe, &folder] {
             let (sender, answered) = mpsc::channel();
             let to = path.clone();
-            std::thread::spawn(move || sender.send(write(&to, "{}").map_err(|error| error.kind())));
-            let answer = answered.recv_timeout(Duration::from_secs(20));
+            thread::spawn(move || sender.send(write(&to, "{}").map_err(|error| error.kind())));
+            let answer = answered.recv_timeout(BOUND);
             assert!(matches!(answer, Ok(Err(_))), "{}: {answer:?}", path.display());
         }
         assert_eq!(fs::read_to_string(&target).expect("ours"), "another's");
         assert!(fs::symlink_metadata(&link).expect("ours").is_symlink());
         assert_eq!(fs::read_dir(&folder).expect("ours").count(), 3, "no new file is left");
         fs::remove_dir_all(folder).expect("ours");
+    }
+
+    #[test]
+    fn a_file_system_that_hangs_holds_up_a_close_for_a_while_and_later_ones_not_at_all() {
+        static HUNG: Lock<Writer> = Lock::new(Writer::NONE);
+        static FILE_SYSTEM: Lock<Vec<String>> = Lock::new(Vec::new());
+        static STORES: AtomicU32 = AtomicU32::new(0);
+        let job = |text: &str| Job { path: PathBuf::new(), text: text.to_owned() };
+        let store: fn(&Job) = |job| {
+            STORES.fetch_add(1, Ordering::Relaxed);
+            FILE_SYSTEM.lock().push(job.text.clone());
+        };
+        let within_bound = |bound| {
+            let (sender, waited) = mpsc::channel();
+            thread::spawn(move || sender.send(wait(&HUNG, bound)));
+            waited.recv_timeout(BOUND).expect("the close goes on")
+        };
+        let hangs = FILE_SYSTEM.lock();
+        hand_over(&HUNG, job("first"), store);
+        until(|| STORES.load(Ordering::Relaxed) == 1);
+        assert!(!within_bound(LOOKS_EVERY), "nothing is written");
+        hand_over(&HUNG, job("second"), store);
+        hand_over(&HUNG, job("third"), store);
+        assert!(within_bound(Duration::MAX), "another close waits as well");
+        assert_eq!(STORES.load(Ordering::Relaxed), 1, "another thread would hang as well");
+        drop(hangs);
+        until(|| !HUNG.lock().is_running);
+        assert_eq!(*FILE_SYSTEM.lock(), ["first", "third"]);
+        hand_over(&HUNG, job("fourth"), store);
+        assert!(within_bound(Duration::MAX), "it is waited for again");
+        assert_eq!(*FILE_SYSTEM.lock(), ["first", "third", "fourth"]);
+    }
+
+    /// Far more than a thread needs for its next step.
+    const BOUND: Duration = Duration::from_secs(20);
+
+    fn until(is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < BOUND);
+            thread::yield_now();
+        }
     }
 
     #[test]
