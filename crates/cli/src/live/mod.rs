@@ -86,10 +86,7 @@ const NONE: &str = "no process of this user shows counters, or none of those nam
 fn table(found: &[Found]) {
     for found in found {
         let (State::Live(page) | State::Stale(page)) = &found.state else { continue };
-        output::line(format_args!(
-            "process {} on {}, Ironrail {}",
-            page.process, page.host, page.version
-        ));
+        output::line(format_args!("{}, Ironrail {}", pages::name(page), page.version));
         for row in &page.rows {
             let key = &row.key;
             let what = match key.kind {
@@ -138,6 +135,7 @@ fn json(found: &Found) -> Value {
         "path": path,
         "state": state,
         "process": page.process,
+        "pid_namespace": page.namespace,
         "host": page.host,
         "version": page.version,
         "rows": page.rows.iter().map(row).collect::<Vec<_>>(),

@@ -127,6 +127,20 @@ fn is_gone(page: &Page) -> bool {
     }
 }
 
+/// The PID namespace of a page, if it is known and not ours.
+pub(super) fn other_namespace(page: &Page) -> Option<u64> {
+    Some(page.namespace).filter(|other| *other != 0 && Some(*other) != namespace())
+}
+
+/// What a page's process is called, as in the log of its peers: containers may have processes of one number.
+pub(super) fn name(page: &Page) -> String {
+    let Page { process, host, .. } = page;
+    match other_namespace(page) {
+        Some(namespace) => format!("process {process} of PID namespace {namespace} on {host}"),
+        None => format!("process {process} on {host}"),
+    }
+}
+
 /// The PID namespace of this process.
 pub(super) fn namespace() -> Option<u64> {
     static HERE: OnceLock<Option<u64>> = OnceLock::new();
@@ -230,6 +244,25 @@ mod tests {
     fn thread_number() -> u32 {
         let link = fs::read_link("/proc/thread-self").unwrap();
         link.file_name().unwrap().to_str().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_process_of_another_pid_namespace_is_named_with_it() {
+        let here = namespace().unwrap();
+        let names = [0, here, here + 1].map(|namespace| {
+            name(&Page {
+                process: 7,
+                started: 0,
+                namespace,
+                made_unix: 0,
+                elsewhere: 0,
+                host: "node7".to_owned(),
+                version: String::new(),
+                rows: Vec::new(),
+            })
+        });
+        let other = format!("process 7 of PID namespace {} on node7", here + 1);
+        assert_eq!(names, ["process 7 on node7", "process 7 on node7", &other]);
     }
 
     #[test]

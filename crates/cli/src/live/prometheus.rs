@@ -27,7 +27,7 @@ pub(super) fn text(found: &[Found]) -> String {
 
 /// One page for each process that labels tell apart.
 fn processes<'a>(live: impl Iterator<Item = &'a Page>) -> Vec<Page> {
-    let labels = |page: &Page| (page.host.clone(), page.process, namespace(page));
+    let labels = |page: &Page| (page.host.clone(), page.process, pages::other_namespace(page));
     let mut all: Vec<Page> = Vec::new();
     for page in live {
         match all.iter_mut().find(|one| labels(one) == labels(page)) {
@@ -39,11 +39,6 @@ fn processes<'a>(live: impl Iterator<Item = &'a Page>) -> Vec<Page> {
         }
     }
     all
-}
-
-/// The PID namespace of a page, if it is known and not ours.
-fn namespace(page: &Page) -> Option<u64> {
-    Some(page.namespace).filter(|other| *other != 0 && Some(*other) != pages::namespace())
 }
 
 fn rows(pages: &[Page], kind: Kind) -> impl Iterator<Item = (&Page, &Row)> {
@@ -84,7 +79,7 @@ fn labels(page: &Page, row: &Row) -> String {
         escaped(&key.peer),
         escaped(&key.name)
     );
-    if let Some(namespace) = namespace(page) {
+    if let Some(namespace) = pages::other_namespace(page) {
         put(&mut labels, format_args!(",namespace=\"{namespace}\""));
     }
     if key.kind == Kind::Rail {
