@@ -147,11 +147,7 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     name.push(format!(".{}.{}.json", host_name(), std::process::id()));
     let path = PathBuf::from(name);
     let rows = counts::all();
-    let text = Object::new()
-        .number("format", FORMAT)
-        .text("version", env!("CARGO_PKG_VERSION"))
-        .text("host", host_name())
-        .number("process", std::process::id())
+    let text = stats::of_this_process(FORMAT)
         .raw("endpoints", &array(endpoints.iter().map(|number| endpoint(*number))))
         .raw("messages", &stats::rows(&rows, Kind::Messages))
         .raw("parts", &stats::rows(&rows, Kind::Rail))

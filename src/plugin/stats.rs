@@ -204,17 +204,23 @@ impl Totals {
                 .raw("control", &posts(control))
                 .end()
         };
-        Object::new()
-            .number("format", FORMAT)
-            .text("version", env!("CARGO_PKG_VERSION"))
-            .text("host", host_name())
-            .number("process", std::process::id())
+        of_this_process(FORMAT)
             .raw("rails", &array(self.rails.iter().map(rail)))
             .raw("messages", &self::rows(rows, Kind::Messages))
             .raw("parts", &self::rows(rows, Kind::Rail))
             .raw("counters", &named(&self.incidents))
             .end()
     }
+}
+
+/// An object that begins with its format, and with what identifies this process: peers name it by the same. A namespace of 0 is not known.
+pub(super) fn of_this_process(format: u32) -> Object {
+    Object::new()
+        .number("format", format)
+        .text("version", env!("CARGO_PKG_VERSION"))
+        .text("host", host_name())
+        .number("process", std::process::id())
+        .number("pid_namespace", proc_status::pid_namespace().unwrap_or(0))
 }
 
 /// The rows of one kind, as a JSON array.
@@ -381,6 +387,15 @@ mod tests {
             assert!(text.contains(&object), "{text}");
         }
         assert!(text.contains("\"garbage_messages\":0"), "{text}");
+    }
+
+    #[test]
+    fn a_file_has_the_pid_namespace_in_which_its_process_has_its_number() {
+        let text = Totals { rails: BTreeMap::new(), incidents: Incidents::NONE }.json(&[]);
+        let namespace = proc_status::pid_namespace().expect("proc is mounted");
+        let number = std::process::id();
+        let words = format!("\"process\":{number},\"pid_namespace\":{namespace},");
+        assert!(text.contains(&words), "{text}");
     }
 
     #[test]
