@@ -176,7 +176,7 @@ pub struct Channel {
     peer_key: u64,
     rails: ControlRails,
     needs_inbox: epoch::NeedsInbox,
-    /// Since when no living rail has had room for a new inbox.
+    /// Since when no living rail has had room for a new inbox, and no packet has come.
     roomless_since: Option<PolledTime>,
     /// Old inboxes per rail that a late write may still reach.
     quarantined: [u8; CONTROL_RAILS_MAX],
@@ -434,7 +434,10 @@ impl Channel {
         let inbox = self.inbox.as_mut()?;
         inbox.consume(memory, packet);
         let header: &Header = packet.header();
-        self.needs_inbox.consumed(header.number);
+        self.roomless_since = None;
+        if self.needs_inbox.consumed(header.number) {
+            self.starved = None;
+        }
         self.shadow.set_acknowledgement(header.number);
         self.acknowledgement.consumed(header.number, header.span(), now);
         self.recovery.heard(polled);

@@ -109,7 +109,7 @@ pub struct ReceiveFlow {
     prompt_to: Line,
     /// Lines before this one may have no advert: the sender learns of these only by DONE.
     omitted_to: Line,
-    /// The newest line that a message without an advert has filled.
+    /// No line after this one was filled by a message without an advert.
     newest_unadvertised: Line,
     /// When the delay of lazy adverts began.
     lazy_from: Moment,

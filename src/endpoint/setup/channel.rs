@@ -39,7 +39,7 @@ impl Endpoint {
         let channel = self.core.add_channel(parameters).ok_or(none)?;
         let name = self.known_processes.peer_name(&self.executor.peers.us().host, &host);
         self.compare(&name, &host);
-        self.name_unpaired(&name, &agreement.rails.data);
+        self.name_unpaired(&name, &agreement.rails.data, &rails);
         self.executor.add_peer(Peer::new(channel, data, control, name));
         self.executor.peers.join(id, channel);
         Ok(channel)
@@ -84,17 +84,26 @@ impl Endpoint {
     }
 
     /// Logs which rails of ours have no partner at the peer, once each, however many peers lack it.
-    fn name_unpaired(&self, name: &PeerName, pairs: &[RailPair]) {
+    fn name_unpaired(&self, name: &PeerName, pairs: &[RailPair], theirs: &[Rail]) {
+        static LOGGED: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
         let rails = &self.executor.peers.us().rails;
+        let (paired, all) = (pairs.len(), rails.len());
+        // Else they have routes to each other, and any rail of the peer's might be the partner.
+        let are_of_networks = pairs.iter().any(|RailPair { ours, theirs: at }| {
+            rails[usize::from(*ours)].fabric == theirs[usize::from(*at)].fabric
+        });
         for (index, rail) in (0_u8..).zip(rails) {
             if pairs.iter().any(|pair| pair.ours == index) {
                 continue;
             }
             let label = &self.executor.nics[usize::from(index)].label;
-            let lacks =
-                format!("no rail on {} to pair with our rail {label}", rail.fabric.to_text());
-            let (paired, all) = (pairs.len(), rails.len());
-            if is_new(lacks.clone()) {
+            let of = if are_of_networks {
+                format!(" on {}", rail.fabric.to_text())
+            } else {
+                String::new()
+            };
+            let lacks = format!("no rail{of} to pair with our rail {label}");
+            if LOGGED.lock().insert(lacks.clone()) {
                 log::warn!("{name} has {lacks}: {paired} of {all} rails carry messages to it");
             }
         }

@@ -36,12 +36,14 @@ impl NeedsInbox {
         }
     }
 
-    /// Packets up to `number` have come.
+    /// Packets up to `number` have come. Returns whether that ends the need.
     #[inline]
-    pub(super) fn consumed(&mut self, number: PacketNumber) {
-        if matches!(self, Self::Lost(last) if !last.is_after(number)) {
+    pub(super) fn consumed(&mut self, number: PacketNumber) -> bool {
+        let ends = matches!(self, Self::Lost(last) if !last.is_after(number));
+        if ends {
             *self = Self::No;
         }
+        ends
     }
 }
 
@@ -56,9 +58,6 @@ impl Channel {
     /// The rail on which a new inbox is to be lent.
     pub fn needs_inbox(&mut self, polled: PolledTime) -> Option<u8> {
         let starves = self.starved.is_some_and(|starved| polled < starved.again_at);
-        if self.needs_inbox == NeedsInbox::No {
-            self.roomless_since = None;
-        }
         if self.needs_inbox == NeedsInbox::No || self.state != State::Alive || starves {
             return None;
         }
@@ -114,7 +113,7 @@ impl Channel {
             self.shadow.acknowledged(),
         ));
         self.needs_inbox = NeedsInbox::No;
-        self.starved = None;
+        (self.starved, self.roomless_since) = (None, None);
         self.recovery.lent();
         let before = before?;
         self.recovery.switched();

@@ -386,11 +386,10 @@ impl Channel {
         let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);
         let unconsumed = status.asked.is_after(status.consumed);
         if current && unconsumed && status.consumed == self.shadow.acknowledged() {
-            self.recovery.left_unconsumed();
-            if self.recovery.takes_for_lost() {
+            if self.recovery.left_unconsumed() {
                 // The next QUERY says `lost`, and the peer lends a new inbox.
                 self.recovery.query_now();
-            } else {
+            } else if !self.recovery.takes_for_lost() {
                 self.recovery.query_within(QUERY_AFTER);
             }
         }

@@ -212,9 +212,10 @@ impl Recovery {
         !self.is_echoed() || self.echo_pending || self.status_pending.is_some()
     }
 
-    /// A STATUS left a packet unconsumed whose write had completed.
-    pub fn left_unconsumed(&mut self) {
+    /// A STATUS left a packet unconsumed whose write had completed. Returns whether the packet counts as lost from now on.
+    pub fn left_unconsumed(&mut self) -> bool {
         self.answers = self.answers.saturating_add(1);
+        self.answers == ANSWERS_UNTIL_LOST
     }
 
     /// A STATUS has come; `resumes`: after a gap, so that the time begins anew. `oldest`: the oldest packet, if its write

@@ -122,6 +122,15 @@ impl Direction {
         }
     }
 
+    /// The next packet comes into the inbox of a channel.
+    fn arrives(&mut self, channel: &mut Channel) {
+        assert!(self.say(8));
+        self.post(true);
+        let packet = self.inbox.next(&self.landed).unwrap();
+        channel.consumed(&mut self.landed, &packet, both(0), |_| {});
+        self.inbox.consume(&mut self.landed, &packet);
+    }
+
     fn acknowledge(&mut self) -> usize {
         let mut left = 0;
         let consumed = self.inbox.consumed();
@@ -534,17 +543,45 @@ fn without_room_for_an_inbox_a_packet_is_waited_for_as_long_as_a_peer_may_be_sil
         assert!(lend(&mut channel).is_some());
         channel.query_arrived(&query_of(epoch, true), None, Duration::ZERO);
     }
-    for (ms, failing) in [(0, None), (4999, None)] {
-        assert_eq!((channel.needs_inbox(at(ms)), channel.is_failing()), (None, failing));
+    let lost = |channel: &mut Channel, completed| {
+        let query = Query { completed, ..query_of(17, true) };
+        channel.query_arrived(&query, None, Duration::ZERO);
+    };
+    let fails = |channel: &mut Channel, ms| {
+        assert_eq!(channel.needs_inbox(at(ms)), None);
+        channel.is_failing()
+    };
+    let mut direction = Direction::new();
+    assert_eq!([0, 4999].map(|ms| fails(&mut channel, ms)), [None; 2]);
+    lost(&mut channel, FIRST.plus(1));
+    direction.arrives(&mut channel);
+    assert_ne!(channel.needs_inbox, epoch::NeedsInbox::No, "the next one is late as well");
+    assert_eq!([5000, 9999].map(|ms| fails(&mut channel, ms)), [None; 2]);
+    channel.starves(at(9999));
+    direction.arrives(&mut channel);
+    assert_eq!(channel.needs_inbox, epoch::NeedsInbox::No);
+    assert!(channel.starved.is_none(), "of a need that is over");
+    lost(&mut channel, FIRST.plus(2));
+    assert_eq!([12_000, 16_999].map(|ms| fails(&mut channel, ms)), [None; 2]);
+    assert_eq!(fails(&mut channel, 17_000), Some(Cause::NoInbox));
+}
+
+/// As while it is waited for, since there is no room for another inbox.
+#[test]
+fn a_packet_that_counts_as_lost_is_asked_for_ever_more_rarely() {
+    let (mut channel, mut memories) = greeted(1);
+    let packet = write_packet(&mut channel, &mut memories);
+    channel.wrote(packet.write, 0, true, |_| {});
+    let mut losses = Vec::new();
+    for ms in 1..5000 {
+        if let Some(Body::Query(query)) = letter_at(&mut channel, ms) {
+            losses.push(query.lost);
+            let status = crate::letter::Status { asked: FIRST, ..answer() };
+            assert_eq!(channel.status_arrived(&status, true, at(ms), |_| {}), None);
+        }
     }
-    channel.needs_inbox.consumed(BEFORE);
-    assert_ne!(channel.needs_inbox, epoch::NeedsInbox::No, "another packet");
-    channel.needs_inbox.consumed(FIRST);
-    assert_eq!((channel.needs_inbox(at(6000)), channel.is_failing()), (None, None), "it has come");
-    channel.query_arrived(&query_of(17, true), None, Duration::ZERO);
-    for (ms, failing) in [(7000, None), (11_999, None), (12_000, Some(Cause::NoInbox))] {
-        assert_eq!((channel.needs_inbox(at(ms)), channel.is_failing()), (None, failing), "{ms}");
-    }
+    assert_eq!(losses[..3], [false, false, true]);
+    assert!(losses.len() < 15 && losses[2..].iter().all(|lost| *lost), "{losses:?}");
 }
 
 #[test]

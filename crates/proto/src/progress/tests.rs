@@ -769,6 +769,8 @@ fn an_old_cell_is_written_although_a_packet_takes_the_acknowledgement() {
         hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
         endpoint.progress(&mut hands, ms(5 + round));
         assert_eq!((hands.cells, hands.frames.len() as u64), (1, round));
+        let write = WriteId { epoch: Epoch(1), what: Written::Cell };
+        hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
     }
 }
 
