@@ -1,11 +1,11 @@
-//! Counters of connections: rows in a page of shared memory that tools read, or in private memory.
+//! Counters of connections: rows in pages of shared memory that tools read, or in private memory.
 //!
 //! - A row belongs to one endpoint and is written under that endpoint's lock: counting takes no lock of its own, and needs no atomic
 //!   operations but loads and stores.
 //! - A row is unused when its endpoint closes, and continues with the next connection of the same key.
 //! - When no row is in use the pages are unmapped; their sums are kept for the file of IRONRAIL_STATS_FILE.
 //!
-//! The page is a new file that only its owner can read; docs/counters.md has its layout.
+//! A page is a new file that only its owner can read; docs/counters.md has its layout.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -80,12 +80,10 @@ pub(crate) fn all() -> Vec<counters::Row> {
 pub(crate) fn share(host: &str, is_shared: bool) {
     let mut pool = POOL.lock();
     host.clone_into(&mut pool.host);
-    IS_SHARED.store(is_shared, Ordering::Relaxed);
+    pool.is_shared = is_shared;
 }
 
-static POOL: Lock<Pool> =
-    Lock::new(Pool { pages: Vec::new(), retired: BTreeMap::new(), host: String::new() });
-static IS_SHARED: AtomicBool = AtomicBool::new(false);
+static POOL: Lock<Pool> = Lock::new(Pool::new());
 
 /// All pages of the process, and the sums of those that are gone.
 #[derive(Debug)]
@@ -94,14 +92,16 @@ struct Pool {
     /// Sums of the rows whose page is unmapped.
     retired: BTreeMap<Key, counters::Row>,
     host: String,
+    /// Whether pages that are made from now on are files.
+    is_shared: bool,
 }
 
-/// A page, and which of its rows are in use. The first page may be a file.
+/// A page, and which of its rows are in use.
 #[derive(Debug)]
 struct Page {
     pages: Arc<Pages>,
-    /// Removed with the page.
-    _file: Option<SharedFile>,
+    /// Removed with the page. None: tools do not see it.
+    file: Option<SharedFile>,
     rows: Vec<Option<RowState>>,
 }
 
@@ -116,7 +116,7 @@ struct RowState {
 struct SharedFile {
     path: PathBuf,
     /// Its lock shows tools that the process is alive.
-    _file: File,
+    _lock: File,
 }
 
 impl Drop for SharedFile {
@@ -127,6 +127,10 @@ impl Drop for SharedFile {
 }
 
 impl Pool {
+    const fn new() -> Self {
+        Self { pages: Vec::new(), retired: BTreeMap::new(), host: String::new(), is_shared: false }
+    }
+
     fn row(&mut self, key: Key) -> Option<Row> {
         let unused = |page: &Page| {
             let same = |place: &Option<RowState>| {
@@ -141,16 +145,24 @@ impl Pool {
         }
         let is_free = |page: &Page| page.rows.len() < ROWS;
         if !self.pages.iter().any(is_free) {
-            let page = Page::new(&self.host, self.pages.is_empty())?;
+            let page = Page::new(&self.host, self.is_shared)?;
             self.pages.push(page);
         }
         let page = self.pages.iter_mut().find(|page| page.rows.len() < ROWS)?;
         let at = page.rows.len();
         let before = self.retired.remove(&key);
         let row = page.take(at, key, before);
-        let elsewhere: usize = self.pages.iter().skip(1).map(|page| page.rows.len()).sum();
-        self.pages[0].pages.store_relaxed(head::ELSEWHERE, elsewhere as u64);
+        self.say_elsewhere();
         Some(row)
+    }
+
+    /// Says in the first page that tools see how many rows they do not see.
+    fn say_elsewhere(&self) {
+        let elsewhere = self.pages.iter().filter(|page| page.file.is_none());
+        let elsewhere: usize = elsewhere.map(|page| page.rows.len()).sum();
+        if let Some(page) = self.pages.iter().find(|page| page.file.is_some()) {
+            page.pages.store_relaxed(head::ELSEWHERE, elsewhere as u64);
+        }
     }
 
     fn release(&mut self, row: &Row) {
@@ -172,9 +184,8 @@ impl Pool {
 }
 
 impl Page {
-    fn new(host: &str, is_first: bool) -> Option<Self> {
+    fn new(host: &str, is_shared: bool) -> Option<Self> {
         let bytes = page_words() * size_of::<u64>();
-        let is_shared = is_first && IS_SHARED.load(Ordering::Relaxed);
         let shared =
             if is_shared { SharedFile::new(Path::new(counters::FOLDER), bytes) } else { None };
         let (pages, file) = match shared {
@@ -198,7 +209,7 @@ impl Page {
         let version = env!("CARGO_PKG_VERSION");
         pages.store_words(VERSION_AT, counters::text_words::<{ counters::VERSION_WORDS }>(version));
         pages.store(head::MAGIC, MAGIC);
-        Some(Self { pages: Arc::new(pages), _file: file, rows: Vec::new() })
+        Some(Self { pages: Arc::new(pages), file, rows: Vec::new() })
     }
 
     /// The row at `at`: the next new one, or an unused one.
@@ -223,8 +234,7 @@ impl Page {
 }
 
 impl SharedFile {
-    /// A new file for a page of `bytes` bytes, in a folder that others may write to. None: tools cannot read this process, and the log says
-    /// why.
+    /// A new file for a page of `bytes` bytes, in a folder that others may write to. None: tools do not see it, and the log says why.
     fn new(folder: &Path, bytes: usize) -> Option<(Pages, Self)> {
         tidy(folder);
         let made = (0..FILES_MAX).map(|number| -> io::Result<_> {
@@ -243,8 +253,8 @@ impl SharedFile {
         for attempt in made {
             match attempt {
                 Ok((path, file)) => {
-                    let file = Self { path, _file: file };
-                    return match Pages::share(&file._file, bytes) {
+                    let file = Self { path, _lock: file };
+                    return match Pages::share(&file._lock, bytes) {
                         Ok(pages) => Some((pages, file)),
                         Err(error) => {
                             log_not_shared(&error.to_string());
@@ -270,19 +280,20 @@ fn log_not_shared(why: &str) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
         log::info!(
-            "no page of counters in {} ({why}): `ironrail top` does not see this process; IRONRAIL_STATS_FILE still works",
+            "no page of counters in {} ({why}): `ironrail top` does not see this process, or not all of its rows; IRONRAIL_STATS_FILE still works",
             counters::FOLDER
         );
     }
 }
 
-/// Removes this user's page files whose processes have ended without doing so.
+/// Removes this user's page files whose processes have ended without doing so. The user in a name is that of a user namespace, as of a
+/// container: the owner decides.
 fn tidy(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
-    let ours = format!("{}{}.", counters::PREFIX, user_id());
     for entry in entries.flatten() {
-        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(&ours));
-        if is_ours && is_left(&entry.path()) {
+        let is_page =
+            entry.file_name().to_str().is_some_and(|name| name.starts_with(counters::PREFIX));
+        if is_page && is_left(&entry.path()) {
             let _gone = fs::remove_file(entry.path());
         }
     }
@@ -298,6 +309,58 @@ fn is_left(path: &Path) -> bool {
     found.is_file() && found.uid() == user_id() && is_old && is_unlocked(&file)
 }
 
-/// Page files of one process at most: copies of the plugin that were loaded from different files have one each.
-const FILES_MAX: u32 = 16;
+/// Page files of one process at most: one for each 1,023 rows, and copies of the plugin that were loaded from different files have their own.
+const FILES_MAX: u32 = 32;
 const YOUNG: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use counters::{Direction, Kind};
+
+    use super::*;
+
+    fn key(peer: usize) -> Key {
+        let (kind, direction, peer) = (Kind::Messages, Direction::Send, format!("host:{peer}"));
+        Key { kind, direction, device: 0, rail: 0, peer, name: "a device".to_owned() }
+    }
+
+    /// What tools read of the pages that are files.
+    fn shown(pool: &Pool) -> Vec<counters::Page> {
+        let files = pool.pages.iter().filter_map(|page| page.file.as_ref());
+        let page = |file: &SharedFile| counters::Page::read(&fs::read(&file.path).unwrap());
+        files.map(|file| page(file).unwrap()).collect()
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_a_page_are_in_another_and_those_in_no_file_are_counted() {
+        let mut pool = Pool { is_shared: true, ..Pool::new() };
+        let one = |pool: &mut Pool, peer| pool.row(key(peer)).unwrap().one(Counter::Messages);
+        (0..=ROWS).for_each(|peer| one(&mut pool, peer));
+        let pages = shown(&pool);
+        let messages = |page: &counters::Page| {
+            page.rows.iter().map(|row| row.get(Counter::Messages)).sum::<u64>()
+        };
+        let found: Vec<_> = pages.iter().map(|page| (messages(page), page.elsewhere)).collect();
+        assert_eq!(found, [(ROWS as u64, 0), (1, 0)]);
+        pool.is_shared = false;
+        (ROWS + 1..2 * ROWS + 3).for_each(|peer| one(&mut pool, peer));
+        let elsewhere: Vec<_> = shown(&pool).iter().map(|page| page.elsewhere).collect();
+        assert_eq!(elsewhere, [3, 0]);
+    }
+
+    #[test]
+    fn the_owner_of_a_page_and_not_the_user_in_its_name_decides_whether_it_is_removed() {
+        let folder = std::env::temp_dir().join(format!("ironrail-tidy-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(counters::file_name(user_id() + 1, 7, 0));
+        let file = File::create(&path).unwrap();
+        file.set_modified(SystemTime::now() - 2 * YOUNG).unwrap();
+        file.lock_shared().unwrap();
+        tidy(&folder);
+        assert!(path.exists(), "its process lives");
+        drop(file);
+        tidy(&folder);
+        assert!(!path.exists());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

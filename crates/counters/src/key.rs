@@ -19,17 +19,17 @@ pub enum Kind {
     Rail,
 }
 
-/// What a row counts.
+/// What a row counts. In the order of its fields the messages with a peer come before the rails that carry them, and these are together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    pub kind: Kind,
-    pub direction: Direction,
     /// The number of the device in its process.
     pub device: u16,
-    /// The place of the rail among those that the two ends share; 0 for messages.
-    pub rail: u8,
     /// Host and process of the peer, by [`peer_text`].
     pub peer: String,
+    pub direction: Direction,
+    pub kind: Kind,
+    /// The place of the rail among those that the two ends share; 0 for messages.
+    pub rail: u8,
     /// The name of the device, or of the rail.
     pub name: String,
 }
@@ -152,6 +152,25 @@ mod tests {
         assert!(cut.len() <= PEER_BYTES && cut.contains("é..é"), "{cut}");
         let longest = peer_text(&host(1), u32::MAX, Some(u64::MAX));
         assert!(longest.len() <= PEER_BYTES && longest.contains("r1:4294967295@"), "{longest}");
+    }
+
+    #[test]
+    fn rows_of_one_peer_and_direction_are_together_and_messages_come_before_their_rails() {
+        let key = |(device, peer, direction, kind, rail): (u16, &str, Direction, Kind, u8)| {
+            let (peer, name) = (peer.to_owned(), String::new());
+            Key { kind, direction, device, rail, peer, name }
+        };
+        let (send, receive) = (Direction::Send, Direction::Receive);
+        let ordered = [
+            (0, "a:1", send, Kind::Messages, 0),
+            (0, "a:1", send, Kind::Rail, 0),
+            (0, "a:1", send, Kind::Rail, 1),
+            (0, "a:1", receive, Kind::Messages, 0),
+            (0, "b:1", send, Kind::Messages, 0),
+            (1, "a:1", send, Kind::Messages, 0),
+        ]
+        .map(key);
+        assert!(ordered.is_sorted(), "{ordered:#?}");
     }
 
     #[test]

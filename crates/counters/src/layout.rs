@@ -5,7 +5,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"IRSTATS\0");
 /// Changes whenever a word moves or changes its meaning.
 pub const LAYOUT: u64 = 1;
 pub const HEADER_WORDS: usize = 64;
-/// Rows of one page: what does not fit is counted in memory of the process alone.
+/// Rows of one page. A process with more has more pages.
 pub const ROWS: usize = 1023;
 
 /// Words of the header.
@@ -21,7 +21,7 @@ pub mod head {
     pub const NAMESPACE: usize = 6;
     /// When the page was made, in seconds since 1970.
     pub const MADE: usize = 7;
-    /// Rows that found no place in the page.
+    /// Rows of the process that are in no page: counted in its memory alone.
     pub const ELSEWHERE: usize = 8;
 }
 

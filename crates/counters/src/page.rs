@@ -15,7 +15,7 @@ pub const FOLDER: &str = "/dev/shm";
 /// How their names begin.
 pub const PREFIX: &str = "ironrail-stats.";
 
-/// The name of a process's page: its user, its number, and how many pages it had before.
+/// The name of a process's page: its user and its number, as its own namespaces have them, and how many pages it had before.
 pub fn file_name(user: u32, process: u32, serial: u32) -> String {
     format!("{PREFIX}{user}.{process}.{serial}")
 }
@@ -39,7 +39,7 @@ pub struct Page {
     pub made_unix: u64,
     pub host: String,
     pub version: String,
-    /// Rows that found no place.
+    /// Rows of the process that are in no page.
     pub elsewhere: u64,
     pub rows: Vec<Row>,
 }
@@ -180,11 +180,12 @@ pub fn text_words<const WORDS: usize>(text: &str) -> [u64; WORDS] {
     words
 }
 
-/// The text of such words. What another wrote there does not reach a terminal as it is.
+/// The text of such words. What another user wrote there does not reach a terminal as it is: letters beyond ASCII may turn its direction.
 fn text(words: &[u64]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+    let is_shown = |letter: char| letter == ' ' || letter.is_ascii_graphic();
+    let shown = |letter: char| if is_shown(letter) { letter } else { '?' };
     String::from_utf8_lossy(&bytes[..end]).chars().map(shown).collect()
 }
 
@@ -266,9 +267,10 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_at_a_letter_and_shows_no_control_characters() {
+    fn a_text_is_cut_at_a_letter_and_shows_printable_ascii_alone() {
         let words = text_words::<1>("1234567é");
         assert_eq!(text(&words), "1234567");
         assert_eq!(text(&text_words::<1>("a\u{1b}[2J")), "a?[2J");
+        assert_eq!(text(&text_words::<1>("a\u{202e}bc")), "a?bc");
     }
 }
