@@ -1,5 +1,6 @@
 //! Files that the command line names. Each error has the file's name.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -43,6 +44,26 @@ pub(crate) fn unusable(path: &Path, why: impl Display) -> GroupError {
 /// Writes a file, or standard output where the path is `-`.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), GroupError> {
     Destination::open(path)?.write(text)
+}
+
+/// Replaces a file whole, by a new one beside it: a reader finds the old one or the new one. Its name is hidden, and ends otherwise, so that
+/// nothing takes it for one of the folder's.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
+    let written = || {
+        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}", std::process::id()));
+        let new = path.with_file_name(hidden);
+        // A process of this number may have left one behind. Neither it nor a link is written to.
+        let _left_behind = fs::remove_file(&new);
+        let mut file = File::create_new(&new)?;
+        let replaced = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&new, path));
+        replaced.inspect_err(|_| {
+            let _left_behind = fs::remove_file(&new);
+        })
+    };
+    written().map_err(|error| unwritable(path, error))
 }
 
 /// A file for results, or standard output: opened before they are measured, so that a path that cannot be written costs no measurement.
@@ -142,6 +163,24 @@ mod tests {
         destination.write("short\n").unwrap();
         assert_eq!(read(&path).unwrap(), "short\n");
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_reader_of_a_file_that_is_replaced_has_the_old_one_whole_and_errors_leave_it() {
+        let folder = private_folder("ironrail-replaced").unwrap();
+        let path = folder.join("metrics.prom");
+        replace(&path, "old").unwrap();
+        let mut opened = File::open(&path).unwrap();
+        replace(&path, "new").unwrap();
+        let mut before = String::new();
+        opened.read_to_string(&mut before).unwrap();
+        assert_eq!((before.as_str(), read(&path).unwrap().as_str()), ("old", "new"));
+        let taken = folder.join("folder");
+        fs::create_dir(&taken).unwrap();
+        let error = replace(&taken, "text").unwrap_err().to_string();
+        assert!(error.contains("writing a file: ") && error.contains("folder: "), "{error}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing else is left");
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

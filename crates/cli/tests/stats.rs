@@ -30,14 +30,19 @@ fn page(folder: &Path, process: u32, bytes: &[u8]) {
 
 /// The page of a process that was killed: nothing locks it.
 fn stale(folder: &Path) {
+    page(folder, 7, &words(7, 0));
+}
+
+/// The page of a process with so many rows in no page.
+fn words(process: u64, elsewhere: u64) -> Vec<u8> {
     let mut words = vec![0; counters::page_words()];
     words[counters::head::MAGIC] = counters::MAGIC;
     words[counters::head::LAYOUT] = counters::LAYOUT;
     words[counters::head::ROW_WORDS] = counters::ROW_WORDS as u64;
     words[counters::head::ROWS] = counters::ROWS as u64;
-    words[counters::head::PROCESS] = 7;
-    let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
-    page(folder, 7, &bytes);
+    words[counters::head::PROCESS] = process;
+    words[counters::head::ELSEWHERE] = elsewhere;
+    words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect()
 }
 
 #[test]
@@ -71,6 +76,47 @@ fn a_page_that_cannot_be_read_or_none_at_all_is_a_failure() {
         assert_eq!(code, 1, "{form:?}: {errors}");
         assert!(errors.contains("no page of Ironrail's"), "{form:?}: {errors}");
     }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_file_for_prometheus_is_replaced_whole_and_not_by_an_error() {
+    let folder = folder("textfile");
+    stale(&folder);
+    let file = folder.join("ironrail.prom");
+    fs::write(&file, "old").unwrap();
+    let before = File::open(&file).unwrap();
+    let argument = format!("--prometheus={}", file.display());
+    let (code, said, errors) = stats(&[&argument], &folder);
+    assert_eq!((code, said.as_str()), (0, ""), "{errors}");
+    assert_eq!(std::io::read_to_string(before).unwrap(), "old");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("# TYPE ironrail_messages_total counter"), "{text}");
+    let (code, _, errors) = stats(&[&argument], &folder.join("none"));
+    assert_eq!(code, 2, "{errors}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    let (code, _, errors) = stats(&["--prometheus=/no/such/folder/ironrail.prom"], &folder);
+    assert_eq!(code, 1);
+    assert!(errors.contains("/no/such/folder/ironrail.prom: "), "{errors}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn rows_that_no_page_has_are_reported() {
+    let folder = folder("elsewhere");
+    let number = std::process::id();
+    page(&folder, number, &words(number.into(), 5));
+    let path = folder.join(counters::file_name(fabric::user_id(), number, 0));
+    let lock = File::open(path).unwrap();
+    lock.lock_shared().unwrap();
+    let (code, said, errors) = stats(&["--json"], &folder);
+    assert_eq!(code, 0, "{errors}");
+    assert!(
+        errors.contains(&format!("process {number} has 5 rows that are in no page")),
+        "{errors}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(json[0]["elsewhere"], 5, "{json}");
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -10,12 +10,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use counters::{Counter, Kind};
+use counters::{Counter, Kind, Page};
 use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
-use crate::{output, values};
-use pages::{Found, State};
+use crate::{files, output, values};
+use pages::{Found, Query, State};
 pub(crate) use top::Top;
 
 /// Prints the counters of this user's running processes with Ironrail, once: as a table, for Prometheus, or as JSON.
@@ -25,42 +25,44 @@ pub(crate) use top::Top;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stats {
-    /// Processes [default: all of this user's]
-    #[arg(value_name = "PROCESS", value_parser = values::process)]
-    processes: Vec<u32>,
-    /// In the text format of Prometheus, as its textfile collector reads it
-    #[arg(long, conflicts_with = "json")]
-    prometheus: bool,
+    #[command(flatten)]
+    query: Query,
+    /// In the text format of Prometheus; FILE, for its textfile collector, is replaced whole
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "json")]
+    #[allow(clippy::option_option, reason = "the option, and its value")]
+    prometheus: Option<Option<PathBuf>>,
     /// Answer Prometheus on this loopback address, until it is interrupted
-    #[arg(long, value_name = "ADDRESS", value_parser = values::address, num_args = 0..=1, default_missing_value = serve::ADDRESS, conflicts_with_all = ["json", "processes"])]
+    #[arg(long, value_name = "ADDRESS", value_parser = values::address, num_args = 0..=1, default_missing_value = serve::ADDRESS, conflicts_with_all = ["json", "processes", "prometheus"])]
     serve: Option<SocketAddr>,
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Where pages are
-    #[arg(long, hide = true, default_value = counters::FOLDER)]
-    folder: PathBuf,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   ironrail stats                      what has moved so far
-  ironrail stats --prometheus > /var/lib/node_exporter/ironrail.prom
+  ironrail stats --by rail            the same, summed over peers
+  ironrail stats --all-users --prometheus=/var/lib/node_exporter/ironrail.prom
   ironrail stats --serve              http://127.0.0.1:9417/metrics";
 
 impl Stats {
     /// Whether there are pages, and all could be read.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         if let Some(address) = self.serve {
-            return serve::forever(address, &self.folder).map(|()| true);
+            return serve::forever(address, &self.query).map(|()| true);
         }
-        let found = pages::find(&self.folder, &self.processes)?;
-        if self.prometheus {
-            output::text(prometheus::text(&found));
+        let found = self.query.find()?;
+        if let Some(file) = &self.prometheus {
+            let text = prometheus::text(&found, self.query.all_users);
+            match file {
+                Some(file) => files::replace(file, &text)?,
+                None => output::text(text),
+            }
         } else if self.json {
             output::line(format_args!("{:#}", json!(found.iter().map(json).collect::<Vec<_>>())));
         } else {
-            table(&found);
+            table(&found, self.query.all_users);
         }
         complaints(&found);
         // The page of a process that was killed says nothing against those that run.
@@ -69,7 +71,7 @@ impl Stats {
     }
 }
 
-/// Reports pages that do not belong to a running process.
+/// Reports pages that do not belong to a running process, and rows in no page.
 fn complaints(found: &[Found]) {
     if found.is_empty() {
         output::print_error(NONE);
@@ -81,12 +83,14 @@ fn complaints(found: &[Found]) {
     }
 }
 
-const NONE: &str = "no process of this user shows counters, or none of those named: a process does while it has connections, unless IRONRAIL_STATS_PAGE=0, or /dev/shm has no room";
+const NONE: &str = "no process of this user shows counters, or none of those named: a process does while it has connections, unless IRONRAIL_STATS_PAGE=0, or /dev/shm has no room; root sees those of others with --all-users";
 
-fn table(found: &[Found]) {
-    for found in found {
-        let (State::Live(page) | State::Stale(page)) = &found.state else { continue };
-        output::line(format_args!("{}, Ironrail {}", pages::name(page), page.version));
+fn table(found: &[Found], of_users: bool) {
+    let live = pages::processes(found.iter().filter_map(Found::live));
+    let stale = pages::processes(found.iter().filter_map(Found::stale));
+    for (process, page) in live.iter().chain(&stale) {
+        let (process, version) = (process.text(of_users), &page.version);
+        output::line(format_args!("{process}, Ironrail {version}"));
         for row in &page.rows {
             let key = &row.key;
             let what = match key.kind {
@@ -111,7 +115,9 @@ fn json(found: &Found) -> Value {
     let (page, state) = match &found.state {
         State::Live(page) => (page, "live"),
         State::Stale(page) => (page, "stale"),
-        State::Unreadable(why) => return json!({"path": path, "state": "unreadable", "why": why}),
+        State::Unreadable(why) => {
+            return json!({"path": path, "user": found.user, "state": "unreadable", "why": why});
+        }
     };
     let row = |row: &counters::Row| {
         let key = &row.key;
@@ -119,10 +125,12 @@ fn json(found: &Found) -> Value {
             "kind": match key.kind { Kind::Messages => "messages", Kind::Rail => "parts" },
             "device": key.device,
             "direction": key.direction.name(),
-            "peer": key.peer,
             "name": key.name,
             "latency": row.latency,
         });
+        if !key.peer.is_empty() {
+            object["peer"] = key.peer.as_str().into();
+        }
         if key.kind == Kind::Rail {
             object["rail"] = key.rail.into();
         }
@@ -133,11 +141,13 @@ fn json(found: &Found) -> Value {
     };
     json!({
         "path": path,
+        "user": found.user,
         "state": state,
         "process": page.process,
         "pid_namespace": page.namespace,
         "host": page.host,
         "version": page.version,
+        "elsewhere": page.elsewhere,
         "rows": page.rows.iter().map(row).collect::<Vec<_>>(),
     })
 }

@@ -1,18 +1,48 @@
-//! The pages of this user's processes, and files that only have the name of one.
+//! The pages of processes, and files that only have the name of one.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use counters::Page;
+use clap::{Args, ValueEnum};
+use counters::{Key, Page, Row};
 use ironrail_group::error::GroupError;
+
+use crate::values;
+
+/// Which pages are read, and what of them.
+#[derive(Debug, Args)]
+pub(super) struct Query {
+    /// Processes [default: all of this user's]
+    #[arg(value_name = "PROCESS", value_parser = values::process)]
+    pub(super) processes: Vec<u32>,
+    /// Processes of all users: root can read their pages
+    #[arg(long)]
+    pub(super) all_users: bool,
+    /// What has rows of its own: each peer, or each device and rail, summed over peers
+    #[arg(long, value_enum, default_value = "peer")]
+    pub(super) by: By,
+    /// Where pages are
+    #[arg(long, hide = true, default_value = counters::FOLDER)]
+    pub(super) folder: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum By {
+    Peer,
+    Rail,
+}
 
 /// A file with the name of a page.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
+    /// Its owner.
+    pub(super) user: u32,
     pub(super) state: State,
 }
 
@@ -26,11 +56,19 @@ pub(super) enum State {
 }
 
 impl Found {
-    /// The page, if its process is running.
-    pub(super) fn live(&self) -> Option<&Page> {
+    /// The page and its owner, if its process is running.
+    pub(super) fn live(&self) -> Option<(u32, &Page)> {
         match &self.state {
-            State::Live(page) => Some(page),
+            State::Live(page) => Some((self.user, page)),
             State::Stale(_) | State::Unreadable(_) => None,
+        }
+    }
+
+    /// The page and its owner, if its process has ended.
+    pub(super) fn stale(&self) -> Option<(u32, &Page)> {
+        match &self.state {
+            State::Stale(page) => Some((self.user, page)),
+            State::Live(_) | State::Unreadable(_) => None,
         }
     }
 
@@ -38,7 +76,11 @@ impl Found {
     pub(super) fn complaint(&self) -> Option<String> {
         let path = self.path.display();
         match &self.state {
-            State::Live(_) => None,
+            State::Live(Page { elsewhere: 0, .. }) => None,
+            State::Live(Page { process, elsewhere, .. }) => Some(format!(
+                "process {process} has {elsewhere} rows that are in no page: {} has no room for more, and the file of IRONRAIL_STATS_FILE has them",
+                counters::FOLDER
+            )),
             State::Stale(page) => Some(format!(
                 "{path} is stale: process {} has ended without removing it; the next process with Ironrail removes it once it is a minute old, or remove it by rm",
                 page.process
@@ -48,52 +90,128 @@ impl Found {
     }
 }
 
-/// The pages of all of this user's processes, or of `processes`, sorted by name.
-///
-/// # Errors
-///
-/// If the folder cannot be read.
-pub(super) fn find(folder: &Path, processes: &[u32]) -> Result<Vec<Found>, GroupError> {
-    let unreadable =
-        |error| GroupError::Usage(format!("{} cannot be read: {error}", folder.display()));
-    let ours = format!("{}{}.", counters::PREFIX, fabric::user_id());
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        let Some(rest) = name.and_then(|name| name.strip_prefix(&ours)) else { continue };
-        let process = rest.split('.').next().and_then(|number| number.parse().ok());
-        if processes.is_empty() || process.is_some_and(|process| processes.contains(&process)) {
-            paths.push(path);
+impl Query {
+    /// The pages of the processes that are asked for, sorted by name.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be read.
+    pub(super) fn find(&self) -> Result<Vec<Found>, GroupError> {
+        let folder = &self.folder;
+        let unreadable =
+            |error| GroupError::Usage(format!("{} cannot be read: {error}", folder.display()));
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(folder).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(rest) = name.and_then(|name| name.strip_prefix(counters::PREFIX)) else {
+                continue;
+            };
+            // The user in a name is that of a user namespace, as of a container: the owner decides whose it is.
+            let process = rest.split('.').nth(1).and_then(|number| number.parse().ok());
+            let is_asked_for = |process| self.processes.contains(&process);
+            if self.processes.is_empty() || process.is_some_and(is_asked_for) {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        Ok(self.found(paths))
+    }
+
+    fn found(&self, paths: Vec<PathBuf>) -> Vec<Found> {
+        paths.into_iter().filter_map(|path| self.inspect(path)).collect()
+    }
+
+    /// None: its process has removed it, or it is another user's, and not asked for.
+    fn inspect(&self, path: PathBuf) -> Option<Found> {
+        let is_asked_for = |user: u32| self.all_users || user == fabric::user_id();
+        let mut options = File::options();
+        // Neither follows a link nor blocks on a pipe without a writer.
+        options.read(true).custom_flags(NO_LINK_NO_WAIT);
+        let (user, state) = match options.open(&path) {
+            Ok(file) => {
+                let user = file.metadata().ok()?.uid();
+                if !is_asked_for(user) {
+                    return None;
+                }
+                (user, self.state(&file))
+            }
+            Err(error) => {
+                // Not a link's target. An error: it is gone.
+                let user = fs::symlink_metadata(&path).ok()?.uid();
+                (user, State::Unreadable(format!("it cannot be opened: {error}")))
+            }
+        };
+        is_asked_for(user).then_some(Found { path, user, state })
+    }
+
+    fn state(&self, file: &File) -> State {
+        let bytes = match read(file) {
+            Ok(bytes) => bytes,
+            Err(why) => return State::Unreadable(why),
+        };
+        match Page::read(&bytes) {
+            Err(why) => State::Unreadable(why.to_string()),
+            Ok(mut page) => {
+                if self.by == By::Rail {
+                    page.rows = over_peers(&page.rows);
+                }
+                let is_stale = fabric::is_unlocked(file) || is_gone(&page);
+                if is_stale { State::Stale(page) } else { State::Live(page) }
+            }
         }
     }
-    paths.sort();
-    Ok(found(paths))
 }
 
-fn found(paths: Vec<PathBuf>) -> Vec<Found> {
-    paths.into_iter().filter_map(|path| Some(Found { state: inspect(&path)?, path })).collect()
+/// The rows without their peers.
+fn over_peers(rows: &[Row]) -> Vec<Row> {
+    let sums = rows.iter().map(|row| {
+        let mut sum = Row::new(Key { peer: String::new(), ..row.key.clone() });
+        sum.add(row);
+        sum
+    });
+    counters::summed(sums)
 }
 
-/// None: its process has removed it.
-fn inspect(path: &Path) -> Option<State> {
-    let mut options = File::options();
-    // Neither follows a link nor blocks on a pipe without a writer.
-    options.read(true).custom_flags(NO_LINK_NO_WAIT);
-    let file = match options.open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return Some(State::Unreadable(format!("it cannot be opened: {error}"))),
-    };
-    let bytes = match read(&file) {
-        Ok(bytes) => bytes,
-        Err(why) => return Some(State::Unreadable(why)),
-    };
-    Some(match Page::read(&bytes) {
-        Err(why) => State::Unreadable(why.to_string()),
-        Ok(page) if fabric::is_unlocked(&file) || is_gone(&page) => State::Stale(page),
-        Ok(page) => State::Live(page),
-    })
+/// What a process is told apart by. Processes of two containers may have one number, and even one host name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Process {
+    pub(super) number: u32,
+    pub(super) user: u32,
+    pub(super) host: String,
+    /// Its PID namespace, if it is known and not ours.
+    pub(super) namespace: Option<u64>,
+}
+
+impl Process {
+    /// What it is called, as in the log of its peers: containers may have processes of one number.
+    pub(super) fn text(&self, of_users: bool) -> String {
+        let Self { number, user, host, namespace } = self;
+        let namespace =
+            namespace.map_or_else(String::new, |inode| format!(" of PID namespace {inode}"));
+        let user = if of_users { format!(" of user {user}") } else { String::new() };
+        format!("process {number}{namespace}{user} on {host}")
+    }
+}
+
+/// One page for each process: copies of the plugin have pages of their own, and many rows fill more than one.
+pub(super) fn processes<'a>(
+    pages: impl Iterator<Item = (u32, &'a Page)>,
+) -> BTreeMap<Process, Page> {
+    let mut all = BTreeMap::<Process, Page>::new();
+    for (user, page) in pages {
+        let (number, host) = (page.process, page.host.clone());
+        match all.entry(Process { number, user, host, namespace: other_namespace(page) }) {
+            Entry::Vacant(entry) => drop(entry.insert(page.clone())),
+            Entry::Occupied(entry) => {
+                let sum = entry.into_mut();
+                let rows = std::mem::take(&mut sum.rows).into_iter();
+                sum.rows = counters::summed(rows.chain(page.rows.iter().cloned()));
+                sum.elsewhere = sum.elsewhere.saturating_add(page.elsewhere);
+            }
+        }
+    }
+    all
 }
 
 fn read(mut file: &File) -> Result<Vec<u8>, String> {
@@ -101,9 +219,9 @@ fn read(mut file: &File) -> Result<Vec<u8>, String> {
     if !facts.is_file() {
         return Err("it is no file".to_owned());
     }
-    if facts.uid() != fabric::user_id() || facts.mode() & 0o077 != 0 {
+    if facts.mode() & 0o077 != 0 {
         return Err(
-            "others than this user can write or read it: Ironrail makes no such pages".to_owned()
+            "others than its owner can write or read it: Ironrail makes no such pages".to_owned()
         );
     }
     let mut bytes = Vec::new();
@@ -132,17 +250,8 @@ pub(super) fn other_namespace(page: &Page) -> Option<u64> {
     Some(page.namespace).filter(|other| *other != 0 && Some(*other) != namespace())
 }
 
-/// What a page's process is called, as in the log of its peers: containers may have processes of one number.
-pub(super) fn name(page: &Page) -> String {
-    let Page { process, host, .. } = page;
-    match other_namespace(page) {
-        Some(namespace) => format!("process {process} of PID namespace {namespace} on {host}"),
-        None => format!("process {process} on {host}"),
-    }
-}
-
 /// The PID namespace of this process.
-pub(super) fn namespace() -> Option<u64> {
+fn namespace() -> Option<u64> {
     static HERE: OnceLock<Option<u64>> = OnceLock::new();
     *HERE.get_or_init(|| proc_status::pid_namespace().ok())
 }
@@ -155,7 +264,11 @@ const NO_LINK_NO_WAIT: i32 =
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+
+    use std::path::Path;
+
+    use counters::Counter;
 
     use super::*;
 
@@ -163,6 +276,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("ironrail-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         path
+    }
+
+    /// Of all of this user's processes, or of one.
+    fn query(folder: &Path, process: Option<u32>) -> Query {
+        let processes = process.into_iter().collect();
+        Query { processes, all_users: false, by: By::Peer, folder: folder.to_owned() }
     }
 
     fn page_of(folder: &Path, process: u32) -> PathBuf {
@@ -182,14 +301,14 @@ mod tests {
         write(3, &vec![0; counters::page_words() * 8], 0o644);
         symlink(page_of(&folder, 1), page_of(&folder, 4)).unwrap();
         fs::write(folder.join("nccl-abc"), "another's").unwrap();
-        let found = find(&folder, &[]).unwrap();
+        let found = query(&folder, None).find().unwrap();
         fs::remove_dir_all(&folder).unwrap();
         let said: Vec<_> = found.iter().map(|found| found.complaint().unwrap()).collect();
         assert_eq!(said.len(), 4, "{said:?}");
         for (said, words) in said.iter().zip([
             "no page of Ironrail's",
             "half written",
-            "others than this user",
+            "others than its owner",
             "cannot be opened",
         ]) {
             assert!(said.contains(words), "{words}: {said}");
@@ -199,7 +318,7 @@ mod tests {
     #[test]
     fn a_page_that_its_process_has_removed_since_it_was_listed_is_none() {
         let folder = folder("removed");
-        let found = found(vec![page_of(&folder, 7)]);
+        let found = query(&folder, None).found(vec![page_of(&folder, 7)]);
         fs::remove_dir_all(&folder).unwrap();
         assert!(found.is_empty(), "{found:?}");
     }
@@ -229,7 +348,7 @@ mod tests {
             let (started, number) = (proc_status::started("thread-self").unwrap(), thread_number());
             [started, 0, started + 1].map(|started| {
                 unlocked(&folder, number, started);
-                let found = find(&folder, &[number]).unwrap();
+                let found = query(&folder, Some(number)).find().unwrap();
                 match &found[0].state {
                     State::Stale(page) => is_gone(page),
                     other => panic!("{other:?}"),
@@ -249,29 +368,87 @@ mod tests {
     #[test]
     fn a_process_of_another_pid_namespace_is_named_with_it() {
         let here = namespace().unwrap();
-        let names = [0, here, here + 1].map(|namespace| {
-            name(&Page {
-                process: 7,
-                started: 0,
-                namespace,
-                made_unix: 0,
-                elsewhere: 0,
-                host: "node7".to_owned(),
-                version: String::new(),
-                rows: Vec::new(),
-            })
+        let pages = [0, here, here + 1].map(|namespace| Page {
+            process: 7,
+            started: 0,
+            namespace,
+            made_unix: 0,
+            elsewhere: 0,
+            host: "node7".to_owned(),
+            version: String::new(),
+            rows: Vec::new(),
         });
+        let found = processes(pages.iter().map(|page| (1000, page)));
+        let names: Vec<_> = found.keys().map(|process| process.text(false)).collect();
         let other = format!("process 7 of PID namespace {} on node7", here + 1);
-        assert_eq!(names, ["process 7 on node7", "process 7 on node7", &other]);
+        assert_eq!(names, ["process 7 on node7", &other]);
+        assert!(found.keys().all(|process| process.text(true).contains(" of user 1000 on ")));
     }
 
     #[test]
     fn a_page_without_a_process_is_stale() {
         let folder = folder("stale");
         unlocked(&folder, 7, 1);
-        let found = find(&folder, &[7]).unwrap();
-        assert!(find(&folder, &[8]).unwrap().is_empty());
+        let found = query(&folder, Some(7)).find().unwrap();
+        assert!(query(&folder, Some(8)).find().unwrap().is_empty());
         fs::remove_dir_all(&folder).unwrap();
         assert!(matches!(found[0].state, State::Stale(_)), "{found:?}");
+    }
+
+    #[test]
+    fn the_owner_of_a_page_and_not_the_user_in_its_name_says_whose_it_is() {
+        let folder = folder("owner");
+        unlocked(&folder, 7, 1);
+        // As from a container, whose root is another user here.
+        let inside = folder.join(counters::file_name(fabric::user_id() + 1, 8, 0));
+        fs::rename(page_of(&folder, 7), &inside).unwrap();
+        let found = query(&folder, Some(8)).find().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found.iter().map(|found| &found.path).collect::<Vec<_>>(), [&inside]);
+        assert!(found[0].stale().is_some(), "{found:?}");
+    }
+
+    #[test]
+    fn files_of_other_users_are_left_out_and_all_users_shows_them() {
+        const OTHER: u32 = 4_000_000;
+        let folder = folder("others");
+        unlocked(&folder, 7, 1);
+        symlink("/nowhere", page_of(&folder, 8)).unwrap();
+        for path in [7, 8].map(|process| page_of(&folder, process)) {
+            // Only root can, and not in each user namespace.
+            if lchown(&path, Some(OTHER), None).is_err() {
+                fs::remove_dir_all(&folder).unwrap();
+                return;
+            }
+        }
+        let own = query(&folder, None).find().unwrap();
+        let all = Query { all_users: true, ..query(&folder, None) }.find().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(own.is_empty(), "{own:?}");
+        assert_eq!(all.iter().map(|found| found.user).collect::<Vec<_>>(), [OTHER; 2]);
+        assert!(all[0].stale().is_some(), "{all:?}");
+        assert!(all[1].complaint().unwrap().contains("cannot be opened"), "{all:?}");
+    }
+
+    #[test]
+    fn rows_without_their_peers_are_sums_by_device_direction_and_rail() {
+        let key = |peer: &str, rail| Key {
+            kind: counters::Kind::Rail,
+            direction: counters::Direction::Send,
+            device: 0,
+            rail,
+            peer: peer.to_owned(),
+            name: "eth0".to_owned(),
+        };
+        let row = |peer, rail, count| {
+            let mut words = vec![0; counters::ROW_WORDS];
+            Row::new(key(peer, rail)).write(|at, word| words[at] = word);
+            words[0] = key(peer, rail).head();
+            words[counters::COUNTERS_AT + Counter::Parts.place()] = count;
+            Row::read(&words).unwrap()
+        };
+        let rows = over_peers(&[row("a:1", 0, 1), row("b:1", 0, 2), row("b:1", 1, 4)]);
+        let sums = rows.iter().map(|row| (row.key.clone(), row.get(Counter::Parts)));
+        assert_eq!(sums.collect::<Vec<_>>(), [(key("", 0), 3), (key("", 1), 4)]);
     }
 }

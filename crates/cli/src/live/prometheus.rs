@@ -1,91 +1,108 @@
 //! Counters in the text format of Prometheus (exposition format 0.0.4).
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use counters::{BUCKETS, Counter, Kind, Page, Row, bucket_upper_nanos};
 
-use super::pages::{self, Found};
+use super::pages::{self, Found, Process};
 
-/// All counters of running processes. No two lines may have the same labels. Processes of two containers may have one number, and even one
-/// host name: those of another PID namespace than ours have a label with its number. Pages that have all these in common are summed, as of a
-/// process with two copies of the plugin.
-pub(super) fn text(found: &[Found]) -> String {
-    let live = processes(found.iter().filter_map(Found::live));
+/// All counters of running processes. No two lines may have the same labels, so that each part of [`Process`] is one, but our own namespace.
+/// With `of_users` there is one for the user.
+pub(super) fn text(found: &[Found], of_users: bool) -> String {
+    let live = Live { processes: pages::processes(found.iter().filter_map(Found::live)), of_users };
     let mut text = String::new();
     for (kind, prefix) in [(Kind::Messages, "ironrail"), (Kind::Rail, "ironrail_rail")] {
         for counter in kind.counters() {
             let name = format!("{prefix}_{}_total", counter.name());
             head(&mut text, &name, counter.doc(), "counter");
-            for (page, row) in rows(&live, kind) {
-                line(&mut text, &name, &labels(page, row), row.get(*counter));
+            for (process, row) in live.rows(kind) {
+                line(&mut text, &name, &live.row_labels(process, row), row.get(*counter));
             }
         }
     }
-    latency(&mut text, &live);
+    live.latency(&mut text);
+    live.elsewhere(&mut text);
     text
 }
 
-/// One page for each process that labels tell apart.
-fn processes<'a>(live: impl Iterator<Item = &'a Page>) -> Vec<Page> {
-    let labels = |page: &Page| (page.host.clone(), page.process, pages::other_namespace(page));
-    let mut all: Vec<Page> = Vec::new();
-    for page in live {
-        match all.iter_mut().find(|one| labels(one) == labels(page)) {
-            Some(same) => {
-                let rows = std::mem::take(&mut same.rows).into_iter();
-                same.rows = counters::summed(rows.chain(page.rows.iter().cloned()));
+/// Running processes.
+#[derive(Debug)]
+struct Live {
+    processes: BTreeMap<Process, Page>,
+    of_users: bool,
+}
+
+impl Live {
+    fn rows(&self, kind: Kind) -> impl Iterator<Item = (&Process, &Row)> {
+        let all = self.processes.iter();
+        let all = all.flat_map(|(process, page)| page.rows.iter().map(move |row| (process, row)));
+        all.filter(move |(_, row)| row.key.kind == kind)
+    }
+
+    fn latency(&self, text: &mut String) {
+        const NAME: &str = "ironrail_latency_seconds";
+        head(
+            text,
+            NAME,
+            "Latency of one request in 16, from isend or irecv to the test that said done.",
+            "histogram",
+        );
+        for (process, row) in self.rows(Kind::Messages) {
+            let labels = self.row_labels(process, row);
+            let mut sum = 0;
+            for bucket in 0..BUCKETS {
+                sum = row.latency[bucket].saturating_add(sum);
+                let end = bucket_upper_nanos(bucket)
+                    .map_or_else(|| "+Inf".to_owned(), |end| seconds(end).to_string());
+                line(text, &format!("{NAME}_bucket"), &format!("{labels},le=\"{end}\""), sum);
             }
-            None => all.push(page.clone()),
+            line(text, &format!("{NAME}_sum"), &labels, seconds(row.get(Counter::LatencyNanos)));
+            line(text, &format!("{NAME}_count"), &labels, sum);
         }
     }
-    all
-}
 
-fn rows(pages: &[Page], kind: Kind) -> impl Iterator<Item = (&Page, &Row)> {
-    let all = pages.iter().flat_map(|page| page.rows.iter().map(move |row| (page, row)));
-    all.filter(move |(_, row)| row.key.kind == kind)
-}
-
-fn latency(text: &mut String, live: &[Page]) {
-    const NAME: &str = "ironrail_latency_seconds";
-    head(
-        text,
-        NAME,
-        "Latency of one request in 16, from isend or irecv to the test that said done.",
-        "histogram",
-    );
-    for (page, row) in rows(live, Kind::Messages) {
-        let labels = labels(page, row);
-        let mut sum = 0;
-        for bucket in 0..BUCKETS {
-            sum = row.latency[bucket].saturating_add(sum);
-            let end = bucket_upper_nanos(bucket)
-                .map_or_else(|| "+Inf".to_owned(), |end| seconds(end).to_string());
-            line(text, &format!("{NAME}_bucket"), &format!("{labels},le=\"{end}\""), sum);
+    fn elsewhere(&self, text: &mut String) {
+        const NAME: &str = "ironrail_rows_elsewhere";
+        head(text, NAME, "Rows that no page had room for: they are missing here.", "gauge");
+        for (process, page) in &self.processes {
+            line(text, NAME, &self.labels(process), page.elsewhere);
         }
-        line(text, &format!("{NAME}_sum"), &labels, seconds(row.get(Counter::LatencyNanos)));
-        line(text, &format!("{NAME}_count"), &labels, sum);
     }
-}
 
-fn labels(page: &Page, row: &Row) -> String {
-    let key = &row.key;
-    let mut labels = format!(
-        "host=\"{}\",process=\"{}\",device=\"{}\",direction=\"{}\",peer=\"{}\",name=\"{}\"",
-        escaped(&page.host),
-        page.process,
-        key.device,
-        key.direction.name(),
-        escaped(&key.peer),
-        escaped(&key.name)
-    );
-    if let Some(namespace) = pages::other_namespace(page) {
-        put(&mut labels, format_args!(",namespace=\"{namespace}\""));
+    fn labels(&self, process: &Process) -> String {
+        let Process { number, user, host, namespace } = process;
+        let mut labels = format!("host=\"{}\",process=\"{number}\"", escaped(host));
+        if self.of_users {
+            put(&mut labels, format_args!(",user=\"{user}\""));
+        }
+        if let Some(namespace) = namespace {
+            put(&mut labels, format_args!(",namespace=\"{namespace}\""));
+        }
+        labels
     }
-    if key.kind == Kind::Rail {
-        put(&mut labels, format_args!(",rail=\"{}\"", key.rail));
+
+    /// Without a peer, rows are summed over peers.
+    fn row_labels(&self, process: &Process, row: &Row) -> String {
+        let key = &row.key;
+        let mut labels = self.labels(process);
+        put(
+            &mut labels,
+            format_args!(
+                ",device=\"{}\",direction=\"{}\",name=\"{}\"",
+                key.device,
+                key.direction.name(),
+                escaped(&key.name)
+            ),
+        );
+        if !key.peer.is_empty() {
+            put(&mut labels, format_args!(",peer=\"{}\"", escaped(&key.peer)));
+        }
+        if key.kind == Kind::Rail {
+            put(&mut labels, format_args!(",rail=\"{}\"", key.rail));
+        }
+        labels
     }
-    labels
 }
 
 fn head(text: &mut String, name: &str, doc: &str, kind: &str) {
@@ -131,37 +148,43 @@ mod tests {
         let part = Row::new(Key { kind: Kind::Rail, rail: 1, ..key.clone() });
         let mut huge = Row::new(Key { peer: "b:1".to_owned(), ..key });
         huge.latency.fill(u64::MAX);
-        let page = |namespace| Page {
+        let page = |namespace, elsewhere| Page {
             process: 9,
             started: 0,
             namespace,
             made_unix: 0,
             host: "here".to_owned(),
             version: "1".to_owned(),
-            elsewhere: 0,
+            elsewhere,
             rows: vec![row.clone(), part.clone(), huge.clone()],
         };
-        // Containers of one host name; the first process has three pages.
-        let here = pages::namespace().unwrap();
-        let found = [here, 1, here, 2, 0]
-            .map(|namespace| Found { path: "x".into(), state: State::Live(page(namespace)) });
-        let text = text(&found);
+        let of_user = |(user, namespace, elsewhere)| {
+            let state = State::Live(page(namespace, elsewhere));
+            Found { path: "x".into(), user, state }
+        };
+        // Containers of one host name, and of two users; the first process has three pages.
+        let here = proc_status::pid_namespace().unwrap();
+        let found =
+            [(5, here, 2), (5, 1, 0), (5, here, 1), (5, 2, 0), (5, 0, 0), (6, 2, 0)].map(of_user);
+        let text = text(&found, true);
         let mut labels: Vec<_> =
             text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
         let lines = labels.len();
         labels.sort_unstable();
         labels.dedup();
         assert_eq!(labels.len(), lines, "no two lines have the same labels");
-        let of = "host=\"here\",process=\"9\",device=\"0\",direction=\"send\",peer=\"a\\\"b:1\",name=\"eth0\"";
+        let of = "host=\"here\",process=\"9\",user=\"5\"";
+        let row = "device=\"0\",direction=\"send\",name=\"eth0\",peer=\"a\\\"b:1\"";
         for line in [
             "# TYPE ironrail_messages_total counter\n".to_owned(),
-            format!("ironrail_messages_total{{{of}}} 0\n"),
-            format!("ironrail_rail_parts_total{{{of},rail=\"1\"}} 0\n"),
-            format!("ironrail_rail_parts_total{{{of},namespace=\"2\",rail=\"1\"}} 0\n"),
-            format!("ironrail_latency_seconds_bucket{{{of},le=\"0.000000256\"}} 9\n"),
-            format!("ironrail_latency_seconds_bucket{{{of},le=\"+Inf\"}} 21\n"),
-            format!("ironrail_latency_seconds_count{{{of}}} 21\n"),
-            format!("ironrail_latency_seconds_count{{{of},namespace=\"1\"}} 7\n"),
+            format!("ironrail_messages_total{{{of},{row}}} 0\n"),
+            format!("ironrail_rail_parts_total{{{of},{row},rail=\"1\"}} 0\n"),
+            format!("ironrail_rail_parts_total{{{of},namespace=\"2\",{row},rail=\"1\"}} 0\n"),
+            format!("ironrail_latency_seconds_bucket{{{of},{row},le=\"0.000000256\"}} 9\n"),
+            format!("ironrail_latency_seconds_bucket{{{of},{row},le=\"+Inf\"}} 21\n"),
+            format!("ironrail_latency_seconds_count{{{of},{row}}} 21\n"),
+            format!("ironrail_latency_seconds_count{{{of},namespace=\"1\",{row}}} 7\n"),
+            format!("ironrail_rows_elsewhere{{{of}}} 3\n"),
         ] {
             assert!(text.contains(&line), "{line}: {text}");
         }
@@ -169,5 +192,25 @@ mod tests {
         let all = names.len();
         names.dedup();
         assert_eq!(names.len(), all, "each metric is one block");
+    }
+
+    #[test]
+    fn rows_that_are_summed_over_peers_have_no_peer_and_without_users_there_is_no_user() {
+        let (kind, direction, peer) = (Kind::Messages, Direction::Send, String::new());
+        let key = Key { kind, direction, device: 0, rail: 0, peer, name: "eth0".to_owned() };
+        let page = Page {
+            process: 9,
+            started: 0,
+            namespace: 0,
+            made_unix: 0,
+            host: "here".to_owned(),
+            version: "1".to_owned(),
+            elsewhere: 0,
+            rows: vec![Row::new(key)],
+        };
+        let found = [Found { path: "x".into(), user: 5, state: State::Live(page) }];
+        let text = text(&found, false);
+        let labels = "host=\"here\",process=\"9\",device=\"0\",direction=\"send\",name=\"eth0\"";
+        assert!(text.contains(&format!("ironrail_messages_total{{{labels}}} 0\n")), "{text}");
     }
 }

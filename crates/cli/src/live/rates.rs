@@ -1,17 +1,17 @@
 //! What has moved between two samples, per row.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use counters::{BUCKETS, Counter, Key, Kind, Row, bucket_upper_nanos};
 
-use super::pages::Found;
+use super::pages::{self, Found, Process};
 
 /// A row of the table: rates per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rate {
     pub(super) process: u32,
+    pub(super) user: u32,
     pub(super) key: Key,
     pub(super) bytes: f64,
     /// Messages, or parts.
@@ -26,21 +26,21 @@ pub(super) struct Rate {
     pub(super) trouble: u64,
 }
 
-/// The previous sample. Processes of two containers may have one number, but each has a page of its own.
+/// The previous sample.
 #[derive(Debug, Default)]
-pub(super) struct Before(BTreeMap<(u32, PathBuf, Key), Row>);
+pub(super) struct Before(BTreeMap<(Process, Key), Row>);
 
 impl Before {
     /// The rates of running processes since the previous sample, `elapsed` ago. New rows have no rates yet.
     pub(super) fn rates(&mut self, found: &[Found], elapsed: Duration) -> Vec<Rate> {
         let mut now = BTreeMap::new();
-        for (path, page) in found.iter().filter_map(|found| Some((&found.path, found.live()?))) {
-            let name = |row: &Row| (page.process, path.clone(), row.key.clone());
-            now.extend(page.rows.iter().map(|row| (name(row), row.clone())));
+        for (process, page) in pages::processes(found.iter().filter_map(Found::live)) {
+            let named = |row: Row| ((process.clone(), row.key.clone()), row);
+            now.extend(page.rows.into_iter().map(named));
         }
         let rates = now.iter().map(|(name, row)| {
             let before = self.0.get(name);
-            rate(name.0, row, before.unwrap_or(row), elapsed)
+            rate(&name.0, row, before.unwrap_or(row), elapsed)
         });
         let rates = rates.collect();
         self.0 = now;
@@ -48,7 +48,7 @@ impl Before {
     }
 }
 
-fn rate(process: u32, row: &Row, before: &Row, elapsed: Duration) -> Rate {
+fn rate(process: &Process, row: &Row, before: &Row, elapsed: Duration) -> Rate {
     // A new process may have the same number.
     let grown = |counter: Counter| row.get(counter).saturating_sub(before.get(counter));
     let per_second = |count: u64| as_float(count) / elapsed.as_secs_f64().max(1e-3);
@@ -69,7 +69,8 @@ fn rate(process: u32, row: &Row, before: &Row, elapsed: Duration) -> Rate {
         .map(|bucket| row.latency[bucket].saturating_sub(before.latency[bucket]))
         .collect();
     Rate {
-        process,
+        process: process.number,
+        user: process.user,
         key: row.key.clone(),
         bytes: per_second(grown(Counter::Bytes)),
         count: per_second(count),
@@ -119,7 +120,7 @@ mod tests {
     }
 
     /// A page of process 7 with one row, in which each counter is `count`.
-    fn found(path: &str, count: u64) -> Found {
+    fn found(user: u32, count: u64) -> Found {
         let mut words = vec![0; counters::ROW_WORDS];
         words[0] = key(Kind::Messages).head();
         words[counters::COUNTERS_AT..].fill(count);
@@ -133,15 +134,23 @@ mod tests {
             elsewhere: 0,
             rows: Row::read(&words).into_iter().collect(),
         };
-        Found { path: path.into(), state: State::Live(page) }
+        Found { path: "a".into(), user, state: State::Live(page) }
     }
 
     #[test]
     fn processes_of_one_number_keep_their_own_rates() {
         let mut before = Before::default();
-        before.rates(&[found("a", 0), found("b", 1000)], Duration::from_secs(1));
-        let rates = before.rates(&[found("a", 10), found("b", 1020)], Duration::from_secs(1));
+        before.rates(&[found(1, 0), found(2, 1000)], Duration::from_secs(1));
+        let rates = before.rates(&[found(1, 10), found(2, 1020)], Duration::from_secs(1));
         assert_eq!(rates.iter().map(|rate| rate.bytes).collect::<Vec<_>>(), [10.0, 20.0]);
+    }
+
+    #[test]
+    fn pages_of_one_process_have_one_rate() {
+        let mut before = Before::default();
+        before.rates(&[found(1, 0), found(1, 1000)], Duration::from_secs(1));
+        let rates = before.rates(&[found(1, 10), found(1, 1020)], Duration::from_secs(1));
+        assert_eq!(rates.iter().map(|rate| rate.bytes).collect::<Vec<_>>(), [30.0]);
     }
 
     #[test]
@@ -152,7 +161,8 @@ mod tests {
             words[counters::PEER_AT..counters::COUNTERS_AT].fill(0);
             let most = Row::read(&words).unwrap();
             let least = Row::new(most.key.clone());
-            let rate = rate(1, &most, &least, Duration::from_secs(1));
+            let process = Process { number: 1, user: 0, host: String::new(), namespace: None };
+            let rate = rate(&process, &most, &least, Duration::from_secs(1));
             assert!(rate.bytes.is_finite() && rate.trouble > 0, "{rate:?}");
             assert_eq!(rate.latency.map(|(half, most)| half <= most), Some(true), "{rate:?}");
         }

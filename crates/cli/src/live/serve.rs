@@ -2,13 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ironrail_group::error::GroupError;
 
-use super::{pages, prometheus};
+use super::pages::Query;
+use super::prometheus;
 use crate::output;
 
 /// The default address.
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 ///
 /// If the address is not a loopback address, or is in use.
-pub(super) fn forever(address: SocketAddr, folder: &Path) -> Result<(), GroupError> {
+pub(super) fn forever(address: SocketAddr, query: &Query) -> Result<(), GroupError> {
     if !address.ip().is_loopback() {
         return Err(GroupError::Usage(format!(
             "{address} is no loopback address: counters name hosts and processes, and are served to this host alone"
@@ -40,14 +40,14 @@ pub(super) fn forever(address: SocketAddr, folder: &Path) -> Result<(), GroupErr
     loop {
         match listener.accept() {
             // A client that disconnects is not an error.
-            Ok((stream, _)) => drop(answer(stream, folder)),
+            Ok((stream, _)) => drop(answer(stream, query)),
             // Without free descriptors the client stays in the queue, and accept fails at once, again and again.
             Err(_) => thread::sleep(PAUSE),
         }
     }
 }
 
-fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
+fn answer(mut stream: TcpStream, query: &Query) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     let mut request = [0; REQUEST_MAX];
     let mut len = 0;
@@ -64,7 +64,7 @@ fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
     }
     let answer = Answer::to(&request[..len]);
     let (status, body) = match answer {
-        Answer::Metrics { .. } => metrics(folder),
+        Answer::Metrics { .. } => metrics(query),
         Answer::NotFound | Answer::NotAllowed => (answer.status(), "GET /metrics\n".to_owned()),
     };
     let mut text = format!(
@@ -78,9 +78,12 @@ fn answer(mut stream: TcpStream, folder: &Path) -> io::Result<()> {
 }
 
 /// The status and the body. Without pages Prometheus would take all processes for ended.
-fn metrics(folder: &Path) -> (&'static str, String) {
-    match pages::find(folder, &[]) {
-        Ok(found) => (Answer::Metrics { head: false }.status(), prometheus::text(&found)),
+fn metrics(query: &Query) -> (&'static str, String) {
+    match query.find() {
+        Ok(found) => {
+            let text = prometheus::text(&found, query.all_users);
+            (Answer::Metrics { head: false }.status(), text)
+        }
         Err(why) => ("500 Internal Server Error", format!("{why}\n")),
     }
 }
@@ -141,6 +144,7 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pages::By;
     use super::*;
 
     #[test]
@@ -160,11 +164,13 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_read_is_no_empty_one() {
         let folder = std::env::temp_dir().join(format!("ironrail-no-pages-{}", std::process::id()));
-        let (status, why) = metrics(&folder);
+        let query = Query { processes: Vec::new(), all_users: false, by: By::Peer, folder };
+        let folder = &query.folder;
+        let (status, why) = metrics(&query);
         assert!(status.starts_with("500 ") && why.contains("cannot be read"), "{status}: {why}");
-        std::fs::create_dir_all(&folder).unwrap();
-        let (status, text) = metrics(&folder);
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::create_dir_all(folder).unwrap();
+        let (status, text) = metrics(&query);
+        std::fs::remove_dir_all(folder).unwrap();
         assert!(status.starts_with("200 ") && text.contains("# TYPE"), "{status}: {text}");
     }
 

@@ -1,7 +1,6 @@
 //! `ironrail top`: rates per peer and rail, refreshed in a terminal; or frame by frame without one.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,13 +14,14 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::{emulate_default_handler, raise};
 
 use super::NONE;
-use super::pages::{self, Found};
+use super::pages::{self, Found, Query};
 use super::rates::{Before, Rate};
-use crate::{output, values};
+use crate::output;
 
 /// Shows what this user's processes with Ironrail move, now: rates per device, peer and direction, and per rail.
 ///
-/// It reads pages of shared memory, and costs the processes nothing. q ends it, Ctrl-Z stops it.
+/// It reads pages of shared memory, and costs the processes nothing. q ends it, Ctrl-Z stops it. Where a terminal has no room for all rows,
+/// those with trouble come first.
 ///
 /// COUNT is messages, or parts of them on a rail; a rail has ? for bytes that its provider does not report. INLINE is the share of messages
 /// that travelled in control packets, WAITS the calls or posts that had to be repeated, P50 and P99 are latencies of messages. TROUBLE, since
@@ -29,23 +29,20 @@ use crate::{output, values};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// Processes [default: all of this user's]
-    #[arg(value_name = "PROCESS", value_parser = values::process)]
-    processes: Vec<u32>,
+    #[command(flatten)]
+    query: Query,
     /// Seconds between two frames
     #[arg(long, short = 'd', default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
     interval: Duration,
     /// Print this many frames, one below the other, and end
     #[arg(long, short = 'n', value_name = "COUNT", value_parser = frames, allow_negative_numbers = true)]
     frames: Option<usize>,
-    /// Where pages are
-    #[arg(long, hide = true, default_value = counters::FOLDER)]
-    folder: PathBuf,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   ironrail top                 everything of this user's, each second
+  ironrail top --by rail       rails, summed over peers
   ironrail top -n 10 > log     ten frames as text";
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -74,10 +71,11 @@ impl Top {
     /// Frames as text. The first comes after an interval: rates need two samples.
     fn print(&self, frames: usize) -> Result<bool, GroupError> {
         let mut display = Display::new();
-        display.frame(self, usize::MAX)?;
+        let whole = (usize::MAX, usize::MAX);
+        display.frame(self, whole)?;
         for _ in 0..frames {
             thread::sleep(self.interval);
-            for line in display.frame(self, usize::MAX)? {
+            for line in display.frame(self, whole)? {
                 output::line(line);
             }
             if output::is_over() {
@@ -94,8 +92,9 @@ impl Top {
         let mut display = Display::new();
         loop {
             let (columns, rows) = size().map_err(system)?;
-            let lines = display.frame(self, columns)?;
-            screen.draw(&fitting(lines, rows), columns).map_err(system)?;
+            // One is left to the cursor.
+            let lines = display.frame(self, (columns, rows.saturating_sub(1)))?;
+            screen.draw(&lines, columns).map_err(system)?;
             if is_ended(self.interval).map_err(system)? {
                 return Ok(true);
             }
@@ -206,31 +205,33 @@ impl Display {
         Self { before: Before::default(), at: Instant::now() }
     }
 
-    fn frame(&mut self, top: &Top, columns: usize) -> Result<Vec<String>, GroupError> {
-        let found = pages::find(&top.folder, &top.processes)?;
+    fn frame(&mut self, top: &Top, room: (usize, usize)) -> Result<Vec<String>, GroupError> {
+        let found = top.query.find()?;
         let elapsed = self.at.elapsed();
         self.at = Instant::now();
         let rates = self.before.rates(&found, elapsed);
-        Ok(lines(&found, &rates, columns))
+        Ok(lines(&found, rates, room, top.query.all_users))
     }
 }
 
-/// The lines that fit a screen of `rows`, one of which is left to the cursor; the last line counts those left out.
-fn fitting(mut lines: Vec<String>, rows: usize) -> Vec<String> {
-    let room = rows.saturating_sub(1).max(2);
+/// The lines that fit the room; the last line counts those left out.
+fn fitting(mut lines: Vec<String>, room: usize) -> Vec<String> {
+    let room = room.max(2);
     if lines.len() > room {
         let left = lines.len() + 1 - room;
         lines.truncate(room - 1);
         lines.push(format!(
-            "{left} lines more: a taller terminal shows them, or `ironrail top PROCESS`"
+            "{left} lines more: a taller terminal shows them, `--by rail` or `ironrail top PROCESS`"
         ));
     }
     lines
 }
 
-/// Which columns there are, and the width of the two with names.
+/// Which columns there are, and the width of those with names.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
+    /// 0: no column of users.
+    user: usize,
     name: usize,
     peer: usize,
     /// Has the columns INLINE and WAITS/s.
@@ -239,23 +240,26 @@ struct Layout {
 
 impl Layout {
     /// For a terminal of this width, and names of these lengths. INLINE and WAITS/s are left out where names would be cut too short.
-    fn of(columns: usize, (name, peer): (usize, usize)) -> Self {
+    fn of(columns: usize, [user, name, peer]: [usize; 3]) -> Self {
+        let figures = FIGURES + if user > 0 { user + 1 } else { 0 };
         let longest = |len: usize| len.clamp(NAME_MIN, NAME_MAX);
         let (name, peer) = (longest(name), longest(peer));
-        let wide = columns.saturating_sub(FIGURES + INLINE_AND_WAITS);
+        let wide = columns.saturating_sub(figures + INLINE_AND_WAITS);
         let is_wide = wide >= (name + peer).min(2 * NAME_GOOD);
-        let room = if is_wide { wide } else { columns.saturating_sub(FIGURES) };
+        let room = if is_wide { wide } else { columns.saturating_sub(figures) };
         let name = name.min(room.saturating_sub(peer.min(room / 2))).max(NAME_MIN);
-        Self { name, peer: peer.min(room.saturating_sub(name)).max(NAME_MIN), is_wide }
+        Self { user, name, peer: peer.min(room.saturating_sub(name)).max(NAME_MIN), is_wide }
     }
 
-    fn line(self, cells: &[String; 11]) -> String {
-        let [process, name, way, peer, bytes, count, inline, waits, half, most, trouble] = cells;
+    fn line(self, cells: &[String; 12]) -> String {
+        let [process, user, name, way, peer, bytes, count, inline, waits, half, most, trouble] =
+            cells;
         let (name, peer) = (cut(name, self.name), cut(peer, self.peer));
-        let (wide, high) = (self.name, self.peer);
+        let (wide, high, most_user) = (self.name, self.peer, self.user);
+        let user = if most_user > 0 { format!("{user:>most_user$} ") } else { String::new() };
         let more = if self.is_wide { format!("{inline:>6} {waits:>7} ") } else { String::new() };
         format!(
-            "{process:>7} {name:<wide$} {way:<4} {peer:<high$} {bytes:>10} {count:>8} {more}{half:>7} {most:>7} {trouble:>7}"
+            "{process:>7} {user}{name:<wide$} {way:<4} {peer:<high$} {bytes:>10} {count:>8} {more}{half:>7} {most:>7} {trouble:>7}"
         )
     }
 }
@@ -268,20 +272,35 @@ const NAME_MAX: usize = 24;
 const NAME_GOOD: usize = 14;
 const NAME_MIN: usize = 8;
 
-fn lines(found: &[Found], rates: &[Rate], columns: usize) -> Vec<String> {
+/// What a room of columns and lines shows. Where it has not enough lines, rows with trouble come first.
+fn lines(
+    found: &[Found],
+    mut rates: Vec<Rate>,
+    (columns, room): (usize, usize),
+    of_users: bool,
+) -> Vec<String> {
     let sum = |direction| {
         let of = |rate: &&Rate| rate.key.kind == Kind::Messages && rate.key.direction == direction;
         rates.iter().filter(of).fold(0.0, |sum, rate| sum + rate.bytes)
     };
-    let processes = found.iter().filter_map(Found::live).count();
+    let processes = pages::processes(found.iter().filter_map(Found::live)).len();
     let mut lines = vec![format!(
         "ironrail top: {processes} {}, out {}, in {}",
         if processes == 1 { "process" } else { "processes" },
         bytes(sum(Direction::Send)),
         bytes(sum(Direction::Receive))
     )];
+    let mut notes: Vec<_> = found.iter().filter_map(Found::complaint).collect();
+    if found.is_empty() {
+        notes.push(NONE.to_owned());
+    }
+    let notes: Vec<_> = notes.iter().flat_map(|note| wrapped(note, columns)).collect();
+    if 2 + rates.len() + notes.len() > room {
+        rates.sort_by_key(|rate| rate.trouble == 0);
+    }
     let head = [
         "PROCESS",
+        "USER",
         "DEVICE / RAIL",
         "WAY",
         "PEER",
@@ -296,13 +315,14 @@ fn lines(found: &[Found], rates: &[Rate], columns: usize) -> Vec<String> {
     let rows: Vec<_> =
         [head.map(str::to_owned)].into_iter().chain(rates.iter().map(cells)).collect();
     let longest = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-    let layout = Layout::of(columns, (longest(1), longest(3)));
+    let user = if of_users { longest(1) } else { 0 };
+    let layout = Layout::of(columns, [user, longest(2), longest(4)]);
     lines.extend(rows.iter().map(|row| layout.line(row)));
-    if found.is_empty() {
-        lines.extend(wrapped(NONE, columns));
-    }
-    let complaints = found.iter().filter_map(Found::complaint);
-    lines.extend(complaints.flat_map(|complaint| wrapped(&complaint, columns)));
+    // What is said of pages keeps its place below the rows, unless it takes more than half of the room.
+    let kept = notes.len().min(room / 2);
+    let mut lines = fitting(lines, room - kept);
+    lines.extend(notes);
+    lines.truncate(room);
     lines
 }
 
@@ -323,8 +343,8 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-fn cells(rate: &Rate) -> [String; 11] {
-    let Rate { process, key, count, inline_percent, waits, latency, trouble, .. } = rate;
+fn cells(rate: &Rate) -> [String; 12] {
+    let Rate { process, user, key, count, inline_percent, waits, latency, trouble, .. } = rate;
     let name = match key.kind {
         Kind::Messages => format!("{} {}", key.device, key.name),
         Kind::Rail => format!("  {}: {}", key.rail, key.name),
@@ -343,6 +363,7 @@ fn cells(rate: &Rate) -> [String; 11] {
     };
     [
         process.to_string(),
+        user.to_string(),
         name,
         way.to_owned(),
         key.peer.clone(),
@@ -396,6 +417,7 @@ mod tests {
     fn a_line_fits_its_terminal_and_keeps_rates_latencies_and_trouble() {
         let rate = Rate {
             process: 4_194_304,
+            user: 1_000_000,
             key: counters::Key {
                 kind: Kind::Rail,
                 direction: Direction::Receive,
@@ -412,7 +434,7 @@ mod tests {
             trouble: 1_234_567,
         };
         for columns in [75, 80, 100, 120, 500] {
-            let lines = lines(&[], std::slice::from_ref(&rate), columns);
+            let lines = lines(&[], vec![rate.clone()], (columns, usize::MAX), false);
             for line in &lines[1..=2] {
                 assert!(line.chars().count() <= columns, "{columns}: {line}");
             }
@@ -421,7 +443,11 @@ mod tests {
             }
             assert_eq!(lines[1].contains("INLINE"), columns >= 108, "{}", lines[1]);
         }
-        assert_eq!(lines(&[], &[], 80)[0], "ironrail top: 0 processes, out 0.0 B/s, in 0.0 B/s");
+        let users = lines(&[], vec![rate], (100, usize::MAX), true);
+        assert!(users[1].contains("    USER DEVICE") && users[1].len() <= 100, "{}", users[1]);
+        assert!(users[2].starts_with("4194304 1000000 ") && users[2].len() <= 100, "{}", users[2]);
+        let none = lines(&[], Vec::new(), (80, usize::MAX), false);
+        assert_eq!(none[0], "ironrail top: 0 processes, out 0.0 B/s, in 0.0 B/s");
     }
 
     #[test]
@@ -437,23 +463,56 @@ mod tests {
     fn what_is_said_of_pages_fits_the_terminal_to_its_last_word() {
         let complaint = "it is not readable, and should be removed by rm".to_owned();
         let path = "/dev/shm/ironrail-stats.0.6664.0".into();
-        let found = [Found { path, state: pages::State::Unreadable(complaint) }];
-        for (found, last) in [(&found[..], "removed by rm"), (&[], "has no room")] {
+        let state = pages::State::Unreadable(complaint);
+        let found = [Found { path, user: 0, state }];
+        for (found, last) in [(&found[..], "removed by rm"), (&[], "--all-users")] {
             for columns in [40, 60, 80] {
-                let lines = lines(found, &[], columns);
+                let lines = lines(found, Vec::new(), (columns, usize::MAX), false);
                 assert!(lines[2..].iter().all(|line| line.len() <= columns), "{lines:?}");
                 assert!(lines[2..].join(" ").ends_with(last), "{lines:?}");
             }
-            assert_eq!(lines(found, &[], usize::MAX).len(), 3);
+            let whole = (usize::MAX, usize::MAX);
+            assert_eq!(lines(found, Vec::new(), whole, false).len(), 3);
         }
     }
 
     #[test]
     fn lines_that_do_not_fit_a_screen_are_counted() {
         let lines = |count: usize| (0..count).map(|at| at.to_string()).collect::<Vec<_>>();
-        assert_eq!(fitting(lines(23), 24), lines(23));
-        let cut = fitting(lines(30), 24);
+        assert_eq!(fitting(lines(23), 23), lines(23));
+        let cut = fitting(lines(30), 23);
         assert_eq!((cut.len(), &cut[21]), (23, &"21".to_owned()));
         assert!(cut[22].starts_with("8 lines more"), "{}", cut[22]);
+    }
+
+    #[test]
+    fn rows_with_trouble_come_first_where_not_all_fit_and_what_is_said_of_pages_stays() {
+        let rate = |process: u32| Rate {
+            process,
+            user: 0,
+            key: counters::Key {
+                kind: Kind::Rail,
+                direction: Direction::Send,
+                device: 0,
+                rail: 0,
+                peer: "a:1".to_owned(),
+                name: "eth0".to_owned(),
+            },
+            bytes: 0.0,
+            count: 0.0,
+            inline_percent: None,
+            waits: 0.0,
+            latency: None,
+            trouble: u64::from(process == 29),
+        };
+        let state = pages::State::Unreadable("it is no file".to_owned());
+        let found = [Found { path: "page".into(), user: 0, state }];
+        let shown = |room| {
+            let lines = lines(&found, (1..=30).map(rate).collect(), (120, room), false);
+            let process = |line: &String| line.split_whitespace().next().unwrap().to_owned();
+            lines.iter().map(process).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(6), ["ironrail", "PROCESS", "29", "1", "28", "page:"]);
+        assert_eq!(shown(33)[2..4], ["1", "2"], "all fit");
     }
 }
