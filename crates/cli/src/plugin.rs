@@ -1,6 +1,6 @@
 //! The plugin to use where none is named.
 
-use std::path::{self, PathBuf};
+use std::path::PathBuf;
 
 use crate::output;
 
@@ -23,16 +23,15 @@ pub(crate) fn ours() -> String {
     found.map_or_else(|| "ironrail".to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
-/// The folder of our plugin: beside this command, one up, in a folder of its own, or where a package puts it.
+/// The folder of our plugin: beside this command, one up, in a folder of its own, or where a package puts it. Never one that the current
+/// folder holds: anybody may have put a file there, and it would run with the rights of this user.
 pub(crate) fn folder() -> Option<PathBuf> {
     let here = std::env::current_exe().unwrap_or_default();
-    let beside =
+    let mut beside =
         here.ancestors().skip(1).take(2).flat_map(|folder| {
             [folder.join("plugin"), folder.to_owned(), folder.join("lib/ironrail")]
         });
-    let built = ["target/release/plugin", "target/release", "target/debug"].map(PathBuf::from);
-    let found = beside.chain(built).find(|folder| folder.join(FILE).is_file())?;
-    path::absolute(found).ok()
+    beside.find(|folder| folder.join(FILE).is_file())
 }
 
 /// Prints the folder. Returns whether there is one.

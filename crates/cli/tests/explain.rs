@@ -216,3 +216,19 @@ fn of_another_plugin_there_is_properties_for_nccl_and_no_settings() {
     assert_eq!(code, 2);
     assert!(errors.contains("is Loopback, which cannot explain itself"), "{errors}");
 }
+
+#[test]
+fn a_plugin_is_looked_for_beside_the_command_and_not_in_the_current_folder() {
+    let name = format!("built-by-others-{}", std::process::id());
+    let current = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    for folder in ["target/release/plugin", "target/release", "target/debug", "plugin"] {
+        let folder = current.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("libnccl-net-ironrail.so"), "anybody's").unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    let found = command.arg("path").current_dir(&current).output().unwrap();
+    fs::remove_dir_all(&current).unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    assert!(!found.contains("built-by-others"), "{found}");
+}
