@@ -27,7 +27,6 @@ pub struct Properties {
     /// The physical devices it is made of.
     pub parts: Vec<i32>,
     pub point_to_point_bytes_max: usize,
-    pub collective_bytes_max: usize,
     pub multi_request_max: i32,
     pub rail: Option<i16>,
     pub plane: Option<i16>,
@@ -54,7 +53,6 @@ macro_rules! common {
             device_version: 0,
             parts: Vec::new(),
             point_to_point_bytes_max: MAX_MESSAGE_BYTES,
-            collective_bytes_max: MAX_MESSAGE_BYTES / 2,
             multi_request_max: 1,
             rail: None,
             plane: None,
@@ -86,7 +84,6 @@ impl Properties {
             force_flush: p.force_flush != 0,
             parts: parts(p.v_props.ndevs, &p.v_props.devs),
             point_to_point_bytes_max: p.max_p2p_bytes,
-            collective_bytes_max: p.max_coll_bytes,
             ..common!(p)
         }
     }
@@ -99,7 +96,6 @@ impl Properties {
             force_flush: p.force_flush != 0,
             parts: parts(p.v_props.ndevs, &p.v_props.devs),
             point_to_point_bytes_max: p.max_p2p_bytes,
-            collective_bytes_max: p.max_coll_bytes,
             multi_request_max: p.max_multi_request_size,
             ..common!(p)
         }
@@ -114,7 +110,6 @@ impl Properties {
             force_flush: p.force_flush != 0,
             parts: parts(p.v_props.ndevs, &p.v_props.devs),
             point_to_point_bytes_max: p.max_p2p_bytes,
-            collective_bytes_max: p.max_coll_bytes,
             multi_request_max: p.max_multi_request_size,
             rail: defined(p.rail_id),
             plane: defined(p.plane_id),

@@ -170,6 +170,11 @@ impl Case {
         Ok(net)
     }
 
+    /// The time until the deadline.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
     /// Fails once the deadline has passed.
     pub(super) fn in_time(&self, what: impl FnOnce() -> String) -> Outcome {
         if Instant::now() < self.deadline {

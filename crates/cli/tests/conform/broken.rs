@@ -2,12 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::process::Command;
 
-use super::faults::{CHAPTERS, Fault};
+use super::faults::{CHAPTERS, Fault, HARMLESS};
 use super::{conform, ended, give_gpus, ids, reference, set, support};
 
 /// How the detection of this fault failed. Empty if it did not.
 fn missed(fault: &Fault) -> String {
+    let (code, lines, errors) = ended(command(fault));
+    let passed = set(&[fault.spares].into_iter().filter(|id| !id.is_empty()).collect::<Vec<_>>());
+    let failed = set(fault.found_by);
+    let right = code == i32::from(!failed.is_empty())
+        && ids(&lines, "FAIL") == failed
+        && ids(&lines, "pass") == passed;
+    if right { String::new() } else { format!("{}: code {code}\n{lines}{errors}", fault.words) }
+}
+
+/// `conform` over the plugin with this fault: what finds it, and what it spares.
+fn command(fault: &Fault) -> Command {
     let mut chosen = fault.found_by.to_vec();
     chosen.extend(Some(fault.spares).filter(|spares| !spares.is_empty()));
     let Fault { table, arguments, .. } = fault;
@@ -24,15 +36,15 @@ fn missed(fault: &Fault) -> String {
             command.env("REFERENCE_GPU", takes);
         }
     }
-    let (code, lines, errors) = ended(command);
-    let passed = set(&[fault.spares].into_iter().filter(|id| !id.is_empty()).collect::<Vec<_>>());
-    let right =
-        code == 1 && ids(&lines, "FAIL") == set(fault.found_by) && ids(&lines, "pass") == passed;
-    if right { String::new() } else { format!("{}: code {code}\n{lines}{errors}", fault.words) }
+    command
 }
 
 fn chapter(name: &str) {
     let (_, faults) = CHAPTERS.iter().find(|(chapter, _)| *chapter == name).unwrap();
+    all_found(faults);
+}
+
+fn all_found(faults: &[Fault]) {
     let missed: Vec<String> = faults.iter().map(missed).filter(|why| !why.is_empty()).collect();
     assert!(missed.is_empty(), "{} of {}:\n{}", missed.len(), faults.len(), missed.join("\n"));
 }
@@ -67,6 +79,28 @@ chapters! {
     faults_in_closes_are_found: "Close";
     faults_with_threads_are_found: "Threads";
     faults_with_silent_and_dead_peers_are_found: "Silence and death";
+}
+
+#[test]
+fn what_is_no_fault_is_not_found() {
+    all_found(HARMLESS);
+}
+
+/// Words of the plugin, the behaviour that is skipped, and what is said.
+const UNJUDGED: [(&str, &str, &str); 2] = [
+    ("same-device-only,no-plane", "every-device-connects", "no planeId says"),
+    ("nap-init=1200", "memory-is-flat", "--timeout gives them more time"),
+];
+
+#[test]
+fn what_cannot_be_judged_is_skipped_with_a_sentence() {
+    for (words, only, said) in UNJUDGED {
+        let mut command = conform(&format!("--timeout 10 --only {only} --net"));
+        command.arg(reference()).env("REFERENCE_FAULT", words).env("REFERENCE_DEVICES", "2");
+        let (code, lines, errors) = ended(command);
+        assert_eq!((code, ids(&lines, "skip")), (0, set(&[only])), "{words}: {lines}{errors}");
+        assert!(lines.contains(said), "{words}: {lines}");
+    }
 }
 
 #[test]
@@ -105,7 +139,11 @@ fn the_words_of_the_faults_are_those_of_the_plugin() {
     }
     let calls = words_after("AT(\"");
     let used: BTreeSet<String> = faults()
-        .flat_map(|(_, fault)| fault.words.split(','))
+        .map(|(_, fault)| fault)
+        .chain(HARMLESS)
+        .map(|fault| fault.words)
+        .chain(UNJUDGED.map(|(words, ..)| words))
+        .flat_map(|words| words.split(','))
         .map(|word| word.split('=').next().unwrap().to_owned())
         .filter(|word| !word.is_empty())
         .collect();

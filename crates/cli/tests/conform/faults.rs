@@ -73,6 +73,16 @@ pub(super) const CHAPTERS: &[(&str, &[Fault])] = &[
     ("Silence and death", SILENCE),
 ];
 
+/// What is no fault: the behaviour in `spares` passes.
+pub(super) const HARMLESS: &[Fault] = &[
+    fault("two-planes", "each device connects to its own plane only, and says so", &[])
+        .sparing("every-device-connects")
+        .on_two_devices(),
+    fault("props-maxCollBytes=0", "maxCollBytes is 0: NCCL reads it in CollNet's table only", &[])
+        .sparing("properties-size-limits"),
+    fault("nap-init=400", "init takes 0.4 s", &[]).sparing("memory-is-flat").with("--timeout 30"),
+];
+
 const LOADING: &[Fault] = &[
     Fault {
         unresolved: true,
@@ -132,6 +142,12 @@ const LOADING: &[Fault] = &[
     fault("fork-hangs-up", "a forked child closes its parent's connections", &["fork-in-between"]),
     fault("keep-bytes=8192", "init takes 8 KiB that are never freed", &["memory-is-flat"])
         .with("--timeout 60"),
+    fault(
+        "nap-init=400,keep-bytes=65536",
+        "init is slow, and takes 64 KiB that are never freed",
+        &["memory-is-flat"],
+    )
+    .with("--timeout 30"),
     fault("keep-mapping", "init maps a page that is never unmapped", &["memory-is-flat"])
         .with("--timeout 60"),
 ];

@@ -322,7 +322,7 @@ static int connect_any(int device, void *opaque, void **out) {
   }
   AT("connect", 0, 0);
   if (is("trust-handle") && handle->magic != MAGIC) return *(volatile char *)handle->address;
-  if (is("same-device-only") && handle->device != device) return fail(INVALID_ARGUMENT, "reference: another device");
+  if ((is("same-device-only") || is("two-planes")) && handle->device != device) return fail(INVALID_ARGUMENT, "reference: another device");
   if (is("not-to-oneself") && handle->process == getpid()) return fail(INVALID_ARGUMENT, "reference: oneself");
   if (is("comms") && comm_count >= number_of("comms")) return fail(SYSTEM_ERROR, "reference: too many comms");
   if (handle->magic != MAGIC) return fail(INVALID_ARGUMENT, "reference: not a handle of mine");
@@ -1106,7 +1106,7 @@ static const char *path(void) { return is("props-path") ? "/sys/class/net/lo" : 
   COMMON(p);                                                                                                \
   DEVICE(p), (p)->reg_is_global = WRONG("regIsGlobal", is("false-global")),                                 \
   (p)->force_flush = WRONG("forceFlush", 0), (p)->ndevs = 1, (p)->devs[0] = WRONG("vProps", device),        \
-  (p)->max_p2p_bytes = (size_t)WRONG("maxP2pBytes", 1 << 30), (p)->max_coll_bytes = 1 << 29,                \
+  (p)->max_p2p_bytes = (size_t)WRONG("maxP2pBytes", 1 << 30), (p)->max_coll_bytes = (size_t)WRONG("maxCollBytes", 1 << 29),                \
   (p)->max_recvs = WRONG("maxRecvs", GROUP)
 
 static int props_v6(int device, struct props6 *p) {
@@ -1135,7 +1135,7 @@ static int props_v11(int device, struct props11 *p) {
 static int props_v12(int device, struct props12 *p) {
   COMMON9(p);
   if (!is("unwritten-property")) p->max_multi_request_size = 1;
-  p->rail_id = (int16_t)WRONG("railId", -1), p->plane_id = -1;
+  p->rail_id = (int16_t)WRONG("railId", -1), p->plane_id = is("no-plane") ? -1 : is("two-planes") ? (int16_t)device : 0;
   return OK;
 }
 

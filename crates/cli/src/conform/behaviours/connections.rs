@@ -1,6 +1,6 @@
 //! listen, connect, accept, close.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use net_loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
 use super::super::behaviour::{Behaviour, one, two};
-use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
+use super::super::case::{COMMUNICATOR, Case, Idle, Outcome, Stop, fail, hold, skip};
 use super::super::link::{Link, accept, connect, place, trade};
 use super::super::pace::{BLOCKS, at_once, soon, timed};
 use super::super::traffic::{Flow, Manner, Message, Outgoing, drive};
@@ -140,8 +140,8 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .within(40),
     two(
         "every-device-connects",
-        "every device listens and connects, to a peer that takes the devices in another order",
-        "NCCL src/transport/net.cc:885 (device indices are the rank's own)",
+        "every device listens and connects, to its like and to another of its plane and rail",
+        "NCCL src/transport/net.cc:885 (device indices are the rank's own); NCCL src/graph/search.cc:597-607",
         every_device_connects,
     ),
     one(
@@ -815,31 +815,107 @@ fn many_connections(case: &mut Case) -> Outcome {
 
 const MANY: usize = 64;
 
+/// Devices of one number first. Then those of one network in another order: NCCL pairs a device with another where both may be of one plane
+/// and rail. Without a planeId and a railId it is not known whether two devices are of one network, as Ethernet's and InfiniBand's are not.
 fn every_device_connects(case: &mut Case) -> Outcome {
     let net = case.net()?;
-    let count = net.devices()?;
-    for number in 0..count {
-        let device = if case.role() == 0 { number } else { count - 1 - number };
-        let (listener, handle) = net.listen(device)?;
-        let mut theirs = trade(case, &handle)?;
-        let (mut send, mut receive) = (None, None);
-        case.until("connect and accept", || {
-            if send.is_none() {
-                send = net.connect(device, &mut theirs, false)?;
-            }
-            if receive.is_none() {
-                receive = listener.accept(false)?;
-            }
-            Ok((send.is_some() && receive.is_some()).then_some(()))
-        })?;
-        listener.close()?;
-        let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
-        let link = Link { send, receive };
-        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
-        link.close()?;
+    let mut networks = BTreeMap::<_, Vec<i32>>::new();
+    for device in 0..net.devices()? {
+        talk_over(case, &net, device)?;
+        let found = net.properties(device)?;
+        networks.entry((found.plane, found.rail, found.speed_mbps)).or_default().push(device);
     }
-    Ok(net.finalize()?)
+    let mut apart = None;
+    for ((plane, rail, _), devices) in networks {
+        let next = devices.iter().cycle().skip(1);
+        let pairs = devices.iter().zip(next).map(|(one, other)| [*one, *other]);
+        for pair in pairs.filter(|[one, other]| one != other) {
+            if plane.is_some() || rail.is_some() {
+                talk_over(case, &net, pair[case.role()])?;
+            } else if !connects(case, &net, pair[case.role()])? {
+                apart = Some(pair);
+                break;
+            }
+        }
+    }
+    net.finalize()?;
+    match apart {
+        Some([one, other]) => skip(format_args!(
+            "devices {one} and {other} do not connect, each connects to its like, and no planeId says whether they are of one network"
+        )),
+        None => Ok(()),
+    }
 }
+
+/// Connects this device to the one that the other side names, and talks.
+fn talk_over(case: &mut Case, net: &Net, device: i32) -> Outcome {
+    let (listener, handle) = net.listen(device)?;
+    let mut theirs = trade(case, &handle)?;
+    let (mut send, mut receive) = (None, None);
+    case.until("connect and accept", || {
+        if send.is_none() {
+            send = net.connect(device, &mut theirs, false)?;
+        }
+        if receive.is_none() {
+            receive = listener.accept(false)?;
+        }
+        Ok((send.is_some() && receive.is_some()).then_some(()))
+    })?;
+    listener.close()?;
+    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
+    let link = Link { send, receive };
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
+    link.close()
+}
+
+/// Whether this device connects to the one that the other side names, and talks if it does. An error, or none in a while, is an answer.
+fn connects(case: &mut Case, net: &Net, device: i32) -> Outcome<bool> {
+    let (listener, handle) = net.listen(device)?;
+    let mut theirs = trade(case, &handle)?;
+    let (mut send, mut receive) = (None, None);
+    let mut step = || {
+        if send.is_none() {
+            send = net.connect(device, &mut theirs, false)?;
+        }
+        if receive.is_none() {
+            receive = listener.accept(false)?;
+        }
+        Ok(send.is_some() && receive.is_some())
+    };
+    case.stage("connect devices that may be of two networks");
+    let end = Instant::now() + APART;
+    let (mut idle, mut other) = (Idle::default(), None);
+    let is_connected = loop {
+        match step() {
+            Ok(true) => break true,
+            Ok(false) => {}
+            Err(Stop::Code(_)) => break false,
+            Err(stop) => return Err(stop),
+        }
+        if other.is_none() {
+            other = case.received()?;
+        }
+        if other.as_deref() == Some(&[0]) || Instant::now() >= end {
+            break false;
+        }
+        idle.pass();
+    };
+    case.send(&[u8::from(is_connected)])?;
+    let other = match other {
+        Some(other) => other,
+        None => case.receive("whether the other side is connected")?,
+    };
+    let link = send.zip(receive).filter(|_| is_connected && other == [1]);
+    listener.close()?;
+    let Some((send, receive)) = link else { return Ok(false) };
+    let link = Link { send, receive };
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
+    link.close()?;
+    Ok(true)
+}
+
+/// What a connect between two networks is given.
+const APART: Duration = Duration::from_secs(3);
 
 fn foreign_handle_is_refused(case: &mut Case) -> Outcome {
     let net = case.net()?;

@@ -3,10 +3,10 @@
 use std::fs;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net_loader::Library;
-use net_loader::raw::{self, Net};
+use net_loader::raw::{self, Arena, Net};
 use proc_status::Status;
 
 use super::super::behaviour::{Behaviour, one, two};
@@ -97,7 +97,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .since(11),
     one(
         "memory-is-flat",
-        "resident memory and mappings do not grow over 300 communicators that come and go",
+        "resident memory and mappings do not grow over communicators that come and go: 300, or as many as there is time for",
         "NCCL src/plugin/net.cc:78-95, 308-320; NCCL src/init.cc:378-384",
         memory_is_flat,
     )
@@ -314,50 +314,87 @@ fn finalize_after_aborted_connect(case: &mut Case) -> Outcome {
 }
 
 /// The library is closed and opened again, as by NCCL when its last communicator ends and a new one starts. Memory is sampled several
-/// times: a leak in each cycle shows between all samples, what an allocator keeps for later shows once.
+/// times: a leak in each cycle shows between all samples, what an allocator keeps for later shows once. The time that the first cycles take
+/// decides how many there are.
 fn memory_is_flat(case: &mut Case) -> Outcome {
     let memory = arena(8192)?;
-    let mut samples = Vec::new();
-    for cycle in 0..FLAT_WARM + FLAT_PARTS * FLAT_PART {
-        if cycle >= FLAT_WARM && (cycle - FLAT_WARM).is_multiple_of(FLAT_PART) {
-            samples.push(occupied()?);
-        }
-        let net = case.net()?;
-        let link = Link::open(case, &net)?;
-        let out = link.send.register(memory, 0, 4096)?;
-        let into = link.receive.register(memory, 4096, 4096)?;
-        carry(case, &link, (&out, (memory, 0)), (&into, (memory, 4096)), 1000)?;
-        out.deregister()?;
-        into.deregister()?;
-        link.close()?;
-        net.finalize()?;
+    let begun = Instant::now();
+    let warm_until = begun + case.left() / FLAT_WARM_SHARE;
+    let mut warm = 0;
+    while warm < FLAT_WARM_LEAST || (warm < FLAT_WARM && Instant::now() < warm_until) {
+        come_and_go(case, memory)?;
+        warm += 1;
+        let left = FLAT_WARM_LEAST.saturating_sub(warm) + FLAT_PARTS * FLAT_PART_LEAST;
+        fits(case, begun.elapsed() / warm, left)?;
     }
-    samples.push(occupied()?);
+    // A quarter is left to cycles that take longer than the first ones.
+    let time = case.left() * 3 / 4 / FLAT_PARTS;
+    let part = time.as_nanos() / (begun.elapsed() / warm).as_nanos().max(1);
+    let part = u32::try_from(part).unwrap_or(u32::MAX).clamp(FLAT_PART_LEAST, FLAT_PART);
+    let mut samples = vec![occupied()?];
+    for _ in 0..FLAT_PARTS {
+        for _ in 0..part {
+            come_and_go(case, memory)?;
+        }
+        samples.push(occupied()?);
+    }
     let least = |of: fn(&(usize, usize)) -> usize| {
         let grown = samples.windows(2).map(|pair| of(&pair[1]).saturating_sub(of(&pair[0])));
         grown.min().unwrap_or(0)
     };
+    let part = part as usize;
     let bytes = least(|sample| sample.0);
     hold!(
-        bytes < FLAT_PART * BYTES_A_CYCLE,
-        "{bytes} bytes more are resident after each {FLAT_PART} communicators, {} for each one",
-        bytes / FLAT_PART
+        bytes < (part * BYTES_A_CYCLE).max(BYTES_LEAST),
+        "{bytes} bytes more are resident after each {part} communicators, {} for each one",
+        bytes / part
     );
     let mappings = least(|sample| sample.1);
     hold!(
-        mappings < FLAT_PART / 10,
-        "there are {mappings} mappings more after each {FLAT_PART} communicators"
+        mappings < (part / 10).max(1),
+        "there are {mappings} mappings more after each {part} communicators"
     );
     Ok(())
 }
 
-/// Cycles before the first sample: then pools have their final sizes, and the allocator its arenas.
-const FLAT_WARM: usize = 51;
+/// Skips unless so many cycles fit into the time that is left.
+fn fits(case: &Case, cycle: Duration, count: u32) -> Outcome {
+    if cycle * count < case.left() {
+        return Ok(());
+    }
+    skip(format_args!(
+        "a communicator that comes and goes takes {:.1} s, and at least {FLAT_LEAST} have to: --timeout gives them more time",
+        cycle.as_secs_f64()
+    ))
+}
+
+/// A communicator that begins, moves a message and ends.
+fn come_and_go(case: &mut Case, memory: Arena) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    let out = link.send.register(memory, 0, 4096)?;
+    let into = link.receive.register(memory, 4096, 4096)?;
+    carry(case, &link, (&out, (memory, 0)), (&into, (memory, 4096)), 1000)?;
+    out.deregister()?;
+    into.deregister()?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+/// Cycles before the first sample: then pools have their final sizes, and the allocator its arenas. Of a slow plugin there are as many as
+/// fit a part of the time.
+const FLAT_WARM: u32 = 51;
+const FLAT_WARM_SHARE: u32 = 6;
+const FLAT_WARM_LEAST: u32 = 5;
 /// Samples after the first: a leak shows in each of them, an arena of a provider's thread (1 MiB or more) in one or two.
-const FLAT_PARTS: usize = 3;
-const FLAT_PART: usize = 83;
+const FLAT_PARTS: u32 = 3;
+const FLAT_PART: u32 = 83;
+const FLAT_PART_LEAST: u32 = 5;
+const FLAT_LEAST: u32 = FLAT_WARM_LEAST + FLAT_PARTS * FLAT_PART_LEAST;
 /// Above the allocator's own fluctuations, and below the size of any object of a communicator.
 const BYTES_A_CYCLE: usize = 1024;
+/// Of few cycles those fluctuations are more: they are by pages.
+const BYTES_LEAST: usize = 4 * 4096;
 
 /// Resident bytes of this process, and the number of its mappings.
 fn occupied() -> Outcome<(usize, usize)> {

@@ -83,7 +83,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .since(8),
     one(
         "properties-size-limits",
-        "maxP2pBytes is 1 to 1 TiB, or setup fails; maxCollBytes is positive",
+        "maxP2pBytes is 1 to 1 TiB, or setup fails",
         "NCCL src/transport/net.cc:760-767",
         properties_size_limits,
     )
@@ -277,8 +277,6 @@ fn properties_size_limits(case: &mut Case) -> Outcome {
     for (device, found) in properties(&net)?.into_iter().enumerate() {
         let bytes = found.point_to_point_bytes_max;
         hold!((1..=1 << 40).contains(&bytes), "device {device}: maxP2pBytes is {bytes}");
-        let bytes = found.collective_bytes_max;
-        hold!((1..=1 << 50).contains(&bytes), "device {device}: maxCollBytes is {bytes}");
     }
     Ok(net.finalize()?)
 }
