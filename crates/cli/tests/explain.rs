@@ -230,5 +230,6 @@ fn a_plugin_is_looked_for_beside_the_command_and_not_in_the_current_folder() {
     let found = command.arg("path").current_dir(&current).output().unwrap();
     fs::remove_dir_all(&current).unwrap();
     let found = String::from_utf8(found.stdout).unwrap();
-    assert!(!found.contains("built-by-others"), "{found}");
+    let is_inside = current.join(found.trim_end()).starts_with(&current);
+    assert!(found.is_empty() || !is_inside, "{found}");
 }
