@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use counters::{Counter, Kind, Page};
+use counters::{Counter, Kind};
 use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
