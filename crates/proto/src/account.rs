@@ -75,10 +75,11 @@ impl Account {
         self.speeds.reported(arrived, &mut self.loads, now);
     }
 
-    /// Whether the channel survives the loss of this rail, because parts may go by another one.
+    /// Whether the channel survives the loss of this rail, because parts may go by another one, or because this one is lost
+    /// already.
     pub(crate) fn survives(&self, rail: u8) -> bool {
-        let others = self.loads.open_rails() - u32::from(self.loads.is_open(rail));
-        self.rails.survives() && others > 0
+        let lost = !self.loads.is_open(rail);
+        self.rails.survives() && (lost || self.loads.open_rails() > 1)
     }
 
     /// Derives `lazy_wait` from the channel's smoothed round trip.

@@ -92,7 +92,8 @@ pub const RAIL_STUCK: Duration = Duration::from_millis(200);
 /// in total.
 pub const RAIL_DRAIN_STILL: Duration = Duration::from_millis(50);
 pub const RAIL_DRAIN_MAX: Duration = Duration::from_secs(1);
-/// If a rail cannot be closed within this time, the channels that need it closed fail.
+/// If a rail cannot be closed within this time, the channels that need it closed fail. If it stays open because it is the last one
+/// of a channel whose other rails are lost, that one goes without any while it is closed.
 pub const RAIL_CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Pause before a lost rail is tried, and between two rounds.

@@ -28,6 +28,11 @@ impl Rest {
         self.failed = 0;
     }
 
+    /// The rail works, and is closed for another channel. What that one's link does is not held against this one.
+    pub(crate) fn left(&mut self) {
+        self.failed = 0;
+    }
+
     pub(crate) fn failed(&mut self) {
         self.failed = self.failed.saturating_add(1);
     }

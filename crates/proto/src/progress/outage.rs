@@ -41,6 +41,7 @@ use regain::Regain;
 pub(super) struct Outage {
     /// The channel's number of the rail.
     rail: u8,
+    lost_at: PolledTime,
     /// Our RAIL *down* has left.
     down_sent: bool,
     /// What the peer has posted there, once its *down* has come.
@@ -79,8 +80,6 @@ pub(super) enum Local {
     /// It is closed. Its last completions are taken in the next poll.
     Closing,
     Closed,
-    /// It could not be closed.
-    Stuck,
 }
 
 /// Since when a rail has accepted no write of a channel.
@@ -193,6 +192,7 @@ impl Outage {
     fn new(rail: u8, now: PolledTime, regain: Regain) -> Self {
         Self {
             rail,
+            lost_at: now,
             down_sent: false,
             expects: None,
             fenced: false,
@@ -209,6 +209,12 @@ impl Outage {
     /// Whether a RAIL frame about it is pending.
     fn has_frames(&self) -> bool {
         !self.down_sent || self.fenced && !self.fence_sent
+    }
+
+    /// Whether closing the rail would still help, while so many of our writes are in flight there: parts are missing, or writes
+    /// do not complete.
+    fn awaits_close(&self, flying: u32) -> bool {
+        self.needs_close && !(self.fenced && flying == 0)
     }
 
     /// Whether both ends have fenced the rail and said so.
@@ -265,13 +271,40 @@ impl Peer {
         let flies = |outage: &Outage| self.account.rails.flying_on(outage.rail) > 0;
         // The peer waits a second for the answer to its OFFER, and the rail may have to be opened first.
         let answers = |outage: &Outage| outage.regain.newer_offer().is_some() && self.tries();
+        let lacks = self.account.loads.open_rails() == 0;
         self.channel.is_alive()
             && self.outages.iter().any(|outage| {
-                !outage.is_fenced_on_both_ends()
+                lacks
+                    || !outage.is_fenced_on_both_ends()
                     || flies(outage)
                     || outage.regain.is_trying()
                     || answers(outage)
             })
+    }
+
+    /// Whether a channel goes on though an end has left its last open rail. Both ends may have left one at the same time, each
+    /// for another channel: then neither has one until the first of them is back.
+    fn waits_for_rails(&self, cause: Cause) -> bool {
+        let left = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
+        left && self.account.rails.survives() && !self.outages.is_empty()
+    }
+
+    /// Whether a channel can do without any rail while its last one is closed and opened again.
+    fn spares(&self, rail: u8) -> bool {
+        let needs_none = self.tries() || self.channel.is_ending();
+        self.waits_for_rails(Cause::RailClosing { rail }) && needs_none
+    }
+
+    /// A channel that waits so fails when no rail has come back for too long.
+    fn check_rails(&mut self, now: PolledTime) {
+        if self.account.loads.open_rails() > 0 {
+            return;
+        }
+        let bound = last_rail(self.channel.peer_timeout());
+        let last = self.outages.iter().max_by_key(|outage| outage.lost_at);
+        if let Some(outage) = last.filter(|outage| now.since(outage.lost_at) >= bound) {
+            self.channel.fail(Cause::RailDown { rail: outage.rail });
+        }
     }
 
     /// Stops using a lost rail: no part is posted there any more, and its counts are ignored.
@@ -310,7 +343,7 @@ impl Peer {
 }
 
 impl<C: Connection> ProgressLoop<C> {
-    /// A data rail of a channel is lost. The channel continues if another one is open, and fails otherwise.
+    /// A data rail of a channel is lost. The channel continues if another one is open, or may soon be, and fails otherwise.
     #[cold]
     pub(super) fn rail_lost<P: Perform<C>>(
         &mut self,
@@ -323,10 +356,14 @@ impl<C: Connection> ProgressLoop<C> {
         if !peer.channel.is_alive() || peer.outage(rail).is_some() {
             return;
         }
-        if rail >= peer.account.loads.rails() || !peer.account.survives(rail) {
+        let survives = peer.account.survives(rail) || peer.waits_for_rails(cause);
+        if rail >= peer.account.loads.rails() || !survives {
             return peer.channel.fail(cause);
         }
-        let regain = peer.histories.lost(rail, now.clock);
+        let regain = match cause {
+            Cause::RailClosing { .. } => peer.histories.left(rail, now.clock),
+            _ => peer.histories.lost(rail, now.clock),
+        };
         peer.leave_rail(Outage::new(rail, now.polled, regain));
         self.troubled = true;
         perform.rail_lost(peer.id, rail, cause);
@@ -345,12 +382,13 @@ impl<C: Connection> ProgressLoop<C> {
                 _ => continue,
             };
             let peer = &mut self.peers[index];
-            if peer.account.survives(rail) {
-                let regain = peer.histories.lost(rail, Moment::default());
+            let cause = Cause::RailClosing { rail };
+            if peer.account.survives(rail) || fenced && peer.waits_for_rails(cause) {
+                let regain = peer.histories.left(rail, Moment::default());
                 peer.leave_rail(Outage { fenced, ..Outage::new(rail, now, regain) });
                 self.troubled = true;
             } else if fenced {
-                peer.channel.fail_once_met(Cause::RailClosing { rail });
+                peer.channel.fail_once_met(cause);
             }
         }
     }
@@ -449,6 +487,7 @@ impl<C: Connection> ProgressLoop<C> {
                 let returned = self.tend_return(perform, (index, at), now);
                 at += usize::from(!returned);
             }
+            self.peers[index].check_rails(now.polled);
             self.peers[index].find_next_attempt();
             self.report_end(index, now.clock);
         }
@@ -514,7 +553,7 @@ impl<C: Connection> ProgressLoop<C> {
         let lacks = !outage.fenced && outage.expects.is_some() && still >= RAIL_STILL;
         let stuck = flying > 0 && still >= RAIL_STUCK;
         outage.needs_close |= lacks || stuck;
-        if outage.needs_close && !(outage.fenced && flying == 0) {
+        if outage.awaits_close(flying) {
             self.close_local(perform, (index, at), local, now);
         }
     }
@@ -545,13 +584,22 @@ impl<C: Connection> ProgressLoop<C> {
         }
         let others: Vec<(usize, u8)> =
             self.users_of(local).filter(|(other, _)| *other != index).collect();
-        let all_survive =
-            others.iter().all(|(other, rail)| self.peers[*other].account.survives(*rail));
-        // If it is the only rail of another channel, it stays open, and the channel that needs it closed fails.
-        if matches!(self.locals[local], Local::Stuck) || !all_survive {
-            let rail = self.peers[index].outages[at].rail;
-            self.locals[local] = Local::Stuck;
-            return self.peers[index].channel.fail(Cause::DataLost { rail });
+        let Outage { rail, still_since, .. } = self.peers[index].outages[at];
+        let still = now.polled.since(still_since);
+        // Two channels may each need the rail closed that is the last one of the other.
+        let spare = still >= RAIL_CLOSE_MAX;
+        let all_survive = others.iter().all(|(other, rail)| {
+            let peer = &self.peers[*other];
+            peer.account.survives(*rail) || spare && peer.spares(*rail)
+        });
+        // It stays open while another channel has no other rail. That may be so only until the other's rails are back, and what
+        // is missing here may still come.
+        if !all_survive {
+            let channel = &mut self.peers[index].channel;
+            if still >= last_rail(channel.peer_timeout()) {
+                channel.fail(Cause::DataLost { rail });
+            }
+            return;
         }
         let (since, still_since) = (now.polled, now.polled);
         self.locals[local] = Local::Draining { since, still_since, moved: 0 };
@@ -571,6 +619,7 @@ impl<C: Connection> ProgressLoop<C> {
         let Local::Draining { since, still_since, moved } = self.locals[local] else { return };
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
         let (mut counts, mut drained) = (0_u32, true);
+        let (mut awaited, mut needed) = (false, false);
         for (index, rail) in &users {
             let peer = &mut self.peers[*index];
             let flying = peer.account.rails.flying_on(*rail);
@@ -580,8 +629,16 @@ impl<C: Connection> ProgressLoop<C> {
             counts =
                 parts.iter().fold(counts, |sum, part| sum.wrapping_mul(31).wrapping_add(*part));
             let arrived = confirmed == peer.account.counts.completed.get(*rail);
-            let asks = peer.outage(*rail).is_some_and(|outage| outage.needs_close);
+            let outage = peer.outage(*rail);
+            awaited |= outage.as_ref().is_some_and(|outage| outage.awaits_close(flying));
+            // A channel that was made meanwhile, and has no other rail.
+            needed |= outage.is_none();
+            let asks = outage.is_some_and(|outage| outage.needs_close);
             drained &= asks || flying == 0 && arrived;
+        }
+        if needed || !awaited {
+            self.locals[local] = Local::Open;
+            return;
         }
         let still_since = if counts == moved { still_since } else { now };
         self.locals[local] = Local::Draining { since, still_since, moved: counts };
@@ -591,18 +648,19 @@ impl<C: Connection> ProgressLoop<C> {
         if !over {
             return;
         }
-        // A channel that was made meanwhile, and has no other rail.
-        let needed = users.iter().any(|(index, rail)| self.peers[*index].outage(*rail).is_none());
-        if !needed && perform.close_rail(low8(local as u64)) {
+        if perform.close_rail(low8(local as u64)) {
             self.locals[local] = Local::Closing;
             for (index, rail) in users {
                 self.peers[index].rail_closed(rail);
             }
-        } else if needed || now.since(since) >= RAIL_CLOSE_MAX {
-            self.locals[local] = Local::Stuck;
+        } else if now.since(since) >= RAIL_CLOSE_MAX {
             for (index, rail) in users {
                 let peer = &mut self.peers[index];
-                if peer.outage(rail).is_some_and(|outage| outage.needs_close) {
+                let flying = peer.account.rails.flying_on(rail);
+                if peer.outage(rail).is_some_and(|outage| {
+                    let still = now.since(outage.still_since);
+                    outage.awaits_close(flying) && still >= RAIL_CLOSE_MAX
+                }) {
                     peer.channel.fail(Cause::DataLost { rail });
                 }
             }

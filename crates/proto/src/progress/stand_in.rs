@@ -56,6 +56,8 @@ pub(super) struct StandIn {
     /// No data rail can be closed.
     pub(super) closes_not: bool,
     pub(super) reopens_not: bool,
+    /// A close of them has failed for good.
+    pub(super) leaks: bool,
     /// No memory is to be had, and how often some was asked for.
     pub(super) starves: bool,
     /// Why no action is performed.
@@ -258,7 +260,8 @@ impl Perform<Flow> for StandIn {
     }
 
     fn trial_target(&mut self, local: u8) -> Option<TrialTarget> {
-        Some(TrialTarget { address: Address::new(&[local])?, target: 0, key: 0 })
+        let address = Address::new(&[local]).filter(|_| !self.leaks)?;
+        Some(TrialTarget { address, target: 0, key: 0 })
     }
 
     fn key_of(&mut self, _: u8, region: u32) -> u64 {

@@ -362,7 +362,8 @@ fn a_peer_can_lose_only_rails_that_there_are_and_fences_each_once() {
         (&[down(0), down(0)][..], Some(Cause::Connection)),
         (&[fenced][..], Some(Cause::Connection)),
         (&[down(2)][..], Some(Cause::RailDown { rail: 2 })),
-        (&[down(0), down(1)][..], Some(Cause::RailDown { rail: 1 })),
+        // It may have left both for others, and waits.
+        (&[down(0), down(1)][..], None),
     ] {
         let (mut endpoint, mut hands, channel, _) = settled();
         hands.says(endpoint.channel(channel).unwrap(), says);

@@ -116,6 +116,10 @@ impl SendFlow {
         let (line, mut rail) = (record.line, self.rail(at, part));
         let closed = !account.loads.is_open(rail) || self.lacks_keys(rail);
         if closed {
+            if account.loads.open_rails() == 0 {
+                // Until one is back.
+                return None;
+            }
             rail = self.other_rail(at, part, len, account);
             if self.lacks_keys(rail) {
                 // The receiver has closed, and waits only for parts in flight.

@@ -83,7 +83,8 @@ impl Job {
         let laws = self.world.final_laws();
         assert_eq!(laws, Ok(()), "{}", self.world.why());
         let received = |one: &Receiving| *one == Receiving::Done;
-        assert!(self.world.conversations.iter().all(|one| one.receives.iter().all(received)));
+        let arrived = self.world.conversations.iter().all(|one| one.receives.iter().all(received));
+        assert!(arrived, "{}", self.world.why());
         let mut outcomes = self.world.wire.nodes.iter().flat_map(|node| &node.outcomes);
         assert!(outcomes.all(Option::is_none), "a channel has ended");
     }
@@ -178,6 +179,77 @@ fn messages_do_not_wait_for_timers() {
     job.run_until(received);
     let took = job.world.wire.now - begin;
     assert!(took < MILLISECOND / 5, "{took} ns");
+}
+
+/// Two links fail that have no end in common, while a rank at the end of each has a channel to the other one. Each closes a rail of
+/// its own, one after the other.
+#[test]
+fn links_that_fail_soon_after_each_other_at_different_rails_fail_no_channel() {
+    let pairs = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 3), (3, 1)];
+    for between in [5, 10, 20, 50, 100] {
+        let mut job = Job::new((1, 2 * MILLISECOND), (4, 2), &pairs, 1000);
+        job.run(50);
+        kill(&mut job.world.wire, (0, 2), 0, Death::Silent);
+        job.run(between);
+        kill(&mut job.world.wire, (1, 3), 1, Death::Silent);
+        job.run(500);
+        let closed = job.world.wire.faults.count(Fault::RailLostElsewhere);
+        assert!(closed > 0, "{between}: nothing was closed");
+        revive(&mut job.world.wire, (0, 2), 0);
+        revive(&mut job.world.wire, (1, 3), 1);
+        job.finish();
+    }
+}
+
+/// What is missing by either rail can only be fenced by closing it, and each is the last one of the other channel.
+#[test]
+fn two_links_of_one_rank_that_fail_at_different_rails_fail_no_channel() {
+    let pairs = [(0, 1), (1, 0), (0, 2), (2, 0)];
+    let mut job = Job::new((1, 2 * MILLISECOND), (3, 2), &pairs, 1000);
+    job.run(50);
+    kill(&mut job.world.wire, (0, 1), 1, Death::Silent);
+    kill(&mut job.world.wire, (0, 2), 0, Death::Silent);
+    job.run(2000);
+    revive(&mut job.world.wire, (0, 1), 1);
+    revive(&mut job.world.wire, (0, 2), 0);
+    job.finish();
+}
+
+/// Rank 0 closes its endpoint of that rail each time, which has another channel.
+#[test]
+fn a_link_that_flaps_takes_its_rail_from_no_other_channel_of_its_ranks_for_long() {
+    const FLAPS: usize = 15;
+    const ROUNDS: usize = 200;
+    let pairs = [(0, 1), (1, 0), (0, 2), (2, 0)];
+    let mut job = Job::new((1, 10 * MILLISECOND), (3, 2), &pairs, FLAPS * ROUNDS + 1);
+    let ends = [0, 2].map(|node| {
+        let channels = job.world.wire.data.channels[node].iter().zip((0..).map(ChannelId));
+        let mut between = channels.filter(|(joined, _)| [node, joined.far] != [0, 1]);
+        (node, between.next().unwrap().1)
+    });
+    let (mut open, mut until) = (0, 0);
+    for _ in 0..FLAPS {
+        for round in 0..ROUNDS {
+            match round {
+                0 => kill(&mut job.world.wire, (0, 1), 0, Death::Silent),
+                70 => revive(&mut job.world.wire, (0, 1), 0),
+                _ => {}
+            }
+            until += 1;
+            job.world.conversations.iter_mut().for_each(|one| one.until = until);
+            job.run(1);
+            let is_open = |(node, id): &(usize, ChannelId)| {
+                job.world.ranks[*node].endpoint.account(*id).unwrap().loads.is_open(0)
+            };
+            open += usize::from(ends.iter().all(is_open));
+        }
+    }
+    let closed = job.world.wire.faults.count(Fault::RailLostElsewhere);
+    let all = FLAPS * ROUNDS;
+    assert!(closed >= 5, "closed {closed} times");
+    assert!(10 * open >= 8 * all, "open in {open} rounds of {all}, closed {closed} times");
+    job.world.conversations.iter_mut().for_each(|one| one.until = usize::MAX);
+    job.finish();
 }
 
 /// Both applications make no calls any more. While nothing is under way their keepers poll once a second.

@@ -104,6 +104,13 @@ impl Histories {
         &mut self.rails[at]
     }
 
+    /// Records that a rail is left because it closes for another channel. It is tried as soon as it is open again.
+    pub(super) fn left(&mut self, rail: u8, now: Moment) -> Regain {
+        let history = self.of(rail);
+        history.rest.left();
+        Regain::resting(history.round, now)
+    }
+
     /// Records the loss of a rail, and starts its pause.
     pub(super) fn lost(&mut self, rail: u8, now: Moment) -> Regain {
         let history = self.of(rail);
@@ -380,7 +387,6 @@ impl<C: Connection> ProgressLoop<C> {
         }
         match self.locals[local] {
             Local::Draining { .. } | Local::Closing => return,
-            Local::Stuck => return self.peers[index].rest(at, now.clock),
             Local::Closed => match perform.open_rail(crate::bits::low8(local as u64)) {
                 Some(new_keys) => return self.reopened(perform, local, new_keys, now),
                 None => return self.peers[index].rest(at, now.clock),
@@ -396,7 +402,12 @@ impl<C: Connection> ProgressLoop<C> {
             }
             Local::Open | Local::Reopened => {}
         }
+        let target = perform.trial_target(crate::bits::low8(local as u64));
         let peer = &mut self.peers[index];
+        if target.is_none() {
+            // Its close has failed for good.
+            return peer.rest(at, now.clock);
+        }
         peer.outages[at].regain.begin(now.polled);
         peer.stirred = true;
     }
@@ -479,10 +490,14 @@ impl<C: Connection> ProgressLoop<C> {
         rails.returned(rail);
         counts.completed.set(rail, rails.posted_on(rail));
         channel.resume_counts_of(rail, rails.posted_on(rail));
+        let waited = loads.open_rails() == 0;
         loads.open(rail);
         speeds.forget(rail, loads);
         peer.stirred = true;
         perform.rail_returned(peer.id, rail);
+        if waited {
+            self.act_again(index);
+        }
         let closed = outage.regain.was_closed();
         if closed || self.closes(self.local_of(index, rail)) {
             self.rail_lost(perform, (index, rail), Cause::RailClosing { rail }, now);
@@ -511,6 +526,16 @@ impl<C: Connection> ProgressLoop<C> {
         }
     }
 
+    /// The connections of a channel may have parts that waited for a rail.
+    fn act_again(&mut self, index: usize) {
+        let Self { peers, table, .. } = self;
+        let mut from = 0;
+        while let Some(slot) = table.next_of(peers[index].id, from) {
+            from = slot.index() + 1;
+            table.act_later(slot);
+        }
+    }
+
     fn any_connection(&self, index: usize, has: impl FnMut(&C) -> bool) -> bool {
         self.table.connections_of(self.peers[index].id).any(has)
     }
@@ -522,17 +547,19 @@ mod tests {
 
     use super::super::Outage;
     use super::*;
-    use crate::bound::{RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_REST};
+    use crate::bound::{RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_REST, last_rail};
     use crate::capabilities::ImmediateWidth;
     use crate::codec::Address;
     use crate::connection::Which;
     use crate::flow::Flow;
-    use crate::frame::{Close, Frame, Keys, RailNote, RailPosts, RailState};
+    use crate::frame::{Advert, Close, Frame, Keys, RailNote, RailPosts, RailState};
     use crate::ids::{Name, Slot};
     use crate::letter::{Body, Letter};
     use crate::line::Line;
+    use crate::message::Source;
     use crate::progress::stand_in::{StandIn, parameters};
     use crate::receive::{Posting, Receive, ReceiveFlow, Target};
+    use crate::send::{Outgoing, SendFlow};
     use crate::terms::Terms;
 
     type Endpoint = ProgressLoop<Flow>;
@@ -579,6 +606,10 @@ mod tests {
         user.outages.clear();
         user.account.loads.open(0);
         (endpoint, hands)
+    }
+
+    fn failing(endpoint: &Endpoint) -> Vec<Option<Cause>> {
+        endpoint.peers.iter().map(|peer| peer.channel.is_failing()).collect()
     }
 
     fn regain(endpoint: &mut Endpoint, index: usize) -> &mut Regain {
@@ -865,6 +896,7 @@ mod tests {
     /// Then its peer has no other rail in common with us.
     #[test]
     fn a_rail_stays_open_that_is_the_only_one_of_a_channel_also_if_made_while_it_was_drained() {
+        let last = last_rail(parameters(1).peer_timeout);
         for (new, rails, closes) in [(true, 1, false), (true, 2, true), (false, 1, false)] {
             let (mut endpoint, mut hands) = with_first_rail_to_close();
             endpoint.peers[1].account.rails.posted(0, true);
@@ -882,10 +914,123 @@ mod tests {
             for now in 2..5 {
                 endpoint.tend_rails(&mut hands, ms(now));
             }
+            endpoint.tend_rails(&mut hands, at(last - Duration::from_nanos(1)));
             assert_eq!(!hands.closed.is_empty(), closes, "with {rails} rails");
+            assert_eq!(failing(&endpoint), [None; 3], "with {rails} rails");
+            endpoint.tend_rails(&mut hands, at(last));
             let lost = (!closes).then_some(Cause::DataLost { rail: 0 });
-            let failing = endpoint.peers.iter().map(|peer| peer.channel.is_failing());
-            assert!(failing.eq([lost, None, None]), "with {rails} rails");
+            assert_eq!(failing(&endpoint), [lost, None, None], "with {rails} rails");
+        }
+    }
+
+    #[test]
+    fn a_rail_is_closed_though_another_channel_has_no_rail_if_that_has_left_this_one_already() {
+        let (mut endpoint, mut hands) = without_first_rail(2);
+        let needs = &mut endpoint.peers[0].outages[0];
+        (needs.fenced, needs.needs_close) = (false, true);
+        needs.expects = Some(RailPosts { parts: 1, uncounted: false });
+        endpoint.peers[1].account.loads.close(1);
+        for now in 1..4 {
+            endpoint.tend_rails(&mut hands, ms(now));
+        }
+        assert_eq!(hands.closed, [0]);
+    }
+
+    /// Both ends may have left one of two rails at the same time, each for another channel.
+    #[test]
+    fn a_channel_whose_last_rail_its_peer_leaves_waits_for_one_that_comes_back() {
+        let last = last_rail(parameters(2).peer_timeout);
+        let down = RailNote { rail: 1, state: RailState::Down(RailPosts::default()) };
+        for returns in [false, true] {
+            let (mut endpoint, mut hands) = without_first_rail(1);
+            endpoint.rail_note(&mut hands, 0, &down, ms(1));
+            assert_eq!(endpoint.peers[0].account.loads.open_rails(), 0);
+            endpoint.tend_rails(&mut hands, at(last));
+            assert!(endpoint.troubled, "it is looked after in each poll");
+            assert_eq!(failing(&endpoint), [None]);
+            if returns {
+                let seen = Trying { seen: true, seen_sent: true, heard: true, ..Trying::default() };
+                regain(&mut endpoint, 0).stage = Stage::Trying(seen);
+            }
+            endpoint.tend_rails(&mut hands, at(last + Duration::from_millis(1)));
+            let lost = (!returns).then_some(Cause::RailDown { rail: 1 });
+            assert_eq!(failing(&endpoint), [lost], "returns: {returns}");
+        }
+    }
+
+    #[test]
+    fn parts_that_waited_for_a_rail_are_posted_once_one_is_back() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        let down = RailNote { rail: 1, state: RailState::Down(RailPosts::default()) };
+        endpoint.rail_note(&mut hands, 0, &down, ms(1));
+        let name = endpoint.vacant().unwrap();
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { immediates, ..Terms::of_two_rails(name) };
+        let sender = Flow::Send(SendFlow::new(terms));
+        assert!(endpoint.connect(name, ChannelId(0), sender, ms(1).clock));
+        endpoint.with(&mut hands, name.slot, ms(1).clock, |flow, account| {
+            let advert = Frame::Advert(Advert::of_line(name, Line::FIRST, 64, &[10, 11]));
+            flow.received(&advert, account, ms(1).clock).unwrap();
+            let message = Outgoing { tag: 0, len: 64, source: Source::default(), host: false };
+            flow.sender_mut().unwrap().submit(&message, 0, account).unwrap();
+        });
+        (1..5).for_each(|now| endpoint.progress(&mut hands, ms(now).clock));
+        assert_eq!(hands.writes, []);
+        let seen = Trying { seen: true, seen_sent: true, heard: true, ..Trying::default() };
+        regain(&mut endpoint, 0).stage = Stage::Trying(seen);
+        (5..8).for_each(|now| endpoint.progress(&mut hands, ms(now).clock));
+        assert_eq!(hands.writes.iter().map(|write| write.rail).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn a_rail_that_comes_back_to_a_channel_without_any_and_closes_is_left_again() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        let down = RailNote { rail: 1, state: RailState::Down(RailPosts::default()) };
+        endpoint.rail_note(&mut hands, 0, &down, ms(1));
+        let seen = Trying { seen: true, seen_sent: true, heard: true, ..Trying::default() };
+        regain(&mut endpoint, 0).stage = Stage::Trying(seen);
+        endpoint.locals = vec![Local::Closing];
+        endpoint.tend_return(&mut hands, (0, 0), ms(2));
+        assert_eq!(failing(&endpoint), [None]);
+        assert_eq!(endpoint.peers[0].account.loads.open_rails(), 0);
+    }
+
+    #[test]
+    fn a_channel_of_two_rails_that_is_made_while_both_are_closed_waits_for_them() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        endpoint.locals = vec![Local::Closed; 2];
+        let new = endpoint.add_channel(parameters(2)).unwrap();
+        hands.meet(new);
+        for now in 1..10 {
+            endpoint.progress(&mut hands, ms(now).clock);
+        }
+        assert_eq!(failing(&endpoint), [None; 2]);
+        assert_eq!(endpoint.peers[1].outages.len(), 2);
+        assert_eq!(endpoint.peers[1].account.loads.open_rails(), 0);
+    }
+
+    #[test]
+    fn a_channel_waits_for_a_rail_to_be_closed_until_the_others_have_another_one_again() {
+        for arrives in [false, true] {
+            let (mut endpoint, mut hands) = with_first_rail_to_close();
+            // Of the other channel, another rail is away for the moment.
+            endpoint.peers[1].account.loads.close(1);
+            for now in 1..200 {
+                endpoint.tend_rails(&mut hands, ms(now));
+            }
+            assert_eq!((&hands.closed[..], failing(&endpoint)), (&[][..], vec![None; 2]));
+            assert!(endpoint.peers[1].account.loads.is_open(0), "it has no other");
+            if arrives {
+                endpoint.peers[0].account.counts.seen.set(0, 1);
+            } else {
+                endpoint.peers[1].account.loads.open(1);
+            }
+            for now in (200..20_000).step_by(20) {
+                endpoint.tend_rails(&mut hands, ms(now));
+            }
+            assert_eq!(hands.closed.len(), usize::from(!arrives));
+            assert!(endpoint.peers[0].outages[0].fenced);
+            assert_eq!(failing(&endpoint), [None; 2], "arrives: {arrives}");
         }
     }
 
@@ -924,16 +1069,69 @@ mod tests {
         let (mut endpoint, mut hands) = with_first_rail_to_close();
         hands.closes_not = true;
         let last = at(Duration::from_millis(1) + RAIL_CLOSE_MAX);
-        let failing = |endpoint: &Endpoint| {
-            endpoint.peers.iter().map(|peer| peer.channel.is_failing()).collect::<Vec<_>>()
-        };
         for now in (1..2000).map(ms) {
             endpoint.tend_rails(&mut hands, now);
         }
         assert_eq!(failing(&endpoint), [None, None]);
         endpoint.tend_rails(&mut hands, last);
         assert_eq!(failing(&endpoint), [Some(Cause::DataLost { rail: 0 }), None]);
-        assert!(matches!(endpoint.locals[0], Local::Stuck));
+        let after = RAIL_CLOSE_MAX + Duration::from_millis(2);
+        endpoint.tend_rails(&mut hands, at(after));
+        assert!(matches!(endpoint.locals[0], Local::Open), "the other channel may use it again");
+    }
+
+    #[test]
+    fn no_channel_fails_for_a_rail_that_cannot_be_closed_once_what_was_missing_has_come() {
+        let (mut endpoint, mut hands) = with_first_rail_to_close();
+        hands.closes_not = true;
+        for now in 1..20 {
+            endpoint.tend_rails(&mut hands, ms(now));
+        }
+        assert!(!endpoint.peers[1].account.loads.is_open(0), "it has left the rail");
+        endpoint.peers[0].account.counts.seen.set(0, 1);
+        let left = &mut endpoint.peers[1].outages[0];
+        (left.down_sent, left.fence_sent) = (true, true);
+        (left.expects, left.peer_fenced) = (Some(RailPosts::default()), true);
+        for now in (20..5000).step_by(10) {
+            endpoint.tend_rails(&mut hands, ms(now));
+            if now == 30 {
+                assert!(regain(&mut endpoint, 1).is_trying(), "it has no pause");
+            }
+        }
+        assert_eq!(failing(&endpoint), [None; 2]);
+    }
+
+    /// The time of each is its own.
+    #[test]
+    fn a_channel_that_needs_a_rail_closed_later_than_another_one_fails_later() {
+        let (mut endpoint, mut hands) = with_first_rail_to_close();
+        hands.closes_not = true;
+        endpoint.tend_rails(&mut hands, ms(1));
+        let half = RAIL_CLOSE_MAX / 2;
+        let needs = &mut endpoint.peers[1].outages[0];
+        (needs.needs_close, needs.still_since) = (true, at(half).polled);
+        let lost = Some(Cause::DataLost { rail: 0 });
+        let last = RAIL_CLOSE_MAX + Duration::from_millis(1);
+        for (time, expected) in [(last, [lost, None]), (last + half, [lost, lost])] {
+            endpoint.tend_rails(&mut hands, at(time - Duration::from_millis(2)));
+            endpoint.tend_rails(&mut hands, at(time));
+            assert_eq!(failing(&endpoint), expected, "after {time:?}");
+        }
+    }
+
+    #[test]
+    fn a_rail_that_is_left_for_another_channel_has_no_pause_and_counts_as_no_flap() {
+        let mut histories = Histories::new(true);
+        let until = |regain: Regain| match regain.stage {
+            Stage::Resting { until } => until,
+            Stage::Trying(_) => panic!("it is tried"),
+        };
+        for loss in 0..15 {
+            assert_eq!(until(histories.left(0, ms(2000 * loss).clock)), ms(2000 * loss).clock);
+            histories.of(0).rest.returned(ms(2000 * loss + 1000).clock);
+        }
+        let now = ms(30_000).clock;
+        assert_eq!(until(histories.lost(0, now)), now.plus(RAIL_REST));
     }
 
     /// Its peer would wait for it until the connect timeout.
@@ -1006,10 +1204,11 @@ mod tests {
     #[test]
     fn an_offer_that_an_end_cannot_follow_is_over_for_it_as_a_round_that_has_failed() {
         let (mut endpoint, mut hands) = without_first_rail(1);
-        endpoint.locals = vec![Local::Stuck];
+        hands.leaks = true;
         endpoint.offered(0, &offer(7), ms(5));
         endpoint.progress(&mut hands, ms(5).clock);
         assert!(!endpoint.troubled && !regain(&mut endpoint, 0).is_trying());
+        hands.leaks = false;
         endpoint.locals = vec![Local::Reopened];
         let rest = u64::try_from(RAIL_REST.as_millis()).unwrap();
         endpoint.progress(&mut hands, ms(5 + rest).clock);
