@@ -384,7 +384,7 @@ impl World {
         let one = &mut self.conversations[number];
         if let Flow::Receive(flow) = &flow {
             let Dropped { late, duplicates, violations } = flow.dropped();
-            let whole = self.wire.data.disturbed == 0;
+            let whole = self.wire.data.disturbed.is_empty();
             self.wire.law(violations == 0, "a part breaks the protocol");
             self.wire.law(!whole || duplicates == 0, "a part arrived twice");
             self.wire.law(!whole || one.disturbed || late == 0, "a part arrived for no line");

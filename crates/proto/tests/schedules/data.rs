@@ -112,6 +112,25 @@ impl Dead {
     }
 }
 
+/// A data rail between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Link {
+    /// The lower one first.
+    pair: (usize, usize),
+    rail: u8,
+}
+
+impl Link {
+    /// `rail` is the wire's number.
+    pub(crate) fn between([one, other]: [usize; 2], rail: u8) -> Self {
+        Self { pair: (one.min(other), one.max(other)), rail }
+    }
+
+    pub(crate) fn nodes(self) -> [usize; 2] {
+        self.pair.into()
+    }
+}
+
 /// How a data rail between two nodes has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
@@ -132,6 +151,8 @@ pub(crate) struct Joined {
     pub(crate) ring: Ring,
     pub(crate) proves_arrival: bool,
     pub(crate) true_lengths: bool,
+    /// Whether rails come back.
+    pub(crate) tries: bool,
 }
 
 /// The settings of a node.
@@ -178,10 +199,12 @@ pub(crate) struct Flows {
     pub(crate) late: u32,
     /// Data rails between two nodes that have died.
     pub(crate) dead: Vec<Dead>,
-    /// Data rails that a fault has hit, or that were lost.
-    pub(crate) disturbed: u16,
+    /// Data rails that a fault of their own has hit.
+    pub(crate) faulty: BTreeSet<Link>,
+    /// Those, and others that were lost, or that an end has closed.
+    pub(crate) disturbed: BTreeSet<Link>,
     /// By data rail: the longest time from the post of a part to its landing.
-    pub(crate) slowest: [Duration; 16],
+    pub(crate) slowest: BTreeMap<Link, Duration>,
     /// By data rail: how long it carries one part, in nanoseconds, one after the other; 0: no time.
     pub(crate) paces: [u64; 16],
     /// By sending node and data rail: when it has carried all that was posted.
@@ -260,7 +283,7 @@ impl Flows {
         for writes in &mut buffer.writes[start..end] {
             *writes += 1;
             // Parts of a lost rail may be written twice.
-            if *writes > 1 && self.disturbed == 0 {
+            if *writes > 1 && self.disturbed.is_empty() {
                 return Err("a byte of a receive was written twice");
             }
         }
@@ -289,8 +312,14 @@ impl Flows {
     }
 
     /// Records a fault of a data rail.
-    fn disturb(&mut self, link: u8) {
-        self.disturbed |= 1 << link;
+    fn fail(&mut self, link: Link) {
+        self.faulty.insert(link);
+        self.disturb(link);
+    }
+
+    /// Records that parts on a data rail may get lost, by a fault or because an end has closed it.
+    pub(crate) fn disturb(&mut self, link: Link) {
+        self.disturbed.insert(link);
         self.returns.disturb(link);
     }
 
@@ -316,9 +345,10 @@ impl Flows {
     }
 
     /// Whether a part of a rail was in flight for so long that it may be taken for lost.
-    pub(crate) fn was_overdue(&self, link: u8, now: u64, bound: Duration) -> bool {
-        let late = |flight: &Flight| flight.link == link && flight.age(now) >= bound;
-        self.slowest[usize::from(link)] >= bound || self.flights.iter().any(late)
+    pub(crate) fn was_overdue(&self, link: Link, now: u64, bound: Duration) -> bool {
+        let late = |flight: &Flight| flight.is_on() == link && flight.age(now) >= bound;
+        let slowest = self.slowest.get(&link).copied().unwrap_or_default();
+        slowest >= bound || self.flights.iter().any(late)
     }
 
     /// Whether a part of this message is in flight, landed or not.
@@ -328,6 +358,10 @@ impl Flows {
 }
 
 impl Flight {
+    fn is_on(&self) -> Link {
+        Link::between([self.from.0, self.to], self.link)
+    }
+
     fn age(&self, now: u64) -> Duration {
         Duration::from_nanos(now - self.posted_at)
     }
@@ -460,7 +494,9 @@ impl Data for Flows {
     ) {
         wire.data.losses.push((node, channel, rail));
         let link = wire.data.data_link(node, channel, rail);
-        let touched = wire.data.disturbed >> link & 1 == 1;
+        let far = wire.data.channels[node][channel.0 as usize].far;
+        let between = Link::between([node, far], link);
+        let touched = wire.data.disturbed.contains(&between);
         let follows = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
         // A part that is late for long enough counts as lost.
         let late = match cause {
@@ -468,14 +504,14 @@ impl Data for Flows {
             Cause::DataHangs { .. } => {
                 wire.data.stood((node, channel), link, wire.now) >= RAIL_HANGS - RAIL_CHECK
             }
-            Cause::DataLost { .. } if wire.data.was_overdue(link, wire.now, RAIL_SILENT) => true,
+            Cause::DataLost { .. } if wire.data.was_overdue(between, wire.now, RAIL_SILENT) => true,
             _ => wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0,
         };
         let nothing = format!("a rail was lost without a fault: {cause:?}");
         wire.law(touched || follows || late, &nothing);
         let sound = wire.data.returns.is_sound((node, channel, rail));
         wire.law(!sound || follows || late, "a returned rail was lost again without a fault");
-        wire.data.disturb(link);
+        wire.data.disturb(between);
         if wire.data.returns.returned >> link & 1 == 1 {
             wire.faults.fire(Fault::RailFlapped);
         }
@@ -496,6 +532,12 @@ impl Data for Flows {
         wire.law(!again, "a data rail is closed twice");
         arrive_at_last(wire, node, link);
         wire.data.closed[node] |= 1 << link;
+        for id in (0..wire.data.channels[node].len() as u32).map(ChannelId) {
+            if wire.data.data_links(node, id).contains(&link) {
+                let far = wire.data.channels[node][id.0 as usize].far;
+                wire.data.disturb(Link::between([node, far], link));
+            }
+        }
         trials::close(wire, node, link);
         wire.faults.fire(Fault::DataRailClosed);
         let mut index = 0;
@@ -552,7 +594,8 @@ impl Data for Flows {
         wire.data.returns.returned |= 1 << link;
         let far = wire.data.channels[node][channel.0 as usize].far;
         if !wire.data.is_dead((node, far), link) {
-            wire.data.returns.is_back((node, channel, rail), link);
+            let between = Link::between([node, far], link);
+            wire.data.returns.is_back((node, channel, rail), between);
         }
         wire.faults.fire(Fault::RailReturned);
     }
@@ -625,8 +668,9 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     let fits = write.key == key(buffer, wire.data.place(far, link));
     wire.law(fits || gone, "a part has the key of another rail, endpoint or buffer");
     let death = wire.data.death(node, far, link);
+    let between = Link::between([node, far], link);
     if death == Some(Death::Refusing) {
-        wire.data.disturb(link);
+        wire.data.fail(between);
         wire.faults.fire(Fault::RefusedForGood);
         return false;
     }
@@ -635,7 +679,10 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         wire.faults.fire(Fault::PartByReturnedRail);
     }
     if write.len > 0 && !wire.data.posted.insert(write.target) {
-        wire.law(wire.data.disturbed != 0, "a part is posted twice although no rail was lost");
+        wire.law(
+            !wire.data.disturbed.is_empty(),
+            "a part is posted twice although no rail was lost",
+        );
         wire.faults.fire(Fault::PartAgain);
     }
     if write.immediate.is_none() {
@@ -648,14 +695,14 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     let survives = fences && joined.rails.data.len() > 1;
     let mut fate = Fate::Lands;
     if let Some(death) = death {
-        wire.data.disturb(link);
+        wire.data.fail(between);
         fate = doomed(wire, death, proves);
     } else if wire.data.is_closed(far, link) || gone {
-        wire.data.disturb(link);
+        wire.data.disturb(between);
         fate = Fate::Fails;
     } else if wire.data.to_lose > 0 && !proves && wire.random.percent(5) {
         wire.data.to_lose -= 1;
-        wire.data.disturb(link);
+        wire.data.fail(between);
         if !survives {
             wire.data.lost.push((node, channel, write.rail));
         }
@@ -663,7 +710,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         fate = Fate::Lost;
     } else if wire.data.to_fail > 0 && wire.random.percent(5) {
         wire.data.to_fail -= 1;
-        wire.data.disturb(link);
+        wire.data.fail(between);
         if !survives {
             wire.data.failed.push(write.source.region as usize >> 12);
         }
@@ -749,7 +796,7 @@ fn kill_ways(
         Death::Loud | Death::Refusing => Fault::DataRailDied,
     });
     wire.data.dead.push(dead);
-    wire.data.disturb(link);
+    wire.data.fail(Link::between([from, to], link));
     for index in 0..wire.data.flights.len() {
         let flight = &wire.data.flights[index];
         if dead.is_way((flight.from.0, flight.to), flight.link) && !flight.completed {
@@ -835,7 +882,7 @@ fn land_piece(wire: &mut Wire<Flows>, index: usize, pick: usize) {
 fn arrive(wire: &mut Wire<Flows>, index: usize) {
     let flight = &mut wire.data.flights[index];
     flight.arrived = true;
-    let slowest = &mut wire.data.slowest[usize::from(flight.link)];
+    let slowest = wire.data.slowest.entry(flight.is_on()).or_default();
     *slowest = flight.age(wire.now).max(*slowest);
 }
 

@@ -86,6 +86,7 @@ pub(crate) enum Fault {
     PartByReturnedRail,
     PartAgain,
     SurvivedOnLess,
+    FailedForAnother,
     Slept,
     Deregistered,
     GivenUp,
@@ -223,7 +224,8 @@ pub(crate) const FLOWS: [Fault; 76] = [
 ];
 
 /// Faults of schedules between endpoints that differ, besides those with real flows.
-pub(crate) const UNLIKE: [Fault; 3] = [Fault::Slept, Fault::Deregistered, Fault::GivenUp];
+pub(crate) const UNLIKE: [Fault; 4] =
+    [Fault::Slept, Fault::Deregistered, Fault::GivenUp, Fault::FailedForAnother];
 
 /// Faults of schedules in which links fail in one direction and nodes are stopped for a while, besides those with real flows.
 pub(crate) const PARTIAL: [Fault; 4] =

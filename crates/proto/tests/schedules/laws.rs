@@ -6,6 +6,7 @@ use proto::bound::QUARANTINE_MAX;
 use proto::{Cause, ChannelId, Outcome};
 
 use crate::conversation::{Conversation, Receiving, Sending, Side};
+use crate::data::{Flows, Link};
 use crate::faults::Fault;
 use crate::ranks::World;
 use crate::wire::{Use, Wire};
@@ -55,6 +56,9 @@ impl World {
         for node in 0..self.ranks.len() {
             for id in (0..self.wire.data.channels[node].len() as u32).map(ChannelId) {
                 self.channel_laws(node, id)?;
+                if self.has_failed((node, id)) && self.fails_for_another((node, id)) {
+                    self.wire.faults.fire(Fault::FailedForAnother);
+                }
             }
         }
         for number in 0..self.conversations.len() {
@@ -113,12 +117,9 @@ impl World {
         let stood = ends.iter().any(|end| self.wire.control.stood_on_all(*end));
         let control = dead || stood || self.wire.packets_lost >= QUARANTINE_MAX;
         // Letters are repeated once a second, so this long none may have come that would show a sign of life.
-        let slow = [(node, far.0), (far.0, node)].iter().any(|pair| {
-            let slowest = self.wire.slowest_mail.get(pair).copied().unwrap_or(0);
-            // Every other one goes by the rail that is mute, and is lost.
-            let repeats = if self.wire.was_mute { 8 } else { 1 };
-            repeats * Duration::from_nanos(slowest) >= self.wire.setup.peer_timeout
-        });
+        // Every other one goes by the rail that is mute, and is lost.
+        let repeats = if self.wire.was_mute { 8 } else { 1 };
+        let slow = repeats * self.slowest_mail([node, far.0]) >= self.wire.setup.peer_timeout;
         if let Some(Outcome::Failed(cause)) = self.outcome((node, id)) {
             let allowed = match cause {
                 // A STATUS that was so long under way names parts as missing that have come since.
@@ -128,10 +129,12 @@ impl World {
                 | Cause::DataFailed { .. }
                 | Cause::DataHangs { .. }
                 | Cause::DataRefused { .. }
-                | Cause::RailClosing { .. } => parts || self.lacks_rails((node, id)),
+                | Cause::RailClosing { .. } => {
+                    parts || self.lacks_rails((node, id)) || self.fails_for_another((node, id))
+                }
                 Cause::NoRail | Cause::NoInbox => control,
                 Cause::Silent | Cause::Refused | Cause::Peer => {
-                    let rails = self.lacks_rails((node, id));
+                    let rails = self.lacks_rails((node, id)) || self.fails_for_another((node, id));
                     silent || control || parts || rails || slow
                 }
                 _ => false,
@@ -171,34 +174,71 @@ impl World {
         let counts = [(node, id), far]
             .map(|(node, id)| self.ranks[node].endpoint.account(id).unwrap().counts);
         // A write that failed may have arrived.
-        if counts[0].completed != counts[1].seen && self.wire.data.disturbed == 0 {
+        if counts[0].completed != counts[1].seen && self.wire.data.disturbed.is_empty() {
             return Err("the counts of a data rail are unequal at the end".to_owned());
         }
         Ok(())
     }
 
-    /// Whether a channel may fail for lack of data rails: each had a fault, or one that had a fault has no substitute, or cannot be
-    /// closed, also where it is the last one of another channel. A part that is overdue is a fault.
-    fn lacks_rails(&self, (node, id): (usize, ChannelId)) -> bool {
+    /// Whether a channel may fail for lack of data rails: a fault between its two nodes has hit each, or one that has no substitute,
+    /// or cannot be closed, also where it is the last one of another channel. A part that is overdue is a fault.
+    fn lacks_rails(&self, end: (usize, ChannelId)) -> bool {
+        self.lacks(end, |link| self.has_fault(link))
+    }
+
+    /// Whether a channel may fail although no fault has hit it. One end has closed a rail for another channel, with what was still in
+    /// flight after the drain; and that can be neither sent again nor fenced. Or it was made while the only rail was closed so. Or
+    /// each rail was, and none comes back.
+    fn fails_for_another(&self, end: (usize, ChannelId)) -> bool {
+        let far = self.wire.data.far(end.0, end.1);
+        let closed = [Some(end), far].into_iter().flatten().any(|end| {
+            matches!(self.outcome(end), Some(Outcome::Failed(Cause::RailClosing { .. })))
+        });
+        let data = &self.wire.data;
+        let disturbed = |link: Link| data.disturbed.contains(&link);
+        let joined = &data.channels[end.0][end.1.0 as usize];
+        let links = data.data_links(end.0, end.1);
+        let all = links.iter().all(|link| disturbed(Link::between([end.0, joined.far], *link)));
+        let lacks = closed || all && !joined.tries || self.lacks(end, disturbed);
+        lacks && !self.lacks_rails(end)
+    }
+
+    fn has_fault(&self, link: Link) -> bool {
         let Wire { data, setup, now, .. } = &self.wire;
-        let touched = |link: &u8| {
-            data.disturbed >> link & 1 == 1
-                || data.was_overdue(*link, *now, setup.last_rail_bound())
-        };
-        let far = data.channels[node][id.0 as usize].far;
-        let links = data.data_links(node, id);
-        let last = |node: usize, link: &u8| {
-            (0..data.channels[node].len() as u32).map(ChannelId).any(|id| {
+        // The peer's answer shows what is missing.
+        let answer = self.slowest_mail(link.nodes());
+        let bound = setup.last_rail_bound().saturating_sub(answer);
+        data.faulty.contains(&link) || data.was_overdue(link, *now, bound)
+    }
+
+    /// Whether one of the rails is hit that has no substitute, or cannot be closed.
+    fn lacks(&self, (node, id): (usize, ChannelId), is_hit: impl Fn(Link) -> bool) -> bool {
+        let data = &self.wire.data;
+        let pair = [node, data.channels[node][id.0 as usize].far];
+        let last = |node: usize, link: u8| {
+            data.channels[node].iter().zip((0..).map(ChannelId)).any(|(joined, id)| {
+                let pair = [node, joined.far];
                 let links = data.data_links(node, id);
-                links.contains(link) && links.iter().all(touched)
+                let mut others = links.iter().filter(|other| **other != link);
+                let none = others.all(|other| {
+                    let other = Link::between(pair, *other);
+                    // Without immediates one that was left does not come back.
+                    self.has_fault(other) || !joined.tries && data.disturbed.contains(&other)
+                });
+                links.contains(&link) && (none || !data.fails_over(pair))
             })
         };
-        let stays = |node: usize, link: &u8| !data.settings[node].closes || last(node, link);
-        let lacks = |link: &u8| {
-            let all = !data.fails_over([node, far]) || stays(node, link) || stays(far, link);
-            touched(link) && all
-        };
-        links.iter().any(lacks)
+        let stays = |node: usize, link: u8| !data.settings[node].closes || last(node, link);
+        data.data_links(node, id).into_iter().any(|link| {
+            let all = !data.fails_over(pair) || pair.iter().any(|node| stays(*node, link));
+            all && is_hit(Link::between(pair, link))
+        })
+    }
+
+    /// How long a letter between two nodes was under way.
+    fn slowest_mail(&self, [one, other]: [usize; 2]) -> Duration {
+        let of = |way| self.wire.slowest_mail.get(&way).copied().unwrap_or(0);
+        Duration::from_nanos(of((one, other)).max(of((other, one))))
     }
 
     /// The channel of a conversation at each end that has it.
@@ -239,7 +279,7 @@ impl World {
         if !one.receives.iter().all(received) {
             return Err(format!("a receive of conversation {number} failed without a reason"));
         }
-        if self.wire.data.disturbed != 0 {
+        if !self.wire.data.disturbed.is_empty() {
             self.wire.faults.fire(Fault::SurvivedOnLess);
         }
         Ok(())
@@ -286,6 +326,9 @@ impl World {
     pub(crate) fn why(&self) -> String {
         let mut text =
             format!("{} ns, dead {:?}, {}", self.wire.now, self.wire.dead, self.wire.unrest());
+        let Flows { faulty, disturbed, losses, settings, .. } = &self.wire.data;
+        text += &format!("\nfaulty {faulty:?}\ndisturbed {disturbed:?}\nlosses {losses:?}");
+        text += &format!("\n{settings:?}");
         for (node, rank) in self.ranks.iter().enumerate() {
             text += &format!(
                 "\nnode {node}: rests {} calling {} ending {} stale {} silent {:?} used {}",

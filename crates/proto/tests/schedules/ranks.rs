@@ -1,7 +1,6 @@
 //! Simulated ranks with the real flows: set-up, messages and close, from handles to END, and the laws.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use proto::budget::{Budget, CAPACITY_MIN};
 use proto::capabilities::{Capabilities, ImmediateWidth};
@@ -17,7 +16,7 @@ use proto::setup::{
 use proto::{ChannelId, Event, Flow, Moment, Name, Outcome, ProgressLoop, Slot};
 
 use crate::conversation::{Conversation, Side};
-use crate::data::{Death, Flows, Joined, Mixing, Settings, address, kill, kill_way};
+use crate::data::{Death, Flows, Joined, Link, Mixing, Settings, address, kill, kill_way};
 use crate::faults::{Fault, Faults};
 use crate::hands::{Data, Hands};
 use crate::random::Random;
@@ -266,13 +265,14 @@ impl World {
             to_fail,
             late: setup.late,
             dead: Vec::new(),
-            disturbed: 0,
+            faulty: BTreeSet::new(),
+            disturbed: BTreeSet::new(),
             closed: vec![0; setup.nodes],
             returns: Returns::new(random.percent(50)),
             posted: BTreeSet::new(),
             lost: Vec::new(),
             failed: Vec::new(),
-            slowest: [Duration::ZERO; 16],
+            slowest: BTreeMap::new(),
             paces: [0; 16],
             free_at: BTreeMap::new(),
             losses: Vec::new(),
@@ -617,10 +617,16 @@ impl World {
             ring: agreement.ring,
             proves_arrival: agreement.capabilities.proves_arrival,
             true_lengths: agreement.capabilities.true_lengths,
+            tries: parameters.tries,
         });
         for rail in 0..agreement.rails.data.len() as u8 {
             let link = data.data_link(node, channel, rail);
             data.returns.meet((node, channel, rail), (far, link));
+            let account = self.ranks[node].endpoint.account(channel).unwrap();
+            if !account.loads.is_open(rail) {
+                // It is closed, or will be.
+                data.disturb(Link::between([node, far], link));
+            }
         }
         nodes[node].outcomes.push(None);
         let closed = nodes[node].closed;

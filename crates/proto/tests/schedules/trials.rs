@@ -7,7 +7,7 @@ use proto::frame::Offer;
 use proto::progress::TrialTarget;
 use proto::{ChannelId, Event};
 
-use crate::data::{Death, Flows};
+use crate::data::{Death, Flows, Link};
 use crate::faults::Fault;
 use crate::wire::Wire;
 
@@ -22,8 +22,8 @@ pub(crate) struct Returns {
     /// By node, channel and rail.
     known: BTreeMap<(usize, u32, u8), u8>,
     trials: Vec<Trial>,
-    /// The wire's number of each rail of a channel that has returned and had no fault since.
-    sound: BTreeMap<(usize, u32, u8), u8>,
+    /// Each rail of a channel that has returned and was not disturbed since.
+    sound: BTreeMap<(usize, u32, u8), Link>,
 }
 
 #[derive(Debug)]
@@ -53,16 +53,16 @@ impl Returns {
     }
 
     /// A rail of a channel has returned.
-    pub(crate) fn is_back(&mut self, (node, channel, rail): (usize, ChannelId, u8), link: u8) {
+    pub(crate) fn is_back(&mut self, (node, channel, rail): (usize, ChannelId, u8), link: Link) {
         self.sound.insert((node, channel.0, rail), link);
     }
 
-    /// Whether a rail of a channel had no fault since its return.
+    /// Whether a rail of a channel was not disturbed since its return.
     pub(crate) fn is_sound(&self, (node, channel, rail): (usize, ChannelId, u8)) -> bool {
         self.sound.contains_key(&(node, channel.0, rail))
     }
 
-    pub(crate) fn disturb(&mut self, link: u8) {
+    pub(crate) fn disturb(&mut self, link: Link) {
         self.sound.retain(|_, other| *other != link);
     }
 
