@@ -4,11 +4,15 @@
 //! thread per process polls, under the same lock, endpoints that were not polled for 10 ms and have frames due, and the others at longer
 //! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, opens no file, and never waits for a
 //! lock: the thread that holds it polls the endpoint itself.
+//!
+//! A process may end with endpoints open, by exit(3) or by a return from its main function. Libfabric's destructor then frees what a poll
+//! uses, and unloads providers. So the keeper ends before that, by a handler of atexit(3).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::{Lock, monotonic_nanos};
 
@@ -23,6 +27,9 @@ const BUSY: Duration = Duration::from_millis(50);
 const ROOM: usize = 64;
 /// If the keeper would wake later than this, it is woken for an endpoint with frames due.
 const SOON: Duration = Duration::from_millis(15);
+/// How long the end of the process waits for the keeper, which a provider may hold up, and how often it looks whether the thread has ended.
+const ENDS_WITHIN: Duration = Duration::from_millis(100);
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
 /// In place of a time: the keeper does not sleep, or there is none.
 const AWAKE: u64 = u64::MAX;
 
@@ -40,6 +47,8 @@ static KEEPER: Lock<Keeper> =
 /// When the keeper's sleep ends, by [`monotonic_nanos`], or [`AWAKE`]. Stored before the keeper sleeps: frames that fall due after its poll
 /// unpark it, which ends a sleep that has not begun.
 static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(AWAKE);
+/// The process ends: the keeper begins no poll, and none is started.
+static EXITS: AtomicBool = AtomicBool::new(false);
 
 /// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
@@ -52,6 +61,13 @@ fn keep(number: u16) {
     keeper.endpoints.push(number);
     if let Some(thread) = &keeper.thread {
         return thread.thread().unpark();
+    }
+    // After an endpoint was opened, and not at the start: handlers run in the reverse order, this one before those of what a provider has
+    // loaded for it.
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| fabric::at_exit(end_before_libfabric));
+    if exits() {
+        return;
     }
     let generation = keeper.generation;
     match fabric::background::spawn("ironrail-keeper", move || run(generation)) {
@@ -133,11 +149,41 @@ fn run(generation: u64) {
 fn copy_endpoints(generation: u64, endpoints: &mut Vec<u16>) -> bool {
     let keeper = KEEPER.lock();
     endpoints.clone_from(&keeper.endpoints);
-    keeper.generation == generation
+    keeper.generation == generation && !exits()
+}
+
+fn exits() -> bool {
+    EXITS.load(Ordering::Relaxed)
+}
+
+/// Ends the thread as the process ends, and waits for that within a bound. Endpoints stay as they are: a destructor that runs later may still
+/// close them.
+extern "C" fn end_before_libfabric() {
+    // A child has no keeper, and the parent may have held the lock at the fork.
+    if fabric::is_forked() {
+        return;
+    }
+    EXITS.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    while !has_ended() && began.elapsed() < ENDS_WITHIN {
+        std::thread::sleep(LOOKS_EVERY);
+    }
+}
+
+/// Whether there is no keeper any more; one that sleeps wakes up. The lock is tried only: the caller of exit(3) may hold it.
+fn has_ended() -> bool {
+    let Some(keeper) = KEEPER.try_lock() else { return false };
+    keeper.thread.as_ref().is_none_or(|thread| {
+        thread.thread().unpark();
+        thread.is_finished()
+    })
 }
 
 /// Polls an endpoint, if that is due. Returns the time until the next poll.
 fn poll(number: u16) -> Duration {
+    if exits() {
+        return Duration::ZERO;
+    }
     let Some(mut entry) = registry::try_lock(number) else { return BUSY };
     let Some(endpoint) = entry.as_deref_mut() else { return BUSY };
     let kept = catch_unwind(AssertUnwindSafe(|| endpoint.keep()));

@@ -10,6 +10,7 @@ mod closing;
 mod connecting;
 mod counted;
 mod deaf;
+mod exits;
 mod fabric;
 mod flush;
 mod fused;

@@ -81,5 +81,5 @@ pub use nic::{
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, Words, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
-pub use process::{away_from_streams, is_forked, watch_forks};
+pub use process::{at_exit, away_from_streams, is_forked, watch_forks};
 pub use query::Query;

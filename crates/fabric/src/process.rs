@@ -1,5 +1,5 @@
-//! What the plugin has to know of the process that it is loaded into: whether this is a forked child, which libfabric does not survive, and
-//! whether its standard streams are open.
+//! What the plugin has to know of the process that it is loaded into: whether this is a forked child, which libfabric does not survive, when
+//! the process ends, and whether its standard streams are open.
 
 use std::fs::File;
 use std::io;
@@ -50,6 +50,13 @@ pub fn is_forked() -> bool {
     // SAFETY: a static, or a page that is never unmapped; both are accessed by atomics alone.
     let word = unsafe { &*WORD.load(Ordering::Acquire) };
     word.load(Ordering::Relaxed) != MARK
+}
+
+/// Has `handler` run as the process ends by exit(3) or by a return from its main function: before libraries that are loaded by now are torn
+/// down, and before handlers that are registered by now.
+pub fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: the handler is part of a library that is never unloaded. It fails without memory only.
+    let _refused = unsafe { libc::atexit(handler) };
 }
 
 /// The file under a descriptor that is none of the standard streams': where one of these is closed, a new file gets its number, and what the

@@ -65,6 +65,8 @@ rules! {
     TooLong = "too_long",
     /// Arguments that no manual page permits.
     Arguments = "arguments",
+    /// A call after libfabric has begun to clean up, as the process ends.
+    AfterCleanup = "after_cleanup",
 }
 
 /// The broken rules, with texts for the first ones.

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use libfabric_sys as sys;
 
@@ -67,6 +68,8 @@ settings! {
         "Profile efa: what becomes of FI_OPT_SHARED_MEMORY_PERMITTED, as below.";
     "protocol", "a number, or two with a point between", "the profile's",
         "`ep_attr.protocol`, and behind the point `protocol_version`.";
+    "cleanup", "ms, 60000 at most", "0",
+        "How long the provider's cleanup takes, as the process ends: calls meanwhile are broken rules.";
     "report", "a path", "", "Where the report is written when the last domain closes, and at exit; %p in it is the process's number.";
 }
 
@@ -93,6 +96,7 @@ pub(crate) struct Settings {
     /// None: fi_getopt does not know.
     pub(crate) emulated_writes: Option<bool>,
     pub(crate) shared_memory: SharedMemory,
+    pub(crate) cleanup: Duration,
     pub(crate) report: Option<PathBuf>,
 }
 
@@ -166,6 +170,7 @@ impl Settings {
             device_memory: vec![DeviceMemory::None],
             emulated_writes: Some(false),
             shared_memory: SharedMemory::Set,
+            cleanup: Duration::ZERO,
             report: None,
         }
     }
@@ -306,6 +311,7 @@ impl Settings {
                     profile.protocol_version = version.parse().ok()?;
                 }
             }
+            "cleanup" => self.cleanup = Duration::from_millis(number(value, 0, CLEANUP_MAX)?),
             "report" => {
                 let number = std::process::id().to_string();
                 self.report = Some(PathBuf::from(value.replace("%p", &number)));
@@ -342,6 +348,9 @@ pub(crate) const NICS_MAX: usize = 16;
 
 /// The longest time that a setting or a fault may name, in polls or ns (three days): sums of many fit into the clock.
 pub(crate) const TIME_MAX: u64 = 1 << 48;
+
+/// The longest cleanup, in ms.
+const CLEANUP_MAX: u64 = 60_000;
 
 fn number(value: &str, least: u64, most: u64) -> Option<u64> {
     value.parse().ok().filter(|number| (least..=most).contains(number))

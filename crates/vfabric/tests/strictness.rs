@@ -2,8 +2,11 @@
 
 mod support;
 
+use std::path::Path;
+use std::process::{self, Command};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
@@ -361,7 +364,7 @@ impl Shared {
 /// Runs both at once, until `is_over` after so many calls of the other.
 fn at_once(one: impl Fn() + Sync, other: impl Fn() + Sync, mut is_over: impl FnMut(usize) -> bool) {
     let (begun, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 one();
@@ -369,7 +372,7 @@ fn at_once(one: impl Fn() + Sync, other: impl Fn() + Sync, mut is_over: impl FnM
             }
         });
         while !begun.load(Ordering::Relaxed) {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         for calls in 1.. {
             other();
@@ -689,6 +692,39 @@ fn device_memory_is_refused_where_it_was_not_asked_for() {
     rig.caught("arguments", 1);
 }
 
+/// In a process of its own, which ends: libfabric's destructor calls the cleanup of its providers, and what another thread calls then is
+/// caught.
+#[test]
+fn a_call_while_the_process_ends_is_caught() {
+    let Ok(report) = std::env::var(ENDS) else { return ends() };
+    let rig = Rig::new(&format!("profile=cxi cleanup=2000 report={report}"));
+    let a = rig.end(0);
+    a.idle(1);
+    thread::spawn(|| process::exit(0));
+    while rig.count() == 0 {
+        a.idle(1);
+    }
+    rig.caught("after_cleanup", 1);
+    // The provider is unloaded next.
+    loop {
+        thread::park();
+    }
+}
+
+fn ends() {
+    let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ends.{}", process::id()));
+    let mut command = Command::new(std::env::current_exe().expect("this binary has a name"));
+    command.args(["--exact", "a_call_while_the_process_ends_is_caught", "--nocapture"]);
+    let output = command.env(ENDS, &report).output().expect("this binary starts again");
+    assert!(output.status.success(), "{output:?}");
+    let said = std::fs::read_to_string(&report).expect("the provider has cleaned up");
+    std::fs::remove_file(&report).expect("ours");
+    assert!(said.lines().any(|line| line == "violations 1"), "{said}");
+}
+
+/// The file for the report of the process that ends.
+const ENDS: &str = "TEST_ENDS";
+
 #[test]
 fn a_tolerated_rule_fails_no_test() {
     let rig = Rig::new("profile=cxi tolerate=close_order,bounds");
@@ -712,5 +748,5 @@ fn every_rule_of_the_page_is_broken_here() {
         );
         count += 1;
     }
-    assert_eq!(count, 19);
+    assert_eq!(count, 20);
 }

@@ -76,6 +76,10 @@ pub(crate) unsafe extern "C" fn fi_prov_ini() -> *mut sys::fi_provider {
 const NAME: &std::ffi::CStr = c"vfabric";
 
 unsafe extern "C" fn cleanup() {
+    object::begin_cleanup();
+    // Not under the lock of the engine: a late call is to be recorded.
+    let takes = engine().settings.cleanup;
+    std::thread::sleep(takes);
     report::write(&engine());
 }
 

@@ -18,6 +18,14 @@ use crate::serial::{Mark, Serial};
 /// The number of calls on objects.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
+/// Whether libfabric cleans up.
+static CLEANS_UP: AtomicBool = AtomicBool::new(false);
+
+/// Libfabric cleans up: no call may follow.
+pub(super) fn begin_cleanup() {
+    CLEANS_UP.store(true, Ordering::Relaxed);
+}
+
 /// How many calls on objects this process has made.
 pub(crate) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
@@ -93,6 +101,12 @@ impl<F: Fid> Object<F> {
         CALLS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's; closed objects stay where they are long enough.
         let object = unsafe { raw.cast::<Self>().as_ref() }?;
+        if CLEANS_UP.load(Ordering::Relaxed) {
+            let id = object.id;
+            engine().broken(Rule::AfterCleanup, || {
+                format!("{} {id} is used while libfabric cleans up", F::NAME)
+            });
+        }
         if object.closed.load(Ordering::Acquire) {
             let id = object.id;
             engine().broken(Rule::Closed, || format!("{} {id} is used after its close", F::NAME));

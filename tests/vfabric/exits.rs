@@ -1,0 +1,40 @@
+//! A process that ends with its communicators open, as one of PyTorch without `destroy_process_group`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::link::Link;
+use crate::support::stage::play;
+use crate::world::provider;
+
+/// How long the play may take on a busy machine.
+const BOUND: Duration = Duration::from_secs(120);
+/// The test's own setting, without its prefix: the file for the fabric's report.
+const REPORT: &str = "TEST_REPORT";
+/// How long the provider cleans up, in ms: longer than the keeper leaves an idle endpoint alone.
+const CLEANUP: u32 = 1500;
+
+/// The file that the process which starts the play has named.
+fn report() -> PathBuf {
+    let named = |name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let ours = || named(format!("exits.{}", std::process::id()));
+    std::env::var_os(format!("IRONRAIL_{REPORT}")).map_or_else(ours, PathBuf::from)
+}
+
+/// A play ends by exit(3), so that libfabric's destructor has the provider clean up.
+#[test]
+fn no_poll_follows_once_a_process_that_ends_has_begun_to_take_libfabric_down() {
+    let file = report();
+    let path = file.to_str().expect("the target folder is text");
+    play(&[provider(), (REPORT, path)], BOUND, |part| {
+        let more = format!("cleanup={CLEANUP} report={path}");
+        let link = Link::between_ends(part, "cxi", 1, &more);
+        link.warm();
+    });
+    let said = fs::read_to_string(&file).expect("the provider has cleaned up");
+    fs::remove_file(&file).expect("ours");
+    assert!(said.lines().any(|line| line == "violations 0"), "{said}");
+    let open = said.lines().find_map(|line| line.strip_prefix("open endpoints "));
+    assert!(open.is_some_and(|open| open != "0"), "no finalize came before: {said}");
+}
