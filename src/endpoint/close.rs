@@ -87,9 +87,12 @@ impl Endpoint {
 
     /// Whether NCCL has nothing open here but connects, and no deregMr waits.
     pub(super) fn has_only_connects(&self) -> bool {
-        self.listeners.is_empty()
-            && !self.is_waited_on()
-            && self.comms.iter().all(|(_, comm)| comm.is_closing)
+        self.listeners.is_empty() && !self.is_waited_on() && self.has_no_comms()
+    }
+
+    /// Whether NCCL has no comm open here.
+    pub(super) fn has_no_comms(&self) -> bool {
+        self.comms.iter().all(|(_, comm)| comm.is_closing)
     }
 
     fn is_lost(&self, pending: &PendingConnect) -> bool {

@@ -94,6 +94,11 @@ impl Endpoint {
         self.deregister_calls > 0
     }
 
+    /// Whether a call of deregMr has failed, and none has succeeded for its region since.
+    pub(super) fn has_failed_to_deregister(&self) -> bool {
+        self.deregistering.iter().any(|one| one.failure.is_some())
+    }
+
     /// When a wait for peers ends that begins now. The endpoint was just polled: the time before counts for no wait.
     fn end_of_wait(&mut self) -> PolledTime {
         self.core.polled_time().plus(self.patience.wait(Instant::now()))

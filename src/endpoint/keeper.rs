@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::Moment;
 
 use super::Endpoint;
-use super::bound::VISIT_MAX;
+use super::bound::{LEFT_AFTER, VISIT_MAX};
 
 /// How long NCCL has made no call.
 #[derive(Debug)]
@@ -60,12 +60,22 @@ impl Endpoint {
         Some(self.core.keeper_due()?.since(now))
     }
 
-    /// Whether nothing is open but connects, and NCCL has made no call for as long as it may wait for these: it has aborted them. Up to v10 it
-    /// has no call for that.
-    pub(crate) fn is_left(&self) -> bool {
-        self.has_only_connects()
-            && self.idle.called == self.core.called()
-            && self.idle.time >= self.settings.connect_timeout
+    /// Whether NCCL has aborted what is open here. Up to v10 it has no call for that: it makes no more calls, and the threads that own the
+    /// endpoint end.
+    ///
+    /// While they live: nothing is open but connects, and NCCL has made no call for as long as it may wait for these. Once they have ended,
+    /// also listeners may be open; and comms, if a deregMr has failed, after which NCCL closes nothing more of the communicator. Else comms
+    /// stay: a thread that has ended may have made those of NCCL's bootstrap (NCCL_OOB_NET_ENABLE), which others use.
+    pub(crate) fn is_left(&self, owners_have_ended: bool) -> bool {
+        let uncalled = match self.idle.called == self.core.called() {
+            true => self.idle.time,
+            false => Duration::ZERO,
+        };
+        if !owners_have_ended {
+            return self.has_only_connects() && uncalled >= self.settings.connect_timeout;
+        }
+        let left = self.has_no_comms() || self.has_failed_to_deregister();
+        left && !self.is_waited_on() && uncalled >= LEFT_AFTER
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -39,6 +40,11 @@ const TRIES: u32 = 1000;
 /// When finalize tries again to take an endpoint that another thread uses.
 const TAKE_AGAIN: Duration = Duration::from_millis(1);
 
+thread_local! {
+    /// Dropped as the thread ends.
+    static ALIVE: Arc<()> = Arc::new(());
+}
+
 type Entry = Lock<Option<Box<Endpoint>>>;
 /// An endpoint's entry, locked.
 pub(super) type LockedEntry = Guard<'static, Option<Box<Endpoint>>>;
@@ -57,12 +63,18 @@ impl Key {
     fn of(context: ObjectId) -> Self {
         Self::Context { slot: context.slot(), generation: context.generation() }
     }
+
+    fn is_of(self, owner: ThreadId) -> bool {
+        matches!(self, Self::Thread(thread, _) if thread == owner)
+    }
 }
 
 #[derive(Debug)]
 struct Registry {
     /// By owner, and by the device's number in the process.
     endpoints: HashMap<(Key, usize), Assignment>,
+    /// The threads that own endpoints; what they refer to is gone once they have ended.
+    threads: HashMap<ThreadId, Weak<()>>,
     /// The number of the last communicator.
     communicator: u32,
     /// Each with its communicator's traffic class.
@@ -433,24 +445,30 @@ fn under<R, E: From<Error>>(
 
 /// Closes endpoint `number` if threads own it and nothing is left on it.
 pub(super) fn close_if_unused(number: u16) {
-    close_if(number, Endpoint::is_unused);
+    close_if(number, |endpoint, _| endpoint.is_unused());
 }
 
-/// Closes the endpoints of threads on which NCCL has left nothing but connects that it has aborted.
+/// Closes the endpoints of threads on which NCCL has left nothing but what it has aborted.
 fn close_left() {
-    let numbers: Vec<u16> = match registry().as_ref() {
-        Some(registry) => registry.endpoints.values().map(|assignment| assignment.number).collect(),
+    let numbers: Vec<(u16, bool)> = match registry().as_mut() {
+        Some(registry) => {
+            registry.forget_threads();
+            let numbers = registry.endpoints.values().map(|assignment| assignment.number);
+            numbers.map(|number| (number, registry.owners_have_ended(number))).collect()
+        }
         None => return,
     };
-    let is_left = |number: &u16| {
+    let is_left = |(number, have_ended): &(u16, bool)| {
         // Tried only: one that is opening, or in use, is not left.
-        try_lock(*number).is_some_and(|entry| entry.as_ref().is_some_and(|open| open.is_left()))
+        let entry = try_lock(*number);
+        entry.is_some_and(|entry| entry.as_ref().is_some_and(|open| open.is_left(*have_ended)))
     };
-    numbers.into_iter().filter(is_left).for_each(|number| close_if(number, Endpoint::is_left));
+    let left = numbers.into_iter().filter(is_left);
+    left.for_each(|(number, _)| close_if(number, Endpoint::is_left));
 }
 
-/// Closes endpoint `number` if threads own it and `may_close` says so.
-fn close_if(number: u16, may_close: fn(&Endpoint) -> bool) {
+/// Closes endpoint `number` if threads own it and `may_close` says so: by the endpoint, and by whether these threads have ended.
+fn close_if(number: u16, may_close: impl FnOnce(&Endpoint, bool) -> bool) {
     let endpoint = {
         let mut registry = registry();
         let Some(registry) = registry.as_mut() else { return };
@@ -461,8 +479,9 @@ fn close_if(number: u16, may_close: fn(&Endpoint) -> bool) {
         if owners.is_empty() || !by_threads {
             return;
         }
+        let have_ended = registry.owners_have_ended(number);
         let mut locked = entry(number);
-        if !locked.as_ref().is_some_and(|endpoint| may_close(endpoint)) {
+        if !locked.as_ref().is_some_and(|endpoint| may_close(endpoint, have_ended)) {
             return;
         }
         for key in owners {
@@ -486,7 +505,8 @@ fn registry() -> Guard<'static, Option<Registry>> {
 
 impl Registry {
     fn new() -> Self {
-        Self { endpoints: HashMap::new(), communicator: 0, contexts: Slots::new(u16::MAX) }
+        let (endpoints, threads) = (HashMap::new(), HashMap::new());
+        Self { endpoints, threads, communicator: 0, contexts: Slots::new(u16::MAX) }
     }
 
     fn key(&self, owner: Owner) -> Result<Key> {
@@ -520,7 +540,31 @@ impl Registry {
         let assignment =
             Assignment { number, communicator: Communicator(self.communicator), class };
         self.endpoints.insert(key, assignment);
+        if let (Key::Thread(thread, _), _) = key {
+            // A thread that drops its values already has ended, as far as this asks.
+            let alive = ALIVE.try_with(Arc::downgrade).unwrap_or_default();
+            self.threads.insert(thread, alive);
+        }
         assignment
+    }
+
+    /// Forgets the threads that own no endpoint any more.
+    fn forget_threads(&mut self) {
+        let Self { endpoints, threads, .. } = self;
+        let owns = |thread| endpoints.keys().any(|(key, _)| key.is_of(thread));
+        threads.retain(|thread, _| owns(*thread));
+    }
+
+    /// Whether the owners of an endpoint are threads, and all have ended.
+    fn owners_have_ended(&self, number: u16) -> bool {
+        let has_ended = |key: Key| match key {
+            Key::Thread(thread, _) => {
+                self.threads.get(&thread).is_none_or(|alive| alive.strong_count() == 0)
+            }
+            Key::Context { .. } => false,
+        };
+        let mut owned = self.endpoints.iter();
+        owned.all(|((key, _), assignment)| assignment.number != number || has_ended(*key))
     }
 
     fn owners(&self, number: u16) -> usize {

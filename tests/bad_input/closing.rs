@@ -8,7 +8,7 @@ use net_abi::{HANDLE_MAX_BYTES, ResultCode};
 
 use crate::bystander::{self, Bystander};
 use crate::support::calls::{Buffer, Failure, Net, Object};
-use crate::support::link::{Link, Memory, SLOT, descriptors, wait};
+use crate::support::link::{Link, Memory, SLOT, descriptors, from_text, to_text, wait};
 use crate::support::say;
 use crate::support::stage::{Part, play};
 use crate::{BOUND, CLOSE_BOUND, SETTINGS, SLACK, open};
@@ -198,6 +198,98 @@ fn connects_of_v8_that_were_left_keep_no_endpoint() {
     });
 }
 
+/// Opens an endpoint, as another communicator does, and closes it.
+fn open_another(net: Net) {
+    let open = move || {
+        let (_, listener) = net.listen_v8(0).expect("listen");
+        net.close_listen(listener).expect("closeListen");
+    };
+    thread::spawn(open).join().expect("it listens");
+}
+
+/// NCCL's service thread listens, and ends before anything has connected: it closes no listener then, and v8 has no finalize.
+fn listeners_of_v8_whose_threads_have_ended_keep_no_endpoint() {
+    play(SETTINGS, BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        net.init_v8().expect("init");
+        let leave_one = || {
+            let left = thread::spawn(move || net.listen_v8(0).expect("listen")).join();
+            left.expect("it listens");
+        };
+        leave_one();
+        let with_one = descriptors();
+        leave_one();
+        wait("the endpoints to be closed as others open", || {
+            open_another(net);
+            descriptors() < with_one
+        });
+    });
+}
+
+/// NCCL's service thread closes nothing more of a communicator once a deregMr has failed, and ends.
+fn an_endpoint_of_v8_whose_deregmr_has_failed_closes_once_its_thread_has_ended() {
+    play(SETTINGS, BOUND, |part| {
+        if part.name == "sender" {
+            let (net, context) = open(part);
+            let mut handle = from_text(&part.receive());
+            let connected = || net.connect(context, 0, &mut handle).expect("connect").is_some();
+            wait("connect", connected);
+            part.say("connected");
+            part.receive();
+            return;
+        }
+        let net = Net::open(&part.plugin());
+        net.init_v8().expect("init");
+        let mut sender = part.cast("sender", &[]);
+        let leave = move || {
+            let (handle, listener) = net.listen_v8(0).expect("listen");
+            sender.say(&to_text(&handle));
+            let mut receive = None;
+            wait("accept", || {
+                receive = net.accept(listener).expect("accept");
+                receive.is_some()
+            });
+            net.close_listen(listener).expect("closeListen");
+            assert_eq!(sender.receive(), "connected");
+            sender.pause();
+            let receive = receive.expect("accepted");
+            let memory = Memory::new(net, receive);
+            let posted = net.irecv(receive, memory.slot(0), SLOT, 0, memory.region);
+            let request = posted.expect("irecv").expect("the window is empty");
+            // Its advert leaves.
+            (0..100).for_each(|_| assert_eq!(net.test(request), Ok(None)));
+            let failure = net.deregister(receive, memory.region).expect_err("it may be written");
+            stays(&failure, memory.buffer);
+            (sender, descriptors())
+        };
+        let (_sender, with_one) = thread::spawn(leave).join().expect("it receives");
+        wait("the endpoint to be closed as others open", || {
+            open_another(net);
+            descriptors() < with_one
+        });
+    });
+}
+
+/// As those of NCCL's bootstrap (NCCL_OOB_NET_ENABLE), which threads make that end at once.
+fn comms_of_v8_work_after_the_thread_that_made_them_has_ended() {
+    play(SETTINGS, BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        net.init_v8().expect("init");
+        let made = thread::spawn(move || connect_v8(net)).join();
+        let (send, receive) = made.expect("it connects");
+        let start = Instant::now();
+        while start.elapsed() < 3 * LEFT_AFTER {
+            open_another(net);
+        }
+        let mut link = Link::of(net, send, receive);
+        link.works();
+        link.close();
+    });
+}
+
+/// After so long without a call an endpoint may be taken for left.
+const LEFT_AFTER: Duration = Duration::from_secs(1);
+
 fn connect_v8(net: Net) -> (Object, Object) {
     let (mut handle, listener) = net.listen_v8(0).expect("listen");
     let (mut send, mut receive) = (None, None);
@@ -219,5 +311,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint),
         Test::new(a_connect_of_v8_that_fails_frees_the_endpoint),
         Test::new(connects_of_v8_that_were_left_keep_no_endpoint),
+        Test::new(listeners_of_v8_whose_threads_have_ended_keep_no_endpoint),
+        Test::new(an_endpoint_of_v8_whose_deregmr_has_failed_closes_once_its_thread_has_ended),
+        Test::new(comms_of_v8_work_after_the_thread_that_made_them_has_ended),
     ]
 }
