@@ -198,6 +198,38 @@ fn connects_of_v8_that_were_left_keep_no_endpoint() {
     });
 }
 
+/// An abort beside ranks that live and make no calls, as ones that compute: each has an answer long before the time is over, which is less
+/// than an idle rank leaves between two polls.
+fn memory_that_idle_peers_were_lent_is_given_back_at_once() {
+    let settings = [SETTINGS, &[("CLOSE_TIMEOUT_MS", "400")]].concat();
+    play(&settings, BOUND, |part| {
+        let (net, context) = open(part);
+        if part.name == "idle" {
+            let _link = Link::to_peer(net, context, &mut { part });
+            part.receive();
+            return;
+        }
+        let mut idle: Vec<_> = (0..6).map(|_| part.cast("idle", &[])).collect();
+        let links = idle.iter_mut().map(|peer| Link::to_peer(net, context, peer));
+        let links: Vec<_> = links.collect();
+        let post = |link: &Link| {
+            let (slot, region) = (link.input.slot(0), link.input.region);
+            let posted = net.irecv(link.receive, slot, SLOT, 0, region).expect("irecv");
+            posted.expect("the window is empty")
+        };
+        let posted: Vec<_> = links.iter().map(post).collect();
+        // Each has polled by then, and leaves as much time between two polls as it ever does.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(3) {
+            posted.iter().for_each(|request| assert_eq!(net.test(*request), Ok(None)));
+            thread::yield_now();
+        }
+        for link in &links {
+            net.deregister(link.receive, link.input.region).expect("its sender lives");
+        }
+    });
+}
+
 /// Opens an endpoint, as another communicator does, and closes it.
 fn open_another(net: Net) {
     let open = move || {
@@ -311,6 +343,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint),
         Test::new(a_connect_of_v8_that_fails_frees_the_endpoint),
         Test::new(connects_of_v8_that_were_left_keep_no_endpoint),
+        Test::new(memory_that_idle_peers_were_lent_is_given_back_at_once),
         Test::new(listeners_of_v8_whose_threads_have_ended_keep_no_endpoint),
         Test::new(an_endpoint_of_v8_whose_deregmr_has_failed_closes_once_its_thread_has_ended),
         Test::new(comms_of_v8_work_after_the_thread_that_made_them_has_ended),

@@ -165,6 +165,11 @@ pub trait Connection: fmt::Debug {
     /// Whether none of its writes outside of the channel are pending or in flight: END waits for that.
     fn is_quiet(&self) -> bool;
 
+    /// Whether the peer has lent it memory for messages that the caller has not submitted.
+    fn is_lent(&self) -> bool {
+        false
+    }
+
     /// No part is posted on this data rail any more.
     fn rail_left(&mut self, _rail: u8) {}
 

@@ -280,6 +280,10 @@ impl Connection for Flow {
         }
     }
 
+    fn is_lent(&self) -> bool {
+        self.sender().is_some_and(SendFlow::is_lent)
+    }
+
     fn rail_left(&mut self, rail: u8) {
         match self {
             Self::Connecting(_) => {}

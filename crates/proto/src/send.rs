@@ -409,6 +409,11 @@ impl SendFlow {
         }
     }
 
+    /// Whether adverts have come for messages that were not submitted, and more messages may be.
+    pub fn is_lent(&self) -> bool {
+        self.ending == Ending::Open && self.fault.is_none() && self.adverts.is_any()
+    }
+
     /// Whether a message has landed that no DONE covers yet.
     fn awaits_done(&self) -> bool {
         let mut used = ALL_FREE & !self.free;

@@ -60,6 +60,12 @@ impl<C: Connection> ProgressLoop<C> {
         self.peers.iter().any(|peer| peer.channel.is_alive() && peer.pending.waiting > 0)
     }
 
+    /// Whether a peer has lent memory for messages that the caller has not submitted. A peer that aborts asks for it back,
+    /// and waits for each rank's answer in turn.
+    fn is_lent(&self) -> bool {
+        self.table.connections().any(C::is_lent)
+    }
+
     /// When the keeper must poll unless something else polls before. None if no channel lives.
     pub fn keeper_due(&self) -> Option<Moment> {
         if !self.peers.iter().any(|peer| !peer.reported) {
@@ -67,7 +73,7 @@ impl<C: Connection> ProgressLoop<C> {
         }
         let wait = if self.has_pending() {
             KEEPER_PENDING
-        } else if self.waits() {
+        } else if self.waits() || self.is_lent() {
             KEEPER_WAITS
         } else {
             self.keeper.idle

@@ -192,6 +192,11 @@ impl<C: Connection> Table<C> {
         self.connections_of(channel).all(C::is_quiet)
     }
 
+    pub(super) fn connections(&self) -> impl Iterator<Item = &C> {
+        let tenants = self.entries.iter().filter_map(|entry| entry.tenant.as_ref());
+        tenants.map(|tenant| &tenant.connection)
+    }
+
     pub(super) fn connections_of(&self, channel: ChannelId) -> impl Iterator<Item = &C> {
         let tenants = self.entries.iter().filter_map(|entry| entry.tenant.as_ref());
         let of = tenants.filter(move |tenant| tenant.channel == channel);

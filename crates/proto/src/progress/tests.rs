@@ -715,6 +715,30 @@ fn a_keeper_polls_soon_where_something_is_pending_or_waited_for_and_else_ever_le
     assert_eq!(endpoint.keeper_due(), None);
 }
 
+/// The peer may ask for it back, and wait for the answer.
+#[test]
+fn a_keeper_polls_soon_while_a_peer_lends_memory_that_no_message_was_submitted_for() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let polled = ms(5);
+    assert_eq!(keeper_waits(&endpoint, polled), KEEPER_IDLE);
+    advertise(&mut endpoint, &mut hands, name, 1000);
+    assert_eq!(keeper_waits(&endpoint, polled), KEEPER_WAITS);
+    let mut now = polled;
+    for _ in 0..3 {
+        now = now.plus(KEEPER_WAITS);
+        assert!(endpoint.keep(&mut hands, now));
+        assert_eq!(keeper_waits(&endpoint, now), KEEPER_WAITS, "however long");
+    }
+    hears(&mut endpoint, &mut hands, name.slot, &withdraw(name));
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "the answer");
+    now = now.plus(KEEPER_PENDING);
+    assert!(endpoint.keep(&mut hands, now));
+    hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
+    now = now.plus(KEEPER_PENDING);
+    assert!(endpoint.keep(&mut hands, now));
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_IDLE, "it has been asked back");
+}
+
 #[test]
 fn parts_are_awaited_from_when_an_advert_leaves_until_they_have_come() {
     let (mut endpoint, mut hands, channel, _) = settled();

@@ -74,6 +74,11 @@ impl Adverts {
         self.present & bit(line) != 0
     }
 
+    /// Whether any is unused.
+    pub(super) const fn is_any(&self) -> bool {
+        self.present != 0
+    }
+
     #[inline]
     pub(super) fn get(&self, line: Line) -> &Advert {
         &self.lines[place(line)]
