@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use fabric::FabricError;
-use ironrail_group::bootstrap::{Bootstrap, Local};
+use ironrail_group::bootstrap::Local;
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Library, Net};
@@ -45,9 +45,14 @@ pub(super) enum Probe {
 pub(super) enum Said {
     Began(Stage),
     Refused(Vec<Refused>),
-    Opened { file: Option<PathBuf>, tables: Vec<u32>, network: Option<String> },
+    Opened {
+        file: Option<PathBuf>,
+        tables: Vec<u32>,
+        network: Option<String>,
+    },
     Devices(Vec<Device>),
-    Transferred(Transfer),
+    /// The messages of each device to itself; None of one that has failed.
+    Transferred(Vec<Option<Transfer>>),
     Libraries(Vec<PathBuf>),
     Failed(String),
     Libfabric(Libfabric),
@@ -137,24 +142,54 @@ fn plugin(name: &str, wait: Duration, start: bool) -> Result<(), GroupError> {
             gpu_memory: of.memory_kinds & (CUDA | DMABUF) != 0,
             dmabuf: of.memory_kinds & DMABUF != 0,
             groups: of.group_max,
+            plane: of.plane,
+            transfer: None,
         })
     });
     let devices = devices.collect::<Result<Vec<_>, GroupError>>()?;
-    let none = devices.is_empty();
-    say(&Said::Devices(devices));
-    if none {
-        return Ok(());
+    say(&Said::Devices(devices.clone()));
+    transfers(&library, &devices, wait);
+    say(&Said::Began(Stage::Close));
+    drop(net);
+    Ok(())
+}
+
+/// Lets each device send messages to itself, one after the other.
+fn transfers(library: &Arc<Library>, devices: &[Device], wait: Duration) {
+    let mut moved = Vec::new();
+    let mut failures = Vec::new();
+    for (number, device) in devices.iter().enumerate() {
+        if failures.len() == FAILURES_MAX {
+            failures.push(format!("device {number} and later ones were not tried"));
+            break;
+        }
+        let transfer = by(library, number, wait);
+        if let Err(error) = &transfer {
+            failures.push(format!("device {number} ({}): {error}", device.name));
+        }
+        moved.push(transfer.ok());
     }
+    if moved.iter().any(Option::is_some) {
+        say(&Said::Transferred(moved));
+    }
+    if !failures.is_empty() {
+        say(&Said::Began(Stage::Transfer));
+        say(&Said::Failed(failures.join("; ")));
+    }
+}
+
+fn by(library: &Arc<Library>, device: usize, wait: Duration) -> Result<Transfer, GroupError> {
     say(&Said::Began(Stage::Transfer));
     let mut alone = Local::group(1).remove(0);
-    let mut communicator = Communicator::connect(&library, &mut alone, None, wait)?;
+    let mut communicator = Communicator::connect(library, &mut alone, Some(device), wait)?;
     let moved = transfer::exchange(&mut communicator)?;
-    say(&Said::Transferred(moved));
     say(&Said::Began(Stage::Close));
     drop(communicator);
-    drop(net);
-    alone.barrier(wait)
+    Ok(moved)
 }
+
+/// Each failure may take the whole wait.
+const FAILURES_MAX: usize = 3;
 
 /// Any number; NCCL uses a hash.
 const COMMUNICATOR: u64 = 0x1d0c;

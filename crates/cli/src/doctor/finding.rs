@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::machine::Pair;
+
 /// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Level {
@@ -43,6 +45,9 @@ pub(crate) struct Finding {
     /// The ranks that it applies to, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) ranks: Vec<usize>,
+    /// The messages between ranks that have failed, or have wrong bytes.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) pairs: Vec<Pair>,
 }
 
 impl Finding {
@@ -50,7 +55,8 @@ impl Finding {
     pub(crate) fn ok(check: &str, looked_at: impl Into<String>, found: impl Into<String>) -> Self {
         let (looked_at, found) = (looked_at.into(), found.into());
         let check = check.to_owned();
-        Self { check, level: Level::Ok, looked_at, found, cure: None, ranks: Vec::new() }
+        let (ranks, pairs) = (Vec::new(), Vec::new());
+        Self { check, level: Level::Ok, looked_at, found, cure: None, ranks, pairs }
     }
 
     /// It works, but not as it should.

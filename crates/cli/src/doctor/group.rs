@@ -17,7 +17,8 @@ use ironrail_group::bootstrap::Hub;
 use ironrail_group::error::GroupError;
 
 use super::child::{MARK, Said, said_in};
-use super::machine::{Group, Machine, Pair};
+use super::machine::{Group, Machine, Pair, are_apart};
+use super::pairs;
 use super::read::HIDDEN;
 use crate::files;
 use crate::overheard::Overheard;
@@ -145,7 +146,7 @@ pub(super) fn describe_all(
     let describe: Vec<_> =
         own.iter().cloned().chain(["--describe".to_owned(), "-".to_owned()]).collect();
     let lines = vec![String::new(); places.len()];
-    let answers = run_all(ranks, &places, &describe, &lines, wait * 8)?;
+    let answers = run_all(ranks, &places, &describe, &lines, wait * DESCRIBE_WAITS)?;
     let described = answers.into_iter().zip(&places).map(|(answer, place)| {
         let host = place.clone().or_else(hostname).unwrap_or_default();
         let unreachable = |why: String| Machine {
@@ -163,6 +164,9 @@ pub(super) fn describe_all(
     group.pairs = exchange(ranks, &places, &group, wait)?;
     Ok(group)
 }
+
+/// For the libraries, the GPU's driver and the plugin, each in a process of its own, and the plugin's devices.
+const DESCRIBE_WAITS: u32 = 12;
 
 /// The description in what a host has said. A remote shell may print lines before and after it.
 fn group_in(text: &str) -> Result<Group, String> {
@@ -192,12 +196,13 @@ fn exchange(
     let (able, unnamed): (Vec<_>, Vec<_>) = (0..places.len())
         .filter(works)
         .partition(|rank| facing(places[*rank].as_deref()).is_some());
-    let mut pairs = unnamed_pairs(places, &able, &unnamed);
+    let mut pairs = Pairs::default();
+    unnamed_pairs(group, places, &able, &unnamed, &mut pairs);
     let Some(plugin) = able.first().and_then(|rank| group.ranks[*rank].winner()) else {
-        return Ok(pairs.into_values().collect());
+        return Ok(pairs.0.into_values().collect());
     };
     if able.len() < 2 {
-        return Ok(pairs.into_values().collect());
+        return Ok(pairs.0.into_values().collect());
     }
     let name = if plugin.asked.is_empty() { "libnccl-net.so" } else { &plugin.asked };
     let arguments =
@@ -217,29 +222,56 @@ fn exchange(
         }
         meeting.to_string()
     });
-    let answers = run_all(ranks, &remote, &arguments, &lines.collect::<Vec<_>>(), wait * 6)?;
+    let devices = able.iter().map(|rank| group.ranks[*rank].devices().len()).max().unwrap_or(0);
+    let batches = pairs::batches(able.len(), devices).map(|_| BATCH_WAITS).sum();
+    let answers = run_all(ranks, &remote, &arguments, &lines.collect::<Vec<_>>(), wait * batches)?;
     for (to, answer) in answers.into_iter().enumerate() {
         match answer.and_then(|text| pairs_of(&text)) {
             Ok(found) => {
                 for pair in found {
                     let of = |rank: usize| able.get(rank).copied().unwrap_or(rank);
-                    let (from, to) = (of(pair.from), of(pair.to));
-                    pairs.insert((from, to), Pair { from, to, ..pair });
+                    pairs.add(Pair { from: of(pair.from), to: of(pair.to), ..pair });
                 }
             }
             Err(why) => {
-                let others = able.iter().filter(|from| **from != able[to]);
-                for from in others {
-                    let failure = Some(format!("rank {} ended: {why}", able[to]));
-                    pairs.insert(
-                        (*from, able[to]),
-                        Pair { from: *from, to: able[to], transfer: None, failure },
-                    );
+                let why = format!("rank {} ended: {why}", able[to]);
+                for from in able.iter().filter(|from| **from != able[to]) {
+                    pairs.fail(group, *from, able[to], &why);
                 }
             }
         }
     }
-    Ok(pairs.into_values().collect())
+    Ok(pairs.0.into_values().collect())
+}
+
+/// A child's waits for one batch of devices at most: to meet, to connect, to exchange messages, and for the last rank.
+const BATCH_WAITS: u32 = 6;
+
+/// By sender, receiver and device.
+#[derive(Default)]
+struct Pairs(BTreeMap<(usize, usize, usize), Pair>);
+
+impl Pairs {
+    /// Adds what one end has seen. A message that has arrived has failed all the same where the sender could not end it.
+    fn add(&mut self, pair: Pair) {
+        let known = self.0.entry((pair.from, pair.to, pair.device)).or_insert_with(|| Pair {
+            transfer: None,
+            failure: None,
+            ..pair
+        });
+        known.transfer = known.transfer.or(pair.transfer);
+        known.failure = known.failure.take().or(pair.failure);
+    }
+
+    /// No device of one rank reaches the other.
+    fn fail(&mut self, group: &Group, from: usize, to: usize, why: &str) {
+        let [ours, theirs] = [from, to].map(|rank| group.ranks[rank].devices());
+        for (device, (one, other)) in ours.iter().zip(theirs).enumerate() {
+            let failure = (!are_apart(one.plane, other.plane)).then(|| why.to_owned());
+            let pair = Pair { from, to, device, transfer: None, failure };
+            self.0.insert((from, to, device), pair);
+        }
+    }
 }
 
 fn pairs_of(text: &str) -> Result<Vec<Pair>, String> {
@@ -269,24 +301,22 @@ fn facing(host: Option<&str>) -> Option<IpAddr> {
 
 /// The pairs of ranks for which this host has no address at which they would meet.
 fn unnamed_pairs(
+    group: &Group,
     places: &[Option<String>],
     able: &[usize],
     unnamed: &[usize],
-) -> BTreeMap<(usize, usize), Pair> {
-    let mut pairs = BTreeMap::new();
-    for one in unnamed {
+    pairs: &mut Pairs,
+) {
+    for one in unnamed.iter().rev() {
         let host = places[*one].as_deref().unwrap_or_default();
         let why = format!(
             "this host has no IPv4 address for {host}, which the remote shell may know by another name: give its address, or a name that resolves"
         );
         for other in able.iter().chain(unnamed).filter(|other| *other != one) {
-            for (from, to) in [(*one, *other), (*other, *one)] {
-                let failure = Some(why.clone());
-                pairs.entry((from, to)).or_insert(Pair { from, to, transfer: None, failure });
-            }
+            pairs.fail(group, *one, *other, &why);
+            pairs.fail(group, *other, *one, &why);
         }
     }
-    pairs
 }
 
 /// Runs the command for all ranks at once, with a line on each standard input. Returns the output, or the reason why there is none.

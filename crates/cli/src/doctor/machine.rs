@@ -3,6 +3,7 @@
 //! It contains no judgement. What could not be read is empty or `None`.
 
 use std::collections::BTreeMap;
+use std::iter::Sum;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -65,6 +66,7 @@ pub(crate) struct Plugin {
     /// The name of its network.
     pub(crate) network: Option<String>,
     pub(crate) devices: Option<Vec<Device>>,
+    /// Messages to itself, of all devices by which they came.
     pub(crate) transfer: Option<Transfer>,
     /// Where it failed, and why; `None` if it did not.
     pub(crate) failure: Option<Failure>,
@@ -135,15 +137,34 @@ pub(crate) struct Device {
     pub(crate) gpu_memory: bool,
     pub(crate) dmabuf: bool,
     pub(crate) groups: i32,
+    /// Its network among those of this host's devices, if they are several.
+    pub(crate) plane: Option<i16>,
+    /// Its messages to itself.
+    pub(crate) transfer: Option<Transfer>,
 }
 
-/// Messages to itself over the plugin, every byte compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Whether two devices of these planes are on different networks. Without a plane nothing is known.
+pub(crate) fn are_apart(one: Option<i16>, other: Option<i16>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one != other)
+}
+
+/// Messages over the plugin, every byte compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Transfer {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
     /// Bytes that differ.
     pub(crate) wrong: u64,
+}
+
+impl Sum for Transfer {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            messages: sum.messages + one.messages,
+            bytes: sum.bytes + one.bytes,
+            wrong: sum.wrong + one.wrong,
+        })
+    }
 }
 
 /// A plugin's file in one of the loader's folders.
@@ -287,14 +308,22 @@ pub(crate) struct Group {
     pub(crate) pairs: Vec<Pair>,
 }
 
-/// A message each way between two ranks, or the reason why there was none.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// A message from one rank to another, between their devices of one number, or the reason why it did not arrive. Without either it was not
+/// tried, since the devices are on different networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Pair {
     pub(crate) from: usize,
     pub(crate) to: usize,
+    pub(crate) device: usize,
     pub(crate) transfer: Option<Transfer>,
     pub(crate) failure: Option<String>,
+}
+
+impl Pair {
+    pub(crate) fn is_tried(&self) -> bool {
+        self.transfer.is_some() || self.failure.is_some()
+    }
 }
 
 impl Machine {
@@ -340,6 +369,11 @@ impl Machine {
             let Some(network) = &plugin.network else { return false };
             wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(network)) && !plugin.is_left()
         })
+    }
+
+    /// The devices that NCCL would use.
+    pub(crate) fn devices(&self) -> &[Device] {
+        self.winner().and_then(|plugin| plugin.devices.as_deref()).unwrap_or_default()
     }
 
     /// What libfabric offers to the plugin by its protocol: messages alone are the last choice, where the setting does not ask for them.

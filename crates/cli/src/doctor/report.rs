@@ -37,7 +37,7 @@ impl Report {
     /// Prints a line for each finding; problems come with what to do.
     pub(super) fn print(&self, verbose: bool) {
         for finding in &self.findings {
-            let Finding { check, level, looked_at, found, cure, ranks } = finding;
+            let Finding { check, level, looked_at, found, cure, ranks, .. } = finding;
             let (looked_at, found) = (shown(looked_at), shown(found));
             let cure = cure.as_deref().map(shown);
             let style = style(*level);

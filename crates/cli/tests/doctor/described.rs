@@ -174,3 +174,64 @@ pub(crate) fn of_messages_alone_a_provider_is_as_usable_as_the_protocol_says() {
         assert_eq!(why, level == "FAIL", "{protocol} {provider}: {usable:#}");
     }
 }
+
+/// Of 64 machines the NIC of one is dead.
+pub(crate) fn a_broken_rank_among_many_is_named() {
+    let host = |rank: usize| {
+        let mut machine = healthy();
+        machine["host"] = json!(format!("node{rank}"));
+        machine
+    };
+    let ranks: Vec<_> = (0..64).map(host).collect();
+    let judged = |name: &str, is_broken: fn(usize, usize) -> bool| {
+        let ends = (0..64).flat_map(|from| (0..64).map(move |to| (from, to)));
+        let pair = |(from, to): (usize, usize)| match is_broken(from, to) {
+            true => json!({ "from": from, "to": to, "failure": "nothing moved for 20.0 s" }),
+            false => {
+                json!({ "from": from, "to": to, "transfer": { "messages": 1, "bytes": 9, "wrong": 0 } })
+            }
+        };
+        let pairs: Vec<_> = ends.filter(|(from, to)| from != to).map(pair).collect();
+        let report = judged_with(name, &json!({ "ranks": ranks, "pairs": pairs }));
+        let findings = report["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["check"] == "rank.transfer").unwrap().clone()
+    };
+    for (name, is_broken, count, way) in [
+        ("rank-dead", (|from, to| from == 17 || to == 17) as fn(_, _) -> _, 126, "to or from"),
+        ("rank-deaf", |_, to| to == 17, 63, "to"),
+        ("rank-mute", |from, _| from == 17, 63, "from"),
+    ] {
+        let finding = judged(name, is_broken);
+        let found = finding["found"].as_str().unwrap();
+        let words = format!(
+            "{count} of 4032 messages among 64 ranks failed, all of them {way} rank 17 (node17) by device 0"
+        );
+        assert!(found.starts_with(&words), "{found}");
+        assert_eq!(finding["ranks"], json!([17]), "{found}");
+        assert_eq!(finding["pairs"].as_array().unwrap().len(), count, "{found}");
+    }
+    let one = judged("pair-broken", |from, to| (from, to) == (0, 17));
+    let found = one["found"].as_str().unwrap();
+    assert!(found.contains("failed, the first of them rank 0 (node0) to rank 17 (node17)"));
+    assert_eq!(one["ranks"], Value::Null, "either may be broken");
+}
+
+pub(crate) fn ranks_that_differ_keep_their_numbers_beside_one_without_answer() {
+    let mut ranks = vec![healthy(); 30];
+    ranks[0] = json!({ "host": "node0", "unreachable": "Connection timed out" });
+    for rank in &mut ranks[20..30] {
+        rank["environment"]["NCCL_BUFFSIZE"] = json!("7");
+    }
+    ranks[25]["libfabric"]["version"] = json!([2, 9]);
+    let report = judged("rank-numbers", &ranks);
+    let findings = report["findings"].as_array().unwrap();
+    let of = |words: &str| {
+        let is_it = |finding: &&Value| finding["looked_at"].as_str().unwrap().starts_with(words);
+        findings.iter().find(is_it).unwrap_or_else(|| panic!("no {words} in {report:#}"))
+    };
+    let buffer = of("NCCL_BUFFSIZE");
+    assert_eq!(buffer["ranks"], json!((20..30).collect::<Vec<_>>()), "{buffer:#}");
+    assert!(buffer["found"].as_str().unwrap().contains("7 on ranks 20, 21"), "{buffer:#}");
+    assert_eq!(of("libfabric's version")["ranks"], json!([25]));
+    assert_eq!(of("rank 0 on node0")["ranks"], json!([0]));
+}

@@ -84,6 +84,15 @@ fn main() -> ExitCode {
     tests.push(Test::new(ranks::pairs_have_the_settings_of_nccls_files_too));
     tests.push(Test::new(ranks::a_rank_that_dies_takes_no_others_result_with_it));
     tests.push(Test::new(ranks::of_a_lone_host_that_cannot_be_entered_nothing_else_is_said));
+    tests.push(Test::new(ranks::devices_exchange_messages_with_those_of_their_number));
+    let broken = ranks::a_device_that_is_broken_on_one_rank_is_found_and_its_rank_named;
+    tests.push(Test::new(broken));
+    tests.push(Test::new(ranks::devices_of_different_networks_are_no_failure));
+    tests.push(Test::new(real::each_device_moves_bytes_to_itself_and_one_that_does_not_is_named));
+    tests.push(Test::new(real::devices_that_fail_do_not_take_longer_than_three_of_them));
+    tests.push(Test::new(described::a_broken_rank_among_many_is_named));
+    tests
+        .push(Test::new(described::ranks_that_differ_keep_their_numbers_beside_one_without_answer));
     let apart = Test::new(ranks::isolated_ranks_are_a_pair_that_does_not_communicate);
     tests.push(apart.needs(bench::namespaces()));
     harness::run(tests)

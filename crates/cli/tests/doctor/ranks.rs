@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bench::{Pipe, bounded, doctor, loopback, report, scratch};
 
@@ -13,10 +13,9 @@ pub(crate) fn equal_ranks_exchange_messages_and_give_no_warn() {
     command.args(["-n", "3"]);
     let report = report(command);
     assert!(all(&report).iter().all(|finding| finding["level"] == "ok"), "{report:#}");
-    assert!(
-        found(&report, "rank.transfer").contains("6 messages among 3 ranks, all right"),
-        "{report:#}"
-    );
+    let messages = found(&report, "rank.transfer");
+    assert!(messages.starts_with("6 messages among 3 ranks by device 0 ("), "{report:#}");
+    assert!(messages.ends_with("), all right"), "{report:#}");
     assert!(found(&report, "rank.differs").contains("the same on 3 ranks"), "{report:#}");
 }
 
@@ -115,7 +114,9 @@ pub(crate) fn lines_of_a_shell_around_the_answer_hide_nothing() {
     let mut command = doctor();
     command.args(["--peer", HERE, "--rsh"]).arg(shell("banner", line));
     let report = report(command);
-    assert!(found(&report, "rank.transfer").contains("2 messages between 2 ranks, all right"));
+    let messages = found(&report, "rank.transfer");
+    assert!(messages.starts_with("2 messages between 2 ranks by device 0 ("), "{report:#}");
+    assert!(messages.ends_with("), all right"), "{report:#}");
 }
 
 /// The file has what corrupts messages, for the plugin's own transfer and for the pairs'.
@@ -128,7 +129,8 @@ pub(crate) fn pairs_have_the_settings_of_nccls_files_too() {
     command.env_remove("NCCL_NET_PLUGIN").env("LD_LIBRARY_PATH", &folder);
     command.env("NCCL_CONF_FILE", folder.join("nccl.conf")).args(["-n", "2"]);
     let report = report(command);
-    assert!(found(&report, "rank.transfer").contains("2 messages between 2 ranks, all right"));
+    let messages = found(&report, "rank.transfer");
+    assert_eq!(messages, "2 messages between 2 ranks by device 0 (lo0), all right");
     // A line of each process: two that describe, and two of the pairs.
     assert_eq!(fs::read_to_string(seen).unwrap().lines().count(), 4);
 }
@@ -150,6 +152,54 @@ pub(crate) fn a_rank_that_dies_takes_no_others_result_with_it() {
     let pairs = found(&report, "rank.transfer");
     assert!(pairs.contains("4 of 6 messages among 3 ranks failed"), "{report:#}");
     assert!(mark.exists());
+}
+
+/// Ranks over the socket plugin with this many devices, the last of them with other variables as it exchanges messages.
+fn devices(name: &str, ranks: usize, count: usize, planes: &str, last: &str) -> Value {
+    let folder = loopback(name, "libnccl-net-other.so", "Other");
+    let hosts = folder.join("hosts");
+    fs::write(&hosts, format!("localhost slots={}\n{HERE}\n", ranks - 1)).unwrap();
+    let line = format!("case \"$*\" in *--probe*) {last} ;; esac\n{RUN}");
+    let mut command = doctor();
+    command.env("NCCL_NET_PLUGIN", "other").env("LD_LIBRARY_PATH", &folder);
+    command.env("LOOPBACK_DEVICES", count.to_string()).env("LOOPBACK_PLANES", planes);
+    command.args(["--timeout", "4", "--rsh"]).arg(shell(name, &line));
+    command.arg("--hosts").arg(hosts);
+    report(command)
+}
+
+pub(crate) fn devices_exchange_messages_with_those_of_their_number() {
+    let report = devices("pairs-devices", 3, 2, "1,2", ":");
+    let messages = found(&report, "rank.transfer");
+    let all = "12 messages among 3 ranks by devices 0 (lo0), 1 (lo1), all right";
+    assert_eq!(messages, all, "{report:#}");
+}
+
+pub(crate) fn a_device_that_is_broken_on_one_rank_is_found_and_its_rank_named() {
+    let report = devices("pairs-broken", 4, 4, "", "export LOOPBACK_DEAD=1");
+    let finding = all(&report).iter().find(|finding| finding["check"] == "rank.transfer").unwrap();
+    let messages = finding["found"].as_str().unwrap();
+    let failed = "6 of 48 messages among 4 ranks failed, all of them to or from rank 3 (";
+    assert!(messages.starts_with(failed), "{finding:#}");
+    assert!(messages.contains(") by device 1 (lo1): it has not "), "{finding:#}");
+    assert_eq!(finding["ranks"], json!([3]), "{finding:#}");
+    let ends = |pair: &Value| ["from", "to", "device"].map(|end| pair[end].as_u64().unwrap());
+    let pairs: Vec<_> = finding["pairs"].as_array().unwrap().iter().map(ends).collect();
+    let broken = [[0, 3, 1], [1, 3, 1], [2, 3, 1], [3, 0, 1], [3, 1, 1], [3, 2, 1]];
+    assert_eq!(pairs, broken, "{finding:#}");
+}
+
+pub(crate) fn devices_of_different_networks_are_no_failure() {
+    let other = "export LOOPBACK_PLANES=1,3";
+    let report = devices("pairs-networks", 2, 2, "1,2", other);
+    let messages = found(&report, "rank.transfer");
+    let some = "2 messages between 2 ranks by device 0 (lo0), all right; 2 more not tried, between devices of different networks";
+    assert_eq!(messages, some, "{report:#}");
+
+    let report = devices("pairs-apart", 2, 2, "1,2", "export LOOPBACK_PLANES=2,1");
+    let finding = all(&report).iter().find(|finding| finding["check"] == "rank.transfer").unwrap();
+    assert_eq!(finding["level"], "warn", "{finding:#}");
+    assert!(finding["found"].as_str().unwrap().starts_with("2 of 2 pairs not tried"));
 }
 
 /// A host that this one reaches at itself.

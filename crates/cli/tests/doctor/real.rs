@@ -209,3 +209,41 @@ fn faulty(name: &str, fault: &str, number: &str, more: &[&str]) -> Value {
     command.env(fault, number).args(more);
     report(command)
 }
+
+/// The judgement of the socket plugin's messages to itself, with so many devices and this fault.
+fn over_devices(name: &str, count: usize, fault: &str, number: &str) -> (Value, String) {
+    let folder = loopback(name, "libnccl-net-other.so", "Other");
+    let mut command = named(doctor(), "other", folder.to_str().unwrap());
+    command.env("LOOPBACK_DEVICES", count.to_string()).env(fault, number);
+    let report = report({
+        command.args(["--timeout", "1"]);
+        command
+    });
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["check"] == "transfer.loopback");
+    let found = found.unwrap_or_else(|| panic!("{report:#}"));
+    (found["level"].clone(), found["found"].as_str().unwrap().to_owned())
+}
+
+pub(crate) fn each_device_moves_bytes_to_itself_and_one_that_does_not_is_named() {
+    let (level, found) = over_devices("devices-right", 3, "LOOPBACK_DEAD", "3");
+    assert_eq!(level, "ok", "{found}");
+    assert!(found.ends_with(" by lo0, lo1, lo2, all right"), "{found}");
+
+    let (level, found) = over_devices("devices-broken", 3, "LOOPBACK_DEAD", "1");
+    assert_eq!(level, "FAIL", "{found}");
+    assert!(found.starts_with("device 1 (lo1): "), "{found}");
+    assert!(found.ends_with("; messages by lo0, lo2 arrive"), "{found}");
+
+    // Of six messages of a device that are long enough.
+    let (level, found) = over_devices("devices-wrong", 3, "LOOPBACK_CORRUPT", "7");
+    assert_eq!(level, "FAIL", "{found}");
+    assert!(found.ends_with(" bytes are wrong by lo1, lo2"), "{found}");
+}
+
+pub(crate) fn devices_that_fail_do_not_take_longer_than_three_of_them() {
+    let (level, found) = over_devices("devices-stalled", 9, "LOOPBACK_STALL", "1");
+    assert_eq!(level, "FAIL", "{found}");
+    assert!(found.contains("device 2 (lo2): "), "{found}");
+    assert!(found.ends_with("; device 3 and later ones were not tried"), "{found}");
+}

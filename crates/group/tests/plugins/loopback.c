@@ -13,8 +13,12 @@
 //   LOOPBACK_DIE=n:path     the first process to make its n-th isend makes the file and dies of SIGKILL
 //   LOOPBACK_FORGET=1       isend leaves *request as it was
 //   LOOPBACK_DEAF=1         accept never finds a peer
+//   LOOPBACK_DEAD=device    this device neither connects nor accepts
 // And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError; with
 // its byte 13 set, deregMr on the sending comm returns ncclRemoteError, as if the peer might still use the memory.
+// Devices, of which there is one by default:
+//   LOOPBACK_DEVICES=n      so many
+//   LOOPBACK_PLANES=a,b     the plane of each (v12). Devices of different planes cannot connect
 // These are no faults; each process appends a line to a file:
 //   LOOPBACK_AHEAD=path     the most receives outstanding on one of its comms
 //   LOOPBACK_ORDER=path     of messages above 64 KiB: the sends posted before the oldest receive of a comm was polled, and the most sends
@@ -66,7 +70,7 @@ struct region {
 };
 
 struct listener {
-  int fd;
+  int fd, device;
 };
 
 // The content of the 128 bytes. `fd` belongs to the connecting side, which passes the same buffer at every attempt.
@@ -75,6 +79,7 @@ struct handle {
   uint16_t port;
   int32_t fd;
   uint8_t failing, withholds;
+  int16_t plane;
 };
 
 static uint8_t failed_at[1 << 16];  // By port.
@@ -180,23 +185,41 @@ static int init_any(logger_t function) {
   return OK;
 }
 
+static int device_count(void) {
+  long count = fault("LOOPBACK_DEVICES");
+  return count ? (int)count : 1;
+}
+
+static int is_device(int device) { return device >= 0 && device < device_count(); }
+
+static int is_dead(int device) {
+  const char *dead = getenv("LOOPBACK_DEAD");
+  return dead && atol(dead) == device;
+}
+
+static int16_t plane(int device) {
+  const char *planes = getenv("LOOPBACK_PLANES");
+  for (; planes && device; device--) planes = strchr(planes, ',') ? strchr(planes, ',') + 1 : NULL;
+  return planes ? (int16_t)atol(planes) : -1;
+}
+
 static int devices(int *count) {
-  *count = 1;
+  *count = device_count();
   return OK;
 }
 
 static int listen_any(int device, void *opaque, void **out) {
   *out = NULL;
-  if (device != 0) return fail(INVALID_ARGUMENT, "loopback: there is one device");
+  if (!is_device(device)) return fail(INVALID_ARGUMENT, "loopback: there is no such device");
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t length = sizeof address;
   if (fd < 0 || bind(fd, (void *)&address, length) || listen(fd, 16) || getsockname(fd, (void *)&address, &length))
     return fail(SYSTEM_ERROR, "loopback: cannot listen");
   struct handle *handle = opaque;
-  *handle = (struct handle){.magic = MAGIC, .port = ntohs(address.sin_port), .fd = -1};
+  *handle = (struct handle){.magic = MAGIC, .port = ntohs(address.sin_port), .fd = -1, .plane = plane(device)};
   struct listener *listener = malloc(sizeof *listener);
-  listener->fd = fd;
+  *listener = (struct listener){fd, device};
   *out = listener;
   return OK;
 }
@@ -204,7 +227,9 @@ static int listen_any(int device, void *opaque, void **out) {
 static int connect_any(int device, void *opaque, void **out) {
   *out = NULL;
   struct handle *handle = opaque;
-  if (device != 0 || handle->magic != MAGIC) return fail(INVALID_ARGUMENT, "loopback: not a handle of mine");
+  if (!is_device(device) || handle->magic != MAGIC) return fail(INVALID_ARGUMENT, "loopback: not a handle of mine");
+  if (handle->plane != plane(device)) return fail(SYSTEM_ERROR, "loopback: a device of another plane");
+  if (is_dead(device)) return OK;
   if (handle->fd >= 0 && failed_at[handle->port] < handle->failing) {
     failed_at[handle->port]++;
     close(handle->fd);
@@ -233,7 +258,7 @@ static int connect_any(int device, void *opaque, void **out) {
 static int accept_any(void *opaque, void **out) {
   *out = NULL;
   struct listener *listener = opaque;
-  if (fault("LOOPBACK_DEAF")) return OK;
+  if (fault("LOOPBACK_DEAF") || is_dead(listener->device)) return OK;
   int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
   if (fd < 0) return errno == EAGAIN || errno == EINTR ? OK : fail(SYSTEM_ERROR, "loopback: cannot accept");
   *out = new_comm(fd, 0);
@@ -447,42 +472,48 @@ struct props12 {
 _Static_assert(sizeof(struct props6) == 48 && sizeof(struct props7) == 56 && sizeof(struct props8) == 64, "size");
 _Static_assert(sizeof(struct props9) == 104 && sizeof(struct props11) == 112 && sizeof(struct props12) == 128, "size");
 
-#define COMMON(p)                                                                                          \
-  (p)->name = "lo0", (p)->pci_path = NULL, (p)->guid = 7, (p)->ptr_support = 1, (p)->speed = 25000,        \
+static const char *device_name(int device) {
+  static char names[128][8];
+  snprintf(names[device], sizeof names[device], "lo%d", device);
+  return names[device];
+}
+
+#define COMMON(p)                                                                                                  \
+  (p)->name = device_name(device), (p)->pci_path = NULL, (p)->guid = 7, (p)->ptr_support = 1, (p)->speed = 25000,  \
   (p)->port = 1, (p)->latency = 12, (p)->max_comms = 1024, (p)->max_recvs = 1
 #define DEVICE(p) (p)->device_type = 0, (p)->device_version = 0
-#define COMMON9(p)                                                                                         \
-  COMMON(p), DEVICE(p), (p)->reg_is_global = 0, (p)->force_flush = 0, (p)->ndevs = 1, (p)->devs[0] = 0,    \
+#define COMMON9(p)                                                                                                 \
+  COMMON(p), DEVICE(p), (p)->reg_is_global = 0, (p)->force_flush = 0, (p)->ndevs = 1, (p)->devs[0] = device,       \
   (p)->max_p2p_bytes = 1 << 30, (p)->max_coll_bytes = 1 << 29
 
 static int props_v6(int device, struct props6 *p) {
-  if (device) return INVALID_ARGUMENT;
+  if (!is_device(device)) return INVALID_ARGUMENT;
   COMMON(p);
   return OK;
 }
 static int props_v7(int device, struct props7 *p) {
-  if (device) return INVALID_ARGUMENT;
+  if (!is_device(device)) return INVALID_ARGUMENT;
   COMMON(&p->v6), DEVICE(p);
   return OK;
 }
 static int props_v8(int device, struct props8 *p) {
-  if (device) return INVALID_ARGUMENT;
+  if (!is_device(device)) return INVALID_ARGUMENT;
   COMMON(p), DEVICE(p), p->reg_is_global = 0;
   return OK;
 }
 static int props_v9(int device, struct props9 *p) {
-  if (device) return INVALID_ARGUMENT;
+  if (!is_device(device)) return INVALID_ARGUMENT;
   COMMON9(p);
   return OK;
 }
 static int props_v11(int device, struct props11 *p) {
-  if (device) return INVALID_ARGUMENT;
+  if (!is_device(device)) return INVALID_ARGUMENT;
   COMMON9(p), p->max_multi_request_size = 1;
   return OK;
 }
 static int props_v12(int device, struct props12 *p) {
-  if (device) return INVALID_ARGUMENT;
-  COMMON9(p), p->max_multi_request_size = 1, p->rail_id = 3, p->plane_id = -1;
+  if (!is_device(device)) return INVALID_ARGUMENT;
+  COMMON9(p), p->max_multi_request_size = 1, p->rail_id = 3, p->plane_id = plane(device);
   return OK;
 }
 

@@ -1,5 +1,6 @@
 //! Several machines: the differences between them, and the pairs that cannot communicate.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::doctor::finding::Finding;
@@ -10,9 +11,7 @@ use crate::output::named;
 pub(crate) fn check(group: &Group) -> Vec<Finding> {
     let mut findings = unreachable(&group.ranks);
     findings.extend(differences(&group.ranks));
-    if !group.pairs.is_empty() {
-        findings.push(pairs(group));
-    }
+    findings.extend(pairs(group));
     findings
 }
 
@@ -38,7 +37,8 @@ fn unreachable(ranks: &[Machine]) -> Vec<Finding> {
         .enumerate()
         .filter_map(|(rank, one)| Some((rank, one, one.unreachable.as_ref()?)));
     lost.map(|(rank, one, why)| {
-        Finding::fail("rank.reached", format!("rank {rank} on {}", one.host), why.clone(), "check the host's name; have a remote shell run commands there without a password (--rsh), and this command lie at the same place (--at)")
+        let finding = Finding::fail("rank.reached", format!("rank {rank} on {}", one.host), why.clone(), "check the host's name; have a remote shell run commands there without a password (--rsh), and this command lie at the same place (--at)");
+        of_ranks(finding, vec![rank])
     })
     .collect()
 }
@@ -46,17 +46,17 @@ fn unreachable(ranks: &[Machine]) -> Vec<Finding> {
 fn differences(ranks: &[Machine]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(by_sockets(ranks));
+    // A rank without the value is left out: one without a plugin is reported by `by_sockets`.
+    let odd_ones = |what: &str, of: &dyn Fn(&Machine) -> Option<String>| {
+        odd(ranks.iter().enumerate().filter_map(|(rank, one)| Some((rank, Some(of(one)?)))), what)
+    };
     let mut must_agree = |what: &str, cure: &str, of: &dyn Fn(&Machine) -> Option<String>| {
-        // A rank without a plugin is reported by `by_sockets`.
-        let values: Vec<_> = ranks.iter().map(of).collect();
-        if let Some(found) = odd(&values, what, false) {
-            findings.push(Finding::fail(
-                "rank.differs",
-                format!("{what} of every rank"),
-                found,
-                cure,
-            ));
-        }
+        findings.extend(odd_ones(what, of).map(|(found, odd)| {
+            of_ranks(
+                Finding::fail("rank.differs", format!("{what} of every rank"), found, cure),
+                odd,
+            )
+        }));
     };
     must_agree("the network", "set NCCL_NET and NCCL_NET_PLUGIN alike on every rank", &|one| {
         one.winner()?.network.clone()
@@ -80,30 +80,18 @@ fn differences(ranks: &[Machine]) -> Vec<Finding> {
         &|one| Some(said(one, "Selected provider is ")?.split(" (").next()?.to_owned()),
     );
     findings.extend(variables(ranks));
-    let mtus: Vec<_> = ranks
-        .iter()
-        .map(|one| one.rails().iter().filter_map(|rail| rail.mtu).min().map(|mtu| mtu.to_string()))
-        .collect();
-    if let Some(found) = odd(&mtus, "the rails' MTU", false) {
-        findings.push(Finding::warn(
-            "rank.differs",
-            "the MTU of every rank's rails",
-            found,
-            "give all of them one MTU: a path with a smaller one drops what is larger",
-        ));
-    }
-    let rails: Vec<_> = ranks
-        .iter()
-        .map(|one| one.winner()?.devices.as_ref().map(|devices| devices.len().to_string()))
-        .collect();
-    if let Some(found) = odd(&rails, "the number of devices", false) {
-        findings.push(Finding::warn(
-            "rank.differs",
-            "the devices of every rank",
-            found,
-            "look for a NIC that is down there",
-        ));
-    }
+    let mtu = |one: &Machine| {
+        one.rails().iter().filter_map(|rail| rail.mtu).min().map(|mtu| mtu.to_string())
+    };
+    findings.extend(odd_ones("the rails' MTU", &mtu).map(|(found, odd)| {
+        let cure = "give all of them one MTU: a path with a smaller one drops what is larger";
+        of_ranks(Finding::warn("rank.differs", "the MTU of every rank's rails", found, cure), odd)
+    }));
+    let devices = |one: &Machine| Some(one.winner()?.devices.as_ref().map(Vec::len)?.to_string());
+    findings.extend(odd_ones("the number of devices", &devices).map(|(found, odd)| {
+        let cure = "look for a NIC that is down there";
+        of_ranks(Finding::warn("rank.differs", "the devices of every rank", found, cure), odd)
+    }));
     let reached = ranks.iter().filter(|one| one.unreachable.is_none()).count();
     if findings.is_empty() && reached > 1 {
         findings.push(Finding::ok(
@@ -133,7 +121,7 @@ fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
         failure.or_else(|| plugin.refused.first().map(|refused| refused.reason.clone()))
     });
     let why = why.map_or_else(String::new, |why| format!(" ({why})"));
-    Some(Finding::fail(
+    let finding = Finding::fail(
         "rank.differs",
         "whether the plugin starts on every rank",
         format!(
@@ -141,7 +129,12 @@ fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
             named(&without)
         ),
         "cure that rank's own findings; NCCL_NET=Ironrail on all ranks makes it an error there, and not a hang elsewhere",
-    ))
+    );
+    Some(of_ranks(finding, without))
+}
+
+fn of_ranks(finding: Finding, ranks: Vec<usize>) -> Finding {
+    Finding { ranks, ..finding }
 }
 
 /// The rest of the plugin's log line that starts with `start`.
@@ -152,17 +145,17 @@ fn said(machine: &Machine, start: &str) -> Option<String> {
 
 /// Compares variables, one finding each. Variables that may differ are left out.
 fn variables(ranks: &[Machine]) -> Vec<Finding> {
-    let reached = ranks.iter().filter(|one| one.unreachable.is_none());
-    let all: Vec<BTreeMap<&str, &str>> = reached.map(Machine::variables).collect();
-    let names: BTreeSet<&str> = all.iter().flat_map(|of| of.keys().copied()).collect();
+    let reached = ranks.iter().enumerate().filter(|(_, one)| one.unreachable.is_none());
+    let all: Vec<_> = reached.map(|(rank, one)| (rank, one.variables())).collect();
+    let names: BTreeSet<&str> = all.iter().flat_map(|(_, of)| of.keys().copied()).collect();
     let compared = names.into_iter().filter(|name| {
         COMPARED.iter().any(|prefix| name.starts_with(prefix)) && !OWN.contains(name)
     });
     let differs = |name: &str| {
-        let values: Vec<_> =
-            all.iter().map(|of| of.get(name).map(|value| (*value).to_owned())).collect();
-        odd(&values, name, true).map(|found| {
-            Finding::warn("rank.differs", format!("{name} of every rank"), found, format!("set {name} alike on every rank, in the job's script or NCCL_CONF_FILE, and not in a shell's start-up file"))
+        let value = |of: &BTreeMap<&str, &str>| of.get(name).map(|value| (*value).to_owned());
+        odd(all.iter().map(|(rank, of)| (*rank, value(of))), name).map(|(found, odd)| {
+            let finding = Finding::warn("rank.differs", format!("{name} of every rank"), found, format!("set {name} alike on every rank, in the job's script or NCCL_CONF_FILE, and not in a shell's start-up file"));
+            of_ranks(finding, odd)
         })
     };
     compared.filter_map(differs).collect()
@@ -180,82 +173,196 @@ const OWN: &[&str] = &[
     "NCCL_CONF_FILE",
 ];
 
-/// The ranks whose value differs from the most frequent one. `None` counts as a value if `absence` is set.
-fn odd(values: &[Option<String>], what: &str, absence: bool) -> Option<String> {
-    let mut by_value: BTreeMap<&Option<String>, Vec<usize>> = BTreeMap::new();
-    for (rank, value) in values.iter().enumerate().filter(|(_, value)| absence || value.is_some()) {
+/// The ranks whose value differs from the most frequent one, and a sentence on them.
+fn odd(
+    values: impl Iterator<Item = (usize, Option<String>)>,
+    what: &str,
+) -> Option<(String, Vec<usize>)> {
+    let mut by_value: BTreeMap<Option<String>, Vec<usize>> = BTreeMap::new();
+    for (rank, value) in values {
         by_value.entry(value).or_default().push(rank);
-    }
-    if by_value.len() < 2 {
-        return None;
     }
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
     // On a tie, the value of the lowest rank.
-    let (most, _) =
-        by_value.iter().max_by_key(|(_, ranks)| (ranks.len(), std::cmp::Reverse(ranks[0])))?;
-    let others = by_value.iter().filter(|(value, _)| value != &most);
-    let others: Vec<_> =
-        others.map(|(value, ranks)| format!("{} on {}", shown(value), named(ranks))).collect();
-    Some(format!("{what} is {} on most ranks, and {}", shown(most), others.join(", ")))
+    let most = by_value.iter().max_by_key(|(_, ranks)| (ranks.len(), Reverse(ranks[0])))?.0.clone();
+    by_value.remove(&most);
+    let others: Vec<_> = by_value
+        .iter()
+        .map(|(value, ranks)| format!("{} on {}", shown(value), named(ranks)))
+        .collect();
+    let mut odd: Vec<_> = by_value.into_values().flatten().collect();
+    odd.sort_unstable();
+    let found = format!("{what} is {} on most ranks, and {}", shown(&most), others.join(", "));
+    (!odd.is_empty()).then_some((found, odd))
 }
 
-fn pairs(group: &Group) -> Finding {
-    let wrong: Vec<_> = group
-        .pairs
-        .iter()
-        .filter(|pair| pair.transfer.is_some_and(|transfer| transfer.wrong > 0))
-        .collect();
-    if let Some(first) = wrong.first() {
-        return Finding::fail(
-            "rank.transfer",
-            PAIRS,
-            format!(
-                "wrong bytes in {} of {}, the first of them {}",
-                wrong.len(),
-                messages(group),
-                shown(group, first)
-            ),
-            "do not compute with this: report it with `ironrail doctor --json`",
-        );
+fn pairs(group: &Group) -> Vec<Finding> {
+    let tried: Vec<_> = group.pairs.iter().filter(|pair| pair.is_tried()).collect();
+    let mut findings = Vec::new();
+    if !tried.is_empty() {
+        findings.push(messages(group, &tried));
     }
-    let failed: Vec<_> = group.pairs.iter().filter(|pair| pair.failure.is_some()).collect();
-    let Some(first) = failed.first() else {
-        return Finding::ok("rank.transfer", PAIRS, format!("{}, all right", messages(group)));
+    findings.extend(apart(group));
+    findings
+}
+
+/// Pairs of ranks without two devices of one number that may be on one network. NCCL may find devices of other numbers.
+fn apart(group: &Group) -> Option<Finding> {
+    let mut reach: BTreeMap<_, bool> = BTreeMap::new();
+    for pair in &group.pairs {
+        *reach.entry((pair.from, pair.to)).or_default() |= pair.is_tried();
+    }
+    let untried: Vec<_> =
+        reach.iter().filter(|(_, tried)| !**tried).map(|(pair, _)| pair).collect();
+    let (from, to) = untried.first()?;
+    Some(Finding::warn(
+        "rank.transfer",
+        PAIRS,
+        format!(
+            "{} of {} pairs not tried, the first of them {}: their devices of one number are on different networks",
+            untried.len(),
+            reach.len(),
+            ends(group, *from, *to)
+        ),
+        "compare `ironrail info` of both: like NICs should have one number on all machines",
+    ))
+}
+
+fn messages(group: &Group, tried: &[&Pair]) -> Finding {
+    let of = format!("{} messages {}", tried.len(), among(tried));
+    let is_wrong = |pair: &Pair| pair.transfer.is_some_and(|transfer| transfer.wrong > 0);
+    let wrong: Vec<_> = tried.iter().copied().filter(|pair| is_wrong(pair)).collect();
+    if !wrong.is_empty() {
+        let (ranks, whose) = common(group, &wrong);
+        let found = format!("wrong bytes in {} of {of}, {whose}", wrong.len());
+        let cure = "do not compute with this: report it with `ironrail doctor --json`";
+        return failed(Finding::fail("rank.transfer", PAIRS, found, cure), ranks, &wrong);
+    }
+    let failing: Vec<_> = tried.iter().copied().filter(|pair| pair.failure.is_some()).collect();
+    let Some(first) = failing.first() else {
+        let apart = group.pairs.len() - tried.len();
+        let apart = match apart {
+            0 => String::new(),
+            apart => format!("; {apart} more not tried, between devices of different networks"),
+        };
+        let found = format!("{of}{}, all right{apart}", by(group, tried));
+        return Finding::ok("rank.transfer", PAIRS, found);
     };
-    let host = |rank: usize| group.ranks.get(rank).map(|one| one.host.as_str());
-    let between = failed.iter().all(|pair| host(pair.from) != host(pair.to));
+    let between = failing.iter().all(|pair| host(group, pair.from) != host(group, pair.to));
     let why = first.failure.as_deref().unwrap_or_default();
     let has_efa = group.ranks.iter().any(|one| one.rdma.iter().any(|device| device.efa));
+    let (ranks, whose) = common(group, &failing);
     let cure = if has_efa && between {
         "EFA needs a security group that allows all traffic from itself and to itself, inbound and outbound: the outbound rule is the one that is forgotten"
+    } else if !ranks.is_empty() {
+        "see these ranks' own findings; then look there at the NIC's link, cable and switch port (`ip link`, `ibstat`), at the firewall and the VLAN"
     } else if between {
         "let all ports through between the machines (a firewall, a security group, a VLAN), and check that the rails' subnets reach each other: `ping -I` each rail's address"
     } else {
         "see these ranks' own findings; `ironrail perf sendrecv` between them, with --verbose, shows more"
     };
-    Finding::fail(
-        "rank.transfer",
-        PAIRS,
-        format!(
-            "{} of {} failed, the first of them {}: {why}",
-            failed.len(),
-            messages(group),
-            shown(group, first)
-        ),
-        cure,
-    )
+    let found = format!("{} of {of} failed, {whose}: {why}", failing.len());
+    failed(Finding::fail("rank.transfer", PAIRS, found, cure), ranks, &failing)
 }
 
-/// As `2 messages between 2 ranks`: each rank sends one to each other.
-fn messages(group: &Group) -> String {
-    let ranks: BTreeSet<_> = group.pairs.iter().flat_map(|pair| [pair.from, pair.to]).collect();
-    let between = if ranks.len() == 2 { "between" } else { "among" };
-    format!("{} messages {between} {} ranks", group.pairs.len(), ranks.len())
+fn failed(finding: Finding, ranks: Vec<usize>, pairs: &[&Pair]) -> Finding {
+    let pairs = pairs.iter().map(|pair| (*pair).clone()).collect();
+    Finding { ranks, pairs, ..finding }
 }
 
-fn shown(group: &Group, pair: &Pair) -> String {
-    let host = |rank: usize| group.ranks.get(rank).map_or("?", |one| one.host.as_str());
-    format!("rank {} ({}) to rank {} ({})", pair.from, host(pair.from), pair.to, host(pair.to))
+/// What pairs have in common: the ranks, if a few are in all of them, and a phrase with these, or with the first pair.
+fn common(group: &Group, pairs: &[&Pair]) -> (Vec<usize>, String) {
+    let ranks = culprits(group, pairs);
+    let by = by(group, pairs);
+    if ranks.is_empty() {
+        let first = ends(group, pairs[0].from, pairs[0].to);
+        return (ranks, format!("the first of them {first}{by}"));
+    }
+    let way = match (
+        pairs.iter().all(|pair| ranks.contains(&pair.from)),
+        pairs.iter().all(|pair| ranks.contains(&pair.to)),
+    ) {
+        (true, false) => "from",
+        (false, true) => "to",
+        _ => "to or from",
+    };
+    let hosts: BTreeSet<_> = ranks.iter().map(|rank| host(group, *rank)).collect();
+    let hosts = hosts.into_iter().collect::<Vec<_>>().join(", ");
+    let whose = format!("all of them {way} {} ({hosts}){by}", named(&ranks));
+    (ranks, whose)
+}
+
+/// The ranks, or all ranks of the hosts, that are in every pair.
+fn culprits(group: &Group, pairs: &[&Pair]) -> Vec<usize> {
+    let all: BTreeSet<_> = group.pairs.iter().flat_map(|pair| [pair.from, pair.to]).collect();
+    let hosts: BTreeSet<_> = all.iter().map(|rank| host(group, *rank)).collect();
+    let edges = pairs.iter().map(|pair| (pair.from, pair.to));
+    few(edges, all.len()).unwrap_or_else(|| {
+        let edges = pairs.iter().map(|pair| (host(group, pair.from), host(group, pair.to)));
+        let found = few(edges, hosts.len()).unwrap_or_default();
+        all.into_iter().filter(|rank| found.contains(&host(group, *rank))).collect()
+    })
+}
+
+/// The few of `count` nodes that every edge has at an end. None: there are none, or others could be the cause as well.
+fn few<Node: Ord + Copy>(
+    edges: impl Iterator<Item = (Node, Node)>,
+    count: usize,
+) -> Option<Vec<Node>> {
+    let mut edges: BTreeSet<_> = edges.collect();
+    let peers = |edges: &BTreeSet<(Node, Node)>| {
+        let mut peers: BTreeMap<Node, BTreeSet<Node>> = BTreeMap::new();
+        for (one, other) in edges {
+            peers.entry(*one).or_default().insert(*other);
+            peers.entry(*other).or_default().insert(*one);
+        }
+        peers
+    };
+    let all = peers(&edges);
+    let mut found = Vec::new();
+    while !edges.is_empty() {
+        let (node, _) = peers(&edges).into_iter().max_by_key(|(_, peers)| peers.len())?;
+        found.push(node);
+        edges.retain(|(one, other)| *one != node && *other != node);
+    }
+    let (theirs, others): (Vec<_>, Vec<_>) = all.iter().partition(|(node, _)| found.contains(node));
+    let fewest = theirs.iter().map(|(_, peers)| peers.len()).min()?;
+    let is_clear = others.iter().all(|(_, peers)| peers.len() < fewest);
+    let are_few = found.len() <= FEW && found.len() * 2 < count;
+    found.sort_unstable();
+    (is_clear && are_few).then_some(found)
+}
+
+/// More broken machines than these at once have a cause outside of them.
+const FEW: usize = 4;
+
+/// As `between 2 ranks`.
+fn among(pairs: &[&Pair]) -> String {
+    let ranks: BTreeSet<_> = pairs.iter().flat_map(|pair| [pair.from, pair.to]).collect();
+    format!("{} {} ranks", if ranks.len() == 2 { "between" } else { "among" }, ranks.len())
+}
+
+/// As ` by device 0 (mlx5_0)`: the name where all ranks have the same.
+fn by(group: &Group, pairs: &[&Pair]) -> String {
+    let devices: BTreeSet<_> = pairs.iter().map(|pair| pair.device).collect();
+    let shown = |device: &usize| {
+        let on_ranks = group.ranks.iter().filter_map(|one| one.devices().get(*device));
+        let names: BTreeSet<_> = on_ranks.map(|one| one.name.as_str()).collect();
+        match names.first().filter(|_| names.len() == 1) {
+            Some(name) => format!("{device} ({name})"),
+            None => device.to_string(),
+        }
+    };
+    let shown: Vec<_> = devices.iter().map(shown).collect();
+    format!(" by device{} {}", if shown.len() == 1 { "" } else { "s" }, shown.join(", "))
+}
+
+fn ends(group: &Group, from: usize, to: usize) -> String {
+    format!("rank {from} ({}) to rank {to} ({})", host(group, from), host(group, to))
+}
+
+fn host(group: &Group, rank: usize) -> &str {
+    group.ranks.get(rank).map_or("?", |one| one.host.as_str())
 }
 
 #[cfg(test)]
@@ -264,21 +371,37 @@ mod tests {
 
     #[test]
     fn the_odd_ones_are_named_and_most_are_right() {
-        let values = |texts: &[&str]| {
-            texts
-                .iter()
-                .map(|text| (!text.is_empty()).then(|| (*text).to_owned()))
-                .collect::<Vec<_>>()
+        let odd = |texts: &[&str]| {
+            let value = |text: &&str| (!text.is_empty()).then(|| (*text).to_owned());
+            odd(texts.iter().map(value).enumerate(), "X")
         };
+        let found = |text: &str, ranks: &[usize]| Some((text.to_owned(), ranks.to_vec()));
         assert_eq!(
-            odd(&values(&["a", "a", "b", "a"]), "X", true).as_deref(),
-            Some("X is a on most ranks, and b on rank 2")
+            odd(&["a", "a", "b", "a"]),
+            found("X is a on most ranks, and b on rank 2", &[2])
         );
         assert_eq!(
-            odd(&values(&["a", "", "a", ""]), "X", true).as_deref(),
-            Some("X is a on most ranks, and unset on ranks 1, 3")
+            odd(&["a", "", "a", ""]),
+            found("X is a on most ranks, and unset on ranks 1, 3", &[1, 3])
         );
-        assert_eq!(odd(&values(&["a", "", "a", ""]), "X", false), None);
-        assert_eq!(odd(&values(&["a", "a"]), "X", true), None);
+        assert_eq!(odd(&["a", "a"]), None);
+        assert_eq!(odd(&[]), None);
+    }
+
+    #[test]
+    fn ranks_that_all_failures_share_are_found_and_no_others_are_blamed() {
+        let star = |nodes: &[usize], count: usize| {
+            let edges =
+                nodes.iter().flat_map(move |one| (0..count).map(move |other| (*one, other)));
+            edges.filter(|(one, other)| one != other).collect::<Vec<_>>()
+        };
+        let few = |edges: Vec<(usize, usize)>, count| few(edges.into_iter(), count);
+        assert_eq!(few(star(&[17], 64), 64), Some(vec![17]));
+        assert_eq!(few(star(&[5, 3], 8), 8), Some(vec![3, 5]));
+        assert_eq!(few(vec![(1, 0), (1, 2)], 3), Some(vec![1]));
+        assert_eq!(few(vec![(0, 17), (17, 0)], 64), None, "either may be broken");
+        assert_eq!(few(vec![(0, 1), (1, 2), (2, 3), (3, 0)], 64), None, "either of two pairs");
+        assert_eq!(few(star(&[0, 1, 2], 4), 4), None, "most are broken");
+        assert_eq!(few(star(&[0, 1, 2, 3, 4], 64), 64), None, "more than a few are broken");
     }
 }

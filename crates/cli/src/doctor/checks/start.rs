@@ -1,7 +1,7 @@
 //! Whether the plugin starts, has devices, and moves bytes to itself.
 
 use crate::doctor::finding::Finding;
-use crate::doctor::machine::{Failure, Machine, Plugin, Stage};
+use crate::doctor::machine::{Failure, Machine, Plugin, Stage, Transfer};
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let usable = |plugin: &&Plugin| plugin.network.is_some();
@@ -66,29 +66,41 @@ fn started(plugin: &Plugin) -> Finding {
 }
 
 fn transfer(plugin: &Plugin) -> Option<Finding> {
-    let looked = "messages to itself, every byte compared";
-    if let Some(failure) = plugin
-        .failure
-        .as_ref()
-        .filter(|failure| matches!(failure.stage, Stage::Transfer | Stage::Close))
-    {
+    let looked = "messages of each device to itself, every byte compared";
+    let by = |is: fn(&Transfer) -> bool| {
+        let devices = plugin.devices.iter().flatten();
+        let names = devices.filter(|one| one.transfer.as_ref().is_some_and(is));
+        let names: Vec<_> = names.map(|one| one.name.as_str()).collect();
+        if names.is_empty() { String::new() } else { format!(" by {}", names.join(", ")) }
+    };
+    // Wrong bytes come first: what has failed ends a job, and these do not.
+    if let Some(transfer) = plugin.transfer.filter(|transfer| transfer.wrong > 0) {
+        let by = by(|transfer| transfer.wrong > 0);
         return Some(Finding::fail(
             "transfer.loopback",
             looked,
-            failure.why.clone(),
-            "no job can run over this: `ironrail conform` says which part of NCCL's contract breaks; try another provider by IRONRAIL_PROVIDER",
+            format!("{} of {} bytes are wrong{by}", transfer.wrong, transfer.bytes),
+            "do not compute with this: report it with `ironrail doctor --json`; `ironrail conform` narrows it down",
         ));
+    }
+    let during = |failure: &&Failure| matches!(failure.stage, Stage::Transfer | Stage::Close);
+    if let Some(failure) = plugin.failure.as_ref().filter(during) {
+        let by = by(|_| true);
+        let (others, cure) = if by.is_empty() {
+            (
+                by,
+                "no job can run over this: `ironrail conform` says which part of NCCL's contract breaks; try another provider by IRONRAIL_PROVIDER",
+            )
+        } else {
+            (
+                format!("; messages{by} arrive"),
+                "a job that uses it fails: look at its NIC's link, cable and switch port (`ip link`, `ibstat`), and at what the plugin's log says (--verbose)",
+            )
+        };
+        let found = format!("{}{others}", failure.why);
+        return Some(Finding::fail("transfer.loopback", looked, found, cure));
     }
     let transfer = plugin.transfer?;
     let what = format!("{} messages, {}", transfer.messages, super::limits::size(transfer.bytes));
-    Some(if transfer.wrong > 0 {
-        Finding::fail(
-            "transfer.loopback",
-            looked,
-            format!("{} of {} bytes are wrong", transfer.wrong, transfer.bytes),
-            "do not compute with this: report it with `ironrail doctor --json`; `ironrail conform` narrows it down",
-        )
-    } else {
-        Finding::ok("transfer.loopback", looked, format!("{what}, all right"))
-    })
+    Some(Finding::ok("transfer.loopback", looked, format!("{what}{}, all right", by(|_| true))))
 }

@@ -44,7 +44,12 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
                 (plugin.file, plugin.tables, plugin.network) = (file, tables, network);
             }
             Said::Devices(devices) => plugin.devices = Some(devices),
-            Said::Transferred(transfer) => plugin.transfer = Some(transfer),
+            Said::Transferred(moved) => {
+                plugin.transfer = Some(moved.iter().flatten().copied().sum());
+                for (device, moved) in plugin.devices.iter_mut().flatten().zip(moved) {
+                    device.transfer = moved;
+                }
+            }
             Said::Failed(why) => failed = Some(why),
             Said::Libraries(libraries) => {
                 plugin.libraries = libraries;
