@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// When a process or a thread began, in clock ticks after the system's boot.
 ///
@@ -48,8 +49,13 @@ impl Status {
     }
 
     fn read(whose: impl Display) -> io::Result<Self> {
+        Self::in_file(Path::new(&format!("/proc/{whose}/status")))
+    }
+
+    /// Of a file with such fields.
+    pub fn in_file(file: &Path) -> io::Result<Self> {
         // A thread's name may contain anything, and the kernel cuts it at 15 bytes.
-        let status = fs::read(format!("/proc/{whose}/status"))?;
+        let status = fs::read(file)?;
         Ok(Self(String::from_utf8_lossy(&status).into_owned()))
     }
 
@@ -66,6 +72,12 @@ impl Status {
     /// A field that is a set of signals, such as SigIgn: signal 1 is the lowest bit.
     pub fn signals(&self, name: &str) -> Option<u64> {
         u64::from_str_radix(self.field(name)?, 16).ok()
+    }
+
+    /// Whether a capability of linux/capability.h is effective, in the user namespace that the process is in.
+    pub fn has_capability(&self, number: u32) -> bool {
+        let effective = self.field("CapEff").and_then(|set| u64::from_str_radix(set, 16).ok());
+        effective.is_some_and(|set| set >> number & 1 == 1)
     }
 }
 
@@ -85,6 +97,14 @@ mod tests {
         assert_eq!(status.kib("VmRSS"), Some(12345));
         assert_eq!((status.kib("Name"), status.kib("VmSwap")), (None, None));
         assert_eq!(status.signals("SigIgn"), Some(0x1001));
+    }
+
+    #[test]
+    fn a_capability_is_a_bit_of_the_effective_ones() {
+        let status = Status("CapPrm:\t000001ffffffffff\nCapEff:\t00000000a80425fb\n".to_owned());
+        assert!(status.has_capability(0) && status.has_capability(31));
+        assert!(!status.has_capability(2) && !status.has_capability(14));
+        assert!(!Status(String::new()).has_capability(0));
     }
 
     #[test]

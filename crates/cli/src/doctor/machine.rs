@@ -291,12 +291,33 @@ pub(crate) struct Gpus {
 #[serde(default)]
 pub(crate) struct Limits {
     pub(crate) locked_bytes: Option<u64>,
+    /// The limit of locked memory does not apply to what NICs pin: CAP_IPC_LOCK, in the first user namespace.
+    pub(crate) pins_any: bool,
     pub(crate) files: Option<u64>,
     pub(crate) processes: Option<u64>,
+    /// The cgroup that lets the fewest more in.
+    pub(crate) cgroup: Option<Cgroup>,
     /// The size of /dev/shm, and its free bytes.
     pub(crate) shm_bytes: Option<(u64, u64)>,
+    /// Why nothing can be made there.
+    pub(crate) shm_refused: Option<String>,
     /// Free huge pages of 2 MiB.
     pub(crate) huge_pages: Option<u64>,
+}
+
+/// A cgroup's limit of threads and processes: pids.max and pids.current.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cgroup {
+    pub(crate) folder: PathBuf,
+    pub(crate) max: u64,
+    pub(crate) current: u64,
+}
+
+impl Cgroup {
+    /// How many more there may be.
+    pub(crate) fn left(&self) -> u64 {
+        self.max.saturating_sub(self.current)
+    }
 }
 
 /// Ranks on one or more machines.

@@ -174,6 +174,7 @@ impl Tree {
         tree.file("proc/sys/kernel/osrelease", "6.1.0-test");
         tree.file("sys/class/net/lo/flags", "0x9").file("sys/class/net/lo/type", "772");
         tree.file("sys/class/net/lo/operstate", "unknown");
+        fs::create_dir_all(tree.0.join("dev/shm")).expect("a folder");
         tree.file("addresses", "lo 127.0.0.1/8\neth0 192.0.2.2/24\n");
         tree.interface("eth0", 25_000)
     }
@@ -182,6 +183,12 @@ impl Tree {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().expect("it is below the root")).expect("a folder");
         fs::write(path, format!("{text}\n")).expect("a file");
+        self
+    }
+
+    /// Without its /dev/shm.
+    pub(crate) fn without_shm(&self) -> &Self {
+        fs::remove_dir(self.0.join("dev/shm")).expect("it is empty");
         self
     }
 

@@ -73,6 +73,7 @@ fn main() -> ExitCode {
     tests.push(Test::new(info_hears_a_plugin_that_prints));
     let bare = Test::new(a_container_without_sys_has_interfaces_all_the_same);
     tests.push(bare.needs(bench::namespaces()));
+    tests.push(Test::new(files::a_container_with_ipc_lock_needs_no_memlock));
     tests.push(Test::new(ranks::a_process_that_the_shell_leaves_holds_up_nothing));
     tests.push(Test::new(ranks::a_secret_is_not_handed_on_in_another_form));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));

@@ -52,6 +52,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::needing("one-subnet", one_subnet, namespaces),
     Case::new("few-files", || report(after("ulimit -n 128"))),
     Case::needing("small-shm", small_shm, namespaces),
+    Case::needing("shm-read-only", shm_read_only, namespaces),
     Case::new("unknown-setting", || with("IRONRAIL_MAXRAILS", "2")),
     Case::new("wrong-value", || with("IRONRAIL_MAX_RAILS", "77")),
     Case::new("other-plugins-variable", || with("OFI_NCCL_PROTOCOL", "SENDRECV")),
@@ -200,6 +201,10 @@ fn one_subnet() -> Value {
 
 fn small_shm() -> Value {
     report(apart("-m", "mount -t tmpfs -o size=64m tmpfs /dev/shm"))
+}
+
+fn shm_read_only() -> Value {
+    report(apart("-m", "mount -t tmpfs -o ro,size=1g tmpfs /dev/shm"))
 }
 
 /// The socket plugin with a fault.

@@ -95,7 +95,7 @@ fn efa(machine: &Machine) -> Vec<Finding> {
             "run the container with --device /dev/infiniband (Kubernetes: the EFA device plugin), or load ib_uverbs on the host",
         )
     });
-    findings.push(locked_memory(machine, "efa.memory", "EFA"));
+    findings.push(super::limits::locked(machine, "efa.memory", "EFA pins"));
     if let Some(version) = machine.libfabric.as_ref().and_then(|libfabric| libfabric.version) {
         let (major, minor) = version;
         findings.push(if version < (1, 22) {
@@ -112,29 +112,6 @@ fn efa(machine: &Machine) -> Vec<Finding> {
     findings.push(huge_pages(machine));
     findings
 }
-
-/// NICs pin memory, and a small limit makes that fail.
-fn locked_memory(machine: &Machine, check: &str, of: &str) -> Finding {
-    let looked = "ulimit -l";
-    match machine.limits.locked_bytes {
-        None => Finding::ok(check, looked, "unlimited"),
-        Some(bytes) if bytes >= LOCKED_BYTES => {
-            Finding::ok(check, looked, super::limits::size(bytes))
-        }
-        Some(bytes) => Finding::fail(
-            check,
-            looked,
-            format!(
-                "{} of memory may be locked, and {of} pins every buffer",
-                super::limits::size(bytes)
-            ),
-            "set memlock to unlimited in /etc/security/limits.conf and for the scheduler's service (LimitMEMLOCK=infinity), or run the container with --ulimit memlock=-1",
-        ),
-    }
-}
-
-/// One GiB: what a job with few peers registers.
-const LOCKED_BYTES: u64 = 1 << 30;
 
 /// With huge pages and fork on an old kernel, the child of a data loader gets "Cannot allocate memory".
 fn huge_pages(machine: &Machine) -> Finding {

@@ -7,7 +7,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![files(machine), processes(machine)];
     findings.extend(shared_memory(machine));
     if machine.rdma.iter().any(|one| !one.efa) {
-        findings.push(locked(machine));
+        findings.push(locked(machine, "limits.locked", "RDMA NICs pin"));
     }
     findings
 }
@@ -31,17 +31,32 @@ fn files(machine: &Machine) -> Finding {
 const FILES: u64 = 1024;
 
 fn processes(machine: &Machine) -> Finding {
-    let looked = "ulimit -u";
+    let (check, looked) = ("limits.processes", "ulimit -u, and pids.max of the cgroups");
+    let cgroup = machine.limits.cgroup.as_ref();
+    if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.left() < PROCESSES) {
+        let (left, max, folder) = (cgroup.left(), cgroup.max, cgroup.folder.display());
+        return Finding::warn(
+            check,
+            looked,
+            format!(
+                "{left} more threads and processes of {max} in {folder}: NCCL starts several for each communicator, and libraries one for each core"
+            ),
+            "raise its pids.max (--pids-limit of the container; podPidsLimit of Kubernetes's kubelet; TasksMax= of the scheduler's service)",
+        );
+    }
     match machine.limits.processes {
         Some(processes) if processes < PROCESSES => Finding::warn(
-            "limits.processes",
+            check,
             looked,
             format!(
                 "{processes} threads and processes of this user: NCCL starts several for each communicator"
             ),
-            "raise it (`ulimit -u`; TasksMax= of the scheduler's service; --pids-limit of the container)",
+            "raise it (`ulimit -u`; LimitNPROC= of the scheduler's service; --ulimit nproc=65536 of the container)",
         ),
-        processes => Finding::ok("limits.processes", looked, number(processes)),
+        processes => {
+            let left = cgroup.map(|cgroup| format!(", {} more in its cgroup", cgroup.left()));
+            Finding::ok(check, looked, number(processes) + &left.unwrap_or_default())
+        }
     }
 }
 
@@ -49,8 +64,18 @@ const PROCESSES: u64 = 1024;
 
 /// NCCL exchanges data between ranks of one machine through shared memory.
 fn shared_memory(machine: &Machine) -> Option<Finding> {
-    let (whole, free) = machine.limits.shm_bytes?;
     let looked = "/dev/shm";
+    if let Some(why) = &machine.limits.shm_refused {
+        return Some(Finding::fail(
+            "limits.shm",
+            looked,
+            format!(
+                "nothing can be made in it ({why}): NCCL's ranks on one machine end with \"unhandled system error\""
+            ),
+            "mount a tmpfs there that this user may write (mode 1777): --shm-size 8g of the container without --read-only, an emptyDir with medium Memory in Kubernetes",
+        ));
+    }
+    let (whole, free) = machine.limits.shm_bytes?;
     let found = format!("{}, {} free", size(whole), size(free));
     Some(if free < SHM_BYTES {
         Finding::warn(
@@ -69,20 +94,29 @@ fn shared_memory(machine: &Machine) -> Option<Finding> {
 /// A container's default of 64 MiB is too small for two ranks of many channels.
 const SHM_BYTES: u64 = 256 << 20;
 
-fn locked(machine: &Machine) -> Finding {
-    let looked = "ulimit -l";
-    match machine.limits.locked_bytes {
-        Some(bytes) if bytes < 1 << 30 => Finding::fail(
-            "limits.locked",
-            looked,
-            format!("{} of memory may be locked, and RDMA NICs pin every buffer", size(bytes)),
-            "set memlock to unlimited in /etc/security/limits.conf and for the scheduler's service (LimitMEMLOCK=infinity), or run the container with --ulimit memlock=-1",
-        ),
-        bytes => {
-            Finding::ok("limits.locked", looked, bytes.map_or_else(|| "unlimited".to_owned(), size))
-        }
+/// NICs pin memory, and a small limit makes that fail.
+pub(super) fn locked(machine: &Machine, check: &str, pins: &str) -> Finding {
+    let looked = "ulimit -l, and the capability IPC_LOCK";
+    let Some(bytes) = machine.limits.locked_bytes else {
+        return Finding::ok(check, looked, "unlimited");
+    };
+    let limit = size(bytes);
+    if machine.limits.pins_any {
+        return Finding::ok(check, looked, format!("{limit}, which IPC_LOCK lifts"));
     }
+    if bytes >= LOCKED_BYTES {
+        return Finding::ok(check, looked, limit);
+    }
+    Finding::fail(
+        check,
+        looked,
+        format!("{limit} of memory may be locked, and {pins} every buffer"),
+        "set memlock to unlimited in /etc/security/limits.conf and for the scheduler's service (LimitMEMLOCK=infinity), or run the container with --ulimit memlock=-1, or with the capability IPC_LOCK, which counts in no user namespace of its own",
+    )
 }
+
+/// One GiB: what a job with few peers registers.
+const LOCKED_BYTES: u64 = 1 << 30;
 
 fn number(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
