@@ -570,6 +570,49 @@ fn a_part_of_another_length_is_a_mismatch() {
     });
 }
 
+/// A broadcast of so many bytes on two ranks, of which the first is the root; it leaves after it, or calls the next collective.
+fn unequal(root: usize, other: usize, leaves: bool) {
+    ranks_within(&library(), 2, Duration::from_secs(2), move |group| {
+        // A connection for parts of these lengths is open, as in a program that runs.
+        group.broadcast(&mut vec![0_u8; 70_000], 0).unwrap();
+        let mut data = vec![1_u8; if group.rank() == 0 { root } else { other }];
+        let ended = group.broadcast(&mut data, 0);
+        if group.rank() == 1 {
+            assert!(matches!(ended, Err(GroupError::Mismatch { rank: 0, .. })), "{ended:?}");
+            let again = group.barrier();
+            assert!(matches!(again, Err(GroupError::Mismatch { rank: 0, .. })), "{again:?}");
+        } else if !leaves {
+            let ended = ended.and_then(|()| group.barrier());
+            let is_of_rank_1 = matches!(
+                ended,
+                Err(GroupError::PeerLost { rank: 1, .. } | GroupError::Timeout { .. })
+            );
+            assert!(is_of_rank_1, "{ended:?}");
+        }
+    });
+}
+
+#[test]
+fn a_long_part_of_another_length_is_a_mismatch() {
+    unequal(100 << 10, 200 << 10, false);
+    unequal(200 << 10, 100 << 10, false);
+}
+
+#[test]
+fn a_long_part_of_another_length_is_a_mismatch_though_its_rank_leaves() {
+    unequal(100 << 10, 200 << 10, true);
+}
+
+#[test]
+fn a_short_part_for_a_long_one_is_a_mismatch() {
+    unequal(60_000, 70_000, false);
+}
+
+#[test]
+fn a_short_part_for_a_long_one_is_a_mismatch_though_its_rank_leaves() {
+    unequal(60_000, 70_000, true);
+}
+
 #[test]
 fn ranks_that_call_different_collectives_get_an_error_instead_of_hanging() {
     let said = ranks_within(&library(), 2, Duration::from_secs(10), |group| {

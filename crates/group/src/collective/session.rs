@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
     /// Announces where the next part of a rank goes.
     pub(super) fn expect(&mut self, from: usize, place: Place) -> Result<Due, GroupError> {
         let number = if place.len() > SMALL {
-            Some(self.mesh.expect_part(self.members[from], place)?)
+            Some(self.mesh.expect_part(self.members[from], self.call, place)?)
         } else {
             None
         };
@@ -121,7 +121,9 @@ impl<'a> Session<'a> {
     pub(super) fn arrived(&mut self, due: Due) -> Result<(), GroupError> {
         let Due { from, place, number } = due;
         match number {
-            Some(number) => self.mesh.await_part(self.members[from], number),
+            Some(number) => {
+                self.mesh.await_part(self.members[from], self.call, (number, place.len()))
+            }
             None if place.is_empty() => Ok(()),
             None => self.mesh.take_part(self.members[from], self.call, place),
         }

@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 
+use net_abi::ResultCode;
+
 use super::registry::Registry;
 use crate::error::GroupError;
 use crate::loader::{Buffer, End, Place, Post, Region};
@@ -34,6 +36,8 @@ pub(super) struct Lane<E> {
     tag: i32,
     /// The length of its pieces, the same at both ends.
     piece: usize,
+    /// The peer, if these are parts of collectives: their lengths come from the calls of two ranks, which may differ.
+    parts_of: Option<usize>,
     jobs: VecDeque<Job>,
     pushed: u64,
     done: u64,
@@ -95,6 +99,7 @@ impl<E: End> Lane<E> {
             number: 0,
             tag,
             piece: PIECE,
+            parts_of: None,
             jobs: VecDeque::new(),
             pushed: 0,
             done: 0,
@@ -105,6 +110,11 @@ impl<E: End> Lane<E> {
     /// A lane whose messages are in registered memory at both ends.
     pub(super) fn of_registered(tag: i32) -> Self {
         Self { piece: REGISTERED_PIECE, ..Self::new(tag) }
+    }
+
+    /// A lane of parts of collectives, to or from this peer.
+    pub(super) fn of_parts(tag: i32, peer: usize) -> Self {
+        Self { parts_of: Some(peer), ..Self::new(tag) }
     }
 
     /// `number` identifies the comm in the mesh.
@@ -172,8 +182,23 @@ impl<E: End> Lane<E> {
     // Apart, so that most polls, which are of empty lanes, cost no call.
     #[inline(never)]
     fn advance(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
-        let ended = self.end_flight()?;
-        Ok(self.post(registry)? || ended)
+        let ended = self.end_flight();
+        let moved = ended.and_then(|ended| Ok(self.post(registry)? || ended));
+        moved.map_err(|error| self.too_long(error))
+    }
+
+    /// A plugin refuses a message that is longer than its receive as an invalid usage.
+    #[cold]
+    fn too_long(&self, error: GroupError) -> GroupError {
+        match (&error, self.parts_of) {
+            (GroupError::Plugin { code, .. }, Some(rank)) if *code == ResultCode::INVALID_USAGE => {
+                let why = format!(
+                    "rank {rank} calls a collective with a part of another length than this rank: {error}"
+                );
+                GroupError::Mismatch { rank, why }
+            }
+            _ => error,
+        }
     }
 
     /// Ends the oldest flight, if the plugin has completed it.
@@ -182,8 +207,19 @@ impl<E: End> Lane<E> {
         let Some(len) = end.test_post(&flight.post)? else { return Ok(false) };
         if len != flight.len {
             let expected = flight.len;
-            let why = format!("a message of {len} bytes came where one of {expected} was due");
-            return Err(GroupError::Contract(why));
+            return Err(match self.parts_of {
+                Some(rank) => {
+                    let why = format!(
+                        "rank {rank} calls a collective with a part of {len} bytes, and this rank with one of {expected}"
+                    );
+                    GroupError::Mismatch { rank, why }
+                }
+                None => {
+                    let why =
+                        format!("a message of {len} bytes came where one of {expected} was due");
+                    GroupError::Contract(why)
+                }
+            });
         }
         if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
             if let (true, Some(part)) = (E::RECEIVES, flight.part) {

@@ -22,6 +22,11 @@ impl Mesh {
             self.peers[rank] = None;
             return Ok(());
         }
+        if let GroupError::Mismatch { rank, why } = error {
+            // Nothing is broken: both ranks have called a collective, with different lengths.
+            let (rank, why) = (*rank, why.clone());
+            return Err(self.collective_failed(GroupError::Mismatch { rank, why }));
+        }
         let (mut echo, mut settled) = (None, None);
         let notified_by = deadline(NOTIFIED_WITHIN.min(self.timeout / 4));
         loop {

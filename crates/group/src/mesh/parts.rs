@@ -52,20 +52,73 @@ impl Mesh {
         Ok(None)
     }
 
-    /// Announces where a part goes that is too long for a slot; returns its number.
-    pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
-        self.reach_by(from, Way::Data)?;
-        let number = self.with(from, |peer, shared| peer.receive_data(place, shared).map(Some))?;
-        // The rank may prove to have left in this call.
-        number.ok_or_else(|| lost(from))
+    /// Announces where a part of `call` goes that is too long for a slot; returns its number.
+    pub(crate) fn expect_part(
+        &mut self,
+        from: usize,
+        call: Call,
+        place: Place,
+    ) -> Result<u64, GroupError> {
+        let announced = self.reach_by(from, Way::Data).and_then(|()| {
+            let number =
+                self.with(from, |peer, shared| peer.receive_data(place, shared).map(Some))?;
+            // The rank may prove to have left in this call.
+            number.ok_or_else(|| lost(from))
+        });
+        announced.map_err(|error| {
+            let held = self.held(from);
+            self.never_comes(error, from, call, place.len(), held)
+        })
     }
 
-    /// Waits for a long part.
-    pub(crate) fn await_part(&mut self, from: usize, number: u64) -> Result<(), GroupError> {
-        self.until(Some((from, Way::Data)), |mesh| {
+    /// Waits for a long part, that of this number and length.
+    pub(crate) fn await_part(
+        &mut self,
+        from: usize,
+        call: Call,
+        (number, len): (u64, usize),
+    ) -> Result<(), GroupError> {
+        let mut held = None;
+        let ended = self.until(Some((from, Way::Data)), |mesh| {
             let came = mesh.peer(from).map_or(0, |peer| peer.received_data());
-            mesh.came[from] + came >= number
-        })
+            let is_there = mesh.came[from] + came >= number;
+            if !is_there {
+                held = mesh.held(from);
+            }
+            is_there
+        });
+        ended.map_err(|error| self.never_comes(error, from, call, len, held))
+    }
+
+    /// The header of the oldest short part of this rank that is here. None once the group has failed.
+    fn held(&mut self, from: usize) -> Option<Header> {
+        Some(self.peer(from)?.held()?.header)
+    }
+
+    /// Why a long part never comes. If that is because its rank has left, or nothing moves any more, a short one that was sent in its place, or after
+    /// it, says more. While others are on their way it says nothing, as it may overtake them.
+    fn never_comes(
+        &mut self,
+        error: GroupError,
+        from: usize,
+        call: Call,
+        len: usize,
+        held: Option<Header>,
+    ) -> GroupError {
+        let ends = match &self.failure {
+            None => matches!(error, GroupError::PeerLost { .. }),
+            Some(failure) => matches!(failure, Failure::Silent { .. }),
+        };
+        let is_later = |header: &Header| {
+            (header.scope, header.tag.wrapping_sub(call.number).cast_signed() >= 0)
+                == (call.scope, true)
+        };
+        let Some(header) = held.filter(is_later).filter(|_| ends) else { return error };
+        let (rank, why) = (from, self.other_part(from, call, &header, len));
+        if let Some(failure) = &mut self.failure {
+            *failure = Failure::Mismatch { rank, why: why.clone() };
+        }
+        GroupError::Mismatch { rank, why }
     }
 
     /// Waits until a long part's memory is free.
@@ -84,7 +137,7 @@ impl Mesh {
     pub(crate) fn take_part(
         &mut self,
         from: usize,
-        Call { scope, number, what }: Call,
+        call: Call,
         place: Place,
     ) -> Result<(), GroupError> {
         self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
@@ -94,18 +147,26 @@ impl Mesh {
             found.is_some()
         })?;
         let Some(arrival) = found else { return self.check() };
-        let Header { scope: theirs, tag, note, .. } = arrival.header;
-        let (sent, len) = (arrival.body.len(), place.len());
-        if (theirs, tag, note, sent) != (scope, number, what.note(), len) {
-            let (own, said, what) = (self.rank, Said(note), Said(what.note()));
-            let why = format!(
-                "rank {from} is in collective {tag} of group {theirs} ({said}) with a part of {sent} bytes, rank {own} in {number} of \
-                 group {scope} ({what}) and waits for {len}"
-            );
+        let Header { scope, tag, note, .. } = arrival.header;
+        if (scope, tag, note, arrival.body.len())
+            != (call.scope, call.number, call.what.note(), place.len())
+        {
+            let why = self.other_part(from, call, &arrival.header, place.len());
             return Err(GroupError::Mismatch { rank: from, why });
         }
         place.copy_from(arrival.body);
         self.with(from, |peer, _| peer.release_held())
+    }
+
+    /// What two ranks do of which one sent this short part where one of `len` bytes of `call` is due.
+    fn other_part(&self, from: usize, call: Call, header: &Header, len: usize) -> String {
+        let Call { scope, number, what } = call;
+        let Header { scope: theirs, tag, note, len: sent, .. } = *header;
+        let (own, said, what) = (self.rank, Said(note), Said(what.note()));
+        format!(
+            "rank {from} is in collective {tag} of group {theirs} ({said}) with a part of {sent} bytes, rank {own} in {number} of \
+             group {scope} ({what}) and waits for {len}"
+        )
     }
 
     /// Waits until the memory of all sent parts is free. A part in a slot has left its memory: that does not need a call of the peer.
@@ -130,6 +191,10 @@ mod tests {
     use crate::halo::FixedHalo1d;
     use crate::support::{WAIT, library, ranks};
 
+    fn gather() -> Call {
+        Call { scope: 0, number: 0, what: What::new(CallKind::Gather) }
+    }
+
     /// As the root of a gather that a rank left without, which nothing has told so far.
     #[test]
     fn a_part_of_a_rank_that_has_left_unnoticed_does_not_count_as_received() {
@@ -142,6 +207,7 @@ mod tests {
                     std::thread::yield_now();
                 }
             };
+            let gather = gather();
             // The connection of long parts is open.
             let mut part = vec![7_u8; 4 * SMALL];
             group.broadcast(&mut part, 1).unwrap();
@@ -154,7 +220,7 @@ mod tests {
             let mut state = group.shared.lock();
             turn.store(1, Ordering::Release);
             await_turn(2);
-            let expected = state.mesh.expect_part(1, Place::writing(&mut part));
+            let expected = state.mesh.expect_part(1, gather, Place::writing(&mut part));
             assert!(matches!(expected, Err(GroupError::PeerLost { rank: 1, .. })), "{expected:?}");
         });
     }
@@ -165,15 +231,15 @@ mod tests {
         ranks(&library(), 2, |group| {
             let _halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
             group.barrier().unwrap();
+            let gather = gather();
             let mut part = vec![7_u8; 4 * SMALL];
             let mut state = group.shared.lock();
             let mesh = &mut state.mesh;
             if group.rank() == 1 {
-                let number = mesh.expect_part(0, Place::writing(&mut part)).unwrap();
-                return mesh.await_part(0, number).unwrap();
+                let number = mesh.expect_part(0, gather, Place::writing(&mut part)).unwrap();
+                return mesh.await_part(0, gather, (number, 4 * SMALL)).unwrap();
             }
-            let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
-            let number = mesh.send_part(1, call, Place::reading(&part)).unwrap();
+            let number = mesh.send_part(1, gather, Place::reading(&part)).unwrap();
             let is_closed =
                 |mesh: &mut Mesh| mesh.peers[1].as_ref().is_some_and(|peer| !peer.has_lanes());
             mesh.until(None, is_closed).unwrap();
@@ -187,20 +253,20 @@ mod tests {
         ranks(&library(), 2, |group| {
             // The connection of short messages is open, so that its end is seen.
             group.barrier().unwrap();
+            let gather = gather();
             let mut part = vec![7_u8; 4 * SMALL];
             let mut state = group.shared.lock();
             let mesh = &mut state.mesh;
             if group.rank() == 1 {
-                let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
-                let number = mesh.send_part(0, call, Place::reading(&part)).unwrap();
+                let number = mesh.send_part(0, gather, Place::reading(&part)).unwrap();
                 return mesh.await_sent(0, number.unwrap()).unwrap();
             }
             part.fill(0);
-            let number = mesh.expect_part(1, Place::writing(&mut part)).unwrap();
+            let number = mesh.expect_part(1, gather, Place::writing(&mut part)).unwrap();
             mesh.until(None, |mesh| mesh.peers[1].is_none()).unwrap();
-            mesh.await_part(1, number).unwrap();
+            mesh.await_part(1, gather, (number, 4 * SMALL)).unwrap();
             assert_eq!(part, vec![7; 4 * SMALL]);
-            let next = mesh.expect_part(1, Place::writing(&mut part));
+            let next = mesh.expect_part(1, gather, Place::writing(&mut part));
             assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
         });
     }
