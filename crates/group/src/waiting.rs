@@ -34,7 +34,26 @@ impl Group {
         }
     }
 
-    /// The same for at most as long as `limit`: None if it has passed. Without a time it polls once.
+    /// Makes progress until `open` finds nothing open. Until then it returns a count that changes whenever anything moves for the caller: what
+    /// moves for others does not prolong the wait.
+    pub(crate) fn until_over(
+        &self,
+        mut open: impl FnMut(&mut State) -> Result<Option<u64>, GroupError>,
+    ) -> Result<(), GroupError> {
+        let (mut wait, mut before) = (Wait::default(), None);
+        loop {
+            let mut state = self.shared.lock();
+            let count = open(&mut state)?;
+            if count.is_none() {
+                return Ok(());
+            }
+            let moved = std::mem::replace(&mut before, count) != count;
+            let idle = state.mesh.step_for_own(moved, &mut wait)?;
+            Self::pause(state, idle);
+        }
+    }
+
+    /// [`Group::until_some`] for at most as long as `limit`: None if it has passed. Without a time it polls once.
     pub(crate) fn until_within<T>(
         &self,
         focus: Option<usize>,
@@ -62,12 +81,16 @@ impl Group {
         wait: &mut Wait,
     ) -> Result<(), GroupError> {
         let idle = state.mesh.step(focus, wait)?;
+        Self::pause(state, idle);
+        Ok(())
+    }
+
+    fn pause(state: MutexGuard<'_, State>, idle: Option<Duration>) {
         let pace = state.mesh.pace();
         drop(state);
         if let Some(idle) = idle {
             rest(pace, idle);
         }
-        Ok(())
     }
 }
 

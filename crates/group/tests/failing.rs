@@ -633,6 +633,54 @@ fn an_exchange_times_out_among_other_messages_of_a_silent_rank() {
     });
 }
 
+/// Rank 0 waits for rank 1, which does nothing, while rank 2 sends messages to it all the time.
+fn times_out_among_messages(wait: fn(&Group) -> Result<(), GroupError>) {
+    let is_over = Arc::new(AtomicBool::new(false));
+    ranks_within(&library(), 3, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        let end = Instant::now() + 5 * TIMEOUT;
+        match group.rank() {
+            0 => {
+                let ended = wait(&group);
+                is_over.store(true, Ordering::Release);
+                assert!(matches!(ended, Err(GroupError::Timeout { .. })), "{ended:?}");
+            }
+            1 => {
+                while !is_over.load(Ordering::Acquire) && Instant::now() < end {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            _ => {
+                while group.send(&[1_u8], 0, 1).is_ok() {
+                    assert!(Instant::now() < end, "its messages prolong the wait for another rank");
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_send_of_an_object_times_out_among_messages_of_other_ranks() {
+    times_out_among_messages(|group| group.send_obj(&Leaf::from(vec![7_u8; 64 << 20]), 1, 1));
+}
+
+#[test]
+fn a_collective_of_objects_times_out_among_messages_of_other_ranks() {
+    times_out_among_messages(|group| group.broadcast_obj::<u8>(None, 1).map(drop));
+    times_out_among_messages(|group| group.all_gather_obj(&7_u8).map(drop));
+}
+
+#[test]
+fn a_batch_of_objects_times_out_among_messages_of_other_ranks() {
+    times_out_among_messages(|group| {
+        let mut into: Option<(u8, _)> = None;
+        let mut batch = ObjectBatch::new();
+        batch.recv(&mut into, 1, 1);
+        batch.execute(group)
+    });
+}
+
 #[test]
 fn an_exchange_may_be_waited_for_longer_than_the_timeout_of_its_group() {
     ranks_within(&library(), 2, Duration::from_secs(1), |group| {

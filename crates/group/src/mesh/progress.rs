@@ -115,6 +115,20 @@ impl Mesh {
         }
     }
 
+    /// One poll for a caller that waits for several ranks, and says whether anything has moved for it since the last one.
+    pub(crate) fn step_for_own(
+        &mut self,
+        moved: bool,
+        wait: &mut Wait,
+    ) -> Result<Option<Duration>, GroupError> {
+        if moved {
+            wait.moved();
+        }
+        let polled = self.poll(None)?;
+        let idle = self.idle(wait, None)?;
+        Ok(idle.filter(|_| polled == Moved::Nothing))
+    }
+
     /// Nothing moved in a poll: returns the time without progress, for `rest`; `None` while the caller should poll again at once.
     pub(super) fn idle(
         &mut self,

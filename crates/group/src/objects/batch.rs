@@ -6,7 +6,7 @@ use postcard_schema::Schema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::collective::{Sends, ended};
+use super::collective::{Sends, count, ended};
 use super::receiving::{Inbound, Origin};
 use super::sending::{Outbound, Route};
 use crate::error::GroupError;
@@ -28,6 +28,8 @@ type Make<'env> = Box<dyn FnOnce(&Group) -> Result<Box<dyn Coming + 'env>, Group
 trait Coming {
     fn advance(&mut self, state: &mut State) -> Result<bool, GroupError>;
 
+    fn moves(&self, state: &mut State) -> u64;
+
     /// Puts the object where it goes, if it is there. Without the lock: it is decoded, and an older object is dropped.
     fn store(&mut self) -> Result<(), GroupError>;
 }
@@ -40,6 +42,10 @@ struct Slot<'env, O> {
 impl<O: DeserializeOwned + Schema> Coming for Slot<'_, O> {
     fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
         self.inbound.advance(state)
+    }
+
+    fn moves(&self, state: &mut State) -> u64 {
+        self.inbound.moves(state)
     }
 
     fn store(&mut self) -> Result<(), GroupError> {
@@ -102,14 +108,14 @@ impl<'env> ObjectBatch<'env> {
             sends.add(begin(group), &mut failed);
         }
         let mut received = vec![false; receives.len()];
-        let waited = group.until(None, |state| {
+        let waited = group.until_over(|state| {
             // They are not moved: one that is dropped unfinished takes the lock, which is held here.
-            let mut all = true;
+            let mut moves = None;
             for (receive, over) in receives.iter_mut().zip(&mut received) {
                 *over = *over || ended(receive.advance(state), &mut failed);
-                all &= *over;
+                count(&mut moves, *over, || receive.moves(state));
             }
-            Ok(sends.advance(state, &mut failed) && all)
+            Ok(sends.advance(state, &mut failed, moves))
         });
         for receive in &mut receives {
             if let Err(error) = receive.store() {

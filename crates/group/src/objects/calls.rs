@@ -127,7 +127,7 @@ impl Group {
     }
 
     fn drive(&self, mut outbound: Outbound) -> Result<(), GroupError> {
-        self.until(None, |state| outbound.advance(state))
+        self.until(outbound.focus(), |state| outbound.advance(state))
     }
 }
 

@@ -174,17 +174,17 @@ impl Group {
         Ok(ReducingObject { group: self.clone(), op, answer: None, failed: None, stage })
     }
 
-    /// Whether the end has come.
+    /// Whether the end has come. `open`: as [`Group::until_over`] has it.
     fn drive_by(
         &self,
         drive: Drive,
-        mut ready: impl FnMut(&mut State) -> Result<bool, GroupError>,
+        mut open: impl FnMut(&mut State) -> Result<Option<u64>, GroupError>,
     ) -> Result<bool, GroupError> {
         let Drive::Until(deadline) = drive else {
-            return self.until(None, ready).map(|()| true);
+            return self.until_over(open).map(|()| true);
         };
         let left = deadline.saturating_duration_since(Instant::now());
-        let ready = |state: &mut State| Ok(ready(state)?.then_some(()));
+        let ready = |state: &mut State| Ok(open(state)?.is_none().then_some(()));
         Ok(self.until_within(None, left, ready)?.is_some())
     }
 }
@@ -250,12 +250,26 @@ impl Sends {
         }
     }
 
-    /// Whether all have ended; the first error goes to `failed`.
-    pub(super) fn advance(&mut self, state: &mut State, failed: &mut Option<GroupError>) -> bool {
+    /// Adds to `moves` a count of what moves of those that have not ended; the first error goes to `failed`.
+    pub(super) fn advance(
+        &mut self,
+        state: &mut State,
+        failed: &mut Option<GroupError>,
+        mut moves: Option<u64>,
+    ) -> Option<u64> {
         for (sending, over) in &mut self.0 {
             *over = *over || ended(sending.advance(state), failed);
+            count(&mut moves, *over, || sending.moves(state));
         }
-        self.0.iter().all(|(_, over)| *over)
+        moves
+    }
+}
+
+/// Adds what has moved of an operation that is not over. None: all are.
+pub(super) fn count(all: &mut Option<u64>, is_over: bool, moves: impl FnOnce() -> u64) {
+    // The one is for the operation, so that its end changes the count.
+    if !is_over {
+        *all = Some(all.unwrap_or(0).wrapping_add(1).wrapping_add(moves()));
     }
 }
 
@@ -309,12 +323,12 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
     fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
         let Self { group, sends, receives, failed } = self;
         let over = group.drive_by(drive, |state| {
-            let mut all = true;
+            let mut moves = None;
             for (inbound, over) in receives.iter_mut().flatten() {
                 *over = *over || ended(inbound.advance(state), failed);
-                all &= *over;
+                count(&mut moves, *over, || inbound.moves(state));
             }
-            Ok(sends.advance(state, failed) && all)
+            Ok(sends.advance(state, failed, moves))
         })?;
         for (inbound, _) in receives.iter_mut().flatten() {
             if let Err(error) = inbound.decode() {
@@ -388,11 +402,12 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
     fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
         let Self { group, sends, receive, failed, .. } = self;
         let over = group.drive_by(drive, |state| {
-            let received = match receive {
-                Some(inbound) => inbound.advance(state)?,
-                None => true,
-            };
-            Ok(sends.advance(state, failed) && received)
+            let mut moves = None;
+            if let Some(inbound) = receive {
+                let is_over = inbound.advance(state)?;
+                count(&mut moves, is_over, || inbound.moves(state));
+            }
+            Ok(sends.advance(state, failed, moves))
         })?;
         if let Some(inbound) = receive {
             inbound.decode()?;

@@ -128,6 +128,19 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
     }
 
+    /// A count that changes whenever anything of it moves.
+    pub(super) fn moves(&self, state: &mut State) -> u64 {
+        match &self.stage {
+            Stage::Probing => 0,
+            Stage::Packet { from, .. } => state.mesh.pieces(from.source).1.wrapping_add(1),
+            Stage::Leaves { ops, from, .. } => {
+                state.mesh.pieces(from.source).1.wrapping_sub(ops.len() as u64)
+            }
+            Stage::Opened { .. } => 1,
+            Stage::Arrived { .. } | Stage::Done(..) | Stage::Over => 2,
+        }
+    }
+
     /// Takes it back if no packet was found yet; whether it did.
     pub(super) fn take_back(&mut self) -> bool {
         let is_probing = matches!(self.stage, Stage::Probing);

@@ -150,6 +150,19 @@ impl Outbound {
         Ok(true)
     }
 
+    /// The peer that is waited for, unless it is this rank.
+    pub(super) fn focus(&self) -> Option<usize> {
+        Some(self.peer).filter(|peer| *peer as u64 != peer_number(&self.group, self.group.rank()))
+    }
+
+    /// A count that changes whenever anything of it moves.
+    pub(super) fn moves(&self, state: &mut State) -> u64 {
+        if self.flights.is_empty() {
+            return 0;
+        }
+        state.mesh.pieces(self.peer).0.wrapping_sub(self.flights.len() as u64)
+    }
+
     /// Frees what was sent. Without the lock.
     pub(super) fn free(&mut self) {
         self.sent.clear();
