@@ -94,7 +94,8 @@ pub(crate) struct Shared {
     /// The lowest scope that no group of this rank uses.
     scopes: AtomicU32,
     timeout: Duration,
-    hub: Option<Hub>,
+    /// Until all have left.
+    hub: Mutex<Option<Hub>>,
     /// The process that joined.
     process: u32,
 }
@@ -162,8 +163,11 @@ impl Shared {
         if let Err(why) = ended {
             log::debug!("a group ends with an error: {why}");
         }
-        if let Some(hub) = &self.hub {
+        let hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hub) = hub {
             hub.wait_for_all_to_leave(self.timeout);
+            // The next group may meet at its address, while something still holds a handle of this one.
+            drop(hub);
         }
     }
 }
@@ -171,7 +175,8 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_forked() {
-            let parents = (self.mover.take(), self.hub.take(), Arc::clone(&self.state));
+            let hub = self.hub.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            let parents = (self.mover.take(), hub, Arc::clone(&self.state));
             let _never_dropped = ManuallyDrop::new(parents);
             return;
         }

@@ -282,10 +282,43 @@ fn usage<T>(why: impl Into<String>) -> Result<T, GroupError> {
 mod tests {
     use std::net::TcpListener;
     use std::thread;
+    use std::time::Instant;
 
     use super::*;
     use crate::bootstrap::Bootstrap;
-    use crate::support::WAIT;
+    use crate::group::Builder;
+    use crate::support::{WAIT, library};
+
+    #[test]
+    fn two_groups_meet_at_one_address_in_turn_while_handles_of_the_first_are_left() {
+        let probe = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = probe.local_addr().unwrap().to_string();
+        drop(probe);
+        let (comes_again, is_early) = std::sync::mpsc::channel();
+        let join = move |rank: usize| {
+            let (place, hub) = Start::at(&address, rank, 2, None).unwrap().join(WAIT).unwrap();
+            let group = Builder::new(&library()).join_with(place, hub).unwrap();
+            group.barrier().unwrap();
+            group
+        };
+        let other = join.clone();
+        let second = thread::spawn(move || {
+            let first = other(1);
+            first.downgrade().leave();
+            comes_again.send(()).unwrap();
+            drop((other(1), first));
+        });
+        let first = join(0);
+        is_early.recv_timeout(WAIT).unwrap();
+        // As long as the first group lasts it is turned away.
+        let end = Instant::now() + Duration::from_millis(200);
+        while !second.is_finished() && Instant::now() < end {
+            thread::yield_now();
+        }
+        first.downgrade().leave();
+        drop((join(0), first));
+        second.join().unwrap();
+    }
 
     #[test]
     fn a_token_is_the_same_number_in_every_build() {

@@ -20,7 +20,7 @@ use crate::error::GroupError;
 use crate::patience::deadline;
 use door::{accept, listeners};
 
-/// Serves one group until dropped, with two threads per rank: one blocks in `read` while the rank computes, one in rounds.
+/// Serves a group until dropped, with two threads per rank: one blocks in `read` while the rank computes, one in rounds.
 #[derive(Debug)]
 pub struct Hub {
     shared: Arc<Shared>,
@@ -30,16 +30,25 @@ pub struct Hub {
 
 #[derive(Debug)]
 struct Shared {
-    rounds: Rounds,
-    size: usize,
+    /// The one whose ranks come.
+    group: Mutex<Arc<Served>>,
+    /// Once all ranks of a group have left, those of the next one may come.
+    serves_many: bool,
     secret: u64,
-    wait: Duration,
     closing: AtomicBool,
     /// Nothing waits for ranks to leave any more.
     waits_no_more: AtomicBool,
     /// Connections without a greeting so far, and the number of refused ones.
     strangers: AtomicUsize,
     refused: AtomicUsize,
+}
+
+/// One group. Its ranks' threads hold it: one that has left may still be connected while the next group meets.
+#[derive(Debug)]
+struct Served {
+    rounds: Rounds,
+    size: usize,
+    wait: Duration,
     /// The stream to each connected rank.
     streams: Vec<Mutex<Option<TcpStream>>>,
     watch: Mutex<Watch>,
@@ -48,32 +57,39 @@ struct Shared {
 }
 
 impl Hub {
-    /// Listens on `address` (port 0: any) for `size` ranks; a round may take `wait`.
+    /// Listens on `address` (port 0: any) for `size` ranks; a round may take `wait`. When all have left, they may come again, as another group.
     pub fn start(address: SocketAddr, size: usize, wait: Duration) -> Result<Self, GroupError> {
-        Self::with_secret(&[address], size, wait, random())
+        Self::listen(&[address], size, wait, random(), true)
     }
 
-    /// The same for ranks that already have the secret, from a join token. Of several addresses, it listens on all that are this machine's.
+    /// The same for one group, whose ranks already have the secret, from a join token. Of several addresses, it listens on all that are this
+    /// machine's.
     pub fn with_secret(
         addresses: &[SocketAddr],
         size: usize,
         wait: Duration,
         secret: u64,
     ) -> Result<Self, GroupError> {
+        Self::listen(addresses, size, wait, secret, false)
+    }
+
+    fn listen(
+        addresses: &[SocketAddr],
+        size: usize,
+        wait: Duration,
+        secret: u64,
+        serves_many: bool,
+    ) -> Result<Self, GroupError> {
         let system = |what| move |error| GroupError::System { what, error };
         let listeners = listeners(addresses).map_err(system("listening for ranks"))?;
         let shared = Arc::new(Shared {
-            rounds: Rounds::new(size),
-            size,
+            group: Mutex::new(Arc::new(Served::new(size, wait))),
+            serves_many,
             secret,
-            wait,
             closing: AtomicBool::new(false),
             waits_no_more: AtomicBool::new(false),
             strangers: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
-            streams: (0..size).map(|_| Mutex::new(None)).collect(),
-            watch: Mutex::new(Watch::new(size)),
-            changed: Condvar::new(),
         });
         // Dropped after an error, it ends the threads that there are.
         let mut hub = Self { shared, acceptors: Vec::new() };
@@ -90,17 +106,17 @@ impl Hub {
     /// What `rank` needs to join.
     pub fn meeting(&self, rank: usize) -> Meeting {
         let (address, _) = self.acceptors[0];
-        Meeting { address, secret: self.shared.secret, rank, size: self.shared.size }
+        Meeting { address, secret: self.shared.secret, rank, size: self.shared.group().size }
     }
 
     /// Ends every wait of every rank with this reason.
     pub fn fail(&self, why: String) {
-        self.shared.rounds.fail(why);
+        self.shared.group().rounds.fail(why);
     }
 
     /// The reasons of ranks that gave up, the first cause first.
     pub fn causes(&self) -> Vec<String> {
-        self.shared.rounds.causes()
+        self.shared.group().rounds.causes()
     }
 
     /// Ends its waits for ranks to leave when the join that it belongs to is interrupted.
@@ -110,14 +126,14 @@ impl Hub {
 
     /// Waits at most `wait` until every rank has left or died. Returns whether they have.
     pub fn wait_for_all_to_leave(&self, wait: Duration) -> bool {
-        let deadline = deadline(wait);
-        let mut watch = self.shared.watch();
+        let (deadline, group) = (deadline(wait), Arc::clone(&self.shared.group()));
+        let mut watch = group.watch();
         while !watch.all_left() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.shared.waits_no_more.load(Ordering::Acquire) {
                 return false;
             }
-            let woken = self.shared.changed.wait_timeout(watch, left);
+            let woken = group.changed.wait_timeout(watch, left);
             watch = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         true
@@ -160,6 +176,33 @@ impl Waits {
 }
 
 impl Shared {
+    /// The group that `rank` comes to, and has entered then. An error says why it cannot; None: it has left and may come again later.
+    fn enter(&self, rank: usize) -> Result<Arc<Served>, Option<String>> {
+        let mut group = self.group();
+        if self.serves_many && group.watch().all_left() {
+            *group = Arc::new(Served::new(group.size, group.wait));
+        }
+        group.rounds.enter(rank)?;
+        Ok(Arc::clone(&group))
+    }
+
+    fn group(&self) -> MutexGuard<'_, Arc<Served>> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Served {
+    fn new(size: usize, wait: Duration) -> Self {
+        Self {
+            rounds: Rounds::new(size),
+            size,
+            wait,
+            streams: (0..size).map(|_| Mutex::new(None)).collect(),
+            watch: Mutex::new(Watch::new(size)),
+            changed: Condvar::new(),
+        }
+    }
+
     /// Sends one frame to a rank. A rank that accepts no data for long, or has left, gets none.
     fn send(&self, rank: usize, frame: &Frame) -> io::Result<()> {
         let mut connected = self.stream(rank);
@@ -279,20 +322,20 @@ struct Part {
 }
 
 /// Represents `rank` in the rounds until it leaves.
-fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
+fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
     let mut gone = false;
-    let (writer, parts) = match shared.make_room(&stream, rank) {
+    let (writer, parts) = match group.make_room(&stream, rank) {
         Ok(room) => room,
         Err(error) => {
             let why = format!("the rendezvous has no room for rank {rank}: {error}");
             // First, so that the rank's leaving is its consequence.
-            shared.rounds.give_up(why.clone());
+            group.rounds.give_up(why.clone());
             let _ = Frame::Failed(why).write(&mut stream);
-            return shared.lost(rank);
+            return group.lost(rank);
         }
     };
-    if shared.welcome(rank, writer).is_err() {
-        return shared.lost(rank);
+    if group.welcome(rank, writer).is_err() {
+        return group.lost(rank);
     }
     loop {
         match Frame::read(&mut stream) {
@@ -302,51 +345,52 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
                 let _ = parts.send(Part { round, within, bytes });
             }
             Ok(Frame::Mail { peer, bytes }) => {
-                if peer < shared.size {
-                    let _ = shared.send(peer, &Frame::Mail { peer: rank, bytes });
+                if peer < group.size {
+                    let _ = group.send(peer, &Frame::Mail { peer: rank, bytes });
                 }
             }
             Ok(Frame::Stuck(0)) => {
-                shared.watch().moves(rank);
+                group.watch().moves(rank);
             }
             Ok(Frame::Stuck(ms)) => {
-                shared.stuck(rank, Duration::from_millis(ms.into()));
+                group.stuck(rank, Duration::from_millis(ms.into()));
             }
             Ok(Frame::News(News::Aborted { .. })) => {
-                shared.send_to_all_but(Some(rank), &News::Aborted { rank });
+                group.send_to_all_but(Some(rank), &News::Aborted { rank });
                 // After the news, which is the cause.
-                shared.rounds.fail(format!("rank {rank} aborted the group"));
+                group.rounds.fail(format!("rank {rank} aborted the group"));
             }
             Ok(Frame::News(lost @ News::Lost { .. })) => {
-                shared.send_to_all_but(Some(rank), &lost);
+                group.send_to_all_but(Some(rank), &lost);
             }
             Ok(Frame::Bye) => {
                 // It may stay to receive what the others report.
                 gone = true;
-                shared.watch().left(rank);
-                shared.changed.notify_all();
-                shared.send_to_all_but(Some(rank), &News::Left { rank });
+                group.rounds.leave(rank);
+                group.watch().left(rank);
+                group.changed.notify_all();
+                group.send_to_all_but(Some(rank), &News::Left { rank });
                 // Now its connections may end.
-                let _ = shared.send(rank, &Frame::Bye);
+                let _ = group.send(rank, &Frame::Bye);
             }
             Ok(echo @ Frame::Echo(_)) => {
-                let _ = shared.send(rank, &echo);
+                let _ = group.send(rank, &echo);
             }
             Ok(Frame::Failed(cause)) => {
                 gone = true;
                 let why = cause.clone();
-                shared.rounds.give_up(cause);
-                shared.send_to_all_but(Some(rank), &News::Lost { rank, why });
-                if shared.send(rank, &Frame::Bye).is_err() {
-                    return shared.left(rank);
+                group.rounds.give_up(cause);
+                group.send_to_all_but(Some(rank), &News::Lost { rank, why });
+                if group.send(rank, &Frame::Bye).is_err() {
+                    return group.left(rank);
                 }
             }
-            Err(_) if gone => return shared.left(rank),
+            Err(_) if gone => return group.left(rank),
             Ok(_) => {
-                shared.rounds.fail(format!("rank {rank} sent what only the hub may"));
-                return shared.lost(rank);
+                group.rounds.fail(format!("rank {rank} sent what only the hub may"));
+                return group.lost(rank);
             }
-            Err(_) => return shared.lost(rank),
+            Err(_) => return group.lost(rank),
         }
     }
 }
@@ -390,6 +434,39 @@ mod tests {
             })
             .collect();
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    }
+
+    /// Joins, takes part in a round, and says farewell; it stays connected.
+    fn meet_and_part(meeting: Meeting) -> Remote {
+        let mut place = Remote::join(meeting, WAIT).unwrap();
+        place.barrier(WAIT).unwrap();
+        place.farewell();
+        let begun = Instant::now();
+        while !place.has_notified_all() {
+            assert!(begun.elapsed() < WAIT, "its farewell is not answered");
+            thread::yield_now();
+        }
+        place
+    }
+
+    #[test]
+    fn ranks_that_have_left_meet_again_as_another_group_when_all_have() {
+        let hub = hub(2, WAIT);
+        let mut late = Remote::join(hub.meeting(0), WAIT).unwrap();
+        let meeting = hub.meeting(1);
+        let early = thread::spawn(move || [meet_and_part(meeting), meet_and_part(meeting)]);
+        late.barrier(WAIT).unwrap();
+        // It has left, and comes again.
+        let begun = Instant::now();
+        while hub.refused() == 0 && !early.is_finished() {
+            assert!(begun.elapsed() < WAIT / 2, "it does not come again");
+            thread::sleep(Duration::from_millis(1));
+        }
+        late.leave();
+        let again = meet_and_part(hub.meeting(0));
+        let both = early.join().unwrap();
+        assert!(hub.wait_for_all_to_leave(WAIT));
+        drop((again, both));
     }
 
     #[test]

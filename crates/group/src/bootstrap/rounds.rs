@@ -19,9 +19,18 @@ struct State {
     parts: Vec<Option<Vec<u8>>>,
     /// The parts of the last complete round. The next one cannot complete before every rank has read them.
     all: Arc<Vec<Vec<u8>>>,
-    present: Vec<bool>,
+    present: Vec<Presence>,
     failed: Option<String>,
     causes: Vec<String>,
+}
+
+/// How far a rank is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Awaited,
+    Here,
+    /// It said farewell.
+    Left,
 }
 
 impl Rounds {
@@ -30,23 +39,32 @@ impl Rounds {
             round: 0,
             parts: vec![None; size],
             all: Arc::default(),
-            present: vec![false; size],
+            present: vec![Presence::Awaited; size],
             failed: None,
             causes: Vec::new(),
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Enters as a rank, which each rank can do once. An error says why it cannot.
-    pub(super) fn enter(&self, rank: usize) -> Result<(), String> {
+    /// Enters as a rank, which each rank can do once. An error says why it cannot; None: it has left, and comes to the next group.
+    pub(super) fn enter(&self, rank: usize) -> Result<(), Option<String>> {
         let mut state = self.lock();
-        if !std::mem::replace(&mut state.present[rank], true) {
-            return Ok(());
+        match (state.present[rank], &state.failed) {
+            (Presence::Awaited, _) => {
+                state.present[rank] = Presence::Here;
+                Ok(())
+            }
+            (Presence::Left, _) => Err(None),
+            (Presence::Here, Some(why)) => {
+                Err(Some(format!("rank {rank} comes again, and its group has failed: {why}")))
+            }
+            (Presence::Here, None) => Err(Some(format!("there are two ranks {rank}"))),
         }
-        Err(match &state.failed {
-            Some(why) => format!("rank {rank} comes again, and its group has failed: {why}"),
-            None => format!("there are two ranks {rank}"),
-        })
+    }
+
+    /// The rank has said farewell.
+    pub(super) fn leave(&self, rank: usize) {
+        self.lock().present[rank] = Presence::Left;
     }
 
     /// Contributes `part`, and waits for all others. After a timeout the part is taken back.

@@ -164,7 +164,7 @@ impl Builder {
             aborted,
             scopes,
             timeout,
-            hub,
+            hub: Mutex::new(hub),
             process,
         };
         let shared = Arc::new(shared);

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::frame::{Frame, Hello};
-use super::{Shared, WRITE, serve};
+use super::{Served, Shared, WRITE, serve};
 
 /// The error with the address; torchrun itself listens at that of its variables.
 fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
@@ -79,7 +79,7 @@ pub(super) fn receive(stream: TcpStream, shared: &Arc<Shared>) {
     let greeted = greet(&stream, shared);
     shared.strangers.fetch_sub(1, Ordering::Relaxed);
     match greeted {
-        Ok(rank) => serve(stream, shared, rank),
+        Ok((group, rank)) => serve(stream, &group, rank),
         Err(error) => {
             shared.refused.fetch_add(1, Ordering::Relaxed);
             log::debug!("a connection to the rendezvous was refused: {error}");
@@ -102,8 +102,8 @@ impl Read for ReadsUntil<'_> {
     }
 }
 
-/// The rank that comes, which has entered then: whatever fails from here on, it is lost.
-fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
+/// The rank that comes, and its group, which it has entered then: whatever fails from here on, it is lost.
+fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<(Arc<Served>, usize)> {
     stream.set_write_timeout(Some(WRITE))?;
     stream.set_nodelay(true)?;
     let refuse = |why: String| {
@@ -115,12 +115,16 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
     if hello.secret != shared.secret {
         return Err(refuse(format!("rank {rank} has another join token than this group")));
     }
-    if size != shared.size || rank >= shared.size {
-        let here = shared.size;
+    let here = shared.group().size;
+    if size != here || rank >= here {
         return Err(refuse(format!("rank {rank} of {size} comes to a group of {here}")));
     }
-    shared.rounds.enter(rank).map_err(refuse)?;
-    Ok(rank)
+    match shared.enter(rank) {
+        Ok(group) => Ok((group, rank)),
+        Err(Some(why)) => Err(refuse(why)),
+        // It tries again, as one that was turned away for want of room.
+        Err(None) => Err(io::Error::other(format!("rank {rank} has left, and others have not"))),
+    }
 }
 
 #[cfg(test)]
