@@ -248,7 +248,7 @@ fn begun_reductions_by_other_operations_are_errors_that_name_the_rank() {
         let ended = group.iall_reduce_obj(&7_u32, op).unwrap().wait();
         let is_told = |ended: &Result<_, _>, culprit| match ended {
             Err(GroupError::Mismatch { rank, why }) => {
-                *rank == culprit && why.contains("another operation")
+                *rank == culprit && why.contains("by max") && why.contains("by sum")
             }
             _ => false,
         };
@@ -258,6 +258,32 @@ fn begun_reductions_by_other_operations_are_errors_that_name_the_rank() {
         assert!(if own == 1 { is_told(&ended, 0) } else { matches!(ended, Ok(None)) }, "{ended:?}");
         let sum = group.iall_reduce_obj(&7_u32, Op::Sum).unwrap().wait();
         assert_eq!(sum.unwrap(), Some(21));
+    });
+}
+
+#[test]
+fn another_collective_of_objects_is_a_mismatch_where_it_is_received() {
+    ranks(&library(), 2, |group| {
+        let long = Leaf::from(vec![1.0_f64; 100_000]);
+        for reduces in [false, true] {
+            if group.rank() == 0 {
+                if reduces {
+                    assert_eq!(group.ireduce_obj(&long, Op::Sum, 1).unwrap().wait().unwrap(), None);
+                } else {
+                    group.broadcast_obj(Some(long.clone()), 0).unwrap();
+                }
+                continue;
+            }
+            let calls = if reduces { "reduce by sum with root 1" } else { "broadcast with root 0" };
+            let said =
+                format!("rank 0 calls a {calls} of objects, and rank 1 a gather with root 1");
+            let ended = group.gather_obj(&long, 1);
+            assert!(
+                matches!(&ended, Err(GroupError::Mismatch { rank: 0, why }) if *why == said),
+                "{ended:?}"
+            );
+        }
+        assert_eq!(group.all_gather_obj(&rank(&group)).unwrap(), [0, 1]);
     });
 }
 

@@ -436,16 +436,20 @@ mod tests {
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
     }
 
-    /// Joins, takes part in a round, and says farewell; it stays connected.
-    fn meet_and_part(meeting: Meeting) -> Remote {
-        let mut place = Remote::join(meeting, WAIT).unwrap();
-        place.barrier(WAIT).unwrap();
+    /// Says farewell, which the hub knows then; it stays connected.
+    fn part(place: &mut Remote) {
         place.farewell();
         let begun = Instant::now();
         while !place.has_notified_all() {
             assert!(begun.elapsed() < WAIT, "its farewell is not answered");
             thread::yield_now();
         }
+    }
+
+    fn meet_and_part(meeting: Meeting) -> Remote {
+        let mut place = Remote::join(meeting, WAIT).unwrap();
+        place.barrier(WAIT).unwrap();
+        part(&mut place);
         place
     }
 
@@ -462,11 +466,11 @@ mod tests {
             assert!(begun.elapsed() < WAIT / 2, "it does not come again");
             thread::sleep(Duration::from_millis(1));
         }
-        late.leave();
+        part(&mut late);
         let again = meet_and_part(hub.meeting(0));
         let both = early.join().unwrap();
         assert!(hub.wait_for_all_to_leave(WAIT));
-        drop((again, both));
+        drop((late, again, both));
     }
 
     #[test]

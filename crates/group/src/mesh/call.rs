@@ -67,6 +67,13 @@ impl What {
         Self { root: Some(root), ..self }
     }
 
+    /// As the tag of a packet of objects has it: three numbers, of which 0 is none. It says no element type.
+    pub(crate) fn tag(self) -> u32 {
+        let (op, root) =
+            (self.op.map_or(0, |op| op as u32 + 1), self.root.map_or(0, |root| root + 1));
+        (self.kind as u32 + 1) | op << 8 | u32::try_from(root).unwrap_or(u32::MAX) << 16
+    }
+
     /// As a header has it: four numbers, of which 0 is none. Never 0.
     pub(crate) fn note(self) -> u64 {
         let element = self.element.map_or(0, |element| u64::from(header::type_number(element)) + 1);
@@ -77,7 +84,15 @@ impl What {
 }
 
 /// What a header says, as text.
-pub(super) struct Said(pub(super) u64);
+pub(crate) struct Said(pub(super) u64);
+
+impl Said {
+    /// What a tag says.
+    pub(crate) fn by(tag: u32) -> Self {
+        let (low, root) = (u64::from(tag & 0xFFFF), u64::from(tag >> 16));
+        Self(low & 0xFF | low >> 8 << 16 | root << 32)
+    }
+}
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -120,6 +135,9 @@ mod tests {
         ];
         for (place, one) in all.iter().enumerate() {
             assert!(all[..place].iter().all(|other| other.note() != one.note()), "{one:?}");
+        }
+        for one in [What::new(Kind::Reduce).by(Op::Sum).at(1023), barrier] {
+            assert_eq!(Said::by(one.tag()).to_string(), Said(one.note()).to_string());
         }
         for note in [0, u64::MAX, 0xFFFF_FFFF, 0x7F << 8] {
             assert!(Said(note).to_string().starts_with("unknown"));

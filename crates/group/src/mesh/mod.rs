@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub(crate) use call::{Call, Kind as CallKind, What};
+pub(crate) use call::{Call, Kind as CallKind, Said, What};
 pub(crate) use connector::Connector;
 use failure::Failure;
 pub(crate) use header::{Name, SMALL, Space, type_name, type_number, type_of};

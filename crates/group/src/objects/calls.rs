@@ -11,7 +11,7 @@ use super::receiving::{Inbound, Origin};
 use super::sending::{Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
-use crate::mesh::Space;
+use crate::mesh::{Space, What};
 use crate::messages::{From, Tag};
 
 /// Objects: self-describing messages of any type that derives serde's traits and [`Schema`].
@@ -120,10 +120,10 @@ impl Group {
         received
     }
 
-    /// The number of the next collective of objects, the same on every rank.
-    pub(super) fn object_route(&self) -> Route {
+    /// The next collective of objects: its number is the same on every rank, and what it does should be.
+    pub(super) fn object_route(&self, what: What) -> Route {
         let number = self.counts.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Route { space: Space::object_collective(number), tag: 0 }
+        Route { space: Space::object_collective(number), tag: what.tag() }
     }
 
     fn drive(&self, mut outbound: Outbound) -> Result<(), GroupError> {

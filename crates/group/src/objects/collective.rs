@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::taken;
 use super::numbers::{Numbers, check_type, other_shape};
-use super::receiving::{Inbound, Origin};
+use super::receiving::Inbound;
 use super::sending::{Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Op;
+use crate::mesh::{CallKind, What};
 use crate::patience::deadline;
 
 /// How long progress is made.
@@ -52,7 +53,8 @@ impl Group {
     ) -> Result<GatheringObjects<O>, GroupError> {
         // Before the number is taken: nobody is told of the error.
         self.rank_of(root)?;
-        self.gathering(object, root, self.object_route())
+        let route = self.object_route(What::new(CallKind::Gather).at(root));
+        self.gathering(object, root, route)
     }
 
     fn gathering<O: Serialize + DeserializeOwned + Schema>(
@@ -90,7 +92,7 @@ impl Group {
         &self,
         object: &O,
     ) -> Result<GatheringObjects<O>, GroupError> {
-        let route = self.object_route();
+        let route = self.object_route(What::new(CallKind::AllGather));
         let mut gathering = GatheringObjects::new(self);
         gathering.receives_all(route)?;
         gathering.sends_to(object, 0..self.size(), route)?;
@@ -121,7 +123,8 @@ impl Group {
         root: usize,
     ) -> Result<BroadcastingObject<O>, GroupError> {
         self.rank_of(root)?;
-        BroadcastingObject::new(self, object, root, self.object_route())
+        let route = self.object_route(What::new(CallKind::Broadcast).at(root));
+        BroadcastingObject::new(self, object, root, route)
     }
 
     /// Begins a reduction of every number of an object, as [`Group::all_reduce_obj`] does it. Rank 0 gathers the objects, reduces them
@@ -138,8 +141,9 @@ impl Group {
     ) -> Result<ReducingObject<O>, GroupError> {
         check_type::<O>()?;
         // Both numbers are taken, or this rank would be one behind the others after an object that cannot be encoded.
-        let [first, route] = [self.object_route(), self.object_route()];
-        let first = Route { tag: tag_of(op), ..first };
+        let what = What::new(CallKind::AllReduce);
+        // Rank 0 says in its answer that the operations differ.
+        let [first, route] = [what.by(op), what].map(|what| self.object_route(what));
         let answer = if self.rank() == 0 {
             Answering::To(route)
         } else {
@@ -169,7 +173,7 @@ impl Group {
     ) -> Result<ReducingObject<O>, GroupError> {
         check_type::<O>()?;
         self.rank_of(root)?;
-        let route = Route { tag: tag_of(op), ..self.object_route() };
+        let route = self.object_route(What::new(CallKind::Reduce).by(op).at(root));
         let stage = Stage::Gathering(self.gathering(object, root, route)?);
         Ok(ReducingObject { group: self.clone(), op, answer: None, failed: None, stage })
     }
@@ -304,7 +308,7 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
     }
 
     fn receives_all(&mut self, route: Route) -> Result<(), GroupError> {
-        let receive = |rank| Ok((Inbound::new(&self.group, route.space, Some(rank), None)?, false));
+        let receive = |rank| Ok((Inbound::of_collective(&self.group, route, rank)?, false));
         let receives: Result<_, GroupError> = (0..self.group.size()).map(receive).collect();
         self.receives = Some(receives?);
         Ok(())
@@ -347,13 +351,12 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
     /// As [`Group::recv_obj`].
     pub fn wait(mut self) -> Result<Option<Vec<O>>, GroupError> {
         self.drive(Drive::ToEnd)?;
-        self.take(|object, _| object)
+        self.take()
     }
 
-    fn take<R>(&mut self, of: impl Fn(O, Origin) -> R) -> Result<Option<Vec<R>>, GroupError> {
+    fn take(&mut self) -> Result<Option<Vec<O>>, GroupError> {
         let object = |(mut inbound, _): (Inbound<O>, bool)| {
-            let (object, origin) = inbound.take()?.ok_or_else(taken)?;
-            Ok(of(object, origin))
+            inbound.take()?.map(|(object, _)| object).ok_or_else(taken)
         };
         let all = self.receives.take().map(|receives| receives.into_iter().map(object).collect());
         all.transpose()
@@ -385,7 +388,7 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
         let mut begun = Self { group, sends, own: None, receive: None, failed: None };
         let group = &begun.group;
         if group.rank() != root {
-            begun.receive = Some(Inbound::new(group, route.space, Some(root), None)?);
+            begun.receive = Some(Inbound::of_collective(group, route, root)?);
             return Ok(begun);
         }
         let others = (0..group.size()).filter(|to| *to != root);
@@ -427,11 +430,6 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
         let received = self.receive.as_mut().map_or(Ok(None), Inbound::take)?;
         received.map(|(object, _)| object).or(self.own).ok_or_else(taken)
     }
-}
-
-/// What ranks send with an object to be reduced, so that other operations are noticed.
-fn tag_of(op: Op) -> u32 {
-    op as u32
 }
 
 /// A reduction of objects in progress. Dropped on rank 0, one for all leaves the others without a result; on another rank it still sends.
@@ -520,8 +518,7 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
                     if let Ok(false) = over {
                         return Ok(false);
                     }
-                    let gathered =
-                        over.and_then(|_| gathering.take(|object, from| (object, from.tag)));
+                    let gathered = over.and_then(|_| gathering.take());
                     self.stage = Stage::Over;
                     self.stage = self.reduced(gathered)?;
                 }
@@ -549,7 +546,7 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
     /// What follows the gather.
     fn reduced(
         &mut self,
-        gathered: Result<Option<Vec<(O, u32)>>, GroupError>,
+        gathered: Result<Option<Vec<O>>, GroupError>,
     ) -> Result<Stage<O>, GroupError> {
         let result = gathered.and_then(|all| all.map(|all| self.fold(&all)).transpose());
         let Some(answering) = self.answer.take() else { return result.map(Stage::Done) };
@@ -570,14 +567,9 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
         }))
     }
 
-    /// Reduces the objects of all ranks, each with the tag of its operation.
-    fn fold(&self, all: &[(O, u32)]) -> Result<O, GroupError> {
-        if let Some(rank) = all.iter().position(|(_, tag)| *tag != tag_of(self.op)) {
-            let own = self.group.rank();
-            let why = format!("rank {rank} reduces by another operation than rank {own}");
-            return Err(GroupError::Mismatch { rank, why });
-        }
-        let mut ranks = all.iter().map(|(object, _)| object).enumerate();
+    /// Reduces the objects of all ranks.
+    fn fold(&self, all: &[O]) -> Result<O, GroupError> {
+        let mut ranks = all.iter().enumerate();
         let Some((_, first)) = ranks.next() else { return Err(taken()) };
         let mut whole = Numbers::of(first)?;
         whole.check(self.op)?;

@@ -12,11 +12,11 @@ use super::landing::Landing;
 use super::packet::{self, Long, Packet};
 use super::parts::{Inbox, dealing};
 use super::schemas::{fingerprint, text};
-use super::sending::peer_number;
+use super::sending::{Route, peer_number};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
-use crate::mesh::{Announces, Count, Envelope, Mesh, OpId, Space, Wanted};
+use crate::mesh::{Announces, Count, Envelope, Mesh, OpId, Said, Space, Wanted};
 
 /// The sender and the tag of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub(super) struct Inbound<O> {
     space: Space,
     source: Option<usize>,
     tag: Option<u32>,
+    /// Of a collective: the tag that a rank has which calls the same one.
+    due: Option<u32>,
     limit: usize,
     /// Memory for long leaves.
     spare: VecDeque<Landing>,
@@ -113,7 +115,18 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         bounded::check::<O>()?;
         let source = source.map(|rank| group.rank_of(rank)).transpose()?;
         let (limit, spare, stage) = (LIMIT, VecDeque::new(), Stage::Probing);
-        Ok(Self { group: group.clone(), space, source, tag, limit, spare, stage })
+        Ok(Self { group: group.clone(), space, source, tag, due: None, limit, spare, stage })
+    }
+
+    /// The object of a rank in a collective. Whatever that sends in the one of this number is taken.
+    pub(super) fn of_collective(
+        group: &Group,
+        Route { space, tag }: Route,
+        rank: usize,
+    ) -> Result<Self, GroupError> {
+        let mut inbound = Self::new(group, space, Some(rank), None)?;
+        inbound.due = Some(tag);
+        Ok(inbound)
     }
 
     /// The peer that is waited for, if it is a single one.
@@ -268,6 +281,16 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         bytes: Bytes,
         from: Envelope,
     ) -> Result<Stage<O>, GroupError> {
+        let other = self.due.filter(|due| *due != from.tag);
+        if let Some(due) = other {
+            if let Some(packet) = packet::open(bytes.bytes(), self.limit) {
+                self.cancel(state, &packet);
+            }
+            let (rank, own) = (self.group.rank_in_group(from.source), self.group.rank());
+            let (said, due) = (Said::by(from.tag), Said::by(due));
+            let why = format!("rank {rank} calls a {said} of objects, and rank {own} a {due}");
+            return Err(GroupError::Mismatch { rank, why });
+        }
         if bytes.bytes().is_empty() {
             return Err(self.broken(from, "no object: it has none, or one that cannot be encoded"));
         }

@@ -14,7 +14,7 @@ use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
 use crate::mesh::{Name, OpId, Space};
 
-/// Where an object goes in a mesh: a tag of the user's, or the number of a collective.
+/// Where an object goes in a mesh: a tag of the user's, or the number of a collective and a tag that says which it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) space: Space,
