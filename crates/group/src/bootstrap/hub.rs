@@ -327,7 +327,7 @@ fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
     let (writer, parts) = match group.make_room(&stream, rank) {
         Ok(room) => room,
         Err(error) => {
-            let why = format!("the rendezvous has no room for rank {rank}: {error}");
+            let why = no_room(rank, &error);
             // First, so that the rank's leaving is its consequence.
             group.rounds.give_up(why.clone());
             let _ = Frame::Failed(why).write(&mut stream);
@@ -393,6 +393,10 @@ fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
             Err(_) => return group.lost(rank),
         }
     }
+}
+
+fn no_room(rank: usize, error: &io::Error) -> String {
+    format!("the rendezvous has no room for rank {rank}: {error}")
 }
 
 /// A sleep that lasts so much longer than it should is one of a process that was stopped meanwhile.

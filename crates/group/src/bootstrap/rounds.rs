@@ -62,6 +62,11 @@ impl Rounds {
         }
     }
 
+    /// The first rank that has not come yet.
+    pub(super) fn first_awaited(&self) -> Option<usize> {
+        self.lock().present.iter().position(|presence| *presence == Presence::Awaited)
+    }
+
     /// The rank has said farewell.
     pub(super) fn leave(&self, rank: usize) {
         self.lock().present[rank] = Presence::Left;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::frame::{Frame, Hello};
-use super::{Served, Shared, WRITE, serve};
+use super::{Served, Shared, WRITE, no_room, serve};
 
 /// The error with the address; torchrun itself listens at that of its variables.
 fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
@@ -54,14 +54,20 @@ const STRANGERS_MAX: usize = 64;
 const GREETING: Duration = Duration::from_secs(5);
 
 pub(super) fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    let mut fails = None;
     for stream in listener.incoming() {
         if shared.closing.load(Ordering::Acquire) {
             return;
         }
-        let Ok(stream) = stream else {
-            thread::sleep(Duration::from_millis(10)); // Out of descriptors, most likely.
-            continue;
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                cannot_accept(&error, &mut fails, Instant::now(), shared);
+                thread::sleep(Duration::from_millis(10));
+                continue;
+            }
         };
+        fails = None;
         if shared.strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
             shared.strangers.fetch_sub(1, Ordering::Relaxed);
             shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -73,6 +79,33 @@ pub(super) fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
     }
 }
+
+/// A time in which no connection can be accepted.
+struct Fails {
+    since: Instant,
+    last: Instant,
+}
+
+/// No connection can be accepted, for want of descriptors most likely. The ranks that are here learn of it, unless it passes soon.
+fn cannot_accept(error: &io::Error, fails: &mut Option<Fails>, now: Instant, shared: &Shared) {
+    let new = || {
+        log::warn!("the rendezvous accepts no connection for now: {error}");
+        Fails { since: now, last: now }
+    };
+    // Between two connections that come long after each other there may have been descriptors.
+    let goes_on = fails.take().filter(|fails| now.saturating_duration_since(fails.last) < PASSES);
+    let Fails { since, .. } = goes_on.unwrap_or_else(new);
+    *fails = Some(Fails { since, last: now });
+    let rounds = &shared.group().rounds;
+    if now.saturating_duration_since(since) >= PASSES
+        && let Some(rank) = rounds.first_awaited()
+    {
+        rounds.give_up(no_room(rank, error));
+    }
+}
+
+/// So long the rendezvous may lack descriptors.
+const PASSES: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
 pub(super) fn receive(stream: TcpStream, shared: &Arc<Shared>) {
@@ -152,6 +185,24 @@ mod tests {
         drop(strangers);
         let joined = joining.join().unwrap();
         assert!(joined.is_ok(), "{joined:?}");
+    }
+
+    #[test]
+    fn ranks_that_are_here_learn_that_no_other_can_be_accepted_unless_it_passes() {
+        let hub = hub(2, WAIT);
+        let mut here = Remote::join(hub.meeting(0), WAIT).unwrap();
+        let waits = thread::spawn(move || here.barrier(WAIT).unwrap_err().to_string());
+        let (mut fails, begun) = (None, Instant::now());
+        let mut fail_at = |after: Duration| {
+            let lacks = io::Error::from_raw_os_error(24); // EMFILE
+            cannot_accept(&lacks, &mut fails, begun + after, &hub.shared);
+            hub.causes().len()
+        };
+        // The second one is of another time.
+        assert_eq!([Duration::ZERO, 2 * PASSES].map(&mut fail_at), [0, 0]);
+        assert_eq!([5, 6].map(|halves| fail_at(halves * PASSES / 2)), [0, 1]);
+        let why = waits.join().unwrap();
+        assert!(why.starts_with("the rendezvous has no room for rank 1: "), "{why}");
     }
 
     #[test]
