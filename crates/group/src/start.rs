@@ -15,7 +15,8 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use siphasher::sip::SipHasher13;
 
@@ -23,6 +24,7 @@ use crate::bootstrap::{Hub, Interrupt, Meeting, RANKS_MAX, Remote};
 use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::launch::MEETING_VARIABLE;
+use crate::patience::deadline;
 
 /// The rank of this process, and the address of the rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,15 @@ pub struct Start {
     /// Rank 0 runs the rendezvous itself.
     holds_hub: bool,
     matrix: Option<DeviceMatrix>,
+    /// The name of its host has no address yet: it is looked up when this joins.
+    unknown: Option<Coordinator>,
+}
+
+/// `host:port`, and the variable or argument that says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Coordinator {
+    name: &'static str,
+    text: String,
 }
 
 impl Start {
@@ -60,9 +71,29 @@ impl Start {
         token: Option<&str>,
     ) -> Result<Self, GroupError> {
         check("rank", rank, "size", size)?;
-        let Addresses { address, others, is_everywhere } = addresses("coordinator", coordinator)?;
+        let coordinator = Coordinator { name: "coordinator", text: coordinator.to_owned() };
+        Self::by(coordinator, rank, size, token, None)
+    }
+
+    /// Rank 0 listens at this address, which has to be known. The host may come up after another rank.
+    fn by(
+        coordinator: Coordinator,
+        rank: usize,
+        size: usize,
+        token: Option<&str>,
+        matrix: Option<DeviceMatrix>,
+    ) -> Result<Self, GroupError> {
+        let (found, unknown) = match coordinator.find()? {
+            Ok(found) => (found, None),
+            Err(error) if rank == 0 => return Err(error),
+            Err(error) => {
+                log::warn!("{error}; it is looked up again");
+                (Addresses::NONE, Some(coordinator))
+            }
+        };
+        let Addresses { address, others, is_everywhere } = found;
         let meeting = Meeting { address, secret: secret(token), rank, size };
-        Ok(Self { meeting, others, is_everywhere, holds_hub: true, matrix: None })
+        Ok(Self { meeting, others, is_everywhere, holds_hub: true, matrix, unknown })
     }
 
     /// The same as [`Start::from_environment`], from any variables.
@@ -80,6 +111,7 @@ impl Start {
                 is_everywhere: false,
                 holds_hub: false,
                 matrix: None,
+                unknown: None,
             });
         }
         let matrix = match get("MLX_RANK").and_then(|_| get("MLX_IBV_DEVICES")) {
@@ -87,10 +119,8 @@ impl Start {
             None => None,
         };
         let (rank, size) = place(&get, matrix.as_ref())?;
-        let Addresses { address, others, is_everywhere } = coordinator(&get)?;
-        let secret = secret(get("IRONRAIL_GROUP_TOKEN").as_deref());
-        let meeting = Meeting { address, secret, rank, size };
-        Ok(Self { meeting, others, is_everywhere, holds_hub: true, matrix })
+        let token = get("IRONRAIL_GROUP_TOKEN");
+        Self::by(coordinator(&get)?, rank, size, token.as_deref(), matrix)
     }
 
     /// A rank, from 0.
@@ -128,6 +158,14 @@ impl Start {
         wait: Duration,
         interrupt: &Interrupt,
     ) -> Result<(Remote, Option<Hub>), GroupError> {
+        if let Some(coordinator) = &self.unknown {
+            let end = deadline(wait);
+            let found = await_addresses(end, interrupt, || coordinator.find())?;
+            let meeting = Meeting { address: found.address, ..self.meeting };
+            let known = Self { meeting, others: found.others, unknown: None, ..self.clone() };
+            let left = end.saturating_duration_since(Instant::now());
+            return known.join_unless(left, interrupt);
+        }
         let Meeting { address, secret, rank, size } = self.meeting;
         let mut addresses = vec![address];
         for other in &self.others {
@@ -204,13 +242,44 @@ fn check(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<(
 }
 
 /// Those of `host:port`.
+#[derive(Debug)]
 struct Addresses {
     address: SocketAddr,
     others: Vec<SocketAddr>,
     is_everywhere: bool,
 }
 
-fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<Addresses, GroupError> {
+impl Addresses {
+    const NONE: Self = Self {
+        address: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        others: Vec::new(),
+        is_everywhere: false,
+    };
+}
+
+/// The addresses, or why there are none: the name of a host may get one later. The outer error is of a text that never has one.
+type Found = Result<Result<Addresses, GroupError>, GroupError>;
+
+/// Looks for them until there are any.
+fn await_addresses(
+    end: Instant,
+    interrupt: &Interrupt,
+    mut find: impl FnMut() -> Found,
+) -> Result<Addresses, GroupError> {
+    loop {
+        interrupt
+            .check()
+            .map_err(|error| GroupError::System { what: "joining the group", error })?;
+        match find()? {
+            Err(_) if Instant::now() + LOOK_UP_EVERY < end => thread::sleep(LOOK_UP_EVERY),
+            found => return found,
+        }
+    }
+}
+
+const LOOK_UP_EVERY: Duration = Duration::from_millis(200);
+
+fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<Coordinator, GroupError> {
     let own = get("IRONRAIL_GROUP_COORDINATOR").map(|text| ("IRONRAIL_GROUP_COORDINATOR", text));
     let mlx =
         || Some(("MLX_IBV_COORDINATOR", get("MLX_RANK").and_then(|_| get("MLX_IBV_COORDINATOR"))?));
@@ -224,29 +293,32 @@ fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<Addresses, Group
             "nothing says where ranks meet: set IRONRAIL_GROUP_COORDINATOR to an address and port of rank 0",
         );
     };
-    addresses(name, &text)
+    Ok(Coordinator { name, text })
 }
 
-/// The first address of `host:port`, and the others. Port 0 would be another one each time.
-fn addresses(name: &str, text: &str) -> Result<Addresses, GroupError> {
-    let mut found = match text.to_socket_addrs() {
-        Ok(found) => found,
-        // It has no port, or one that is no number.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => Vec::new().into_iter(),
-        Err(error) => return usage(format!("{name} is {text:?}: {error}")),
-    };
-    match found.next() {
-        Some(address) if address.port() != 0 => {
-            let others: Vec<_> = found.collect();
-            let is_loopback = |address: &SocketAddr| address.ip().is_loopback();
-            let is_everywhere = is_name_of_a_machine(text)
-                && is_loopback(&address)
-                && others.iter().all(is_loopback);
-            Ok(Addresses { address, others, is_everywhere })
+impl Coordinator {
+    /// The first address of `host:port`, and the others. Port 0 would be another one each time.
+    fn find(&self) -> Found {
+        let Self { name, text } = self;
+        let mut found = match text.to_socket_addrs() {
+            Ok(found) => found,
+            // It has no port, or one that is no number.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Vec::new().into_iter(),
+            Err(error) => return Ok(usage(format!("{name} is {text:?}: {error}"))),
+        };
+        match found.next() {
+            Some(address) if address.port() != 0 => {
+                let others: Vec<_> = found.collect();
+                let is_loopback = |address: &SocketAddr| address.ip().is_loopback();
+                let is_everywhere = is_name_of_a_machine(text)
+                    && is_loopback(&address)
+                    && others.iter().all(is_loopback);
+                Ok(Ok(Addresses { address, others, is_everywhere }))
+            }
+            _ => usage(format!(
+                "{name} is {text:?}, which is no address with a port, as host:4711; ports are 1 to 65535"
+            )),
         }
-        _ => usage(format!(
-            "{name} is {text:?}, which is no address with a port, as host:4711; ports are 1 to 65535"
-        )),
     }
 }
 
@@ -281,8 +353,6 @@ fn usage<T>(why: impl Into<String>) -> Result<T, GroupError> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::thread;
-    use std::time::Instant;
 
     use super::*;
     use crate::bootstrap::Bootstrap;
@@ -393,6 +463,25 @@ mod tests {
                 "{why}"
             );
         }
+    }
+
+    #[test]
+    fn a_host_that_has_no_address_yet_is_looked_up_again_while_the_wait_lasts() {
+        let known = Coordinator { name: "coordinator", text: "127.0.0.1:4711".to_owned() };
+        let mut lookups = 0;
+        let found = await_addresses(deadline(WAIT), &Interrupt::default(), || {
+            lookups += 1;
+            if lookups < 3 { Ok(usage("no address yet")) } else { known.find() }
+        });
+        assert_eq!((found.unwrap().address.port(), lookups), (4711, 3));
+        let text = format!("{}:4711", "x".repeat(64));
+        let start = Start::at(&text, 1, 2, None).unwrap();
+        let why = start.join(Duration::ZERO).unwrap_err().to_string();
+        assert!(why.starts_with(&format!("coordinator is {text:?}: ")), "{why}");
+        let interrupt = Interrupt::default();
+        interrupt.set();
+        let why = start.join_unless(WAIT, &interrupt).unwrap_err().to_string();
+        assert!(why.contains("operation interrupted"), "{why}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Interrupt {
     }
 
     /// An error once it is set.
-    pub(super) fn check(&self) -> io::Result<()> {
+    pub(crate) fn check(&self) -> io::Result<()> {
         if self.lock().is_set { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 

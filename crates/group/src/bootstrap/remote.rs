@@ -361,8 +361,10 @@ fn connect(
     }
 }
 
+/// Its process may not listen yet, or its host not be up.
 fn may_listen_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut)
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), ConnectionRefused | TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
 /// Whether a socket is connected to itself. While nobody listens at a port of this machine, the system may give just that one to a client.
@@ -383,6 +385,13 @@ mod tests {
 
     use super::*;
     use crate::support::WAIT;
+
+    #[test]
+    fn a_host_that_is_not_up_yet_is_tried_again() {
+        // ENETUNREACH, EHOSTUNREACH and ETIMEDOUT; not EACCES and EADDRNOTAVAIL.
+        let is_tried = |code| may_listen_later(&io::Error::from_raw_os_error(code));
+        assert_eq!([101, 113, 110, 13, 99].map(is_tried), [true, true, true, false, false]);
+    }
 
     #[test]
     fn a_socket_that_is_connected_to_itself_has_found_no_hub() {
