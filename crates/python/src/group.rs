@@ -38,7 +38,7 @@ impl Group {
     pub(crate) fn new(inner: Inner) -> Self {
         let (rank, size) = (inner.rank(), inner.size());
         let pickles = (0..size).map(|rank| inner.features(rank) & PICKLES != 0).collect();
-        let orphans = Arc::default();
+        let orphans = Orphans::of_a_group();
         Self { inner: Mutex::new(Some(inner)), orphans, rank, size, pickles }
     }
 

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{poisoned, raise};
 use crate::group::{Group, PICKLES};
-use crate::request::seconds;
+use crate::request::{Orphans, seconds};
 
 /// Joins the group. All its ranks call it.
 #[pyfunction]
@@ -96,11 +96,15 @@ const TICK: Duration = Duration::from_millis(50);
 /// What this process has joined, and may have left.
 static JOINED: Mutex<Vec<WeakGroup>> = Mutex::new(Vec::new());
 
-/// Leaves all groups, whatever still holds them: for the end of the interpreter.
+/// Leaves all groups, whatever still holds them: for the end of the interpreter. What goes on in them ends first, also in those that were split
+/// from them. In the order in which they were joined, the same on all ranks: rank 0 of a group may wait for the others to leave it.
 #[pyfunction]
 pub(crate) fn leave_all(py: Python<'_>) {
     let joined = std::mem::take(&mut *JOINED.lock().unwrap_or_else(PoisonError::into_inner));
-    py.detach(|| joined.iter().for_each(WeakGroup::leave));
+    py.detach(|| {
+        Orphans::wait_for_all();
+        joined.iter().for_each(WeakGroup::leave);
+    });
 }
 
 /// What the call says; the environment says the rest.

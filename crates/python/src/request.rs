@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use ironrail_group::error::GroupError;
@@ -210,7 +210,24 @@ impl Default for Orphans {
     }
 }
 
+/// Those of all groups, in the order in which the groups came about.
+static OF_ALL: Mutex<Vec<Weak<Orphans>>> = Mutex::new(Vec::new());
+
 impl Orphans {
+    pub(crate) fn of_a_group() -> Arc<Self> {
+        let orphans = Arc::<Self>::default();
+        let mut all = OF_ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|others| others.strong_count() > 0);
+        all.push(Arc::downgrade(&orphans));
+        orphans
+    }
+
+    /// As [`Orphans::wait`].
+    pub(crate) fn wait_for_all() {
+        let all = std::mem::take(&mut *OF_ALL.lock().unwrap_or_else(PoisonError::into_inner));
+        all.iter().filter_map(Weak::upgrade).for_each(|orphans| orphans.wait());
+    }
+
     /// Refuses a call in a child of the process that joined.
     pub(crate) fn check(&self) -> PyResult<()> {
         self.0.get().map(drop)

@@ -55,7 +55,8 @@ def ranks(net, tmp_path):
             import sys, time, gc, threading, unittest
             import numpy as np
             import ironrail
-            group = ironrail.init(sys.argv[1], int(sys.argv[2]), {size}, net={net and str(net)!r}, {options})
+            net = {net and str(net)!r}
+            group = ironrail.init(sys.argv[1], int(sys.argv[2]), {size}, net=net, {options})
             rank, size = group.rank, group.size
             raises = unittest.TestCase().assertRaises
             """

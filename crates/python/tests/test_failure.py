@@ -94,6 +94,30 @@ def test_a_rank_that_ends_while_a_thread_holds_parts_of_its_group_says_farewell(
     """)  # fmt: skip
 
 
+def test_a_reduction_of_a_split_group_whose_request_was_dropped_ends_before_its_rank_leaves(ranks):
+    ranks(2, """
+        half = group.split(0)
+        request = half.iall_reduce_obj(rank + 1)
+        if rank == 0:
+            del request
+            sys.exit()
+        assert request.wait() == 3
+    """)  # fmt: skip
+
+
+def test_processes_end_that_are_rank_0_of_one_group_each(ranks):
+    ranks(2, """
+        import socket
+        port = np.zeros(1, "int32")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port[0] = probe.getsockname()[1]
+        group.broadcast(port, 1)
+        other = ironrail.init(f"127.0.0.1:{port[0]}", 1 - rank, 2, net=net)
+        other.barrier()
+    """)  # fmt: skip
+
+
 def test_a_forked_child_that_ends_leaves_the_group_to_its_parent(ranks):
     ranks(2, """
         import os

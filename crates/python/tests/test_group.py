@@ -78,6 +78,17 @@ def test_messages_of_all_lengths_arrive_by_rank_and_tag(ranks, size):
     """)  # fmt: skip
 
 
+def test_two_groups_meet_at_one_address_in_turn(ranks):
+    ranks(2, """
+        group.barrier()
+        if rank == 0:
+            time.sleep(0.5)
+        group.close()
+        with ironrail.init(sys.argv[1], rank, size, net=net) as again:
+            again.barrier()
+    """)  # fmt: skip
+
+
 def test_one_program_of_two_ranks_prints_its_sum(ranks):
     said = ranks(2, """
         data = np.ones(1 << 20, "float32")

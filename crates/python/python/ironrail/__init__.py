@@ -9,7 +9,6 @@
 
 import atexit
 import pathlib
-import weakref
 
 from . import _native
 from ._errors import Aborted, Cancelled, Error, InvalidArgument, Mismatch, OtherType, PeerLost, Timeout, TooLong
@@ -19,8 +18,6 @@ __all__ = [
     "Aborted", "Cancelled", "Coming", "Error", "Exchange", "FixedHalo1d", "Group", "Halo1d", "InvalidArgument", "Memory", "Mismatch", "ObjectBatch",
     "OtherType", "PeerLost", "Received", "Request", "Timeout", "TooLong", "init", "path",
 ]  # fmt: skip
-
-_groups = weakref.WeakSet()
 
 
 def path():
@@ -52,7 +49,7 @@ def init(
     allow_pickle: whether send_obj and recv_obj work: a process that can send to a rank that receives objects can run code in it.
     """
     plugin = str(pathlib.Path(path()) / "libnccl-net-ironrail.so") if net is None else str(net)
-    group = _native.init(
+    return _native.init(
         plugin,
         coordinator=coordinator,
         rank=rank,
@@ -63,14 +60,8 @@ def init(
         progress_thread=progress_thread,
         allow_pickle=allow_pickle,
     )
-    _groups.add(group)
-    return group
 
 
-@atexit.register
-def _close():
-    # What something still holds when the interpreter ends, as a thread does, would never say farewell: a group, one that was split from it, a
-    # halo, a request.
-    for group in list(_groups):
-        group.close()
-    _native.leave_all()
+# What something still holds when the interpreter ends, as a thread does, would never say farewell: a group, one that was split from it, a halo, a
+# request.
+atexit.register(_native.leave_all)
