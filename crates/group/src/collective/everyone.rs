@@ -15,6 +15,9 @@ pub(super) fn all_gather(
     if has_short_way(size) && len <= DOUBLED {
         return doubling(session, input, output);
     }
+    if size > 4 && len <= ROTATED {
+        return rotated(session, input, output);
+    }
     exchange(session, input, |rank| output.part(rank * len, len))
 }
 
@@ -36,6 +39,28 @@ fn doubling(session: &mut Session<'_>, input: Place, output: Place) -> Result<()
         session.send(peer, blocks(rank & !(count - 1), count))?;
         session.arrived(due)?;
         count *= 2;
+    }
+    session.flush()
+}
+
+/// Among any number of ranks: block `j` in hand is that of the rank `j` after this one. In step k a rank sends the first 2^k blocks in hand to
+/// the one 2^k before it, and receives as many from the one 2^k after it; in the last step as many as are missing. So a rank is connected to as
+/// few others as by [`barrier`].
+fn rotated(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
+    let (rank, size, len) = (session.rank(), session.size(), input.len());
+    let scratch = session.scratch(size * len)?;
+    let hand = |first: usize, count: usize| scratch.part(first * len, count * len);
+    hand(0, 1).copy_from(input);
+    let mut distance = 1;
+    while distance < size {
+        let count = distance.min(size - distance);
+        let due = session.expect((rank + distance) % size, hand(distance, count))?;
+        session.send((rank + size - distance) % size, hand(0, count))?;
+        session.arrived(due)?;
+        distance *= 2;
+    }
+    for block in 0..size {
+        output.part((rank + block) % size * len, len).copy_from(hand(block, 1));
     }
     session.flush()
 }
@@ -206,8 +231,43 @@ pub(super) fn barrier(session: &mut Session<'_>) -> Result<(), GroupError> {
 
 /// The longest block of an all_gather in steps.
 const DOUBLED: usize = 1 << 20;
+/// The same among numbers of ranks that are no power of two, where all blocks are copied.
+const ROTATED: usize = 8 << 10;
 /// The longest block of an all_to_all that other ranks carry.
 const CARRIED: usize = 8 << 10;
 /// The same of a reduce_scatter.
 const TERMS_CARRIED: usize = 4 << 10;
 const AHEAD: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn short_blocks_of_any_number_of_ranks_are_gathered_in_their_order() {
+        for size in [5, 6, 7, 12] {
+            ranks(&library(), size, move |group| {
+                for len in [1, ROTATED / 8, ROTATED / 8 + 1] {
+                    let of = |rank: usize| vec![rank as u64; len];
+                    let mut all = vec![0; size * len];
+                    group.all_gather(&of(group.rank()), &mut all).unwrap();
+                    assert!(all == (0..size).flat_map(of).collect::<Vec<_>>(), "{size}, {len}");
+                    all[..group.rank() * len].fill(0);
+                    all[(group.rank() + 1) * len..].fill(0);
+                    group.all_gather_in_place(&mut all).unwrap();
+                    assert!(all == (0..size).flat_map(of).collect::<Vec<_>>(), "{size}, {len}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_split_of_many_ranks_connects_a_rank_to_few_others() {
+        ranks(&library(), 12, |group| {
+            group.split(Some(0), 0).unwrap();
+            let known = group.shared.lock().mesh.known();
+            assert!(known <= 2 * 4, "{known}");
+        });
+    }
+}

@@ -261,7 +261,7 @@ impl Agreement {
     }
 }
 
-const VERSION: &str = "ironrail-group 9";
+const VERSION: &str = "ironrail-group 10";
 
 /// Identifies the machine.
 fn host() -> String {

@@ -262,6 +262,11 @@ impl Mesh {
         self.registry.buffers()
     }
 
+    /// The peers to which any connection was requested.
+    pub(crate) fn known(&self) -> usize {
+        self.peers.iter().flatten().filter(|peer| peer.is_known()).count()
+    }
+
     /// The spaces of which messages are dropped, and the messages that nobody receives.
     pub(crate) fn cancellations(&self) -> usize {
         self.matching.cancellations() + self.unwanted.len() + self.dropped.len()
