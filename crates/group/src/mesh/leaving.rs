@@ -191,7 +191,7 @@ impl Mesh {
             ranks.all(|rank| !mesh.peer(rank).is_some_and(sends) || mesh.is_lost(rank, Way::Small))
         });
         // Farewell first, and the ends of connections when all are notified of it, so that a peer that sees them has the reason. Usually all
-        // leave together, and none sees it. The hub that has notified all takes this rank for the next group if it comes again.
+        // leave together, and none sees it.
         let mut are_notified = !self.farewell();
         let (lingers_until, notified_by) =
             (Instant::now() + LINGER, deadline(NOTIFIED_WITHIN.min(self.timeout)));
@@ -201,7 +201,7 @@ impl Mesh {
         };
         // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
         net_loader::expecting_ends(|| {
-            while (stays(self) || !are_notified) && self.poll(None).is_ok() {
+            while stays(self) && self.poll(None).is_ok() {
                 are_notified = are_notified || self.place.has_notified_all();
                 if Instant::now() >= if are_notified { lingers_until } else { notified_by } {
                     break;
@@ -209,6 +209,12 @@ impl Mesh {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
+        // The hub that has notified all takes this rank for the next group if it comes again. Nothing is polled: connections that begin now are
+        // with a rank that has left.
+        while !are_notified && Instant::now() < notified_by {
+            std::thread::sleep(Duration::from_micros(200));
+            are_notified = self.place.has_notified_all();
+        }
         self.fail(Failure::Other("this rank has left".to_owned()));
         ended
     }
