@@ -167,11 +167,12 @@ pub(super) struct Waits(Weak<Shared>);
 impl Waits {
     pub(super) fn end(&self) {
         let Some(shared) = self.0.upgrade() else { return };
+        let group = Arc::clone(&shared.group());
         // Under the lock, so that a wait sees it or is woken.
-        let watch = shared.watch();
+        let watch = group.watch();
         shared.waits_no_more.store(true, Ordering::Release);
         drop(watch);
-        shared.changed.notify_all();
+        group.changed.notify_all();
     }
 }
 
