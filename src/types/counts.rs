@@ -310,7 +310,7 @@ fn is_left(path: &Path) -> bool {
 }
 
 /// Page files of one process at most: one for each 1,023 rows, and copies of the plugin that were loaded from different files have their own.
-const FILES_MAX: u32 = 32;
+const FILES_MAX: u32 = 8;
 const YOUNG: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ironrail_group::error::GroupError;
@@ -46,10 +46,16 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), GroupError> {
     Destination::open(path)?.write(text)
 }
 
-/// Replaces a file whole, by a new one beside it: a reader finds the old one or the new one. Its name is hidden, and ends otherwise, so that
-/// nothing takes it for one of the folder's.
+/// Replaces a file whole, by a new one beside it with the same permissions: a reader finds the old one or the new one. Its name is hidden, and
+/// ends otherwise, so that nothing takes it for one of the folder's. A device, a pipe or a link is not replaced.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
     let written = || {
+        let mode = match fs::symlink_metadata(path) {
+            Ok(found) if found.is_file() => found.mode() & 0o777,
+            Ok(_) => return Err(io::Error::other("it is not a regular file")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => READABLE,
+            Err(error) => return Err(error),
+        };
         let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
         let mut hidden = OsString::from(".");
         hidden.push(name);
@@ -58,13 +64,19 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
         // A process of this number may have left one behind. Neither it nor a link is written to.
         let _left_behind = fs::remove_file(&new);
         let mut file = File::create_new(&new)?;
-        let replaced = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&new, path));
+        let replaced = file
+            .write_all(text.as_bytes())
+            .and_then(|()| file.set_permissions(Permissions::from_mode(mode)))
+            .and_then(|()| fs::rename(&new, path));
         replaced.inspect_err(|_| {
             let _left_behind = fs::remove_file(&new);
         })
     };
     written().map_err(|error| unwritable(path, error))
 }
+
+/// The mode of a file that was not there: its reader may be another user.
+const READABLE: u32 = 0o644;
 
 /// A file for results, or standard output: opened before they are measured, so that a path that cannot be written costs no measurement.
 #[derive(Debug)]
@@ -175,11 +187,19 @@ mod tests {
         let mut before = String::new();
         opened.read_to_string(&mut before).unwrap();
         assert_eq!((before.as_str(), read(&path).unwrap().as_str()), ("old", "new"));
-        let taken = folder.join("folder");
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&path), 0o644);
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        replace(&path, "newer").unwrap();
+        assert_eq!(mode(&path), 0o640);
+        let (taken, link) = (folder.join("folder"), folder.join("link"));
         fs::create_dir(&taken).unwrap();
-        let error = replace(&taken, "text").unwrap_err().to_string();
-        assert!(error.contains("writing a file: ") && error.contains("folder: "), "{error}");
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing else is left");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for other in [&taken, &link, Path::new("/dev/null")] {
+            let error = replace(other, "text").unwrap_err().to_string();
+            assert!(error.contains("it is not a regular file"), "{error}");
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3, "nothing else is left");
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -7,7 +7,7 @@ mod serve;
 mod top;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use counters::{Counter, Kind};
@@ -56,8 +56,8 @@ impl Stats {
         if let Some(file) = &self.prometheus {
             let text = prometheus::text(&found, self.query.all_users);
             match file {
-                Some(file) => files::replace(file, &text)?,
-                None => output::text(text),
+                Some(file) if file != Path::new("-") => files::replace(file, &text)?,
+                _ => output::text(text),
             }
         } else if self.json {
             output::line(format_args!("{:#}", json!(found.iter().map(json).collect::<Vec<_>>())));

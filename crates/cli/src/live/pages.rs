@@ -74,7 +74,9 @@ impl Found {
 
     /// What is wrong with it, as a sentence.
     pub(super) fn complaint(&self) -> Option<String> {
-        let path = self.path.display();
+        // Any user may make a file of any name there.
+        let name = self.path.to_string_lossy();
+        let path = name.escape_debug();
         match &self.state {
             State::Live(Page { elsewhere: 0, .. }) => None,
             State::Live(Page { process, elsewhere, .. }) => Some(format!(

@@ -88,7 +88,11 @@ fn what_is_no_fault_is_not_found() {
 
 /// Words of the plugin, the behaviour that is skipped, and what is said.
 const UNJUDGED: [(&str, &str, &str); 2] = [
-    ("same-device-only,no-plane", "every-device-connects", "no planeId says"),
+    (
+        "same-device-only,no-plane",
+        "every-device-connects",
+        "do not say that they are of one network",
+    ),
     ("nap-init=1200", "memory-is-flat", "--timeout gives them more time"),
 ];
 
