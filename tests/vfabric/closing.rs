@@ -161,8 +161,8 @@ fn the_first_cause_of_a_failure_stays() {
 
 /// The sender's thread is busy elsewhere: no answer says what is in flight, and the sender may still begin.
 fn stopped_sender(part: &Part, profile: &str) {
-    // Both waits end before the keeper polls for the sender (250 ms).
-    set("IRONRAIL_CLOSE_TIMEOUT_MS", "50");
+    // Both waits end before the keeper polls for the sender (100 ms): the second takes 10 ms.
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", "5");
     let world = World::open(part, profile, [2, 2]);
     let ends = world.nets.map(End::open);
     let link = Link::open(world, &ends);

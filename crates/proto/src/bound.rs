@@ -55,10 +55,11 @@ pub const POLL_GAP_MAX: Duration = Duration::from_millis(50);
 
 /// The keeper polls an endpoint that has something to send or to confirm when nothing else has polled it for so long.
 pub const KEEPER_PENDING: Duration = Duration::from_millis(10);
-/// The same for an endpoint that has nothing to send, with a connection that waits for its peer, or to which its peer has
-/// lent memory. Below [`POLL_GAP_MAX`], so that all of the peer's silence counts towards its timeout even if NCCL does not
-/// call.
+/// The same for an endpoint that has nothing to send, with a connection that waits for its peer. Below
+/// [`POLL_GAP_MAX`], so that all of the peer's silence counts towards its timeout even if NCCL does not call.
 pub const KEEPER_WAITS: Duration = Duration::from_millis(25);
+/// The same for an endpoint that neither sends nor waits, to which a peer has lent memory.
+pub const KEEPER_LENT: Duration = Duration::from_millis(100);
 /// The same for an endpoint that neither sends nor waits, while a channel lives: initial value, and maximum after polls
 /// that found nothing.
 pub const KEEPER_IDLE: Duration = Duration::from_millis(250);

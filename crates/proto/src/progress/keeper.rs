@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::bound::{KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS};
+use super::super::bound::{
+    KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_LENT, KEEPER_PENDING, KEEPER_WAITS,
+};
 use super::super::connection::Connection;
 use super::super::ids::Moment;
 use super::{Perform, ProgressLoop};
@@ -73,8 +75,10 @@ impl<C: Connection> ProgressLoop<C> {
         }
         let wait = if self.has_pending() {
             KEEPER_PENDING
-        } else if self.waits() || self.is_lent() {
+        } else if self.waits() {
             KEEPER_WAITS
+        } else if self.is_lent() {
+            KEEPER_LENT
         } else {
             self.keeper.idle
         };

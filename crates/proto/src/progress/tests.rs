@@ -3,8 +3,8 @@
 use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::bound::{
-    KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK, RAIL_HANGS, RAIL_LAST,
-    RAIL_REST, RAIL_SILENT,
+    KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_LENT, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK,
+    RAIL_HANGS, RAIL_LAST, RAIL_REST, RAIL_SILENT,
 };
 use crate::capabilities::ImmediateWidth;
 use crate::channel::{RailNews, WriteId, Written};
@@ -722,12 +722,12 @@ fn a_keeper_polls_soon_while_a_peer_lends_memory_that_no_message_was_submitted_f
     let polled = ms(5);
     assert_eq!(keeper_waits(&endpoint, polled), KEEPER_IDLE);
     advertise(&mut endpoint, &mut hands, name, 1000);
-    assert_eq!(keeper_waits(&endpoint, polled), KEEPER_WAITS);
+    assert_eq!(keeper_waits(&endpoint, polled), KEEPER_LENT);
     let mut now = polled;
     for _ in 0..3 {
-        now = now.plus(KEEPER_WAITS);
+        now = now.plus(KEEPER_LENT);
         assert!(endpoint.keep(&mut hands, now));
-        assert_eq!(keeper_waits(&endpoint, now), KEEPER_WAITS, "however long");
+        assert_eq!(keeper_waits(&endpoint, now), KEEPER_LENT, "however long");
     }
     hears(&mut endpoint, &mut hands, name.slot, &withdraw(name));
     assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "the answer");
