@@ -209,13 +209,12 @@ impl Mesh {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        // The hub that has notified all takes this rank for the next group if it comes again. Nothing is polled: connections that begin now are
-        // with a rank that has left.
+        self.fail(Failure::Other("this rank has left".to_owned()));
+        // The hub that has notified all takes this rank for the next group if it comes again.
         while !are_notified && Instant::now() < notified_by {
             std::thread::sleep(Duration::from_micros(200));
             are_notified = self.place.has_notified_all();
         }
-        self.fail(Failure::Other("this rank has left".to_owned()));
         ended
     }
 }
