@@ -473,7 +473,7 @@ _Static_assert(sizeof(struct props6) == 48 && sizeof(struct props7) == 56 && siz
 _Static_assert(sizeof(struct props9) == 104 && sizeof(struct props11) == 112 && sizeof(struct props12) == 128, "size");
 
 static const char *device_name(int device) {
-  static char names[128][8];
+  static char names[128][16];
   snprintf(names[device], sizeof names[device], "lo%d", device);
   return names[device];
 }
