@@ -227,11 +227,13 @@ fn a_plugin_is_looked_for_beside_the_command_and_not_in_the_current_folder() {
         fs::write(folder.join("libnccl-net-ironrail.so"), "anybody's").unwrap();
     }
     // Alone, for nothing else is looked at where a plugin lies beside it.
-    let alone = current.join("alone");
+    let alone =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
     fs::create_dir_all(&alone).unwrap();
     let command = alone.join("ironrail");
     fs::hard_link(env!("CARGO_BIN_EXE_ironrail"), &command).unwrap();
     let found = Command::new(&command).arg("path").current_dir(&current).output().unwrap();
     fs::remove_dir_all(&current).unwrap();
+    fs::remove_dir_all(&alone).unwrap();
     assert!(!found.status.success() && found.stdout.is_empty(), "{found:?}");
 }

@@ -283,16 +283,12 @@ impl Peer {
     }
 
     /// Whether a channel goes on though an end has left its last open rail. Both ends may have left one at the same time, each
-    /// for another channel: then neither has one until the first of them is back.
+    /// for another channel: then neither has one until the first of them is back. So it is while its last one is closed for
+    /// another channel.
     fn waits_for_rails(&self, cause: Cause) -> bool {
         let left = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
-        left && self.account.rails.survives() && !self.outages.is_empty()
-    }
-
-    /// Whether a channel can do without any rail while its last one is closed and opened again.
-    fn spares(&self, rail: u8) -> bool {
-        let needs_none = self.tries() || self.channel.is_ending();
-        self.waits_for_rails(Cause::RailClosing { rail }) && needs_none
+        let may_return = self.tries() || self.channel.is_ending();
+        left && may_return && self.account.rails.survives() && !self.outages.is_empty()
     }
 
     /// A channel that waits so fails when no rail has come back for too long.
@@ -586,18 +582,18 @@ impl<C: Connection> ProgressLoop<C> {
             self.users_of(local).filter(|(other, _)| *other != index).collect();
         let Outage { rail, still_since, .. } = self.peers[index].outages[at];
         let still = now.polled.since(still_since);
+        let last = last_rail(self.peers[index].channel.peer_timeout());
         // Two channels may each need the rail closed that is the last one of the other.
-        let spare = still >= RAIL_CLOSE_MAX;
+        let spare = still >= RAIL_CLOSE_MAX.min(last / 2) && perform.can_reopen(low8(local as u64));
         let all_survive = others.iter().all(|(other, rail)| {
-            let peer = &self.peers[*other];
-            peer.account.survives(*rail) || spare && peer.spares(*rail)
+            let (peer, cause) = (&self.peers[*other], Cause::RailClosing { rail: *rail });
+            peer.account.survives(*rail) || spare && peer.waits_for_rails(cause)
         });
         // It stays open while another channel has no other rail. That may be so only until the other's rails are back, and what
         // is missing here may still come.
         if !all_survive {
-            let channel = &mut self.peers[index].channel;
-            if still >= last_rail(channel.peer_timeout()) {
-                channel.fail(Cause::DataLost { rail });
+            if still >= last {
+                self.peers[index].channel.fail(Cause::DataLost { rail });
             }
             return;
         }

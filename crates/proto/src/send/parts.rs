@@ -116,7 +116,7 @@ impl SendFlow {
         let (line, mut rail) = (record.line, self.rail(at, part));
         let closed = !account.loads.is_open(rail) || self.lacks_keys(rail);
         if closed {
-            if account.loads.open_rails() == 0 {
+            if account.loads.open_rails() == 0 && !self.has_peer_closed() {
                 // Until one is back.
                 return None;
             }

@@ -550,7 +550,7 @@ mod tests {
     use crate::bound::{RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_REST, last_rail};
     use crate::capabilities::ImmediateWidth;
     use crate::codec::Address;
-    use crate::connection::Which;
+    use crate::connection::{Submit, Which};
     use crate::flow::Flow;
     use crate::frame::{Advert, Close, Frame, Keys, RailNote, RailPosts, RailState};
     use crate::ids::{Name, Slot};
@@ -559,7 +559,7 @@ mod tests {
     use crate::message::Source;
     use crate::progress::stand_in::{StandIn, parameters};
     use crate::receive::{Posting, Receive, ReceiveFlow, Target};
-    use crate::send::{Outgoing, SendFlow};
+    use crate::send::{Outgoing, SendFlow, SendPoll};
     use crate::terms::Terms;
 
     type Endpoint = ProgressLoop<Flow>;
@@ -934,6 +934,48 @@ mod tests {
             endpoint.tend_rails(&mut hands, ms(now));
         }
         assert_eq!(hands.closed, [0]);
+    }
+
+    #[test]
+    fn the_last_rail_of_another_channel_is_closed_only_if_it_can_be_opened_again() {
+        for reopens in [true, false] {
+            let (mut endpoint, mut hands) = with_first_rail_to_close();
+            hands.reopens_not = !reopens;
+            let other = &mut endpoint.peers[1];
+            let regain = other.histories.lost(1, ms(0).clock);
+            other.leave_rail(Outage::new(1, ms(0).polled, regain));
+            for now in (1..6000).step_by(10) {
+                endpoint.tend_rails(&mut hands, ms(now));
+            }
+            assert_eq!(!hands.closed.is_empty(), reopens, "{reopens}");
+            assert_eq!(failing(&endpoint), [None; 2], "{reopens}");
+        }
+    }
+
+    #[test]
+    fn a_message_fails_whose_receiver_has_closed_while_no_rail_was_open() {
+        let (mut endpoint, mut hands) = without_first_rail(1);
+        let name = endpoint.vacant().unwrap();
+        let sender = Flow::Send(SendFlow::new(Terms::of_two_rails(name)));
+        assert!(endpoint.connect(name, ChannelId(0), sender, ms(1).clock));
+        let down = RailNote { rail: 1, state: RailState::Down(RailPosts::default()) };
+        endpoint.rail_note(&mut hands, 0, &down, ms(1));
+        let mut message = None;
+        endpoint.with(&mut hands, name.slot, ms(1).clock, |flow, account| {
+            let advert = Frame::Advert(Advert::of_line(name, Line::FIRST, 64, &[10, 11]));
+            flow.received(&advert, account, ms(1).clock).unwrap();
+            let outgoing = Outgoing { tag: 0, len: 64, source: Source::default(), host: false };
+            let submitted = flow.sender_mut().unwrap().submit(&outgoing, 0, account).unwrap();
+            let Submit::Parts { message: id, .. } = submitted else { panic!("{submitted:?}") };
+            message = Some(id);
+            let close = Close { to: name, lines: Line::FIRST, parts: Keys::new(&[0, 0]).unwrap() };
+            flow.received(&Frame::Close(close), account, ms(1).clock).unwrap();
+        });
+        (1..5).for_each(|now| endpoint.progress(&mut hands, ms(now).clock));
+        assert_eq!(hands.writes, []);
+        let flow = endpoint.connection_mut(name.slot).unwrap().sender_mut().unwrap();
+        let polled = flow.poll(message.unwrap());
+        assert!(matches!(polled, SendPoll::Failed(_)), "{polled:?}");
     }
 
     /// Both ends may have left one of two rails at the same time, each for another channel.
