@@ -50,8 +50,7 @@ pub(super) const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 /// A connection that accept was not called for in so long holds up no other one. A proxy asks for each in every pass of its loop.
 pub(super) const ACCEPT_LEFT_AFTER: Duration = Duration::from_secs(1);
 
-/// After so long without a call an endpoint is left whose owners, threads, have ended: another thread that uses its listeners calls accept in
-/// every pass of its loop.
+/// After so long without a call an endpoint is left on which a deregMr has failed, and whose owners, threads, have ended.
 pub(super) const LEFT_AFTER: Duration = Duration::from_secs(1);
 
 /// The time between two visits of the keeper counts up to this as time without calls: a longer one is that of a process that was stopped.

@@ -64,8 +64,9 @@ impl Endpoint {
     /// endpoint end.
     ///
     /// While they live: nothing is open but connects, and NCCL has made no call for as long as it may wait for these. Once they have ended,
-    /// also listeners may be open; and comms, if a deregMr has failed, after which NCCL closes nothing more of the communicator. Else comms
-    /// stay: a thread that has ended may have made those of NCCL's bootstrap (NCCL_OOB_NET_ENABLE), which others use.
+    /// also listeners may be open, which others may close until then; and comms, if a deregMr has failed, after which NCCL's transport closes
+    /// nothing more of the communicator. Else comms stay: a thread that has ended may have made those of NCCL's bootstrap
+    /// (NCCL_OOB_NET_ENABLE), which others use.
     pub(crate) fn is_left(&self, owners_have_ended: bool) -> bool {
         let uncalled = match self.idle.called == self.core.called() {
             true => self.idle.time,
@@ -74,8 +75,14 @@ impl Endpoint {
         if !owners_have_ended {
             return self.has_only_connects() && uncalled >= self.settings.connect_timeout;
         }
-        let left = self.has_no_comms() || self.has_failed_to_deregister();
-        left && !self.is_waited_on() && uncalled >= LEFT_AFTER
+        let bound = if self.has_failed_to_deregister() {
+            LEFT_AFTER
+        } else if self.has_no_comms() {
+            self.settings.connect_timeout
+        } else {
+            return false;
+        };
+        !self.is_waited_on() && uncalled >= bound
     }
 }
 

@@ -145,7 +145,8 @@ impl Pool {
         }
         let is_free = |page: &Page| page.rows.len() < ROWS;
         if !self.pages.iter().any(is_free) {
-            let page = Page::new(&self.host, self.is_shared)?;
+            let is_shared = self.is_shared && self.pages.len() < PAGES_MAX;
+            let page = Page::new(&self.host, is_shared)?;
             self.pages.push(page);
         }
         let page = self.pages.iter_mut().find(|page| page.rows.len() < ROWS)?;
@@ -309,8 +310,11 @@ fn is_left(path: &Path) -> bool {
     found.is_file() && found.uid() == user_id() && is_old && is_unlocked(&file)
 }
 
-/// Page files of one process at most: one for each 1,023 rows, and copies of the plugin that were loaded from different files have their own.
-const FILES_MAX: u32 = 8;
+/// Pages of one process that tools see, at most: one for each 1,023 rows.
+const PAGES_MAX: usize = 8;
+/// Page files with one user and process number at most: copies of the plugin that were loaded from different files have their own, and so have
+/// processes of other PID namespaces that share the folder.
+const FILES_MAX: u32 = 64;
 const YOUNG: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

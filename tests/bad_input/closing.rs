@@ -241,7 +241,8 @@ fn open_another(net: Net) {
 
 /// NCCL's service thread listens, and ends before anything has connected: it closes no listener then, and v8 has no finalize.
 fn listeners_of_v8_whose_threads_have_ended_keep_no_endpoint() {
-    play(SETTINGS, BOUND, |part| {
+    let settings = [SETTINGS, &[("CONNECT_TIMEOUT_MS", "1000")]].concat();
+    play(&settings, BOUND, |part| {
         let net = Net::open(&part.plugin());
         net.init_v8().expect("init");
         let leave_one = || {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use ironrail_group::error::GroupError;
@@ -46,16 +46,17 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), GroupError> {
     Destination::open(path)?.write(text)
 }
 
-/// Replaces a file whole, by a new one beside it with the same permissions: a reader finds the old one or the new one. Its name is hidden, and
+/// Replaces a file whole, by a new one beside it with the same owner and permissions: a reader finds the old one or the new one. Its name is hidden, and
 /// ends otherwise, so that nothing takes it for one of the folder's. A device, a pipe or a link is not replaced.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
     let written = || {
-        let mode = match fs::symlink_metadata(path) {
-            Ok(found) if found.is_file() => found.mode() & 0o777,
+        let before = match fs::symlink_metadata(path) {
+            Ok(found) if found.is_file() => Some(found),
             Ok(_) => return Err(io::Error::other("it is not a regular file")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => READABLE,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
+        let mode = before.as_ref().map_or(READABLE, |before| before.mode() & 0o777);
         let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
         let mut hidden = OsString::from(".");
         hidden.push(name);
@@ -64,6 +65,10 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
         // A process of this number may have left one behind. Neither it nor a link is written to.
         let _left_behind = fs::remove_file(&new);
         let mut file = File::create_new(&new)?;
+        if let Some(before) = before {
+            // Only root's file may be another user's: without the right to give it away there is nothing to keep.
+            let _ours = fchown(&file, Some(before.uid()), Some(before.gid()));
+        }
         let replaced = file
             .write_all(text.as_bytes())
             .and_then(|()| file.set_permissions(Permissions::from_mode(mode)))

@@ -168,9 +168,8 @@ fn transfers(library: &Arc<Library>, devices: &[Device], wait: Duration) {
             failures.push(format!("device {number} ({}): {error}", device.name));
         }
         moved.push(transfer.ok());
-    }
-    if moved.iter().any(Option::is_some) {
-        say(&Said::Transferred(moved));
+        // At once: the next device may crash the process.
+        say(&Said::Transferred(moved.clone()));
     }
     if !failures.is_empty() {
         say(&Said::Began(Stage::Transfer));
@@ -182,10 +181,10 @@ fn by(library: &Arc<Library>, device: usize, wait: Duration) -> Result<Transfer,
     say(&Said::Began(Stage::Transfer));
     let mut alone = Local::group(1).remove(0);
     let mut communicator = Communicator::connect(library, &mut alone, Some(device), wait)?;
-    let moved = transfer::exchange(&mut communicator)?;
+    let moved = transfer::exchange(&mut communicator);
     say(&Said::Began(Stage::Close));
     drop(communicator);
-    Ok(moved)
+    moved
 }
 
 /// Each failure may take the whole wait.

@@ -244,8 +244,8 @@ fn exchange(
     Ok(pairs.0.into_values().collect())
 }
 
-/// A child's waits for one batch of devices at most: to meet, to connect, to exchange messages, and for the last rank.
-const BATCH_WAITS: u32 = 6;
+/// A child's waits for one batch of devices at most: to meet, to connect, for the last rank, to exchange messages, and for the last rank again.
+const BATCH_WAITS: u32 = 8;
 
 /// By sender, receiver and device.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use crate::doctor::child::{Probe, Said, said_in};
-use crate::doctor::machine::{Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
+use crate::doctor::machine::{Device, Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
 use crate::overheard::Overheard;
 
 /// How a child ended.
@@ -36,6 +36,7 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
     let mut stage = Stage::Open;
     let mut failed = None;
     let mut whole = false;
+    let mut tried = 0;
     for said in ended.said {
         match said {
             Said::Began(now) => stage = now,
@@ -45,7 +46,9 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
             }
             Said::Devices(devices) => plugin.devices = Some(devices),
             Said::Transferred(moved) => {
-                plugin.transfer = Some(moved.iter().flatten().copied().sum());
+                tried = moved.len();
+                let is_any = moved.iter().any(Option::is_some);
+                plugin.transfer = is_any.then(|| moved.iter().flatten().copied().sum());
                 for (device, moved) in plugin.devices.iter_mut().flatten().zip(moved) {
                     device.transfer = moved;
                 }
@@ -58,7 +61,7 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
             Said::Libfabric(_) | Said::Gpus(_) | Said::Pairs(_) => {}
         }
     }
-    let call = word(stage);
+    let call = call(stage, plugin.devices.as_deref().unwrap_or_default(), tried);
     let why = match (ended.silent, ended.signal, ended.code) {
         (Some(silent), ..) => {
             Some(format!("{call} has not returned for {:.0} s", silent.as_secs_f64()))
@@ -82,6 +85,17 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
 /// Whether this level of the plugin's log leaves out what is read from it. The plugin takes either case.
 fn is_quiet(level: &str) -> bool {
     ["off", "error", "warn"].iter().any(|quiet| level.eq_ignore_ascii_case(quiet))
+}
+
+/// A call, with its device if there are several.
+fn call(stage: Stage, devices: &[Device], tried: usize) -> String {
+    let call = word(stage);
+    match (stage, devices) {
+        (Stage::Transfer | Stage::Close, [_, _, ..]) if tried < devices.len() => {
+            format!("{call} of device {tried} ({})", devices[tried].name)
+        }
+        _ => call.to_owned(),
+    }
 }
 
 fn word(stage: Stage) -> &'static str {
