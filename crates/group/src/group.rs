@@ -163,8 +163,9 @@ impl Shared {
         if let Err(why) = ended {
             log::debug!("a group ends with an error: {why}");
         }
-        let hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(hub) = hub {
+        // Held meanwhile: another thread that leaves waits, too.
+        let mut held = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = held.take() {
             hub.wait_for_all_to_leave(self.timeout);
             // The next group may meet at its address, while something still holds a handle of this one.
             drop(hub);

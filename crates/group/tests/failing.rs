@@ -510,7 +510,7 @@ fn a_message_of_a_rank_that_left_before_any_connection_is_lost_for_that_call_alo
 #[test]
 fn a_collective_with_a_rank_that_left_before_any_connection_is_lost() {
     for count in [1, 1 << 20] {
-        ranks_within(&library(), 3, TIMEOUT, move |group| {
+        ranks(&library(), 3, move |group| {
             if group.rank() != 1 {
                 let ended = group.broadcast(&mut vec![0_u8; count], 1);
                 assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");

@@ -99,13 +99,15 @@ impl Remote {
             stream.set_read_timeout(None)?;
             Ok(answer)
         };
+        let mut pause = RETRY;
         let (stream, answer) = loop {
             let mut stream = connect(addresses, deadline, interrupt).map_err(failed)?;
             interrupt.watch(&stream).map_err(failed)?;
             match greet(&mut stream) {
-                // The hub closes connections without an answer while too many have not greeted yet.
-                Err(error) if is_end(&error) && Instant::now() + RETRY < deadline => {
-                    thread::sleep(RETRY);
+                // The hub closes connections without an answer while too many have not greeted yet, or others are still in the group before.
+                Err(error) if is_end(&error) && Instant::now() + pause < deadline => {
+                    thread::sleep(pause);
+                    pause = (2 * pause).min(RETRY_MAX);
                 }
                 answered => break (stream, answered.map_err(failed)?),
             }
@@ -374,6 +376,8 @@ fn is_own(stream: &TcpStream) -> io::Result<bool> {
 
 const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
+/// Where the hub turns a rank away again and again.
+const RETRY_MAX: Duration = Duration::from_millis(320);
 /// How long an address may leave a connection without an answer before the next attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// A hub that accepts no data for this long counts as dead.

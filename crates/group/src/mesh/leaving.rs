@@ -194,7 +194,7 @@ impl Mesh {
         // leave together, and none sees it.
         let mut are_notified = !self.farewell();
         let (lingers_until, notified_by) =
-            (Instant::now() + LINGER, deadline(NOTIFIED_WITHIN.min(self.timeout)));
+            (Instant::now() + LINGER, deadline(NOTIFIED_WITHIN.min(self.timeout / 4)));
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && !left)

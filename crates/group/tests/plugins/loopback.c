@@ -286,6 +286,7 @@ static int register_dma_buf(void *comm, void *data, size_t size, int type, uint6
 
 static int deregister(void *comm, void *opaque) {
   struct region *region = opaque;
+  if (!region) return OK;
   if (region->comm != comm) return fail(INVALID_ARGUMENT, "loopback: a region of another comm");
   if (region->comm->withholds) return fail(REMOTE_ERROR, "loopback: the peer may still use it");
   free(region);
@@ -414,6 +415,7 @@ static int test(void *opaque, int *done, int *sizes) {
 
 static int close_comm(void *opaque) {
   struct comm *comm = opaque;
+  if (!comm) return OK;
   close(comm->fd);
   pthread_mutex_lock(&lock);
   exchange_receiver(comm, NULL);
@@ -425,6 +427,7 @@ static int close_comm(void *opaque) {
 
 static int close_listen(void *opaque) {
   struct listener *listener = opaque;
+  if (!listener) return OK;
   close(listener->fd);
   free(listener);
   return OK;
