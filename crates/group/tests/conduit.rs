@@ -275,8 +275,7 @@ fn another_collective_of_objects_is_a_mismatch_where_it_is_received() {
                 continue;
             }
             let calls = if reduces { "reduce by sum with root 1" } else { "broadcast with root 0" };
-            let said =
-                format!("rank 0 calls a {calls} of objects, and rank 1 a gather with root 1");
+            let said = format!("rank 0 calls {calls} of objects, and rank 1 gather with root 1");
             let ended = group.gather_obj(&long, 1);
             assert!(
                 matches!(&ended, Err(GroupError::Mismatch { rank: 0, why }) if *why == said),

@@ -583,9 +583,12 @@ fn unequal(root: usize, other: usize, leaves: bool) {
             assert!(matches!(again, Err(GroupError::Mismatch { rank: 0, .. })), "{again:?}");
         } else if !leaves {
             let ended = ended.and_then(|()| group.barrier());
+            // A plugin may refuse what is longer than its receive, as NCCL's do not up to v8: they cut it.
             let is_of_rank_1 = matches!(
                 ended,
-                Err(GroupError::PeerLost { rank: 1, .. } | GroupError::Timeout { .. })
+                Err(GroupError::PeerLost { rank: 1, .. }
+                    | GroupError::Mismatch { rank: 1, .. }
+                    | GroupError::Timeout { .. })
             );
             assert!(is_of_rank_1, "{ended:?}");
         }
@@ -593,23 +596,23 @@ fn unequal(root: usize, other: usize, leaves: bool) {
 }
 
 #[test]
-fn a_long_part_of_another_length_is_a_mismatch() {
+fn long_parts_of_other_lengths_are_a_mismatch() {
     unequal(100 << 10, 200 << 10, false);
     unequal(200 << 10, 100 << 10, false);
 }
 
 #[test]
-fn a_long_part_of_another_length_is_a_mismatch_though_its_rank_leaves() {
+fn long_parts_of_other_lengths_are_a_mismatch_though_their_rank_leaves() {
     unequal(100 << 10, 200 << 10, true);
 }
 
 #[test]
-fn a_short_part_for_a_long_one_is_a_mismatch() {
+fn small_parts_for_long_ones_are_a_mismatch() {
     unequal(60_000, 70_000, false);
 }
 
 #[test]
-fn a_short_part_for_a_long_one_is_a_mismatch_though_its_rank_leaves() {
+fn small_parts_for_long_ones_are_a_mismatch_though_their_rank_leaves() {
     unequal(60_000, 70_000, true);
 }
 

@@ -330,10 +330,10 @@ def test_reductions_of_objects_in_which_ranks_differ_are_refused_on_all_of_them(
         mine = "sum" if rank == 0 else "max"
         twice = {Key(): rank, Key(): 10 * rank}
         for reduce, kind, why in [
-            (lambda: group.all_reduce_obj([1], mine), ironrail.Mismatch, "another way"),
-            (lambda: group.reduce_obj([1], mine), ironrail.Mismatch, "another way"),
-            (lambda: group.reduce_obj([1], root=rank), ironrail.Mismatch, "another way"),
-            (lambda: group.iall_reduce_obj([1], mine).wait(), ironrail.Mismatch, "another"),
+            (lambda: group.all_reduce_obj([1], mine), ironrail.Mismatch, "object"),
+            (lambda: group.reduce_obj([1], mine), ironrail.Mismatch, "object"),
+            (lambda: group.reduce_obj([1], root=rank), ironrail.Mismatch, "object"),
+            (lambda: group.iall_reduce_obj([1], mine).wait(), ironrail.Mismatch, "object"),
             (lambda: group.all_reduce_obj(twice), ironrail.InvalidArgument, "object has two keys that look the same"),
             (lambda: group.iall_reduce_obj(twice).wait(), ironrail.InvalidArgument, "object has two keys that look the same"),
         ]:

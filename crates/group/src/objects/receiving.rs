@@ -288,7 +288,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             }
             let (rank, own) = (self.group.rank_in_group(from.source), self.group.rank());
             let (said, due) = (Said::by(from.tag), Said::by(due));
-            let why = format!("rank {rank} calls a {said} of objects, and rank {own} a {due}");
+            let why = format!("rank {rank} calls {said} of objects, and rank {own} {due}");
             return Err(GroupError::Mismatch { rank, why });
         }
         if bytes.bytes().is_empty() {
