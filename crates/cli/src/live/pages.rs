@@ -175,7 +175,7 @@ fn over_peers(rows: &[Row]) -> Vec<Row> {
     counters::summed(sums)
 }
 
-/// What a process is told apart by. Processes of two containers may have one number, and even one host name.
+/// What identifies a process. Processes of two containers may have one number, and even one host name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Process {
     pub(super) number: u32,

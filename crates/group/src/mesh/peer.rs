@@ -343,7 +343,7 @@ impl Peer {
             self.give_up_all_long();
         }
         match way {
-            // A part that is sent counts, if the plugin completes it: only what waits for a connection is received by nobody.
+            // A part that is sent counts, if the plugin completes it: only what waits for a connection never arrives.
             Way::Data if !self.data_sender.is_idle() => {
                 has_left && !self.data_sender.is_open() || self.is_silent()
             }
@@ -746,11 +746,13 @@ mod tests {
         }
     }
 
-    /// Reads what the rendezvous has, and polls nothing.
-    fn hear_that_rank_1_has_left(mesh: &mut Mesh) {
+    /// Turn 1 lasts until rank 1 has left. Returns when the rendezvous has said so; nothing is polled meanwhile.
+    fn let_rank_1_leave(turn: &AtomicUsize, mesh: &mut Mesh) {
+        turn.store(1, Ordering::Release);
+        await_turn(turn, 2);
         let end = Instant::now() + WAIT;
         while !mesh.left[1] {
-            assert!(Instant::now() < end, "nothing tells that it has left");
+            assert!(Instant::now() < end, "the rendezvous does not say that it has left");
             mesh.read_mail().unwrap();
             std::thread::yield_now();
         }
@@ -769,9 +771,7 @@ mod tests {
                 return turn.store(2, Ordering::Release);
             }
             let mut state = group.shared.lock();
-            turn.store(1, Ordering::Release);
-            await_turn(&turn, 2);
-            hear_that_rank_1_has_left(&mut state.mesh);
+            let_rank_1_leave(&turn, &mut state.mesh);
             first(&mut state.mesh);
             drop(state);
             then(&group);
@@ -969,9 +969,7 @@ mod tests {
             let mut state = group.shared.lock();
             // Rank 1 learns where to connect, and this rank polls nothing until it has gone.
             state.mesh.with(1, |peer, shared| peer.open(Way::Data, shared)).unwrap();
-            turn.store(1, Ordering::Release);
-            await_turn(&turn, 2);
-            hear_that_rank_1_has_left(&mut state.mesh);
+            let_rank_1_leave(&turn, &mut state.mesh);
             std::thread::sleep(LONG_AGO);
             drop(state);
             let mut all = vec![0; 4 * SMALL];
@@ -996,9 +994,7 @@ mod tests {
                 return turn.store(2, Ordering::Release);
             }
             let mut state = group.shared.lock();
-            turn.store(1, Ordering::Release);
-            await_turn(&turn, 2);
-            hear_that_rank_1_has_left(&mut state.mesh);
+            let_rank_1_leave(&turn, &mut state.mesh);
             let end = Instant::now() + WAIT;
             let has_lanes = |mesh: &mut Mesh| mesh.peer(1).is_some_and(|peer| peer.has_lanes());
             while has_lanes(&mut state.mesh) {
@@ -1040,9 +1036,7 @@ mod tests {
             }
             let mut state = group.shared.lock();
             state.mesh.with(1, |peer, shared| peer.open(Way::Small, shared)).unwrap();
-            turn.store(1, Ordering::Release);
-            await_turn(&turn, 2);
-            hear_that_rank_1_has_left(&mut state.mesh);
+            let_rank_1_leave(&turn, &mut state.mesh);
             std::thread::sleep(LONG_AGO);
             drop(state);
             lost(group.send(&[1_u8], 1, 1));
