@@ -4,7 +4,7 @@ mod support;
 
 use libfabric_sys as sys;
 use support::{
-    AGAIN, Buffer, EVERY_ACCESS, EVERY_MODE, End, From, Hints, Polled, Rig, To, context,
+    Buffer, EVERY_ACCESS, EVERY_MODE, End, From, Hints, Polled, Rig, To, context, posted,
 };
 
 const PROFILES: [&str; 5] = ["cxi", "efa", "tcp", "adversary", "messages"];
@@ -49,13 +49,7 @@ impl Pair<'_> {
     /// Posts again after -FI_EAGAIN, while both ends poll.
     #[track_caller]
     fn posted(&self, post: impl Fn() -> isize) {
-        for _ in 0..100 {
-            match post() {
-                AGAIN => [self.a, self.b].iter().for_each(|end| end.idle(1)),
-                code => return assert_eq!(code, 0),
-            }
-        }
-        panic!("never accepted");
+        posted([self.a, self.b], post);
     }
 
     fn has_landed(&self) -> bool {

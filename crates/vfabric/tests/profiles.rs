@@ -5,21 +5,9 @@ mod support;
 use std::ffi::CStr;
 
 use libfabric_sys as sys;
-use support::{AGAIN, Buffer, EVERY_ACCESS, EVERY_MODE, End, Polled, Rig, To, context};
+use support::{AGAIN, Buffer, EVERY_ACCESS, EVERY_MODE, End, Polled, Rig, To, context, posted};
 
 const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
-
-/// Posts again after -FI_EAGAIN, while both ends poll.
-#[track_caller]
-fn posted(ends: [&End<'_>; 2], post: impl Fn() -> isize) {
-    for _ in 0..100 {
-        match post() {
-            AGAIN => ends.iter().for_each(|end| end.idle(1)),
-            code => return assert_eq!(code, 0),
-        }
-    }
-    panic!("never accepted");
-}
 
 /// Two ends, each with 4 KiB registered.
 fn pair<T>(settings: &str, test: impl FnOnce(&Pair<'_>) -> T) -> T {

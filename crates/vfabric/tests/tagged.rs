@@ -3,7 +3,7 @@
 mod support;
 
 use libfabric_sys as sys;
-use support::{AGAIN, Buffer, EVERY_ACCESS, End, Polled, Rig, context};
+use support::{AGAIN, Buffer, EVERY_ACCESS, End, Polled, Rig, context, posted};
 
 const PROFILES: [&str; 5] = ["cxi", "efa", "tcp", "adversary", "messages"];
 
@@ -45,13 +45,7 @@ impl Pair<'_> {
 
     #[track_caller]
     fn posted(&self, post: impl Fn() -> isize) {
-        for _ in 0..100 {
-            match post() {
-                AGAIN => [self.a, self.b].iter().for_each(|end| end.idle(1)),
-                code => return assert_eq!(code, 0),
-            }
-        }
-        panic!("never accepted");
+        posted([self.a, self.b], post);
     }
 
     /// Polls both ends until the receiver has `count` entries.

@@ -1073,3 +1073,15 @@ pub(crate) fn context() -> *mut c_void {
 
 /// After this many polls a wait fails.
 const POLLS: usize = 100_000;
+
+/// Posts again after -FI_EAGAIN, while both ends poll.
+#[track_caller]
+pub(crate) fn posted(ends: [&End<'_>; 2], post: impl Fn() -> isize) {
+    for _ in 0..100 {
+        match post() {
+            AGAIN => ends.iter().for_each(|end| end.idle(1)),
+            code => return assert_eq!(code, 0),
+        }
+    }
+    panic!("never accepted");
+}
