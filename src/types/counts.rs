@@ -3,7 +3,8 @@
 //! - A row belongs to one endpoint and is written under that endpoint's lock: counting takes no lock of its own, and needs no atomic
 //!   operations but loads and stores.
 //! - A row is unused when its endpoint closes, and continues with the next connection of the same key.
-//! - When no row is in use the pages are unmapped; their sums are kept for the file of IRONRAIL_STATS_FILE.
+//! - When no row is in use the pages are unmapped. Their sums are kept for the file of IRONRAIL_STATS_FILE, and for the next page: sums over
+//!   peers would otherwise shrink.
 //!
 //! A page is a new file that only its owner can read; docs/counters.md has its layout.
 
@@ -102,7 +103,7 @@ struct Page {
     pages: Arc<Pages>,
     /// Removed with the page. None: tools do not see it.
     file: Option<SharedFile>,
-    rows: Vec<Option<RowState>>,
+    rows: Vec<RowState>,
 }
 
 #[derive(Debug)]
@@ -132,29 +133,44 @@ impl Pool {
     }
 
     fn row(&mut self, key: Key) -> Option<Row> {
-        let unused = |page: &Page| {
-            let same = |place: &Option<RowState>| {
-                place.as_ref().is_some_and(|place| !place.in_use && place.key == key)
-            };
-            page.rows.iter().position(same)
-        };
+        self.restore()?;
+        let unused = |place: &RowState| !place.in_use && place.key == key;
         for page in &mut self.pages {
-            if let Some(at) = unused(page) {
-                return Some(page.take(at, key, None));
+            if let Some(at) = page.rows.iter().position(unused) {
+                return Some(page.take(at));
             }
         }
-        let is_free = |page: &Page| page.rows.len() < ROWS;
-        if !self.pages.iter().any(is_free) {
+        let page = self.page_with_room()?;
+        page.append(&counters::Row::new(key));
+        let row = page.take(page.rows.len() - 1);
+        self.say_elsewhere();
+        Some(row)
+    }
+
+    /// Writes the retired rows into pages, unused. None: there is no memory, and those that are left stay retired.
+    fn restore(&mut self) -> Option<()> {
+        if self.retired.is_empty() {
+            return Some(());
+        }
+        while let Some((key, row)) = self.retired.pop_first() {
+            let Some(page) = self.page_with_room() else {
+                self.retired.insert(key, row);
+                return None;
+            };
+            page.append(&row);
+        }
+        self.say_elsewhere();
+        Some(())
+    }
+
+    fn page_with_room(&mut self) -> Option<&mut Page> {
+        let has_room = |page: &Page| page.rows.len() < ROWS;
+        if !self.pages.iter().any(has_room) {
             let is_shared = self.is_shared && self.pages.len() < PAGES_MAX;
             let page = Page::new(&self.host, is_shared)?;
             self.pages.push(page);
         }
-        let page = self.pages.iter_mut().find(|page| page.rows.len() < ROWS)?;
-        let at = page.rows.len();
-        let before = self.retired.remove(&key);
-        let row = page.take(at, key, before);
-        self.say_elsewhere();
-        Some(row)
+        self.pages.iter_mut().find(|page| has_room(page))
     }
 
     /// Says in the first page that tools see how many rows they do not see.
@@ -169,13 +185,12 @@ impl Pool {
     fn release(&mut self, row: &Row) {
         for page in &mut self.pages {
             if row.words.are_of(&page.pages)
-                && let Some(Some(place)) = page.rows.get_mut(row.number)
+                && let Some(place) = page.rows.get_mut(row.number)
             {
                 place.in_use = false;
             }
         }
-        let in_use = |place: &Option<RowState>| place.as_ref().is_some_and(|place| place.in_use);
-        if !self.pages.iter().any(|page| page.rows.iter().any(in_use)) {
+        if !self.pages.iter().any(|page| page.rows.iter().any(|place| place.in_use)) {
             let rows = self.pages.iter().flat_map(Page::rows);
             let rows = counters::summed(rows.chain(self.retired.values().cloned()));
             self.retired = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
@@ -213,18 +228,18 @@ impl Page {
         Some(Self { pages: Arc::new(pages), file, rows: Vec::new() })
     }
 
-    /// The row at `at`: the next new one, or an unused one.
-    fn take(&mut self, at: usize, key: Key, before: Option<counters::Row>) -> Row {
-        let first = HEADER_WORDS + at * ROW_WORDS;
-        let head = key.head();
-        if at == self.rows.len() {
-            let row = before.unwrap_or_else(|| counters::Row::new(key.clone()));
-            row.write(|word, value| self.pages.store_relaxed(first + word, value));
-            self.pages.store(first, head);
-            self.rows.push(None);
-        }
-        self.rows[at] = Some(RowState { key, in_use: true });
-        Row { words: Words::of(&self.pages, first), number: at }
+    /// Appends a row that is not in use.
+    fn append(&mut self, row: &counters::Row) {
+        let first = HEADER_WORDS + self.rows.len() * ROW_WORDS;
+        row.write(|word, value| self.pages.store_relaxed(first + word, value));
+        self.pages.store(first, row.key.head());
+        self.rows.push(RowState { key: row.key.clone(), in_use: false });
+    }
+
+    /// The row at `at`, in use from now on.
+    fn take(&mut self, at: usize) -> Row {
+        self.rows[at].in_use = true;
+        Row { words: Words::of(&self.pages, HEADER_WORDS + at * ROW_WORDS), number: at }
     }
 
     fn rows(&self) -> impl Iterator<Item = counters::Row> {
@@ -350,6 +365,28 @@ mod tests {
         (ROWS + 1..2 * ROWS + 3).for_each(|peer| one(&mut pool, peer));
         let elsewhere: Vec<_> = shown(&pool).iter().map(|page| page.elsewhere).collect();
         assert_eq!(elsewhere, [3, 0]);
+    }
+
+    #[test]
+    fn the_first_page_after_the_last_connection_has_the_rows_of_all_earlier_peers() {
+        let mut pool = Pool { is_shared: true, ..Pool::new() };
+        let shown = |pool: &Pool| {
+            let rows = shown(pool).into_iter().flat_map(|page| page.rows);
+            let messages = |row: counters::Row| (row.key.peer.clone(), row.get(Counter::Messages));
+            rows.map(messages).collect::<Vec<_>>()
+        };
+        let rows = [1, 2].map(|peer| pool.row(key(peer)).unwrap());
+        rows.iter().for_each(|row| row.one(Counter::Messages));
+        rows.iter().for_each(|row| pool.release(row));
+        assert_eq!(shown(&pool), []);
+        let counted = |peers: &[(usize, u64)]| {
+            peers.iter().map(|(peer, count)| (key(*peer).peer, *count)).collect::<Vec<_>>()
+        };
+        let third = pool.row(key(3)).unwrap();
+        assert_eq!(shown(&pool), counted(&[(1, 1), (2, 1), (3, 0)]));
+        pool.row(key(1)).unwrap().one(Counter::Messages);
+        third.one(Counter::Messages);
+        assert_eq!(shown(&pool), counted(&[(1, 2), (2, 1), (3, 1)]));
     }
 
     #[test]
