@@ -106,7 +106,7 @@ fn in_the_file(text: &str) {
 fn the_page_is_its_owners_alone_and_follows_no_link() {
     play(&RAILS, BOUND, |part| {
         // A file of this name exists already: it must not be written to.
-        let name = counters::file_name(user(), process::id(), 0);
+        let name = counters::file_name(user(), process::id(), namespace(), 0);
         let trap = Path::new(counters::FOLDER).join(name);
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trap.{}", process::id()));
         fs::write(&target, "untouched").expect("the target folder takes a file");
@@ -193,7 +193,8 @@ fn the_page_of_a_process_that_was_killed_stays_readable_and_unlocked() {
         }
         let victim = part.cast("victim", &[]);
         let number: u32 = victim.receive().parse().expect("its number");
-        let path = Path::new(counters::FOLDER).join(counters::file_name(user(), number, 0));
+        let name = counters::file_name(user(), number, namespace(), 0);
+        let path = Path::new(counters::FOLDER).join(name);
         let open = || fs::File::open(&path).expect("it is there");
         assert!(!fabric::is_unlocked(&open()), "its process lives");
         drop(victim);
@@ -225,9 +226,14 @@ fn user() -> u32 {
     fs::metadata("/proc/self").expect("proc is mounted").uid()
 }
 
+/// That of this process and of all that a play starts.
+fn namespace() -> u64 {
+    proc_status::pid_namespace().expect("proc is mounted")
+}
+
 /// The files of this process's pages.
 fn pages() -> Vec<PathBuf> {
-    let begin = format!("{}{}.{}.", counters::PREFIX, user(), process::id());
+    let begin = format!("{}{}.{}.{}.", counters::PREFIX, user(), process::id(), namespace());
     let all = fs::read_dir(counters::FOLDER).expect("the folder is there");
     let paths = all.map(|entry| entry.expect("an entry").path());
     let ours = |path: &PathBuf| {

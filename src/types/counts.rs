@@ -216,7 +216,7 @@ impl Page {
             (head::ROWS, ROWS as u64),
             (head::PROCESS, process),
             (head::STARTED, proc_status::started("self").unwrap_or(0)),
-            (head::NAMESPACE, proc_status::pid_namespace().unwrap_or(0)),
+            (head::NAMESPACE, pid_namespace()),
             (head::MADE, made),
         ] {
             pages.store_relaxed(at, value);
@@ -254,7 +254,12 @@ impl SharedFile {
     fn new(folder: &Path, bytes: usize) -> Option<(Pages, Self)> {
         tidy(folder);
         let made = (0..FILES_MAX).map(|number| -> io::Result<_> {
-            let path = folder.join(counters::file_name(user_id(), std::process::id(), number));
+            let path = folder.join(counters::file_name(
+                user_id(),
+                std::process::id(),
+                pid_namespace(),
+                number,
+            ));
             // Never an existing file, and no link is followed.
             let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
             let mut options = OpenOptions::new();
@@ -292,6 +297,11 @@ impl SharedFile {
     }
 }
 
+/// 0 where it is not known.
+fn pid_namespace() -> u64 {
+    proc_status::pid_namespace().unwrap_or(0)
+}
+
 fn log_not_shared(why: &str) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
@@ -327,8 +337,7 @@ fn is_left(path: &Path) -> bool {
 
 /// Pages of one process that tools see, at most: one for each 1,023 rows.
 const PAGES_MAX: usize = 8;
-/// Page files with one user and process number at most: copies of the plugin that were loaded from different files have their own, and so have
-/// processes of other PID namespaces that share the folder.
+/// Page files of one process at most: copies of the plugin that were loaded from different files have their own.
 const FILES_MAX: u32 = 64;
 const YOUNG: Duration = Duration::from_secs(60);
 
@@ -390,10 +399,25 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_containers_with_the_same_process_numbers_leave_room_for_this_processs() {
+        let folder = std::env::temp_dir().join(format!("ironrail-taken-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for serial in 0..FILES_MAX {
+            let (user, process) = (user_id(), std::process::id());
+            let theirs = counters::file_name(user, process, pid_namespace() + 1, serial);
+            File::create(folder.join(theirs)).unwrap();
+        }
+        let made = SharedFile::new(&folder, page_words() * size_of::<u64>());
+        assert!(made.is_some());
+        drop(made);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn the_owner_of_a_page_and_not_the_user_in_its_name_decides_whether_it_is_removed() {
         let folder = std::env::temp_dir().join(format!("ironrail-tidy-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let path = folder.join(counters::file_name(user_id() + 1, 7, 0));
+        let path = folder.join(counters::file_name(user_id() + 1, 7, 0, 0));
         let file = File::create(&path).unwrap();
         file.set_modified(SystemTime::now() - 2 * YOUNG).unwrap();
         file.lock_shared().unwrap();

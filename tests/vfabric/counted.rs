@@ -54,10 +54,13 @@ fn bytes_are_counted_alike_on_both_ends_and_refused_posts_on_the_one_that_posts(
 }
 
 fn rows() -> Vec<counters::Row> {
-    let begin = format!(".{}.0", process::id());
+    let process = format!(".{}.", process::id());
     let all = fs::read_dir(counters::FOLDER).expect("the folder is there");
     let mut paths = all.map(|entry| entry.expect("an entry").path());
-    let path = paths.find(|path| path.to_string_lossy().ends_with(&begin));
+    let path = paths.find(|path| {
+        let path = path.to_string_lossy();
+        path.contains(&process) && path.ends_with(".0")
+    });
     let bytes = fs::read(path.expect("the plugin shows a page")).expect("ours");
     Page::read(&bytes).expect("it is a page").rows
 }

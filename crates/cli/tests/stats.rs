@@ -23,7 +23,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn page(folder: &Path, process: u32, bytes: &[u8]) {
-    let path = folder.join(counters::file_name(fabric::user_id(), process, 0));
+    let path = folder.join(counters::file_name(fabric::user_id(), process, 0, 0));
     fs::write(&path, bytes).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
@@ -106,7 +106,7 @@ fn rows_that_no_page_has_are_reported() {
     let folder = folder("elsewhere");
     let number = std::process::id();
     page(&folder, number, &words(number.into(), 5));
-    let path = folder.join(counters::file_name(fabric::user_id(), number, 0));
+    let path = folder.join(counters::file_name(fabric::user_id(), number, 0, 0));
     let lock = File::open(path).unwrap();
     lock.lock_shared().unwrap();
     let (code, said, errors) = stats(&["--json"], &folder);

@@ -15,9 +15,10 @@ pub const FOLDER: &str = "/dev/shm";
 /// How their names begin.
 pub const PREFIX: &str = "ironrail-stats.";
 
-/// The name of a process's page: its user and its number, as its own namespaces have them, and how many pages it had before.
-pub fn file_name(user: u32, process: u32, serial: u32) -> String {
-    format!("{PREFIX}{user}.{process}.{serial}")
+/// The name of a process's page: its user and its number, as its own namespaces have them, its PID namespace, and how many pages it had
+/// before. Containers that share the folder have processes of one user and number.
+pub fn file_name(user: u32, process: u32, namespace: u64, serial: u32) -> String {
+    format!("{PREFIX}{user}.{process}.{namespace}.{serial}")
 }
 
 /// One row.

@@ -39,7 +39,11 @@ pub(crate) fn sums(process: u32, rails: usize) -> Option<Sums> {
 
 fn page(process: u32) -> Option<PathBuf> {
     let user = rustix::process::getuid().as_raw();
-    let name =
-        |serial| PathBuf::from(counters::FOLDER).join(counters::file_name(user, process, serial));
+    // The ranks are in network namespaces of their own, and in no other.
+    let namespace = proc_status::pid_namespace().ok()?;
+    let name = |serial| {
+        let name = counters::file_name(user, process, namespace, serial);
+        PathBuf::from(counters::FOLDER).join(name)
+    };
     (0..4).map(name).find(|path| path.exists())
 }

@@ -287,7 +287,7 @@ mod tests {
     }
 
     fn page_of(folder: &Path, process: u32) -> PathBuf {
-        folder.join(counters::file_name(fabric::user_id(), process, 0))
+        folder.join(counters::file_name(fabric::user_id(), process, namespace().unwrap(), 0))
     }
 
     #[test]
@@ -402,7 +402,8 @@ mod tests {
         let folder = folder("owner");
         unlocked(&folder, 7, 1);
         // As from a container, whose root is another user here.
-        let inside = folder.join(counters::file_name(fabric::user_id() + 1, 8, 0));
+        let inside =
+            folder.join(counters::file_name(fabric::user_id() + 1, 8, namespace().unwrap(), 0));
         fs::rename(page_of(&folder, 7), &inside).unwrap();
         let found = query(&folder, Some(8)).find().unwrap();
         fs::remove_dir_all(&folder).unwrap();

@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn what_is_said_of_pages_fits_the_terminal_to_its_last_word() {
         let complaint = "it is not readable, and should be removed by rm".to_owned();
-        let path = "/dev/shm/ironrail-stats.0.6664.0".into();
+        let path = "/dev/shm/ironrail-stats.0.6664.4026531836.0".into();
         let state = pages::State::Unreadable(complaint);
         let found = [Found { path, user: 0, state }];
         for (found, last) in [(&found[..], "removed by rm"), (&[], "--all-users")] {
