@@ -175,6 +175,50 @@ pub(crate) fn of_messages_alone_a_provider_is_as_usable_as_the_protocol_says() {
     }
 }
 
+/// Messages between two machines with the devices of these names, by a plugin with these tables.
+fn with_devices(name: &str, tables: &[u32], devices: [&[&str]; 3]) -> Value {
+    let machine = |names: &&[&str]| {
+        let mut machine = healthy();
+        let plugin = &mut machine["plugins"][0];
+        plugin["tables"] = json!(tables);
+        let device = |name: &&str| json!({ "name": name });
+        plugin["devices"] = names.iter().map(device).collect();
+        machine
+    };
+    let ranks: Vec<_> = devices.iter().map(machine).collect();
+    let moved = json!({ "messages": 1, "bytes": 9, "wrong": 0 });
+    let pair = |device| json!({ "from": 0, "to": 1, "device": device, "transfer": moved });
+    judged_with(name, &json!({ "ranks": ranks, "pairs": [pair(0), pair(1)] }))
+}
+
+pub(crate) fn a_nic_with_another_number_on_one_rank_is_named() {
+    let all: &[&str] = &["mlx5_0", "mlx5_1", "mlx5_2"];
+    let report = with_devices("numbers", &[12], [all, all, &["mlx5_0", "mlx5_2", "mlx5_1"]]);
+    let findings = report["findings"].as_array().unwrap();
+    let about = |finding: &&Value| finding["looked_at"] == "the devices' numbers on every rank";
+    let finding = findings.iter().find(about).unwrap_or_else(|| panic!("{report:#}"));
+    assert_eq!((&finding["check"], &finding["level"]), (&"rank.differs".into(), &"warn".into()));
+    assert_eq!(
+        finding["found"],
+        "mlx5_1 is device 1 on most ranks, and device 2 on rank 2; 1 more likewise"
+    );
+    assert_eq!(finding["ranks"], json!([2]));
+    // Names that one rank alone has say nothing.
+    let other = with_devices("names", &[12], [all, all, &["eth0", "eth1", "eth2"]]);
+    assert!(!other["findings"].as_array().unwrap().iter().any(|one| about(&one)), "{other:#}");
+}
+
+pub(crate) fn of_tables_that_name_no_networks_it_is_said_what_is_assumed() {
+    let assumed = "; a plugin's table v11 names no networks, as v12 does: devices of one number are taken to be on one";
+    for (tables, is_assumed) in [(&[11, 10][..], true), (&[12, 11], false)] {
+        let report = with_devices("planes", tables, [&["a", "b"]; 3]);
+        let findings = report["findings"].as_array().unwrap();
+        let messages = findings.iter().find(|finding| finding["check"] == "rank.transfer").unwrap();
+        let found = messages["found"].as_str().unwrap();
+        assert_eq!(found.ends_with(assumed), is_assumed, "{found}");
+    }
+}
+
 /// Of 64 machines the NIC of one is dead.
 pub(crate) fn a_broken_rank_among_many_is_named() {
     let host = |rank: usize| {

@@ -94,6 +94,8 @@ fn main() -> ExitCode {
     tests.push(Test::new(described::a_broken_rank_among_many_is_named));
     tests
         .push(Test::new(described::ranks_that_differ_keep_their_numbers_beside_one_without_answer));
+    tests.push(Test::new(described::a_nic_with_another_number_on_one_rank_is_named));
+    tests.push(Test::new(described::of_tables_that_name_no_networks_it_is_said_what_is_assumed));
     let apart = Test::new(ranks::isolated_ranks_are_a_pair_that_does_not_communicate);
     tests.push(apart.needs(bench::namespaces()));
     harness::run(tests)

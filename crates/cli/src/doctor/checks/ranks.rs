@@ -92,6 +92,7 @@ fn differences(ranks: &[Machine]) -> Vec<Finding> {
         let cure = "look for a NIC that is down there";
         of_ranks(Finding::warn("rank.differs", "the devices of every rank", found, cure), odd)
     }));
+    findings.extend(numbers(ranks));
     let reached = ranks.iter().filter(|one| one.unreachable.is_none()).count();
     if findings.is_empty() && reached > 1 {
         findings.push(Finding::ok(
@@ -131,6 +132,33 @@ fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
         "cure that rank's own findings; NCCL_NET=Ironrail on all ranks makes it an error there, and not a hang elsewhere",
     );
     Some(of_ranks(finding, without))
+}
+
+/// Devices of one name that have several numbers: messages are tried between devices of one number.
+fn numbers(ranks: &[Machine]) -> Option<Finding> {
+    let names: BTreeSet<_> =
+        ranks.iter().flat_map(Machine::devices).map(|device| device.name.as_str()).collect();
+    let odd_ones = |name: &&str| {
+        let number = |one: &Machine| {
+            let number = one.devices().iter().position(|device| device.name == *name)?;
+            Some(Some(format!("device {number}")))
+        };
+        odd(ranks.iter().enumerate().filter_map(|(rank, one)| Some((rank, number(one)?))), name)
+    };
+    let differ: Vec<_> = names.iter().filter_map(odd_ones).collect();
+    let (first, _) = differ.first()?;
+    let more = match differ.len() - 1 {
+        0 => String::new(),
+        more => format!("; {more} more likewise"),
+    };
+    let odd: BTreeSet<_> = differ.iter().flat_map(|(_, odd)| odd).copied().collect();
+    let finding = Finding::warn(
+        "rank.differs",
+        "the devices' numbers on every rank",
+        format!("{first}{more}"),
+        "messages are tried between devices of one number, which are different NICs here: look for a NIC that is missing or down, or name the rails in one order on all ranks (IRONRAIL_RAILS)",
+    );
+    Some(of_ranks(finding, odd.into_iter().collect()))
 }
 
 fn of_ranks(finding: Finding, ranks: Vec<usize>) -> Finding {
@@ -230,6 +258,7 @@ fn apart(group: &Group) -> Option<Finding> {
 
 fn messages(group: &Group, tried: &[&Pair]) -> Finding {
     let of = format!("{} messages {}", tried.len(), among(tried));
+    let assumed = assumed(group, tried);
     let is_wrong = |pair: &Pair| pair.transfer.is_some_and(|transfer| transfer.wrong > 0);
     let wrong: Vec<_> = tried.iter().copied().filter(|pair| is_wrong(pair)).collect();
     if !wrong.is_empty() {
@@ -245,7 +274,7 @@ fn messages(group: &Group, tried: &[&Pair]) -> Finding {
             0 => String::new(),
             apart => format!("; {apart} more not tried, between devices of different networks"),
         };
-        let found = format!("{of}{}, all right{apart}", by(group, tried));
+        let found = format!("{of}{}, all right{apart}{assumed}", by(group, tried));
         return Finding::ok("rank.transfer", PAIRS, found);
     };
     let between = failing.iter().all(|pair| host(group, pair.from) != host(group, pair.to));
@@ -261,9 +290,25 @@ fn messages(group: &Group, tried: &[&Pair]) -> Finding {
     } else {
         "see these ranks' own findings; `ironrail perf sendrecv` between them, with --verbose, shows more"
     };
-    let found = format!("{} of {of} failed, {whose}: {why}", failing.len());
+    let found = format!("{} of {of} failed, {whose}: {why}{assumed}", failing.len());
     failed(Finding::fail("rank.transfer", PAIRS, found, cure), ranks, &failing)
 }
+
+/// What the pairs of several devices rest on where the plugin cannot name their networks.
+fn assumed(group: &Group, tried: &[&Pair]) -> String {
+    let plugins = group.ranks.iter().filter_map(Machine::winner);
+    let mut newest = plugins.filter_map(|plugin| plugin.tables.first());
+    let is_one_device = tried.iter().all(|pair| pair.device == 0);
+    match newest.find(|table| **table < FIRST_WITH_PLANES) {
+        Some(table) if !is_one_device => format!(
+            "; a plugin's table v{table} names no networks, as v{FIRST_WITH_PLANES} does: devices of one number are taken to be on one"
+        ),
+        _ => String::new(),
+    }
+}
+
+/// The first of NCCL's tables with planeId.
+const FIRST_WITH_PLANES: u32 = 12;
 
 fn failed(finding: Finding, ranks: Vec<usize>, pairs: &[&Pair]) -> Finding {
     let pairs = pairs.iter().map(|pair| (*pair).clone()).collect();
