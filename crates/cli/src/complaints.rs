@@ -1,4 +1,4 @@
-//! The standard error of ranks, shown line by line: a warning that several ranks have is one line.
+//! The standard error of ranks, shown line by line: a warning that several ranks have is shown once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,14 @@ use crate::output;
 
 /// The warnings of all ranks so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Complaints(Arc<Mutex<HashMap<Vec<u8>, Times>>>);
+pub(crate) struct Complaints(Arc<Mutex<Warnings>>);
+
+#[derive(Debug, Default)]
+struct Warnings {
+    lines: HashMap<Vec<u8>, Times>,
+    /// The ranks whose last line is part of a warning, each with the lines of it that were not shown because another rank had them.
+    open: BTreeMap<usize, Vec<u8>>,
+}
 
 /// How often a line was shown, and how often each rank has written it.
 #[derive(Debug, Default)]
@@ -20,18 +27,33 @@ impl Complaints {
     /// Shows a line of a rank, unless it is a warning that another rank had first. It is not held back to name all ranks that have it: a rank
     /// may warn of what it waits for.
     pub(crate) fn show(&self, rank: usize, line: &[u8]) {
-        if !line.starts_with(WARNING) || self.is_new(rank, line) {
-            output::error_bytes(line);
-        }
+        output::error_bytes(&self.unseen(rank, line));
     }
 
+    /// What of a warning is new with this line. One whose second line alone is new is shown from its first on.
+    fn unseen(&self, rank: usize, line: &[u8]) -> Vec<u8> {
+        let mut warnings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = warnings.open.remove(&rank);
+        let before = match before {
+            _ if line.starts_with(WARNING) => Vec::new(),
+            Some(before) if line.starts_with(FURTHER) => before,
+            _ => return line.to_owned(),
+        };
+        let whole = [before, line.to_owned()].concat();
+        let (open, new) =
+            if warnings.is_new(rank, line) { (Vec::new(), whole) } else { (whole, Vec::new()) };
+        warnings.open.insert(rank, open);
+        new
+    }
+}
+
+impl Warnings {
     /// Whether no other rank has written this line as often as this one now has.
-    fn is_new(&self, rank: usize, line: &[u8]) -> bool {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == LINES_MAX && !lines.contains_key(line) {
+    fn is_new(&mut self, rank: usize, line: &[u8]) -> bool {
+        if self.lines.len() == LINES_MAX && !self.lines.contains_key(line) {
             return true;
         }
-        let Times { shown, written } = lines.entry(line.to_owned()).or_default();
+        let Times { shown, written } = self.lines.entry(line.to_owned()).or_default();
         let times = written.entry(rank).or_default();
         *times += 1;
         let is_new = *times > *shown;
@@ -42,6 +64,8 @@ impl Complaints {
 
 /// How the logger of this command begins a warning's line.
 const WARNING: &[u8] = b"[WARN";
+/// And the further lines of its text.
+const FURTHER: &[u8] = b"    ";
 /// The most different warnings that are remembered: later ones are shown for each rank.
 const LINES_MAX: usize = 1024;
 
@@ -51,8 +75,8 @@ mod tests {
 
     #[test]
     fn a_line_of_several_ranks_is_new_once_each_time_that_they_write_it() {
-        let complaints = Complaints::default();
-        let new = |rank, line: &str| complaints.is_new(rank, line.as_bytes());
+        let mut warnings = Warnings::default();
+        let mut new = |rank, line: &str| warnings.is_new(rank, line.as_bytes());
         assert!(new(1, "late"));
         assert!(!new(0, "late") && !new(2, "late"));
         assert!(new(0, "later"));
@@ -61,12 +85,33 @@ mod tests {
     }
 
     #[test]
-    fn with_very_many_different_lines_none_is_lost() {
+    fn a_warning_of_several_lines_is_new_as_far_as_no_other_rank_has_it() {
         let complaints = Complaints::default();
-        for number in 0..2 * LINES_MAX {
-            assert!(complaints.is_new(0, number.to_string().as_bytes()));
+        let new = |rank, line: &str| String::from_utf8(complaints.unseen(rank, line.as_bytes()));
+        for (rank, line, shown) in [
+            (0, "[WARN a] late\n", "[WARN a] late\n"),
+            (1, "[WARN a] late\n", ""),
+            (0, "    by 1 s\n", "    by 1 s\n"),
+            (1, "    by 1 s\n", ""),
+            (2, "[WARN a] late\n", ""),
+            (2, "    by 2 s\n", "[WARN a] late\n    by 2 s\n"),
+            (2, "    at last\n", "    at last\n"),
+            // What is no warning is shown for each rank.
+            (0, "printed\n", "printed\n"),
+            (1, "printed\n", "printed\n"),
+            (1, "    by 1 s\n", "    by 1 s\n"),
+        ] {
+            assert_eq!(new(rank, line).as_deref(), Ok(shown), "rank {rank}: {line}");
         }
-        assert!(!complaints.is_new(1, b"0"));
-        assert_eq!(complaints.0.lock().unwrap().len(), LINES_MAX);
+    }
+
+    #[test]
+    fn with_very_many_different_lines_none_is_lost() {
+        let mut warnings = Warnings::default();
+        for number in 0..2 * LINES_MAX {
+            assert!(warnings.is_new(0, number.to_string().as_bytes()));
+        }
+        assert!(!warnings.is_new(1, b"0"));
+        assert_eq!(warnings.lines.len(), LINES_MAX);
     }
 }

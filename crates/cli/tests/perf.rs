@@ -348,13 +348,15 @@ fn an_error_of_all_ranks_is_one_line_and_nothing_is_said_of_data() {
 }
 
 #[test]
-fn a_warning_of_several_ranks_is_one_line() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
-    command.args(["perf", "all_reduce", "-e", "8", "-n", "2", "-r", "4"]);
-    command.arg("--net").arg(support::reference(TEMPORARY)).env("REFERENCE_WARNS", "no setting");
-    let (code, table, errors) = ended(command);
-    assert_eq!(code, 0, "{table}{errors}");
-    assert_eq!(errors, "[WARN  plugin] no setting (reference:0)\n");
+fn a_warning_of_several_ranks_is_shown_once() {
+    for (warning, shown) in [("no setting", "no setting"), ("one\ntwo", "one\n    two")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        command.args(["perf", "all_reduce", "-e", "8", "-n", "2", "-r", "4"]);
+        command.arg("--net").arg(support::reference(TEMPORARY)).env("REFERENCE_WARNS", warning);
+        let (code, table, errors) = ended(command);
+        assert_eq!(code, 0, "{table}{errors}");
+        assert_eq!(errors, format!("[WARN  plugin] {shown} (reference:0)\n"));
+    }
 }
 
 #[test]

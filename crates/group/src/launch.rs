@@ -5,10 +5,12 @@
 //! still clean up. So does Ctrl-Z: a launcher that wants its ranks to stop with it passes the signal on.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -65,8 +67,11 @@ impl Program {
 pub struct Launch {
     children: Vec<Option<Child>>,
     lines: Receiver<String>,
-    /// The readers of the ranks' standard error.
+    /// The readers of the ranks' standard error, and this process's ends of the pipes that they read.
     readers: Vec<JoinHandle<()>>,
+    errors: Vec<PipeWriter>,
+    /// The lines that were read there.
+    complained: Arc<AtomicU64>,
     failure: Option<Failure>,
     killed: bool,
     hub: Hub,
@@ -87,12 +92,16 @@ impl Launch {
             children: Vec::new(),
             lines,
             readers: Vec::new(),
+            errors: Vec::new(),
+            complained: Arc::default(),
             failure: None,
             killed: false,
             hub,
         };
         for rank in 0..size {
             let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
+            let (errors, writer) = io::pipe().map_err(system)?;
+            let theirs = writer.try_clone().map_err(system)?;
             let mut child = Command::new(&program.path)
                 .args(&program.arguments)
                 .envs(program.environment.iter().map(|(name, value)| (name, value)))
@@ -105,7 +114,7 @@ impl Launch {
                 .env(MEETING_VARIABLE, launch.hub.meeting(rank).to_string())
                 .stdin(Stdio::piped())
                 .stdout(output)
-                .stderr(Stdio::piped())
+                .stderr(theirs)
                 .process_group(0)
                 .spawn()
                 .map_err(system)?;
@@ -122,20 +131,16 @@ impl Launch {
                 };
                 thread::Builder::new().spawn(read).map_err(system)?;
             }
-            if let Some(errors) = child.stderr.take() {
-                let complaint = complaint.clone();
-                let read = move || {
-                    let (mut errors, mut line) = (BufReader::new(errors), Vec::new());
-                    while let Ok(1..) =
-                        (&mut errors).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)
-                    {
-                        complaint(rank, &line);
-                        line.clear();
-                    }
-                };
-                launch.readers.push(thread::Builder::new().spawn(read).map_err(system)?);
-            }
             launch.children.push(Some(child));
+            launch.errors.push(writer);
+            let (complaint, complained) = (complaint.clone(), Arc::clone(&launch.complained));
+            let read = move || {
+                complaints(errors, |line| {
+                    complaint(rank, line);
+                    complained.fetch_add(1, Ordering::Relaxed);
+                });
+            };
+            launch.readers.push(thread::Builder::new().spawn(read).map_err(system)?);
         }
         Ok(launch)
     }
@@ -169,11 +174,7 @@ impl Launch {
             self.watch();
             thread::sleep(WATCH);
         }
-        // What a rank has started may keep its standard error open.
-        let deadline = Instant::now() + LAST_WORDS;
-        while Instant::now() < deadline && !self.readers.iter().all(JoinHandle::is_finished) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        self.hear_out();
         let Some(failure) = self.failure.take() else { return Ok(()) };
         let mut causes = self.hub.causes();
         // A signal that killed a rank comes before the reports of the others; a mere exit code says less than the rank's own report.
@@ -182,6 +183,23 @@ impl Launch {
             causes.insert(0, failure.why);
         }
         Err(causes)
+    }
+
+    /// Waits until all that the ranks have written to standard error has gone to `complaint`, which may be slow: a pager, for instance.
+    fn hear_out(&mut self) {
+        for mut errors in self.errors.drain(..) {
+            // A full pipe takes it when its reader goes on.
+            let end = move || errors.write_all(END);
+            let _waits = thread::Builder::new().spawn(end);
+        }
+        let mut heard = (0, Instant::now());
+        while !self.readers.iter().all(JoinHandle::is_finished) && heard.1.elapsed() < STANDSTILL {
+            thread::sleep(Duration::from_millis(1));
+            let lines = self.complained.load(Ordering::Relaxed);
+            if lines != heard.0 {
+                heard = (lines, Instant::now());
+            }
+        }
     }
 
     fn running(&self) -> bool {
@@ -241,6 +259,27 @@ impl Drop for Launch {
     }
 }
 
+/// Passes on each line, until [`END`] or the end of the pipe.
+fn complaints(errors: PipeReader, complaint: impl Fn(&[u8])) {
+    let (mut errors, mut line) = (BufReader::new(errors), Vec::new());
+    while let Ok(1..) = (&mut errors).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+        let last = line.strip_suffix(END);
+        match last {
+            Some([]) => {}
+            Some(last) => complaint(last),
+            None => complaint(&line),
+        }
+        if last.is_some() {
+            return;
+        }
+        line.clear();
+    }
+}
+
+/// Written to a rank's standard error once it has ended: what the rank has started may keep the pipe open.
+const END: &[u8] = b"\0the rank has ended\0\n";
+/// How long no line may be taken before the rest is given up.
+const STANDSTILL: Duration = Duration::from_secs(60);
 /// A rank that ends no line must not fill this process's memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// How often children are checked: rarely, since they need the CPUs.
@@ -286,3 +325,52 @@ pub fn child(orphaned: impl FnOnce() + Send + 'static) -> Result<Option<Meeting>
 }
 
 const ORPHANED: i32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+
+    /// A shell with this script, as the only rank.
+    fn shell(script: &str, complaint: impl Fn(&[u8]) + Clone + Send + 'static) -> Launch {
+        let (path, arguments) = ("sh".into(), vec!["-c".into(), script.into()]);
+        let (environment, environment_by_rank) = (Vec::new(), Vec::new());
+        let program = Program { path, arguments, environment, environment_by_rank };
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let hub = Hub::start(any, 1, Duration::from_secs(60)).unwrap();
+        Launch::start(&program, hub, 1, move |_, line| complaint(line)).unwrap()
+    }
+
+    #[test]
+    fn the_last_lines_of_standard_error_are_waited_for_while_one_is_shown_slowly() {
+        let (send, shown) = mpsc::channel();
+        let (ended, has_ended) = mpsc::channel();
+        let has_ended = Arc::new(std::sync::Mutex::new(has_ended));
+        let launch = shell("echo one >&2; echo two >&2", move |line| {
+            // As a terminal that stands still for longer than ranks may run on after one has failed.
+            let early = has_ended.lock().unwrap().recv_timeout(4 * LAST_WORDS);
+            send.send((line.to_owned(), early == Err(RecvTimeoutError::Timeout))).unwrap();
+        });
+        launch.finish().unwrap();
+        let _ = ended.send(());
+        let shown: Vec<_> = shown.try_iter().collect();
+        assert_eq!(shown, [(b"one\n".to_vec(), true), (b"two\n".to_vec(), true)]);
+    }
+
+    #[test]
+    fn what_a_rank_has_started_does_not_hold_up_the_end_by_its_standard_error() {
+        let (send, shown) = mpsc::channel();
+        let mut launch = shell("sleep 600 & echo $! >&2; printf last >&2", move |line| {
+            send.send(String::from_utf8(line.to_owned()).unwrap()).unwrap();
+        });
+        assert_eq!(launch.next_line(|_| ()), None);
+        launch.hear_out();
+        let are_heard = launch.readers.iter().all(JoinHandle::is_finished);
+        let shown: Vec<_> = shown.try_iter().collect();
+        let kill = Command::new("kill").arg(shown[0].trim()).status();
+        assert!(kill.unwrap().success());
+        assert_eq!(shown[1..], ["last"]);
+        assert!(are_heard, "it was waited for");
+    }
+}
