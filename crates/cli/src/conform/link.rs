@@ -2,7 +2,7 @@
 
 use net_loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
-use super::case::{Case, Outcome, Stop};
+use super::case::{Case, Outcome, Stop, fail};
 
 /// The comms that a process sends and receives on. Two processes have two connections, and each of them has one end of each; one process
 /// has one connection, and both its ends.
@@ -15,40 +15,93 @@ pub(super) struct Link {
 impl Link {
     /// Listens, exchanges handles with the other process if there is one, and polls connect and accept alternately.
     pub(super) fn open(case: &mut Case, net: &Net) -> Outcome<Self> {
-        let (listener, handle) = net.listen(0)?;
+        Self::open_by(case, net, 0)
+    }
+
+    /// The same by a device.
+    pub(super) fn open_by(case: &mut Case, net: &Net, device: i32) -> Outcome<Self> {
+        let (listener, handle) = net.listen(device)?;
         let theirs = trade(case, &handle)?;
-        Self::finish(case, net, listener, theirs)
+        Self::finish(case, net, device, listener, theirs)
     }
 
     /// `listener` is this side's; `handle` is the one to connect to.
     pub(super) fn finish(
         case: &Case,
         net: &Net,
+        device: i32,
         listener: ListenComm,
         mut handle: HandlePlace,
     ) -> Outcome<Self> {
-        let (mut send, mut receive) = (None, None);
-        let mut bare = false;
-        let link = case.until("connect and accept", || {
+        let (mut opening, mut bare) = (Opening::default(), false);
+        case.until("connect and accept", || {
             bare = !bare;
-            if send.is_none() {
-                send = net.connect(0, &mut handle, bare)?;
-            }
-            if receive.is_none() {
-                receive = listener.accept(bare)?;
-            }
-            if send.is_none() || receive.is_none() {
-                return Ok(None);
-            }
-            Ok(send.take().zip(receive.take()).map(|(send, receive)| Self { send, receive }))
+            Ok(opening.step(net, device, &mut handle, &listener, bare)?.then_some(()))
         })?;
         listener.close()?;
-        Ok(link)
+        opening.link()
     }
 
     pub(super) fn close(self) -> Outcome {
         self.send.close()?;
         Ok(self.receive.close()?)
+    }
+}
+
+/// The comms of a [`Link`] that is being opened.
+#[derive(Debug, Default)]
+pub(super) struct Opening {
+    send: Option<SendComm>,
+    receive: Option<ReceiveComm>,
+}
+
+impl Opening {
+    /// One attempt of connect and one of accept, of those that have given no comm yet. True: both comms are there. With `bare`, the place for a
+    /// device handle is null.
+    pub(super) fn step(
+        &mut self,
+        net: &Net,
+        device: i32,
+        handle: &mut HandlePlace,
+        listener: &ListenComm,
+        bare: bool,
+    ) -> Outcome<bool> {
+        self.connect(|| Ok(net.connect(device, handle, bare)?))?;
+        self.accept(|| Ok(listener.accept(bare)?))
+    }
+
+    /// Connects by `call`, unless that has given a comm. True: both comms are there.
+    pub(super) fn connect(
+        &mut self,
+        call: impl FnOnce() -> Outcome<Option<SendComm>>,
+    ) -> Outcome<bool> {
+        if self.send.is_none() {
+            self.send = call()?;
+        }
+        Ok(self.is_done())
+    }
+
+    /// The same for accept.
+    pub(super) fn accept(
+        &mut self,
+        call: impl FnOnce() -> Outcome<Option<ReceiveComm>>,
+    ) -> Outcome<bool> {
+        if self.receive.is_none() {
+            self.receive = call()?;
+        }
+        Ok(self.is_done())
+    }
+
+    fn is_done(&self) -> bool {
+        self.send.is_some() && self.receive.is_some()
+    }
+
+    /// Both comms.
+    pub(super) fn link(self) -> Outcome<Link> {
+        match self.send.zip(self.receive) {
+            Some((send, receive)) => Ok(Link { send, receive }),
+            None => fail("a comm is lost"),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use net_loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Idle, Outcome, Stop, fail, hold, skip};
-use super::super::link::{Link, accept, connect, place, trade};
+use super::super::link::{Link, Opening, accept, connect, place, trade};
 use super::super::pace::{BLOCKS, at_once, soon, timed};
 use super::super::traffic::{Flow, Manner, Message, Outgoing, drive};
 use super::{GROUPS_EXPECTED_SINCE, few, give, group_most, holdings, named, pass, take, talk};
@@ -177,21 +177,14 @@ fn handle_stays_within_128_bytes(case: &mut Case) -> Outcome {
         let (listener, handle) = net.listen(device)?;
         hold!(handle.overrun() == 0, "listen wrote {} bytes outside the handle", handle.overrun());
         let mut copy = HandlePlace::of(handle.bytes());
-        let (mut send, mut receive) = (None, None);
+        let mut opening = Opening::default();
         case.until("connect and accept", || {
-            if send.is_none() {
-                send = net.connect(device, &mut copy, false)?;
-            }
-            if receive.is_none() {
-                receive = listener.accept(false)?;
-            }
-            Ok((send.is_some() && receive.is_some()).then_some(()))
+            Ok(opening.step(&net, device, &mut copy, &listener, false)?.then_some(()))
         })?;
         let over = copy.overrun();
         hold!(over == 0, "connect wrote {over} bytes outside the handle");
         hold!(handle.overrun() == 0, "the listener's own handle is overrun");
-        send.map_or(Ok(()), SendComm::close)?;
-        receive.map_or(Ok(()), ReceiveComm::close)?;
+        opening.link()?.close()?;
         listener.close()?;
     }
     Ok(net.finalize()?)
@@ -204,23 +197,12 @@ fn handle_is_copied_bytes(case: &mut Case) -> Outcome {
     // The memory that listen wrote to is reused, and each attempt passes the same buffer to connect, as NCCL does.
     original.fill(0xdb);
     let mut copy = HandlePlace::of(bytes);
-    let (mut send, mut receive) = (None, None);
+    let mut opening = Opening::default();
     case.until("connect from a copy of the handle", || {
-        if send.is_none() {
-            send = net.connect(0, &mut copy, false)?;
-        }
-        if receive.is_none() {
-            receive = listener.accept(false)?;
-        }
-        Ok((send.is_some() && receive.is_some()).then_some(()))
+        Ok(opening.step(&net, 0, &mut copy, &listener, false)?.then_some(()))
     })?;
     hold!(original.bytes() == [0xdb; 128], "the handle's first place was written after listen");
-    listener.close()?;
-    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
-    let link = Link { send, receive };
-    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
-    link.close()?;
-    Ok(net.finalize()?)
+    finish(case, net, listener, opening)
 }
 
 fn handles_differ(case: &mut Case) -> Outcome {
@@ -376,21 +358,17 @@ fn open_watched(case: &Case, net: &Net, number: usize) -> Outcome {
     let beside = |name| format!("{name}, beside a connect that is pending,");
     let (listener, handle) = at_once(&beside("listen"), || Ok(net.listen(0)?))?;
     let mut copy = HandlePlace::of(handle.bytes());
-    let (mut send, mut receive) = (None, None);
+    let mut opening = Opening::default();
     case.until("connect beside a connect that is pending", || {
-        if send.is_none() {
-            send = at_once(&beside("connect"), || Ok(net.connect(0, &mut copy, false)?))?;
-        }
-        if receive.is_none() {
-            receive = at_once(&beside("accept"), || Ok(listener.accept(false)?))?;
-        }
-        Ok((send.is_some() && receive.is_some()).then_some(()))
+        let connect = || Ok(net.connect(0, &mut copy, false)?);
+        opening.connect(|| at_once(&beside("connect"), connect))?;
+        let accept = || Ok(listener.accept(false)?);
+        Ok(opening.accept(|| at_once(&beside("accept"), accept))?.then_some(()))
     })?;
     listener.close()?;
-    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
-    pass(case, &send, &receive, number)?;
-    send.close()?;
-    Ok(receive.close()?)
+    let link = opening.link()?;
+    pass(case, &link.send, &link.receive, number)?;
+    link.close()
 }
 
 const POLLED: Duration = Duration::from_millis(400);
@@ -401,25 +379,17 @@ fn connect_before_accept(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let (listener, handle) = net.listen(0)?;
     let mut copy = HandlePlace::of(handle.bytes());
-    let mut send = None;
+    let mut opening = Opening::default();
     case.stage("connect alone");
     case.during(Duration::from_millis(200), || {
-        if send.is_none() {
-            send = net.connect(0, &mut copy, false)?;
-        }
+        opening.connect(|| Ok(net.connect(0, &mut copy, false)?))?;
         Ok(())
     })?;
-    let mut receive = None;
     case.until("connect and accept", || {
-        if receive.is_none() {
-            receive = listener.accept(false)?;
-        }
-        if send.is_none() {
-            send = net.connect(0, &mut copy, false)?;
-        }
-        Ok((send.is_some() && receive.is_some()).then_some(()))
+        opening.accept(|| Ok(listener.accept(false)?))?;
+        Ok(opening.connect(|| Ok(net.connect(0, &mut copy, false)?))?.then_some(()))
     })?;
-    finish(case, net, listener, send, receive)
+    finish(case, net, listener, opening)
 }
 
 fn accept_before_connect(case: &mut Case) -> Outcome {
@@ -430,29 +400,17 @@ fn accept_before_connect(case: &mut Case) -> Outcome {
         hold!(listener.accept(false)?.is_none(), "accept gave a comm without a peer");
         Ok(())
     })?;
-    let (mut send, mut receive) = (None, None);
+    let mut opening = Opening::default();
     case.until("accept and connect", || {
-        if receive.is_none() {
-            receive = listener.accept(false)?;
-        }
-        if send.is_none() {
-            send = net.connect(0, &mut copy, false)?;
-        }
-        Ok((send.is_some() && receive.is_some()).then_some(()))
+        opening.accept(|| Ok(listener.accept(false)?))?;
+        Ok(opening.connect(|| Ok(net.connect(0, &mut copy, false)?))?.then_some(()))
     })?;
-    finish(case, net, listener, send, receive)
+    finish(case, net, listener, opening)
 }
 
-fn finish(
-    case: &mut Case,
-    net: Net,
-    listener: ListenComm,
-    send: Option<SendComm>,
-    receive: Option<ReceiveComm>,
-) -> Outcome {
+fn finish(case: &mut Case, net: Net, listener: ListenComm, opening: Opening) -> Outcome {
     listener.close()?;
-    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
-    let link = Link { send, receive };
+    let link = opening.link()?;
     talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
@@ -466,17 +424,11 @@ fn device_handle_place_may_be_null(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let (listener, handle) = net.listen(0)?;
     let mut copy = HandlePlace::of(handle.bytes());
-    let (mut send, mut receive) = (None, None);
+    let mut opening = Opening::default();
     case.until("connect and accept with null for the device handle", || {
-        if send.is_none() {
-            send = net.connect(0, &mut copy, true)?;
-        }
-        if receive.is_none() {
-            receive = listener.accept(true)?;
-        }
-        Ok((send.is_some() && receive.is_some()).then_some(()))
+        Ok(opening.step(&net, 0, &mut copy, &listener, true)?.then_some(()))
     })?;
-    finish(case, net, listener, send, receive)
+    finish(case, net, listener, opening)
 }
 
 fn listeners_are_independent(case: &mut Case) -> Outcome {
@@ -852,21 +804,7 @@ fn every_device_connects(case: &mut Case) -> Outcome {
 
 /// Connects this device to the one that the other side names, and talks.
 fn talk_over(case: &mut Case, net: &Net, device: i32) -> Outcome {
-    let (listener, handle) = net.listen(device)?;
-    let mut theirs = trade(case, &handle)?;
-    let (mut send, mut receive) = (None, None);
-    case.until("connect and accept", || {
-        if send.is_none() {
-            send = net.connect(device, &mut theirs, false)?;
-        }
-        if receive.is_none() {
-            receive = listener.accept(false)?;
-        }
-        Ok((send.is_some() && receive.is_some()).then_some(()))
-    })?;
-    listener.close()?;
-    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
-    let link = Link { send, receive };
+    let link = Link::open_by(case, net, device)?;
     talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()
 }
@@ -875,21 +813,12 @@ fn talk_over(case: &mut Case, net: &Net, device: i32) -> Outcome {
 fn connects(case: &mut Case, net: &Net, device: i32) -> Outcome<bool> {
     let (listener, handle) = net.listen(device)?;
     let mut theirs = trade(case, &handle)?;
-    let (mut send, mut receive) = (None, None);
-    let mut step = || {
-        if send.is_none() {
-            send = net.connect(device, &mut theirs, false)?;
-        }
-        if receive.is_none() {
-            receive = listener.accept(false)?;
-        }
-        Ok(send.is_some() && receive.is_some())
-    };
+    let mut opening = Opening::default();
     case.stage("connect devices that may be of two networks");
     let end = Instant::now() + APART;
     let (mut idle, mut other) = (Idle::default(), None);
     let is_connected = loop {
-        match step() {
+        match opening.step(net, device, &mut theirs, &listener, false) {
             Ok(true) => break true,
             Ok(false) => {}
             Err(Stop::Code(_)) => break false,
@@ -908,10 +837,11 @@ fn connects(case: &mut Case, net: &Net, device: i32) -> Outcome<bool> {
         Some(other) => other,
         None => case.receive("whether the other side is connected")?,
     };
-    let link = send.zip(receive).filter(|_| is_connected && other == [1]);
     listener.close()?;
-    let Some((send, receive)) = link else { return Ok(false) };
-    let link = Link { send, receive };
+    if !is_connected || other != [1] {
+        return Ok(false);
+    }
+    let link = opening.link()?;
     talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(true)

@@ -189,7 +189,7 @@ fn death_leaves_others_alone(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = bereave(case, &net)?;
     let (listener, handle) = net.listen(0)?;
-    let alive = Link::finish(case, &net, listener, handle)?;
+    let alive = Link::finish(case, &net, 0, listener, handle)?;
     let own = |case: &Case| -> Outcome {
         let mut out = Outgoing::new(&alive.send, 7, &few(), Manner::LIKE_NCCL)?;
         let mut into = Incoming::new(&alive.receive, 7, &few(), Manner::LIKE_NCCL)?;
@@ -306,7 +306,7 @@ fn death_under_load_is_reported(case: &mut Case) -> Outcome {
     let took = begun.elapsed();
     hold!(took < SECONDS_TO_CLOSE, "deregMr and the closes took {took:.1?}");
     let (listener, handle) = net.listen(0)?;
-    let alive = Link::finish(case, &net, listener, handle)?;
+    let alive = Link::finish(case, &net, 0, listener, handle)?;
     pass(case, &alive.send, &alive.receive, 5)?;
     alive.close()?;
     Ok(net.finalize()?)

@@ -57,7 +57,7 @@ fn serve(case: &Case, net: &Net, link: &Link, over: &AtomicBool, rounds: &Atomic
         let out = link.send.register(memory, 0, 1 << 18)?;
         let into = link.receive.register(memory, 4096, 1 << 17)?;
         let (listener, handle) = net.listen(0)?;
-        let other = Link::finish(case, net, listener, handle)?;
+        let other = Link::finish(case, net, 0, listener, handle)?;
         pass(case, &other.send, &other.receive, 50 + rounds.load(Ordering::Relaxed))?;
         out.deregister()?;
         other.close()?;
@@ -139,7 +139,7 @@ fn threads_connect_at_once(case: &mut Case) -> Outcome {
                     ready.wait();
                     for round in 0..10 {
                         let (listener, handle) = net.listen(0)?;
-                        let link = Link::finish(shared, net, listener, handle)?;
+                        let link = Link::finish(shared, net, 0, listener, handle)?;
                         pass(shared, &link.send, &link.receive, number * 10 + round)?;
                         link.close()?;
                     }
@@ -160,7 +160,7 @@ fn threads_hand_comms_over(case: &mut Case) -> Outcome {
     let handle = trade(case, &handle)?;
     let shared = &*case;
     let link = thread::scope(|scope| {
-        scope.spawn(|| Link::finish(shared, &net, listener, handle)).join().map_err(died)?
+        scope.spawn(|| Link::finish(shared, &net, 0, listener, handle)).join().map_err(died)?
     })?;
     let link = thread::scope(|scope| {
         let moves = move || -> Outcome<Link> {
