@@ -296,6 +296,30 @@ fn every_script_is_on_the_page_about_testing() {
     assert_eq!(scripts, listed);
 }
 
+/// One that takes it for something else would run, for hours as the case may be: it is stopped.
+#[test]
+fn every_script_answers_help_with_its_head_and_does_nothing_else() {
+    let entries = fs::read_dir(root().join("scripts")).expect("the folder is there");
+    let is_run = |path: &PathBuf| path.is_file() && !path.ends_with("lib.sh");
+    let paths = entries.map(|entry| entry.expect("the entry is readable").path()).filter(is_run);
+    let mut answered = 0;
+    for path in paths {
+        let mut help = Command::new("timeout");
+        let output = help.arg("30").arg(&path).arg("--help").output().expect("timeout runs");
+        let name = path.display();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let said = String::from_utf8(output.stdout).expect("text");
+        let first = said.lines().next().unwrap_or_default();
+        let text = read(&path);
+        let head = text.lines().nth(1).expect("it has a head");
+        let head = head.trim_start_matches("# ").trim_start_matches("\"\"\"");
+        assert!(!first.is_empty() && first == head, "{name}: {said}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
+        answered += 1;
+    }
+    assert!(answered > 0);
+}
+
 #[test]
 fn every_page_is_in_the_index_once() {
     let mut pages = Vec::new();
