@@ -177,16 +177,35 @@ calls! {
         context: *mut c_void,
     ) -> isize = tagged, send(endpoint, buffer, len, descriptor, peer, tag, context);
     /// fi_tagged(3).
+    fi_tsendv(
+        endpoint: *mut fid_ep, pieces: *const iovec, descriptors: *mut *mut c_void, count: usize, peer: fi_addr_t, tag: u64,
+        context: *mut c_void,
+    ) -> isize = tagged, sendv(endpoint, pieces, descriptors, count, peer, tag, context);
+    /// fi_tagged(3).
     fi_tsendmsg(endpoint: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize
         = tagged, sendmsg(endpoint, message, flags);
     /// fi_tagged(3).
+    fi_tsenddata(
+        endpoint: *mut fid_ep, buffer: *const c_void, len: usize, descriptor: *mut c_void, data: u64, peer: fi_addr_t, tag: u64,
+        context: *mut c_void,
+    ) -> isize = tagged, senddata(endpoint, buffer, len, descriptor, data, peer, tag, context);
+    /// fi_tagged(3).
     fi_tinject(endpoint: *mut fid_ep, buffer: *const c_void, len: usize, peer: fi_addr_t, tag: u64) -> isize
         = tagged, inject(endpoint, buffer, len, peer, tag);
+    /// fi_tagged(3).
+    fi_tinjectdata(
+        endpoint: *mut fid_ep, buffer: *const c_void, len: usize, data: u64, peer: fi_addr_t, tag: u64,
+    ) -> isize = tagged, injectdata(endpoint, buffer, len, data, peer, tag);
     /// fi_tagged(3).
     fi_trecv(
         endpoint: *mut fid_ep, buffer: *mut c_void, len: usize, descriptor: *mut c_void, peer: fi_addr_t, tag: u64,
         ignore: u64, context: *mut c_void,
     ) -> isize = tagged, recv(endpoint, buffer, len, descriptor, peer, tag, ignore, context);
+    /// fi_tagged(3).
+    fi_trecvv(
+        endpoint: *mut fid_ep, pieces: *const iovec, descriptors: *mut *mut c_void, count: usize, peer: fi_addr_t, tag: u64,
+        ignore: u64, context: *mut c_void,
+    ) -> isize = tagged, recvv(endpoint, pieces, descriptors, count, peer, tag, ignore, context);
 
     /// fi_rma(3).
     fi_read(

@@ -133,6 +133,37 @@ fn a_tagged_message_brings_its_immediate_along() {
 }
 
 #[test]
+fn every_call_of_tagged_messages_moves_one_piece() {
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        pair(&format!("profile={profile} linger=0"), |pair| {
+            let Pair { rig, a, b, to_b, .. } = pair;
+            let with_data = sys::FI_TAGGED | sys::FI_RECV | sys::FI_REMOTE_CQ_DATA;
+            let without = sys::FI_TAGGED | sys::FI_RECV;
+            type Post = fn(&End<'_>, support::From, u64) -> isize;
+            let posts: [(Post, u64, u64); 3] = [
+                (|a, from, to| a.send_tagged_pieces(from, to, 9, 1), without, 0),
+                (|a, from, to| a.send_tagged_by_data(from, to, 9, 77), with_data, 77),
+                (|a, from, to| a.inject_tagged_with_data(from, to, 9, 78), with_data, 78),
+            ];
+            for (post, flags, data) in posts {
+                pair.target.put(0, &[0; 8]);
+                assert_eq!(b.receive_tagged_pieces(pair.into(0, 64), 9, 1), 0, "{profile}");
+                pair.posted(|| post(a, pair.from(8), *to_b));
+                let entry = pair.received(1)[0];
+                assert_eq!((entry.len, entry.tag, entry.flags), (8, 9, flags), "{profile}");
+                assert_eq!(if flags == with_data { entry.data } else { 0 }, data, "{profile}");
+                assert_eq!(pair.target.bytes(0, 8), pair.source.bytes(0, 8), "{profile}");
+            }
+            assert_eq!(rig.count(), 0, "{profile}: {:?}", rig.violations());
+            // `iov_limit` is 1.
+            let refused = -(sys::FI_EINVAL as isize);
+            assert_eq!(a.send_tagged_pieces(pair.from(8), *to_b, 9, 2), refused);
+            assert_eq!(b.receive_tagged_pieces(pair.into(0, 64), 9, 2), refused);
+        });
+    }
+}
+
+#[test]
 fn tagged_posts_are_refused_and_fail_as_the_script_says() {
     pair("profile=messages faults='refuse=1 refuse=2 fail=1'", |pair| {
         let Pair { rig, a, b, to_b, .. } = pair;

@@ -11,10 +11,14 @@ use crate::engine::Tags;
 table! {
     pub(super) fn calls() -> sys::fi_ops_tagged {
         recv: receive,
+        recvv: receive_vector,
         recvmsg: receive_message,
         send: send,
+        sendv: send_vector,
         sendmsg: send_message,
         inject: inject,
+        senddata: send_data,
+        injectdata: inject_data,
     }
 }
 
@@ -31,6 +35,25 @@ unsafe extern "C" fn receive(
     let tags = Tags { tag, ignore };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post_receive(endpoint, local(buffer, len, descriptor), Some(tags), None, context) }
+}
+
+unsafe extern "C" fn receive_vector(
+    endpoint: *mut sys::fid_ep,
+    pieces: *const sys::iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    _source: sys::fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    let tags = Tags { tag, ignore };
+    // SAFETY: the user gives as many as they say.
+    match unsafe { piece(pieces, descriptors, count) } {
+        // SAFETY: libfabric gives an endpoint of ours.
+        Some(local) => unsafe { post_receive(endpoint, local, Some(tags), None, context) },
+        None => -(sys::FI_EINVAL as isize),
+    }
 }
 
 /// FI_PEEK and FI_CLAIM are not offered.
@@ -69,6 +92,24 @@ unsafe extern "C" fn send(
     unsafe { post(endpoint, Sending { tag: Some(tag), ..sending }) }
 }
 
+unsafe extern "C" fn send_vector(
+    endpoint: *mut sys::fid_ep,
+    pieces: *const sys::iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    peer: sys::fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the user gives as many as they say.
+    let Some(local) = (unsafe { piece(pieces, descriptors, count) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
+    let sending = Sending::new(local, peer, context);
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, Sending { tag: Some(tag), ..sending }) }
+}
+
 unsafe extern "C" fn send_message(
     endpoint: *mut sys::fid_ep,
     message: *const sys::fi_msg_tagged,
@@ -98,4 +139,32 @@ unsafe extern "C" fn inject(
     let sending = Sending::injected(buffer, len, peer);
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, Sending { tag: Some(tag), ..sending }) }
+}
+
+unsafe extern "C" fn send_data(
+    endpoint: *mut sys::fid_ep,
+    buffer: *const c_void,
+    len: usize,
+    descriptor: *mut c_void,
+    data: u64,
+    peer: sys::fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let sending = Sending::new(local(buffer, len, descriptor), peer, context);
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, Sending { immediate: Some(data), tag: Some(tag), ..sending }) }
+}
+
+unsafe extern "C" fn inject_data(
+    endpoint: *mut sys::fid_ep,
+    buffer: *const c_void,
+    len: usize,
+    data: u64,
+    peer: sys::fi_addr_t,
+    tag: u64,
+) -> isize {
+    let sending = Sending::injected(buffer, len, peer);
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, Sending { immediate: Some(data), tag: Some(tag), ..sending }) }
 }

@@ -799,6 +799,51 @@ impl<'rig> End<'rig> {
         unsafe { sys::fi_tsendmsg(self.endpoint, &raw const message, flags) }
     }
 
+    /// By fi_tsendv, with the buffer as its first `count` pieces.
+    pub(crate) fn send_tagged_pieces(
+        &self,
+        from: From,
+        peer: u64,
+        tag: u64,
+        count: usize,
+    ) -> isize {
+        let pieces = [sys::iovec { iov_base: from.pointer, iov_len: from.len }; 2];
+        let (pieces, mut descriptors) = (&raw const pieces[0], [from.descriptor; 2]);
+        let (end, descriptors) = (self.endpoint, &raw mut descriptors[0]);
+        // SAFETY: as above.
+        unsafe { sys::fi_tsendv(end, pieces, descriptors, count, peer, tag, context()) }
+    }
+
+    /// By fi_tsenddata.
+    pub(crate) fn send_tagged_by_data(&self, from: From, peer: u64, tag: u64, data: u64) -> isize {
+        let From { pointer, len, descriptor } = from;
+        let end = self.endpoint;
+        // SAFETY: as above.
+        unsafe { sys::fi_tsenddata(end, pointer, len, descriptor, data, peer, tag, context()) }
+    }
+
+    /// By fi_tinjectdata.
+    pub(crate) fn inject_tagged_with_data(
+        &self,
+        from: From,
+        peer: u64,
+        tag: u64,
+        data: u64,
+    ) -> isize {
+        // SAFETY: as above.
+        unsafe { sys::fi_tinjectdata(self.endpoint, from.pointer, from.len, data, peer, tag) }
+    }
+
+    /// By fi_trecvv, with the buffer as its first `count` pieces.
+    pub(crate) fn receive_tagged_pieces(&self, into: From, tag: u64, count: usize) -> isize {
+        let pieces = [sys::iovec { iov_base: into.pointer, iov_len: into.len }; 2];
+        let (pieces, mut descriptors) = (&raw const pieces[0], [into.descriptor; 2]);
+        let (end, descriptors) = (self.endpoint, &raw mut descriptors[0]);
+        let any = sys::FI_ADDR_UNSPEC;
+        // SAFETY: as above.
+        unsafe { sys::fi_trecvv(end, pieces, descriptors, count, any, tag, 0, context()) }
+    }
+
     pub(crate) fn inject_tagged(&self, from: From, peer: u64, tag: u64) -> isize {
         // SAFETY: as above.
         unsafe { sys::fi_tinject(self.endpoint, from.pointer, from.len, peer, tag) }
