@@ -195,6 +195,14 @@ fn what_is_not_done_is_refused() {
         ("receives in order", |hints| hints.receive.comp_order = STRICT),
         ("progress without polls", |hints| hints.domain.data_progress = sys::FI_PROGRESS_AUTO),
         ("control without polls", |hints| hints.domain.control_progress = sys::FI_PROGRESS_AUTO),
+        ("addresses of the Internet", |hints| *hints.address_format = sys::FI_SOCKADDR_IN),
+        ("vectors of another kind", |hints| hints.domain.av_type = sys::FI_AV_MAP),
+        ("long keys", |hints| hints.domain.mr_key_size = 9),
+        ("a deeper queue", |hints| hints.transmit.size = 1025),
+        ("the same to receive", |hints| hints.receive.size = 1025),
+        ("two pieces", |hints| hints.transmit.iov_limit = 2),
+        ("two pieces there", |hints| hints.transmit.rma_iov_limit = 2),
+        ("two pieces to receive", |hints| hints.receive.iov_limit = 2),
         ("guarded queues", |hints| hints.domain.resource_mgmt = sys::FI_RM_ENABLED),
     ];
     for profile in ["cxi", "efa", "tcp", "adversary"] {
@@ -209,6 +217,30 @@ fn what_is_not_done_is_refused() {
     let own = |hints: Hints<'_>| hints.transmit.mode = sys::FI_CONTEXT;
     assert_eq!(Rig::with_hints("profile=adversary", own).err(), NO_DATA, "FI_CONTEXT2 is needed");
     assert!(Rig::with_hints("profile=cxi", own).is_ok());
+}
+
+#[test]
+fn what_is_done_is_granted_up_to_its_limit() {
+    type Change = fn(Hints<'_>, bool);
+    // Of the adversary, and one more than that.
+    let limits: &[(&str, Change)] = &[
+        ("keys", |hints, more| hints.domain.mr_key_size = 2 + usize::from(more)),
+        ("the transmit queue", |hints, more| hints.transmit.size = 16 + usize::from(more)),
+        ("the receive queue", |hints, more| hints.receive.size = 64 + usize::from(more)),
+    ];
+    for (what, change) in limits {
+        let asked = |more| Rig::with_hints("profile=adversary", |hints| change(hints, more)).err();
+        assert_eq!((asked(false), asked(true)), (None, NO_DATA), "{what}");
+    }
+    for profile in PROFILES {
+        let all = |hints: Hints<'_>| {
+            *hints.address_format = sys::FI_ADDR_STR;
+            hints.domain.av_type = sys::FI_AV_TABLE;
+            (hints.transmit.iov_limit, hints.transmit.rma_iov_limit) = (1, 1);
+            hints.receive.iov_limit = 1;
+        };
+        assert!(Rig::with_hints(&format!("profile={profile}"), all).is_ok(), "{profile}");
+    }
 }
 
 /// FI_ORDER_STRICT of fi_endpoint(3).

@@ -61,6 +61,9 @@ const TRANSMIT_FLAGS: u64 = sys::FI_INJECT
 /// And a receive context.
 const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION;
 
+/// The pieces of an operation, here and there.
+const PIECES: usize = 1;
+
 fn caps_of(profile: &Profile) -> u64 {
     if profile.rma { MESSAGES | RMA } else { MESSAGES }
 }
@@ -158,6 +161,7 @@ struct Wanted {
     caps: u64,
     /// Mode bits; None without hints.
     mode: Option<u64>,
+    address_format: u32,
     endpoint: sys::fi_ep_attr,
     domain: Option<sys::fi_domain_attr>,
     transmit: sys::fi_tx_attr,
@@ -186,7 +190,12 @@ impl Wanted {
     unsafe fn of(hints: *const sys::fi_info, _version: u32) -> Self {
         // SAFETY: the caller's.
         let Some(hints) = (unsafe { hints.as_ref() }) else { return Self::default() };
-        let mut wanted = Self { caps: hints.caps, mode: Some(hints.mode), ..Self::default() };
+        let mut wanted = Self {
+            caps: hints.caps,
+            mode: Some(hints.mode),
+            address_format: hints.addr_format,
+            ..Self::default()
+        };
         // SAFETY: the caller's, and so below.
         if let Some(endpoint) = unsafe { hints.ep_attr.as_ref() } {
             wanted.endpoint = *endpoint;
@@ -223,6 +232,9 @@ impl Wanted {
         let fits = self.names_its_modes(profile)
             && (transmit.caps | receive.caps) & !caps == 0
             && domain.caps & !DOMAIN == 0
+            && matches!(self.address_format, sys::FI_FORMAT_UNSPEC | sys::FI_ADDR_STR)
+            && matches!(domain.av_type, sys::FI_AV_UNSPEC | sys::FI_AV_TABLE)
+            && domain.mr_key_size <= profile.key_bytes
             && matches!(endpoint.type_, sys::FI_EP_UNSPEC | sys::FI_EP_RDM)
             && endpoint.max_msg_size as u64 <= profile.max_message
             && domain.cq_data_size <= profile.immediate_bytes
@@ -230,6 +242,9 @@ impl Wanted {
             && has_manual_progress(domain.data_progress)
             && matches!(domain.resource_mgmt, sys::FI_RM_UNSPEC | sys::FI_RM_DISABLED)
             && transmit.inject_size <= profile.inject_bytes
+            && transmit.size <= profile.transmit_depth
+            && receive.size <= profile.receive_depth
+            && transmit.iov_limit.max(transmit.rma_iov_limit).max(receive.iov_limit) <= PIECES
             && transmit.op_flags & !TRANSMIT_FLAGS == 0
             && receive.op_flags & !RECEIVE_FLAGS == 0
             && orders & !profile.orders == 0
@@ -321,8 +336,8 @@ fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sy
     transmit.msg_order = granted.orders;
     transmit.inject_size = profile.inject_bytes;
     transmit.size = profile.transmit_depth;
-    transmit.iov_limit = 1;
-    transmit.rma_iov_limit = 1;
+    transmit.iov_limit = PIECES;
+    transmit.rma_iov_limit = PIECES;
     // SAFETY: as above.
     let receive = unsafe { info.rx_attr.as_mut() }?;
     receive.caps = granted.receive_caps;
@@ -331,7 +346,7 @@ fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sy
     receive.msg_order = granted.orders;
     receive.comp_order = completion_order(profile);
     receive.size = profile.receive_depth;
-    receive.iov_limit = 1;
+    receive.iov_limit = PIECES;
     Some(made)
 }
 

@@ -91,6 +91,7 @@ fn control_of(file: &std::path::Path) -> &'static Control {
 /// The hints of a fi_getinfo, for a test to change.
 pub(crate) struct Hints<'a> {
     pub(crate) caps: &'a mut u64,
+    pub(crate) address_format: &'a mut u32,
     pub(crate) transmit: &'a mut sys::fi_tx_attr,
     pub(crate) receive: &'a mut sys::fi_rx_attr,
     pub(crate) domain: &'a mut sys::fi_domain_attr,
@@ -151,7 +152,8 @@ impl Rig {
         let transmit = unsafe { &mut *info.tx_attr };
         // SAFETY: as above.
         let receive = unsafe { &mut *info.rx_attr };
-        change(Hints { caps: &mut info.caps, transmit, receive, domain });
+        let (caps, address_format) = (&mut info.caps, &mut info.addr_format);
+        change(Hints { caps, address_format, transmit, receive, domain });
         let mut list = ptr::null_mut();
         // SAFETY: valid hints, and a valid place.
         let code = unsafe {
