@@ -360,6 +360,11 @@ pub(crate) enum Cause {
     /// The peer's listener refused the connection.
     Refused(Refusal),
     NoCommonRail,
+    /// Data rails are common, and no control rail: the networks of these.
+    NoCommonControlRail {
+        ours: Label,
+        theirs: Label,
+    },
     /// Neither immediates nor delivery completion: the end of a message could not be signalled.
     CannotSignalEnd,
 }
@@ -445,6 +450,7 @@ impl Cause {
             | Self::NoGpuDriver { .. }
             | Self::ReceiveDeregistered
             | Self::NoCommonRail
+            | Self::NoCommonControlRail { .. }
             | Self::CannotSignalEnd
             | Self::Refused(Refusal::Version | Refusal::Feature)
             | Self::TooLong { .. } => Kind::InvalidUsage,

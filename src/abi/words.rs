@@ -272,6 +272,10 @@ impl Display for Cause {
             Self::NoCommonRail => f.write_str(
                 "no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
             ),
+            Self::NoCommonControlRail { ours, theirs } => write!(
+                f,
+                "data rails of both are on one network, and no control rails: ours are on {ours}, the peer's on {theirs}; raise IRONRAIL_MAX_CONTROL_RAILS on all ranks, or give them the rails in one order (IRONRAIL_RAILS)"
+            ),
             Self::CannotSignalEnd => f.write_str(
                 "the provider has neither immediates nor delivery completion, so a receiver could not learn that a message has arrived",
             ),

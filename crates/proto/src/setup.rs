@@ -94,7 +94,7 @@ pub use hello::{Entries, Entry, Hello, Host, MAX_CHANNEL_BYTES, MAX_ENTRIES, MAX
 pub use listener::{ClosedListeners, Listener, QUEUE, QueuedOpen, REMEMBERED, refuse};
 pub use message::Message;
 pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, Features, Opening, Outcome, Step, opened};
-pub use pairing::{Pairing, RailPair};
+pub use pairing::{Apart, Pairing, RailPair};
 pub use peers::{FirstHello, Heard, Ignored, PeerId, Peers, Presence};
 pub use proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, open_words, verify};
 pub use version::{OLDEST_VERSION, OldRequest, VERSION, Versions, refuse_old, speaks_old};

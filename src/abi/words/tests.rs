@@ -346,6 +346,14 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "no protocol serves both ends: no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
         ),
         negotiating(
+            Cause::NoCommonControlRail {
+                ours: Label::of("10.0.0.0/24"),
+                theirs: Label::of("10.0.1.0/24, 10.0.2.0/24"),
+            },
+            Kind::InvalidUsage,
+            "no protocol serves both ends: data rails of both are on one network, and no control rails: ours are on 10.0.0.0/24, the peer's on 10.0.1.0/24, 10.0.2.0/24; raise IRONRAIL_MAX_CONTROL_RAILS on all ranks, or give them the rails in one order (IRONRAIL_RAILS)",
+        ),
+        negotiating(
             Cause::CannotSignalEnd,
             Kind::InvalidUsage,
             "no protocol serves both ends: the provider has neither immediates nor delivery completion, so a receiver could not learn that a message has arrived",

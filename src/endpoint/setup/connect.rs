@@ -11,7 +11,7 @@ use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_nonce};
 use super::super::bound::UNREACHABLE_AFTER;
 use super::super::comms::{Comm, Side};
-use super::{ALL_OPEN, waiting_level};
+use super::{ALL_OPEN, no_common_rail, waiting_level};
 use crate::error::{Cause, Error, Noun, Result, SetupError, Table};
 use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};
@@ -128,11 +128,9 @@ impl Endpoint {
         let Some(pending) = self.connects.get(at.0, at.1) else { return Ok(()) };
         let (peer, target) = (pending.peer, pending.target);
         let Some(channel) = self.executor.peers.channel(peer) else {
-            return match self.executor.peers.host(peer) {
-                Some(_) if self.executor.peers.agreement(peer).is_none() => {
-                    Err(Cause::NoCommonRail.negotiating())
-                }
-                _ => {
+            return match self.executor.peers.apart(peer) {
+                Some(apart) => Err(no_common_rail(apart).negotiating()),
+                None => {
                     self.send_first_hello(peer, now);
                     Ok(())
                 }

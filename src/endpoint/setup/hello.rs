@@ -10,6 +10,7 @@ use super::super::bound::CHANNELS_MAX;
 use super::super::letter_buffers::LetterSubject;
 use super::super::nics::Port;
 use super::channel::is_new;
+use super::no_common_rail;
 use crate::error::{Cause, Error, Result, Table};
 
 impl Endpoint {
@@ -69,13 +70,15 @@ impl Endpoint {
                 }
             }
             Ignored::NoRail(peer) => {
-                let host = self.executor.peers.host(*peer);
+                let peers = &self.executor.peers;
+                let Some(apart) = peers.apart(*peer) else { return };
+                let host = peers.host(*peer);
                 let name = host.map_or_else(String::new, |host| host.host.to_text());
                 if is_new(format!("no rail to {name}")) {
                     log::error!(
                         "device {}, to a process on {name}: {}",
                         self.label(),
-                        Error::from(Cause::NoCommonRail)
+                        Error::from(no_common_rail(apart))
                     );
                 }
             }

@@ -12,7 +12,7 @@ use log::Level;
 use proto::codec::{Address, Name};
 use proto::packet::Ring;
 use proto::rails::Rail;
-use proto::setup::{Features, Host, Offers};
+use proto::setup::{Apart, Features, Host, Offers};
 use proto::{Capabilities, ChannelId, Slot};
 
 use super::Endpoint;
@@ -22,10 +22,24 @@ use super::counting::CommCounters;
 use super::nics::Port;
 use super::seldom::Seldom;
 use crate::error::{Cause, Error, Result, Table};
+use crate::label::Label;
 use crate::types::{DeviceFacts, Settings};
 
 /// No slot is free. Connect and accept wait for one, within their bound.
 const ALL_OPEN: Cause = Cause::Full { table: Table::Connections, count: CONNECTIONS_MAX };
+
+fn no_common_rail(apart: &Apart) -> Cause {
+    let networks = |names: &[Name]| {
+        let names: Vec<_> = names.iter().map(Name::to_text).collect();
+        Label::of(&if names.is_empty() { "none".to_owned() } else { names.join(", ") })
+    };
+    match apart {
+        Apart::Networks => Cause::NoCommonRail,
+        Apart::Control { ours, theirs } => {
+            Cause::NoCommonControlRail { ours: networks(ours), theirs: networks(theirs) }
+        }
+    }
+}
 
 /// The level of a line about a connect or accept that waits: a warning once in a while, since most wait for the same peer.
 fn waiting_level() -> Level {

@@ -9,7 +9,7 @@ use super::super::split::Cutting;
 use super::super::terms::{InlineLimits, Terms};
 use super::hello::Hello;
 use super::opening::Features;
-use super::pairing::Pairing;
+use super::pairing::{Apart, Pairing};
 use super::peers::Presence;
 use crate::bits::low8;
 use crate::capabilities::{Capabilities, ImmediateWidth};
@@ -37,15 +37,14 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// None if the two have no data rail or no control rail in common, or one uses RDMA and the other SENDRECV.
-    pub(super) fn of(us: &Presence, peer: &Hello) -> Option<Self> {
+    pub(super) fn of(us: &Presence, peer: &Hello) -> Result<Self, Apart> {
         if us.capabilities.messages != peer.capabilities.messages {
-            return None;
+            return Err(Apart::Networks);
         }
         let (ours, theirs) = (us.offers, peer.offers);
         let ring = if ours.ring.bytes() < theirs.ring.bytes() { ours.ring } else { theirs.ring };
         let inline = ours.inline_bytes_max.min(theirs.inline_bytes_max);
-        Some(Self {
+        Ok(Self {
             rails: Pairing::of(us.id, &us.rails, peer.from, &peer.rails)?,
             capabilities: us.capabilities.agree(&peer.capabilities),
             ring,

@@ -20,6 +20,7 @@ use super::agreement::Agreement;
 use super::handle::{HANDLE_ADDRESS_BYTES, Handle};
 use super::hello::{Entries, Hello, Host, MAX_ENTRIES};
 use super::message::pack;
+use super::pairing::Apart;
 use super::peers::Presence;
 use super::proof::{EndpointId, Nonces, Prove, Role, Secret};
 use crate::codec::Bounded;
@@ -70,7 +71,7 @@ impl FirstHellos {
 #[derive(Clone, Debug)]
 pub(super) struct Met {
     nonce: u64,
-    pub(super) agreement: Option<Agreement>,
+    agreement: Result<Agreement, Apart>,
     pub(super) rails: Vec<Rail>,
     pub(super) host: Host,
 }
@@ -185,7 +186,11 @@ impl Meeting {
     }
 
     pub(super) fn agreement(&self) -> Option<&Agreement> {
-        self.met.as_ref()?.agreement.as_ref()
+        self.met.as_ref()?.agreement.as_ref().ok()
+    }
+
+    pub(super) fn apart(&self) -> Option<&Apart> {
+        self.met.as_ref()?.agreement.as_ref().err()
     }
 
     pub(super) fn nonce(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! Pairs our rails with the peer's: both ends compute the same pairs from both lists.
 
+use crate::codec::Name;
 use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 use crate::rails::Rail;
 
@@ -19,24 +20,47 @@ pub struct Pairing {
     pub control: Vec<RailPair>,
 }
 
+/// Why two ends have no channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// They have no data rail in common, or one uses RDMA and the other SENDRECV.
+    Networks,
+    /// They have data rails in common, but no control rail: these are fewer. The networks of the control rails of each.
+    Control { ours: Vec<Name>, theirs: Vec<Name> },
+}
+
 impl Pairing {
     /// Pairs by fabric name, in the order of the endpoint with the lower id; surplus rails stay unused. Where no name is
     /// common, pairs subnets of one address family, in order: routers may connect them, as of hosts whose addresses have
-    /// a subnet each. None without a pair of each kind.
+    /// a subnet each.
+    ///
+    /// # Errors
+    ///
+    /// [`Apart`] without a pair of each kind.
     pub fn of(
         our_id: EndpointId,
         ours: &[Rail],
         their_id: EndpointId,
         theirs: &[Rail],
-    ) -> Option<Self> {
-        if our_id <= their_id {
+    ) -> Result<Self, Apart> {
+        let pairing = if our_id <= their_id {
             Self::in_order(ours, theirs)
         } else {
-            Self::in_order(theirs, ours).map(Self::turned)
+            Self::in_order(theirs, ours).turned()
+        };
+        if pairing.data.is_empty() {
+            Err(Apart::Networks)
+        } else if pairing.control.is_empty() {
+            let networks = |rails: &[Rail]| {
+                rails.iter().filter(|rail| rail.control.is_some()).map(|rail| rail.fabric).collect()
+            };
+            Err(Apart::Control { ours: networks(ours), theirs: networks(theirs) })
+        } else {
+            Ok(pairing)
         }
     }
 
-    fn in_order(ours: &[Rail], theirs: &[Rail]) -> Option<Self> {
+    fn in_order(ours: &[Rail], theirs: &[Rail]) -> Self {
         let by = |fits: fn(&Rail, &Rail) -> bool| {
             let data = pair(ours, theirs, MAX_DATA_RAILS, fits);
             let has_control = |rail: &Rail| rail.control.is_some();
@@ -46,8 +70,7 @@ impl Pairing {
             Self { data, control }
         };
         let named = by(|ours, theirs| ours.fabric == theirs.fabric);
-        let pairing = if named.data.is_empty() { by(may_be_routed) } else { named };
-        (!pairing.data.is_empty() && !pairing.control.is_empty()).then_some(pairing)
+        if named.data.is_empty() { by(may_be_routed) } else { named }
     }
 
     /// The same pairs, as the other end has them.
@@ -100,7 +123,7 @@ fn pair(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{Address, Name};
+    use crate::codec::Address;
 
     #[test]
     fn ends_without_a_data_and_a_control_rail_in_common_are_no_pair() {
@@ -112,9 +135,19 @@ mod tests {
             control,
         };
         let (with, without) = (rail("a", address), rail("a", None));
-        assert!(Pairing::in_order(&[with], &[with]).is_some());
-        assert!(Pairing::in_order(&[with], &[without]).is_none());
-        assert!(Pairing::in_order(&[with], &[rail("b", address)]).is_none());
+        let (low, high) = (EndpointId([1; 16]), EndpointId([2; 16]));
+        let pairing = |ours: &[Rail], theirs: &[Rail]| Pairing::of(low, ours, high, theirs);
+        assert!(pairing(&[with], &[with]).is_ok());
+        assert_eq!(pairing(&[with], &[rail("b", address)]), Err(Apart::Networks));
+        let control = |ours: &[&str], theirs: &[&str]| {
+            let names = |fabrics: &[&str]| fabrics.iter().map(|name| Name::cut(name)).collect();
+            Err(Apart::Control { ours: names(ours), theirs: names(theirs) })
+        };
+        assert_eq!(pairing(&[with], &[without]), control(&["a"], &[]));
+        // One control rail each, of the first rail, and the rails in another order.
+        let (ours, theirs) = ([with, rail("b", None)], [rail("b", address), without]);
+        assert_eq!(pairing(&ours, &theirs), control(&["a"], &["b"]));
+        assert_eq!(Pairing::of(high, &theirs, low, &ours), control(&["b"], &["a"]));
     }
 
     #[test]
@@ -130,9 +163,10 @@ mod tests {
             fabrics.iter().map(rail).collect()
         };
         let pairs = |ours: &[&str], theirs: &[&str]| {
-            let pairing = Pairing::in_order(&rails(ours), &rails(theirs))?;
+            let pairing = Pairing::in_order(&rails(ours), &rails(theirs));
             assert_eq!(pairing.data, pairing.control);
-            Some(pairing.data.iter().map(|pair| (pair.ours, pair.theirs)).collect::<Vec<_>>())
+            let paired = Some(pairing).filter(|pairing| !pairing.data.is_empty())?;
+            Some(paired.data.iter().map(|pair| (pair.ours, pair.theirs)).collect::<Vec<_>>())
         };
         let hosts = ["10.128.0.2/32", "10.129.0.2/32"];
         let others = ["10.128.0.3/32", "10.129.0.3/32"];
@@ -170,8 +204,8 @@ mod tests {
                 let (ours, theirs) = (rails(one), rails(other));
                 let here = Pairing::of(low, &ours, high, &theirs);
                 let there = Pairing::of(high, &theirs, low, &ours);
-                assert_eq!(here, there.map(Pairing::turned));
-                let Some(pairing) = here else { continue };
+                assert_eq!(here.as_ref().ok(), there.ok().map(Pairing::turned).as_ref());
+                let Ok(pairing) = here else { continue };
                 paired += 1;
                 for RailPair { ours: a, theirs: b } in pairing.data.iter().chain(&pairing.control) {
                     assert_eq!(one[usize::from(*a)], other[usize::from(*b)]);

@@ -21,6 +21,7 @@ use super::listener::{ClosedListeners, Listener, QueuedOpen, refuse};
 use super::meeting::{Half, Meeting, Prover};
 use super::message::{Message, unpack};
 use super::opening::{Features, opened};
+use super::pairing::Apart;
 use super::proof::{EndpointId, Prove, Secret};
 use super::version::{OldRequest, Versions, speaks_old};
 use crate::bits::count32;
@@ -83,7 +84,7 @@ pub enum Ignored {
     Stranger,
     /// The peer is known, and there is nothing new in it.
     Known,
-    /// The two have no data rail or no control rail in common.
+    /// [`Peers::apart`] says why the two have no channel.
     NoRail(PeerId),
     /// It is from a new peer, and there are as many as there may be.
     Full,
@@ -288,7 +289,7 @@ impl<P: Prove> Peers<P> {
         meeting.heard(hello, &self.us, secret_of);
         let peer = PeerId(count32(index));
         match (meeting.channel, letter) {
-            _ if meeting.agreement().is_none() => Heard::Nothing(Ignored::NoRail(peer)),
+            _ if meeting.apart().is_some() => Heard::Nothing(Ignored::NoRail(peer)),
             (None, letter) => Heard::Meets { peer, letter },
             (Some(channel), Some(letter)) => Heard::Letter { channel, letter, proven: true },
             (Some(_), None) => Heard::Nothing(Ignored::Known),
@@ -302,9 +303,14 @@ impl<P: Prove> Peers<P> {
         if hello.from == self.us.id && first.is_some_and(own) { Half::Second } else { Half::First }
     }
 
-    /// What both ends use; None if the peer is not met.
+    /// What both ends use; None if the peer is not met, or the two are [`apart`](Self::apart).
     pub fn agreement(&self, peer: PeerId) -> Option<&Agreement> {
         self.meeting(peer)?.agreement()
+    }
+
+    /// Why there is no channel to a peer that is met.
+    pub fn apart(&self, peer: PeerId) -> Option<&Apart> {
+        self.meeting(peer)?.apart()
     }
 
     /// The rails of a peer that is met, with their addresses, as its HELLO lists them.
