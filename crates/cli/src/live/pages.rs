@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -79,13 +79,15 @@ impl Found {
         let path = name.escape_debug();
         match &self.state {
             State::Live(Page { elsewhere: 0, .. }) => None,
-            State::Live(Page { process, elsewhere, .. }) => Some(format!(
-                "process {process} has {elsewhere} rows that are in no page: {} has no room for more, and the file of IRONRAIL_STATS_FILE has them",
+            State::Live(page) => Some(format!(
+                "{} has {} rows that are in no page: it has as many pages as it may have, or {} takes no more; the file of IRONRAIL_STATS_FILE has all rows",
+                number(page),
+                page.elsewhere,
                 counters::FOLDER
             )),
             State::Stale(page) => Some(format!(
-                "{path} is stale: process {} has ended without removing it; the next process with Ironrail removes it once it is a minute old, or remove it by rm",
-                page.process
+                "{path} is stale: {} has ended without removing it; the next process with Ironrail removes it once it is a minute old, or remove it by rm",
+                number(page)
             )),
             State::Unreadable(why) => Some(format!("{path}: {why}")),
         }
@@ -100,8 +102,10 @@ impl Query {
     /// If the folder cannot be read.
     pub(super) fn find(&self) -> Result<Vec<Found>, GroupError> {
         let folder = &self.folder;
-        let unreadable =
-            |error| GroupError::Usage(format!("{} cannot be read: {error}", folder.display()));
+        let unreadable = |error: io::Error| GroupError::System {
+            what: "reading the pages of counters",
+            error: io::Error::new(error.kind(), format!("{}: {error}", folder.display())),
+        };
         let mut paths = Vec::new();
         for entry in fs::read_dir(folder).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
@@ -175,6 +179,16 @@ fn over_peers(rows: &[Row]) -> Vec<Row> {
     counters::summed(sums)
 }
 
+/// A process's number, and where it is that number if that is elsewhere.
+fn number(page: &Page) -> String {
+    let namespace = of_namespace(other_namespace(page));
+    format!("process {}{namespace}", page.process)
+}
+
+fn of_namespace(other: Option<u64>) -> String {
+    other.map_or_else(String::new, |inode| format!(" of PID namespace {inode}"))
+}
+
 /// What identifies a process. Processes of two containers may have one number, and even one host name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Process {
@@ -189,8 +203,7 @@ impl Process {
     /// What it is called, as in the log of its peers: containers may have processes of one number.
     pub(super) fn text(&self, of_users: bool) -> String {
         let Self { number, user, host, namespace } = self;
-        let namespace =
-            namespace.map_or_else(String::new, |inode| format!(" of PID namespace {inode}"));
+        let namespace = of_namespace(*namespace);
         let user = if of_users { format!(" of user {user}") } else { String::new() };
         format!("process {number}{namespace}{user} on {host}")
     }
@@ -385,6 +398,10 @@ mod tests {
         let other = format!("process 7 of PID namespace {} on node7", here + 1);
         assert_eq!(names, ["process 7 on node7", &other]);
         assert!(found.keys().all(|process| process.text(true).contains(" of user 1000 on ")));
+        let [_, _, page] = pages;
+        let stale = Found { path: "page".into(), user: 0, state: State::Stale(page) };
+        let said = stale.complaint().unwrap();
+        assert!(said.contains(&format!(" of PID namespace {} has ended", here + 1)), "{said}");
     }
 
     #[test]
