@@ -342,12 +342,14 @@ impl Peer {
             self.give_up_small();
             self.give_up_all_long();
         }
+        // A part that is sent counts, if the plugin completes it: only what waits for a connection never arrives.
+        let is_sending = !self.data_sender.is_idle();
+        let is_in_vain = has_left && is_sending && !self.data_sender.is_open();
         match way {
-            // A part that is sent counts, if the plugin completes it: only what waits for a connection never arrives.
-            Way::Data if !self.data_sender.is_idle() => {
-                has_left && !self.data_sender.is_open() || self.is_silent()
-            }
+            Way::Data if is_sending => is_in_vain || self.is_silent(),
             Way::Data => self.has_all_data(),
+            // The collective that waits for a short part ends with this, and the long one with it.
+            _ if is_in_vain => self.silent[Way::Small.index()] && self.no_long(Long::receives_none),
             _ => self.is_silent(),
         }
     }
@@ -789,6 +791,30 @@ mod tests {
             lost(group.send(&[1_u8; LONG], 1, 9));
             assert_eq!(group.recv_vec::<u8>(1, 5).unwrap().0, [7; LONG]);
             lost(group.recv(&mut [0_u8], 1, 5));
+        });
+    }
+
+    #[test]
+    fn a_short_part_of_a_rank_that_left_is_lost_though_a_long_one_to_it_never_leaves() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            let call = Call { scope: 0, number: 1, what: What::new(CallKind::AllReduce) };
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                // It does not say where to connect.
+                let mut state = group.shared.lock();
+                turn.store(1, Ordering::Release);
+                await_turn(&turn, 2);
+                return leave(&mut state.mesh);
+            }
+            await_turn(&turn, 1);
+            let (long, mut short) = ([7_u8; LONG], [0_u8; 8]);
+            let mut state = group.shared.lock();
+            state.mesh.send_part(1, call, Place::reading(&long)).unwrap();
+            turn.store(2, Ordering::Release);
+            let ended = state.mesh.take_part(1, call, Place::writing(&mut short));
+            // As the collective does it, before the memory is its caller's again.
+            lost(ended.map_err(|error| state.mesh.collective_failed(error)));
         });
     }
 
