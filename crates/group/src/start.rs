@@ -391,6 +391,36 @@ mod tests {
     }
 
     #[test]
+    fn the_ranks_of_a_failed_group_meet_again_at_one_address_in_their_own_time() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (comes_again, is_early) = std::sync::mpsc::channel();
+        let join = move |rank: usize| {
+            let (place, hub) =
+                Start::at(&free.to_string(), rank, 2, None).unwrap().join(WAIT).unwrap();
+            Builder::new(&library()).join_with(place, hub).unwrap()
+        };
+        let second = thread::spawn(move || {
+            let group = join(1);
+            group.abort();
+            drop(group);
+            comes_again.send(()).unwrap();
+            join(1).barrier().unwrap();
+        });
+        let first = join(0);
+        is_early.recv_timeout(WAIT).unwrap();
+        // As long as rank 0 has not left it is turned away.
+        let end = Instant::now() + Duration::from_millis(200);
+        while !second.is_finished() && Instant::now() < end {
+            thread::yield_now();
+        }
+        let ended = first.barrier();
+        assert!(matches!(ended, Err(GroupError::Aborted { rank: 1 })), "{ended:?}");
+        drop(first);
+        join(0).barrier().unwrap();
+        second.join().unwrap();
+    }
+
+    #[test]
     fn a_token_is_the_same_number_in_every_build() {
         assert_eq!(
             [None, Some(""), Some("a word")].map(secret),

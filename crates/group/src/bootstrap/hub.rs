@@ -32,7 +32,7 @@ pub struct Hub {
 struct Shared {
     /// The one whose ranks come.
     group: Mutex<Arc<Served>>,
-    /// Once all ranks of a group have left, those of the next one may come.
+    /// Once a group is over, the ranks of the next one may come.
     serves_many: bool,
     secret: u64,
     closing: AtomicBool,
@@ -180,7 +180,7 @@ impl Shared {
     /// The group that `rank` comes to, and has entered then. An error says why it cannot; None: it has left and may come again later.
     fn enter(&self, rank: usize) -> Result<Arc<Served>, Option<String>> {
         let mut group = self.group();
-        if self.serves_many && group.watch().all_left() {
+        if self.serves_many && group.rounds.is_over_for(rank) {
             *group = Arc::new(Served::new(group.size, group.wait));
         }
         group.rounds.enter(rank)?;
@@ -227,6 +227,7 @@ impl Served {
     /// A rank has left, or its connection has broken.
     fn left(&self, rank: usize) {
         *self.stream(rank) = None;
+        self.rounds.leave(rank);
         self.watch().left(rank);
         self.changed.notify_all();
     }
@@ -382,6 +383,8 @@ fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
                 let why = cause.clone();
                 group.rounds.give_up(cause);
                 group.send_to_all_but(Some(rank), &News::Lost { rank, why });
+                // Before the answer, after which it may come to the next group.
+                group.rounds.leave(rank);
                 if group.send(rank, &Frame::Bye).is_err() {
                     return group.left(rank);
                 }
@@ -645,8 +648,49 @@ mod tests {
         receive(stream, &hub.shared);
         assert_eq!(first.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
         assert!(matches!(first.next_news(), Some(News::Lost { rank: 1, .. })));
-        let again = Remote::join(hub.meeting(1), WAIT).unwrap_err().to_string();
-        assert_eq!(again, "rank 1 comes again, and its group has failed: rank 1 left");
+    }
+
+    #[test]
+    fn ranks_of_a_failed_group_meet_again_when_all_that_had_come_have_left() {
+        // One gives up, one dies, one does not notice for a while, and one never came.
+        let hub = hub(4, WAIT);
+        let [mut first, second, mut third] =
+            [0, 1, 2].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        assert!(first.give_up(&GroupError::Usage("the cause".to_owned())));
+        drop(second);
+        let again = [0, 1].map(|rank| {
+            let meeting = hub.meeting(rank);
+            thread::spawn(move || meet_and_part(meeting))
+        });
+        let begun = Instant::now();
+        while hub.refused() < 2 {
+            assert!(begun.elapsed() < WAIT / 2, "they do not come again");
+            assert!(!again.iter().any(JoinHandle::is_finished));
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(third.barrier(WAIT).unwrap_err().to_string(), "rank 0: the cause");
+        let old = Arc::clone(&hub.shared.group());
+        drop(third);
+        while Arc::ptr_eq(&old, &hub.shared.group()) {
+            assert!(begun.elapsed() < WAIT / 2, "the group is not over");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let rest = [2, 3].map(|rank| {
+            let meeting = hub.meeting(rank);
+            thread::spawn(move || meet_and_part(meeting))
+        });
+        let all = again.into_iter().chain(rest).map(|rank| rank.join().unwrap());
+        drop((all.collect::<Vec<_>>(), first));
+    }
+
+    #[test]
+    fn a_rank_that_comes_after_its_group_has_failed_learns_why() {
+        let hub = hub(2, WAIT);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        assert!(first.give_up(&GroupError::Usage("the cause".to_owned())));
+        drop(first);
+        let mut second = Remote::join(hub.meeting(1), WAIT).unwrap();
+        assert_eq!(second.barrier(WAIT).unwrap_err().to_string(), "rank 0: the cause");
     }
 
     #[test]

@@ -29,7 +29,7 @@ struct State {
 enum Presence {
     Awaited,
     Here,
-    /// It said farewell.
+    /// It said farewell, or is lost.
     Left,
 }
 
@@ -49,16 +49,16 @@ impl Rounds {
     /// Enters as a rank, which each rank can do once. An error says why it cannot; None: it has left, and comes to the next group.
     pub(super) fn enter(&self, rank: usize) -> Result<(), Option<String>> {
         let mut state = self.lock();
-        match (state.present[rank], &state.failed) {
-            (Presence::Awaited, _) => {
+        match state.present[rank] {
+            Presence::Awaited => {
                 state.present[rank] = Presence::Here;
                 Ok(())
             }
-            (Presence::Left, _) => Err(None),
-            (Presence::Here, Some(why)) => {
-                Err(Some(format!("rank {rank} comes again, and its group has failed: {why}")))
+            Presence::Here if state.failed.is_none() => {
+                Err(Some(format!("there are two ranks {rank}")))
             }
-            (Presence::Here, None) => Err(Some(format!("there are two ranks {rank}"))),
+            // The end of its connection may not have been seen yet.
+            Presence::Here | Presence::Left => Err(None),
         }
     }
 
@@ -67,7 +67,18 @@ impl Rounds {
         self.lock().present.iter().position(|presence| *presence == Presence::Awaited)
     }
 
-    /// The rank has said farewell.
+    /// Whether this rank has left, and so have all others, or after a failure all that had come. One that comes late learns of the failure.
+    pub(super) fn is_over_for(&self, rank: usize) -> bool {
+        let state = self.lock();
+        let is_gone = |presence: &Presence| match presence {
+            Presence::Awaited => state.failed.is_some(),
+            Presence::Here => false,
+            Presence::Left => true,
+        };
+        state.present[rank] == Presence::Left && state.present.iter().all(is_gone)
+    }
+
+    /// The rank has said farewell, or its connection has ended.
     pub(super) fn leave(&self, rank: usize) {
         self.lock().present[rank] = Presence::Left;
     }

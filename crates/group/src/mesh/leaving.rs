@@ -178,10 +178,11 @@ impl Mesh {
     /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here. Every
     /// later call is an error.
     pub(crate) fn close(&mut self) -> Result<(), GroupError> {
+        let notified_within = NOTIFIED_WITHIN.min(self.timeout / 4);
         if self.failure.is_some() {
-            // The rendezvous in this process waits for all ranks to leave, this one included.
-            if self.hub == Some(self.rank) {
-                self.place.farewell();
+            // The group has failed for all ranks, and the rendezvous waits for all of them to leave before the next one.
+            if self.farewell() {
+                self.await_notified(deadline(notified_within));
             }
             return self.check();
         }
@@ -193,8 +194,7 @@ impl Mesh {
         // Farewell first, and the ends of connections when all are notified of it, so that a peer that sees them has the reason. Usually all
         // leave together, and none sees it.
         let mut are_notified = !self.farewell();
-        let (lingers_until, notified_by) =
-            (Instant::now() + LINGER, deadline(NOTIFIED_WITHIN.min(self.timeout / 4)));
+        let (lingers_until, notified_by) = (Instant::now() + LINGER, deadline(notified_within));
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && !left)
@@ -210,12 +210,17 @@ impl Mesh {
             }
         });
         self.fail(Failure::Other("this rank has left".to_owned()));
-        // The hub that has notified all takes this rank for the next group if it comes again.
-        while !are_notified && Instant::now() < notified_by {
-            std::thread::sleep(Duration::from_micros(200));
-            are_notified = self.place.has_notified_all();
+        if !are_notified {
+            self.await_notified(notified_by);
         }
         ended
+    }
+
+    /// The hub that has notified all of this rank's farewell takes it for the next group if it comes again.
+    fn await_notified(&self, by: Instant) {
+        while !self.place.has_notified_all() && Instant::now() < by {
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 }
 
