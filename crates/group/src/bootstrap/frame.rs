@@ -12,27 +12,40 @@ pub(super) struct Hello {
     pub(super) size: u32,
 }
 
-const MAGIC: [u8; 8] = *b"IRONGRP\x03";
+const NAME: [u8; 7] = *b"IRONGRP";
+/// Of all frames.
+const VERSION: u8 = 4;
 
 impl Hello {
     pub(super) fn write(self, stream: &mut impl Write) -> io::Result<()> {
         let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..7].copy_from_slice(&NAME);
+        bytes[7] = VERSION;
         bytes[8..16].copy_from_slice(&self.secret.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.rank.to_le_bytes());
         bytes[20..].copy_from_slice(&self.size.to_le_bytes());
         stream.write_all(&bytes)
     }
 
+    /// That of another version is [`io::ErrorKind::Unsupported`], and is read whole: what is sent before a connection closes is lost where
+    /// something is left unread.
     pub(super) fn read(stream: &mut impl Read) -> io::Result<Self> {
-        if array::<8>(stream)? != MAGIC {
+        if array::<7>(stream)? != NAME {
             return Err(bad("not a rank's greeting"));
         }
-        Ok(Self {
+        let [version] = array(stream)?;
+        let hello = Self {
             secret: u64::from_le_bytes(array(stream)?),
             rank: u32::from_le_bytes(array(stream)?),
             size: u32::from_le_bytes(array(stream)?),
-        })
+        };
+        if version != VERSION {
+            let why = format!(
+                "a rank of version {version} of the rendezvous comes to one of version {VERSION}"
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        Ok(hello)
     }
 }
 
@@ -47,12 +60,14 @@ pub(super) enum Frame {
     Missed { round: u32, why: String },
     /// A round has ended after so many milliseconds, in which these ranks did not come.
     Late { round: u32, ranks: Vec<usize>, after_ms: u32 },
-    /// The hub refuses a rank, or a rank gives up; with the reason.
+    /// The hub refuses a rank, or a rank gives up; with the reason. The same in all versions.
     Failed(String),
     /// This rank has finished. The hub answers with the same once it has notified all others.
     Bye,
     /// The hub has accepted a rank.
     Welcome,
+    /// The hub accepts a rank once these have left.
+    Later { ranks: Vec<usize> },
     /// Bytes from one rank to another: towards the hub `peer` is the receiver, from the hub it is the sender.
     Mail { peer: usize, bytes: Vec<u8> },
     /// Nothing has moved on this rank for long: in this many milliseconds the hub names the silent ranks. 0: it moves again, or waits no more.
@@ -157,6 +172,10 @@ impl Frame {
                 bytes.push(11);
                 bytes.extend(number.to_le_bytes());
             }
+            Self::Later { ranks } => {
+                bytes.push(12);
+                put_ranks(&mut bytes, ranks)?;
+            }
         }
         stream.write_all(&bytes)
     }
@@ -200,6 +219,7 @@ impl Frame {
                 Self::Late { round: word(stream)?, ranks: ranks(stream)?, after_ms: word(stream)? }
             }
             11 => Self::Echo(word(stream)?),
+            12 => Self::Later { ranks: ranks(stream)? },
             _ => return Err(bad("an unknown frame")),
         })
     }
@@ -295,6 +315,7 @@ mod tests {
             Frame::News(News::Alone),
             Frame::News(News::Left { rank: 1 }),
             Frame::Echo(5),
+            Frame::Later { ranks: vec![0, 2] },
         ];
         for frame in frames {
             let mut bytes = Vec::new();
@@ -313,7 +334,7 @@ mod tests {
             &[&part[..], &[255; 4]].concat()[..],
             &[&all[..], &[255, 255, 255, 127]].concat(),
             &[3, 1, 0, 1, 0],
-            &[12],
+            &[13],
         ] {
             let error = Frame::read(&mut hostile.iter().as_slice()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -14,7 +14,7 @@ use super::frame::{Frame, News};
 use super::interrupt::Interrupt;
 use super::random;
 use super::remote::Meeting;
-use super::rounds::Rounds;
+use super::rounds::{Refusal, Rounds};
 use super::watch::Watch;
 use crate::error::GroupError;
 use crate::patience::deadline;
@@ -177,8 +177,8 @@ impl Waits {
 }
 
 impl Shared {
-    /// The group that `rank` comes to, and has entered then. An error says why it cannot; None: it has left and may come again later.
-    fn enter(&self, rank: usize) -> Result<Arc<Served>, Option<String>> {
+    /// The group that `rank` comes to, and has entered then.
+    fn enter(&self, rank: usize) -> Result<Arc<Served>, Refusal> {
         let mut group = self.group();
         if self.serves_many && group.rounds.is_over_for(rank) {
             *group = Arc::new(Served::new(group.size, group.wait));
@@ -681,6 +681,21 @@ mod tests {
         });
         let all = again.into_iter().chain(rest).map(|rank| rank.join().unwrap());
         drop((all.collect::<Vec<_>>(), first));
+    }
+
+    #[test]
+    fn a_rank_that_comes_again_in_vain_names_those_that_have_not_left() {
+        let hub = hub(3, WAIT);
+        let [first, mut second, third] =
+            [0, 1, 2].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        part(&mut second);
+        let again = Remote::join(hub.meeting(1), Duration::from_millis(200));
+        let Err(GroupError::Timeout { peers, awaited, .. }) = &again else { panic!("{again:?}") };
+        assert_eq!(
+            (&peers[..], &**awaited),
+            (&[0, 2][..], "ranks [0, 2] to leave the group before")
+        );
+        drop((first, second, third));
     }
 
     #[test]

@@ -99,18 +99,28 @@ impl Remote {
             stream.set_read_timeout(None)?;
             Ok(answer)
         };
-        let mut pause = RETRY;
+        let (begun, mut pause, mut is_said) = (Instant::now(), RETRY, false);
         let (stream, answer) = loop {
             let mut stream = connect(addresses, deadline, interrupt).map_err(failed)?;
             interrupt.watch(&stream).map_err(failed)?;
+            let has_time = Instant::now() + pause < deadline;
             match greet(&mut stream) {
-                // The hub closes connections without an answer while too many have not greeted yet, or others are still in the group before.
-                Err(error) if is_end(&error) && Instant::now() + pause < deadline => {
-                    thread::sleep(pause);
-                    pause = (2 * pause).min(RETRY_MAX);
+                // The hub closes connections without an answer while too many have not greeted yet.
+                Err(error) if is_end(&error) && has_time => {}
+                Ok(Frame::Later { ranks }) => {
+                    let awaited = before(&ranks);
+                    if !has_time {
+                        return Err(GroupError::Timeout { peers: ranks, awaited, limit: wait });
+                    }
+                    if !is_said && begun.elapsed() >= UNUSUAL {
+                        log::warn!("rank {} waits for {awaited}", meeting.rank);
+                        is_said = true;
+                    }
                 }
                 answered => break (stream, answered.map_err(failed)?),
             }
+            thread::sleep(pause);
+            pause = (2 * pause).min(RETRY_MAX);
         };
         match answer {
             Frame::Welcome => {}
@@ -326,6 +336,14 @@ impl Drop for Remote {
     }
 }
 
+/// What a rank that has left a group waits for before the next one, if these ranks have not left.
+fn before(ranks: &[usize]) -> String {
+    match ranks {
+        [] => "the rendezvous of the group before to end".to_owned(),
+        _ => format!("ranks {ranks:?} to leave the group before"),
+    }
+}
+
 fn invalid() -> GroupError {
     GroupError::Bootstrap("the hub sent an invalid frame".to_owned())
 }
@@ -378,6 +396,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
 /// Where the hub turns a rank away again and again.
 const RETRY_MAX: Duration = Duration::from_millis(320);
+/// A rank that waits for longer says what for.
+const UNUSUAL: Duration = Duration::from_secs(5);
 /// How long an address may leave a connection without an answer before the next attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// A hub that accepts no data for this long counts as dead.

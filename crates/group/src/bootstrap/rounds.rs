@@ -33,6 +33,26 @@ enum Presence {
     Left,
 }
 
+/// Why a rank cannot enter a group.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    For(String),
+    /// It comes to the next group: not before these have left.
+    Until(Vec<usize>),
+}
+
+impl State {
+    /// The ranks that have yet to leave before the group is over.
+    fn staying(&self) -> Vec<usize> {
+        let stays = |rank: &usize| match self.present[*rank] {
+            Presence::Awaited => self.failed.is_none(),
+            Presence::Here => true,
+            Presence::Left => false,
+        };
+        (0..self.present.len()).filter(stays).collect()
+    }
+}
+
 impl Rounds {
     pub(super) fn new(size: usize) -> Self {
         let state = State {
@@ -46,8 +66,8 @@ impl Rounds {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Enters as a rank, which each rank can do once. An error says why it cannot; None: it has left, and comes to the next group.
-    pub(super) fn enter(&self, rank: usize) -> Result<(), Option<String>> {
+    /// Enters as a rank, which each rank can do once.
+    pub(super) fn enter(&self, rank: usize) -> Result<(), Refusal> {
         let mut state = self.lock();
         match state.present[rank] {
             Presence::Awaited => {
@@ -55,10 +75,10 @@ impl Rounds {
                 Ok(())
             }
             Presence::Here if state.failed.is_none() => {
-                Err(Some(format!("there are two ranks {rank}")))
+                Err(Refusal::For(format!("there are two ranks {rank}")))
             }
             // The end of its connection may not have been seen yet.
-            Presence::Here | Presence::Left => Err(None),
+            Presence::Here | Presence::Left => Err(Refusal::Until(state.staying())),
         }
     }
 
@@ -70,12 +90,7 @@ impl Rounds {
     /// Whether this rank has left, and so have all others, or after a failure all that had come. One that comes late learns of the failure.
     pub(super) fn is_over_for(&self, rank: usize) -> bool {
         let state = self.lock();
-        let is_gone = |presence: &Presence| match presence {
-            Presence::Awaited => state.failed.is_some(),
-            Presence::Here => false,
-            Presence::Left => true,
-        };
-        state.present[rank] == Presence::Left && state.present.iter().all(is_gone)
+        state.present[rank] == Presence::Left && state.staying().is_empty()
     }
 
     /// The rank has said farewell, or its connection has ended.

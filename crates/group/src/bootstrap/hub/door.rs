@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::frame::{Frame, Hello};
-use super::{Served, Shared, WRITE, no_room, serve};
+use super::{Refusal, Served, Shared, WRITE, no_room, serve};
 
 /// The error with the address; torchrun itself listens at that of its variables.
 fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
@@ -70,7 +70,11 @@ pub(super) fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         fails = None;
         if shared.strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
             shared.strangers.fetch_sub(1, Ordering::Relaxed);
-            shared.refused.fetch_add(1, Ordering::Relaxed);
+            if shared.refused.fetch_add(1, Ordering::Relaxed) < WARNINGS_MAX {
+                log::warn!(
+                    "a connection to the rendezvous was refused: {STRANGERS_MAX} others have not greeted"
+                );
+            }
             continue;
         }
         let ours = Arc::clone(shared);
@@ -114,8 +118,13 @@ pub(super) fn receive(stream: TcpStream, shared: &Arc<Shared>) {
     match greeted {
         Ok((group, rank)) => serve(stream, &group, rank),
         Err(error) => {
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-            log::debug!("a connection to the rendezvous was refused: {error}");
+            let before = shared.refused.fetch_add(1, Ordering::Relaxed);
+            // Whoever reaches the port can make as many as they like.
+            let level = match is_worth_a_look(&error) && before < WARNINGS_MAX {
+                true => log::Level::Warn,
+                false => log::Level::Debug,
+            };
+            log::log!(level, "a connection to the rendezvous was refused: {error}");
         }
     }
 }
@@ -143,7 +152,12 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<(Arc<Served>, usize)
         let _ = Frame::Failed(why.clone()).write(&mut &*stream);
         io::Error::new(io::ErrorKind::InvalidData, why)
     };
-    let hello = Hello::read(&mut ReadsUntil(stream, Instant::now() + GREETING))?;
+    let hello = match Hello::read(&mut ReadsUntil(stream, Instant::now() + GREETING)) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            return Err(refuse(error.to_string()));
+        }
+        hello => hello?,
+    };
     let (rank, size) = (hello.rank as usize, hello.size as usize);
     if hello.secret != shared.secret {
         return Err(refuse(format!("rank {rank} has another join token than this group")));
@@ -154,16 +168,28 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<(Arc<Served>, usize)
     }
     match shared.enter(rank) {
         Ok(group) => Ok((group, rank)),
-        Err(Some(why)) => Err(refuse(why)),
-        // It tries again, as one that was turned away for want of room.
-        Err(None) => Err(io::Error::other(format!("rank {rank} has left, and others have not"))),
+        Err(Refusal::For(why)) => Err(refuse(why)),
+        Err(Refusal::Until(ranks)) => {
+            let why = format!("rank {rank} comes again before ranks {ranks:?} have left");
+            let _ = Frame::Later { ranks }.write(&mut &*stream);
+            Err(io::Error::other(why))
+        }
     }
 }
+
+/// Whether it is a connection of what is no rank of this group, and not one that ended early, or a rank that comes again.
+fn is_worth_a_look(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+/// The refused connections that may each be a warning.
+const WARNINGS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::net::Shutdown;
+    use std::sync::Mutex;
 
     use super::super::super::{Bootstrap, Meeting, Remote};
     use super::super::tests::{WAIT, hub};
@@ -185,6 +211,48 @@ mod tests {
         drop(strangers);
         let joined = joining.join().unwrap();
         assert!(joined.is_ok(), "{joined:?}");
+    }
+
+    /// What the hubs of all tests warn of.
+    #[derive(Debug)]
+    struct Warnings(Mutex<Vec<String>>);
+
+    static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+
+    impl log::Log for Warnings {
+        fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+            metadata.level() <= log::Level::Warn
+        }
+
+        fn log(&self, record: &log::Record<'_>) {
+            if self.enabled(record.metadata()) {
+                self.0.lock().unwrap().push(record.args().to_string());
+            }
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn why_a_rank_is_refused_is_said_to_it_and_in_the_log() {
+        log::set_logger(&WARNINGS).unwrap();
+        log::set_max_level(log::LevelFilter::Warn);
+        let hub = hub(1, WAIT);
+        let meeting = Meeting { size: 739, ..hub.meeting(0) };
+        let size = Remote::join(meeting, WAIT).unwrap_err().to_string();
+        assert_eq!(size, "rank 0 of 739 comes to a group of 1");
+        let mut stream = TcpStream::connect(hub.meeting(0).address).unwrap();
+        stream.write_all(b"IRONGRP\x03................").unwrap();
+        let answer = Frame::read(&mut stream).unwrap();
+        let Frame::Failed(version) = answer else { panic!("{answer:?}") };
+        assert_eq!(version, "a rank of version 3 of the rendezvous comes to one of version 4");
+        let begun = Instant::now();
+        for why in [size, version] {
+            while !WARNINGS.0.lock().unwrap().iter().any(|said| said.ends_with(&why)) {
+                assert!(begun.elapsed() < WAIT, "{why}");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     #[test]
