@@ -337,7 +337,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of the rendezvous, and [`GroupError::Aborted`].
+    /// Those of the rendezvous, [`GroupError::PeerLost`] where a rank has left, for this call alone, and [`GroupError::Aborted`].
     pub fn meet(&self, part: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         // Without the lock, so that progress continues meanwhile.
         let round = self.shared.lock().mesh.place().begin_round(part, self.shared.timeout)?;

@@ -170,6 +170,20 @@ fn lost<T: std::fmt::Debug>(ended: Result<T, GroupError>) {
 }
 
 #[test]
+fn a_meeting_without_a_rank_that_has_left_names_it_and_fails_no_other_call() {
+    ranks(&library(), 3, |group| {
+        group.meet(&[]).unwrap();
+        if group.rank() == 1 {
+            return;
+        }
+        lost(group.meet(b"part"));
+        let (other, mut came) = (2 - group.rank(), [0_u8]);
+        group.sendrecv(&[7_u8], other, &mut came, other, 1).unwrap();
+        assert_eq!(came, [7]);
+    });
+}
+
+#[test]
 fn an_object_is_broadcast_to_all_ranks_but_one_that_has_left() {
     without_rank_1(|group| {
         if group.rank() == 0 {

@@ -14,7 +14,7 @@ pub(super) struct Hello {
 
 const NAME: [u8; 7] = *b"IRONGRP";
 /// Of all frames.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 impl Hello {
     pub(super) fn write(self, stream: &mut impl Write) -> io::Result<()> {
@@ -60,6 +60,8 @@ pub(super) enum Frame {
     Missed { round: u32, why: String },
     /// A round has ended after so many milliseconds, in which these ranks did not come.
     Late { round: u32, ranks: Vec<usize>, after_ms: u32 },
+    /// A round cannot complete, as this rank has left.
+    Gone { round: u32, rank: usize },
     /// The hub refuses a rank, or a rank gives up; with the reason. The same in all versions.
     Failed(String),
     /// This rank has finished. The hub answers with the same once it has notified all others.
@@ -176,6 +178,11 @@ impl Frame {
                 bytes.push(12);
                 put_ranks(&mut bytes, ranks)?;
             }
+            Self::Gone { round, rank } => {
+                bytes.push(13);
+                bytes.extend(round.to_le_bytes());
+                number(&mut bytes, *rank)?;
+            }
         }
         stream.write_all(&bytes)
     }
@@ -186,6 +193,7 @@ impl Frame {
             Self::All { round, .. }
             | Self::Missed { round, .. }
             | Self::Late { round, .. }
+            | Self::Gone { round, .. }
             | Self::Echo(round) => Some(*round),
             _ => None,
         }
@@ -220,6 +228,7 @@ impl Frame {
             }
             11 => Self::Echo(word(stream)?),
             12 => Self::Later { ranks: ranks(stream)? },
+            13 => Self::Gone { round: word(stream)?, rank: count(stream)? },
             _ => return Err(bad("an unknown frame")),
         })
     }
@@ -316,6 +325,7 @@ mod tests {
             Frame::News(News::Left { rank: 1 }),
             Frame::Echo(5),
             Frame::Later { ranks: vec![0, 2] },
+            Frame::Gone { round: 6, rank: 1 },
         ];
         for frame in frames {
             let mut bytes = Vec::new();
@@ -334,7 +344,7 @@ mod tests {
             &[&part[..], &[255; 4]].concat()[..],
             &[&all[..], &[255, 255, 255, 127]].concat(),
             &[3, 1, 0, 1, 0],
-            &[13],
+            &[14],
         ] {
             let error = Frame::read(&mut hostile.iter().as_slice()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

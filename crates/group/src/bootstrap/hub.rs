@@ -269,12 +269,14 @@ impl Served {
                     let after_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
                     Frame::Late { round, ranks, after_ms }
                 }
+                Err(GroupError::PeerLost { rank, .. }) => Frame::Gone { round, rank },
                 Err(error) => Frame::Missed { round, why: error.to_string() },
             };
             if self.send(rank, &answer).is_err() {
-                return;
+                break;
             }
         }
+        self.rounds.ends(rank);
     }
 
     fn stuck(self: &Arc<Self>, rank: usize, within: Duration) {
@@ -326,8 +328,8 @@ struct Part {
 /// Represents `rank` in the rounds until it leaves.
 fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
     let mut gone = false;
-    let (writer, parts) = match group.make_room(&stream, rank) {
-        Ok(room) => room,
+    let (writer, mut parts) = match group.make_room(&stream, rank) {
+        Ok((writer, parts)) => (writer, Some(parts)),
         Err(error) => {
             let why = no_room(rank, &error);
             // First, so that the rank's leaving is its consequence.
@@ -343,8 +345,9 @@ fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
         match Frame::read(&mut stream) {
             Ok(Frame::Part { round, within_ms, bytes }) => {
                 let within = Duration::from_millis(within_ms.into());
-                // A rank whose last answer could not be sent has no rounds any more.
-                let _ = parts.send(Part { round, within, bytes });
+                // A rank that has said farewell, or whose last answer could not be sent, has no rounds any more.
+                let part = Part { round, within, bytes };
+                let _ = parts.as_ref().map(|parts| parts.send(part));
             }
             Ok(Frame::Mail { peer, bytes }) => {
                 if peer < group.size {
@@ -368,6 +371,8 @@ fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
             Ok(Frame::Bye) => {
                 // It may stay to receive what the others report.
                 gone = true;
+                // Its last parts are given first.
+                parts = None;
                 group.rounds.leave(rank);
                 group.watch().left(rank);
                 group.changed.notify_all();
@@ -554,6 +559,28 @@ mod tests {
         let (theirs, second) = other.join().unwrap();
         assert_eq!(theirs, all);
         drop((first, second));
+    }
+
+    #[test]
+    fn a_round_that_a_rank_has_left_without_names_it() {
+        let hub = hub(3, WAIT);
+        let [mut first, mut second, mut third] =
+            [0, 1, 2].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        // What it gave before it left counts.
+        let last = second.begin_round(b"last", WAIT).unwrap();
+        second.farewell();
+        let one = first.begin_round(b"one", WAIT).unwrap();
+        let all = third.all_gather(b"two", WAIT).unwrap();
+        assert_eq!(all, [&b"one"[..], b"last", b"two"]);
+        assert_eq!(one.wait().unwrap(), all);
+        drop(last);
+        for place in [&mut first, &mut third] {
+            let ended = place.barrier(WAIT);
+            assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+        }
+        for place in [first, second, third] {
+            place.leave();
+        }
     }
 
     #[test]

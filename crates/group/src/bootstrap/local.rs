@@ -72,7 +72,9 @@ impl Bootstrap for Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        if !self.left_well {
+        if self.left_well {
+            self.rounds.ends(self.rank);
+        } else {
             self.rounds.fail(format!("rank {} left", self.rank));
         }
     }

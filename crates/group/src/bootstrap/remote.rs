@@ -12,7 +12,7 @@ use super::frame::{Frame, Hello, News};
 use super::interrupt::Interrupt;
 use super::line::{Line, Stuck};
 use super::mailbox::Mailbox;
-use super::rounds::late;
+use super::rounds::{late, left};
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
 use crate::patience::deadline;
@@ -292,6 +292,7 @@ impl Round {
         let deadline = deadline(self.wait.saturating_add(GRACE));
         match self.awaited.answer(deadline) {
             Some(Frame::All { parts, .. }) if parts.len() == self.size => Ok(parts),
+            Some(Frame::Gone { rank, .. }) => Err(left(rank)),
             Some(Frame::Missed { why, .. }) => Err(GroupError::Bootstrap(why)),
             Some(Frame::Late { ranks, after_ms, .. }) => {
                 Err(late(ranks, Duration::from_millis(after_ms.into())))

@@ -20,6 +20,8 @@ struct State {
     /// The parts of the last complete round. The next one cannot complete before every rank has read them.
     all: Arc<Vec<Vec<u8>>>,
     present: Vec<Presence>,
+    /// The ranks that give no more parts.
+    silent: Vec<bool>,
     failed: Option<String>,
     causes: Vec<String>,
 }
@@ -51,6 +53,11 @@ impl State {
         };
         (0..self.present.len()).filter(stays).collect()
     }
+
+    /// A rank that has left without a part of this round.
+    fn gone(&self) -> Option<usize> {
+        (0..self.parts.len()).find(|rank| self.silent[*rank] && self.parts[*rank].is_none())
+    }
 }
 
 impl Rounds {
@@ -60,6 +67,7 @@ impl Rounds {
             parts: vec![None; size],
             all: Arc::default(),
             present: vec![Presence::Awaited; size],
+            silent: vec![false; size],
             failed: None,
             causes: Vec::new(),
         };
@@ -98,7 +106,13 @@ impl Rounds {
         self.lock().present[rank] = Presence::Left;
     }
 
-    /// Contributes `part`, and waits for all others. After a timeout the part is taken back.
+    /// The rank has left, and all parts that it has given are here.
+    pub(super) fn ends(&self, rank: usize) {
+        self.lock().silent[rank] = true;
+        self.changed.notify_all();
+    }
+
+    /// Contributes `part`, and waits for all others. After a timeout, or where a rank has left, the part is taken back.
     pub(super) fn give(
         &self,
         rank: usize,
@@ -124,6 +138,10 @@ impl Rounds {
             }
             if let Some(why) = &state.failed {
                 return Err(GroupError::Bootstrap(why.clone()));
+            }
+            if let Some(gone) = state.gone() {
+                state.parts[rank] = None;
+                return Err(left(gone));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -162,6 +180,11 @@ impl Rounds {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The error of a round without a part of this rank, which has left.
+pub(super) fn left(rank: usize) -> GroupError {
+    GroupError::PeerLost { rank, why: "it has left".to_owned() }
 }
 
 /// The error of a round in which these ranks are missing.
