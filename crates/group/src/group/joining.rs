@@ -261,7 +261,7 @@ impl Agreement {
     }
 }
 
-const VERSION: &str = "ironrail-group 10";
+const VERSION: &str = "ironrail-group 11";
 
 /// Identifies the machine.
 fn host() -> String {

@@ -1,5 +1,7 @@
 //! Parts of collectives. They have no place but their order: a short one goes by a slot, a long one from memory to memory.
 
+use std::fmt;
+
 use super::call::{Call, Said};
 use super::failure::Failure;
 use super::header::{Header, Kind, SMALL, Space};
@@ -35,15 +37,17 @@ impl Mesh {
     pub(crate) fn send_part(
         &mut self,
         to: usize,
-        Call { scope, number, what }: Call,
+        call: Call,
         place: Place,
     ) -> Result<Option<u64>, GroupError> {
         if place.len() > SMALL {
             self.reach_by(to, Way::Data)?;
-            let number = self.with(to, |peer, shared| peer.send_data(place, shared).map(Some))?;
+            let number =
+                self.with(to, |peer, shared| peer.send_data(call, place, shared).map(Some))?;
             return number.map(Some).ok_or_else(|| lost(to));
         }
         self.reach(to)?;
+        let Call { scope, number, what } = call;
         let (kind, space, len) = (Kind::Part, Space::MESSAGES, place.len() as u64);
         let note = what.note();
         let header = Header { kind, element: 0, scope, tag: number, len, space, note };
@@ -105,16 +109,28 @@ impl Mesh {
         len: usize,
         held: Option<Header>,
     ) -> GroupError {
-        let ends = match &self.failure {
-            None => matches!(error, GroupError::PeerLost { .. }),
-            Some(failure) => matches!(failure, Failure::Silent { .. }),
-        };
         let is_later = |header: &Header| {
             (header.scope, header.tag.wrapping_sub(call.number).cast_signed() >= 0)
                 == (call.scope, true)
         };
-        let Some(header) = held.filter(is_later).filter(|_| ends) else { return error };
-        let (rank, why) = (from, self.other_part(from, call, &header, len));
+        let Some(header) = held.filter(is_later).filter(|_| self.is_end_of_parts(&error)) else {
+            return error;
+        };
+        let Header { scope, tag, note, len: sent, .. } = header;
+        let why = self.other_part(from, call, (scope, tag, note), sent, len);
+        self.differ(from, why)
+    }
+
+    /// Whether an error says no more than that a part never comes: its rank has left, or nothing moves any more.
+    fn is_end_of_parts(&self, error: &GroupError) -> bool {
+        match &self.failure {
+            None => matches!(error, GroupError::PeerLost { .. }),
+            Some(failure) => matches!(failure, Failure::Silent { .. }),
+        }
+    }
+
+    /// This rank and another one have called different collectives, which is why the group has failed, if it has.
+    fn differ(&mut self, rank: usize, why: String) -> GroupError {
         if let Some(failure) = &mut self.failure {
             *failure = Failure::Mismatch { rank, why: why.clone() };
         }
@@ -133,7 +149,8 @@ impl Mesh {
         self.until(Some((to, Way::Small)), is_taken)
     }
 
-    /// Waits for a short part of a collective and copies it to its place.
+    /// Waits for a short part of a collective and copies it to its place. If it never comes, and its rank has sent a long one that this rank does
+    /// not expect, that says more.
     pub(crate) fn take_part(
         &mut self,
         from: usize,
@@ -141,27 +158,44 @@ impl Mesh {
         place: Place,
     ) -> Result<(), GroupError> {
         self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
-        let mut found = None;
-        self.until(Some((from, Way::Small)), |mesh| {
-            found = mesh.peer(from).and_then(|peer| peer.held());
+        let (mut found, mut long) = (None, None);
+        let ended = self.until(Some((from, Way::Small)), |mesh| {
+            let peer = mesh.peer(from);
+            found = peer.as_ref().and_then(|peer| peer.held());
+            long = peer.map_or(long, |peer| peer.unexpected_part());
             found.is_some()
-        })?;
+        });
+        if let (Err(error), Some(part)) = (&ended, long)
+            && self.is_end_of_parts(error)
+        {
+            let theirs = (part.scope, part.number, part.note);
+            let why = self.other_part(from, call, theirs, format!("over {SMALL}"), place.len());
+            return Err(self.differ(from, why));
+        }
+        ended?;
         let Some(arrival) = found else { return self.check() };
-        let Header { scope, tag, note, .. } = arrival.header;
+        let Header { scope, tag, note, len, .. } = arrival.header;
         if (scope, tag, note, arrival.body.len())
             != (call.scope, call.number, call.what.note(), place.len())
         {
-            let why = self.other_part(from, call, &arrival.header, place.len());
+            let why = self.other_part(from, call, (scope, tag, note), len, place.len());
             return Err(GroupError::Mismatch { rank: from, why });
         }
         place.copy_from(arrival.body);
         self.with(from, |peer, _| peer.release_held())
     }
 
-    /// What two ranks do of which one sent this short part where one of `len` bytes of `call` is due.
-    fn other_part(&self, from: usize, call: Call, header: &Header, len: usize) -> String {
-        let Call { scope, number, what } = call;
-        let Header { scope: theirs, tag, note, len: sent, .. } = *header;
+    /// What two ranks do of which one sends a part of so many bytes in another collective, or in the same one, where one of `len` bytes of
+    /// `call` is due. `theirs`: its group, number and note.
+    fn other_part(
+        &self,
+        from: usize,
+        Call { scope, number, what }: Call,
+        theirs: (u32, u32, u64),
+        sent: impl fmt::Display,
+        len: usize,
+    ) -> String {
+        let (theirs, tag, note) = theirs;
         let (own, said, what) = (self.rank, Said(note), Said(what.note()));
         format!(
             "rank {from} is in collective {tag} of group {theirs} ({said}) with a part of {sent} bytes, rank {own} in {number} of \

@@ -10,7 +10,7 @@ use super::opening::Opening;
 use super::pair::{self, Pair, PairName};
 use super::slots::{Arrival, Letter, SLOTS, SlotReceiver, SlotSender};
 use super::staged::StagedReceiver;
-use super::{Moved, Shared};
+use super::{Call, Moved, Shared};
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};
@@ -68,6 +68,10 @@ pub(super) struct Peer {
     has_left: bool,
     /// The number of long parts that it has sent, which it says when it leaves.
     sent_data: Option<u64>,
+    /// The last long part that it has begun to send, which it says when it is asked, and when it leaves.
+    last_part: Option<LastPart>,
+    /// The collective of the last long part that this rank has begun to send.
+    call: Option<Call>,
     /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 4],
     /// Nothing more can be sent to the peer.
@@ -76,6 +80,36 @@ pub(super) struct Peer {
     given_up: Vec<OpId>,
     /// The connection whose calls are being made. After an error it stays set, so that [`Peer::left`] knows which one has ended.
     failing: Option<Failing>,
+}
+
+/// A long part that its rank has begun to send: it has no header, so the receiver does not know what it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LastPart {
+    pub(super) scope: u32,
+    /// Of its collective.
+    pub(super) number: u32,
+    pub(super) note: u64,
+    /// Its number among the long parts.
+    ordinal: u64,
+}
+
+impl LastPart {
+    const BYTES: usize = 24;
+
+    fn encode(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.scope.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.note.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.ordinal.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        Self { scope: word(0), number: word(4), note: long(8), ordinal: long(16) }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +141,8 @@ impl Peer {
             has_lanes: true,
             has_left: false,
             sent_data: None,
+            last_part: None,
+            call: None,
             silent: [false; 4],
             is_closed: false,
             given_up: Vec::new(),
@@ -122,7 +158,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A letter from the peer has arrived: its handle, or how many long parts it has sent.
+    /// A letter from the peer has arrived: its handle, how many long parts it has sent, or which one was the last, or that it asks for that.
     pub(super) fn invited(
         &mut self,
         letter: &[u8],
@@ -143,6 +179,14 @@ impl Peer {
             }
             return Ok(());
         }
+        if bytes.is_empty() {
+            self.say_last_part(shared.place);
+            return Ok(());
+        }
+        if let Ok(part) = bytes.try_into() {
+            self.last_part = Some(LastPart::decode(part));
+            return Ok(());
+        }
         let handle = Handle(bytes.try_into().map_err(|_| nonsense())?);
         self.open(way, shared)?;
         self.openings[way.index()].invited(self.device, handle, shared);
@@ -152,6 +196,7 @@ impl Peer {
     /// This rank leaves, and says what it has sent where the peer cannot find out: by connections that have not come about, nothing; by that
     /// of long parts, how many. Messages are announced, and the end of their connections is seen.
     pub(super) fn say_what_was_sent(&self, place: &mut Remote) {
+        self.say_last_part(place);
         for way in Way::ALL {
             let opening = &self.openings[way.index()];
             let sent = match way {
@@ -163,6 +208,25 @@ impl Peer {
             let _ = place.mail(self.rank, &[&[way.number()][..], &sent.to_le_bytes()].concat());
         }
         self.pairs.iter().for_each(|pair| pair.leave(place));
+    }
+
+    /// Says which long part this rank has begun to send last, if any.
+    fn say_last_part(&self, place: &mut Remote) {
+        let Some(Call { scope, number, what }) = self.call else { return };
+        let ordinal = self.data_sender.pushed();
+        let part = LastPart { scope, number, note: what.note(), ordinal };
+        // Without a rendezvous the group has failed.
+        let _ = place.mail(self.rank, &[&[Way::Data.number()][..], &part.encode()].concat());
+    }
+
+    /// Asks for the peer's last long part.
+    pub(super) fn ask_for_last_part(&self, place: &mut Remote) {
+        let _ = place.mail(self.rank, &[Way::Data.number()]);
+    }
+
+    /// The peer's last long part, as far as is known, if this rank has no place for it.
+    pub(super) fn unexpected_part(&self) -> Option<LastPart> {
+        self.last_part.filter(|part| part.ordinal > self.data_receiver.pushed())
     }
 
     /// Makes progress on everything. Returns whether anything moved.
@@ -287,8 +351,8 @@ impl Peer {
             rest.is_opening = rest.openings[data].is_requested();
             rest.comms.extend(rest.data_receiver.number());
             self.comms.retain(|number| !rest.comms.contains(number));
-            (rest.silent[data], rest.has_left, rest.sent_data) =
-                (false, self.has_left, self.sent_data);
+            (rest.silent[data], rest.has_left, rest.sent_data, rest.last_part) =
+                (false, self.has_left, self.sent_data, self.last_part);
         }
         std::mem::replace(self, rest)
     }
@@ -575,14 +639,17 @@ impl Peer {
         Ok(())
     }
 
+    /// A long part of this collective.
     pub(super) fn send_data(
         &mut self,
+        call: Call,
         place: Place,
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
         self.open(Way::Data, shared)?;
         // A receive is announced by the poll after its post. The peer sends meanwhile what would otherwise wait until this rank has sent.
         self.bring_by(Way::Data, |peer| peer.data_receiver.progress(shared.registry))?;
+        self.call = Some(call);
         let number = self.data_sender.push(place);
         self.data_sender.progress(shared.registry)?;
         Ok(number)
@@ -729,7 +796,7 @@ mod tests {
     use crate::loader::DataType;
     use crate::mesh::failure::Failure;
     use crate::mesh::header::SMALL;
-    use crate::mesh::{Call, CallKind, Counts, Mesh, Name, Reached, Space, What};
+    use crate::mesh::{CallKind, Counts, Mesh, Name, Reached, Space, What};
     use crate::messages::{Any, From};
     use crate::support::{WAIT, library, ranks, ranks_within};
 
@@ -816,6 +883,12 @@ mod tests {
             // As the collective does it, before the memory is its caller's again.
             lost(ended.map_err(|error| state.mesh.collective_failed(error)));
         });
+    }
+
+    #[test]
+    fn a_last_part_is_read_as_it_was_written() {
+        let part = LastPart { scope: 1, number: u32::MAX - 1, note: 3 << 40 | 7, ordinal: 1 << 33 };
+        assert_eq!(LastPart::decode(&part.encode()), part);
     }
 
     #[test]

@@ -142,6 +142,10 @@ impl Mesh {
             return Ok(Some(idle));
         }
         if idle > self.timeout / 4 * 3 && !wait.is_stuck() {
+            if let Some(Some(peer)) = focus.map(|rank| self.peers[rank].as_ref()) {
+                // It may have sent a part that this rank does not expect.
+                peer.ask_for_last_part(&mut self.place);
+            }
             wait.reported(self.place.stuck(self.timeout / 4));
         }
         if idle > self.timeout.saturating_add(SETTLE) {
