@@ -15,7 +15,7 @@ use crate::collective::{Session, Work};
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element, Net};
 use crate::memory::Registered;
-use crate::mesh::{Call, Mesh, OpId, What};
+use crate::mesh::{Call, Mesh, OpId, Space, What};
 use crate::messages::Entry;
 use crate::objects::Schemas;
 use crate::tuning::Tuning;
@@ -59,6 +59,8 @@ pub(crate) struct Counts {
     calls: AtomicU32,
     /// The number of collectives of objects so far.
     pub(crate) objects: AtomicU32,
+    /// The last broadcast of an object of which this rank is the root.
+    pub(crate) rooted: Mutex<Option<Space>>,
     /// The number of exchanges so far.
     pub(crate) exchanges: AtomicU32,
     /// The next stream of exchanges; 0 is the one of [`Group::exchange`].
@@ -211,6 +213,7 @@ impl Group {
         let counts = Counts {
             calls: AtomicU32::new(0),
             objects: AtomicU32::new(0),
+            rooted: Mutex::default(),
             exchanges: AtomicU32::new(0),
             streams: AtomicU32::new(1),
             scope,

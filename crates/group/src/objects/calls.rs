@@ -1,5 +1,6 @@
 //! The calls: blocking or begun and waited for later, between two ranks and among all.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use postcard_schema::Schema;
@@ -124,6 +125,12 @@ impl Group {
     pub(super) fn object_route(&self, what: What) -> Route {
         let number = self.counts.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Route { space: Space::object_collective(number), tag: what.tag() }
+    }
+
+    /// This rank is the root of a broadcast. Returns its last one.
+    pub(super) fn rooted(&self, route: Route) -> Option<Route> {
+        let mut last = self.counts.rooted.lock().unwrap_or_else(PoisonError::into_inner);
+        last.replace(route.space).map(|space| Route { space, ..route })
     }
 
     fn drive(&self, mut outbound: Outbound) -> Result<(), GroupError> {

@@ -103,7 +103,9 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::gather_obj`]. A root without an object is [`GroupError::InvalidArgument`], as one that cannot be encoded.
+    /// As [`Group::gather_obj`]. A root without an object is [`GroupError::InvalidArgument`], as one that cannot be encoded. Where several ranks
+    /// take themselves for the root, each gets [`GroupError::Mismatch`] for an object of another one that comes before the end of its
+    /// broadcast, or of its next one.
     pub fn broadcast_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: Option<O>,
@@ -124,7 +126,11 @@ impl Group {
     ) -> Result<BroadcastingObject<O>, GroupError> {
         self.rank_of(root)?;
         let route = self.object_route(What::new(CallKind::Broadcast).at(root));
-        BroadcastingObject::new(self, object, root, route)
+        let mut begun = BroadcastingObject::new(self, object, root, route)?;
+        if self.rank() == root {
+            begun.foreign.of = [self.rooted(route), Some(route)];
+        }
+        Ok(begun)
     }
 
     /// Begins a reduction of every number of an object, as [`Group::all_reduce_obj`] does it. Rank 0 gathers the objects, reduces them
@@ -373,8 +379,41 @@ pub struct BroadcastingObject<O> {
     own: Option<O>,
     /// On other ranks.
     receive: Option<Inbound<O>>,
+    foreign: Foreign<O>,
     /// The first error of a send is returned after all have ended.
     failed: Option<GroupError>,
+}
+
+/// On the root: objects of the same number, which only ranks that call another collective send, as one that takes itself for the root. One may
+/// come after the end here, and is noticed by the next broadcast of this root.
+#[derive(Debug)]
+struct Foreign<O> {
+    /// The root's last broadcast, and this one.
+    of: [Option<Route>; 2],
+    inbound: Option<Inbound<O>>,
+}
+
+impl<O: DeserializeOwned + Schema> Foreign<O> {
+    /// Takes what has come; the first error goes to `failed`. Adds what has moved of one that is still on its way.
+    fn advance(
+        &mut self,
+        group: &Group,
+        state: &mut State,
+        failed: &mut Option<GroupError>,
+        moves: &mut Option<u64>,
+    ) {
+        loop {
+            if self.inbound.is_none() {
+                let mut routes = self.of.iter().flatten();
+                self.inbound = routes.find_map(|route| Inbound::found(group, *route, state));
+            }
+            let Some(inbound) = &mut self.inbound else { return };
+            if !ended(inbound.advance(state), failed) {
+                return count(moves, false, || inbound.moves(state));
+            }
+            self.inbound = None;
+        }
+    }
 }
 
 impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
@@ -385,7 +424,8 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
         route: Route,
     ) -> Result<Self, GroupError> {
         let (group, sends) = (group.clone(), Sends::default());
-        let mut begun = Self { group, sends, own: None, receive: None, failed: None };
+        let foreign = Foreign { of: [None; 2], inbound: None };
+        let mut begun = Self { group, sends, own: None, receive: None, foreign, failed: None };
         let group = &begun.group;
         if group.rank() != root {
             begun.receive = Some(Inbound::of_collective(group, route, root)?);
@@ -403,9 +443,10 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
     }
 
     fn drive(&mut self, drive: Drive) -> Result<bool, GroupError> {
-        let Self { group, sends, receive, failed, .. } = self;
+        let Self { group, sends, receive, foreign, failed, .. } = self;
         let over = group.drive_by(drive, |state| {
             let mut moves = None;
+            foreign.advance(group, state, failed, &mut moves);
             if let Some(inbound) = receive {
                 let is_over = inbound.advance(state)?;
                 count(&mut moves, is_over, || inbound.moves(state));
@@ -654,6 +695,38 @@ mod tests {
             drop_one(&group, 1, all_reduce, |begun| begun.wait().map(drop));
             group.barrier().unwrap();
             assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
+
+    #[test]
+    fn ranks_that_each_broadcast_an_object_as_the_root_notice_it() {
+        fn notices<O: std::fmt::Debug>(group: &Group, ended: &Result<O, GroupError>) -> bool {
+            let own = group.rank();
+            match ended {
+                Ok(_) => false,
+                Err(GroupError::Mismatch { rank, why }) => {
+                    assert!(*rank != own, "{why}");
+                    why.contains(&format!("rank {own} broadcast with root {own}"))
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        ranks(&library(), 3, |group| {
+            let own = group.rank();
+            // Each waits until the others have taken it.
+            let long = Leaf::from(vec![own as f64; 4 << 20]);
+            assert!(notices(&group, &group.broadcast_obj(Some(long), own)));
+            group.barrier().unwrap();
+            // The first one may have ended before another rank's comes, which is here after the barrier.
+            let first = group.broadcast_obj(Some(own as u64), own);
+            group.barrier().unwrap();
+            let second = group.broadcast_obj(Some(own as u64), own);
+            assert!(notices(&group, &first) || notices(&group, &second), "{first:?}, {second:?}");
+            group.barrier().unwrap();
+            assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+            // What came last is noticed here at the latest, after all have been sent to.
+            let next = group.broadcast_obj((own == 0).then_some(7_u64), 0);
+            assert!(own == 0 || next.is_ok_and(|object| object == 7));
         });
     }
 

@@ -129,6 +129,15 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Ok(inbound)
     }
 
+    /// An object of a collective that has come, though this rank expects none.
+    pub(super) fn found(group: &Group, route: Route, state: &State) -> Option<Self> {
+        let (scope, space, element) = (group.scope, route.space, DataType::U8);
+        let place = Place::empty();
+        let any = Wanted { scope, space, source: None, tag: None, element, place };
+        let (envelope, _) = state.mesh.probe(&any)?;
+        Self::of_collective(group, route, group.rank_in_group(envelope.source)).ok()
+    }
+
     /// The peer that is waited for, if it is a single one.
     pub(super) fn focus(&self) -> Option<usize> {
         match &self.stage {
