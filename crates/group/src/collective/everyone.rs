@@ -242,6 +242,7 @@ const AHEAD: usize = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mesh::{CallKind, SMALL, What};
     use crate::support::{library, ranks};
 
     #[test]
@@ -258,6 +259,22 @@ mod tests {
                     group.all_gather_in_place(&mut all).unwrap();
                     assert!(all == (0..size).flat_map(of).collect::<Vec<_>>(), "{size}, {len}");
                 }
+            });
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_only_together_too_long_for_a_slot_are_gathered_in_their_order() {
+        // As 8 KiB among 25 ranks are in the last step.
+        const LEN: usize = SMALL / 16 + 1;
+        for size in [5, 6, 7] {
+            ranks(&library(), size, move |group| {
+                let of = |rank: usize| vec![rank as u64 + 1; LEN];
+                let (own, mut all) = (of(group.rank()), vec![0; size * LEN]);
+                let (input, output) = (Place::reading(&own), Place::writing(&mut all));
+                let what = What::new(CallKind::AllGather);
+                group.collective(what, |session| rotated(session, input, output)).unwrap();
+                assert!(all == (0..size).flat_map(of).collect::<Vec<_>>(), "{size}");
             });
         }
     }
