@@ -6,12 +6,14 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ironrail_group::launch::MEETING_VARIABLE;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn run(ranks: usize, script: &str) -> (i32, String, String, Duration) {
@@ -384,6 +386,21 @@ fn lines_of(name: &str, ranks: usize) -> Vec<String> {
 fn the_example_of_averaging_finds_the_line_on_every_rank() {
     let found = (0..3).map(|rank| format!("[{rank}] rank {rank} of 3: y = 3.000 x + 1.000"));
     assert_eq!(lines_of("averaging", 3), found.collect::<Vec<_>>());
+}
+
+/// Every rank is in the launcher's group, and by another process in one of its own coordinator at the same time.
+#[test]
+fn ranks_of_one_job_may_be_in_two_groups_at_once() {
+    let (program, plugin) = (example("averaging"), support::loopback(env!("CARGO_TARGET_TMPDIR")));
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let run = format!("{} {}", program.display(), plugin.display());
+    let other = format!("{MEETING_VARIABLE}= IRONRAIL_GROUP_COORDINATOR={free} {run}");
+    let (code, out, errors, _) = run_for(300, 3, &format!("{other} & {run} && wait $!"));
+    assert_eq!(code, 0, "{out}{errors}");
+    let mut lines: Vec<_> = out.lines().collect();
+    lines.sort_unstable();
+    let found = (0..3).map(|rank| format!("[{rank}] rank {rank} of 3: y = 3.000 x + 1.000"));
+    assert_eq!(lines, found.flat_map(|line| [line.clone(), line]).collect::<Vec<_>>());
 }
 
 #[test]
