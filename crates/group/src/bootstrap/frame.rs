@@ -1,6 +1,7 @@
 //! The rendezvous on the wire: length-prefixed frames; every length is checked before it is used.
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 use super::{PART_BYTES_MAX, RANKS_MAX};
 
@@ -130,13 +131,8 @@ impl Frame {
                 put(&mut bytes, part)?;
             }
             Self::All { round, parts } => {
-                bytes.push(2);
-                bytes.extend(round.to_le_bytes());
-                let count = u32::try_from(parts.len()).map_err(|_| bad("too many parts"))?;
-                bytes.extend(count.to_le_bytes());
-                for part in parts {
-                    put(&mut bytes, part)?;
-                }
+                bytes.extend(before_parts(*round));
+                bytes.extend(&*encode_parts(parts)?);
             }
             Self::Failed(why) => {
                 bytes.push(3);
@@ -205,12 +201,7 @@ impl Frame {
             1 => Self::Part { round: word(stream)?, within_ms: word(stream)?, bytes: get(stream)? },
             2 => {
                 let round = word(stream)?;
-                let count = word(stream)?;
-                if count as usize > RANKS_MAX {
-                    return Err(bad("more parts than there can be ranks"));
-                }
-                let parts = (0..count).map(|_| get(stream)).collect::<io::Result<_>>()?;
-                Self::All { round, parts }
+                Self::All { round, parts: decode_parts(stream)? }
             }
             3 => Self::Failed(text(stream)?),
             4 => Self::Bye,
@@ -232,6 +223,25 @@ impl Frame {
             _ => return Err(bad("an unknown frame")),
         })
     }
+}
+
+/// All parts of a round, as they stand in the answers to all ranks, behind [`before_parts`].
+pub(super) fn encode_parts(parts: &[Vec<u8>]) -> io::Result<Arc<[u8]>> {
+    let len = 4 + parts.iter().map(|part| 4 + part.len()).sum::<usize>();
+    let mut bytes = Vec::with_capacity(len);
+    number(&mut bytes, parts.len())?;
+    parts.iter().try_for_each(|part| put(&mut bytes, part))?;
+    Ok(bytes.into())
+}
+
+pub(super) fn decode_parts(stream: &mut impl Read) -> io::Result<Vec<Vec<u8>>> {
+    (0..count(stream)?).map(|_| get(stream)).collect()
+}
+
+/// The beginning of an answer, which differs from rank to rank.
+pub(super) fn before_parts(round: u32) -> [u8; 5] {
+    let [a, b, c, d] = round.to_le_bytes();
+    [2, a, b, c, d]
 }
 
 fn cut(why: &str) -> &[u8] {

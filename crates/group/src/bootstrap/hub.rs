@@ -2,7 +2,7 @@
 
 mod door;
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::frame::{Frame, News};
+use super::frame::{Frame, News, before_parts};
 use super::interrupt::Interrupt;
 use super::random;
 use super::remote::Meeting;
@@ -206,9 +206,24 @@ impl Served {
 
     /// Sends one frame to a rank. A rank that accepts no data for long, or has left, gets none.
     fn send(&self, rank: usize, frame: &Frame) -> io::Result<()> {
+        self.send_by(rank, |stream| frame.write(stream))
+    }
+
+    fn send_parts(&self, rank: usize, round: u32, parts: &[u8]) -> io::Result<()> {
+        self.send_by(rank, |stream| {
+            stream.write_all(&before_parts(round))?;
+            stream.write_all(parts)
+        })
+    }
+
+    fn send_by(
+        &self,
+        rank: usize,
+        write: impl FnOnce(&mut TcpStream) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut connected = self.stream(rank);
         let Some(stream) = &mut *connected else { return Err(io::ErrorKind::NotConnected.into()) };
-        let sent = frame.write(stream);
+        let sent = write(stream);
         if sent.is_err() {
             // Part of the frame may be sent, so no other can follow. The thread that reads sees the end of the connection.
             let _ = stream.shutdown(Shutdown::Both);
@@ -264,15 +279,10 @@ impl Served {
     fn take_through(&self, rank: usize, parts: &Receiver<Part>) {
         for Part { round, within, bytes } in parts {
             let answer = match self.rounds.give(rank, bytes, within.min(self.wait)) {
-                Ok(all) => Frame::All { round, parts: all.to_vec() },
-                Err(GroupError::Timeout { peers: ranks, limit, .. }) => {
-                    let after_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-                    Frame::Late { round, ranks, after_ms }
-                }
-                Err(GroupError::PeerLost { rank, .. }) => Frame::Gone { round, rank },
-                Err(error) => Frame::Missed { round, why: error.to_string() },
+                Ok(parts) => self.send_parts(rank, round, &parts),
+                Err(error) => self.send(rank, &unanswered(round, error)),
             };
-            if self.send(rank, &answer).is_err() {
+            if answer.is_err() {
                 break;
             }
         }
@@ -401,6 +411,18 @@ fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
             }
             Err(_) => return group.lost(rank),
         }
+    }
+}
+
+/// The answer to a part of a round that has not completed.
+fn unanswered(round: u32, error: GroupError) -> Frame {
+    match error {
+        GroupError::Timeout { peers: ranks, limit, .. } => {
+            let after_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+            Frame::Late { round, ranks, after_ms }
+        }
+        GroupError::PeerLost { rank, .. } => Frame::Gone { round, rank },
+        error => Frame::Missed { round, why: error.to_string() },
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::frame::decode_parts;
 use super::rounds::Rounds;
 use super::{Bootstrap, random};
 use crate::error::GroupError;
@@ -58,7 +59,8 @@ impl Bootstrap for Local {
     }
 
     fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
-        Ok(self.rounds.give(self.rank, part.to_vec(), wait)?.to_vec())
+        let all = self.rounds.give(self.rank, part.to_vec(), wait)?;
+        Ok(decode_parts(&mut &*all).expect("encoded here"))
     }
 
     fn give_up(&mut self, why: &GroupError) -> bool {

@@ -12,7 +12,7 @@ use super::frame::{Frame, Hello, News};
 use super::interrupt::Interrupt;
 use super::line::{Line, Stuck};
 use super::mailbox::Mailbox;
-use super::rounds::{late, left};
+use super::rounds::{late, left, too_long};
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
 use crate::patience::deadline;
@@ -185,7 +185,7 @@ impl Remote {
     /// Sends this rank's part of a round, which may take `wait`; [`Round::wait`] waits for the answer, and does not borrow this.
     pub(crate) fn begin_round(&mut self, part: &[u8], wait: Duration) -> Result<Round, GroupError> {
         if part.len() > PART_BYTES_MAX {
-            return Err(GroupError::Usage("a part longer than a round carries".to_owned()));
+            return Err(too_long());
         }
         let (mut awaited, size) = (self.next_answer(), self.meeting.size);
         // Ranks that come from a wait of that time are a little later.

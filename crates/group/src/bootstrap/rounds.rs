@@ -3,6 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::PART_BYTES_MAX;
+use super::frame::encode_parts;
 use crate::error::GroupError;
 use crate::patience::deadline;
 
@@ -17,8 +19,8 @@ pub(super) struct Rounds {
 struct State {
     round: u64,
     parts: Vec<Option<Vec<u8>>>,
-    /// The parts of the last complete round. The next one cannot complete before every rank has read them.
-    all: Arc<Vec<Vec<u8>>>,
+    /// The parts of the last complete round, by [`encode_parts`]. The next one cannot complete before every rank has read them.
+    all: Arc<[u8]>,
     present: Vec<Presence>,
     /// The ranks that give no more parts.
     silent: Vec<bool>,
@@ -65,7 +67,7 @@ impl Rounds {
         let state = State {
             round: 0,
             parts: vec![None; size],
-            all: Arc::default(),
+            all: Arc::from([]),
             present: vec![Presence::Awaited; size],
             silent: vec![false; size],
             failed: None,
@@ -118,7 +120,10 @@ impl Rounds {
         rank: usize,
         part: Vec<u8>,
         wait: Duration,
-    ) -> Result<Arc<Vec<Vec<u8>>>, GroupError> {
+    ) -> Result<Arc<[u8]>, GroupError> {
+        if part.len() > PART_BYTES_MAX {
+            return Err(too_long());
+        }
         let mut state = self.lock();
         if let Some(why) = &state.failed {
             return Err(GroupError::Bootstrap(why.clone()));
@@ -126,7 +131,8 @@ impl Rounds {
         let round = state.round;
         state.parts[rank] = Some(part);
         if state.parts.iter().all(Option::is_some) {
-            state.all = Arc::new(state.parts.iter_mut().filter_map(Option::take).collect());
+            let parts: Vec<_> = state.parts.iter_mut().filter_map(Option::take).collect();
+            state.all = encode_parts(&parts).expect("no part is too long");
             state.round += 1;
             self.changed.notify_all();
             return Ok(Arc::clone(&state.all));
@@ -182,6 +188,10 @@ impl Rounds {
     }
 }
 
+pub(super) fn too_long() -> GroupError {
+    GroupError::Usage("a part longer than a round carries".to_owned())
+}
+
 /// The error of a round without a part of this rank, which has left.
 pub(super) fn left(rank: usize) -> GroupError {
     GroupError::PeerLost { rank, why: "it has left".to_owned() }
@@ -191,4 +201,27 @@ pub(super) fn left(rank: usize) -> GroupError {
 pub(super) fn late(missing: Vec<usize>, limit: Duration) -> GroupError {
     let awaited = format!("ranks {missing:?} to come to the rendezvous");
     GroupError::Timeout { peers: missing, awaited, limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::super::frame::decode_parts;
+    use super::*;
+
+    #[test]
+    fn all_ranks_of_a_round_are_answered_from_the_same_bytes() {
+        const RANKS: u8 = 4;
+        let rounds = Rounds::new(RANKS.into());
+        let give =
+            |rank: u8| rounds.give(rank.into(), vec![rank], Duration::from_secs(10)).unwrap();
+        let all: Vec<_> = thread::scope(|scope| {
+            let ranks: Vec<_> = (0..RANKS).map(|rank| scope.spawn(move || give(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|bytes| Arc::ptr_eq(bytes, &all[0])));
+        let expected: Vec<_> = (0..RANKS).map(|rank| vec![rank]).collect();
+        assert_eq!(decode_parts(&mut &*all[0]).unwrap(), expected);
+    }
 }

@@ -197,7 +197,7 @@ impl Builder {
             features: self.features,
             host: host(),
             cpus: cpus(),
-            tuning: &self.tuning,
+            tuning: (place.rank() == 0).then_some(&self.tuning),
         };
         let within = self.joining.unwrap_or(self.timeout);
         let all = place.all_gather(own.to_text().as_bytes(), within)?;
@@ -217,12 +217,14 @@ struct RankFacts<'a> {
     features: u32,
     host: String,
     cpus: String,
-    tuning: &'a Tuning,
+    /// Rank 0's alone, which all use.
+    tuning: Option<&'a Tuning>,
 }
 
 impl RankFacts<'_> {
     fn to_text(&self) -> String {
         let Self { hub, features, host, cpus, tuning } = self;
+        let tuning = tuning.map_or_else(String::new, Tuning::to_string);
         format!("{VERSION}\n{}\n{features}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
     }
 }
