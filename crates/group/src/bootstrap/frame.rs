@@ -122,6 +122,10 @@ impl News {
 
 impl Frame {
     pub(super) fn write(&self, stream: &mut impl Write) -> io::Result<()> {
+        stream.write_all(&self.encode()?)
+    }
+
+    pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         match self {
             Self::Part { round, within_ms, bytes: part } => {
@@ -180,7 +184,7 @@ impl Frame {
                 number(&mut bytes, *rank)?;
             }
         }
-        stream.write_all(&bytes)
+        Ok(bytes)
     }
 
     /// The round, or the echo, that it answers.

@@ -1,16 +1,17 @@
 //! The rendezvous of a group's ranks over TCP. The launcher runs one; idle, it costs no CPU.
 
 mod door;
+mod outbox;
 
-use std::io::{self, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::frame::{Frame, News, before_parts};
+use super::frame::{Frame, News};
 use super::interrupt::Interrupt;
 use super::random;
 use super::remote::Meeting;
@@ -19,8 +20,9 @@ use super::watch::Watch;
 use crate::error::GroupError;
 use crate::patience::deadline;
 use door::{accept, listeners};
+use outbox::Outbox;
 
-/// Serves a group until dropped, with two threads per rank: one blocks in `read` while the rank computes, one in rounds.
+/// Serves a group until dropped, with three threads per rank: one blocks in `read` while the rank computes, one in rounds, one in `write`.
 #[derive(Debug)]
 pub struct Hub {
     shared: Arc<Shared>,
@@ -49,8 +51,8 @@ struct Served {
     rounds: Rounds,
     size: usize,
     wait: Duration,
-    /// The stream to each connected rank.
-    streams: Vec<Mutex<Option<TcpStream>>>,
+    /// What goes to each rank.
+    outboxes: Vec<Outbox>,
     watch: Mutex<Watch>,
     /// Signalled when the watch changes.
     changed: Condvar,
@@ -198,7 +200,7 @@ impl Served {
             rounds: Rounds::new(size),
             size,
             wait,
-            streams: (0..size).map(|_| Mutex::new(None)).collect(),
+            outboxes: (0..size).map(|_| Outbox::default()).collect(),
             watch: Mutex::new(Watch::new(size)),
             changed: Condvar::new(),
         }
@@ -206,42 +208,22 @@ impl Served {
 
     /// Sends one frame to a rank. A rank that accepts no data for long, or has left, gets none.
     fn send(&self, rank: usize, frame: &Frame) -> io::Result<()> {
-        self.send_by(rank, |stream| frame.write(stream))
-    }
-
-    fn send_parts(&self, rank: usize, round: u32, parts: &[u8]) -> io::Result<()> {
-        self.send_by(rank, |stream| {
-            stream.write_all(&before_parts(round))?;
-            stream.write_all(parts)
-        })
-    }
-
-    fn send_by(
-        &self,
-        rank: usize,
-        write: impl FnOnce(&mut TcpStream) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut connected = self.stream(rank);
-        let Some(stream) = &mut *connected else { return Err(io::ErrorKind::NotConnected.into()) };
-        let sent = write(stream);
-        if sent.is_err() {
-            // Part of the frame may be sent, so no other can follow. The thread that reads sees the end of the connection.
-            let _ = stream.shutdown(Shutdown::Both);
-            *connected = None;
-        }
-        sent
+        self.outboxes[rank].send(frame)
     }
 
     fn send_to_all_but(&self, rank: Option<usize>, news: &News) {
-        let frame = Frame::News(news.clone());
+        let frame = Frame::News(news.clone())
+            .encode()
+            .expect("a rank is a small number, and the reason is cut");
+        let frame: Arc<[u8]> = frame.into();
         for other in (0..self.size).filter(|other| Some(*other) != rank) {
-            let _ = self.send(other, &frame);
+            let _ = self.outboxes[other].send_encoded(Arc::clone(&frame));
         }
     }
 
     /// A rank has left, or its connection has broken.
     fn left(&self, rank: usize) {
-        *self.stream(rank) = None;
+        self.outboxes[rank].close();
         self.rounds.leave(rank);
         self.watch().left(rank);
         self.changed.notify_all();
@@ -253,33 +235,27 @@ impl Served {
         self.send_to_all_but(Some(rank), &News::Lost { rank, why: "it left".to_owned() });
     }
 
-    /// What a rank needs here: another handle of its connection, and a thread that takes it through its rounds, so that its other frames
-    /// are read meanwhile.
-    fn make_room(
-        self: &Arc<Self>,
-        stream: &TcpStream,
-        rank: usize,
-    ) -> io::Result<(TcpStream, Sender<Part>)> {
-        let writer = stream.try_clone()?;
+    /// What a rank needs here: a thread that takes it through its rounds, so that its other frames are read meanwhile, and one that writes.
+    fn make_room(self: &Arc<Self>, rank: usize) -> io::Result<Sender<Part>> {
         let (parts, given) = mpsc::channel();
-        let ours = Arc::clone(self);
-        thread::Builder::new().spawn(move || ours.take_through(rank, &given))?;
-        Ok((writer, parts))
+        let [reads, writes] = [(); 2].map(|()| Arc::clone(self));
+        thread::Builder::new().spawn(move || reads.take_through(rank, &given))?;
+        thread::Builder::new().spawn(move || writes.outboxes[rank].write())?;
+        Ok(parts)
     }
 
-    /// From here on `rank` gets frames, of which this is the first.
-    fn welcome(&self, rank: usize, mut writer: TcpStream) -> io::Result<()> {
-        writer.set_read_timeout(None)?;
-        let mut connected = self.stream(rank);
-        Frame::Welcome.write(&mut writer)?;
-        *connected = Some(writer);
-        Ok(())
+    /// From here on `rank` gets frames.
+    fn welcome(&self, rank: usize, stream: &Arc<TcpStream>) -> io::Result<()> {
+        stream.set_read_timeout(None)?;
+        // A process that is stopped or swapped out reads again.
+        stream.set_write_timeout(Some(self.wait.max(WRITE)))?;
+        self.outboxes[rank].open(Arc::clone(stream), &Frame::Welcome)
     }
 
     fn take_through(&self, rank: usize, parts: &Receiver<Part>) {
         for Part { round, within, bytes } in parts {
             let answer = match self.rounds.give(rank, bytes, within.min(self.wait)) {
-                Ok(parts) => self.send_parts(rank, round, &parts),
+                Ok(parts) => self.outboxes[rank].send_parts(round, parts),
                 Err(error) => self.send(rank, &unanswered(round, error)),
             };
             if answer.is_err() {
@@ -322,10 +298,6 @@ impl Served {
     fn watch(&self) -> MutexGuard<'_, Watch> {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn stream(&self, rank: usize) -> MutexGuard<'_, Option<TcpStream>> {
-        self.streams[rank].lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A rank's part of a round, which it waits for so long.
@@ -336,23 +308,23 @@ struct Part {
 }
 
 /// Represents `rank` in the rounds until it leaves.
-fn serve(mut stream: TcpStream, group: &Arc<Served>, rank: usize) {
+fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
     let mut gone = false;
-    let (writer, mut parts) = match group.make_room(&stream, rank) {
-        Ok((writer, parts)) => (writer, Some(parts)),
+    let mut parts = match group.make_room(rank) {
+        Ok(parts) => Some(parts),
         Err(error) => {
             let why = no_room(rank, &error);
             // First, so that the rank's leaving is its consequence.
             group.rounds.give_up(why.clone());
-            let _ = Frame::Failed(why).write(&mut stream);
+            let _ = Frame::Failed(why).write(&mut &**stream);
             return group.lost(rank);
         }
     };
-    if group.welcome(rank, writer).is_err() {
+    if group.welcome(rank, stream).is_err() {
         return group.lost(rank);
     }
     loop {
-        match Frame::read(&mut stream) {
+        match Frame::read(&mut &**stream) {
             Ok(Frame::Part { round, within_ms, bytes }) => {
                 let within = Duration::from_millis(within_ms.into());
                 // A rank that has said farewell, or whose last answer could not be sent, has no rounds any more.
@@ -432,12 +404,12 @@ fn no_room(rank: usize, error: &io::Error) -> String {
 
 /// A sleep that lasts so much longer than it should is one of a process that was stopped meanwhile.
 const STOPPED_MIN: Duration = Duration::from_secs(1);
-/// After this time a rank that accepts no data gets no more frames.
+/// How long the answer to a greeting may take to send, and at least any other frame.
 const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Shutdown, TcpListener};
 
     use super::super::frame::Hello;
     use super::super::{Bootstrap, Remote};
@@ -771,6 +743,26 @@ mod tests {
         while !matches!(first.next_news(), Some(News::Lost { rank: 1, .. })) {
             assert!(begun.elapsed() < WAIT / 2, "the hub goes on with it");
             thread::sleep(Duration::from_millis(1));
+        }
+        first.leave();
+    }
+
+    #[test]
+    fn a_rank_that_reads_its_answers_late_ends_no_round() {
+        // More than sockets buffer.
+        const ROUNDS: u32 = 128;
+        let hub = hub(2, 10 * WAIT);
+        let mut reads_late = second_of_two(&hub);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        let all = vec![vec![7; super::super::PART_BYTES_MAX]; 2];
+        for round in 0..ROUNDS {
+            let part = Frame::Part { round, within_ms: u32::MAX, bytes: all[1].clone() };
+            part.write(&mut reads_late).unwrap();
+            assert_eq!(first.all_gather(&all[0], WAIT).unwrap(), all, "{round}");
+        }
+        for round in 0..ROUNDS {
+            let answer = Frame::read(&mut reads_late).unwrap();
+            assert!(answer == Frame::All { round, parts: all.clone() }, "{round}");
         }
         first.leave();
     }

@@ -116,7 +116,7 @@ pub(super) fn receive(stream: TcpStream, shared: &Arc<Shared>) {
     let greeted = greet(&stream, shared);
     shared.strangers.fetch_sub(1, Ordering::Relaxed);
     match greeted {
-        Ok((group, rank)) => serve(stream, &group, rank),
+        Ok((group, rank)) => serve(&Arc::new(stream), &group, rank),
         Err(error) => {
             let before = shared.refused.fetch_add(1, Ordering::Relaxed);
             // Whoever reaches the port can make as many as they like.

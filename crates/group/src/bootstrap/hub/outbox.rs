@@ -1,0 +1,154 @@
+//! The frames that wait to be sent to one rank, so that a rank that is slow to read holds up no other.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::super::frame::{Frame, before_parts};
+
+/// Filled by the threads of all ranks, emptied by one of its rank's own.
+#[derive(Default)]
+pub(super) struct Outbox {
+    queue: Mutex<Queue>,
+    /// Signalled when the queue has more, or is over.
+    changed: Condvar,
+}
+
+/// Omits the frames: some have handles, with which anyone could connect.
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("bytes", &self.lock().bytes).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    connection: Connection,
+    entries: VecDeque<Entry>,
+    /// Of the entries, without the parts that they share with those of other ranks.
+    bytes: usize,
+}
+
+#[derive(Default)]
+enum Connection {
+    #[default]
+    Awaited,
+    Open(Arc<TcpStream>),
+    /// The rank has left, or takes nothing any more.
+    Over,
+}
+
+enum Entry {
+    Frame(Arc<[u8]>),
+    /// All parts of a round.
+    All {
+        round: u32,
+        parts: Arc<[u8]>,
+    },
+}
+
+impl Outbox {
+    /// From here on the rank gets frames, of which this is the first.
+    pub(super) fn open(&self, stream: Arc<TcpStream>, first: &Frame) -> io::Result<()> {
+        let first = first.encode()?.into();
+        self.lock().connection = Connection::Open(stream);
+        self.push(Entry::Frame(first))
+    }
+
+    /// An error where the rank gets no frames yet, or none any more.
+    pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
+        self.send_encoded(frame.encode()?.into())
+    }
+
+    pub(super) fn send_encoded(&self, frame: Arc<[u8]>) -> io::Result<()> {
+        self.push(Entry::Frame(frame))
+    }
+
+    /// Answers a round with all parts.
+    pub(super) fn send_parts(&self, round: u32, parts: Arc<[u8]>) -> io::Result<()> {
+        self.push(Entry::All { round, parts })
+    }
+
+    fn push(&self, entry: Entry) -> io::Result<()> {
+        let mut queue = self.lock();
+        if !matches!(queue.connection, Connection::Open(_)) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        queue.bytes += entry.own_bytes();
+        queue.entries.push_back(entry);
+        let is_slow = queue.bytes > BACKLOG_BYTES_MAX;
+        drop(queue);
+        if is_slow {
+            self.close();
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Nothing more is sent. The thread that reads from the rank sees the end of the connection.
+    pub(super) fn close(&self) {
+        let mut queue = self.lock();
+        if let Connection::Open(stream) = &queue.connection {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        *queue = Queue { connection: Connection::Over, ..Queue::default() };
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    /// Sends what comes, until it is closed.
+    pub(super) fn write(&self) {
+        while let Some((stream, entry)) = self.next() {
+            // After an error part of it may be sent, so nothing can follow.
+            if entry.write(&mut &*stream).is_err() {
+                self.close();
+            }
+        }
+    }
+
+    fn next(&self) -> Option<(Arc<TcpStream>, Entry)> {
+        let mut queue = self.lock();
+        loop {
+            if let Connection::Over = queue.connection {
+                return None;
+            }
+            if let Connection::Open(stream) = &queue.connection {
+                let stream = Arc::clone(stream);
+                if let Some(entry) = queue.entries.pop_front() {
+                    queue.bytes -= entry.own_bytes();
+                    return Some((stream, entry));
+                }
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn own_bytes(&self) -> usize {
+        match self {
+            Self::Frame(bytes) => bytes.len(),
+            Self::All { .. } => 0,
+        }
+    }
+
+    fn write(&self, stream: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Frame(bytes) => stream.write_all(bytes),
+            Self::All { round, parts } => {
+                stream.write_all(&before_parts(*round))?;
+                stream.write_all(parts)
+            }
+        }
+    }
+}
+
+/// A rank for which more waits than this counts as lost: what others send it is in this process's memory.
+const BACKLOG_BYTES_MAX: usize = 8 << 20;
