@@ -92,8 +92,8 @@ pub enum News {
     Silent { ranks: Vec<usize> },
     /// The hub itself is gone.
     Alone,
-    /// A rank left with a farewell.
-    Left { rank: usize },
+    /// Ranks left with a farewell.
+    Left { ranks: Vec<usize> },
 }
 
 impl News {
@@ -103,7 +103,7 @@ impl News {
             Self::Aborted { rank } => (2, vec![*rank], ""),
             Self::Silent { ranks } => (3, ranks.clone(), ""),
             Self::Alone => (4, Vec::new(), ""),
-            Self::Left { rank } => (5, vec![*rank], ""),
+            Self::Left { ranks } => (5, ranks.clone(), ""),
         }
     }
 
@@ -114,7 +114,7 @@ impl News {
             2 => Self::Aborted { rank: one(&ranks)? },
             3 => Self::Silent { ranks },
             4 => Self::Alone,
-            5 => Self::Left { rank: one(&ranks)? },
+            5 => Self::Left { ranks },
             _ => return Err(bad("unknown news")),
         })
     }
@@ -336,7 +336,7 @@ mod tests {
             Frame::News(News::Aborted { rank: 1 }),
             Frame::News(News::Silent { ranks: vec![0, 3] }),
             Frame::News(News::Alone),
-            Frame::News(News::Left { rank: 1 }),
+            Frame::News(News::Left { ranks: vec![1, 0] }),
             Frame::Echo(5),
             Frame::Later { ranks: vec![0, 2] },
             Frame::Gone { round: 6, rank: 1 },

@@ -221,6 +221,12 @@ impl Served {
         }
     }
 
+    fn send_left(&self, rank: usize) {
+        for other in (0..self.size).filter(|other| *other != rank) {
+            let _ = self.outboxes[other].send_left(rank);
+        }
+    }
+
     /// A rank has left, or its connection has broken.
     fn left(&self, rank: usize) {
         self.outboxes[rank].close();
@@ -354,11 +360,13 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
                 // It may stay to receive what the others report.
                 gone = true;
                 // Its last parts are given first.
-                parts = None;
+                let is_first = parts.take().is_some();
                 group.rounds.leave(rank);
                 group.watch().left(rank);
                 group.changed.notify_all();
-                group.send_to_all_but(Some(rank), &News::Left { rank });
+                if is_first {
+                    group.send_left(rank);
+                }
                 // Now its connections may end.
                 let _ = group.send(rank, &Frame::Bye);
             }

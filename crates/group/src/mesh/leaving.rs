@@ -104,13 +104,8 @@ impl Mesh {
 
     fn read_news(&mut self) -> Result<(), GroupError> {
         while let Some(news) = self.place.next_news() {
-            if let News::Left { rank } = news
-                && let Some(left) = self.left.get_mut(rank)
-            {
-                *left = true;
-                if let Some(peer) = self.peer(rank) {
-                    peer.leaves();
-                }
+            if let News::Left { ranks } = news {
+                ranks.into_iter().for_each(|rank| self.leaves(rank));
             } else if self.failure.is_none() {
                 let awaited = || self.awaited();
                 if let Some(failure) = Failure::of(news, awaited, self.timeout, self.hub) {
@@ -119,6 +114,14 @@ impl Mesh {
             }
         }
         Ok(())
+    }
+
+    fn leaves(&mut self, rank: usize) {
+        let Some(left) = self.left.get_mut(rank) else { return };
+        *left = true;
+        if let Some(peer) = self.peer(rank) {
+            peer.leaves();
+        }
     }
 
     pub(super) fn read_mail(&mut self) -> Result<(), GroupError> {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::super::frame::{Frame, before_parts};
+use super::super::frame::{Frame, News, before_parts};
 
 /// Filled by the threads of all ranks, emptied by one of its rank's own.
 #[derive(Default)]
@@ -47,6 +47,8 @@ enum Entry {
         round: u32,
         parts: Arc<[u8]>,
     },
+    /// Ranks that have left since the entry before. Usually all leave together, and each would be a frame for each other.
+    Left(Vec<usize>),
 }
 
 impl Outbox {
@@ -71,13 +73,21 @@ impl Outbox {
         self.push(Entry::All { round, parts })
     }
 
+    /// `rank` has left.
+    pub(super) fn send_left(&self, rank: usize) -> io::Result<()> {
+        self.push(Entry::Left(vec![rank]))
+    }
+
     fn push(&self, entry: Entry) -> io::Result<()> {
         let mut queue = self.lock();
         if !matches!(queue.connection, Connection::Open(_)) {
             return Err(io::ErrorKind::NotConnected.into());
         }
         queue.bytes += entry.own_bytes();
-        queue.entries.push_back(entry);
+        match (queue.entries.back_mut(), entry) {
+            (Some(Entry::Left(ranks)), Entry::Left(more)) => ranks.extend(more),
+            (_, entry) => queue.entries.push_back(entry),
+        }
         let is_slow = queue.bytes > BACKLOG_BYTES_MAX;
         drop(queue);
         if is_slow {
@@ -136,6 +146,7 @@ impl Entry {
         match self {
             Self::Frame(bytes) => bytes.len(),
             Self::All { .. } => 0,
+            Self::Left(ranks) => size_of_val(&**ranks),
         }
     }
 
@@ -146,9 +157,39 @@ impl Entry {
                 stream.write_all(&before_parts(*round))?;
                 stream.write_all(parts)
             }
+            Self::Left(ranks) => Frame::News(News::Left { ranks: ranks.clone() }).write(stream),
         }
     }
 }
 
 /// A rank for which more waits than this counts as lost: what others send it is in this process's memory.
 const BACKLOG_BYTES_MAX: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn ranks_that_leave_while_one_reads_nothing_are_one_frame_for_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut rank = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let outbox = Outbox::default();
+        outbox.open(Arc::new(stream), &Frame::Welcome).unwrap();
+        (1..64).for_each(|left| outbox.send_left(left).unwrap());
+        // What is known behind an echo is not known before it.
+        outbox.send(&Frame::Echo(9)).unwrap();
+        outbox.send_left(64).unwrap();
+        let left = |ranks| Frame::News(News::Left { ranks });
+        let expected = [Frame::Welcome, left((1..64).collect()), Frame::Echo(9), left(vec![64])];
+        thread::scope(|scope| {
+            scope.spawn(|| outbox.write());
+            let came = expected.each_ref().map(|_| Frame::read(&mut rank).unwrap());
+            outbox.close();
+            assert_eq!(came, expected);
+        });
+    }
+}
