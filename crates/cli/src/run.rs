@@ -16,6 +16,7 @@ use ironrail_group::bootstrap::{Hub, RANKS_MAX};
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::MEETING_VARIABLE;
 use ironrail_group::patience;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::signals;
 use crate::values::whole;
@@ -39,6 +40,9 @@ pub(crate) struct Run {
     /// Become the program, as a rank of this launcher
     #[arg(long, hide = true, value_name = "PROCESS")]
     launcher: Option<u32>,
+    /// The limit of open files of that rank
+    #[arg(long, hide = true, value_name = "COUNT")]
+    files: Option<u64>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -56,12 +60,13 @@ impl Run {
             self.execute(launcher);
             return Ok(1);
         }
+        let files = allow_files();
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         // Each rank says how long it waits for the others.
         let hub = Hub::start(loopback, self.ranks, patience::LONGEST)?;
         let mut job = Job::new(self.timeout)?;
         for rank in 0..self.ranks {
-            job.add(rank, self.start(rank, &hub)?);
+            job.add(rank, self.start(rank, &hub, files)?);
             if job.is_interrupted() {
                 break;
             }
@@ -71,14 +76,16 @@ impl Run {
 
     /// Starts a rank in a process group of its own, to which the processes that it starts belong. Called by the main thread only: a rank is
     /// killed when the thread that started it ends (PR_SET_PDEATHSIG(2const)).
-    fn start(&self, rank: usize, hub: &Hub) -> Result<Child, GroupError> {
+    fn start(&self, rank: usize, hub: &Hub, files: Option<u64>) -> Result<Child, GroupError> {
         let own = std::env::current_exe()
             .map_err(|error| GroupError::System { what: "finding this executable", error })?;
         let system = |error| GroupError::System { what: "starting a rank", error };
         let (mut failure, report) = io::pipe().map_err(system)?;
         // The command keeps `report` open, and is gone after this statement.
         let mut child = Command::new(own)
-            .args(["run", "-n", "1", "--launcher", &process::id().to_string(), "--"])
+            .args(["run", "-n", "1", "--launcher", &process::id().to_string()])
+            .args(files.map(|files| format!("--files={files}")))
+            .arg("--")
             .args(&self.program)
             .env(MEETING_VARIABLE, hub.meeting(rank).to_string())
             .env("RANK", rank.to_string())
@@ -104,6 +111,10 @@ impl Run {
     /// closes it unused.
     fn execute(&self, launcher: u32) {
         let launcher_lives = signals::end_with(launcher);
+        if let Some(files) = self.files {
+            let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum });
+        }
         let Ok(report) = io::stdin().as_fd().try_clone_to_owned() else { return };
         if launcher_lives {
             let (program, arguments) = self.program.split_first().expect("clap requires one");
@@ -112,4 +123,13 @@ impl Run {
             let _ = File::from(report).write_all(&code.to_ne_bytes());
         }
     }
+}
+
+/// Lets this process have as many open files as it may: three for each rank, where the usual limit is 1,024. Returns the limit before, which
+/// the ranks keep, as select(2) takes no descriptor from 1,024 on. None: it is as high as it may be.
+fn allow_files() -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let limit = current.filter(|_| current != maximum)?;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok()?;
+    Some(limit)
 }

@@ -99,6 +99,25 @@ fn a_job_ends_where_the_signal_of_ended_children_is_ignored() {
 }
 
 #[test]
+fn the_launcher_has_as_many_files_as_it_may_and_the_ranks_what_it_was_started_with() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 24 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ironrail")]);
+    // All ranks run at once.
+    let last_is_here =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("last.{}", std::process::id()));
+    let script =
+        "test $RANK = 11 && : > $LAST; until test -e $LAST; do sleep 0.02; done; ulimit -Sn";
+    command.args(["run", "-n", "12", "--timeout", "60", "--", "sh", "-c", script]);
+    command.env("LAST", &last_is_here);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let _ = fs::remove_file(last_is_here);
+    let errors = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    let out = String::from_utf8(stdout).unwrap();
+    assert_eq!(out.lines().filter(|line| line.ends_with("] 24")).count(), 12, "{out}");
+}
+
+#[test]
 fn the_first_code_that_is_not_0_wins_and_the_rest_is_killed() {
     let (code, _, errors, took) = run(3, "test $RANK = 1 && exit 7; exec sleep 600");
     assert_eq!(code, 7, "{errors}");
