@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("gpu-direct-off", || gpus_with("gpu-direct-off", "IRONRAIL_DEVICE_MEMORY", "0")),
     Case::new("gpu-direct-level", || gpus_with("gpu-direct-level", "NCCL_NET_GDR_LEVEL", "LOC")),
     Case::new("protocol-forced", protocol_forced),
+    Case::new("few-files-over-tcp", few_files_over_tcp),
     Case::new("rank-without-setting", rank_without_setting),
     Case::new("rank-with-other-libfabric", rank_with_other_libfabric),
     Case::new("rank-on-sockets", rank_on_sockets),
@@ -78,6 +79,13 @@ fn gpus_with(name: &str, variable: &str, value: &str) -> Value {
 
 fn efa_old_libfabric() -> Value {
     judged("efa-old-libfabric", &[efa(1, 18)])
+}
+
+fn few_files_over_tcp() -> Value {
+    let mut machine = healthy();
+    machine["libfabric"]["offers"] = json!([{ "provider": "tcp", "domain": "eth0" }]);
+    machine["limits"]["files"] = json!(1024);
+    judged("few-files-over-tcp", &[machine])
 }
 
 fn protocol_forced() -> Value {

@@ -14,13 +14,16 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
 
 fn files(machine: &Machine) -> Finding {
     let looked = "ulimit -n";
+    let (least, takes) = if goes_by_sockets(machine) {
+        (FILES_OF_SOCKETS, "over tcp a peer of 4 rails takes about 8 sockets")
+    } else {
+        (FILES, "each connection of NCCL's, and of tcp providers, takes one or more")
+    };
     match machine.limits.files {
-        Some(files) if files < FILES => Finding::warn(
+        Some(files) if files < least => Finding::warn(
             "limits.files",
             looked,
-            format!(
-                "{files} files: each connection of NCCL's, and of tcp providers, takes one or more"
-            ),
+            format!("{files} files: {takes}"),
             "raise it to 65536 (`ulimit -n 65536`; LimitNOFILE= of the scheduler's service; --ulimit nofile=65536 of the container)",
         ),
         files => Finding::ok("limits.files", looked, number(files)),
@@ -29,6 +32,18 @@ fn files(machine: &Machine) -> Finding {
 
 /// A thousand connections, and what else a framework opens. Debian's default is 1024.
 const FILES: u64 = 1024;
+/// A thousand peers of four data rails and four control rails, and as much again.
+const FILES_OF_SOCKETS: u64 = 16 << 10;
+
+/// Whether the provider that the plugin takes is one of software, with sockets of its own for each peer and rail.
+fn goes_by_sockets(machine: &Machine) -> bool {
+    let chosen = machine.value("IRONRAIL_PROVIDER");
+    let mut offers = machine.offers();
+    offers.retain(|offer| chosen.is_none_or(|chosen| offer.is_of(chosen)));
+    !offers.is_empty() && !offers.iter().any(|offer| HARDWARE.iter().any(|name| offer.is_of(name)))
+}
+
+const HARDWARE: [&str; 3] = ["cxi", "efa", "verbs"];
 
 fn processes(machine: &Machine) -> Finding {
     let (check, looked) = ("limits.processes", "ulimit -u, and pids.max of the cgroups");
