@@ -24,8 +24,10 @@ use crate::types::stall::{
 
 /// The version of the dump's format.
 const FORMAT: u32 = 1;
-/// How often the trigger file is checked.
-const EVERY: Duration = Duration::from_millis(500);
+/// How often the trigger file is checked. It may be one file for all processes of a job, on a server.
+const EVERY: Duration = Duration::from_secs(2);
+/// At how many different times of that the processes check it.
+const TIMES: u32 = 64;
 /// How long to try for an endpoint's lock.
 const BUSY: Duration = Duration::from_millis(200);
 /// How long the close of the last endpoint waits for the thread, which a file system may hold up for ever.
@@ -99,16 +101,22 @@ fn start(watcher: &'static Lock<Watcher>, is_needed: fn() -> bool, check: fn()) 
         locked.is_watching
     };
     let run = move || {
+        let mut pause = first_pause(std::process::id());
         while goes_on() {
             // A panic ends this dump, and the hook has logged it.
             let _panicked = catch_unwind(check);
-            std::thread::park_timeout(EVERY);
+            std::thread::park_timeout(std::mem::replace(&mut pause, EVERY));
         }
     };
     match fabric::background::spawn("ironrail-dump", run) {
         Ok(thread) => *locked = Watcher { thread: Some(thread), is_watching: true },
         Err(error) => log::warn!("IRONRAIL_DUMP_TRIGGER: no thread to watch it: {error}"),
     }
+}
+
+/// Processes that start together do not check at the same times.
+fn first_pause(process: u32) -> Duration {
+    EVERY * (process % TIMES) / TIMES
 }
 
 /// Ends the thread, which is not needed any more, and waits for its end within a bound, unless it is needed again.
@@ -253,6 +261,7 @@ fn millis(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::thread;
@@ -278,6 +287,13 @@ mod tests {
             assert!(trigger.asks(at(8)), "another file");
             assert!(!trigger.asks(None) && trigger.asks(at(8)), "it came again");
         }
+    }
+
+    #[test]
+    fn neighbouring_processes_check_the_file_at_different_times() {
+        let pauses: BTreeSet<_> = (1000..1000 + TIMES).map(first_pause).collect();
+        assert_eq!(pauses.len(), TIMES as usize);
+        assert!(pauses.iter().all(|pause| *pause < EVERY));
     }
 
     #[test]
