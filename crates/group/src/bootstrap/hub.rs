@@ -19,7 +19,7 @@ use super::rounds::{Refusal, Rounds};
 use super::watch::Watch;
 use crate::error::GroupError;
 use crate::patience::deadline;
-use door::{accept, listeners};
+use door::{Strangers, accept, listeners};
 use outbox::Outbox;
 
 /// Serves a group until dropped, with three threads per rank: one blocks in `read` while the rank computes, one in rounds, one in `write`.
@@ -41,7 +41,7 @@ struct Shared {
     /// Nothing waits for ranks to leave any more.
     waits_no_more: AtomicBool,
     /// Connections without a greeting so far, and the number of refused ones.
-    strangers: AtomicUsize,
+    strangers: Strangers,
     refused: AtomicUsize,
 }
 
@@ -90,7 +90,7 @@ impl Hub {
             secret,
             closing: AtomicBool::new(false),
             waits_no_more: AtomicBool::new(false),
-            strangers: AtomicUsize::new(0),
+            strangers: Strangers::default(),
             refused: AtomicUsize::new(0),
         });
         // Dropped after an error, it ends the threads that there are.
@@ -673,8 +673,7 @@ mod tests {
         let (stream, _) = listener.accept().unwrap();
         // As after a reset, its greeting is read and nothing can be sent.
         stream.shutdown(Shutdown::Write).unwrap();
-        hub.shared.strangers.fetch_add(1, Ordering::Relaxed);
-        receive(stream, &hub.shared);
+        receive(&hub.shared.strangers.add(stream), &hub.shared);
         assert_eq!(first.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
         assert!(matches!(first.next_news(), Some(News::Lost { rank: 1, .. })));
     }

@@ -1,9 +1,10 @@
 //! How ranks come to the rendezvous: it listens, and lets in whoever greets as a rank of its group.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,37 @@ const STRANGERS_MAX: usize = 64;
 /// The time limit of a greeting.
 const GREETING: Duration = Duration::from_secs(5);
 
+/// Connections that have not greeted yet, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Strangers(Mutex<VecDeque<Arc<TcpStream>>>);
+
+impl Strangers {
+    /// Adds a connection. Where there are too many, the oldest is shut down: ranks greet at once, so it is hardly one of a rank.
+    pub(super) fn add(&self, stream: TcpStream) -> Arc<TcpStream> {
+        let stream = Arc::new(stream);
+        let mut all = self.lock();
+        if all.len() == STRANGERS_MAX
+            && let Some(oldest) = all.pop_front()
+        {
+            // Its thread sees the end.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        all.push_back(Arc::clone(&stream));
+        stream
+    }
+
+    /// Removes a connection. Returns whether it was not shut down before.
+    fn remove(&self, stream: &Arc<TcpStream>) -> bool {
+        let mut all = self.lock();
+        let found = all.iter().position(|other| Arc::ptr_eq(other, stream));
+        found.and_then(|index| all.remove(index)).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<TcpStream>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 pub(super) fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut fails = None;
     for stream in listener.incoming() {
@@ -68,18 +100,10 @@ pub(super) fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             }
         };
         fails = None;
-        if shared.strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS_MAX {
-            shared.strangers.fetch_sub(1, Ordering::Relaxed);
-            if shared.refused.fetch_add(1, Ordering::Relaxed) < WARNINGS_MAX {
-                log::warn!(
-                    "a connection to the rendezvous was refused: {STRANGERS_MAX} others have not greeted"
-                );
-            }
-            continue;
-        }
-        let ours = Arc::clone(shared);
-        if thread::Builder::new().spawn(move || receive(stream, &ours)).is_err() {
-            shared.strangers.fetch_sub(1, Ordering::Relaxed);
+        let stream = shared.strangers.add(stream);
+        let (ours, greets) = (Arc::clone(shared), Arc::clone(&stream));
+        if thread::Builder::new().spawn(move || receive(&greets, &ours)).is_err() {
+            shared.strangers.remove(&stream);
         }
     }
 }
@@ -112,14 +136,14 @@ fn cannot_accept(error: &io::Error, fails: &mut Option<Fails>, now: Instant, sha
 const PASSES: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
-pub(super) fn receive(stream: TcpStream, shared: &Arc<Shared>) {
-    let greeted = greet(&stream, shared);
-    shared.strangers.fetch_sub(1, Ordering::Relaxed);
+pub(super) fn receive(stream: &Arc<TcpStream>, shared: &Arc<Shared>) {
+    let greeted = greet(stream, shared);
+    shared.strangers.remove(stream);
     match greeted {
-        Ok((group, rank)) => serve(&Arc::new(stream), &group, rank),
+        Ok((group, rank)) => serve(stream, &group, rank),
         Err(error) => {
             let before = shared.refused.fetch_add(1, Ordering::Relaxed);
-            // Whoever reaches the port can make as many as they like.
+            // Strangers can make any number of them.
             let level = match is_worth_a_look(&error) && before < WARNINGS_MAX {
                 true => log::Level::Warn,
                 false => log::Level::Debug,
@@ -145,11 +169,11 @@ impl Read for ReadsUntil<'_> {
 }
 
 /// The rank that comes, and its group, which it has entered then: whatever fails from here on, it is lost.
-fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<(Arc<Served>, usize)> {
+fn greet(stream: &Arc<TcpStream>, shared: &Shared) -> io::Result<(Arc<Served>, usize)> {
     stream.set_write_timeout(Some(WRITE))?;
     stream.set_nodelay(true)?;
     let refuse = |why: String| {
-        let _ = Frame::Failed(why.clone()).write(&mut &*stream);
+        let _ = Frame::Failed(why.clone()).write(&mut &**stream);
         io::Error::new(io::ErrorKind::InvalidData, why)
     };
     let hello = match Hello::read(&mut ReadsUntil(stream, Instant::now() + GREETING)) {
@@ -158,6 +182,9 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<(Arc<Served>, usize)
         }
         hello => hello?,
     };
+    if !shared.strangers.remove(stream) {
+        return Err(io::Error::other("too many others connected before it greeted"));
+    }
     let (rank, size) = (hello.rank as usize, hello.size as usize);
     if hello.secret != shared.secret {
         return Err(refuse(format!("rank {rank} has another join token than this group")));
@@ -171,7 +198,7 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<(Arc<Served>, usize)
         Err(Refusal::For(why)) => Err(refuse(why)),
         Err(Refusal::Until(ranks)) => {
             let why = format!("rank {rank} comes again before ranks {ranks:?} have left");
-            let _ = Frame::Later { ranks }.write(&mut &*stream);
+            let _ = Frame::Later { ranks }.write(&mut &**stream);
             Err(io::Error::other(why))
         }
     }
@@ -191,26 +218,54 @@ mod tests {
     use std::net::Shutdown;
     use std::sync::Mutex;
 
-    use super::super::super::{Bootstrap, Meeting, Remote};
+    use super::super::super::{Bootstrap, Hub, Meeting, Remote};
     use super::super::tests::{WAIT, hub};
     use super::*;
+
+    /// As many connections that do not greet as there can be, all of them accepted.
+    fn idle(hub: &Hub) -> Vec<TcpStream> {
+        let connect = |_| TcpStream::connect(hub.meeting(0).address).unwrap();
+        let strangers: Vec<_> = (0..STRANGERS_MAX).map(connect).collect();
+        let begun = Instant::now();
+        while hub.shared.strangers.lock().len() < STRANGERS_MAX {
+            assert!(begun.elapsed() < GREETING / 2, "they are not accepted");
+            thread::yield_now();
+        }
+        strangers
+    }
+
+    #[test]
+    fn a_rank_comes_at_once_though_strangers_hold_all_places() {
+        let hub = hub(1, WAIT);
+        let mut strangers = idle(&hub);
+        let mut stream = TcpStream::connect(hub.meeting(0).address).unwrap();
+        let Meeting { secret, .. } = hub.meeting(0);
+        Hello { secret, rank: 0, size: 1 }.write(&mut stream).unwrap();
+        assert_eq!(Frame::read(&mut stream).unwrap(), Frame::Welcome);
+        // The oldest one has made room for it.
+        assert_eq!(strangers[0].read(&mut [0; 8]).unwrap(), 0);
+        assert_eq!(hub.shared.strangers.lock().len(), STRANGERS_MAX - 1);
+    }
 
     #[test]
     fn a_rank_that_comes_while_too_many_greet_comes_again() {
         let hub = hub(1, WAIT);
-        let strangers: Vec<_> = (0..STRANGERS_MAX)
-            .map(|_| TcpStream::connect(hub.meeting(0).address).unwrap())
-            .collect();
-        let meeting = hub.meeting(0);
-        let joining = thread::spawn(move || Remote::join(meeting, WAIT).map(Remote::leave));
-        let begun = Instant::now();
-        while hub.refused() == 0 && !joining.is_finished() {
-            assert!(begun.elapsed() < WAIT / 4, "it is not turned away");
-            thread::sleep(Duration::from_millis(1));
-        }
-        drop(strangers);
-        let joined = joining.join().unwrap();
+        let mut rank = TcpStream::connect(hub.meeting(0).address).unwrap();
+        let others = idle(&hub);
+        // As where its greeting takes longer than all of them took to connect.
+        assert_eq!(rank.read(&mut [0; 8]).unwrap(), 0);
+        drop(others);
+        let closes_first = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = closes_first.local_addr().unwrap();
+        let answers = thread::spawn(move || {
+            drop(closes_first.accept().unwrap());
+            let (mut again, _) = closes_first.accept().unwrap();
+            Hello::read(&mut again).unwrap();
+            Frame::Welcome.write(&mut again).unwrap();
+        });
+        let joined = Remote::join(Meeting { address, ..hub.meeting(0) }, WAIT).map(Remote::leave);
         assert!(joined.is_ok(), "{joined:?}");
+        answers.join().unwrap();
     }
 
     /// What the hubs of all tests warn of.
