@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::error::GroupError;
-use crate::loader::{Buffer, Element, Foreign, ForeignMut};
+use crate::loader::{Buffer, Element, Foreign, ForeignMut, zeros};
 
 /// Elements in registered memory; otherwise like a slice. Made by [`crate::group::Group::buffer`].
 #[derive(Debug)]
@@ -42,16 +42,26 @@ impl<T: Element> DerefMut for Registered<T> {
     }
 }
 
-/// `count` zeros, or an error where there is not enough memory: lengths named by a peer come here.
+/// The longest message, in bytes, for which memory is allocated by the length that its sender says.
+pub(crate) const CLAIMED_BYTES_MAX: usize = 1 << 36;
+
+/// `count` zeros, or an error where there is not enough memory: lengths named by a peer come here. Long ones take pages as they are written,
+/// so a peer that sends nothing behind a length costs none.
 pub(crate) fn zeroed<T: Element>(count: usize) -> Result<Vec<T>, GroupError> {
-    // `vec!` would abort the process.
-    let mut room = Vec::<T>::new();
-    room.try_reserve_exact(count).map_err(|_| GroupError::System {
-        what: "allocating memory for a message",
-        error: io::Error::from(io::ErrorKind::OutOfMemory),
-    })?;
-    drop(room);
-    Ok(vec![T::from_small(0); count])
+    zeros(count).ok_or_else(|| no_memory(io::ErrorKind::OutOfMemory.into()))
+}
+
+/// Refuses a message that is longer than [`CLAIMED_BYTES_MAX`].
+pub(crate) fn check_claimed(len: usize) -> Result<(), GroupError> {
+    if len > CLAIMED_BYTES_MAX {
+        let why = format!("{len} bytes, more than {CLAIMED_BYTES_MAX}");
+        return Err(no_memory(io::Error::new(io::ErrorKind::OutOfMemory, why)));
+    }
+    Ok(())
+}
+
+fn no_memory(error: io::Error) -> GroupError {
+    GroupError::System { what: "allocating memory for a message", error }
 }
 
 mod sealed {
@@ -94,3 +104,35 @@ macro_rules! writable {
 }
 
 writable!(Vec<T>, Box<[T]>, Registered<T>, ForeignMut<T>);
+
+#[cfg(test)]
+mod tests {
+    use proc_status::Status;
+
+    use super::*;
+    use crate::loader::DataType;
+    use crate::with_element;
+
+    #[test]
+    fn zeros_of_every_type_touch_no_memory() {
+        const BYTES: usize = 1 << 28;
+        let resident = || Status::of_this_process().unwrap().kib("VmRSS").unwrap();
+        for kind in DataType::ALL {
+            let growth = || {
+                let before = resident();
+                with_element!(kind, T => {
+                    let count = BYTES / size_of::<T>();
+                    let zeros = zeroed::<T>(count).unwrap();
+                    let grown = resident().saturating_sub(before);
+                    assert!(zeros.len() == count && zeros[count - 1] == T::from_small(0), "{kind}");
+                    grown
+                })
+            };
+            // Other tests of this process take memory meanwhile.
+            let growth = (0..4).map(|_| growth()).min().unwrap();
+            assert!(growth < BYTES as u64 / 1024 / 2, "{kind}: {growth} KiB");
+        }
+        assert!(zeroed::<f64>(0).unwrap().is_empty());
+        assert!(zeroed::<f64>(usize::MAX).is_err() && zeroed::<u8>(isize::MAX as usize).is_err());
+    }
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::GroupError;
 use crate::group::Group;
 use crate::loader::{DataType, Element, Place};
-use crate::memory::{Source, Target, zeroed};
+use crate::memory::{CLAIMED_BYTES_MAX, Source, Target, zeroed};
 use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wanted, type_number, type_of};
 pub use device::{DeviceSlice, DeviceStaging};
 
@@ -119,7 +119,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::recv`]; [`GroupError::System`] where there is no memory for the message, which can still be received.
+    /// As [`Group::recv`]: a message of more than 64 GiB is [`GroupError::TooLong`]. [`GroupError::System`] where there is no memory for
+    /// the message, which can still be received.
     pub fn recv_vec<T: Element>(
         &self,
         from: impl Into<From>,
@@ -133,6 +134,14 @@ impl Group {
         let (op, source, mut data) = self.find(&wanted, |mesh, envelope, element| {
             // A message of another type is received too: that returns the error, and drops it.
             let is_of_type = element == type_number(T::TYPE);
+            if is_of_type && envelope.bytes > CLAIMED_BYTES_MAX {
+                let Envelope { source, tag, bytes, .. } = envelope;
+                let refused =
+                    mesh.receive(Wanted { source: Some(source), tag: Some(tag), ..wanted })?;
+                mesh.abandon(refused);
+                let (source, room) = (self.rank_in_group(source), CLAIMED_BYTES_MAX);
+                return Err(GroupError::TooLong { source, tag, bytes, room });
+            }
             let count = if is_of_type { envelope.bytes.div_ceil(size_of::<T>()) } else { 1 };
             let mut data = zeroed::<T>(count.max(1))?;
             let (source, tag, place) = (envelope.source, envelope.tag, Place::writing(&mut data));
@@ -568,5 +577,30 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
     #[cfg(test)]
     pub(crate) fn op(&self) -> Option<OpId> {
         self.request.op
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn a_message_longer_than_the_limit_is_an_error_and_the_next_one_comes() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 0 {
+                group.shared.lock().mesh.announce_huge(1, group.scope);
+                group.send(&[8_i8], 1, 0).unwrap();
+                return drop(group.recv_vec::<i8>(1, 1));
+            }
+            let refused = group.recv_vec::<i8>(0, 0);
+            let is_limit = |room| room == CLAIMED_BYTES_MAX;
+            assert!(
+                matches!(refused, Err(GroupError::TooLong { source: 0, room, .. }) if is_limit(room)),
+                "{refused:?}"
+            );
+            assert_eq!(group.recv_vec::<i8>(0, 0).unwrap().0, [8]);
+            group.abort();
+        });
     }
 }

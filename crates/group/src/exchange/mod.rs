@@ -22,6 +22,7 @@ use std::time::Duration;
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::Element;
+use crate::memory::CLAIMED_BYTES_MAX;
 use crate::mesh::{Mesh, Name, Space, Wait, rest};
 use crate::patience::Quiet;
 use incoming::{Incoming, Rest};
@@ -42,7 +43,7 @@ pub const META_BYTES_MAX: usize = 32 << 10;
 const SPARES_MAX: usize = 4;
 
 /// The longest message of an exchange in bytes, unless [`Exchange::message_bytes_max`] sets another one.
-const LIMIT: usize = 1 << 36;
+const LIMIT: usize = CLAIMED_BYTES_MAX;
 
 type Callback = Box<dyn FnOnce() + Send>;
 

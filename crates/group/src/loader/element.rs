@@ -227,7 +227,10 @@ fn listed(names: &[&str]) -> String {
 }
 
 mod sealed {
-    pub trait Sealed {}
+    /// # Safety
+    ///
+    /// Zero bytes are a value: the type's zero.
+    pub unsafe trait Sealed {}
 }
 
 /// `into[i] = f(into[i], terms[i])`, in a form that compilers vectorise.
@@ -271,7 +274,8 @@ macro_rules! reductions {
 
 macro_rules! integers {
     ($($type:ty: $name:ident),*) => {$(
-        impl sealed::Sealed for $type {}
+        // SAFETY: its bits of 0 are 0.
+        unsafe impl sealed::Sealed for $type {}
         impl Element for $type {
             const TYPE: DataType = DataType::$name;
 
@@ -306,7 +310,8 @@ integers!(i8: I8, u8: U8, i16: I16, u16: U16, i32: I32, u32: U32, i64: I64, u64:
 
 macro_rules! floats {
     ($($type:ty: $name:ident),*) => {$(
-        impl sealed::Sealed for $type {}
+        // SAFETY: its bits of 0 are 0.
+        unsafe impl sealed::Sealed for $type {}
         impl Element for $type {
             const TYPE: DataType = DataType::$name;
 
@@ -336,7 +341,8 @@ floats!(f32: F32, f64: F64);
 
 macro_rules! halves {
     ($($type:ty: $name:ident),*) => {$(
-        impl sealed::Sealed for $type {}
+        // SAFETY: its bits of 0 are 0.
+        unsafe impl sealed::Sealed for $type {}
         impl Element for $type {
             const TYPE: DataType = DataType::$name;
 
@@ -386,7 +392,8 @@ const BLOCK: usize = 512;
 
 halves!(f16: F16, bf16: BF16);
 
-impl sealed::Sealed for Complex64 {}
+// SAFETY: both parts are 0.
+unsafe impl sealed::Sealed for Complex64 {}
 impl Element for Complex64 {
     const TYPE: DataType = DataType::C64;
 

@@ -172,6 +172,18 @@ impl Drop for Memory {
     }
 }
 
+/// `count` zeros, of which long ones take pages as they are written. None: there is not enough memory.
+pub(crate) fn zeros<T: Element>(count: usize) -> Option<Vec<T>> {
+    let layout = Layout::array::<T>(count).ok()?;
+    if layout.size() == 0 {
+        return Some(Vec::new());
+    }
+    // SAFETY: the layout is not empty.
+    let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?.cast::<T>();
+    // SAFETY: it is the allocator's, with the layout of a `Vec` of this capacity, and zero bytes are elements: the trait is for such types only.
+    Some(unsafe { Vec::from_raw_parts(start.as_ptr(), count, count) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,7 +23,7 @@ pub use element::{Complex64, DataType, Element, Op};
 pub use foreign::{Foreign, ForeignMut};
 pub use half::{bf16, f16};
 pub use memory::Buffer;
-pub(crate) use memory::Memory;
+pub(crate) use memory::{Memory, zeros};
 pub use net::Net;
 pub use net_loader::{Library, Properties};
 pub(crate) use place::Place;

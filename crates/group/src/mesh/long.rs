@@ -9,7 +9,7 @@ use super::matching::{Claim, Matching, OpId, Position};
 use super::registry::Registry;
 use crate::error::GroupError;
 use crate::loader::{Place, ReceiveComm, SendComm};
-use crate::memory::zeroed;
+use crate::memory::{check_claimed, zeroed};
 
 /// Long messages that may be in flight before the queues grow.
 const QUEUE: usize = 64;
@@ -221,6 +221,7 @@ impl Long {
         for incoming in self.incoming.iter_mut().take(count) {
             let is_free = incoming.claim.is_none() && incoming.posted.is_none();
             if is_free && incoming.spill.is_none() {
+                check_claimed(incoming.len)?;
                 incoming.spill = Some(zeroed(incoming.len)?);
             }
         }

@@ -287,6 +287,7 @@ fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::CLAIMED_BYTES_MAX;
 
     /// More than any memory, as a peer may say.
     const HUGE: usize = isize::MAX as usize;
@@ -322,6 +323,14 @@ mod tests {
             assert_eq!(peers[1].as_ref().unwrap().claims(), 0, "the place is the caller's again");
             assert!(matching.probe(&wanted).is_some(), "the message can still be received");
         }
+    }
+
+    #[test]
+    fn no_memory_is_made_for_an_earlier_message_beyond_the_limit() {
+        let (mut peers, mut matching) = announced(&[CLAIMED_BYTES_MAX + 1, 100_000]);
+        let mut room = vec![0; 100_000];
+        let why = begin_receive(&mut peers, &mut matching, wanted(1, &mut room)).unwrap_err();
+        assert!(why.to_string().ends_with("bytes, more than 68719476736"), "{why}");
     }
 
     #[test]

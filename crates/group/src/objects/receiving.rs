@@ -16,6 +16,7 @@ use super::sending::{Route, peer_number};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
+use crate::memory::CLAIMED_BYTES_MAX;
 use crate::mesh::{Announces, Count, Envelope, Mesh, OpId, Said, Space, Wanted};
 
 /// The sender and the tag of an object.
@@ -448,7 +449,7 @@ impl<O> Drop for Inbound<O> {
 }
 
 /// The longest packet, and the most bytes of long leaves, of an object.
-const LIMIT: usize = 1 << 36;
+const LIMIT: usize = CLAIMED_BYTES_MAX;
 
 /// A packet announces its long leaves.
 impl Announces for Block {
