@@ -9,6 +9,7 @@ mod interrupt;
 mod line;
 mod local;
 mod mailbox;
+mod reads;
 mod remote;
 mod rounds;
 mod watch;

@@ -12,6 +12,7 @@ use super::frame::{Frame, Hello, News};
 use super::interrupt::Interrupt;
 use super::line::{Line, Stuck};
 use super::mailbox::Mailbox;
+use super::reads::ReadsUntil;
 use super::rounds::{late, left, too_long};
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
@@ -94,8 +95,8 @@ impl Remote {
             let small = |number| u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
             let (rank, size) = (small(meeting.rank)?, small(meeting.size)?);
             Hello { secret: meeting.secret, rank, size }.write(stream)?;
-            stream.set_read_timeout(Some(wait.max(GRACE)))?;
-            let answer = Frame::read(stream)?;
+            let answer =
+                Frame::read(&mut ReadsUntil(stream, crate::patience::deadline(wait.max(GRACE))))?;
             stream.set_read_timeout(None)?;
             Ok(answer)
         };
@@ -406,6 +407,7 @@ const WRITE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::TcpListener;
 
     use super::*;
@@ -416,6 +418,27 @@ mod tests {
         // ENETUNREACH, EHOSTUNREACH and ETIMEDOUT; not EACCES and EADDRNOTAVAIL.
         let is_tried = |code| may_listen_later(&io::Error::from_raw_os_error(code));
         assert_eq!([101, 113, 110, 13, 99].map(is_tried), [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn an_answer_that_trickles_in_is_not_waited_for() {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        let trickles = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut answer = Vec::new();
+            Frame::Failed("a long reason".repeat(3)).write(&mut answer).unwrap();
+            for byte in answer {
+                // Each comes soon, and all of them after the limit.
+                thread::sleep(GRACE / 16);
+                // The rank may have closed the connection.
+                let _ = stream.write_all(&[byte]);
+            }
+        });
+        let meeting = Meeting { address, secret: 0, rank: 0, size: 1 };
+        let refused = Remote::join(meeting, GRACE).unwrap_err();
+        assert!(matches!(refused, GroupError::System { .. }), "{refused}");
+        trickles.join().unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How ranks come to the rendezvous: it listens, and lets in whoever greets as a rank of its group.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::frame::{Frame, Hello};
+use super::super::reads::ReadsUntil;
 use super::{Refusal, Served, Shared, WRITE, no_room, serve};
 
 /// The error with the address; torchrun itself listens at that of its variables.
@@ -153,21 +154,6 @@ pub(super) fn receive(stream: &Arc<TcpStream>, shared: &Arc<Shared>) {
     }
 }
 
-/// Reads until a time, in however many pieces the bytes come.
-struct ReadsUntil<'a>(&'a TcpStream, Instant);
-
-impl Read for ReadsUntil<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Self(stream, end) = self;
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        stream.read(buffer)
-    }
-}
-
 /// The rank that comes, and its group, which it has entered then: whatever fails from here on, it is lost.
 fn greet(stream: &Arc<TcpStream>, shared: &Shared) -> io::Result<(Arc<Served>, usize)> {
     stream.set_write_timeout(Some(WRITE))?;
@@ -214,9 +200,7 @@ const WARNINGS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::net::Shutdown;
-    use std::sync::Mutex;
+    use std::io::{Read, Write};
 
     use super::super::super::{Bootstrap, Hub, Meeting, Remote};
     use super::super::tests::{WAIT, hub};
