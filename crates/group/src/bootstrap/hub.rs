@@ -3,6 +3,7 @@
 mod door;
 mod outbox;
 
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,7 +31,6 @@ pub struct Hub {
     acceptors: Vec<(SocketAddr, JoinHandle<()>)>,
 }
 
-#[derive(Debug)]
 struct Shared {
     /// The one whose ranks come.
     group: Mutex<Arc<Served>>,
@@ -43,6 +43,15 @@ struct Shared {
     /// Connections without a greeting so far, and the number of refused ones.
     strangers: Strangers,
     refused: AtomicUsize,
+}
+
+/// Omits the secret, with which anyone could come as a rank.
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("Shared");
+        text.field("group", &self.group).field("strangers", &self.strangers);
+        text.field("refused", &self.refused).finish_non_exhaustive()
+    }
 }
 
 /// One group. Its ranks' threads hold it: one that has left may still be connected while the next group meets.
@@ -419,10 +428,15 @@ const WRITE: Duration = Duration::from_secs(1);
 mod tests {
     use std::net::{Shutdown, TcpListener};
 
+    use net_abi::HANDLE_MAX_BYTES;
+
     use super::super::frame::Hello;
     use super::super::{Bootstrap, Remote};
     use super::door::receive;
     use super::*;
+    use crate::launch::MEETING_VARIABLE;
+    use crate::loader::Handle;
+    use crate::start::Start;
 
     pub(super) const WAIT: Duration = Duration::from_secs(10);
 
@@ -772,6 +786,34 @@ mod tests {
             assert!(answer == Frame::All { round, parts: all.clone() }, "{round}");
         }
         first.leave();
+    }
+
+    #[test]
+    fn no_debug_text_has_a_secret() {
+        const SECRET: u64 = 0x1234_5678_9abc_def0;
+        const HANDLE: [u8; 16] = [167; 16];
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let hub = Hub::with_secret(&[loopback], 2, WAIT, SECRET).unwrap();
+        let [mut first, second] = [0, 1].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        let round = first.begin_round(&HANDLE, WAIT).unwrap();
+        first.mail(1, &HANDLE).unwrap();
+        let begun = Instant::now();
+        // The hub has read the part before.
+        while !second.has_mail() {
+            assert!(begun.elapsed() < WAIT, "no mail comes");
+            thread::yield_now();
+        }
+        let meeting = hub.meeting(0);
+        let wrong: Result<Meeting, _> = meeting.to_string().replace('/', ";").parse();
+        let handle = Handle([167; HANDLE_MAX_BYTES]);
+        let start =
+            Start::from_variables(|name| (name == MEETING_VARIABLE).then(|| meeting.to_string()));
+        let text = format!("{start:?} {first:?} {second:?} {hub:?} {handle:?} {wrong:?}");
+        let numbers = [SECRET.to_string(), format!("{SECRET:x}"), "167, 167".to_owned()];
+        let found = numbers.iter().find(|number| text.contains(number.as_str()));
+        assert_eq!(found, None, "{text}");
+        drop(round);
+        [first, second].into_iter().for_each(Remote::leave);
     }
 
     #[test]

@@ -16,10 +16,11 @@ use super::reads::ReadsUntil;
 use super::rounds::{late, left, too_long};
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
+use crate::launch::MEETING_VARIABLE;
 use crate::patience::deadline;
 
 /// The address of the rendezvous, and the rank. Passed in an environment variable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Meeting {
     pub address: SocketAddr,
     pub secret: u64,
@@ -27,6 +28,17 @@ pub struct Meeting {
     pub size: usize,
 }
 
+/// Omits the secret, with which anyone could come as a rank.
+impl fmt::Debug for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, rank, size, .. } = self;
+        let mut text = f.debug_struct("Meeting");
+        text.field("address", address).field("rank", rank).field("size", size);
+        text.finish_non_exhaustive()
+    }
+}
+
+/// With the secret: this is passed to the rank.
 impl fmt::Display for Meeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, secret, rank, size } = self;
@@ -46,7 +58,9 @@ impl FromStr for Meeting {
             let address = fields.next()?.parse().ok()?;
             (rank < size && size <= RANKS_MAX).then_some(Self { address, secret, rank, size })
         };
-        parse().ok_or_else(|| GroupError::Usage(format!("{text} does not say where ranks meet")))
+        // Without the text, which may have a secret.
+        let unknown = || format!("{MEETING_VARIABLE} does not say where ranks meet");
+        parse().ok_or_else(|| GroupError::Usage(unknown()))
     }
 }
 

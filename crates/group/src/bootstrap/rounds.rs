@@ -1,5 +1,6 @@
 //! Rounds in which every rank contributes a part and gets all parts.
 
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,21 @@ use crate::error::GroupError;
 use crate::patience::deadline;
 
 /// Shared by the ranks, or by the hub's threads that represent them.
-#[derive(Debug)]
 pub(super) struct Rounds {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Debug)]
+/// Omits parts: some have handles, with which anyone could connect.
+impl fmt::Debug for Rounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        let mut text = f.debug_struct("Rounds");
+        text.field("round", &state.round).field("present", &state.present);
+        text.field("failed", &state.failed).finish_non_exhaustive()
+    }
+}
+
 struct State {
     round: u64,
     parts: Vec<Option<Vec<u8>>>,
