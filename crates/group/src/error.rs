@@ -8,6 +8,11 @@ use net_abi::ResultCode;
 use net_loader::LoadError;
 use net_loader::calls::TooLong;
 
+/// A text of one line, without commands to the terminal: names and reasons may be another host's, or of a file that somebody sent.
+pub fn shown(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
 /// Any failure of the group library.
 #[derive(Debug)]
 pub enum GroupError {

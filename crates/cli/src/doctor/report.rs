@@ -1,6 +1,7 @@
 //! Findings as text and as JSON.
 
 use anstyle::{AnsiColor, Style};
+use ironrail_group::error::shown;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, Level};
@@ -63,11 +64,6 @@ impl Report {
             count(Level::Ok)
         ));
     }
-}
-
-/// A text of one line, without commands to the terminal: names may be another host's, or of a file that somebody sent.
-fn shown(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 fn style(level: Level) -> Style {

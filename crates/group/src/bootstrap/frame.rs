@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use super::{PART_BYTES_MAX, RANKS_MAX};
+use crate::error::shown;
 
 /// The first frame of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,8 +276,9 @@ fn word(stream: &mut impl Read) -> io::Result<u32> {
     Ok(u32::from_le_bytes(array(stream)?))
 }
 
+/// A reason, which is shown to users.
 fn text(stream: &mut impl Read) -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&get(stream)?).into_owned())
+    Ok(shown(&String::from_utf8_lossy(&get(stream)?)))
 }
 
 /// A rank, or a number of ranks.
@@ -348,6 +350,20 @@ mod tests {
             for short in 0..bytes.len() {
                 assert!(Frame::read(&mut &bytes[..short]).is_err());
             }
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_peer_is_one_line_without_commands_to_a_terminal() {
+        let [raw, text] = ["\x1b[2Jrank 1\r\nléft\u{9b}", "?[2Jrank 1??léft?"].map(str::to_owned);
+        let frames = |why: String| {
+            let news = News::Lost { rank: 2, why: why.clone() };
+            [Frame::Failed(why.clone()), Frame::Missed { round: 3, why }, Frame::News(news)]
+        };
+        for (frame, read) in frames(raw).iter().zip(frames(text)) {
+            let mut bytes = Vec::new();
+            frame.write(&mut bytes).unwrap();
+            assert_eq!(Frame::read(&mut bytes.as_slice()).unwrap(), read);
         }
     }
 
