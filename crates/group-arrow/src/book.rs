@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow_schema::{Field, Schema, SchemaRef};
 use ironrail_group::error::GroupError;
@@ -26,11 +26,36 @@ struct Pages {
     own: Vec<(SchemaRef, Arc<Described>)>,
     sent: HashSet<(usize, u64)>,
     known: HashMap<(usize, u64), Arc<Described>>,
+    /// By peer, schemas that no batch has been looked up by so far.
+    early: HashMap<usize, HashMap<u64, Arc<Described>>>,
     coming: HashMap<usize, ReceivingObject<Described>>,
 }
 
 /// The most schemas of this rank whose encoding is kept.
 const OWN_MAX: usize = 64;
+/// The most schemas of a peer that are kept before their batches. A peer sends each once, so none can be dropped.
+const EARLY_MAX: usize = 4096;
+
+impl Pages {
+    fn known(&mut self, peer: usize, fingerprint: u64) -> Option<Arc<Described>> {
+        if let Some(early) = self.early.get_mut(&peer).and_then(|early| early.remove(&fingerprint))
+        {
+            self.known.insert((peer, fingerprint), early);
+        }
+        self.known.get(&(peer, fingerprint)).cloned()
+    }
+
+    fn keep(&mut self, peer: usize, described: Described) -> Result<(), GroupError> {
+        let early = self.early.entry(peer).or_default();
+        if early.len() == EARLY_MAX {
+            let why =
+                format!("rank {peer} sent more than {EARLY_MAX} schemas before their batches");
+            return Err(GroupError::Mismatch { rank: peer, why });
+        }
+        early.insert(described.fingerprint, Arc::new(described));
+        Ok(())
+    }
+}
 
 impl Book {
     pub(crate) fn new(group: Group) -> Self {
@@ -74,37 +99,44 @@ impl Book {
         Ok(())
     }
 
-    /// A peer's schema, once it has arrived.
+    /// A peer's schema, once it has arrived. Receives one at most, so that a caller can look at its deadline.
     pub(crate) fn find(
         &self,
         peer: usize,
         fingerprint: u64,
     ) -> Result<Option<Arc<Described>>, GroupError> {
         let mut pages = self.pages();
-        loop {
-            if let Some(described) = pages.known.get(&(peer, fingerprint)) {
-                return Ok(Some(Arc::clone(described)));
-            }
-            let mut coming = match pages.coming.remove(&peer) {
-                Some(coming) => coming,
-                None => self.group.irecv_obj::<Described>(peer, 0)?,
-            };
-            if !coming.test()? {
-                pages.coming.insert(peer, coming);
-                return Ok(None);
-            }
-            let (described, _) = coming.wait()?;
-            if !described.is_whole() {
-                let why = format!("rank {peer} sent a schema that is not the one it says");
-                return Err(GroupError::Mismatch { rank: peer, why });
-            }
-            pages.known.insert((peer, described.fingerprint), Arc::new(described));
+        if let Some(described) = pages.known(peer, fingerprint) {
+            return Ok(Some(described));
         }
+        let mut coming = match pages.coming.remove(&peer) {
+            Some(coming) => coming,
+            None => self.group.irecv_obj::<Described>(peer, 0)?,
+        };
+        if !coming.test()? {
+            pages.coming.insert(peer, coming);
+            return Ok(None);
+        }
+        let (described, _) = coming.wait()?;
+        if !described.is_whole() {
+            let why = format!("rank {peer} sent a schema that is not the one it says");
+            return Err(GroupError::Mismatch { rank: peer, why });
+        }
+        pages.keep(peer, described)?;
+        Ok(pages.known(peer, fingerprint))
     }
 
     /// The same, waiting for it as long as for anything of the group.
     pub(crate) fn wait(&self, peer: usize, fingerprint: u64) -> Result<Arc<Described>, GroupError> {
-        let limit = self.group.timeout();
+        self.wait_for(peer, fingerprint, self.group.timeout())
+    }
+
+    fn wait_for(
+        &self,
+        peer: usize,
+        fingerprint: u64,
+        limit: Duration,
+    ) -> Result<Arc<Described>, GroupError> {
         let deadline = deadline(limit);
         loop {
             if let Some(described) = self.find(peer, fingerprint)? {
@@ -130,10 +162,44 @@ pub(crate) fn refused(why: &arrow_schema::ArrowError) -> GroupError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use arrow_schema::DataType;
 
     use super::*;
-    use crate::support::{library, ranks_within};
+    use crate::support::{library, ranks, ranks_within};
+
+    /// A schema of one column, whose name is this number.
+    fn described(number: usize) -> Described {
+        Described::new(&Schema::new(vec![Field::new(number.to_string(), DataType::Int8, true)]))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_peer_that_sends_other_schemas_without_end_is_a_timeout() {
+        ranks(&library(), 1, |group| {
+            let wanted = described(2);
+            for described in [&described(0), &described(1), &wanted] {
+                drop(group.isend_obj(described, 0, 0).unwrap());
+            }
+            let book = Book::new(group);
+            // At the deadline another one comes.
+            let missed = book.wait_for(0, wanted.fingerprint, Duration::ZERO);
+            assert!(matches!(missed, Err(GroupError::Timeout { .. })), "{missed:?}");
+            let found = book.wait(0, wanted.fingerprint).unwrap();
+            assert_eq!(found.fingerprint, wanted.fingerprint);
+        });
+    }
+
+    #[test]
+    fn a_peer_that_sends_schemas_and_no_batches_is_a_mismatch() {
+        let mut pages = Pages::default();
+        for number in 0..EARLY_MAX {
+            pages.keep(1, described(number)).unwrap();
+        }
+        let why = pages.keep(1, described(EARLY_MAX)).unwrap_err().to_string();
+        assert_eq!(why, "rank 1 sent more than 4096 schemas before their batches");
+        assert!(pages.known(1, described(0).fingerprint).is_some(), "those are kept");
+        pages.keep(1, described(EARLY_MAX)).unwrap();
+    }
 
     #[test]
     fn a_schema_that_does_not_come_is_waited_for_as_long_as_the_group_waits() {
