@@ -7,11 +7,12 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::PART_BYTES_MAX;
 use super::frame::{Frame, News};
 use super::interrupt::Interrupt;
 use super::random;
@@ -251,8 +252,8 @@ impl Served {
     }
 
     /// What a rank needs here: a thread that takes it through its rounds, so that its other frames are read meanwhile, and one that writes.
-    fn make_room(self: &Arc<Self>, rank: usize) -> io::Result<Sender<Part>> {
-        let (parts, given) = mpsc::channel();
+    fn make_room(self: &Arc<Self>, rank: usize) -> io::Result<SyncSender<Part>> {
+        let (parts, given) = mpsc::sync_channel(PARTS_MAX);
         let [reads, writes] = [(); 2].map(|()| Arc::clone(self));
         thread::Builder::new().spawn(move || reads.take_through(rank, &given))?;
         thread::Builder::new().spawn(move || writes.outboxes[rank].write())?;
@@ -324,7 +325,7 @@ struct Part {
 
 /// Represents `rank` in the rounds until it leaves.
 fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
-    let mut gone = false;
+    let (mut gone, mut reported) = (false, 0);
     let mut parts = match group.make_room(rank) {
         Ok(parts) => Some(parts),
         Err(error) => {
@@ -344,7 +345,13 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
                 let within = Duration::from_millis(within_ms.into());
                 // A rank that has said farewell, or whose last answer could not be sent, has no rounds any more.
                 let part = Part { round, within, bytes };
-                let _ = parts.as_ref().map(|parts| parts.send(part));
+                let sent = parts.as_ref().map_or(Ok(()), |parts| parts.try_send(part));
+                if let Err(TrySendError::Full(_)) = sent {
+                    group
+                        .rounds
+                        .fail(format!("rank {rank} waits for more than {PARTS_MAX} rounds"));
+                    return group.lost(rank);
+                }
             }
             Ok(Frame::Mail { peer, bytes }) => {
                 if peer < group.size {
@@ -384,9 +391,17 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
             }
             Ok(Frame::Failed(cause)) => {
                 gone = true;
+                let is_first = reported == 0;
+                // A process of several ranks reports a cause of each: as much text as one may have.
+                reported += cause.len().max(1);
+                if !is_first && reported > PART_BYTES_MAX {
+                    return group.left(rank);
+                }
                 let why = cause.clone();
                 group.rounds.give_up(cause);
-                group.send_to_all_but(Some(rank), &News::Lost { rank, why });
+                if is_first {
+                    group.send_to_all_but(Some(rank), &News::Lost { rank, why });
+                }
                 // Before the answer, after which it may come to the next group.
                 group.rounds.leave(rank);
                 if group.send(rank, &Frame::Bye).is_err() {
@@ -419,6 +434,8 @@ fn no_room(rank: usize, error: &io::Error) -> String {
     format!("the rendezvous has no room for rank {rank}: {error}")
 }
 
+/// The most rounds that a rank may wait for at once: each of its threads waits for one, and one that it gave up is answered later.
+const PARTS_MAX: usize = 64;
 /// A sleep that lasts so much longer than it should is one of a process that was stopped meanwhile.
 const STOPPED_MIN: Duration = Duration::from_secs(1);
 /// How long the answer to a greeting may take to send, and at least any other frame.
@@ -758,7 +775,7 @@ mod tests {
         let begun = Instant::now();
         // More than sockets buffer.
         for _ in 0..400 {
-            first.mail(1, &[0; super::super::PART_BYTES_MAX]).unwrap();
+            first.mail(1, &[0; PART_BYTES_MAX]).unwrap();
             assert!(begun.elapsed() < WAIT / 2, "each letter is waited for");
         }
         while !matches!(first.next_news(), Some(News::Lost { rank: 1, .. })) {
@@ -775,7 +792,7 @@ mod tests {
         let hub = hub(2, 10 * WAIT);
         let mut reads_late = second_of_two(&hub);
         let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
-        let all = vec![vec![7; super::super::PART_BYTES_MAX]; 2];
+        let all = vec![vec![7; PART_BYTES_MAX]; 2];
         for round in 0..ROUNDS {
             let part = Frame::Part { round, within_ms: u32::MAX, bytes: all[1].clone() };
             part.write(&mut reads_late).unwrap();
@@ -786,6 +803,48 @@ mod tests {
             assert!(answer == Frame::All { round, parts: all.clone() }, "{round}");
         }
         first.leave();
+    }
+
+    #[test]
+    fn a_rank_that_reports_failures_without_end_is_heard_once() {
+        let hub = hub(2, WAIT);
+        let mut endless = second_of_two(&hub);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        let ended = (0..10_000).any(|number| {
+            let cause = format!("rank 1: {number} {}", "and so on ".repeat(400));
+            Frame::Failed(cause).write(&mut endless).is_err()
+        });
+        assert!(ended, "it is heard without end");
+        assert!(hub.causes().iter().map(String::len).sum::<usize>() <= PART_BYTES_MAX);
+        let mut echo = first.ask_for_echo();
+        let begun = Instant::now();
+        while !echo.is_over() {
+            assert!(begun.elapsed() < WAIT, "the hub does not answer");
+            thread::yield_now();
+        }
+        let news: Vec<_> = std::iter::from_fn(|| first.next_news()).collect();
+        assert!(matches!(news[..], [News::Lost { rank: 1, .. }]), "{} news", news.len());
+        first.leave();
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_rounds_without_end_is_lost() {
+        let hub = hub(2, WAIT);
+        let mut endless = second_of_two(&hub);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        // One is in progress.
+        for round in 0..u32::try_from(PARTS_MAX + 2).unwrap() {
+            let part = Frame::Part { round, within_ms: u32::MAX, bytes: vec![] };
+            // The hub may have closed the connection before the last one.
+            let _ = part.write(&mut endless);
+        }
+        let begun = Instant::now();
+        while !matches!(first.next_news(), Some(News::Lost { rank: 1, .. })) {
+            assert!(begun.elapsed() < WAIT / 2, "its parts are kept");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let why = first.barrier(WAIT).unwrap_err().to_string();
+        assert_eq!(why, "rank 1 waits for more than 64 rounds");
     }
 
     #[test]
