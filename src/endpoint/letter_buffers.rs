@@ -115,6 +115,11 @@ impl LetterBuffers {
         }
     }
 
+    /// Whether a letter about this may get a buffer now.
+    pub(super) fn has_room(&self, about: LetterSubject) -> bool {
+        about != LetterSubject::Other || self.free.len() > SPARE
+    }
+
     /// Posts a message. None where buffers are scarce and one to the same peer is in flight: it was dropped, as if it were lost on the way, since
     /// letters that have no effect are repeated.
     ///
@@ -131,14 +136,12 @@ impl LetterBuffers {
         if message.len() > MAX_MESSAGE_BYTES {
             return Err(FabricError::OUTSIDE);
         }
+        if !self.has_room(about) {
+            return Ok(Some(Post::Full));
+        }
         let is_to = |letter: &Option<(_, PeerAddress)>| letter.is_some_and(|(_, to)| to == peer);
-        if self.free.len() <= SPARE {
-            if about == LetterSubject::Other {
-                return Ok(Some(Post::Full));
-            }
-            if self.under_way.iter().any(is_to) {
-                return Ok(None);
-            }
+        if self.free.len() <= SPARE && self.under_way.iter().any(is_to) {
+            return Ok(None);
         }
         if self.free.is_empty()
             && let Err(error) = self.grow(nic)

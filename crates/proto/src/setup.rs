@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`ProgressLoop::add_channel`](super::ProgressLoop::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. Of a control rail that is closed already, [`Event::RailClosed`](super::Event::RailClosed) comes first |
 //! | `Letter { .. }` | the same [`Event::Letter`](super::Event::Letter) |
-//! | `Old { request, .. }` | post [`refuse_old`] to its address |
+//! | `Old { request, .. }` | post [`refuse_old`] to its address; there are few of these |
 //! | `Nothing` | count it; log `NoRail` |
 //!
 //! **Perform.** [`send`](super::Perform::send) posts [`Peers::message`] to the peer's address on that control rail.

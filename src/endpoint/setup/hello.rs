@@ -111,6 +111,12 @@ impl Endpoint {
         bytes: &[u8],
         about: LetterSubject,
     ) -> Result<Post> {
+        let port = self.executor.nics.get(nic).ok_or(Cause::NoSuchRail)?;
+        let letters = port.letters.as_ref().ok_or(Cause::NoSuchRail)?;
+        // Before the address is inserted, which may push out another one.
+        if !letters.has_room(about) {
+            return Ok(Post::Full);
+        }
         let lane = self.lane::<Control>(nic, to)?;
         let Port { nic, letters, .. } = &mut self.executor.nics[lane.nic];
         let letters = letters.as_mut().ok_or(Cause::NoSuchRail)?;

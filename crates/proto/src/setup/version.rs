@@ -70,6 +70,16 @@ const REASON: u16 = 15;
 const TEXT: u16 = 16;
 const REASON_VERSION: u8 = 1;
 
+/// A request of version 1, of which connection 77 is answered at `reply_to`.
+#[cfg(test)]
+pub(super) fn old_request(reply_to: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.field(CONNECTION, &77_u64.to_le_bytes());
+    writer.field(REPLY_TO, reply_to);
+    writer.field(200, &[9; 50]);
+    writer.seal_as(1, OLD_REQUEST).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,12 +103,7 @@ mod tests {
 
     #[test]
     fn a_request_of_version_1_gets_a_refusal_that_version_1_reads() {
-        let mut writer = Writer::default();
-        writer.field(CONNECTION, &77_u64.to_le_bytes());
-        writer.field(REPLY_TO, &[1, 2, 3]);
-        writer.field(200, &[9; 50]);
-        let bytes = writer.seal_as(1, OLD_REQUEST).unwrap();
-        let (version, request) = speaks_old(&bytes).unwrap();
+        let (version, request) = speaks_old(&old_request(&[1, 2, 3])).unwrap();
         assert_eq!((version, request.reply_to.as_bytes()), (1, &[1, 2, 3][..]));
         let refusal = refuse_old(&request, &"sentence ".repeat(60)).unwrap();
         let envelope = codec::open(&refusal).unwrap();
