@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::iter;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Child, Command, ExitStatus, Stdio};
@@ -121,9 +122,7 @@ impl Launch {
             if let Some(output) = child.stdout.take() {
                 let send = send.clone();
                 let read = move || {
-                    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                        // A plugin in the rank may print what is no text.
-                        let line = String::from_utf8_lossy(&line).into_owned();
+                    for line in lines_of(output) {
                         if send.send(line).is_err() {
                             return;
                         }
@@ -259,20 +258,32 @@ impl Drop for Launch {
     }
 }
 
+/// The lines that come by a child's pipe, without their ends. A line of more than 1 MiB comes in parts. What a plugin prints may be no text.
+pub fn lines_of(pipe: impl Read) -> impl Iterator<Item = String> {
+    whole_lines(pipe).map(|line| {
+        let line = line.strip_suffix(b"\n").unwrap_or(&line);
+        String::from_utf8_lossy(line).into_owned()
+    })
+}
+
+/// The same as bytes, with their ends.
+fn whole_lines(pipe: impl Read) -> impl Iterator<Item = Vec<u8>> {
+    let mut pipe = BufReader::new(pipe);
+    iter::from_fn(move || {
+        let mut line = Vec::new();
+        let read = (&mut pipe).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        matches!(read, Ok(1..)).then_some(line)
+    })
+}
+
 /// Passes on each line, until [`END`] or the end of the pipe.
 fn complaints(errors: PipeReader, complaint: impl Fn(&[u8])) {
-    let (mut errors, mut line) = (BufReader::new(errors), Vec::new());
-    while let Ok(1..) = (&mut errors).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-        let last = line.strip_suffix(END);
-        match last {
-            Some([]) => {}
-            Some(last) => complaint(last),
+    for line in whole_lines(errors) {
+        match line.strip_suffix(END) {
             None => complaint(&line),
+            Some([]) => return,
+            Some(last) => return complaint(last),
         }
-        if last.is_some() {
-            return;
-        }
-        line.clear();
     }
 }
 
@@ -280,7 +291,7 @@ fn complaints(errors: PipeReader, complaint: impl Fn(&[u8])) {
 const END: &[u8] = b"\0the rank has ended\0\n";
 /// How long no line may be taken before the rest is given up.
 const STANDSTILL: Duration = Duration::from_secs(60);
-/// A rank that ends no line must not fill this process's memory.
+/// A child that ends no line must not fill this process's memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// How often children are checked: rarely, since they need the CPUs.
 const WATCH: Duration = Duration::from_millis(20);
@@ -372,5 +383,18 @@ mod tests {
         assert!(kill.unwrap().success());
         assert_eq!(shown[1..], ["last"]);
         assert!(are_heard, "it was waited for");
+    }
+
+    #[test]
+    fn a_line_that_never_ends_comes_in_parts() {
+        let endless = io::repeat(b'y').take(2 * LINE_BYTES_MAX + 1);
+        let parts: Vec<_> = lines_of(endless).map(|part| part.len() as u64).collect();
+        assert_eq!(parts, [LINE_BYTES_MAX, LINE_BYTES_MAX, 1]);
+    }
+
+    #[test]
+    fn lines_come_without_their_ends_and_bytes_that_are_no_text_as_a_sign() {
+        let said = &b"one\n\ntwo\xff\r\nthree"[..];
+        assert_eq!(lines_of(said).collect::<Vec<_>>(), ["one", "", "two\u{fffd}\r", "three"]);
     }
 }

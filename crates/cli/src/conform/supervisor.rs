@@ -1,7 +1,6 @@
 //! Starts the workers of each behaviour, watches them, and judges the results.
 
 use std::cmp::Reverse;
-use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -13,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ironrail_group::error::GroupError;
+use ironrail_group::launch::lines_of;
 use net_loader::{NEWEST, OLDEST};
 
 use super::Conform;
@@ -302,7 +302,7 @@ impl Worker {
         let output = child.stdout.take();
         let ours = Arc::clone(&words);
         let reader = thread::spawn(move || {
-            for line in output.into_iter().flat_map(lines) {
+            for line in output.into_iter().flat_map(lines_of) {
                 // A plugin may have printed to the same line.
                 let after = |mark| line.split_once(mark).map(|(_, rest)| rest);
                 let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,7 +316,7 @@ impl Worker {
         if let Some(errors) = child.stderr.take() {
             let ours = Arc::clone(&words);
             thread::spawn(move || {
-                for line in lines(errors) {
+                for line in lines_of(errors) {
                     let logged = line.trim().is_empty() || line.starts_with('[');
                     let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
                     if !logged && words.complaint.is_none() {
@@ -388,12 +388,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// The lines that come by a pipe. What a plugin prints may be no text.
-fn lines(pipe: impl Read) -> impl Iterator<Item = String> {
-    let lines = BufReader::new(pipe).split(b'\n').map_while(Result::ok);
-    lines.map(|line| String::from_utf8_lossy(&line).into_owned())
 }
 
 /// How a process ended; `None` if normally.

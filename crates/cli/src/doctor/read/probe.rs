@@ -1,6 +1,5 @@
 //! Children that load what may crash or hang, and what they reported before they ended.
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -8,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use ironrail_group::launch::lines_of;
 
 use crate::doctor::child::{Probe, Said, said_in};
 use crate::doctor::machine::{Device, Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
@@ -32,7 +32,7 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
     }
     let ended = run(command, wait);
     let mut plugin =
-        Plugin { asked: name.to_owned(), log: lines(&ended.errors), ..Plugin::default() };
+        Plugin { asked: name.to_owned(), log: log_lines(&ended.errors), ..Plugin::default() };
     let mut stage = Stage::Open;
     let mut failed = None;
     let mut whole = false;
@@ -177,9 +177,8 @@ fn run(mut command: Command, wait: Duration) -> Ended {
     let errors = Overheard::from(errors);
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
-        // A plugin may print what is no text.
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let said = said_in(&String::from_utf8_lossy(&line));
+        for line in lines_of(output) {
+            let said = said_in(&line);
             if said.is_some_and(|said| send.send(said).is_err()) {
                 return;
             }
@@ -225,7 +224,7 @@ fn reap(child: &mut Child, wait: Duration) -> (Option<i32>, Option<i32>) {
 }
 
 /// The plugin's log lines, `[WARN  plugin] text (file:line)`, without the source location.
-fn lines(errors: &str) -> Vec<Line> {
+fn log_lines(errors: &str) -> Vec<Line> {
     let line = |line: &str| {
         let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
         let (level, target) = head.split_once(' ')?;
