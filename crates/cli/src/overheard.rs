@@ -40,6 +40,13 @@ impl Overheard {
     }
 }
 
+/// The whole text that comes by a pipe. None if it has more than [`MOST`] bytes: the rest is not read.
+pub(crate) fn whole(pipe: impl Read) -> Option<String> {
+    let mut bytes = Vec::new();
+    let _ = pipe.take(MOST as u64 + 1).read_to_end(&mut bytes);
+    (bytes.len() <= MOST).then(|| String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// What a command has written to standard output and to standard error, and how it ended; None if it was killed since it still ran after `limit`.
 pub(crate) fn output(
     command: &mut Command,
@@ -68,7 +75,7 @@ fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 }
 
 /// A log of libfabric at its level info is far shorter.
-const MOST: usize = 16 << 20;
+pub(crate) const MOST: usize = 16 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const WATCH: Duration = Duration::from_millis(3);
 

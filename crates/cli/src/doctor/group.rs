@@ -4,7 +4,7 @@
 //! is passed on standard input, since every user can read a command line.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use super::machine::{Group, Machine, Pair, are_apart};
 use super::pairs;
 use super::read::HIDDEN;
 use crate::files;
-use crate::overheard::Overheard;
+use crate::overheard::{self, Overheard};
 use crate::values::whole;
 
 /// Which ranks.
@@ -379,21 +379,22 @@ fn quoted(word: &str) -> String {
 }
 
 fn answer(mut child: Child, limit: Duration) -> Result<String, String> {
-    let (Some(mut output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+    let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("it has no output".to_owned());
     };
     let complaints = Overheard::from(errors);
     let (send, receive) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = output.read_to_end(&mut bytes);
-        let _ = send.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
-    let Ok(text) = receive.recv_timeout(limit) else {
+    thread::spawn(move || send.send(overheard::whole(output)));
+    let text = match receive.recv_timeout(limit) {
+        Ok(Some(text)) => Ok(text),
+        // Another host may write for ever.
+        Ok(None) => Err(format!("it has printed more than {} MiB", overheard::MOST >> 20)),
+        Err(_) => Err(format!("it has not ended for {:.0} s", limit.as_secs_f64())),
+    };
+    let text = text.inspect_err(|_| {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(format!("it has not ended for {:.0} s", limit.as_secs_f64()));
-    };
+    })?;
     let status = child.wait().map_err(|error| error.to_string())?;
     if status.success() || text.contains(MARK) {
         return Ok(text);

@@ -79,6 +79,7 @@ fn main() -> ExitCode {
     tests.push(bare.needs(bench::namespaces()));
     tests.push(Test::new(files::a_container_with_ipc_lock_needs_no_memlock));
     tests.push(Test::new(ranks::a_process_that_the_shell_leaves_holds_up_nothing));
+    tests.push(Test::new(ranks::a_host_that_prints_for_ever_is_ended));
     tests.push(Test::new(ranks::a_secret_is_not_handed_on_in_another_form));
     tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));

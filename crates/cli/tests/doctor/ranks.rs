@@ -55,6 +55,14 @@ pub(crate) fn pairs_that_are_not_tried_come_after_the_ranks_own_findings() {
     assert_eq!(first["check"], "plugin.found", "{report:#}");
 }
 
+/// It would fill this machine's memory.
+pub(crate) fn a_host_that_prints_for_ever_is_ended() {
+    let mut command = bounded();
+    command.args(["--peer", "node2", "--rsh"]).arg(shell("floods", "exec yes"));
+    let report = report(command);
+    assert_eq!(found(&report, "rank.reached"), "it has printed more than 16 MiB", "{report:#}");
+}
+
 /// As the master of a shared ssh connection, which keeps standard error open.
 pub(crate) fn a_process_that_the_shell_leaves_holds_up_nothing() {
     let pipe = Pipe::new("master");
