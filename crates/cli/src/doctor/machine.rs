@@ -160,9 +160,9 @@ pub(crate) struct Transfer {
 impl Sum for Transfer {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self {
-            messages: sum.messages + one.messages,
-            bytes: sum.bytes + one.bytes,
-            wrong: sum.wrong + one.wrong,
+            messages: sum.messages.saturating_add(one.messages),
+            bytes: sum.bytes.saturating_add(one.bytes),
+            wrong: sum.wrong.saturating_add(one.wrong),
         })
     }
 }
@@ -458,3 +458,15 @@ impl Machine {
 
 /// The name of our plugin's network.
 pub(crate) const OURS: &str = "Ironrail";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_of_counts_that_somebody_made_up_ends_at_the_largest() {
+        let most = Transfer { messages: u64::MAX, bytes: 1, wrong: u64::MAX };
+        let sum: Transfer = [most, most].into_iter().sum();
+        assert_eq!(sum, Transfer { messages: u64::MAX, bytes: 2, wrong: u64::MAX });
+    }
+}

@@ -175,6 +175,14 @@ fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
         if group.ranks.is_empty() {
             return Err(files::unusable(file, "it describes no machine"));
         }
+        let ranks = group.ranks.len();
+        if let Some(pair) = group.pairs.iter().find(|pair| pair.from.max(pair.to) >= ranks) {
+            let Pair { from, to, .. } = pair;
+            return Err(files::unusable(
+                file,
+                format!("its pair of rank {from} and rank {to} is of no ranks that it describes"),
+            ));
+        }
         let before = all.ranks.len();
         all.ranks.extend(group.ranks);
         all.pairs.extend(group.pairs.into_iter().map(|pair| Pair {

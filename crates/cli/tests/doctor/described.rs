@@ -145,6 +145,22 @@ fn found(name: &str, check: &str, machine: Value) -> Value {
     found.unwrap_or_else(|| panic!("no {check} in {report:#}")).clone()
 }
 
+/// Somebody may have sent the file: behind another one its pair would be of that one's ranks, or of a number past all.
+pub(crate) fn a_pair_of_no_rank_of_its_file_is_refused() {
+    let folder = scratch("no-rank");
+    let (first, second) = (folder.join("first.json"), folder.join("second.json"));
+    fs::write(&first, json!({ "ranks": [{}, {}] }).to_string()).unwrap();
+    for (from, to) in [(0, 1), (u64::MAX, 0)] {
+        let pairs = json!([{ "from": from, "to": to, "failure": "it is cut" }]);
+        fs::write(&second, json!({ "ranks": [{}], "pairs": pairs }).to_string()).unwrap();
+        let output = doctor().arg("--machine").args([&first, &second]).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        let why = format!("second.json: its pair of rank {from} and rank {to} is of no ranks");
+        assert!(errors.contains(&why), "{errors}");
+    }
+}
+
 pub(crate) fn a_plugin_that_fails_is_left_for_the_next_one() {
     let mut machine = healthy();
     let second = machine["plugins"][0].clone();

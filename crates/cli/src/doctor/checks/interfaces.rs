@@ -182,7 +182,9 @@ fn lanes(machine: &Machine) -> Option<Finding> {
     let known: Vec<_> =
         movers.iter().filter_map(|(name, place)| Some((*name, place.lanes?))).collect();
     // A NIC with 16 lanes in a slot with 8 is a usual design; below half of its lanes, something is loose.
-    if let Some((name, (now, most))) = known.iter().find(|(_, (now, most))| now * 2 < *most) {
+    if let Some((name, (now, most))) =
+        known.iter().find(|(_, (now, most))| now.saturating_mul(2) < *most)
+    {
         return Some(Finding::warn(
             "nic.pcie",
             looked,
@@ -239,7 +241,18 @@ fn numa(machine: &Machine) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::machine::{Device, OURS, Plugin};
+    use crate::doctor::machine::{Device, OURS, Plugin, Rdma};
+
+    #[test]
+    fn lanes_that_somebody_made_up_are_compared_as_numbers() {
+        let place = Place { lanes: Some((u32::MAX, u32::MAX)), ..Place::default() };
+        let rdma = vec![Rdma { place, ..Rdma::default() }];
+        let finding = lanes(&Machine { rdma, ..Machine::default() });
+        assert_eq!(
+            finding.map(|finding| finding.found).as_deref(),
+            Some("every NIC has its lanes")
+        );
+    }
 
     #[test]
     fn rails_are_there_only_where_the_plugin_has_looked_for_them() {
