@@ -35,9 +35,9 @@ pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
 const MIB_MAX: u64 = 256;
 const MIB: u64 = 1 << 20;
 
-/// The error for a file with other content than is asked for.
+/// The error for a file with other content than is asked for. The cause may quote the file.
 pub(crate) fn unusable(path: &Path, why: impl Display) -> GroupError {
-    let error = io::Error::new(io::ErrorKind::InvalidData, why.to_string());
+    let error = io::Error::new(io::ErrorKind::InvalidData, output::shown(&why.to_string()));
     GroupError::System { what: "reading a file", error: of(path, error) }
 }
 
@@ -236,6 +236,12 @@ mod tests {
     fn an_endless_file_is_an_error_that_says_how_many_bytes_are_read() {
         let error = read(Path::new("/dev/zero")).unwrap_err().to_string();
         assert!(error.ends_with("/dev/zero: it has more than 256 MiB"), "{error}");
+    }
+
+    #[test]
+    fn what_an_error_quotes_of_a_file_gives_the_terminal_no_command() {
+        let error = unusable(Path::new("node7.json"), "unknown stage `\u{1b}[2J\u{9b}2J`");
+        assert!(error.to_string().ends_with("node7.json: unknown stage `?[2J?2J`"), "{error:?}");
     }
 
     #[test]

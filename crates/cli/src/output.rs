@@ -7,6 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use anstream::{AutoStream, ColorChoice};
 use ironrail_group::error::GroupError;
+pub(crate) use ironrail_group::error::shown;
+use serde::Serialize;
 
 /// Reads from the environment whether standard output shows colours. It is not read later: a plugin may change the environment when it
 /// starts, and getenv(3) in another thread is not safe then.
@@ -31,6 +33,20 @@ pub(crate) fn line(text: impl fmt::Display) {
 /// Writes text that contains its line ends.
 pub(crate) fn text(text: impl fmt::Display) {
     note(write!(out(), "{text}"));
+}
+
+/// As indented JSON, in which a text gives the terminal no command: JSON has its own escapes for U+0000 to U+001F only.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, GroupError> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| GroupError::Usage(format!("this cannot be written as JSON: {error}")))?;
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\u{7f}'..='\u{9f}' => escaped.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            letter => escaped.push(letter),
+        }
+    }
+    Ok(escaped)
 }
 
 /// Writes bytes as they are. False if they cannot be written.
@@ -138,6 +154,20 @@ pub(crate) fn print_error_apart(what: String) -> JoinHandle<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_host_is_called_gives_the_terminal_no_command() {
+        assert_eq!(shown("eth0\u{1b}[2J\u{9b}31m\nok"), "eth0?[2J?31m?ok");
+        assert_eq!(shown("größe 1 µs"), "größe 1 µs");
+    }
+
+    #[test]
+    fn json_gives_the_terminal_no_command_and_keeps_each_letter() {
+        let text = "a\u{1b}[2J\u{9b}2J\u{7f}\nö";
+        let json = json(&[text]).unwrap();
+        assert!(json.chars().all(|letter| letter == '\n' || !letter.is_control()), "{json:?}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [text]);
+    }
 
     #[test]
     fn ranks_with_the_same_error_share_a_line_and_the_first_cause_stays_first() {

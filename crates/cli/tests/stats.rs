@@ -121,6 +121,23 @@ fn rows_that_no_page_has_are_reported() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// Any user may make a file of any name there, and root reads those of all.
+#[test]
+fn what_another_users_file_is_called_gives_the_terminal_no_command() {
+    let folder = folder("called");
+    let name = "ironrail-stats.1.2.\u{9b}2J\u{1b}[2J";
+    fs::write(folder.join(name), "no page").unwrap();
+    for form in [&[][..], &["--json"], &["--prometheus"]] {
+        let (_, said, errors) = stats(form, &folder);
+        let is_command = |letter: char| letter.is_control() && letter != '\n';
+        assert!(!(said + &errors).contains(is_command), "{form:?}");
+    }
+    let (_, said, _) = stats(&["--json"], &folder);
+    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(json[0]["path"].as_str().unwrap().ends_with(name), "{json}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn output_that_finds_no_room_is_a_failure() {
     let folder = folder("full");

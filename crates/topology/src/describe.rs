@@ -54,6 +54,12 @@ impl FromStr for Description {
         let (mut functions, mut nics) = (Vec::new(), Vec::new());
         for (line, text) in (1..).zip(text.lines()) {
             let facts = text.split('#').next().unwrap_or_default();
+            // Names are printed, and the text may come from elsewhere: none gives the terminal a command.
+            if let Some(word) =
+                facts.split_whitespace().find(|word| word.contains(char::is_control))
+            {
+                return Err(DescriptionError { line, word: word.to_owned() });
+            }
             let mut words = Words(facts.split_whitespace());
             let read = match words.0.next() {
                 None => Ok(()),
@@ -246,6 +252,8 @@ mod tests {
             ("pci 0000:00:01.0 numa -1", 1, "-1"),
             ("nic eth0 interface odd", 1, "odd"),
             ("nic eth0 speed", 1, ""),
+            ("nic eth\u{1b}[2J up", 1, "eth\u{1b}[2J"),
+            ("nic eth\u{9b}2J up", 1, "eth\u{9b}2J"),
         ] {
             let error = text.parse::<Description>().unwrap_err();
             assert_eq!(error, DescriptionError { line, word: word.to_owned() }, "{text}");

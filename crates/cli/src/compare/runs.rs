@@ -9,6 +9,7 @@ use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
 use crate::files;
+use crate::output::shown;
 
 /// One run: what was measured, and on what.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,9 +164,10 @@ fn run(whole: Value) -> Option<Run> {
     };
     let rails = whole["rails"].as_array().map(|rails| rails.iter().filter_map(rail).collect());
     let network = &whole["network"];
-    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+    // The file may be another host's.
+    let text = |value: &Value| shown(value.as_str().unwrap_or("unknown"));
     Some(Run {
-        benchmark: whole["benchmark"].as_str()?.to_owned(),
+        benchmark: shown(whole["benchmark"].as_str()?),
         network: format!("{}, {}", text(&network["network"]), text(&network["file"])),
         rows,
         rails: rails.unwrap_or_default(),
@@ -200,6 +202,14 @@ pub(super) mod tests {
         let series = Series::of("a", runs).unwrap();
         assert_eq!(series.sizes(), [8, 1 << 20]);
         assert_eq!(series.values(8, |row| row.bus_bandwidth), [0.1, 0.2]);
+    }
+
+    #[test]
+    fn what_another_hosts_run_is_called_gives_the_terminal_no_command() {
+        let mut whole = sample("all\u{1b}[2J", 0.1, 5.0).whole;
+        whole["network"] = json!({ "network": "\u{9b}2J", "file": "a\nb" });
+        let run = run(whole).unwrap();
+        assert_eq!((&*run.benchmark, &*run.network), ("all?[2J", "?2J, a?b"));
     }
 
     #[test]

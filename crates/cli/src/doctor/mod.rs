@@ -22,7 +22,7 @@ use std::time::Duration;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use crate::{files, signals};
+use crate::{files, output, signals};
 use child::Probe;
 use finding::Level;
 use group::Ranks;
@@ -195,7 +195,5 @@ fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
 }
 
 fn write_json(file: &Path, value: &impl serde::Serialize) -> Result<(), GroupError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| GroupError::Usage(format!("this cannot be written as JSON: {error}")))?;
-    files::write(file, &(text + "\n"))
+    files::write(file, &(output::json(value)? + "\n"))
 }

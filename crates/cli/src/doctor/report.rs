@@ -1,12 +1,11 @@
 //! Findings as text and as JSON.
 
 use anstyle::{AnsiColor, Style};
-use ironrail_group::error::shown;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, Level};
-use super::machine::Machine;
-use crate::output;
+use super::machine::{Line, Machine};
+use crate::output::{self, shown};
 
 /// The content of the JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -79,10 +78,13 @@ fn style(level: Level) -> Style {
 pub(super) fn print_log(machine: &Machine) {
     for plugin in &machine.plugins {
         for line in &plugin.log {
-            let text = shown(&line.text);
-            output::line(format_args!("      {:<20} log: {} {text}", "", line.level));
+            output::line(log_line(line));
         }
     }
+}
+
+fn log_line(line: &Line) -> String {
+    format!("      {:<20} log: {} {}", "", shown(&line.level), shown(&line.text))
 }
 
 const FORMAT: &str = "ironrail-doctor/1";
@@ -92,8 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_host_is_called_gives_the_terminal_no_command() {
-        assert_eq!(shown("eth0\u{1b}[2J\u{9b}31m\nok"), "eth0?[2J?31m?ok");
-        assert_eq!(shown("größe 1 µs"), "größe 1 µs");
+    fn a_line_of_another_hosts_log_gives_the_terminal_no_command() {
+        let line = Line { level: "\u{1b}[2J".to_owned(), text: "a\u{9b}2J".to_owned() };
+        assert_eq!(log_line(&line).trim_start(), "log: ?[2J a?2J");
     }
 }

@@ -60,7 +60,9 @@ impl Stats {
                 _ => output::text(text),
             }
         } else if self.json {
-            output::line(format_args!("{:#}", json!(found.iter().map(json).collect::<Vec<_>>())));
+            // Any user may make a file of any name where pages are.
+            let found: Vec<_> = found.iter().map(json).collect();
+            output::line(output::json(&found)?);
         } else {
             table(&found, self.query.all_users);
         }
