@@ -162,9 +162,9 @@ def test_an_error_of_a_dlpack_producer_is_an_invalid_argument(ranks):
     """)  # fmt: skip
 
 
-def test_the_byte_offset_of_a_dlpack_tensor_counts(ranks):
-    # NumPy's own capsules point at the first element; other packages' may point at the start of the memory and say how far it is.
-    ranks(2, """
+# NumPy's own capsules point at the first element of memory that there is; other packages' may point at the start of the memory and say how
+# far it is, and strides of 0 make any number of elements of a single one.
+CAPSULE = """
         import ctypes
 
         class Described(ctypes.Structure):
@@ -177,12 +177,12 @@ def test_the_byte_offset_of_a_dlpack_tensor_counts(ranks):
         class Managed(ctypes.Structure):
             _fields_ = [("tensor", Described), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
-        class Offset:
-            def __init__(self, array, skip, count):
-                self.array, self.shape = array, (ctypes.c_int64 * 1)(count)
+        class Capsule:
+            def __init__(self, array, skip, *shape):
+                self.array, self.shape = array, (ctypes.c_int64 * len(shape))(*shape)
                 device = (ctypes.c_int32 * 2)(1, 0)
                 bytes = skip * array.itemsize
-                self.managed = Managed(Described(array.ctypes.data, device, 1, 2, 64, 1, self.shape, None, bytes))
+                self.managed = Managed(Described(array.ctypes.data, device, len(shape), 2, 64, 1, self.shape, None, bytes))
 
             def __dlpack_device__(self):
                 return (1, 0)
@@ -194,9 +194,23 @@ def test_the_byte_offset_of_a_dlpack_tensor_counts(ranks):
                 return new(ctypes.addressof(self.managed), NAME, None)
 
         NAME = b"dltensor"
+"""
+
+
+def test_the_byte_offset_of_a_dlpack_tensor_counts(ranks):
+    ranks(2, CAPSULE + """
         data = np.arange(6.0)
-        group.all_reduce(Offset(data, 2, 3))
+        group.all_reduce(Capsule(data, 2, 3))
         assert list(data) == [0, 1, 4, 6, 8, 5], data
+    """)  # fmt: skip
+
+
+def test_a_dlpack_shape_that_no_memory_has_room_for_is_refused(ranks):
+    ranks(1, CAPSULE + """
+        for shape in (2**32, 2**32), (2**62, 2**62, 1), (2**61,), (-1,), (2, -3):
+            with raises(ironrail.InvalidArgument) as error:
+                group.all_reduce(Capsule(np.ones(1), 0, *shape))
+            assert "a shape that no memory has room for" in str(error.exception), error.exception
     """)  # fmt: skip
 
 

@@ -144,13 +144,22 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts(shape, self.dimensions()) }
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.shape().iter().map(|len| usize::try_from(*len).unwrap_or(0)).product()
+    /// How many elements of so many bytes each. None where no memory has room for them: strides of 0 make any number of a single one.
+    pub(super) fn count(&self, bytes: usize) -> Option<usize> {
+        if self.shape().len() != self.dimensions() {
+            return None;
+        }
+        let count = self
+            .shape()
+            .iter()
+            .try_fold(1_usize, |count, len| count.checked_mul(usize::try_from(*len).ok()?))?;
+        isize::try_from(count.checked_mul(bytes)?).is_ok().then_some(count)
     }
 
-    pub(super) fn is_contiguous(&self) -> bool {
+    /// Whether `count` elements lie one after the other.
+    pub(super) fn is_contiguous(&self, count: usize) -> bool {
         let strides = self.described().strides;
-        if strides.is_null() || self.count() == 0 {
+        if strides.is_null() || count == 0 {
             return true;
         }
         // SAFETY: as in `shape`.

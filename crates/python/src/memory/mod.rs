@@ -104,10 +104,13 @@ impl Array {
     fn of_tensor(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let tensor = Tensor::of(object, name)?;
         let kind = tensor.kind().ok_or_else(|| not_taken(name, &tensor.type_name()))?;
-        if !tensor.is_contiguous() {
+        let Some(count) = tensor.count(kind.element.bytes()) else {
+            return Err(invalid(format!("{name} has a shape that no memory has room for")));
+        };
+        if !tensor.is_contiguous(count) {
             return Err(invalid(format!("{name} is not C-contiguous: give a contiguous copy")));
         }
-        let (base, count, read_only) = (tensor.base(), tensor.count(), tensor.is_read_only());
+        let (base, read_only) = (tensor.base(), tensor.is_read_only());
         Self::checked(base, count, kind, read_only, Keeps::Tensor(tensor), name)
     }
 
