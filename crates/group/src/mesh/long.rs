@@ -21,8 +21,8 @@ pub(super) trait Receiver: fmt::Debug + Send {
     fn is_open(&self) -> bool;
     /// A message of so many bytes will come, which may not have a place yet.
     fn announced(&mut self, len: usize);
-    /// The peer leaves: after what was announced nothing comes.
-    fn leaves(&mut self);
+    /// The peer leaves: after what was announced nothing comes. Returns whether a receive that is posted ahead has failed before this was known.
+    fn leaves(&mut self) -> bool;
     /// The place of the next message; returns its number. `place` None: no receive takes it, and its bytes are dropped.
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64;
     /// The number up to which all messages are complete.
@@ -46,7 +46,9 @@ impl Receiver for Lane<ReceiveComm> {
     // Receives are posted for messages that have a place alone.
     fn announced(&mut self, _: usize) {}
 
-    fn leaves(&mut self) {}
+    fn leaves(&mut self) -> bool {
+        false
+    }
 
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
         self.add(place, len)
@@ -138,9 +140,9 @@ impl Long {
         self.receiver.progress(registry)
     }
 
-    /// The peer leaves: what it has sent still comes.
-    pub(super) fn leaves(&mut self) {
-        self.receiver.leaves();
+    /// The peer leaves: what it has sent still comes. Returns as [`Receiver::leaves`].
+    pub(super) fn leaves(&mut self) -> bool {
+        self.receiver.leaves()
     }
 
     /// Whether the plugin may access the memory of any message that is sent.
@@ -287,11 +289,28 @@ impl Long {
                 moved = true;
             }
         }
+        self.forget_first();
+        moved
+    }
+
+    /// Nothing more comes: ends the receives of messages that are not complete. Returns whether there were any.
+    pub(super) fn lose(&mut self, matching: &mut Matching) -> bool {
+        let mut moved = false;
+        for incoming in self.incoming.iter_mut().filter(|incoming| !incoming.over) {
+            let Some(claim) = incoming.claim else { continue };
+            matching.lose(claim.op(), self.rank);
+            incoming.over = true;
+            moved = true;
+        }
+        self.forget_first();
+        moved
+    }
+
+    fn forget_first(&mut self) {
         while self.incoming.front().is_some_and(|incoming| incoming.over) {
             self.incoming.pop_front();
             self.first += 1;
         }
-        moved
     }
 }
 

@@ -117,6 +117,8 @@ enum Failing {
     /// What is open remains, and what is not is given up once the peer is known to have left.
     Opening,
     In(Way),
+    /// A receive that was posted ahead, before it was known that the peer leaves. What has come by that way can still be received.
+    Ahead,
     Out,
 }
 
@@ -231,6 +233,13 @@ impl Peer {
 
     /// Makes progress on everything. Returns whether anything moved.
     pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let moved = self.move_all(shared);
+        // After an error too: what has come by then counts.
+        let ended = self.end_long(shared.matching);
+        Ok(moved? | ended)
+    }
+
+    fn move_all(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = self.is_opening && self.connect_all(shared)?;
         // A peer that sends all the time must not keep this poll.
         moved |= self.bring_in(SLOTS, shared)?;
@@ -239,7 +248,7 @@ impl Peer {
             moved |= pair.progress();
         }
         self.pairs.retain(|pair| !pair.is_forgotten());
-        Ok(moved | self.end_long(shared.matching))
+        Ok(moved)
     }
 
     fn push_out(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
@@ -295,8 +304,16 @@ impl Peer {
 
     /// The peer leaves. What it has sent still comes.
     pub(super) fn leaves(&mut self) {
-        self.receiver.leaves();
-        self.long.iter_mut().for_each(Long::leaves);
+        let small = self.receiver.leaves();
+        let long = self.long.each_mut().map(Long::leaves);
+        let failed_ahead = match self.failing {
+            Some(Failing::In(Way::Small)) => small,
+            Some(Failing::In(Way::Long(route))) => long[route as usize],
+            _ => false,
+        };
+        if failed_ahead {
+            self.failing = Some(Failing::Ahead);
+        }
     }
 
     /// The peer has left, and the connection of the last error has ended because of that. False if it is unknown which.
@@ -304,7 +321,7 @@ impl Peer {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way.index()] = true,
             Some(Failing::Out) => self.is_closed = true,
-            Some(Failing::Opening) => {}
+            Some(Failing::Opening | Failing::Ahead) => {}
             None => return false,
         }
         true
@@ -458,6 +475,20 @@ impl Peer {
     /// The least progress that receives what this peer sends, for a rank that waits for it. A short message does not
     /// count as progress towards the awaited one: if it is the awaited one, the wait ends.
     pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
+        let attended = self.move_awaited(shared);
+        // As in `progress`.
+        let ended = self.end_long(shared.matching);
+        let (parts, any) = attended?;
+        Ok(match (parts || ended, any) {
+            (true, _) => Moved::Here,
+            (false, true) => Moved::Elsewhere,
+            (false, false) => Moved::Nothing,
+        })
+    }
+
+    /// Returns whether a part or a piece has moved, and whether anything was received.
+    #[inline]
+    fn move_awaited(&mut self, shared: &mut Shared<'_>) -> Result<(bool, bool), GroupError> {
         let before = (self.receiver.parts(), self.received());
         // A collective keeps the group's own thread from doing that.
         let opened = self.is_opening && self.connect_all(shared)?;
@@ -473,12 +504,7 @@ impl Peer {
             }
             self.failing = None;
         }
-        parts |= self.end_long(shared.matching);
-        Ok(match (parts, any) {
-            (true, _) => Moved::Here,
-            (false, true) => Moved::Elsewhere,
-            (false, false) => Moved::Nothing,
-        })
+        Ok((parts, any))
     }
 
     /// A count that changes whenever a piece is received.
@@ -579,11 +605,15 @@ impl Peer {
         self.long[position.route as usize].claim(position.ordinal, claim, matching);
     }
 
-    /// Completes long messages that were received or sent.
+    /// Completes long messages that were received or sent, and ends the receives of those that never come.
     fn end_long(&mut self, matching: &mut Matching) -> bool {
         let mut moved = false;
-        for long in &mut self.long {
-            moved |= long.end(matching);
+        for route in Route::ALL {
+            moved |= self.long[route as usize].end(matching);
+            // Where all is read, the connections close first.
+            if self.silent[Way::Long(route).index()] && !self.is_read() {
+                moved |= self.long[route as usize].lose(matching);
+            }
         }
         moved
     }
@@ -798,7 +828,7 @@ mod tests {
     use crate::mesh::header::SMALL;
     use crate::mesh::{CallKind, Counts, Mesh, Name, Reached, Space, What};
     use crate::messages::{Any, From};
-    use crate::support::{WAIT, library, ranks, ranks_within};
+    use crate::support::{WAIT, keeping, library, ranks, ranks_within};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
     const LONG: usize = 100_000;
@@ -983,6 +1013,89 @@ mod tests {
     }
 
     #[test]
+    fn messages_that_are_here_are_received_though_their_connections_end_is_seen_before_the_news() {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&keeping(), 2, TIMEOUT, move |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                await_turn(&turn, 1);
+                send_all(&group);
+                drop(group);
+                return turn.store(2, Ordering::Release);
+            }
+            let mut state = group.shared.lock();
+            turn.store(1, Ordering::Release);
+            await_turn(&turn, 2);
+            state.mesh.with(1, |peer, shared| peer.progress(shared).map(drop)).unwrap();
+            assert!(state.mesh.left[1], "no error has made it read the news");
+            drop(state);
+            receive_all(&group);
+        });
+    }
+
+    /// The last piece of a long message comes with the end of its connection, which the post after it sees. Rank 1 does `last` before it leaves.
+    fn the_last_piece_comes_with_the_end(last: fn(&Group), is_known_to_leave: bool) {
+        let turn = Arc::<AtomicUsize>::default();
+        ranks_within(&keeping(), 2, TIMEOUT, move |group| {
+            if group.rank() == 1 {
+                // The connection is open then.
+                group.send(&[1_u8; LONG], 0, 1).unwrap();
+                await_turn(&turn, 1);
+                group.send(&[7_u8; LONG], 0, 2).unwrap();
+                last(&group);
+                drop(group);
+                return turn.store(2, Ordering::Release);
+            }
+            group.recv(&mut [0_u8; LONG], 1, 1).unwrap();
+            let receiving = group.irecv(vec![0_u8; LONG], 1, 2).unwrap();
+            let mut state = group.shared.lock();
+            let mesh = &mut state.mesh;
+            let header = |mesh: &mut Mesh| {
+                let take_in = |peer: &mut Peer, shared: &mut Shared<'_>| {
+                    peer.bring_by(Way::Small, |peer| peer.take_in(1, shared))
+                };
+                assert!(mesh.with(1, take_in).unwrap(), "it has come");
+            };
+            if is_known_to_leave {
+                let_rank_1_leave(&turn, mesh);
+                header(mesh);
+            } else {
+                turn.store(1, Ordering::Release);
+                await_turn(&turn, 2);
+            }
+            header(mesh);
+            // The end comes after the look at small messages.
+            let small = Way::Small.index();
+            mesh.peer(1).unwrap().silent[small] = true;
+            mesh.with(1, |peer, shared| peer.progress(shared).map(drop)).unwrap();
+            assert!(mesh.left[1], "no error has made it read the news");
+            mesh.peer(1).unwrap().silent[small] = false;
+            drop(state);
+            assert_eq!(receiving.wait().unwrap().0, [7; LONG]);
+        });
+    }
+
+    #[test]
+    fn a_long_message_is_received_though_the_post_after_its_last_piece_fails() {
+        the_last_piece_comes_with_the_end(|_| {}, false);
+    }
+
+    #[test]
+    fn the_same_where_a_later_one_was_announced_and_never_comes() {
+        let announce = |group: &Group| {
+            let kind = Kind::Long(Route::Staged);
+            // Of more pieces than receives are posted for.
+            let len = 1 << 30;
+            let header =
+                Header { kind, element: 0, scope: 0, tag: 3, len, space: Space::MESSAGES, note: 0 };
+            let letter = Letter { header, body: Place::empty(), op: None };
+            let mut state = group.shared.lock();
+            state.mesh.with(0, |peer, shared| peer.send(letter, shared)).unwrap();
+        };
+        the_last_piece_comes_with_the_end(announce, true);
+    }
+
+    #[test]
     fn a_connect_to_a_rank_that_has_left_fails_without_the_messages_that_are_here() {
         let send = |group: &Group| {
             send_all(group);
@@ -1042,12 +1155,22 @@ mod tests {
 
     #[test]
     fn a_long_message_of_a_rank_that_left_before_it_connected_is_lost() {
-        receive_of_a_rank_that_left_before_it_connected(1.into());
+        receive_of_a_rank_that_left_before_it_connected(1.into(), |_| {});
     }
 
     #[test]
     fn the_same_is_lost_for_a_receive_from_any_rank() {
-        receive_of_a_rank_that_left_before_it_connected(Any.into());
+        receive_of_a_rank_that_left_before_it_connected(Any.into(), |_| {});
+    }
+
+    #[test]
+    fn the_same_is_lost_though_nobody_reads_a_part_of_its_rank() {
+        let send_part = |mesh: &mut Mesh| {
+            let call = Call { scope: 0, number: 1, what: What::new(CallKind::Gather) };
+            mesh.send_part(0, call, Place::reading(&[7_u8])).unwrap();
+            mesh.flush(0).unwrap();
+        };
+        receive_of_a_rank_that_left_before_it_connected(Any.into(), send_part);
     }
 
     /// Longer than any lingering of a rank that leaves.
@@ -1144,7 +1267,8 @@ mod tests {
         });
     }
 
-    fn receive_of_a_rank_that_left_before_it_connected(from: From) {
+    /// Rank 1 does `first`, and its header follows.
+    fn receive_of_a_rank_that_left_before_it_connected(from: From, first: fn(&mut Mesh)) {
         let turn = Arc::<AtomicUsize>::default();
         ranks_within(&library(), 2, TIMEOUT, move |group| {
             group.barrier().unwrap();
@@ -1152,6 +1276,7 @@ mod tests {
                 let mut state = group.shared.lock();
                 let name = Name { scope: 0, tag: 1, space: Space::MESSAGES, note: 0 };
                 let data = [0_u8; LONG];
+                first(&mut state.mesh);
                 state.mesh.send(0, name, DataType::U8, Place::reading(&data)).unwrap();
                 turn.store(1, Ordering::Release);
                 // Its header has come.

@@ -195,6 +195,8 @@ pub(super) struct SlotReceiver {
     parts: u64,
     tag: i32,
     is_leaving: bool,
+    /// A post has failed before it was known that the peer leaves.
+    failed_ahead: bool,
 }
 
 impl SlotReceiver {
@@ -274,9 +276,11 @@ impl SlotReceiver {
     }
 
     /// The peer leaves: what it has sent still comes. A receive that is posted after the end of the connection is an error, and some plugins
-    /// then fail earlier ones, too. So from now on one is posted at a time, when all before it are read.
-    pub(super) fn leaves(&mut self) {
+    /// then fail earlier ones, too. So from now on one is posted at a time, when all before it are read. Returns whether such an error has
+    /// come before this was known.
+    pub(super) fn leaves(&mut self) -> bool {
         self.is_leaving = true;
+        self.failed_ahead
     }
 
     /// Posts receives again. Returns whether the plugin accepted any.
@@ -292,7 +296,8 @@ impl SlotReceiver {
             if self.is_leaving && (self.rest.is_some() || !self.flights.is_empty()) {
                 break;
             }
-            let Some(post) = end.post(slots.slot(*slot), &slots.region, self.tag)? else { break };
+            let posted = end.post(slots.slot(*slot), &slots.region, self.tag);
+            let Some(post) = posted.inspect_err(|_| self.failed_ahead = true)? else { break };
             self.flights.push_back((post, *slot));
             self.free.pop();
             moved = true;

@@ -31,6 +31,8 @@ pub(super) struct StagedReceiver {
     due: usize,
     /// The peer leaves: it announces no more.
     is_leaving: bool,
+    /// A post has failed before it was known that the peer leaves.
+    failed_ahead: bool,
     jobs: VecDeque<Job>,
     tag: i32,
     expected: u64,
@@ -75,6 +77,7 @@ impl StagedReceiver {
             landed: VecDeque::new(),
             due: 0,
             is_leaving: false,
+            failed_ahead: false,
             jobs: VecDeque::new(),
             tag,
             expected: 0,
@@ -126,8 +129,8 @@ impl StagedReceiver {
             if self.is_leaving && self.flights.len() >= self.due {
                 break;
             }
-            let post = comm.end.post(comm.slot(slot), &comm.region, self.tag)?;
-            let Some(post) = post else { break };
+            let posted = comm.end.post(comm.slot(slot), &comm.region, self.tag);
+            let Some(post) = posted.inspect_err(|_| self.failed_ahead = true)? else { break };
             self.flights.push_back(Flight { post, slot });
             self.free.pop();
         }
@@ -155,8 +158,9 @@ impl Receiver for StagedReceiver {
         self.due = self.due.saturating_add(len.div_ceil(PIECE));
     }
 
-    fn leaves(&mut self) {
+    fn leaves(&mut self) -> bool {
         self.is_leaving = true;
+        self.failed_ahead
     }
 
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {

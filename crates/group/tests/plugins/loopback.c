@@ -14,6 +14,7 @@
 //   LOOPBACK_FORGET=1       isend leaves *request as it was
 //   LOOPBACK_DEAF=1         accept never finds a peer
 //   LOOPBACK_DEAD=device    this device neither connects nor accepts
+// Built with -DKEEPS_WHAT_CAME, what has come is received though a later receive has failed. Otherwise that fails earlier ones, too.
 // And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError; with
 // its byte 13 set, deregMr on the sending comm returns ncclRemoteError, as if the peer might still use the memory.
 // Devices, of which there is one by default:
@@ -402,6 +403,9 @@ static int test(void *opaque, int *done, int *sizes) {
   if (request != &comm->requests[comm->first % REQUESTS])
     return fail(INVALID_USAGE, "loopback: only the oldest request may be tested");
   int code = progress(comm);
+#ifdef KEEPS_WHAT_CAME
+  if (request->done) code = OK;
+#endif
   if (code) return code;
   if (!comm->sends) receive_tested(request->done);
   if (request->done) {

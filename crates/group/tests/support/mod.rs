@@ -120,15 +120,30 @@ pub(crate) fn library() -> Arc<ironrail_group::loader::Library> {
             let version = env::var("IRONRAIL_GROUP_TEST_ABI").ok();
             Library::open(&named, version.map(|version| version.parse().unwrap())).unwrap()
         }
-        Err(_) => {
-            // Cargo names no folder to the tests in the crate itself.
-            let own = env::current_exe().unwrap();
-            let beside = own.parent().and_then(Path::to_str);
-            let folder = option_env!("CARGO_TARGET_TMPDIR").or(beside).unwrap();
-            Library::open(loopback(folder).to_str().unwrap(), None).unwrap()
-        }
+        Err(_) => Library::open(loopback(&folder()).to_str().unwrap(), None).unwrap(),
     };
     LIBRARY.get_or_init(open).clone()
+}
+
+/// The C plugin of the tests, by which what has come is received though a later receive has failed.
+#[allow(dead_code, reason = "shared by tests, of which few need it")]
+pub(crate) fn keeping() -> Arc<ironrail_group::loader::Library> {
+    use ironrail_group::loader::Library;
+    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
+    let open = || {
+        let source = "../group/tests/plugins/loopback.c";
+        let plugin = build(&folder(), "keeping", source, &["-DKEEPS_WHAT_CAME"]);
+        Library::open(plugin.to_str().unwrap(), None).unwrap()
+    };
+    LIBRARY.get_or_init(open).clone()
+}
+
+/// Where plugins are built. Cargo names no folder to the tests in the crate itself.
+#[allow(dead_code, reason = "shared by tests that name a folder or do not")]
+fn folder() -> String {
+    let own = env::current_exe().unwrap();
+    let beside = own.parent().and_then(Path::to_str);
+    option_env!("CARGO_TARGET_TMPDIR").or(beside).unwrap().to_owned()
 }
 
 /// A connection of this process to itself. `alter` changes the handle before the connect.
