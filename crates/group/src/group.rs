@@ -86,7 +86,8 @@ impl Drop for Counts {
 /// Shared by all handles.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    mover: Option<Mover>,
+    /// Until this rank has left.
+    mover: Mutex<Option<Mover>>,
     state: Arc<Mutex<State>>,
     pub(crate) wakers: Arc<Wakers>,
     tuning: Tuning,
@@ -165,6 +166,10 @@ impl Shared {
         if let Err(why) = ended {
             log::debug!("a group ends with an error: {why}");
         }
+        // After the close, because outstanding sends may need a connection. The process may end after this, and nothing of it calls the plugin
+        // then. Taken out first, because foreign code that runs on that thread may leave too.
+        let mover = self.mover.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(mover);
         // Held meanwhile: another thread that leaves waits, too.
         let mut held = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hub) = held.take() {
@@ -179,13 +184,12 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_forked() {
             let hub = self.hub.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            let parents = (self.mover.take(), hub, Arc::clone(&self.state));
+            let mover = self.mover.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            let parents = (mover, hub, Arc::clone(&self.state));
             let _never_dropped = ManuallyDrop::new(parents);
             return;
         }
         self.leave();
-        // Last, because outstanding sends may need a connection.
-        self.mover = None;
     }
 }
 

@@ -152,7 +152,7 @@ impl Builder {
         let wakers = Arc::<Wakers>::default();
         let state = Arc::new(Mutex::new(state));
         let moving = if self.progress_thread { BRISK } else { CALM };
-        let mover = Some(Mover::start(&state, connector, &wakers, moving)?);
+        let mover = Mutex::new(Some(Mover::start(&state, connector, &wakers, moving)?));
         let scopes = AtomicU32::new(1);
         let (timeout, process) = (self.timeout, process::id());
         let shared = Shared {

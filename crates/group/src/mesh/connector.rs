@@ -148,7 +148,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::loader::Buffer;
-    use crate::support::{WAIT, library};
+    use crate::support::{WAIT, library, ranks};
 
     /// The byte of the test plugin's handle that says how many attempts fail.
     const FAILING: usize = 12;
@@ -177,6 +177,30 @@ mod tests {
         connect_after(3).unwrap();
         let failed = connect_after(u8::MAX);
         assert!(matches!(failed, Err(GroupError::Plugin { call: "connect", .. })), "{failed:?}");
+    }
+
+    /// The byte of the test plugin's handle that makes its connect never end.
+    const NEVER_CONNECTS: usize = 16;
+
+    #[test]
+    fn no_thread_of_a_group_is_in_the_plugin_once_its_rank_has_left() {
+        ranks(&library(), 1, |group| {
+            let state = group.shared.lock();
+            let mesh = &state.mesh;
+            let (_listener, mut handle) = mesh.net.listen(0).unwrap();
+            handle.0[NEVER_CONNECTS] = 1;
+            let connecting = mesh.connector.begin(&mesh.net, 0, Box::new(handle));
+            let deadline = Instant::now() + WAIT;
+            while !lock(&mesh.connector.jobs)[0].is_in_progress {
+                assert!(Instant::now() < deadline, "the plugin never begins it");
+                thread::yield_now();
+            }
+            drop(state);
+            assert_eq!(Arc::strong_count(&group.shared.wakers), 2, "the group's and its thread's");
+            drop(connecting);
+            group.downgrade().leave();
+            assert_eq!(Arc::strong_count(&group.shared.wakers), 1, "the thread goes on");
+        });
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //   LOOPBACK_DEAD=device    this device neither connects nor accepts
 // Built with -DKEEPS_WHAT_CAME, what has come is received though a later receive has failed. Otherwise that fails earlier ones, too.
 // And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError; with
-// its byte 13 set, deregMr on the sending comm returns ncclRemoteError, as if the peer might still use the memory.
+// its byte 13 set, deregMr on the sending comm returns ncclRemoteError, as if the peer might still use the memory; with its byte 16 set,
+// connect never ends.
 // Devices, of which there is one by default:
 //   LOOPBACK_DEVICES=n      so many
 //   LOOPBACK_PLANES=a,b     the plane of each (v12). Devices of different planes cannot connect
@@ -81,6 +82,7 @@ struct handle {
   int32_t fd;
   uint8_t failing, withholds;
   int16_t plane;
+  uint8_t never_connects;
 };
 
 static uint8_t failed_at[1 << 16];  // By port.
@@ -230,7 +232,7 @@ static int connect_any(int device, void *opaque, void **out) {
   struct handle *handle = opaque;
   if (!is_device(device) || handle->magic != MAGIC) return fail(INVALID_ARGUMENT, "loopback: not a handle of mine");
   if (handle->plane != plane(device)) return fail(SYSTEM_ERROR, "loopback: a device of another plane");
-  if (is_dead(device)) return OK;
+  if (is_dead(device) || handle->never_connects) return OK;
   if (handle->fd >= 0 && failed_at[handle->port] < handle->failing) {
     failed_at[handle->port]++;
     close(handle->fd);
