@@ -72,10 +72,7 @@ pub(crate) struct Counts {
 impl Drop for Counts {
     /// Requests have handles too: nothing receives this rank's messages to itself any more, and other groups may last long.
     fn drop(&mut self) {
-        if self.shared.is_forked() {
-            return;
-        }
-        let mut state = self.shared.lock();
+        let Some(mut state) = self.shared.lock_here() else { return };
         state.mesh.drop_own(self.scope);
         let ended = state.take_ended();
         drop(state);
@@ -150,15 +147,18 @@ fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
 
 impl Shared {
     /// Whether this is a copy in a child of the process that joined. Connections, threads and the rendezvous are the parent's, which goes on.
-    fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         self.process != process::id()
     }
 
+    /// The lock, for a drop. None in a forked child, where nothing releases the lock if a thread of the parent had it at the fork: operations are
+    /// the parent's, and go on there.
+    pub(crate) fn lock_here(&self) -> Option<MutexGuard<'_, State>> {
+        (!self.is_forked()).then(|| self.lock())
+    }
+
     fn leave(&self) {
-        if self.is_forked() {
-            return;
-        }
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_here() else { return };
         let ended = state.mesh.close();
         let kept = state.take_ended();
         drop(state);
@@ -400,8 +400,12 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::fork::in_child;
+    use crate::halo::FixedHalo1d;
     use crate::messages::Any;
     use crate::support::{WAIT, library, ranks, ranks_within};
+
+    const LONG: usize = 8 << 20;
 
     #[test]
     fn the_memory_of_a_buffer_is_freed_when_it_is_dropped() {
@@ -513,6 +517,41 @@ mod tests {
         fn drop(&mut self) {
             self.0.run();
         }
+    }
+
+    #[test]
+    fn a_forked_child_leaves_requests_to_its_parent() {
+        ranks(&library(), 2, |group| {
+            let other = 1 - group.rank();
+            let halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
+            let exchange = group.exchange::<u8>(&[other], &[other]).unwrap();
+            // Rank 1 sends the object, and receives what rank 0 sends, after the fork.
+            if group.rank() == 1 {
+                group.meet(&[]).unwrap();
+                group.broadcast_obj(Some(5_u8), 1).unwrap();
+                assert_eq!(group.recv_vec::<u8>(0, 1).unwrap().0, [7; LONG]);
+                assert_eq!(group.recv_obj::<Vec<u8>>(0, 1).unwrap().0, [8; LONG]);
+                return group.send(&[9_u8], 0, 1).unwrap();
+            }
+            let mut requests = Some((
+                group.isend(vec![7_u8; LONG], 1, 1).unwrap(),
+                group.isend_obj(&vec![8_u8; LONG], 1, 1).unwrap(),
+                group.irecv(vec![0_u8], 1, 1).unwrap(),
+                group.ibroadcast_obj::<u8>(None, 1).unwrap(),
+                (halo, exchange),
+            ));
+            // As another thread's call holds it.
+            let state = group.shared.lock();
+            assert!(in_child(|| drop(requests.take())), "a drop waits for a lock of the parent's");
+            drop(state);
+            group.meet(&[]).unwrap();
+            let (sending, object, receiving, broadcast, rest) = requests.unwrap();
+            sending.wait().unwrap();
+            object.wait().unwrap();
+            assert_eq!(broadcast.wait().unwrap(), 5);
+            assert_eq!(receiving.wait().unwrap().0, [9]);
+            drop(rest);
+        });
     }
 
     #[test]

@@ -55,6 +55,11 @@ pub mod start;
 pub mod tuning;
 mod waiting;
 
+#[cfg(test)]
+#[expect(unsafe_code, reason = "fork(2)")]
+#[path = "../../../tests/support/fork.rs"]
+mod fork;
+
 // The tests in this crate run ranks as those beside it do.
 #[cfg(test)]
 extern crate self as ironrail_group;

@@ -4,6 +4,7 @@ mod device;
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use crate::error::GroupError;
@@ -466,7 +467,11 @@ impl<B: Send + 'static> Request<B> {
 impl<B: Send + 'static> Drop for Request<B> {
     fn drop(&mut self) {
         let (Some(op), Some(data)) = (self.op, self.data.take()) else { return };
-        let mut state = self.group.shared.lock();
+        let Some(mut state) = self.group.shared.lock_here() else {
+            // Its owner's code is for the parent.
+            let _never_dropped = ManuallyDrop::new(data);
+            return;
+        };
         // If the bytes are in flight, the plugin may still access this memory.
         let free = if state.mesh.take_back(op) { Some(data) } else { state.keep(op, data) };
         drop(state);

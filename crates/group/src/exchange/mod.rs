@@ -376,12 +376,12 @@ impl<T: Element> Inner<T> {
 
 impl<T: Element> Drop for Exchange<T> {
     fn drop(&mut self) {
-        let mut inner = self.lock();
+        let name = self.name();
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         if inner.stage == Stage::Complete {
             return;
         }
-        let name = self.name();
-        let mut state = self.group.shared.lock();
+        let Some(mut state) = self.group.shared.lock_here() else { return };
         for outgoing in std::mem::take(&mut inner.outgoing) {
             outgoing.cancel(&mut state, name);
         }
@@ -425,7 +425,9 @@ impl<T: Element> Reserved<'_, T> {
 
 impl<T: Element> Drop for Reserved<'_, T> {
     fn drop(&mut self) {
+        // In a forked child nothing releases the lock if another thread had it at the fork.
         if !self.is_filled
+            && !self.exchange.group.shared.is_forked()
             && let Ok(outgoing) = self.exchange.lock().outgoing(self.destination)
         {
             outgoing.leave_open();

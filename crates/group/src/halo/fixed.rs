@@ -295,7 +295,7 @@ impl<T: Element> FixedHalo1d<T> {
 impl<T: Element> Drop for FixedHalo1d<T> {
     fn drop(&mut self) {
         let Some(buffer) = self.buffer.take().map(Arc::new) else { return };
-        let mut state = self.group.shared.lock();
+        let Some(mut state) = self.group.shared.lock_here() else { return };
         for link in &self.links {
             state.mesh.close_pair(link.peer, self.name, Arc::clone(&buffer));
         }

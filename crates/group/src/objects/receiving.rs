@@ -1,6 +1,7 @@
 //! How one object is received: its packet is found, then its long leaves come, then it is decoded.
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
 use postcard_schema::Schema;
@@ -439,12 +440,22 @@ impl<O> Inbound<O> {
 
 impl<O> Drop for Inbound<O> {
     fn drop(&mut self) {
-        if self.stage.is_receiving() {
-            let free = self.stage.let_go(self.group.scope, &mut self.group.shared.lock());
-            drop(free);
-        } else if self.is_due() {
-            self.group.shared.lock().mesh.refuse::<Block>(self.wanted(Place::empty()));
+        if !self.stage.is_receiving() && !self.is_due() {
+            return;
         }
+        let Some(mut state) = self.group.shared.lock_here() else {
+            // Its owner's code is for the parent.
+            let _never_dropped = ManuallyDrop::new(std::mem::replace(&mut self.stage, Stage::Over));
+            return;
+        };
+        let free = if self.stage.is_receiving() {
+            self.stage.let_go(self.group.scope, &mut state)
+        } else {
+            state.mesh.refuse::<Block>(self.wanted(Place::empty()));
+            VecDeque::new()
+        };
+        drop(state);
+        drop(free);
     }
 }
 

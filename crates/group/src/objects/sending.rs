@@ -1,6 +1,7 @@
 //! How one object is sent: a packet, then its long leaves, each a message of its own.
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 
 use postcard_schema::Schema;
 use serde::Serialize;
@@ -174,8 +175,13 @@ impl Drop for Outbound {
         if self.flights.is_empty() {
             return;
         }
-        let mut state = self.group.shared.lock();
-        let flights = std::mem::take(&mut self.flights).into_iter();
+        let flights = std::mem::take(&mut self.flights);
+        let Some(mut state) = self.group.shared.lock_here() else {
+            // Its owner's code is for the parent.
+            let _never_dropped = ManuallyDrop::new(flights);
+            return;
+        };
+        let flights = flights.into_iter();
         let free: Vec<_> = flights.filter_map(|(op, memory)| state.keep(op, memory)).collect();
         drop(state);
         drop(free);
