@@ -44,11 +44,23 @@ struct Keeper {
 /// The thread holds its lock only before it polls, never while it polls or sleeps.
 static KEEPER: Lock<Keeper> =
     Lock::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0 });
+/// Whether there are endpoints. Stored under the lock.
+static HAS_ENDPOINTS: AtomicBool = AtomicBool::new(false);
 /// When the keeper's sleep ends, by [`monotonic_nanos`], or [`AWAKE`]. Stored before the keeper sleeps: frames that fall due after its poll
 /// unpark it, which ends a sleep that has not begun.
 static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(AWAKE);
 /// The process ends: the keeper begins no poll, and none is started.
 static EXITS: AtomicBool = AtomicBool::new(false);
+
+impl Keeper {
+    /// Ends the thread's sleep. What has the lock for anything else does this before it releases that: a call that is to wake the thread may have
+    /// found it taken.
+    fn unpark(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
 
 /// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
@@ -59,8 +71,9 @@ pub(super) fn watch(number: u16) {
 fn keep(number: u16) {
     let mut keeper = KEEPER.lock();
     keeper.endpoints.push(number);
-    if let Some(thread) = &keeper.thread {
-        return thread.thread().unpark();
+    HAS_ENDPOINTS.store(true, Ordering::Relaxed);
+    if keeper.thread.is_some() {
+        return keeper.unpark();
     }
     // After an endpoint was opened, and not at the start: handlers run in the reverse order, this one before those of what a provider has
     // loaded for it.
@@ -89,11 +102,14 @@ pub(super) fn forget(number: u16) {
 
 /// The endpoints that are open.
 pub(super) fn endpoints() -> Vec<u16> {
-    KEEPER.lock().endpoints.clone()
+    let keeper = KEEPER.lock();
+    keeper.unpark();
+    keeper.endpoints.clone()
 }
 
+/// Whether any is open. Without the lock, as the dump's thread asks for this twice a second.
 pub(super) fn has_endpoints() -> bool {
-    !KEEPER.lock().endpoints.is_empty()
+    HAS_ENDPOINTS.load(Ordering::Relaxed)
 }
 
 /// Removes an endpoint. Returns the thread if it is to end, to be joined without the lock.
@@ -102,17 +118,13 @@ fn remove(number: u16) -> Option<JoinHandle<()>> {
     if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
         keeper.endpoints.swap_remove(at);
     }
+    keeper.unpark();
     if !keeper.endpoints.is_empty() {
-        // A call of another endpoint's that is to wake it may have found the lock taken.
-        if let Some(thread) = &keeper.thread {
-            thread.thread().unpark();
-        }
         return None;
     }
+    HAS_ENDPOINTS.store(false, Ordering::Relaxed);
     keeper.generation += 1;
-    let thread = keeper.thread.take()?;
-    thread.thread().unpark();
-    Some(thread)
+    keeper.thread.take()
 }
 
 /// An endpoint has frames due, and NCCL may not call again: the keeper polls it soon.
@@ -125,11 +137,9 @@ pub(super) fn wake() {
 
 #[cold]
 fn unpark() {
-    // Not waited for, since waiting allocates. The holder is the thread itself, which polls next, or a caller of `watch` or `remove`.
-    if let Some(keeper) = KEEPER.try_lock()
-        && let Some(thread) = &keeper.thread
-    {
-        thread.thread().unpark();
+    // Not waited for, since waiting allocates. The holder is the thread itself, which polls next, or one that unparks it.
+    if let Some(keeper) = KEEPER.try_lock() {
+        keeper.unpark();
     }
 }
 
@@ -173,10 +183,8 @@ extern "C" fn end_before_libfabric() {
 /// Whether there is no keeper any more; one that sleeps wakes up. The lock is tried only: the caller of exit(3) may hold it.
 fn has_ended() -> bool {
     let Some(keeper) = KEEPER.try_lock() else { return false };
-    keeper.thread.as_ref().is_none_or(|thread| {
-        thread.thread().unpark();
-        thread.is_finished()
-    })
+    keeper.unpark();
+    keeper.thread.as_ref().is_none_or(JoinHandle::is_finished)
 }
 
 /// Polls an endpoint, if that is due. Returns the time until the next poll.
@@ -223,5 +231,34 @@ mod tests {
         assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps what another one keeps");
         assert!(KEEPER.lock().thread.is_some(), "the second endpoint has a keeper of its own");
         forget(2);
+    }
+
+    #[test]
+    fn a_look_at_the_endpoints_wakes_the_keeper_for_what_found_its_lock_taken() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sender, woken) = mpsc::channel();
+        let keeper = thread::spawn(move || {
+            thread::park();
+            let _sent = sender.send(());
+        });
+        KEEPER.lock().thread = Some(keeper);
+        assert!(endpoints().is_empty());
+        let woken = woken.recv_timeout(BOUND);
+        KEEPER.lock().thread = None;
+        assert!(woken.is_ok(), "it sleeps on");
+    }
+
+    #[test]
+    fn whether_an_endpoint_is_open_is_known_without_the_lock() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sender, known) = mpsc::channel();
+        watch(1);
+        let held = KEEPER.lock();
+        thread::spawn(move || sender.send(has_endpoints()));
+        let open = known.recv_timeout(BOUND);
+        drop(held);
+        assert_eq!(open, Ok(true));
+        forget(1);
+        assert!(!has_endpoints());
     }
 }
