@@ -11,6 +11,7 @@ mod errors;
 mod fixed_halo;
 mod group;
 mod halo;
+mod held;
 mod init;
 #[expect(unsafe_code, reason = "Python's memory, and DLPack's structures of C")]
 mod memory;

@@ -19,6 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::errors::{invalid, poisoned, raise};
+use crate::held::Held;
 use crate::objects::{self, Pickled};
 use crate::part::Part;
 use crate::reductions;
@@ -202,11 +203,11 @@ of_objects! {
 
 /// Operations whose requests were dropped before their end.
 #[derive(Debug)]
-pub(crate) struct Orphans(Part<Mutex<Vec<Box<dyn Pending>>>>);
+pub(crate) struct Orphans(Part<Held<Box<dyn Pending>>>);
 
 impl Default for Orphans {
     fn default() -> Self {
-        Self(Part::new(Mutex::default()))
+        Self(Part::new(Held::default()))
     }
 }
 
@@ -234,37 +235,32 @@ impl Orphans {
     }
 
     fn adopt(&self, pending: Box<dyn Pending>) {
-        if let Ok(Ok(mut list)) = self.0.get().map(Mutex::lock) {
-            list.push(pending);
-        }
-    }
-
-    /// Takes all out: dropping one attaches to the interpreter, which another thread may hold that waits for the list. A child takes none.
-    fn take(&self) -> Vec<Box<dyn Pending>> {
-        match self.0.get().map(Mutex::lock) {
-            Ok(Ok(mut list)) => std::mem::take(&mut list),
-            _ => Vec::new(),
+        if let Ok(held) = self.0.get() {
+            held.keep(pending, has_ended);
         }
     }
 
     /// Lets go of those that have ended. Not to be called with the interpreter attached.
     pub(crate) fn sweep(&self) {
-        for mut pending in self.take() {
-            // An error is the end of it, and said by the next call.
-            if pending.test().is_ok_and(|ended| !ended) {
-                self.adopt(pending);
-            }
+        if let Ok(held) = self.0.get() {
+            held.sweep(has_ended);
         }
     }
 
     /// Waits for all of them, but for what no rank receives any more. Not to be called with the interpreter attached.
     pub(crate) fn wait(&self) {
-        for pending in self.take() {
+        let Ok(held) = self.0.get() else { return };
+        held.wait(|pending| {
             if !pending.is_to_itself() {
                 let _ = pending.wait();
             }
-        }
+        });
     }
+}
+
+/// An error is the end of it, and said by the next call.
+fn has_ended(pending: &mut Box<dyn Pending>) -> bool {
+    !pending.test().is_ok_and(|ended| !ended)
 }
 
 /// An operation that goes on. Its array's memory is exported until it has ended: leave it alone until then.
@@ -397,8 +393,7 @@ impl Drop for Request {
             return;
         }
         let let_go = move || {
-            let goes_on = !pending.take_back() && pending.goes_on();
-            if goes_on && pending.test().is_ok_and(|ended| !ended) {
+            if !pending.take_back() && pending.goes_on() {
                 orphans.adopt(pending);
             }
         };
