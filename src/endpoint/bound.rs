@@ -36,6 +36,8 @@ pub(super) const BATCHES_PER_POLL: u32 = 4;
 /// One in this many polls reads every data rail's queue: some providers progress a peer's operations there, such as connecting, only while
 /// we poll.
 pub(super) const DATA_POLLED_EVERY: u32 = 64;
+/// One in this many polls reads the event queues, to which errors of endpoints are written.
+pub(super) const EVENTS_READ_EVERY: u32 = 256;
 
 /// How long the probe waits for each operation, in time in which connect or accept is called.
 pub(super) const PROBE_WAIT: Duration = Duration::from_secs(2);

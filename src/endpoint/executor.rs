@@ -73,8 +73,8 @@ pub(super) struct Deferred {
     /// Data rails to peers that were lost, and those that came back.
     pub(super) rails_lost: u64,
     pub(super) rails_returned: u64,
-    /// Errors of queues that name no operation of ours: the NIC, and whether it was its control rail's.
-    pub(super) nameless: Vec<(usize, Operation, CompletionError)>,
+    /// Errors that name no operation of ours: the NIC, and the rail whose completion queue had it; none: an event queue.
+    pub(super) nameless: Vec<(usize, Option<Operation>, CompletionError)>,
     /// NICs on whose control rail no receive can be posted.
     pub(super) deaf: Vec<(usize, FabricError)>,
     /// A queue is unusable.
@@ -125,6 +125,8 @@ pub(super) struct Executor {
     polls_data: bool,
     /// Polls since all data rails were polled.
     skipped: u32,
+    /// Polls since the event queues were read.
+    unread: u32,
     /// The time of the current poll.
     now: Moment,
     /// How long the provider may refuse every packet to a peer until the control rail to it is lost.
@@ -160,6 +162,7 @@ impl Executor {
             cursor: Cursor::default(),
             polls_data: true,
             skipped: 0,
+            unread: 0,
             now: Moment::default(),
             refusals_bound,
             deferred: Deferred { letters: Vec::with_capacity(LETTERS), ..Deferred::default() },

@@ -108,18 +108,29 @@ impl Endpoint {
         self.return_channel_entries(channel);
     }
 
-    /// A queue has an error that names no operation, so that nothing of ours fails by it. A line for the endpoint's first one, as the only
+    /// A queue of completions or of events has an error that names no operation, so that nothing of ours fails by it. A line for the endpoint's first one, as the only
     /// trace of what its messages may wait for.
     #[cold]
-    pub(super) fn nameless_error(&mut self, nic: usize, of: Operation, error: &CompletionError) {
+    pub(super) fn nameless_error(
+        &mut self,
+        nic: usize,
+        of: Option<Operation>,
+        error: &CompletionError,
+    ) {
         self.incidents.nameless_errors += 1;
         if self.incidents.nameless_errors > 1 {
             return;
         }
         let label = &self.executor.nics[nic].label;
         let rail = match of {
-            Operation::Control => "control",
-            Operation::Data => "data",
+            Some(Operation::Control) => "control",
+            Some(Operation::Data) => "data",
+            None => {
+                log::warn!(
+                    "an error of the endpoints on {label} names no operation: {error}; further ones are counted (nameless_errors)"
+                );
+                return;
+            }
         };
         log::warn!(
             "an error on the {rail} rail {label} names no operation: {error}; further ones are counted (nameless_errors)"

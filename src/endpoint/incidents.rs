@@ -19,7 +19,7 @@ pub(crate) struct Incidents {
     /// Data rails to peers that were lost while other rails continued, and those that came back.
     pub(super) rails_lost: u64,
     pub(super) rails_returned: u64,
-    /// Errors of completion queues that name no operation.
+    /// Errors of completion queues that name no operation, and those of event queues.
     pub(super) nameless_errors: u64,
     receives: Dropped,
 }

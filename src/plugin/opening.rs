@@ -136,6 +136,7 @@ fn open_one(
         control: with_control.then_some(control.as_slice()),
         injects_control: options::injects(info.provider()),
         keeps_peers: options::keeps_peers(info),
+        has_events: options::has_events(info),
         entries,
         operations,
         ..NicOptions::default()

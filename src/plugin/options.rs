@@ -209,6 +209,15 @@ pub(super) fn keeps_peers(info: &Info) -> bool {
     FORGETFUL.contains(&family(info))
 }
 
+/// Families of NICs whose endpoints get an event queue: efa aborts the process over an error that belongs to no operation, as of a handshake
+/// with a peer that has died, where it has no such queue to write it to (libfabric 1.20 to 2.6, prov/efa/src/efa_base_ep.c).
+const REPORTING: &[&str] = &["efa"];
+
+/// Whether endpoints of this NIC get an event queue.
+pub(super) fn has_events(info: &Info) -> bool {
+    REPORTING.contains(&family(info))
+}
+
 /// The longest write of a family of NICs, where libfabric says more than it writes with one immediate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestWrite {
@@ -545,6 +554,12 @@ those that AWS's plugin gives for the instances with these devices.
 ";
 
     const PAGE_TAIL: &str = "
+## Event queues
+
+Endpoints of efa have an event queue (fi_eq(3)), one for the two of a NIC. The provider writes errors there that belong to no operation of the
+user's: of its handshake with a peer that has died, of a peer's write as it arrives, of its own receives. Without such a queue it ends the process
+(abort, prov/efa/src/efa_base_ep.c). The queue is read in one of 256 polls, and its errors are counted (`nameless_errors`).
+
 ## Registration
 
 All modes but raw keys are offered (FI_MR_LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT, HMEM), and those that a provider returns are followed: cxi

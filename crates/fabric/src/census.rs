@@ -12,6 +12,8 @@ pub struct Census {
     pub endpoints: usize,
     /// Open completion queues.
     pub queues: usize,
+    /// Open event queues.
+    pub event_queues: usize,
     /// Open address vectors.
     pub address_vectors: usize,
     /// Open domains.
@@ -31,13 +33,15 @@ impl Census {
             regions,
             endpoints,
             queues,
+            event_queues,
             address_vectors,
             domains,
             fabrics,
             pages,
             failed_closes: _,
         } = self;
-        regions + endpoints + queues + address_vectors + domains + fabrics + pages == 0
+        let in_domains = regions + endpoints + queues + address_vectors;
+        in_domains + event_queues + domains + fabrics + pages == 0
     }
 }
 
@@ -47,6 +51,7 @@ pub fn census() -> Census {
         regions: Class::Region.count(),
         endpoints: Class::Endpoint.count(),
         queues: Class::Queue.count(),
+        event_queues: Class::EventQueue.count(),
         address_vectors: Class::AddressVector.count(),
         domains: Class::Domain.count(),
         fabrics: Class::Fabric.count(),
@@ -61,6 +66,7 @@ pub(crate) enum Class {
     Region,
     Endpoint,
     Queue,
+    EventQueue,
     AddressVector,
     Domain,
     Fabric,
@@ -73,6 +79,7 @@ impl Class {
             Self::Region => "memory region",
             Self::Endpoint => "endpoint",
             Self::Queue => "completion queue",
+            Self::EventQueue => "event queue",
             Self::AddressVector => "address vector",
             Self::Domain => "domain",
             Self::Fabric => "fabric",
@@ -97,5 +104,5 @@ pub(crate) fn close_failed() {
     FAILED_CLOSES.up();
 }
 
-static OPEN: [Count; 7] = [const { Count(AtomicUsize::new(0)) }; 7];
+static OPEN: [Count; 8] = [const { Count(AtomicUsize::new(0)) }; 8];
 static FAILED_CLOSES: Count = Count(AtomicUsize::new(0));

@@ -96,6 +96,10 @@ unsafe impl Closable for sys::fid_cq {
     const CLASS: Class = Class::Queue;
 }
 // SAFETY: as above.
+unsafe impl Closable for sys::fid_eq {
+    const CLASS: Class = Class::EventQueue;
+}
+// SAFETY: as above.
 unsafe impl Closable for sys::fid_av {
     const CLASS: Class = Class::AddressVector;
 }

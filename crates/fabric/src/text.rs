@@ -16,3 +16,16 @@ pub(crate) fn duplicate(text: &CStr) -> Result<*mut c_char, FabricError> {
     let copy = unsafe { libc::strdup(text.as_ptr()) };
     if copy.is_null() { Err(FabricError::new(Call::fi_getinfo, sys::FI_ENOMEM)) } else { Ok(copy) }
 }
+
+/// What a provider writes about an error of its own: by fi_cq_strerror or fi_eq_strerror, which returns a C string that is static or in the
+/// buffer of so many bytes. Empty if there is none.
+pub(crate) fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> String {
+    let mut buffer: [c_char; 256] = [0; 256];
+    let text = call(buffer.as_mut_ptr(), buffer.len() - 1);
+    // An unimplemented function may be a stub that returns -FI_ENOSYS, whatever its return type.
+    if text.is_null() || text.addr() > usize::MAX - 4096 {
+        return String::new();
+    }
+    // SAFETY: the call returned a C string: static, or in our buffer, whose last byte is zero.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}

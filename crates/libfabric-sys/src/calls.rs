@@ -9,8 +9,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
 use crate::bindings::{
-    FI_ENABLE, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_info, fi_mr_attr, fi_msg,
-    fi_msg_rma, fi_msg_tagged, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr, iovec,
+    FI_ENABLE, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_eq_err_entry,
+    fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fi_msg_tagged, fid, fid_av, fid_cq, fid_domain,
+    fid_ep, fid_eq, fid_fabric, fid_mr, iovec,
 };
 use crate::constants::FI_ENOSYS;
 
@@ -71,6 +72,9 @@ calls! {
     /// fi_domain(3).
     fi_domain(fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, context: *mut c_void) -> c_int
         = ops, domain(fabric, info, domain, context);
+    /// fi_eq(3).
+    fi_eq_open(fabric: *mut fid_fabric, attributes: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void) -> c_int
+        = ops, eq_open(fabric, attributes, eq, context);
     /// fi_endpoint(3).
     fi_endpoint(domain: *mut fid_domain, info: *mut fi_info, endpoint: *mut *mut fid_ep, context: *mut c_void) -> c_int
         = ops, endpoint(domain, info, endpoint, context);
@@ -111,6 +115,15 @@ calls! {
     /// fi_cq(3).
     fi_cq_strerror(cq: *mut fid_cq, error: c_int, data: *const c_void, text: *mut c_char, len: usize) -> *const c_char
         = ops, strerror(cq, error, data, text, len);
+
+    /// fi_eq(3).
+    fi_eq_read(eq: *mut fid_eq, event: *mut u32, entry: *mut c_void, len: usize, flags: u64) -> isize
+        = ops, read(eq, event, entry, len, flags);
+    /// fi_eq(3).
+    fi_eq_readerr(eq: *mut fid_eq, entry: *mut fi_eq_err_entry, flags: u64) -> isize = ops, readerr(eq, entry, flags);
+    /// fi_eq(3).
+    fi_eq_strerror(eq: *mut fid_eq, error: c_int, data: *const c_void, text: *mut c_char, len: usize) -> *const c_char
+        = ops, strerror(eq, error, data, text, len);
 
     /// fi_av(3).
     fi_av_insert(

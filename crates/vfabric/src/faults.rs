@@ -39,6 +39,8 @@ pub(crate) enum Fault {
     Jam(u64, u64),
     /// `nameless=12` or `nameless=12@40`: completion queue 12 gets an FI_EIO that names no operation, once, from the 40th post on.
     Nameless(u64, u64),
+    /// `unwell=12` or `unwell=12@40`: endpoint 12 has an error that is no operation's, once, from the 40th post on.
+    Unwell(u64, u64),
 }
 
 /// What happens to one post or operation.
@@ -190,7 +192,7 @@ fn one(word: &str) -> Option<Fault> {
             let (number, by) = value.split_once(':')?;
             Fault::Delay(number.parse().ok()?, time(by)?)
         }
-        "shut" | "open" | "deaf" | "hears" | "stuck" | "jam" | "nameless" => {
+        "shut" | "open" | "deaf" | "hears" | "stuck" | "jam" | "nameless" | "unwell" => {
             let (object, at) = value.split_once('@').unwrap_or((value, "0"));
             let (object, at) = (object.parse().ok()?, at.parse().ok()?);
             match name {
@@ -200,6 +202,7 @@ fn one(word: &str) -> Option<Fault> {
                 "stuck" => Fault::Stuck(object, at),
                 "jam" => Fault::Jam(object, at),
                 "nameless" => Fault::Nameless(object, at),
+                "unwell" => Fault::Unwell(object, at),
                 _ => Fault::Hears(object, at),
             }
         }
@@ -216,7 +219,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 scarce=0@9 deaf=4@6 hears=4 stuck=5@7 jam=6 nameless=7@8 vanish=next fail=next:4096";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 scarce=0@9 deaf=4@6 hears=4 stuck=5@7 jam=6 nameless=7@8 unwell=8@9 vanish=next fail=next:4096";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -240,6 +243,7 @@ mod tests {
             Fault::Stuck(5, 7),
             Fault::Jam(6, 0),
             Fault::Nameless(7, 8),
+            Fault::Unwell(8, 9),
             Fault::One(Effect::Vanish, Which::Next(0)),
             Fault::One(Effect::Fail, Which::Next(4096)),
         ];

@@ -48,6 +48,8 @@ rules! {
     FreedEarly = "freed_early",
     /// More completions than the queue was opened for.
     Overrun = "overrun",
+    /// An error of an endpoint without an event queue, over which the provider aborts the process.
+    NoEventQueue = "no_event_queue",
     /// Two threads at once in objects that FI_THREAD_COMPLETION or FI_THREAD_DOMAIN serialises.
     Threads = "threads",
     /// An object closed while others depend on it.

@@ -40,6 +40,8 @@ pub(crate) struct Profile {
     /// Whether an endpoint with FI_HMEM has CUDA pin its buffers, unless FI_CXI_DISABLE_HOST_REGISTER is 1, whatever
     /// FI_OPT_CUDA_API_PERMITTED says (libfabric prov/cxi/src/cxip_ptelist_buf.c).
     pub(crate) has_cuda_pin: bool,
+    /// Whether fabrics have event queues. An error of an endpoint goes there; without one the process would be aborted.
+    pub(crate) has_events: bool,
     /// FI_ORDER_* bits that it keeps when asked to.
     pub(crate) orders: u64,
     /// FI_ORDER_* bits that it always keeps.
@@ -118,6 +120,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: true,
         forgets_peers: false,
         has_cuda_pin: true,
+        has_events: false,
         orders: sys::FI_ORDER_SAS | sys::FI_ORDER_WAW | sys::FI_ORDER_RAR,
         always_ordered: 0,
         reorder: 4,
@@ -152,6 +155,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: false,
         forgets_peers: true,
         has_cuda_pin: false,
+        has_events: true,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
         reorder: 24,
@@ -183,6 +187,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: true,
         forgets_peers: false,
         has_cuda_pin: false,
+        has_events: false,
         orders: EVERY_ORDER,
         always_ordered: EVERY_ORDER,
         reorder: 0,
@@ -214,6 +219,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: false,
         forgets_peers: false,
         has_cuda_pin: false,
+        has_events: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
         reorder: 48,
@@ -245,6 +251,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: true,
         forgets_peers: false,
         has_cuda_pin: false,
+        has_events: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
         reorder: 24,

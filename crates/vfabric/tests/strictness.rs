@@ -460,6 +460,49 @@ fn an_endpoint_has_no_more_room_than_it_asked_for() {
 }
 
 #[test]
+fn an_error_of_an_endpoint_without_an_event_queue_is_caught() {
+    let rig = Rig::new("profile=efa");
+    let a = rig.end(0);
+    let with = a.sibling();
+    let queue = rig.open_event_queue().unwrap();
+    assert_eq!(with.bind_events(queue), 0);
+    with.enable();
+    rig.fault("unwell=1 unwell=2");
+    a.poll();
+    rig.caught("no_event_queue", 1);
+    assert_eq!(rig.event_error(queue), None, "its own queue is not polled yet");
+    with.poll();
+    assert_eq!(rig.event_error(queue), Some(sys::FI_EHOSTUNREACH));
+    assert_eq!(rig.event_error(queue), None);
+    assert_eq!(rig.number("counter.faults.unwell"), 2);
+    rig.caught("no_event_queue", 1);
+    drop((with, a));
+    assert_eq!(close(queue.cast()), 0);
+}
+
+#[test]
+fn an_event_queue_closes_between_its_endpoints_and_its_fabric() {
+    let rig = Rig::new("profile=efa");
+    let a = rig.end(0);
+    let bound = a.sibling();
+    let queue = rig.open_event_queue().unwrap();
+    assert_eq!(bound.bind_events(queue), 0);
+    assert_eq!(close(queue.cast()), BUSY);
+    drop((bound, a));
+    assert_eq!(rig.close_fabric(), BUSY);
+    rig.caught("close_order", 2);
+    assert_eq!(close(queue.cast()), 0);
+}
+
+#[test]
+fn only_a_fabric_of_efa_has_event_queues() {
+    for profile in ["cxi", "tcp", "adversary", "messages"] {
+        let rig = Rig::new(&format!("profile={profile}"));
+        assert_eq!(rig.open_event_queue(), Err(-sys::FI_ENOSYS), "{profile}");
+    }
+}
+
+#[test]
 fn a_fabric_closes_after_its_domains() {
     let rig = Rig::new("profile=cxi");
     let a = rig.end(0);
@@ -748,5 +791,5 @@ fn every_rule_of_the_page_is_broken_here() {
         );
         count += 1;
     }
-    assert_eq!(count, 20);
+    assert_eq!(count, 21);
 }

@@ -4,7 +4,7 @@ use proto::channel::{WriteId, Written};
 use proto::flow;
 use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
-use super::super::bound::{BATCHES_PER_POLL, DATA_POLLED_EVERY};
+use super::super::bound::{BATCHES_PER_POLL, DATA_POLLED_EVERY, EVENTS_READ_EVERY};
 use super::super::letter_buffers::LetterSubject;
 use super::super::nics::Port;
 use super::super::purpose::Purpose;
@@ -79,6 +79,10 @@ impl Executor {
         if self.polls_data {
             self.skipped = 0;
         }
+        self.unread += 1;
+        if self.unread == EVENTS_READ_EVERY {
+            self.read_events();
+        }
         self.cursor = Cursor::default();
         let Self { nics, sendrecv, deferred, .. } = self;
         for (index, Port { nic, letters, label, .. }) in nics.iter_mut().enumerate() {
@@ -90,6 +94,17 @@ impl Executor {
                 && let Some(trouble) = sendrecv.post_receives(index, nic, now)
             {
                 not_posted((index, label), trouble, deferred);
+            }
+        }
+    }
+
+    /// Reads the event queues, which would grow without bound (efa).
+    #[cold]
+    fn read_events(&mut self) {
+        self.unread = 0;
+        for (index, Port { nic, .. }) in self.nics.iter_mut().enumerate() {
+            while let Some(error) = nic.endpoint_error() {
+                self.deferred.nameless.push((index, None, error));
             }
         }
     }
@@ -259,7 +274,7 @@ impl Executor {
         let purpose = failed.token.and_then(Purpose::of);
         // A transfer that was cancelled ended with its connection, as at a peer's close.
         if purpose.is_none() && !failed.error.is_cancelled() {
-            self.deferred.nameless.push((nic, operation, failed.error.clone()));
+            self.deferred.nameless.push((nic, Some(operation), failed.error.clone()));
         }
         purpose
     }

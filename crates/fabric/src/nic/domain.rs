@@ -1,9 +1,11 @@
-//! An open domain (fi_domain(3)), which is one NIC or what the provider presents as one, and its fabric (fi_fabric(3)).
+//! An open domain (fi_domain(3)), which is one NIC or what the provider presents as one, its fabric (fi_fabric(3)), and the fabric's event
+//! queue, if it has one.
 
 use std::ptr;
 
 use libfabric_sys as sys;
 
+use super::events::Events;
 use crate::error::{Call, FabricError};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
@@ -12,6 +14,7 @@ use crate::library::{Library, Version};
 /// A domain and a fabric of its own.
 #[derive(Debug)]
 pub(super) struct Domain {
+    pub(super) events: Events,       // Closes before its fabric.
     handle: Handle<sys::fid_domain>, // Closes before its fabric: keep it first.
     fabric: Handle<sys::fid_fabric>,
     mode: RegionMode,
@@ -19,7 +22,12 @@ pub(super) struct Domain {
 }
 
 impl Domain {
-    pub(super) fn open(library: &Library, info: &Info) -> Result<Self, FabricError> {
+    /// With an event queue, if `has_events` and the provider has any.
+    pub(super) fn open(
+        library: &Library,
+        info: &Info,
+        has_events: bool,
+    ) -> Result<Self, FabricError> {
         let open = |out| {
             // SAFETY: the attributes live in `info`, and `out` is a valid place.
             unsafe { (library.symbols().fi_fabric)(info.fabric_ptr(), out, ptr::null_mut()) }
@@ -33,7 +41,8 @@ impl Domain {
         // SAFETY: fi_domain gives us a domain of our own.
         let handle = unsafe { Handle::open(Call::fi_domain, open) }?;
         let supports_dmabuf = info.device_memory() && library.api() >= DMABUF_SINCE;
-        Ok(Self { handle, fabric, mode: info.region_mode(), supports_dmabuf })
+        let events = if has_events { Events::open(&fabric) } else { Events::none() };
+        Ok(Self { events, handle, fabric, mode: info.region_mode(), supports_dmabuf })
     }
 
     pub(super) fn mode(&self) -> RegionMode {
@@ -49,8 +58,9 @@ impl Domain {
         self.handle.as_ptr()
     }
 
-    /// Leaks both.
+    /// Leaks all of it.
     pub(super) fn leak(&mut self) {
+        self.events.leak();
         self.handle.leak();
         self.fabric.leak();
     }

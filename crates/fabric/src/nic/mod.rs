@@ -61,6 +61,7 @@
 //! ```
 
 mod domain;
+mod events;
 mod operations;
 mod peers;
 mod post;
@@ -111,6 +112,8 @@ pub struct NicOptions<'a> {
     /// Peers without uses stay in the address vectors, up to 65,536 in each: for providers that begin anew with a peer whose address was
     /// removed, while the peer does not.
     pub keeps_peers: bool,
+    /// The endpoints have an event queue (fi_eq(3)), if the provider has any: [`Nic::endpoint_error`] reads it.
+    pub has_events: bool,
     /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
     pub entries: usize,
     /// Operations in flight at most.
@@ -232,7 +235,7 @@ impl Nic {
         options: &NicOptions<'_>,
         control_class: Option<u32>,
     ) -> Result<Self, FabricError> {
-        let domain = Domain::open(library, info)?;
+        let domain = Domain::open(library, info, options.has_events)?;
         let open = |info: &Info, wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
             Some(wanted) => Rail::open(library, &domain, info, options, other, wanted),
@@ -456,6 +459,11 @@ impl Nic {
                 Event::Failed(Box::new(Failed { token, error }))
             }
         })
+    }
+
+    /// The next error of an endpoint that is no operation's, from the event queue.
+    pub fn endpoint_error(&mut self) -> Option<CompletionError> {
+        self.domain.events.next_error()
     }
 
     /// How many more operations can be in flight.

@@ -1,7 +1,7 @@
 //! One rail of a NIC: an endpoint (fi_endpoint(3)), its completion queue (fi_cq(3)), its address vector (fi_av(3)), and the last batch that
 //! was read from the queue.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
@@ -17,6 +17,7 @@ use crate::info::Info;
 use crate::library::Library;
 use crate::options::{EndpointOption, OptionName, OptionValue};
 use crate::posts::Posts;
+use crate::text::provider_text;
 
 /// An enabled endpoint with a queue of its own, or neither. Every operation has a completion in the queue, except injected ones.
 #[derive(Debug)]
@@ -105,6 +106,7 @@ impl Rail {
         let queue = other.map_or(&rail.queue, |other| &other.queue);
         rail.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
         rail.bind(rail.peers.as_ptr().cast(), 0)?;
+        rail.bind_events(domain);
         for option in wanted {
             if rail.set(library, option)? {
                 rail.set.push(option.name);
@@ -225,33 +227,14 @@ impl Rail {
             return Some(QueueError::Broken(FabricError::new(Call::fi_cq_readerr, -code)));
         }
         let entry = entry.known;
-        let error = CompletionError {
-            errno: entry.err.saturating_abs(),
-            provider_errno: entry.prov_errno,
-            text: self.provider_text(&entry).into(),
-        };
+        let (queue, code, data) = (self.queue.as_ptr(), entry.prov_errno, entry.err_data);
+        let text = provider_text(|buffer, len| {
+            // SAFETY: the queue is open; the buffer is as long as we say; error data is the provider's, until the next read.
+            unsafe { sys::fi_cq_strerror(queue, code, data, buffer, len) }
+        });
+        let errno = entry.err.saturating_abs();
+        let error = CompletionError { errno, provider_errno: code, text: text.into() };
         Some(QueueError::Failed { context: entry.op_context.addr(), error })
-    }
-
-    /// The provider's text: fi_cq_strerror in fi_cq(3).
-    fn provider_text(&self, entry: &sys::fi_cq_err_entry) -> String {
-        let mut buffer: [c_char; 256] = [0; 256];
-        // SAFETY: the queue is open; the buffer is as long as we say; error data is the provider's, until the next read.
-        let text = unsafe {
-            sys::fi_cq_strerror(
-                self.queue.as_ptr(),
-                entry.prov_errno,
-                entry.err_data,
-                buffer.as_mut_ptr(),
-                buffer.len() - 1,
-            )
-        };
-        // An unimplemented function may be a stub that returns -FI_ENOSYS, whatever its return type.
-        if text.is_null() || text.addr() > usize::MAX - 4096 {
-            return String::new();
-        }
-        // SAFETY: fi_cq_strerror answers with a C string: static, or in our buffer, whose last byte is zero.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
     /// Cancels the operation with this context.
@@ -301,9 +284,19 @@ impl Rail {
     }
 
     fn bind(&self, object: *mut sys::fid, flags: u64) -> Result<(), FabricError> {
-        // SAFETY: both are open, of one domain, and the object outlives the endpoint.
+        // SAFETY: both are open, of one fabric, and the object outlives the endpoint.
         let code = unsafe { sys::fi_ep_bind(self.endpoint.as_ptr(), object, flags) };
         check(Call::fi_ep_bind, code)
+    }
+
+    /// Binds the event queue of the fabric, if there is one. Without, if the provider refuses.
+    fn bind_events(&self, domain: &Domain) {
+        let events = domain.events.as_ptr();
+        if !events.is_null()
+            && let Err(error) = self.bind(events.cast(), 0)
+        {
+            log::debug!("an endpoint is not bound to the event queue: {error}");
+        }
     }
 
     /// Sets an option. Returns whether it was accepted.

@@ -5,6 +5,7 @@
 //! events (`progress`). Landed bytes may stay invisible for a while (`sight`). One generator makes all random decisions, in the order of calls: a
 //! single thread that drives all ranks sees the same run for the same seed.
 
+mod events;
 mod fate;
 mod flight;
 mod landing;
@@ -26,6 +27,7 @@ use crate::ledger::{Ledger, Rule};
 use crate::random::Random;
 use crate::settings::Settings;
 
+pub(crate) use events::EventQueue;
 pub(crate) use objects::{
     Domain, DomainAsked, Endpoint, EndpointAsked, Fabric, Queue, Region, Vector,
 };
@@ -71,6 +73,7 @@ pub(crate) struct Engine {
     domains: Table<Domain>,
     endpoints: Table<Endpoint>,
     queues: Table<Queue>,
+    event_queues: Table<EventQueue>,
     vectors: Table<Vector>,
     regions: Table<Region>,
     /// Regions by domain and key.
@@ -155,6 +158,7 @@ impl Engine {
             domains: Table::new(),
             endpoints: Table::new(),
             queues: Table::new(),
+            event_queues: Table::new(),
             vectors: Table::new(),
             regions: Table::new(),
             keys: BTreeMap::new(),
@@ -269,11 +273,12 @@ impl Engine {
     }
 
     /// How many objects of each kind are open, and how many were ever opened.
-    pub(crate) fn census(&self) -> [(&'static str, usize, usize); 5] {
+    pub(crate) fn census(&self) -> [(&'static str, usize, usize); 6] {
         [
             ("domains", self.domains.open(), self.domains.opened()),
             ("endpoints", self.endpoints.open(), self.endpoints.opened()),
             ("queues", self.queues.open(), self.queues.opened()),
+            ("event_queues", self.event_queues.open(), self.event_queues.opened()),
             ("vectors", self.vectors.open(), self.vectors.opened()),
             ("regions", self.regions.open(), self.regions.opened()),
         ]

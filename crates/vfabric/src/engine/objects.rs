@@ -9,7 +9,7 @@ use libfabric_sys as sys;
 use super::flight::Message;
 use super::post::Receive;
 use super::progress::Entry;
-use super::{Engine, Errno, Event, Id, Operation, Outcome};
+use super::{Engine, Errno, Event, EventQueue, Id, Operation, Outcome};
 use crate::faults::Fault;
 use crate::ledger::Rule;
 use crate::memory::{self, Mapping};
@@ -74,6 +74,7 @@ pub(crate) struct Endpoint {
     /// FI_TRANSMIT, FI_RECV: where only operations that ask for it complete with an entry (FI_SELECTIVE_COMPLETION).
     pub(super) selective: u64,
     pub(super) vector: Option<Id<Vector>>,
+    pub(super) event_queue: Option<Id<EventQueue>>,
     /// FI_ORDER_* bits that were asked for.
     pub(super) orders: u64,
     /// The operations that the user asked for room for; the profile may have less.
@@ -205,6 +206,12 @@ impl Engine {
         if users > 0 {
             return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
                 format!("fabric {id} is closed while {users} domains of it are open")
+            });
+        }
+        let queues = self.event_queues_of(id);
+        if queues > 0 {
+            return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
+                format!("fabric {id} is closed while {queues} event queues of it are open")
             });
         }
         Ok(())
@@ -404,6 +411,7 @@ impl Engine {
             receive_flags: asked.receive_flags,
             selective: 0,
             vector: None,
+            event_queue: None,
             orders: (asked.orders & profile.orders) | profile.always_ordered,
             depth: if asked.depth == 0 { usize::MAX } else { asked.depth },
             bound_regions: 0,

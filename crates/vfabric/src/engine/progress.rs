@@ -65,6 +65,7 @@ impl Engine {
         self.counters.count("polls");
         self.progress(queue)?;
         self.fail_namelessly(queue);
+        self.fail_endpoints_of(queue);
         let mut taken = Vec::new();
         while taken.len() < most {
             let entries = &mut self.queues.get_mut(queue).ok_or(Errno(sys::FI_EINVAL))?.entries;

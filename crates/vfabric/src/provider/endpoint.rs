@@ -139,6 +139,13 @@ unsafe extern "C" fn bind(fid: *mut sys::fid, object: *mut sys::fid, flags: u64)
             };
             answer(engine().bind_vector(endpoint.id, vector.id))
         }
+        sys::FI_CLASS_EQ => {
+            // SAFETY: its class says that it is an event queue.
+            let Some(queue) = (unsafe { Object::<sys::fid_eq>::of(object.cast()) }) else {
+                return -sys::FI_EINVAL;
+            };
+            answer(engine().bind_events(endpoint.id, queue.id))
+        }
         _ => -sys::FI_ENOSYS,
     }
 }

@@ -14,7 +14,7 @@ table! {
 }
 
 table! {
-    fn calls() -> sys::fi_ops_fabric { domain: super::domain::open }
+    fn calls() -> sys::fi_ops_fabric { domain: super::domain::open, eq_open: super::events::open }
 }
 
 /// fi_fabric(3). Libfabric fills in its own part.

@@ -5,6 +5,7 @@
 
 mod domain;
 mod endpoint;
+mod events;
 mod fabric;
 mod info;
 mod messages;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libfabric_sys as sys;
 
-use crate::engine::{Domain, Endpoint, Fabric, Id, Queue, Region, Vector, engine};
+use crate::engine::{Domain, Endpoint, EventQueue, Fabric, Id, Queue, Region, Vector, engine};
 use crate::ledger::Rule;
 use crate::serial::{Mark, Serial};
 
@@ -57,6 +57,7 @@ fids! {
     fid_domain = Domain, "domain";
     fid_ep = Endpoint, "endpoint";
     fid_cq = Queue, "completion queue";
+    fid_eq = EventQueue, "event queue";
     fid_av = Vector, "address vector";
     fid_mr = Region, "region";
 }

@@ -232,7 +232,6 @@ unsafe extern "C" fn read_error(
     1
 }
 
-/// Provider errors are libfabric's error numbers.
 unsafe extern "C" fn error_text(
     _queue: *mut sys::fid_cq,
     code: c_int,
@@ -240,6 +239,16 @@ unsafe extern "C" fn error_text(
     buffer: *mut c_char,
     len: usize,
 ) -> *const c_char {
+    // SAFETY: the user's buffer is as long as they say.
+    unsafe { error_text_of(code, buffer, len) }
+}
+
+/// Provider errors are libfabric's error numbers.
+///
+/// # Safety
+///
+/// `buffer` is null, or has room for `len` bytes.
+pub(super) unsafe fn error_text_of(code: c_int, buffer: *mut c_char, len: usize) -> *const c_char {
     let text = match library() {
         // SAFETY: any number may be asked for.
         Some(library) => unsafe { (library.fi_strerror)(code) },

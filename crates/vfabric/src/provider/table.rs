@@ -20,7 +20,7 @@ macro_rules! tables {
 }
 
 tables! {
-    fi_ops, fi_ops_fabric, fi_ops_domain, fi_ops_mr, fi_ops_av, fi_ops_cq, fi_ops_ep, fi_ops_cm, fi_ops_msg, fi_ops_rma,
+    fi_ops, fi_ops_fabric, fi_ops_domain, fi_ops_mr, fi_ops_av, fi_ops_cq, fi_ops_eq, fi_ops_ep, fi_ops_cm, fi_ops_msg, fi_ops_rma,
     fi_ops_tagged, fi_ops_atomic,
 }
 

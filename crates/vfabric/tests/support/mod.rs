@@ -228,6 +228,35 @@ impl Rig {
         close(self.fabric.cast())
     }
 
+    /// fi_eq_open: an event queue of the fabric.
+    pub(crate) fn open_event_queue(&self) -> Result<*mut sys::fid_eq, i32> {
+        let mut attributes = sys::fi_eq_attr { wait_obj: sys::FI_WAIT_NONE, ..Default::default() };
+        let mut queue = ptr::null_mut();
+        let context = ptr::null_mut();
+        // SAFETY: the fabric is open, and the places valid.
+        let code =
+            unsafe { sys::fi_eq_open(self.fabric, &raw mut attributes, &raw mut queue, context) };
+        if code == 0 { Ok(queue) } else { Err(code) }
+    }
+
+    /// The next error of an event queue.
+    pub(crate) fn event_error(&self, queue: *mut sys::fid_eq) -> Option<i32> {
+        let (mut event, mut entry) = (0, sys::fi_eq_entry::default());
+        let (place, len) = ((&raw mut entry).cast(), size_of_val(&entry));
+        // SAFETY: the queue is open, and the places valid.
+        let code = unsafe { sys::fi_eq_read(queue, &raw mut event, place, len, 0) };
+        let mut error = sys::fi_eq_err_entry::default();
+        // SAFETY: as above.
+        let read = unsafe { sys::fi_eq_readerr(queue, &raw mut error, 0) };
+        if code == AGAIN {
+            assert_eq!(read, AGAIN);
+            return None;
+        }
+        assert_eq!(code, -(sys::FI_EAVAIL as isize));
+        assert_eq!(read, size_of_val(&error).cast_signed());
+        Some(error.err)
+    }
+
     /// The registration modes in force.
     pub(crate) fn modes(&self) -> i32 {
         // SAFETY: an info is whole.
@@ -446,6 +475,12 @@ impl<'rig> End<'rig> {
     pub(crate) fn try_enable(&self) -> i32 {
         // SAFETY: the endpoint is open.
         unsafe { sys::fi_enable(self.endpoint) }
+    }
+
+    /// fi_ep_bind of an event queue: its code.
+    pub(crate) fn bind_events(&self, queue: *mut sys::fid_eq) -> i32 {
+        // SAFETY: both are open.
+        unsafe { sys::fi_ep_bind(self.endpoint, queue.cast(), 0) }
     }
 
     /// fi_endpoint in this domain by the info of a NIC: its code. Closed again.
