@@ -74,6 +74,9 @@ pub const RAIL_SILENT: Duration = Duration::from_millis(500);
 pub const RAIL_QUERY: Duration = Duration::from_millis(100);
 /// A data rail that refuses all parts of a channel for so long is lost, if another is open.
 pub const RAIL_REFUSES: Duration = Duration::from_millis(500);
+/// The same for one that has accepted no part of the channel yet: a provider may refuse posts while it connects to a peer, for seconds where
+/// all ranks of a large job do (verbs;ofi_rxm).
+pub const RAIL_CONNECTS: Duration = Duration::from_secs(5);
 /// How often rails are checked for hanging writes.
 pub const RAIL_CHECK: Duration = Duration::from_millis(100);
 /// A rail on which no write completes for so long, although the peer answers, is lost if another is open and this one

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use super::super::account::Account;
 use super::super::bound::{
-    POLL_GAP_MAX, RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL,
-    RAIL_HANGS, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK, last_rail,
+    POLL_GAP_MAX, RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_CONNECTS, RAIL_DRAIN_MAX,
+    RAIL_DRAIN_STILL, RAIL_HANGS, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK, last_rail,
 };
 use super::super::channel::{Cause, Channel};
 use super::super::connection::Connection;
@@ -503,11 +503,13 @@ impl<C: Connection> ProgressLoop<C> {
         let lost = refused.find(|rail| {
             let Some(refusing) = refusing.get_mut(usize::from(*rail)) else { return false };
             // The last rail gets the full peer timeout.
+            let accepted = account.rails.accepted_on(*rail);
             let bound = match account.survives(*rail) {
+                true if accepted == 0 => RAIL_CONNECTS.min(channel.peer_timeout()),
                 true => RAIL_REFUSES,
                 false => channel.peer_timeout(),
             };
-            let time = refusing.refused(account.rails.accepted_on(*rail), now.polled);
+            let time = refusing.refused(accepted, now.polled);
             account.loads.is_open(*rail) && time >= bound
         });
         if let Some(rail) = lost {

@@ -4,7 +4,7 @@ use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::bound::{
     KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_LENT, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK,
-    RAIL_HANGS, RAIL_LAST, RAIL_REST, RAIL_SILENT,
+    RAIL_CONNECTS, RAIL_HANGS, RAIL_LAST, RAIL_REST, RAIL_SILENT,
 };
 use crate::capabilities::ImmediateWidth;
 use crate::channel::{RailNews, WriteId, Written};
@@ -125,23 +125,35 @@ fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
     );
 }
 
-/// Only the first says something about its rail.
+/// A rail that refuses parts and has accepted some says most about itself; one that has accepted none may be connecting.
 #[test]
 fn a_rail_is_lost_that_refuses_every_part_for_long_and_none_is_where_parts_have_no_room() {
-    for (not, is_lost) in [(Acted::Refused, true), (Acted::NoRoom, false)] {
+    let connects = u64::try_from(RAIL_CONNECTS.as_millis()).unwrap();
+    for (not, has_accepted, until, is_lost) in [
+        (Acted::Refused, true, 1000, true),
+        (Acted::Refused, false, connects, false),
+        (Acted::Refused, false, connects + 500, true),
+        (Acted::NoRoom, true, connects + 500, false),
+    ] {
         let (mut endpoint, mut hands, channel, Name { slot, generation }) = endpoint_with_sender();
         hands.meet(channel);
         endpoint.progress(&mut hands, ms(0));
         let message = advertised(&mut endpoint, &mut hands, Name { slot, generation });
+        for rail in (0..2).filter(|_| has_accepted) {
+            let rails = &mut endpoint.peers[0].account.rails;
+            rails.posted(rail, true);
+            assert!(rails.ended(rail, true, true));
+        }
         hands.acts_not = Some(not);
         let submitted = endpoint.submit(&mut hands, slot, &message, ms(1));
         assert!(matches!(submitted, Ok(Submit::Parts { .. })));
-        (2..1000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-        assert_eq!(hands.frames.iter().any(is_down), is_lost, "{not:?}");
+        (2..until).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        let case = format!("{not:?} after {until} ms, has accepted: {has_accepted}");
+        assert_eq!(hands.frames.iter().any(is_down), is_lost, "{case}");
         assert!(hands.writes.is_empty());
         hands.acts_not = None;
-        endpoint.progress(&mut hands, ms(1000));
-        assert_eq!(hands.writes.len(), 1, "{not:?}");
+        endpoint.progress(&mut hands, ms(until));
+        assert_eq!(hands.writes.len(), 1, "{case}");
     }
 }
 
