@@ -151,7 +151,9 @@ impl Endpoint {
         let sendrecv = sendrecv.map_err(no_memory)?.map(Box::new);
         let landing = landing.map(Arc::new).map_err(Cause::NoLandingPage)?;
         let first = first_generation();
+        // The other entries are for this endpoint's own operations, which complete in the same queues.
         let entries = u32::try_from(settings.cq_entries).unwrap_or(u32::MAX);
+        let entries = entries.saturating_sub(OPERATIONS_MAX.into());
         let posted_most = if sendrecv.is_some() { TAGGED_RECEIVES_MAX.into() } else { u32::MAX };
         let presence = Presence {
             id: authentication::random_id().map_err(|_| Cause::NoRandom)?,
@@ -176,8 +178,7 @@ impl Endpoint {
             listeners: Slots::new(u16::MAX).beginning_at(first),
             accepting: Vec::new(),
             connects: Slots::new(u16::MAX).beginning_at(first),
-            // The other entries are for this endpoint's own operations, which complete in the same queues.
-            budget: Budget::new(entries.saturating_sub(OPERATIONS_MAX.into()).min(posted_most)),
+            budget: Budget::new(entries.min(posted_most)),
             flushes: Slots::new(u16::MAX).beginning_at(first),
             incidents: Incidents::default(),
             known_processes: KnownProcesses::default(),

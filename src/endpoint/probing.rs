@@ -9,11 +9,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use fabric::{Delivery, FabricError, Memory, Pages, Post, RemoteBytes, RemoteKey, Write};
-use proto::Capabilities;
+use proto::budget::{Budget, CAPACITY_MIN};
 use proto::limits::MAX_DATA_RAILS;
+use proto::{Capabilities, ImmediateWidth};
 
 use super::Endpoint;
 use super::executor::Executor;
@@ -188,12 +190,34 @@ impl Endpoint {
         let proves_arrival = found.proves_arrival && self.executor.capabilities().proves_arrival;
         let mut allowed = Capabilities { proves_arrival, ..found };
         if self.settings.force_fin && !found.messages {
-            allowed.immediate = proto::ImmediateWidth::None;
+            allowed.immediate = ImmediateWidth::None;
+        }
+        if allowed.immediate != ImmediateWidth::None
+            && !found.messages
+            && let Some(most) = self.device.arrivals_max
+        {
+            if most >= CAPACITY_MIN {
+                self.budget = Budget::new(most.min(self.budget.capacity()));
+            } else {
+                warn_of_few_arrivals(&self.device.provider, most);
+                allowed.immediate = ImmediateWidth::None;
+            }
         }
         if self.settings.largest_write != 0 {
             allowed.largest_write = self.settings.largest_write.min(allowed.largest_write);
         }
         self.executor.settle(allowed);
+    }
+}
+
+/// Logs once that no writes have immediates, since the provider keeps too few of those that arrive.
+#[cold]
+fn warn_of_few_arrivals(provider: &str, most: u32) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "{provider} has room for {most} writes that arrive between two polls, and {CAPACITY_MIN} are needed: each message ends with a FIN frame instead; FI_UNIVERSE_SIZE sets that room"
+        );
     }
 }
 

@@ -68,6 +68,7 @@ impl Device {
             address_format: info.map_or(0, |info| info.address_format()),
             speed_mbps: self.plan.speed_mbps(),
             is_mapped_by_peers: self.plan.is_mapped_by_peers(),
+            arrivals_max: info.and_then(|info| options::arrivals_max(&self.settings, info)),
             gpu_access,
             probed: Arc::clone(&self.probed),
         }

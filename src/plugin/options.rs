@@ -6,6 +6,7 @@
 use fabric::{EndpointOption, Info, OptionName, OptionValue, Version};
 
 use super::TrafficClass;
+use super::config::Config;
 use super::provider::family;
 
 /// One option of a provider's.
@@ -291,6 +292,41 @@ fn class_for(family: &str, class: TrafficClass) -> u32 {
     label.map_or(BEST_EFFORT, |(_, label, _)| *label)
 }
 
+/// A provider's own queue for writes with immediates that arrive, which is shorter than a completion queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivalQueue {
+    pub(crate) provider: &'static str,
+    /// The variable that sets its length, and the length without.
+    pub(crate) variable: &'static str,
+    pub(crate) entries: u32,
+    /// Entries for the provider's own events.
+    pub(crate) kept: u32,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "docs/providers.md is made from it, by a test")
+    )]
+    pub(crate) why: &'static str,
+}
+
+pub(crate) const ARRIVAL_QUEUES: &[ArrivalQueue] = &[ArrivalQueue {
+    provider: "cxi",
+    variable: "FI_UNIVERSE_SIZE",
+    entries: 1024,
+    kept: 64,
+    why: "They come through the endpoint's control event queue, which only polls empty. Where it overruns, the process ends (\"Control EQ drops detected\", prov/cxi/src/cxip_ctrl.c; from 2.5).",
+}];
+
+/// How many writes with immediates may arrive on a rail of this NIC between two polls, if its provider keeps them in a queue of its own.
+pub(super) fn arrivals_max(config: &Config, info: &Info) -> Option<u32> {
+    arrivals_max_for(family(info), |name| config.provider_variable(name))
+}
+
+fn arrivals_max_for<'a>(family: &str, value: impl Fn(&str) -> Option<&'a str>) -> Option<u32> {
+    let row = ARRIVAL_QUEUES.iter().find(|row| row.provider == family)?;
+    let entries = value(row.variable).and_then(|value| value.parse().ok()).unwrap_or(row.entries);
+    Some(entries.saturating_sub(row.kept))
+}
+
 /// The latency of a message for NCCL's properties, in whole microseconds. NCCL adds it to its own figures, which are for InfiniBand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Latency {
@@ -387,6 +423,16 @@ mod tests {
     }
 
     #[test]
+    fn arrivals_over_cxi_are_bounded_by_libfabrics_variable_and_over_others_by_the_queue_alone() {
+        let at = |family: &str, value: Option<&'static str>| arrivals_max_for(family, |_| value);
+        assert_eq!(at("cxi", None), Some(960));
+        assert_eq!(at("cxi", Some("16384")), Some(16_320));
+        assert_eq!(at("cxi", Some("8")), Some(0));
+        assert_eq!(at("cxi", Some("many")), Some(960), "libfabric keeps its default");
+        assert_eq!(at("efa", None), None);
+    }
+
+    #[test]
     fn efa_writes_at_most_a_gibibyte_whatever_it_says() {
         assert_eq!(largest_write_for("efa", u64::MAX), 1 << 30);
         assert_eq!(largest_write_for("efa", 1 << 20), 1 << 20, "unless it says less");
@@ -450,6 +496,10 @@ mod tests {
         page += PAGE_LARGEST;
         for LargestWrite { provider, bytes, why } in LARGEST_WRITES {
             page += &format!("| {provider} | {bytes} | {why} |\n");
+        }
+        page += PAGE_ARRIVALS;
+        for ArrivalQueue { provider, variable, entries, kept, why } in ARRIVAL_QUEUES {
+            page += &format!("| {provider} | `{variable}`, or {entries}, less {kept} | {why} |\n");
         }
         page += PAGE_TAIL;
         page
@@ -553,7 +603,21 @@ those that AWS's plugin gives for the instances with these devices.
 |---|---|---|
 ";
 
+    const PAGE_ARRIVALS: &str = "
+## Arrivals between two polls
+
+Receives are posted for as many writes with immediates as the completion queue has room for (`IRONRAIL_CQ_ENTRIES`); further ones wait. Over these
+providers for no more than:
+
+| provider | arrivals | why |
+|---|---|---|
+";
+
     const PAGE_TAIL: &str = "
+The variable is libfabric's, which reads it once per process, and other libraries may have loaded libfabric before: the plugin leaves it as it is. MPI
+may set it to the number of ranks. With fewer than 512 arrivals no writes have immediates: each message ends with a FIN frame, and the log has a
+warning.
+
 ## Event queues
 
 Endpoints of efa have an event queue (fi_eq(3)), one for the two of a NIC. The provider writes errors there that belong to no operation of the

@@ -25,6 +25,9 @@ pub(crate) struct DeviceFacts {
     pub(crate) speed_mbps: u32,
     /// Whether peers map an endpoint's memory (shm): then it must not be closed before their endpoints are.
     pub(crate) is_mapped_by_peers: bool,
+    /// How many writes with immediates may arrive on a rail between two polls, where the provider keeps fewer than its completion queue has
+    /// entries.
+    pub(crate) arrivals_max: Option<u32>,
     pub(crate) gpu_access: GpuAccess,
     pub(crate) probed: Arc<Probed>,
 }

@@ -67,6 +67,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("src/plugin/arrival.rs", "ROWS"),
     ("src/plugin/arrival.rs", "REASONS"),
     ("src/plugin/environment.rs", "PROVIDER_VARIABLES"),
+    ("src/plugin/options.rs", "ARRIVAL_QUEUES"),
     ("src/plugin/options.rs", "LARGEST_WRITES"),
     ("src/plugin/options.rs", "PROVIDER_OPTIONS"),
     ("src/plugin/selection.rs", "REFUSED"),

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::link::{Link, POLLS};
-use crate::support::calls::{Failure, Object};
+use crate::support::calls::{Failure, Object, lines};
 use crate::support::stage::{Part, play, play_each};
 use crate::support::virtual_fabric::set;
 use crate::together::close_together;
@@ -298,7 +298,9 @@ fn a_packet_that_fails_goes_by_another_rail() {
 /// As NCCL has them in an all-to-all of many ranks: the queue holds 16,384 entries.
 #[test]
 fn receives_of_two_thousand_connections_do_not_overrun_the_queue() {
-    play(&[provider()], BOUND * 3, |part| send_to_all_receives(part, CONNECTIONS));
+    play(&[provider()], BOUND * 3, |part| {
+        send_to_all_receives(part, "efa", CONNECTIONS);
+    });
 }
 
 /// The smallest one that is accepted.
@@ -306,14 +308,40 @@ fn receives_of_two_thousand_connections_do_not_overrun_the_queue() {
 fn receives_of_many_connections_do_not_overrun_the_smallest_queue() {
     play(&[provider()], BOUND * 3, |part| {
         set("IRONRAIL_CQ_ENTRIES", "1536");
-        send_to_all_receives(part, 200);
+        send_to_all_receives(part, "efa", 200);
+    });
+}
+
+/// cxi keeps 1,024 arrivals between two polls, whatever its completion queue holds.
+#[test]
+fn receives_of_many_connections_do_not_overrun_a_shorter_queue_of_the_providers() {
+    play(&[provider()], BOUND * 3, |part| {
+        send_to_all_receives(part, "cxi", 250);
+    });
+}
+
+/// As where MPI has set it to the number of ranks.
+#[test]
+fn messages_end_with_fin_where_the_provider_keeps_too_few_arrivals() {
+    play(&[provider()], BOUND, |part| {
+        set("FI_UNIVERSE_SIZE", "8");
+        set("IRONRAIL_INLINE_MAX_SIZE", "0");
+        let link = Link::between_ends(part, "cxi", 1, "immediates=1 arrivals=64");
+        let arrivals = link.fabric.number("counter.arrivals");
+        (0..RECEIVES).for_each(|_| link.warm());
+        assert_eq!(link.fabric.number("counter.arrivals"), arrivals);
+        let said = lines();
+        let said = said.iter().filter(|line| line.contains("vfabric has room for 0 writes"));
+        assert_eq!(said.count(), 1, "{:?}", lines());
+        link.close_all();
     });
 }
 
 /// Posts more receives than the budget allows, and sends to all that were accepted before the receiver polls once.
-fn send_to_all_receives(part: &Part, connections: usize) {
+fn send_to_all_receives(part: &Part, profile: &str, connections: usize) {
     set("IRONRAIL_INLINE_MAX_SIZE", "0");
-    let world = World::open(part, "efa", [1, 1]);
+    let world = World::open(part, profile, [1, 1]);
+    world.fabric.configure(&format!("profile={profile} nics=16 immediates=1"));
     let ends @ [sender, receiver] = world.nets.map(End::open);
     let net = receiver.net;
     let comms: Vec<_> = (0..connections).map(|_| connect(&sender, &receiver)).collect();

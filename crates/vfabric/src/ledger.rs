@@ -46,7 +46,7 @@ rules! {
     NoDescriptor = "no_descriptor",
     /// A buffer freed, unregistered or changed before its operation had ended.
     FreedEarly = "freed_early",
-    /// More completions than the queue was opened for.
+    /// More completions than the queue was opened for, or arrivals between two polls than the profile keeps.
     Overrun = "overrun",
     /// An error of an endpoint without an event queue, over which the provider aborts the process.
     NoEventQueue = "no_event_queue",

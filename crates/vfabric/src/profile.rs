@@ -40,6 +40,8 @@ pub(crate) struct Profile {
     /// Whether an endpoint with FI_HMEM has CUDA pin its buffers, unless FI_CXI_DISABLE_HOST_REGISTER is 1, whatever
     /// FI_OPT_CUDA_API_PERMITTED says (libfabric prov/cxi/src/cxip_ptelist_buf.c).
     pub(crate) has_cuda_pin: bool,
+    /// How many writes with immediates may arrive on an endpoint between two polls of it; 0: as many as its queue holds.
+    pub(crate) arrivals: usize,
     /// Whether fabrics have event queues. An error of an endpoint goes there; without one the process would be aborted.
     pub(crate) has_events: bool,
     /// FI_ORDER_* bits that it keeps when asked to.
@@ -120,6 +122,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: true,
         forgets_peers: false,
         has_cuda_pin: true,
+        arrivals: 1024,
         has_events: false,
         orders: sys::FI_ORDER_SAS | sys::FI_ORDER_WAW | sys::FI_ORDER_RAR,
         always_ordered: 0,
@@ -155,6 +158,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: false,
         forgets_peers: true,
         has_cuda_pin: false,
+        arrivals: 0,
         has_events: true,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
@@ -187,6 +191,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: true,
         forgets_peers: false,
         has_cuda_pin: false,
+        arrivals: 0,
         has_events: false,
         orders: EVERY_ORDER,
         always_ordered: EVERY_ORDER,
@@ -219,6 +224,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: false,
         forgets_peers: false,
         has_cuda_pin: false,
+        arrivals: 0,
         has_events: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,
@@ -251,6 +257,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         shares_vectors: true,
         forgets_peers: false,
         has_cuda_pin: false,
+        arrivals: 0,
         has_events: false,
         orders: sys::FI_ORDER_SAS,
         always_ordered: 0,

@@ -44,6 +44,8 @@ settings! {
         "What registration asks of the user: FI_MR_* bits, with commas between.";
     "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
     "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
+    "arrivals", "a number", "the profile's",
+        "How many writes with immediates may arrive on an endpoint between two polls of it; 0: as many as its completion queue holds.";
     "inject", "bytes", "the profile's", "The largest injected operation.";
     "message", "bytes", "the profile's", "The largest operation.";
     "reorder", "polls, 2^48 at most", "the profile's", "How far completions and bytes may overtake each other.";
@@ -264,6 +266,7 @@ impl Settings {
             "regions" => profile.regions = region_bits(value)?,
             "endpoints" => profile.endpoints_per_nic = value.parse().ok()?,
             "depth" => profile.transmit_depth = number(value, 1, 1 << 20)?.try_into().ok()?,
+            "arrivals" => profile.arrivals = value.parse().ok()?,
             "inject" => {
                 profile.inject_bytes = value.parse().ok()?;
                 profile.inject_rma_bytes = profile.inject_bytes;

@@ -342,6 +342,24 @@ fn a_completion_queue_that_is_not_read_overruns() {
     rig.caught("overrun", 2);
 }
 
+#[test]
+fn more_arrivals_between_two_polls_than_the_profile_keeps_are_caught() {
+    let rig = Rig::new("profile=cxi immediates=1 arrivals=2");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    for round in 1..=2 {
+        for arrivals in 1..=3 {
+            assert_eq!(a.write_data(source.bare(64), there, 7), 0);
+            a.wait();
+            let (before, now) = (round - 1, u64::from(arrivals == 3));
+            rig.caught("overrun", before + now);
+        }
+        // The first poll takes one entry, and makes room for two more arrivals.
+        b.poll().done();
+    }
+}
+
 /// Raw pointers, for threads that must not share them.
 struct Shared(*mut sys::fid_cq, *mut sys::fid_ep);
 

@@ -100,8 +100,17 @@ impl Engine {
                 entry.buffer = address;
             }
             self.counters.count("arrivals");
-            let queue = self.endpoint(operation.target)?.receive_queue;
+            let target = self.endpoint_mut(operation.target)?;
+            target.arrivals += 1;
+            let (arrivals, queue) = (target.arrivals, target.receive_queue);
             self.write_entry(queue, entry);
+            let most = self.settings.profile.arrivals;
+            if most > 0 && arrivals > most {
+                let target = operation.target;
+                self.broken(Rule::Overrun, || {
+                    format!("endpoint {target} keeps {most} arrivals between two polls, and has {arrivals}")
+                });
+            }
         }
         Ok(())
     }

@@ -82,6 +82,8 @@ pub(crate) struct Endpoint {
     pub(super) bound_regions: usize,
     /// Operations whose completion is not written yet.
     pub(super) outstanding: usize,
+    /// Writes with immediates that have arrived since its queue was last polled.
+    pub(super) arrivals: usize,
     pub(super) receives: VecDeque<Receive>,
     /// Messages that arrived before their receive was posted.
     pub(super) unexpected: VecDeque<Message>,
@@ -416,6 +418,7 @@ impl Engine {
             depth: if asked.depth == 0 { usize::MAX } else { asked.depth },
             bound_regions: 0,
             outstanding: 0,
+            arrivals: 0,
             receives: VecDeque::new(),
             unexpected: VecDeque::new(),
             outbox: VecDeque::new(),

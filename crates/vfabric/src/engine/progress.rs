@@ -155,6 +155,11 @@ impl Engine {
                 self.empty_inbox(*endpoint);
             }
         }
+        for endpoint in endpoints {
+            if let Some(endpoint) = self.endpoints.get_mut(endpoint) {
+                endpoint.arrivals = 0;
+            }
+        }
         Ok(())
     }
 
