@@ -12,7 +12,7 @@ use gpu::{Driver, Owner};
 use super::config::{Config, DeviceMemory};
 use super::options::NO_CUDA_CALLS;
 use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
-use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, family, opens_with, refuses_option};
+use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, family, open_with, refuses_option};
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::types::{Protocol, gpu_number};
@@ -91,7 +91,7 @@ fn with_gpu_memory(
             Err(Obstacle::NoCudaOption { interface, provider, version })
         };
     }
-    match opens_with(library, &info, &[NO_CUDA_CALLS]) {
+    match open_with(library, &info, &[NO_CUDA_CALLS]).map(drop) {
         Ok(()) => Ok(info),
         Err(error) if refuses_option(error) => {
             Err(Obstacle::CallsCuda { interface, provider, answer: error.to_string() })

@@ -530,7 +530,9 @@ that refuses the option can access GPU memory only by such calls. This is tried 
 says why.
 
 ² NCCL's LL and LL128 poll flags inside the received bytes, and EFA's packets overtake each other without this option. A device that refuses it cannot
-write in order. This is tried at the start: NCCL_PROTO is set to Simple where it is unset.
+write in order, and one that takes it and reports `FI_OPT_EFA_EMULATED_WRITE` asks the device alone: its writes are made of messages. Both are tried at
+the start: NCCL_PROTO is set to Simple where it is unset. Between two hosts of which one has no RDMA writes, or whose versions differ in unsolicited
+receives of writes (prov/efa/src/rdm/efa_rdm_rma.h), writes are made of messages, too, and no option says so: there set NCCL_PROTO=Simple.
 
 ³ Peers on one host then go through the device like all others: what the probe has found out of it, and what its completions prove, holds for them too. A
 refusal means that libfabric is older than 1.21, and peers on one host may go through shared memory. Then completions do not count as proof of arrival

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use fabric::{Info, Library};
+use fabric::{Data, Info, Library, OptionName};
 
 use super::options::LINES;
-use super::provider::{core, opens_with, refuses_option};
+use super::provider::{core, family, open_with, refuses_option};
 
 /// The order in which a message's bytes become visible; the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,22 +28,32 @@ pub(super) fn of<'a>(library: &Arc<Library>, rails: impl Iterator<Item = &'a Inf
 
 fn of_rail(library: &Arc<Library>, info: &Info) -> Order {
     if info.lands_in_order()
-        || (has_line_option(info.provider()) && writes_lines_in_order(library, info))
+        || (has_line_option(family(info)) && writes_lines_in_order(library, info))
     {
         return Order::Lines;
     }
     by_name(info.provider())
 }
 
-/// Whether the provider has an option for lines in order.
-fn has_line_option(provider: &str) -> bool {
-    core(provider) == "efa"
+/// Whether a family of NICs has an option for lines in order.
+fn has_line_option(family: &str) -> bool {
+    family == "efa"
 }
 
-/// Whether an endpoint opens with that option, which depends on the device.
+/// Whether an endpoint opens with that option, which depends on the device, and its writes are the device's. The provider asks the device
+/// alone: writes that it makes of messages are cut at no multiple of a line, and the pieces overtake each other.
 fn writes_lines_in_order(library: &Arc<Library>, info: &Info) -> bool {
-    match opens_with(library, info, &[LINES]) {
-        Ok(()) => true,
+    match open_with(library, info, &[LINES]) {
+        Ok(nic) => {
+            let by_device = nic.flag::<Data>(library, OptionName::EfaEmulatedWrite) == Some(false);
+            if !by_device {
+                log::debug!(
+                    "{} makes writes of messages, which have no order within lines",
+                    info.provider()
+                );
+            }
+            by_device
+        }
         Err(error) if refuses_option(error) => {
             log::debug!("{} grants no order within lines: {error}", info.provider());
             false

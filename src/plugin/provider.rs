@@ -1,4 +1,4 @@
-//! Facts about a provider that several modules need: its core, its wire protocol, and whether an endpoint opens with an option.
+//! Facts about a provider that several modules need: its core, its wire protocol, and endpoints to try options on.
 
 use fabric::{EndpointOption, FabricError, Info, Library, Nic, NicOptions};
 
@@ -16,14 +16,14 @@ pub(super) fn family(info: &Info) -> &str {
     }
 }
 
-/// Opens an endpoint with these options and closes it: only the provider can tell whether it supports them.
-pub(super) fn opens_with(
+/// Opens an endpoint with these options: only the provider can tell whether it supports them.
+pub(super) fn open_with(
     library: &Library,
     info: &Info,
     options: &[EndpointOption],
-) -> Result<(), FabricError> {
+) -> Result<Nic, FabricError> {
     let options = NicOptions { data: Some(options), entries: ENTRIES, ..NicOptions::default() };
-    Nic::open(library, info, &options).map(drop)
+    Nic::open(library, info, &options)
 }
 
 /// Whether the endpoint does not open because of the option, not for another reason.

@@ -66,6 +66,8 @@ settings! {
         "Which traffic classes (FI_TC_*) endpoints open in: labels alone, as on cxi, or none; others get -FI_EINVAL.";
     "emulated", "0, 1 or unreadable", "0",
         "Profile efa: whether FI_OPT_EFA_EMULATED_WRITE says that writes are made of messages. Unreadable: fi_getopt gives -FI_ENOPROTOOPT.";
+    "lines", "0 or 1", "0",
+        "Profile efa: whether FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES is granted, as where the device has it; `hold=0` keeps that order.";
     "shared_memory", "set, read, stuck or refused", "set",
         "Profile efa: what becomes of FI_OPT_SHARED_MEMORY_PERMITTED, as below.";
     "protocol", "a number, or two with a point between", "the profile's",
@@ -95,6 +97,8 @@ pub(crate) struct Settings {
     pub(crate) tolerated: Vec<Rule>,
     /// One value for all NICs, or one for each.
     pub(crate) device_memory: Vec<DeviceMemory>,
+    /// Whether lines in order are granted.
+    pub(crate) lines: bool,
     /// None: fi_getopt does not know.
     pub(crate) emulated_writes: Option<bool>,
     pub(crate) shared_memory: SharedMemory,
@@ -170,6 +174,7 @@ impl Settings {
             numa: vec![0],
             tolerated: Vec::new(),
             device_memory: vec![DeviceMemory::None],
+            lines: false,
             emulated_writes: Some(false),
             shared_memory: SharedMemory::Set,
             cleanup: Duration::ZERO,
@@ -302,6 +307,7 @@ impl Settings {
                     _ => return None,
                 }
             }
+            "lines" => self.lines = switch(value)?,
             "emulated" if value == "unreadable" => self.emulated_writes = None,
             "emulated" => self.emulated_writes = Some(switch(value)?),
             "shared_memory" => self.shared_memory = shared_memory(value)?,

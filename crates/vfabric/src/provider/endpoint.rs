@@ -262,8 +262,10 @@ unsafe extern "C" fn set_option(
         sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
             if engine().settings.profile.protocol == sys::FI_PROTO_EFA =>
         {
-            engine().counters.count("options.lines_refused");
-            -sys::FI_EOPNOTSUPP
+            let mut engine = engine();
+            let granted = engine.settings.lines;
+            engine.counters.count(if granted { "options.lines" } else { "options.lines_refused" });
+            if granted { 0 } else { -sys::FI_EOPNOTSUPP }
         }
         _ => -sys::FI_ENOPROTOOPT,
     }
