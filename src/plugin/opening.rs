@@ -106,9 +106,11 @@ fn reopen(device: &Device, info: &Info) -> Reopen {
     let (library, info) = (Arc::clone(device.shared_library()), info.clone());
     let data = options::of(&info, device.libfabric_version(), Rails::Data);
     let (entries, operations) = sizes(device);
+    let one_sided_data = is_one_sided(device, &info);
     Reopen(Box::new(move |nic| {
         let data = Some(data.as_slice());
-        let opened = NicOptions { data, entries, operations, ..NicOptions::default() };
+        let opened =
+            NicOptions { data, one_sided_data, entries, operations, ..NicOptions::default() };
         nic.reopen(&library, &info, &opened)
     }))
 }
@@ -120,6 +122,11 @@ fn sizes(device: &Device) -> (usize, u16) {
         Protocol::Sendrecv => OPERATIONS_MAX + TAGGED_RECEIVES_MAX,
     };
     (device.settings.cq_entries_or_default(), operations)
+}
+
+/// Whether data rails need no messages, and their provider gains by that.
+fn is_one_sided(device: &Device, info: &Info) -> bool {
+    device.plan.protocol == Protocol::Rdma && options::is_one_sided(info)
 }
 
 fn open_one(
@@ -134,6 +141,7 @@ fn open_one(
     let opened = NicOptions {
         data: Some(&data),
         control: with_control.then_some(control.as_slice()),
+        one_sided_data: is_one_sided(device, info),
         injects_control: options::injects(info.provider()),
         keeps_peers: options::keeps_peers(info),
         has_events: options::has_events(info),

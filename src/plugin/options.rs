@@ -210,6 +210,15 @@ pub(super) fn keeps_peers(info: &Info) -> bool {
     FORGETFUL.contains(&family(info))
 }
 
+/// Families of NICs whose data rails are opened without messages, which only control rails have: cxi keeps 36 MiB of buffers for messages
+/// that come before their receive, on each endpoint that can receive (libfabric 1.21 to 2.6, prov/cxi/src/cxip_rxc.c, cxip_ptelist_buf.c).
+const ONE_SIDED: &[&str] = &["cxi"];
+
+/// Whether data rails of this NIC are opened without messages.
+pub(super) fn is_one_sided(info: &Info) -> bool {
+    ONE_SIDED.contains(&family(info))
+}
+
 /// Families of NICs whose endpoints get an event queue: efa aborts the process over an error that belongs to no operation, as of a handshake
 /// with a peer that has died, where it has no such queue to write it to (libfabric 1.20 to 2.6, prov/efa/src/efa_base_ep.c).
 const REPORTING: &[&str] = &["efa"];
@@ -619,6 +628,12 @@ providers for no more than:
 The variable is libfabric's, which reads it once per process, and other libraries may have loaded libfabric before: the plugin leaves it as it is. MPI
 may set it to the number of ranks. With fewer than 512 arrivals no writes have immediates: each message ends with a FIN frame, and the log has a
 warning.
+
+## Data rails without messages
+
+Only control rails send and receive messages, so data rails of cxi are opened without (no FI_MSG, FI_SEND, FI_RECV): an endpoint that can receive keeps
+36 MiB of pinned buffers for messages that come before their receive (FI_CXI_OFLOW_BUF_SIZE, FI_CXI_OFLOW_BUF_MIN_POSTED). Where that is refused they
+have all. With SENDRECV they carry the messages.
 
 ## Event queues
 

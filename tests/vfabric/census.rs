@@ -74,6 +74,28 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
     });
 }
 
+/// Each that can receive keeps buffers for messages, on cxi.
+#[test]
+fn only_control_rails_receive_messages_unless_the_provider_opens_no_endpoint_without() {
+    play_each(&["1", "0"], &[provider()], BOUND, |part, one_sided| {
+        let world = World::open(part, "cxi", [RAILS, RAILS]);
+        world.fabric.configure(&format!("profile=cxi nics=16 one_sided={one_sided}"));
+        let fabric = world.fabric;
+        let ends = world.nets.map(End::open);
+        let (send, receive) = connect(&ends[0], &ends[1]);
+        let (control, all) = (2 * RAILS as u64, 2 * 2 * RAILS as u64);
+        assert_eq!(fabric.number("open.endpoints"), all);
+        let receiving = if one_sided == "1" { control } else { all };
+        assert_eq!(fabric.number("counter.endpoints.receiving"), receiving);
+        assert_eq!(fabric.number("counter.endpoints.one_sided_refused"), receiving - control);
+        ends[0].net.close_send(send).expect("closeSend");
+        ends[1].net.close_recv(receive).expect("closeRecv");
+        (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
+        close_together(ends);
+        fabric.is_clean();
+    });
+}
+
 /// A call, after a poll of both ends.
 fn with_polls<T>(ends: &[End; 2], mut call: impl FnMut() -> T) -> impl FnMut(u32) -> T {
     move |_| {

@@ -169,6 +169,17 @@ impl Info {
         made
     }
 
+    /// A copy that requests no messages of endpoints, on a domain that was opened with this info.
+    #[must_use]
+    pub(crate) fn without_messages(&self) -> Self {
+        const MESSAGES: u64 = sys::FI_MSG | sys::FI_TAGGED | sys::FI_SEND | sys::FI_RECV;
+        let mut made = self.clone();
+        made.raw_mut().caps &= !MESSAGES;
+        made.transmit_mut().caps &= !MESSAGES;
+        made.receive_mut().caps &= !MESSAGES;
+        made
+    }
+
     /// Whether two results name the same provider, fabric, domain and address, whatever capabilities and modes they have.
     pub fn is_at(&self, other: &Self) -> bool {
         self.provider() == other.provider()
@@ -281,7 +292,7 @@ macro_rules! attributes {
 
 attributes! {
     transmit, transmit_mut = tx_attr: sys::fi_tx_attr;
-    receive = rx_attr: sys::fi_rx_attr;
+    receive, receive_mut = rx_attr: sys::fi_rx_attr;
     endpoint, endpoint_mut = ep_attr: sys::fi_ep_attr;
     domain, domain_mut = domain_attr: sys::fi_domain_attr;
     fabric, fabric_mut = fabric_attr: sys::fi_fabric_attr;

@@ -43,6 +43,7 @@ settings! {
     "regions", "endpoint, prov_key, allocated, virt_addr, local, or none", "the profile's",
         "What registration asks of the user: FI_MR_* bits, with commas between.";
     "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
+    "one_sided", "0 or 1", "1", "Whether endpoints can be opened without messages; else they get -FI_EINVAL.";
     "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
     "arrivals", "a number", "the profile's",
         "How many writes with immediates may arrive on an endpoint between two polls of it; 0: as many as its completion queue holds.";
@@ -97,6 +98,8 @@ pub(crate) struct Settings {
     pub(crate) tolerated: Vec<Rule>,
     /// One value for all NICs, or one for each.
     pub(crate) device_memory: Vec<DeviceMemory>,
+    /// Whether endpoints open without messages.
+    pub(crate) one_sided: bool,
     /// Whether lines in order are granted.
     pub(crate) lines: bool,
     /// None: fi_getopt does not know.
@@ -174,6 +177,7 @@ impl Settings {
             numa: vec![0],
             tolerated: Vec::new(),
             device_memory: vec![DeviceMemory::None],
+            one_sided: true,
             lines: false,
             emulated_writes: Some(false),
             shared_memory: SharedMemory::Set,
@@ -307,6 +311,7 @@ impl Settings {
                     _ => return None,
                 }
             }
+            "one_sided" => self.one_sided = switch(value)?,
             "lines" => self.lines = switch(value)?,
             "emulated" if value == "unreadable" => self.emulated_writes = None,
             "emulated" => self.emulated_writes = Some(switch(value)?),

@@ -106,6 +106,8 @@ pub struct NicOptions<'a> {
     pub control: Option<&'a [EndpointOption]>,
     /// Both rails share the data rail's completion queue. Then the data rail cannot be fenced on its own.
     pub one_queue: bool,
+    /// The data rail has no messages, if the provider opens it so: some keep buffers for those that come before their receive.
+    pub one_sided_data: bool,
     /// Control writes of at most the inject size have FI_INJECT (fi_rma(3)): the provider copies their bytes in the call. They have
     /// completions like others.
     pub injects_control: bool,
@@ -240,7 +242,10 @@ impl Nic {
             None => Ok(Rail::none()),
             Some(wanted) => Rail::open(library, &domain, info, options, other, wanted),
         };
-        let data = open(info, options.data, None)?;
+        let data = match options.data {
+            None => Rail::none(),
+            Some(wanted) => Self::open_data(library, &domain, info, options, wanted)?,
+        };
         let shares_queue = options.one_queue && data.is_open();
         let other = || shares_queue.then_some(&data);
         let mut refused_class = None;
@@ -273,6 +278,25 @@ impl Nic {
             shares_queue,
             is_shut: false,
             refused_class,
+        })
+    }
+
+    /// Opens a data rail.
+    fn open_data(
+        library: &Library,
+        domain: &Domain,
+        info: &Info,
+        options: &NicOptions<'_>,
+        wanted: &[EndpointOption],
+    ) -> Result<Rail, FabricError> {
+        let open = |info: &Info| Rail::open(library, domain, info, options, None, wanted);
+        if !options.one_sided_data {
+            return open(info);
+        }
+        open(&info.without_messages()).or_else(|error| {
+            let rail = open(info)?;
+            log::debug!("a data rail does not open without messages: {error}");
+            Ok(rail)
         })
     }
 
@@ -579,7 +603,7 @@ impl Nic {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
         }
         let waiting = self.regions.deferred(Role::Data);
-        let rail = Rail::open(library, &self.domain, info, options, None, wanted)?;
+        let rail = Self::open_data(library, &self.domain, info, options, wanted)?;
         let before = std::mem::replace(&mut self.data, rail);
         self.data.posts = before.posts;
         let vector = std::mem::replace(&mut self.data.peers, before.peers);

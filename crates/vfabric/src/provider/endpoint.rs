@@ -61,6 +61,10 @@ pub(super) unsafe extern "C" fn open(
         engine().counters.count("endpoints.class_refused");
         return -sys::FI_EINVAL;
     }
+    if caps & (sys::FI_MSG | sys::FI_TAGGED) == 0 && !engine().settings.one_sided {
+        engine().counters.count("endpoints.one_sided_refused");
+        return -sys::FI_EINVAL;
+    }
     let asked = EndpointAsked {
         nic,
         context: number(context),
@@ -72,6 +76,9 @@ pub(super) unsafe extern "C" fn open(
         depth: transmit.size,
     };
     let opened = engine().open_endpoint(domain.id, asked);
+    if opened.is_ok() && asked.accepts & sys::FI_RECV != 0 {
+        engine().counters.count("endpoints.receiving");
+    }
     match class {
         _ if opened.is_err() => {}
         sys::FI_TC_UNSPEC => {}
