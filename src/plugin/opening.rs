@@ -144,6 +144,7 @@ fn open_one(
         one_sided_data: is_one_sided(device, info),
         injects_control: options::injects(info.provider()),
         keeps_peers: options::keeps_peers(info),
+        uses_descriptors: options::uses_descriptors(info),
         has_events: options::has_events(info),
         entries,
         operations,

@@ -219,6 +219,15 @@ pub(super) fn is_one_sided(info: &Info) -> bool {
     ONE_SIDED.contains(&family(info))
 }
 
+/// Families of NICs that use descriptors of operations only where the user asks for it (cxi, `enable_hybrid_mr_desc`): else each write
+/// looks its buffer up, with a call of CUDA's where GPU memory is not found.
+const LOOKING_UP: &[&str] = &["cxi"];
+
+/// Whether NICs like this one are asked to use descriptors.
+pub(super) fn uses_descriptors(info: &Info) -> bool {
+    LOOKING_UP.contains(&family(info))
+}
+
 /// Families of NICs whose endpoints get an event queue: efa aborts the process over an error that belongs to no operation, as of a handshake
 /// with a peer that has died, where it has no such queue to write it to (libfabric 1.20 to 2.6, prov/efa/src/efa_base_ep.c).
 const REPORTING: &[&str] = &["efa"];
@@ -628,6 +637,12 @@ providers for no more than:
 The variable is libfabric's, which reads it once per process, and other libraries may have loaded libfabric before: the plugin leaves it as it is. MPI
 may set it to the number of ranks. With fewer than 512 arrivals no writes have immediates: each message ends with a FIN frame, and the log has a
 warning.
+
+## Descriptors
+
+Each operation has the descriptor of its memory. cxi ignores it, looks each buffer up in its own cache and asks CUDA about GPU memory that is not there,
+unless the domain asks otherwise: by `enable_hybrid_mr_desc` of its domain operations (`dom_ops_v3`, fi_cxi(7)), before endpoints open. Where that is
+refused, it looks them up.
 
 ## Data rails without messages
 

@@ -8,6 +8,7 @@ use proto::bound::OLD_ANSWERS_MAX;
 use proto::codec::{Address, ENVELOPE_BYTES, Writer, check_of};
 use proto::setup::{EndpointId, Entries, Hello};
 
+use crate::link::Link;
 use crate::support::calls::Buffer;
 use crate::support::stage::{play, play_each};
 use crate::support::stranger::{Stranger, prove, wire_handle};
@@ -93,6 +94,22 @@ fn only_control_rails_receive_messages_unless_the_provider_opens_no_endpoint_wit
         (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
         close_together(ends);
         fabric.is_clean();
+    });
+}
+
+/// Else cxi looks each write's buffer up.
+#[test]
+fn every_endpoint_of_cxi_uses_descriptors_where_the_provider_has_the_call_for_it() {
+    play_each(&["1", "0"], &[provider()], BOUND, |part, hybrid| {
+        let world = World::open(part, "cxi", [1, 1]);
+        world.fabric.configure(&format!("profile=cxi nics=16 hybrid={hybrid}"));
+        let link = Link::open(world, world.nets.map(End::open));
+        link.warm();
+        let endpoints = link.fabric.number("opened.endpoints");
+        assert_eq!(endpoints, 4);
+        let with = link.fabric.number("counter.endpoints.with_descriptors");
+        assert_eq!(with, if hybrid == "1" { endpoints } else { 0 });
+        link.close_all();
     });
 }
 

@@ -33,7 +33,7 @@ macro_rules! calls {
 
 calls! {
     no_call mmap madvise flock posix_fallocate
-    fi_getinfo fi_dupinfo fi_fabric fi_eq_open fi_domain fi_av_open fi_av_insert fi_av_remove fi_cq_open fi_cq_read fi_cq_readerr
+    fi_getinfo fi_dupinfo fi_fabric fi_eq_open fi_domain fi_open_ops fi_av_open fi_av_insert fi_av_remove fi_cq_open fi_cq_read fi_cq_readerr
     fi_endpoint fi_ep_bind fi_enable fi_setopt fi_getopt fi_getname fi_cancel fi_close
     fi_mr_regattr fi_mr_bind fi_mr_enable fi_mr_key
     fi_write fi_writedata fi_writemsg fi_inject_writedata fi_read fi_send fi_inject fi_recv

@@ -43,6 +43,8 @@ settings! {
     "regions", "endpoint, prov_key, allocated, virt_addr, local, or none", "the profile's",
         "What registration asks of the user: FI_MR_* bits, with commas between.";
     "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
+    "hybrid", "0 or 1", "1",
+        "Profile cxi: whether a domain has the calls of fi_cxi(7), of which `enable_hybrid_mr_desc` makes descriptors count.";
     "one_sided", "0 or 1", "1", "Whether endpoints can be opened without messages; else they get -FI_EINVAL.";
     "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
     "arrivals", "a number", "the profile's",
@@ -98,6 +100,8 @@ pub(crate) struct Settings {
     pub(crate) tolerated: Vec<Rule>,
     /// One value for all NICs, or one for each.
     pub(crate) device_memory: Vec<DeviceMemory>,
+    /// Whether domains of profile cxi have the calls of its own.
+    pub(crate) hybrid: bool,
     /// Whether endpoints open without messages.
     pub(crate) one_sided: bool,
     /// Whether lines in order are granted.
@@ -177,6 +181,7 @@ impl Settings {
             numa: vec![0],
             tolerated: Vec::new(),
             device_memory: vec![DeviceMemory::None],
+            hybrid: true,
             one_sided: true,
             lines: false,
             emulated_writes: Some(false),
@@ -311,6 +316,7 @@ impl Settings {
                     _ => return None,
                 }
             }
+            "hybrid" => self.hybrid = switch(value)?,
             "one_sided" => self.one_sided = switch(value)?,
             "lines" => self.lines = switch(value)?,
             "emulated" if value == "unreadable" => self.emulated_writes = None,

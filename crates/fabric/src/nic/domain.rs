@@ -6,6 +6,7 @@ use std::ptr;
 use libfabric_sys as sys;
 
 use super::events::Events;
+use super::{NicOptions, cxi};
 use crate::error::{Call, FabricError};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
@@ -22,11 +23,11 @@ pub(super) struct Domain {
 }
 
 impl Domain {
-    /// With an event queue, if `has_events` and the provider has any.
+    /// With what the options ask for, as far as the provider has it.
     pub(super) fn open(
         library: &Library,
         info: &Info,
-        has_events: bool,
+        options: &NicOptions<'_>,
     ) -> Result<Self, FabricError> {
         let open = |out| {
             // SAFETY: the attributes live in `info`, and `out` is a valid place.
@@ -41,7 +42,12 @@ impl Domain {
         // SAFETY: fi_domain gives us a domain of our own.
         let handle = unsafe { Handle::open(Call::fi_domain, open) }?;
         let supports_dmabuf = info.device_memory() && library.api() >= DMABUF_SINCE;
-        let events = if has_events { Events::open(&fabric) } else { Events::none() };
+        if options.uses_descriptors
+            && let Err(error) = cxi::use_descriptors(&handle)
+        {
+            log::debug!("the provider looks buffers up for each operation: {error}");
+        }
+        let events = if options.has_events { Events::open(&fabric) } else { Events::none() };
         Ok(Self { events, handle, fabric, mode: info.region_mode(), supports_dmabuf })
     }
 

@@ -60,6 +60,7 @@
 //! }
 //! ```
 
+mod cxi;
 mod domain;
 mod events;
 mod operations;
@@ -114,6 +115,8 @@ pub struct NicOptions<'a> {
     /// Peers without uses stay in the address vectors, up to 65,536 in each: for providers that begin anew with a peer whose address was
     /// removed, while the peer does not.
     pub keeps_peers: bool,
+    /// Operations' descriptors are used instead of buffers being looked up, if the provider is cxi and has the call for it.
+    pub uses_descriptors: bool,
     /// The endpoints have an event queue (fi_eq(3)), if the provider has any: [`Nic::endpoint_error`] reads it.
     pub has_events: bool,
     /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
@@ -237,7 +240,7 @@ impl Nic {
         options: &NicOptions<'_>,
         control_class: Option<u32>,
     ) -> Result<Self, FabricError> {
-        let domain = Domain::open(library, info, options.has_events)?;
+        let domain = Domain::open(library, info, options)?;
         let open = |info: &Info, wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
             Some(wanted) => Rail::open(library, &domain, info, options, other, wanted),

@@ -28,6 +28,8 @@ pub(crate) struct Domain {
     modes: c_int,
     /// Whether FI_HMEM was asked for.
     device_memory: bool,
+    /// Whether endpoints that open use descriptors (profile cxi).
+    uses_descriptors: bool,
     users: usize,
 }
 
@@ -224,7 +226,9 @@ impl Engine {
             return Err(Errno(sys::FI_ENODEV));
         }
         let DomainAsked { fabric, nic, modes, device_memory } = asked;
-        Ok(self.domains.insert(Domain { fabric, nic, modes, device_memory, users: 0 }))
+        let uses_descriptors = false;
+        let domain = Domain { fabric, nic, modes, device_memory, uses_descriptors, users: 0 };
+        Ok(self.domains.insert(domain))
     }
 
     pub(crate) fn close_domain(&mut self, id: Id<Domain>) -> Outcome {
@@ -273,6 +277,12 @@ impl Engine {
                 Ok(())
             }
         }
+    }
+
+    /// Whether endpoints that open in the domain from now on use descriptors.
+    pub(crate) fn use_descriptors(&mut self, id: Id<Domain>, uses: bool) -> Outcome {
+        self.domain_mut(id)?.uses_descriptors = uses;
+        Ok(())
     }
 
     /// Whether no domain is open.
@@ -399,6 +409,9 @@ impl Engine {
             return Err(Errno(sys::FI_ENOSPC));
         }
         self.domain_mut(domain)?.users += 1;
+        if self.domain(domain)?.uses_descriptors {
+            self.counters.count("endpoints.with_descriptors");
+        }
         let profile = &self.settings.profile;
         Ok(self.endpoints.insert(Endpoint {
             domain,

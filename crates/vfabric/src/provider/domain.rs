@@ -83,7 +83,34 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     answer(outcome)
 }
 
-/// Gives tests the control table.
+/// fi_cxi_dom_ops of cxi's fi_cxi_ext.h.
+#[repr(C)]
+struct CxiCalls {
+    absent: [unsafe extern "C" fn() -> c_int; 2],
+    enable_hybrid_mr_desc: unsafe extern "C" fn(*mut sys::fid, bool) -> c_int,
+    absent_later: [unsafe extern "C" fn() -> c_int; 4],
+}
+
+static CXI_CALLS: CxiCalls = CxiCalls {
+    absent: [absent; 2],
+    enable_hybrid_mr_desc: enable_descriptors,
+    absent_later: [absent; 4],
+};
+
+/// Whatever its arguments, which the caller cleans up.
+unsafe extern "C" fn absent() -> c_int {
+    -sys::FI_ENOSYS
+}
+
+unsafe extern "C" fn enable_descriptors(fid: *mut sys::fid, enable: bool) -> c_int {
+    // SAFETY: this table is of domains only.
+    let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    answer(engine().use_descriptors(domain.id, enable))
+}
+
+/// Gives tests the control table, and users of profile cxi the calls of that provider's own.
 unsafe extern "C" fn open_ops(
     _domain: *mut sys::fid,
     name: *const c_char,
@@ -92,10 +119,21 @@ unsafe extern "C" fn open_ops(
     _context: *mut c_void,
 ) -> c_int {
     // SAFETY: the user gives a C string.
-    if name.is_null() || unsafe { CStr::from_ptr(name) } != control::NAME {
-        return -sys::FI_EINVAL;
-    }
+    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+    let is_cxi = || {
+        let settings = &engine().settings;
+        settings.hybrid && settings.profile.protocol == sys::FI_PROTO_CXI
+    };
+    let table: *const c_void = match name {
+        name if name == control::NAME => std::ptr::from_ref(control::table()).cast(),
+        name if CXI_VERSIONS.contains(&name) && is_cxi() => (&raw const CXI_CALLS).cast(),
+        _ => return -sys::FI_EINVAL,
+    };
     // SAFETY: the user gives a valid place.
-    unsafe { ops.write(std::ptr::from_ref(control::table()).cast_mut().cast()) };
+    unsafe { ops.write(table.cast_mut()) };
     0
 }
+
+/// The names of cxi's table: later versions append calls.
+const CXI_VERSIONS: [&CStr; 6] =
+    [c"dom_ops_v1", c"dom_ops_v2", c"dom_ops_v3", c"dom_ops_v4", c"dom_ops_v5", c"dom_ops_v6"];
