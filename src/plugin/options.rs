@@ -141,6 +141,11 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
         why: "Listed before the fabric efa of the same NIC from libfabric 2.1 on. Its completion queues refuse the plugin's format from 2.3.1 on (prov/efa/src/efa_cq.c), and nothing says what its completions prove.",
     },
     LeftAlone {
+        provider: "efa",
+        name: "fi_close",
+        why: "Up to libfabric 2.4 the close of an endpoint waits until all that it has sent has ended, also to peers that are gone, and nothing shortens that. From 2.5 on it waits for little.",
+    },
+    LeftAlone {
         provider: "verbs",
         name: "fabric Ethernet-iWARP",
         why: "No immediates, and delivery complete is taken and not kept (prov/verbs/src/verbs_rma.c): the end of a message could overtake its data. tcp uses the interface.",
@@ -164,6 +169,11 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
         provider: "verbs;ofi_rxm",
         name: "FI_OFI_RXM_MSG_RX_SIZE, FI_OFI_RXM_MSG_TX_SIZE",
         why: "The queues stay the NIC's; over tcp they are cut, to save memory ([configuration.md](configuration.md)).",
+    },
+    LeftAlone {
+        provider: "verbs;ofi_rxm",
+        name: "FI_OFI_RXM_USE_SRX",
+        why: "Of the whole process. Unless it is 1, each endpoint of a rail posts 128 receives of 16 KiB for each peer, 2 MiB: set it for jobs of many ranks.",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
@@ -584,7 +594,8 @@ lacks. Both ends must have the proof. Why so:
 Over `INJECTING` control rails inject writes of at most the provider's inject size, 128 bytes (FI_INJECT, fi_rma(3)): packets with a short message or an
 advert, and acknowledgements. Each has its completion, like any other write. These providers then copy the bytes behind their header, and pass one buffer to the
 kernel (sendto) instead of two (sendmsg): half a round trip of 8 bytes takes 4 % less ([benchmarks.md](benchmarks.md)).
-Not over others: verbs and cxi send short writes inline without the flag, efa injects no writes, shm would copy twice, and rxm copies into a buffer of its own.
+Not over others: verbs sends short writes inline without the flag, cxi and rxm would copy into a buffer of their own, efa injects no writes, and shm would copy
+twice.
 
 ";
 
@@ -660,6 +671,7 @@ user's: of its handshake with a peer that has died, of a peer's write as it arri
 
 All modes but raw keys are offered (FI_MR_LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT, HMEM), and those that a provider returns are followed: cxi
 binds regions to endpoints and has offsets for addresses, efa and verbs have virtual addresses and keys of their own, rxm passes the modes on to verbs and
-hides them from tcp. No message order is requested, which on cxi would disable the fast path of writes.
+hides them from tcp. No message order is requested, so that no provider need keep one. On cxi with immediates (FI_CXI_ENABLE_WRITEDATA) keys are not
+optimized (prov/cxi/src/cxip_dom.c): no write goes inline with its command, short ones neither, and all are unrestricted, whatever order is requested.
 ";
 }
