@@ -113,7 +113,7 @@ settings! {
     stall_report: Duration = "STALL_REPORT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
     /// When this file appears or changes, each process writes a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
     dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", ValueKind::Path, "", shared false;
-    /// Entries of each completion queue.
+    /// Entries of the completion queue of each data rail.
     cq_entries: usize = "CQ_ENTRIES", ValueKind::Number { min: CQ_ENTRIES_MIN, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
     /// Longest inline (eager) message: in control packets, before its receive is known. Capped at 4096.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", ValueKind::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;

@@ -115,7 +115,10 @@ fn reopen(device: &Device, info: &Info) -> Reopen {
     }))
 }
 
-/// Entries of a completion queue, and operations in flight.
+/// Entries of control rails' completion queues beside those for operations. No write arrives there with an immediate.
+const CONTROL_ENTRIES_KEPT: usize = 64;
+
+/// Entries of a data rail's completion queue, and operations in flight.
 fn sizes(device: &Device) -> (usize, u16) {
     let operations = match device.plan.protocol {
         Protocol::Rdma => OPERATIONS_MAX,
@@ -147,6 +150,7 @@ fn open_one(
         uses_descriptors: options::uses_descriptors(info),
         has_events: options::has_events(info),
         entries,
+        control_entries: Some(usize::from(operations) + CONTROL_ENTRIES_KEPT),
         operations,
         ..NicOptions::default()
     };

@@ -20,7 +20,7 @@ pub(crate) struct Settings {
     pub(crate) stall_report: Duration,
     /// The longest message that travels in a packet.
     pub(crate) inline_bytes_max: u16,
-    /// Entries of each completion queue.
+    /// Entries of the completion queue of each data rail.
     pub(crate) cq_entries: usize,
     pub(crate) job: String,
     /// One byte per setting that must be the same on all ranks.

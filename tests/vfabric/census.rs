@@ -97,6 +97,19 @@ fn only_control_rails_receive_messages_unless_the_provider_opens_no_endpoint_wit
     });
 }
 
+/// Each has a queue of its own, and writes with immediates arrive by data rails alone.
+#[test]
+fn only_data_rails_have_room_for_the_arrivals_of_all_receives() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "efa", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let (data, control) = (16_384, 1024 + 64);
+        assert_eq!(world.fabric.number("open.queue_entries"), 2 * (data + control));
+        close_together(ends);
+        world.fabric.is_clean();
+    });
+}
+
 /// Else cxi looks each write's buffer up.
 #[test]
 fn every_endpoint_of_cxi_uses_descriptors_where_the_provider_has_the_call_for_it() {

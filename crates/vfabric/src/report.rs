@@ -58,6 +58,7 @@ pub(crate) fn numbers(engine: &Engine) -> Vec<(String, u64)> {
         numbers.push((format!("opened.{name}"), ever as u64));
     }
     numbers.push(("open.peers".to_owned(), engine.peers() as u64));
+    numbers.push(("open.queue_entries".to_owned(), engine.queue_entries() as u64));
     numbers.push(("open.event_errors".to_owned(), engine.event_errors() as u64));
     numbers.push(("open.operations".to_owned(), engine.in_flight() as u64));
     for (index, nic) in engine.nics().iter().enumerate() {

@@ -121,6 +121,8 @@ pub struct NicOptions<'a> {
     pub has_events: bool,
     /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
     pub entries: usize,
+    /// The same of the control rail alone, where that is fewer.
+    pub control_entries: Option<usize>,
     /// Operations in flight at most.
     pub operations: u16,
 }
@@ -241,9 +243,10 @@ impl Nic {
         control_class: Option<u32>,
     ) -> Result<Self, FabricError> {
         let domain = Domain::open(library, info, options)?;
+        let entries = options.control_entries.unwrap_or(options.entries);
         let open = |info: &Info, wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
-            Some(wanted) => Rail::open(library, &domain, info, options, other, wanted),
+            Some(wanted) => Rail::open(library, &domain, info, options, entries, other, wanted),
         };
         let data = match options.data {
             None => Rail::none(),
@@ -292,7 +295,8 @@ impl Nic {
         options: &NicOptions<'_>,
         wanted: &[EndpointOption],
     ) -> Result<Rail, FabricError> {
-        let open = |info: &Info| Rail::open(library, domain, info, options, None, wanted);
+        let open =
+            |info: &Info| Rail::open(library, domain, info, options, options.entries, None, wanted);
         if !options.one_sided_data {
             return open(info);
         }

@@ -73,17 +73,17 @@ impl Rail {
     }
 
     /// Opens a queue, an address vector and an endpoint, binds the first two to it, sets the options `wanted`, and enables it. With `other` it
-    /// uses that rail's queue instead of its own.
+    /// uses that rail's queue instead of its own, of so many `entries`.
     pub(super) fn open(
         library: &Library,
         domain: &Domain,
         info: &Info,
         options: &NicOptions<'_>,
+        entries: usize,
         other: Option<&Self>,
         wanted: &[EndpointOption],
     ) -> Result<Self, FabricError> {
-        let queue =
-            if other.is_some() { Handle::none() } else { open_queue(domain, options.entries)? };
+        let queue = if other.is_some() { Handle::none() } else { open_queue(domain, entries)? };
         let peers = Peers::open(domain, options.keeps_peers)?;
         let open = |out| {
             // SAFETY: the domain is open, the library only reads `info`, and `out` is a valid place.

@@ -284,6 +284,11 @@ impl Engine {
         ]
     }
 
+    /// How many entries the open completion queues were opened for.
+    pub(crate) fn queue_entries(&self) -> usize {
+        self.queues.iter().map(|(_, queue)| queue.size()).sum()
+    }
+
     /// How many peers the open address vectors contain.
     pub(crate) fn peers(&self) -> usize {
         self.vectors.iter().map(|(_, vector)| vector.len()).sum()

@@ -104,6 +104,13 @@ pub(crate) struct Queue {
     pub(super) endpoints: Vec<Id<Endpoint>>,
 }
 
+impl Queue {
+    /// How many entries it was opened for.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+}
+
 /// An address vector: numbers of endpoints.
 #[derive(Debug)]
 pub(crate) struct Vector {
