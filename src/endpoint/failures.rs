@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use fabric::{CompletionError, FabricError};
 use proto::{
-    Cause as ChannelCause, ChannelId, Cut, Event, Fault, Flow, Outcome, ReceiveFlow, Slot,
+    Cause as ChannelCause, ChannelId, Cut, Event, Fault, Flow, Outcome, ProgressLoop, ReceiveFlow,
+    Slot,
 };
 
 use super::Endpoint;
 use super::comms::Side;
+use super::peers::Peer;
 use super::transfer::return_entries;
 use crate::error::{Cause, Error, Operation};
 use crate::label::Label;
@@ -26,7 +28,7 @@ impl Endpoint {
             self.progress();
         }
         let cause = self.cause_of(channel, fault);
-        self.learn_ranks();
+        self.learn_rank(channel);
         let peer = self.executor.label(channel);
         let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };
         let error = comm.failure.unwrap_or_else(|| match comm.side {
@@ -53,7 +55,7 @@ impl Endpoint {
             Side::Send => "sending to",
             Side::Receive => "receiving from",
         };
-        self.learn_ranks();
+        self.learn_rank(channel);
         let (peer, Cut { sent, posted }) = (self.executor.label(channel), cut);
         log::warn!(
             "{side} {peer}: a message of {sent} bytes was truncated to its receive of {posted}; do all ranks call with the same sizes?"
@@ -74,14 +76,15 @@ impl Endpoint {
     /// receive.
     #[cold]
     pub(super) fn learn_ranks(&mut self) {
-        let Self { comms, core, executor, .. } = self;
-        for (slot, comm) in comms.iter() {
-            let receiver = core.connection(slot).and_then(Flow::receiver);
-            if let Some(rank) = receiver.and_then(ReceiveFlow::awaited_tag)
-                && let Some(peer) = executor.peer_mut(comm.channel)
-            {
-                peer.name.set_rank(rank);
-            }
+        let Self { core, executor, .. } = self;
+        executor.channel_ends_mut().iter_mut().for_each(|peer| learn_rank_of(peer, core));
+    }
+
+    /// The same for the peer of one channel.
+    #[cold]
+    pub(super) fn learn_rank(&mut self, channel: ChannelId) {
+        if let Some(peer) = self.executor.peer_mut(channel) {
+            learn_rank_of(peer, &self.core);
         }
     }
 
@@ -90,18 +93,16 @@ impl Endpoint {
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let bound_ms = milliseconds(self.settings.peer_timeout);
         let refused_ms = milliseconds(self.executor.refusals_bound());
-        self.learn_ranks();
+        let Outcome::Failed(cause) = outcome else { return };
+        self.learn_rank(channel);
         let Some(peer) = self.executor.peer_mut(channel) else { return };
         let of_fabric = peer.first_failure.cause;
-        let cause = match outcome {
-            Outcome::Over => return,
-            Outcome::Failed(ChannelCause::Silent) => Cause::Silent { bound_ms },
-            Outcome::Failed(ChannelCause::Refused) => Cause::RefusesPosts { bound_ms: refused_ms },
-            Outcome::Failed(ChannelCause::NoRail) => of_fabric.unwrap_or(Cause::Ended),
-            Outcome::Failed(cause @ ChannelCause::DataFailed { .. }) => {
-                of_fabric.unwrap_or(Cause::Channel(cause))
-            }
-            Outcome::Failed(cause) => Cause::Channel(cause),
+        let cause = match cause {
+            ChannelCause::Silent => Cause::Silent { bound_ms },
+            ChannelCause::Refused => Cause::RefusesPosts { bound_ms: refused_ms },
+            ChannelCause::NoRail => of_fabric.unwrap_or(Cause::Ended),
+            ChannelCause::DataFailed { .. } => of_fabric.unwrap_or(Cause::Channel(cause)),
+            cause => Cause::Channel(cause),
         };
         let error = *peer.failure.get_or_insert_with(|| cause.into());
         log::debug!("the channel to {} has failed: {error}", peer.label());
@@ -156,11 +157,20 @@ impl Endpoint {
     /// Returns the completion queue entries of a failed channel's receives to the budget: other receives need not wait until NCCL closes.
     #[cold]
     fn return_channel_entries(&mut self, channel: ChannelId) {
-        let Self { comms, core, budget, .. } = self;
-        for (slot, _) in comms.iter().filter(|(_, comm)| comm.channel == channel) {
+        let Self { core, budget, .. } = self;
+        for slot in core.slots_of(channel).to_vec() {
             if let Some(flow) = core.connection_mut(slot).and_then(Flow::receiver_mut) {
                 return_entries(budget, flow.release_entries());
             }
+        }
+    }
+}
+
+fn learn_rank_of(peer: &mut Peer, core: &ProgressLoop<Flow>) {
+    for slot in core.slots_of(peer.channel) {
+        let receiver = core.connection(*slot).and_then(Flow::receiver);
+        if let Some(rank) = receiver.and_then(ReceiveFlow::awaited_tag) {
+            peer.name.set_rank(rank);
         }
     }
 }

@@ -301,7 +301,8 @@ fn past_attribute(tokens: &[TokenTree]) -> &[TokenTree] {
     }
     let ends = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
-        other => is(Some(other), ';'),
+        // A comma ends a field.
+        other => is(Some(other), ';') || is(Some(other), ','),
     };
     let end = behind.iter().position(ends).expect("an item ends");
     &behind[end + 1..]

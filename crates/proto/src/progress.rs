@@ -222,6 +222,11 @@ impl<C: Connection> ProgressLoop<C> {
         self.table.get(slot)
     }
 
+    /// The slots of a channel's connections.
+    pub fn slots_of(&self, channel: ChannelId) -> &[Slot] {
+        self.table.slots_of(channel)
+    }
+
     /// A connection, for calls such as `poll` that change neither its pending frames nor what it waits for. Others go
     /// through [`with`](Self::with).
     #[inline]

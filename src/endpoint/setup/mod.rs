@@ -122,7 +122,7 @@ impl Endpoint {
 
     /// Why a channel takes no connection: its failure, or its end.
     fn channel_failure(&mut self, channel: ChannelId) -> Error {
-        self.learn_ranks();
+        self.learn_rank(channel);
         let peer = self.executor.label(channel);
         let failure = self.executor.peer_mut(channel).and_then(|peer| peer.failure.as_mut());
         let Some(failure) = failure.map(super::failures::repeated) else {

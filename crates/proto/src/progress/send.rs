@@ -259,7 +259,13 @@ fn say_end<C: Connection, P: Perform<C>>(
     }
     let packet = shadow.next();
     peer.channel.ending_mut().said(packet);
-    table.connections_of_mut(peer.id).for_each(C::end_said);
+    let mut from = 0;
+    while let Some(slot) = table.next_of(peer.id, from) {
+        from = slot.index() + 1;
+        if let Some(tenant) = table.tenant(slot) {
+            tenant.connection.end_said();
+        }
+    }
 }
 
 /// Posts sealed packets until one is refused. True if one was posted.

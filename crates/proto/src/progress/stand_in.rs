@@ -142,6 +142,12 @@ impl StandIn {
         self.peer = Some(shadow);
     }
 
+    /// The same, where no packet of the channel's peer has landed before.
+    pub(super) fn says_first(&mut self, channel: &Channel, frames: &[Frame]) {
+        self.peer = None;
+        self.says(channel, frames);
+    }
+
     /// The peer acknowledges the packets of a channel up to this one.
     pub(super) fn acknowledges(&mut self, channel: &Channel, packet: PacketNumber) {
         let inbox = channel.inbox().unwrap().memory();

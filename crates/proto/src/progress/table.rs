@@ -75,23 +75,51 @@ impl PendingList {
 pub(super) struct Table<C> {
     /// It grows to the most slots that were ever in use at the same time.
     entries: Vec<Entry<C>>,
+    /// The slots of each channel's connections, in ascending order.
+    slots: Vec<Vec<Slot>>,
     /// How many of them have a connection.
     taken: usize,
     most: usize,
     /// Connections for which something may arrive on a data rail.
     awaiting_parts: u32,
     acting: VecDeque<Slot>,
+    /// How often an entry was looked at.
+    #[cfg(test)]
+    looks: std::cell::Cell<usize>,
 }
 
 impl<C: Connection> Table<C> {
     pub(super) fn new(slots: usize) -> Self {
         Self {
             entries: Vec::new(),
+            slots: Vec::new(),
             taken: 0,
             most: slots.min(Slot::COUNT),
             awaiting_parts: 0,
             acting: VecDeque::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         }
+    }
+
+    #[inline]
+    fn entry(&self, slot: Slot) -> Option<&Entry<C>> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        self.entries.get(slot.index())
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, slot: Slot) -> Option<&mut Entry<C>> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        self.entries.get_mut(slot.index())
+    }
+
+    /// How often an entry was looked at since the last call.
+    #[cfg(test)]
+    pub(super) fn take_looks(&self) -> usize {
+        self.looks.take()
     }
 
     /// The name of a free slot, which the next connection gets.
@@ -125,6 +153,12 @@ impl<C: Connection> Table<C> {
             // Reserved now, so that a refused action never allocates.
             self.acting.reserve(self.entries.len() - self.acting.len());
         }
+        let index = channel.0 as usize;
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, Vec::new);
+        }
+        let slots = &mut self.slots[index];
+        slots.insert(slots.partition_point(|other| *other < slot), slot);
         self.taken += 1;
         self.entries[slot.index()].tenant =
             Some(Tenant { connection, channel, waits: false, awaits_parts: false, newest: None });
@@ -132,21 +166,25 @@ impl<C: Connection> Table<C> {
 
     /// Frees a slot, for the next generation.
     pub(super) fn take(&mut self, slot: Slot, pending: &mut PendingList) -> Option<C> {
-        let entry = self.entries.get_mut(slot.index())?;
+        let entry = self.entry_mut(slot)?;
         let tenant = entry.tenant.take()?;
-        self.taken -= 1;
         entry.generation = entry.generation.next();
+        self.taken -= 1;
+        let slots = &mut self.slots[tenant.channel.0 as usize];
+        if let Ok(at) = slots.binary_search(&slot) {
+            slots.remove(at);
+        }
         pending.waiting -= u32::from(tenant.waits);
         self.awaiting_parts -= u32::from(tenant.awaits_parts);
         Some(tenant.connection)
     }
 
     pub(super) fn tenant(&mut self, slot: Slot) -> Option<&mut Tenant<C>> {
-        self.entries.get_mut(slot.index())?.tenant.as_mut()
+        self.entry_mut(slot)?.tenant.as_mut()
     }
 
     pub(super) fn get(&self, slot: Slot) -> Option<&C> {
-        Some(&self.entries.get(slot.index())?.tenant.as_ref()?.connection)
+        Some(&self.entry(slot)?.tenant.as_ref()?.connection)
     }
 
     /// Whether something may arrive on a data rail.
@@ -178,13 +216,15 @@ impl<C: Connection> Table<C> {
         Name { slot, generation: generation.unwrap_or_default() }
     }
 
+    /// The slots of a channel's connections, in ascending order.
+    pub(super) fn slots_of(&self, channel: ChannelId) -> &[Slot] {
+        self.slots.get(channel.0 as usize).map_or(&[], |slots| slots)
+    }
+
     /// The first connection of a channel from this index on.
     pub(super) fn next_of(&self, channel: ChannelId, from: usize) -> Option<Slot> {
-        let of = |entry: &Entry<C>| {
-            entry.tenant.as_ref().is_some_and(|tenant| tenant.channel == channel)
-        };
-        let index = self.entries.iter().skip(from).position(of)?;
-        Slot::new(from + index)
+        let slots = self.slots_of(channel);
+        slots.get(slots.partition_point(|slot| slot.index() < from)).copied()
     }
 
     /// Whether no connection of a channel has a write in flight or pending.
@@ -198,19 +238,7 @@ impl<C: Connection> Table<C> {
     }
 
     pub(super) fn connections_of(&self, channel: ChannelId) -> impl Iterator<Item = &C> {
-        let tenants = self.entries.iter().filter_map(|entry| entry.tenant.as_ref());
-        let of = tenants.filter(move |tenant| tenant.channel == channel);
-        of.map(|tenant| &tenant.connection)
-    }
-
-    /// For calls that change neither a connection's pending frames nor what it waits for: others need [`touch`](Self::touch).
-    pub(super) fn connections_of_mut(
-        &mut self,
-        channel: ChannelId,
-    ) -> impl Iterator<Item = &mut C> {
-        let tenants = self.entries.iter_mut().filter_map(|entry| entry.tenant.as_mut());
-        let of = tenants.filter(move |tenant| tenant.channel == channel);
-        of.map(|tenant| &mut tenant.connection)
+        self.slots_of(channel).iter().filter_map(|slot| self.get(*slot))
     }
 
     /// To be called after each call of a connection: updates whether it has pending frames and whether it waits. Returns

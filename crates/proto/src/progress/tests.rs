@@ -890,3 +890,58 @@ fn an_inline_message_leaves_at_once_if_nothing_has_left_since_the_last_poll() {
     let submitted = endpoint.submit(&mut hands, name.slot, &message, ms(8));
     assert!(matches!(submitted, Err(SubmitError::Ended)), "{submitted:?}");
 }
+
+/// An endpoint with so many channels and so many senders on each, at 5 ms, when nothing is left to be said.
+fn with_channels(channels: usize, each: usize) -> (ProgressLoop<Flow>, StandIn, Vec<ChannelId>) {
+    let (mut endpoint, mut hands) = (ProgressLoop::new(channels * each), StandIn::default());
+    let channels: Vec<ChannelId> =
+        (0..channels).map(|_| endpoint.add_channel(parameters(2)).unwrap()).collect();
+    for channel in std::iter::repeat_n(&channels, each).flatten() {
+        let name = endpoint.vacant().unwrap();
+        assert!(endpoint.connect(name, *channel, sender(name), ms(0)));
+    }
+    endpoint.progress(&mut hands, ms(0));
+    channels.iter().for_each(|channel| hands.knows(*channel));
+    (1..=5).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    hands.letters.clear();
+    (endpoint, hands, channels)
+}
+
+#[test]
+fn the_ends_of_many_channels_visit_each_connection_a_few_times() {
+    const CHANNELS: usize = 64;
+    const EACH: usize = 4;
+    type Ends = fn(&mut ProgressLoop<Flow>, &mut StandIn, ChannelId);
+    type Says = fn(&Frame) -> bool;
+    let ends: [(&str, Ends, Says); 3] = [
+        ("END", |endpoint, _, channel| endpoint.end(channel), |frame| *frame == Frame::End),
+        (
+            "the peer's END",
+            |endpoint, hands, channel| {
+                hands.says_first(endpoint.channel(channel).unwrap(), &[Frame::End]);
+            },
+            |frame| *frame == Frame::End,
+        ),
+        (
+            "a lost rail",
+            |endpoint, hands, channel| {
+                let cause = Cause::DataFailed { rail: 0 };
+                endpoint.rail_lost(hands, (channel.0 as usize, 0), cause, at(6));
+            },
+            is_down,
+        ),
+    ];
+    for (what, ends, says) in ends {
+        let (mut endpoint, mut hands, channels) = with_channels(CHANNELS, EACH);
+        endpoint.table.take_looks();
+        for channel in channels {
+            ends(&mut endpoint, &mut hands, channel);
+        }
+        endpoint.progress(&mut hands, ms(6));
+        endpoint.progress(&mut hands, ms(7));
+        let said = hands.frames.iter().filter(|frame| says(frame)).count();
+        assert_eq!(said, CHANNELS, "{what}");
+        let looks = endpoint.table.take_looks();
+        assert!(looks <= 8 * CHANNELS * EACH, "{what}: {looks} looks at entries");
+    }
+}
