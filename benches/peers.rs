@@ -1,10 +1,11 @@
 //! Measures what a poll costs by the number of peers: an endpoint reads an inbox of each.
 //!
-//! One process. A hub accepts one connection from each of N endpoints of other communicators, so it has N channels. Two figures, in
+//! One process. A hub accepts one connection from each of N endpoints of other communicators, so it has N channels. Three figures, in
 //! processor time of the hub's calls:
 //!
 //! - `waiting`: one `test` of a receive whose message does not come;
-//! - `each`: one message of 8 bytes on every connection, all receives posted before the first is sent; per message.
+//! - `each`: one message of 8 bytes on every connection, all receives posted before the first is sent; per message;
+//! - `last`: the `test` that reports the last open request of all, whose message has come.
 //!
 //! `cargo bench --bench peers [-- NUMBERS]`: numbers of peers to try.
 #![expect(clippy::print_stdout, reason = "a bench prints what it found")]
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         numbers = vec![1, 2, 8, 32, 128];
     }
     let plugin = support::optimised_plugin();
-    println!("{:>6} | {:>12} | {:>10}", "peers", "waiting (ns)", "each (ns)");
+    println!("{:>6} | {:>12} | {:>10} | {:>10}", "peers", "waiting (ns)", "each (ns)", "last (ns)");
     for number in numbers {
         let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
         command.arg(DRIVE).arg(&plugin).arg(number.to_string());
@@ -68,6 +69,7 @@ fn drive(file: &Path, peers: usize) {
     for _ in 0..ROUNDS {
         each.push(round(&hub, &others, &sends, &receives) / u32::try_from(peers).expect("few"));
     }
+    let last = (0..ROUNDS).map(|_| last(&hub, &others[0], &sends[0], &receives[0])).collect();
     let first = receive(&hub, &receives[0]);
     let mut waiting = Vec::new();
     for _ in 0..SAMPLES {
@@ -77,7 +79,8 @@ fn drive(file: &Path, peers: usize) {
         }
         waiting.push((net::processor_time() - start) / TESTS);
     }
-    println!("{peers:>6} | {:>12} | {:>10}", median(waiting).as_nanos(), median(each).as_nanos());
+    let [waiting, each, last] = [waiting, each, last].map(|samples| median(samples).as_nanos());
+    println!("{peers:>6} | {waiting:>12} | {each:>10} | {last:>10}");
     // The receive is still open: the process ends with it.
     std::process::exit(0);
 }
@@ -95,18 +98,32 @@ fn receive(hub: &Net, comm: &Comm) -> Request {
     }
 }
 
+fn send(from: &Net, comm: &Comm) -> Request {
+    loop {
+        if let Some(request) = from.isend(comm, BYTES, 0) {
+            return request;
+        }
+    }
+}
+
+/// Two messages on one connection. Returns what the report of the first took after that of the second, which came with it or later.
+fn last(hub: &Net, other: &Net, out: &Comm, into: &Comm) -> Duration {
+    let [first, second] = [receive(hub, into), receive(hub, into)];
+    let mut sent = vec![send(other, out), send(other, out)];
+    while !sent.is_empty() {
+        sent.retain(|request| other.test(*request).is_none());
+    }
+    while hub.test(second).is_none() {}
+    let start = net::processor_time();
+    assert!(hub.test(first).is_some(), "messages of a connection come in order");
+    net::processor_time() - start
+}
+
 /// A message on each connection. Returns what the hub's calls took from the last send on.
 fn round(hub: &Net, others: &[Net], sends: &[Comm], receives: &[Comm]) -> Duration {
     let mut open: Vec<Request> = receives.iter().map(|comm| receive(hub, comm)).collect();
-    let mut sent = Vec::new();
-    for (other, comm) in others.iter().zip(sends) {
-        let request = loop {
-            if let Some(request) = other.isend(comm, BYTES, 0) {
-                break request;
-            }
-        };
-        sent.push((other, request));
-    }
+    let mut sent: Vec<(&Net, Request)> =
+        others.iter().zip(sends).map(|(other, comm)| (other, send(other, comm))).collect();
     let start = net::processor_time();
     while !open.is_empty() {
         open.retain(|request| hub.test(*request).is_none());

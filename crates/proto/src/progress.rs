@@ -38,7 +38,7 @@ use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
 use super::polled::{Now, PolledClock, PolledTime};
 use outage::{Hanging, Histories, Local, Outage, Refusing};
-use peer_table::PeerTable;
+use peer_table::{LeftOver, PeerTable};
 use send::send;
 use table::{PendingList, Table};
 
@@ -103,6 +103,20 @@ impl Peer {
             || self.account.rails.has_news()
             || !self.is_content(now);
         if soon { Moment::default() } else { self.pending.until(self.settle_at) }
+    }
+
+    /// What has not left. It changes only with the channel, and with no time.
+    fn left_over(&self) -> LeftOver {
+        let shadow = self.channel.shadow();
+        let waited = self.pending.is_waited_for() || !self.refusals.is_empty();
+        let unsent = shadow.is_open() || shadow.is_backed_up() || self.has_rail_frames();
+        let may_write = self.channel.may_write();
+        LeftOver {
+            awaited: may_write && (waited || unsent),
+            pending: self.channel.has_pending(&self.account.counts)
+                || may_write && waited
+                || self.has_outage(),
+        }
     }
 
     /// Whether a new connection may begin. One that began later would not get the report of the end.

@@ -48,13 +48,7 @@ impl Keeper {
 impl<C: Connection> ProgressLoop<C> {
     /// Whether something is unsent, unacknowledged or unanswered, so that the keeper must poll soon.
     pub fn has_pending(&self) -> bool {
-        self.table.acting() > 0
-            || self.peers.iter().any(|peer| {
-                peer.channel.has_pending(&peer.account.counts)
-                    || (peer.channel.may_write()
-                        && (peer.pending.is_waited_for() || !peer.refusals.is_empty()))
-                    || peer.has_outage()
-            })
+        self.table.acting() > 0 || self.peers.left_over().any(|left_over| left_over.pending)
     }
 
     /// Whether a connection of a living channel waits for its peer: for the answer to a WITHDRAW, for instance.

@@ -4,6 +4,7 @@
 //! each, and visits a channel only when its time has come, or when something has arrived. Every mutable borrow of a
 //! channel makes the next poll visit it.
 
+use std::cell::Cell;
 use std::ops::{Index, IndexMut};
 
 use super::super::channel::Watch;
@@ -17,12 +18,26 @@ struct Entry {
     /// When it is visited even if nothing has arrived.
     due: Moment,
     watch: Option<Watch>,
+    /// What the caller and the keeper ask of all channels. None since the channel was borrowed mutably.
+    left_over: Cell<Option<LeftOver>>,
     peer: Box<Peer>,
+}
+
+/// What has not left a channel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeftOver {
+    /// A frame that the peer waits for: see [`ProgressLoop::must_send_first`](super::ProgressLoop::must_send_first).
+    pub(super) awaited: bool,
+    /// Something is unsent, unacknowledged or unanswered: see [`ProgressLoop::has_pending`](super::ProgressLoop::has_pending).
+    pub(super) pending: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct PeerTable {
     entries: Vec<Entry>,
+    /// How many channels were asked for what has not left.
+    #[cfg(test)]
+    asked: Cell<usize>,
 }
 
 impl PeerTable {
@@ -31,7 +46,8 @@ impl PeerTable {
     }
 
     pub(super) fn push(&mut self, peer: Peer) {
-        self.entries.push(Entry { due: Moment::default(), watch: None, peer: Box::new(peer) });
+        let (due, left_over) = (Moment::default(), Cell::new(None));
+        self.entries.push(Entry { due, watch: None, left_over, peer: Box::new(peer) });
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&Peer> {
@@ -44,6 +60,25 @@ impl PeerTable {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.entries.iter().map(|entry| &*entry.peer)
+    }
+
+    /// What has not left each channel. Only those that have changed since the last call are looked into.
+    pub(super) fn left_over(&self) -> impl Iterator<Item = LeftOver> {
+        self.entries.iter().map(|entry| {
+            entry.left_over.get().unwrap_or_else(|| {
+                #[cfg(test)]
+                self.asked.set(self.asked.get() + 1);
+                let left_over = entry.peer.left_over();
+                entry.left_over.set(Some(left_over));
+                left_over
+            })
+        })
+    }
+
+    /// How many channels were asked for what has not left since the last call.
+    #[cfg(test)]
+    pub(super) fn take_asked(&self) -> usize {
+        self.asked.take()
     }
 
     /// Whether it is time to visit a channel, whatever has arrived.
@@ -66,7 +101,7 @@ impl PeerTable {
     /// The visit of a channel is over.
     #[inline]
     pub(super) fn visited(&mut self, index: usize, now: Moment) {
-        let Entry { due, watch, peer } = &mut self.entries[index];
+        let Entry { due, watch, peer, .. } = &mut self.entries[index];
         (*due, *watch) = (peer.next_visit(now), peer.channel.watch());
     }
 }
@@ -83,8 +118,9 @@ impl Index<usize> for PeerTable {
 impl IndexMut<usize> for PeerTable {
     #[inline]
     fn index_mut(&mut self, index: usize) -> &mut Peer {
-        let Entry { due, peer, .. } = &mut self.entries[index];
+        let Entry { due, left_over, peer, .. } = &mut self.entries[index];
         *due = Moment::default();
+        left_over.set(None);
         peer
     }
 }

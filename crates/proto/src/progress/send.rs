@@ -80,13 +80,7 @@ impl<C: Connection> ProgressLoop<C> {
     /// Whether a frame that a peer waits for has not left. The endpoint's last request is not reported as done before
     /// that.
     pub fn must_send_first(&self) -> bool {
-        self.peers.iter().any(|peer| {
-            let unsent = peer.channel.shadow().is_open()
-                || peer.channel.shadow().is_backed_up()
-                || !peer.refusals.is_empty()
-                || peer.has_rail_frames();
-            peer.channel.may_write() && (peer.pending.is_waited_for() || unsent)
-        })
+        self.peers.left_over().any(|left_over| left_over.awaited)
     }
 
     /// Whether all pending frames of a connection have left, and their write has completed or is acknowledged: `accept`

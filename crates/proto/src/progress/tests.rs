@@ -945,3 +945,26 @@ fn the_ends_of_many_channels_visit_each_connection_a_few_times() {
         assert!(looks <= 8 * CHANNELS * EACH, "{what}: {looks} looks at entries");
     }
 }
+
+#[test]
+fn the_last_report_of_a_burst_looks_into_the_channel_of_the_burst_alone() {
+    let (mut endpoint, mut hands, channels) = with_channels(1000, 1);
+    let last = |endpoint: &ProgressLoop<Flow>| {
+        let found = (endpoint.must_send_first(), endpoint.has_pending());
+        (found, endpoint.peers.take_asked())
+    };
+    assert_eq!(last(&endpoint), ((false, false), 1000), "none was asked before");
+    assert_eq!(last(&endpoint), ((false, false), 0));
+    let slot = endpoint.table.slots_of(channels[7])[0];
+    let to = endpoint.table.name(slot);
+    let message = advertised(&mut endpoint, &mut hands, to);
+    let soon = |micros| ms(5).plus(Duration::from_micros(micros));
+    let submitted = endpoint.submit(&mut hands, slot, &message, soon(50));
+    assert!(matches!(submitted, Ok(Submit::Parts { .. })));
+    let write = hands.writes[0];
+    let event = flow::Event::Written { message: write.message, part: write.part };
+    let Name { slot, generation } = to;
+    hands.events.push_back(Event::Connection { slot, generation, event });
+    endpoint.progress(&mut hands, soon(100));
+    assert_eq!(last(&endpoint), ((false, true), 1), "its FIN is not acknowledged");
+}
