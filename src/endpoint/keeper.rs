@@ -43,7 +43,12 @@ impl Endpoint {
         }
         let now = self.now();
         self.idle.visit(self.core.called(), now);
-        if self.core.keeper_due()? <= now {
+        if let Some(rest) = self.core.keeper_rests(now) {
+            self.check_for_calls(now);
+            return Some(rest);
+        }
+        let mut due = self.core.keeper_due()?;
+        if due <= now {
             self.executor.begin(now, true);
             self.core.keep(&mut self.executor, now);
             if self.executor.has_deferred() || !self.closing.is_empty() {
@@ -55,9 +60,10 @@ impl Endpoint {
                 self.poll_at(now);
                 self.core.set_keeping(false);
             }
+            due = self.core.keeper_due()?;
         }
         self.check_for_calls(now);
-        Some(self.core.keeper_due()?.since(now))
+        Some(due.since(now))
     }
 
     /// Whether NCCL has aborted what is open here. Up to v10 it has no call for that: it makes no more calls, and the threads that own the

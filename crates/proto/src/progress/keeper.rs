@@ -62,6 +62,13 @@ impl<C: Connection> ProgressLoop<C> {
         self.table.connections().any(C::is_lent)
     }
 
+    /// The time in which the keeper need not poll, because the caller has just polled, whatever the channels have to do. None: see
+    /// [`keeper_due`](Self::keeper_due), which looks at all channels.
+    pub fn keeper_rests(&self, now: Moment) -> Option<Duration> {
+        let until = self.keeper.called.plus(KEEPER_PENDING);
+        (now < until).then(|| until.since(now))
+    }
+
     /// When the keeper must poll unless something else polls before. None if no channel lives.
     pub fn keeper_due(&self) -> Option<Moment> {
         if !self.peers.iter().any(|peer| !peer.reported) {
@@ -81,7 +88,7 @@ impl<C: Connection> ProgressLoop<C> {
 
     /// Polls for the keeper, if that is due; true if it did. Polls that find nothing lengthen the interval.
     pub fn keep<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) -> bool {
-        if self.keeper_due().is_none_or(|due| now < due) {
+        if self.keeper_rests(now).is_some() || self.keeper_due().is_none_or(|due| now < due) {
             return false;
         }
         let before = self.news();

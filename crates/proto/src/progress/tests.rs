@@ -968,3 +968,22 @@ fn the_last_report_of_a_burst_looks_into_the_channel_of_the_burst_alone() {
     endpoint.progress(&mut hands, soon(100));
     assert_eq!(last(&endpoint), ((false, true), 1), "its FIN is not acknowledged");
 }
+
+#[test]
+fn the_keeper_looks_at_no_channel_of_an_endpoint_that_was_just_polled() {
+    let (mut endpoint, mut hands, channels) = with_channels(100, 1);
+    let slot = endpoint.table.slots_of(channels[7])[0];
+    hands.acts_not = Some(Acted::Refused);
+    let name = endpoint.table.name(slot);
+    let message = advertised(&mut endpoint, &mut hands, name);
+    endpoint.submit(&mut hands, slot, &message, ms(6)).unwrap();
+    endpoint.progress(&mut hands, ms(6));
+    endpoint.peers.take_asked();
+    let last = ms(6).plus(KEEPER_PENDING - Duration::from_nanos(1));
+    assert!(!endpoint.keep(&mut hands, last));
+    assert_eq!(endpoint.keeper_rests(last), Some(Duration::from_nanos(1)));
+    assert_eq!(endpoint.peers.take_asked(), 0);
+    assert!(endpoint.keep(&mut hands, ms(6).plus(KEEPER_PENDING)), "a part was refused");
+    let kept = ms(6).plus(KEEPER_PENDING);
+    assert_eq!(endpoint.keeper_rests(kept), None, "its own polls are as many as are due");
+}
