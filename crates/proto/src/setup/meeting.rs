@@ -27,7 +27,7 @@ use crate::codec::Bounded;
 use crate::rails::Rail;
 
 /// Distinguishes the two ends of a channel of an endpoint with itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Half {
     /// The end that connects; with another endpoint the only one.
     First,

@@ -99,6 +99,10 @@ pub struct Peers<P> {
     closed: ClosedListeners,
     next_listener: u32,
     meetings: Vec<Meeting>,
+    /// The places of meetings in that list.
+    by_peer: BTreeMap<(EndpointId, Half), usize>,
+    by_key: BTreeMap<u64, usize>,
+    by_channel: BTreeMap<ChannelId, usize>,
     /// From so many on a HELLO makes no more: whoever has a handle may send HELLOs under any number of names.
     most: usize,
     /// How many requests by an older version may still be answered.
@@ -114,6 +118,9 @@ impl<P: Prove> Peers<P> {
             closed: ClosedListeners::default(),
             next_listener: 1,
             meetings: Vec::new(),
+            by_peer: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            by_channel: BTreeMap::new(),
             most: PEERS_MAX,
             old_answers: OLD_ANSWERS_MAX,
         }
@@ -178,12 +185,23 @@ impl<P: Prove> Peers<P> {
     }
 
     fn find(&self, peer: &EndpointId, half: Half) -> Option<usize> {
-        self.meetings.iter().position(|meeting| meeting.peer == *peer && meeting.half == half)
+        self.by_peer.get(&(*peer, half)).copied()
     }
 
     fn make(&mut self, peer: EndpointId, half: Half, draw: &mut impl FnMut() -> u64) -> usize {
-        self.meetings.push(Meeting::new(peer, half, draw(), draw()));
-        self.meetings.len() - 1
+        let (index, meeting) = (self.meetings.len(), Meeting::new(peer, half, draw(), draw()));
+        self.by_peer.insert((peer, half), index);
+        self.by_key.insert(meeting.key, index);
+        self.meetings.push(meeting);
+        index
+    }
+
+    /// The newest meeting is with a peer that is not to be remembered.
+    fn unmake(&mut self) {
+        if let Some(Meeting { peer, half, key, .. }) = self.meetings.pop() {
+            self.by_peer.remove(&(peer, half));
+            self.by_key.remove(&key);
+        }
     }
 
     fn meeting(&self, peer: PeerId) -> Option<&Meeting> {
@@ -191,7 +209,7 @@ impl<P: Prove> Peers<P> {
     }
 
     fn of(&self, channel: ChannelId) -> Option<&Meeting> {
-        self.meetings.iter().find(|meeting| meeting.channel == Some(channel))
+        self.meetings.get(*self.by_channel.get(&channel)?)
     }
 
     /// A HELLO that is due to any peer that is not met. It is returned again until
@@ -258,8 +276,8 @@ impl<P: Prove> Peers<P> {
         match Message::decode(bytes) {
             Ok(Message::Hello(hello)) => self.heard_hello(&hello, draw),
             Ok(Message::Letter(letter)) => {
-                let of = |meeting: &&Meeting| meeting.key == letter.key;
-                match self.meetings.iter().find(of).and_then(|meeting| meeting.channel) {
+                let of = self.by_key.get(&letter.key);
+                match of.and_then(|index| self.meetings[*index].channel) {
                     Some(channel) => Heard::Letter { channel, letter, proven: false },
                     None => Heard::Nothing(Ignored::Stranger),
                 }
@@ -288,7 +306,7 @@ impl<P: Prove> Peers<P> {
         };
         if !self.meetings[index].proves(hello, &self.us.id, secret_of, &self.prove) {
             if found.is_none() {
-                self.meetings.pop();
+                self.unmake();
             }
             return Heard::Nothing(Ignored::Unproven);
         }
@@ -340,6 +358,7 @@ impl<P: Prove> Peers<P> {
     pub fn join(&mut self, peer: PeerId, channel: ChannelId) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
             meeting.join(channel);
+            self.by_channel.insert(channel, peer.0 as usize);
         }
     }
 
@@ -350,8 +369,7 @@ impl<P: Prove> Peers<P> {
 
     /// The peer of a channel.
     pub fn peer(&self, channel: ChannelId) -> Option<PeerId> {
-        let of = |meeting: &Meeting| meeting.channel == Some(channel);
-        self.meetings.iter().position(of).map(|index| PeerId(count32(index)))
+        self.by_channel.get(&channel).map(|index| PeerId(count32(*index)))
     }
 
     /// A channel has ended: drops its queued OPENs.
