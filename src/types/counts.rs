@@ -90,6 +90,9 @@ static POOL: Lock<Pool> = Lock::new(Pool::new());
 #[derive(Debug)]
 struct Pool {
     pages: Vec<Page>,
+    /// How many rows are in use; and those that are not, by their keys: their pages and their numbers there.
+    in_use: usize,
+    unused: BTreeMap<Key, Vec<(usize, usize)>>,
     /// Sums of the rows whose page is unmapped.
     retired: BTreeMap<Key, counters::Row>,
     host: String,
@@ -103,13 +106,8 @@ struct Page {
     pages: Arc<Pages>,
     /// Removed with the page. None: tools do not see it.
     file: Option<SharedFile>,
-    rows: Vec<RowState>,
-}
-
-#[derive(Debug)]
-struct RowState {
-    key: Key,
-    in_use: bool,
+    /// The key of each row that is in use.
+    rows: Vec<Option<Key>>,
 }
 
 /// The file of a page, removed when dropped.
@@ -129,21 +127,29 @@ impl Drop for SharedFile {
 
 impl Pool {
     const fn new() -> Self {
-        Self { pages: Vec::new(), retired: BTreeMap::new(), host: String::new(), is_shared: false }
+        Self {
+            pages: Vec::new(),
+            in_use: 0,
+            unused: BTreeMap::new(),
+            retired: BTreeMap::new(),
+            host: String::new(),
+            is_shared: false,
+        }
     }
 
     fn row(&mut self, key: Key) -> Option<Row> {
         self.restore()?;
-        let unused = |place: &RowState| !place.in_use && place.key == key;
-        for page in &mut self.pages {
-            if let Some(at) = page.rows.iter().position(unused) {
-                return Some(page.take(at));
-            }
+        let unused = self.unused.get_mut(&key).and_then(Vec::pop);
+        let is_new = unused.is_none();
+        let (page, at) = match unused {
+            Some(place) => place,
+            None => self.append(&counters::Row::new(key.clone()))?,
+        };
+        self.in_use += 1;
+        let row = self.pages[page].take(at, key);
+        if is_new {
+            self.say_elsewhere();
         }
-        let page = self.page_with_room()?;
-        page.append(&counters::Row::new(key));
-        let row = page.take(page.rows.len() - 1);
-        self.say_elsewhere();
         Some(row)
     }
 
@@ -153,24 +159,26 @@ impl Pool {
             return Some(());
         }
         while let Some((key, row)) = self.retired.pop_first() {
-            let Some(page) = self.page_with_room() else {
+            let Some(place) = self.append(&row) else {
                 self.retired.insert(key, row);
                 return None;
             };
-            page.append(&row);
+            self.unused.entry(key).or_default().push(place);
         }
         self.say_elsewhere();
         Some(())
     }
 
-    fn page_with_room(&mut self) -> Option<&mut Page> {
+    /// Appends a row that is not in use. Returns its page and its number there. None: there is no memory.
+    fn append(&mut self, row: &counters::Row) -> Option<(usize, usize)> {
         let has_room = |page: &Page| page.rows.len() < ROWS;
         if !self.pages.iter().any(has_room) {
             let is_shared = self.is_shared && self.pages.len() < PAGES_MAX;
             let page = Page::new(&self.host, is_shared)?;
             self.pages.push(page);
         }
-        self.pages.iter_mut().find(|page| has_room(page))
+        let page = self.pages.iter().position(has_room)?;
+        Some((page, self.pages[page].append(row)))
     }
 
     /// Says in the first page that tools see how many rows they do not see.
@@ -183,18 +191,20 @@ impl Pool {
     }
 
     fn release(&mut self, row: &Row) {
-        for page in &mut self.pages {
-            if row.words.are_of(&page.pages)
-                && let Some(place) = page.rows.get_mut(row.number)
-            {
-                place.in_use = false;
-            }
-        }
-        if !self.pages.iter().any(|page| page.rows.iter().any(|place| place.in_use)) {
+        let Some(at) = self.pages.iter().position(|page| row.words.are_of(&page.pages)) else {
+            return;
+        };
+        let Some(key) = self.pages[at].rows.get_mut(row.number).and_then(Option::take) else {
+            return;
+        };
+        self.unused.entry(key).or_default().push((at, row.number));
+        self.in_use -= 1;
+        if self.in_use == 0 {
             let rows = self.pages.iter().flat_map(Page::rows);
             let rows = counters::summed(rows.chain(self.retired.values().cloned()));
             self.retired = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
             self.pages.clear();
+            self.unused.clear();
         }
     }
 }
@@ -228,17 +238,19 @@ impl Page {
         Some(Self { pages: Arc::new(pages), file, rows: Vec::new() })
     }
 
-    /// Appends a row that is not in use.
-    fn append(&mut self, row: &counters::Row) {
-        let first = HEADER_WORDS + self.rows.len() * ROW_WORDS;
+    /// Appends a row that is not in use. Returns its number.
+    fn append(&mut self, row: &counters::Row) -> usize {
+        let at = self.rows.len();
+        let first = HEADER_WORDS + at * ROW_WORDS;
         row.write(|word, value| self.pages.store_relaxed(first + word, value));
         self.pages.store(first, row.key.head());
-        self.rows.push(RowState { key: row.key.clone(), in_use: false });
+        self.rows.push(None);
+        at
     }
 
     /// The row at `at`, in use from now on.
-    fn take(&mut self, at: usize) -> Row {
-        self.rows[at].in_use = true;
+    fn take(&mut self, at: usize, key: Key) -> Row {
+        self.rows[at] = Some(key);
         Row { words: Words::of(&self.pages, HEADER_WORDS + at * ROW_WORDS), number: at }
     }
 
@@ -411,6 +423,26 @@ mod tests {
         assert!(made.is_some());
         drop(made);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_row_that_is_unused_continues_with_its_key_and_with_the_last_one_the_pages_go() {
+        let mut pool = Pool::new();
+        let rows = [1, 2, 3].map(|peer| pool.row(key(peer)).unwrap());
+        assert_eq!(rows.each_ref().map(|row| row.number), [0, 1, 2]);
+        rows.iter().for_each(|row| row.one(Counter::Messages));
+        pool.release(&rows[1]);
+        let next = [4, 2, 2].map(|peer| pool.row(key(peer)).unwrap());
+        assert_eq!(next.each_ref().map(|row| row.number), [3, 1, 4], "one is in use by then");
+        next[1].one(Counter::Messages);
+        for row in [&rows[0], &rows[2], &next[0], &next[1]] {
+            pool.release(row);
+            assert!(!pool.pages.is_empty());
+        }
+        pool.release(&next[2]);
+        assert!(pool.pages.is_empty() && pool.unused.is_empty());
+        assert_eq!(pool.retired[&key(2)].get(Counter::Messages), 2);
+        assert_eq!(pool.row(key(5)).unwrap().number, 4, "of a new page, behind those of the last");
     }
 
     #[test]
