@@ -127,6 +127,7 @@ impl Channel {
         }
         let unconfirmed = !self.confirmed.settles(counts);
         let waits = waits || unconfirmed || self.waits() || self.inquiry.is_due();
+        self.recovery.awaits_acknowledgement(self.shadow.unacknowledged() > 0, now);
         if !waits {
             self.recovery.content(now);
         } else if self.is_silent(now) {

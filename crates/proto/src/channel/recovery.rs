@@ -29,6 +29,8 @@ pub struct Recovery {
     heard: PolledTime,
     queried: PolledTime,
     query_after: Duration,
+    /// Since when a packet is unacknowledged. Queries before it were about something else.
+    unacknowledged: Option<PolledTime>,
     /// New inboxes because of lost packets. They lengthen the first wait before QUERY, so that a reader that is merely
     /// late does not use up all its inboxes.
     switches: u32,
@@ -82,6 +84,7 @@ impl Recovery {
             heard: now,
             queried: now,
             query_after: QUERY_AFTER,
+            unacknowledged: None,
             switches: 0,
             first_wait: QUERY_AFTER,
             switched_at: now,
@@ -133,6 +136,17 @@ impl Recovery {
     pub fn content(&mut self, now: PolledTime) {
         (self.heard, self.queried) = (now, now);
         self.query_after = self.first_wait;
+    }
+
+    /// Whether a packet is unacknowledged. The first one after a wait for something else does not have that wait's interval
+    /// between queries.
+    pub fn awaits_acknowledgement(&mut self, awaits: bool, now: PolledTime) {
+        if !awaits {
+            self.unacknowledged = None;
+        } else if self.unacknowledged.is_none() {
+            self.unacknowledged = Some(now);
+            self.query_after = self.query_after.min(self.first_wait);
+        }
     }
 
     /// How long the peer has been silent while this side waited for it.
@@ -266,7 +280,8 @@ impl Recovery {
         if let Some((asked, rail)) = self.status_pending {
             return Some(DueLetter::Status { asked, rail });
         }
-        let quiet = now.since(self.heard.max(self.queried)) >= self.query_after;
+        let since = self.heard.max(self.queried).max(self.unacknowledged.unwrap_or_default());
+        let quiet = now.since(since) >= self.query_after;
         let overdue = unconfirmed && now.since(self.queried) >= RAIL_QUERY;
         (waits && (quiet || overdue)).then_some(DueLetter::Query)
     }

@@ -792,6 +792,7 @@ fn letters_stay_on_the_rail_by_which_a_status_came_also_where_it_acknowledges_pa
         channel.letter_posted(&due, at(ms));
         due.rail
     };
+    assert!(channel.next_letter(&counts, true, at(1)).is_none());
     assert_eq!([50, 150].map(|ms| query_at(&mut channel, ms)), [0, 1]);
     let status = crate::letter::Status { consumed: FIRST, ..answer() };
     assert_eq!(channel.status_arrived(&status, true, at(151), |_| {}), None);
@@ -1134,4 +1135,22 @@ fn a_channel_that_ends_asks_once_for_what_is_not_confirmed() {
     };
     assert!(asks(&mut channel, 1), "at once");
     assert!(!asks(&mut channel, 2), "an answer is on its way, or the timer asks again");
+}
+
+#[test]
+fn a_packet_that_follows_a_long_wait_is_queried_as_soon_as_any() {
+    let (mut channel, mut memories) = greeted(2);
+    // Connections wait, and the intervals grow.
+    let queries = |channel: &mut Channel, from: u64, until: u64| -> Vec<u64> {
+        let times = from..until;
+        times
+            .filter(|ms| {
+                let due = channel.next_letter(&PeerCounts::default(), true, at(*ms));
+                due.map(|due| channel.letter_posted(&due, at(*ms))).is_some()
+            })
+            .collect()
+    };
+    assert_eq!(queries(&mut channel, 0, 3000), [40, 120, 280, 600, 1240, 2240]);
+    write_packet(&mut channel, &mut memories);
+    assert_eq!(queries(&mut channel, 3000, 3200), [3040, 3120]);
 }
