@@ -15,7 +15,7 @@ pub const CELL_AFTER_PACKETS: u32 = 1 << 20;
 pub const INLINES_MAX: usize = 1024;
 /// How long a channel without memory for a new inbox waits before it asks for some again.
 pub const MEMORY_AGAIN: Duration = Duration::from_millis(50);
-/// How often the timers of a channel without events are checked. Timers are no finer than this.
+/// How often the timers of a channel are checked to which something happens. Timers are no finer than this.
 pub const SETTLE_EVERY: Duration = Duration::from_micros(250);
 /// Packets that one poll of a channel consumes at most, so that no peer can keep the endpoint's lock taken.
 pub const PACKETS_PER_POLL: usize = 64;

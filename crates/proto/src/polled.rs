@@ -30,6 +30,8 @@ impl PolledTime {
 pub struct PolledClock {
     last: Option<Moment>,
     now: PolledTime,
+    /// The poll before the last one.
+    before: PolledTime,
 }
 
 impl PolledClock {
@@ -37,12 +39,18 @@ impl PolledClock {
     pub fn poll(&mut self, now: Moment) -> Now {
         let gap = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(self.last.map_or(now, |last| last.max(now)));
+        self.before = self.now;
         self.now = self.now.plus(gap.min(POLL_GAP_MAX));
         Now { clock: now, polled: self.now }
     }
 
     pub fn now(&self) -> PolledTime {
         self.now
+    }
+
+    /// The time of the poll before the last one.
+    pub fn before(&self) -> PolledTime {
+        self.before
     }
 }
 

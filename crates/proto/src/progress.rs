@@ -53,9 +53,12 @@ struct Peer {
     refusals: VecDeque<Refused>,
     /// A packet was posted since the last poll, so an INLINE waits for the next poll, to share a packet.
     posted: bool,
-    /// Something has happened to the channel since it was last settled; and when it is settled even if nothing has.
+    /// Something has happened to the channel since it was last settled; and from when on a visit settles it even if nothing
+    /// has.
     stirred: bool,
     settle_at: Moment,
+    /// When the next of its timers is due, if nothing has happened to it since it was last visited.
+    rests_until: Moment,
     /// It has ended, and this was reported to its connections.
     reported: bool,
     /// The peer's END was reported to its connections.
@@ -94,15 +97,31 @@ impl Peer {
         due
     }
 
+    /// The channel was settled, and nothing had happened to it since the visit before: it rests until its next timer is due.
+    fn rest_until_due(&mut self, now: Now) {
+        let timer = self.channel.due_at(&self.account.counts, self.waits(), now);
+        let rails = self.rails_due_at(now);
+        self.rests_until = timer.map_or(rails, |timer| timer.min(rails));
+    }
+
+    /// Whether the peer is waited for, by a connection or for a lost rail.
+    fn waits(&self) -> bool {
+        self.pending.waiting > 0 || self.awaits_fence() || self.awaits_writes()
+    }
+
     /// When a poll has to visit the channel, unless something arrives before.
     #[inline]
     fn next_visit(&self, now: Moment) -> Moment {
+        if self.reported {
+            return Moment::from_nanos(u64::MAX);
+        }
         let soon = self.stirred
             || self.posted
             || self.channel.is_failing().is_some()
             || self.account.rails.has_news()
             || !self.is_content(now);
-        if soon { Moment::default() } else { self.pending.until(self.settle_at) }
+        let settle_at = self.settle_at.max(self.rests_until);
+        if soon { Moment::default() } else { self.pending.until(settle_at) }
     }
 
     /// What has not left. It changes only with the channel, and with no time.
@@ -192,6 +211,7 @@ impl<C: Connection> ProgressLoop<C> {
             posted: false,
             stirred: true,
             settle_at: Moment::default(),
+            rests_until: Moment::default(),
             reported: false,
             end_reported: false,
             outages: Vec::new(),
@@ -374,8 +394,9 @@ impl<C: Connection> ProgressLoop<C> {
     /// Reads a channel's inbox, sends what follows from that, and settles the channel if that is due.
     #[inline]
     fn visit<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
+        let rests = self.peers.is_due_by_time(index, now.clock);
         let peer = &mut self.peers[index];
-        peer.posted = false;
+        (peer.posted, peer.rests_until) = (false, Moment::default());
         // Decided before packets are read: what they cause is settled in the next poll, so that their messages are
         // reported first.
         let settles = peer.must_settle(now.clock);
@@ -387,6 +408,9 @@ impl<C: Connection> ProgressLoop<C> {
         if settles {
             self.settle(perform, index, left, now);
             self.troubled |= self.peers[index].has_troubled_rails(now);
+            if rests {
+                self.peers[index].rest_until_due(now);
+            }
         }
         self.peers.visited(index, now.clock);
     }

@@ -80,6 +80,12 @@ impl Acknowledgement {
             || now.since(self.pending_since) >= ACKNOWLEDGE_AFTER
     }
 
+    /// When fewer consumed packets than make the cell due at once do so. None: no cell is to be written.
+    pub fn due_at(&self) -> Option<Moment> {
+        let waits = self.cell == Cell::Idle && !self.is_complete();
+        waits.then(|| self.pending_since.plus(ACKNOWLEDGE_AFTER))
+    }
+
     /// Whether the cell is to be written although packets acknowledge everything: the peer compares it with what it knows, and numbers wrap.
     #[inline]
     pub fn is_cell_old(&self) -> bool {

@@ -152,6 +152,18 @@ impl ControlRails {
         Some((rail, Trial { rail, number: self.numbers.of(rail), answers: false }))
     }
 
+    /// When the next TRIAL or answer is due, or something is to be logged.
+    pub(super) fn due_at(&self) -> Option<Moment> {
+        if self.is_whole() {
+            return None;
+        }
+        if self.answers != [None; CONTROL_RAILS_MAX] || self.news != RailNews::default() {
+            return Some(Moment::default());
+        }
+        let tried = (0..self.count).filter(|rail| self.is_lost(*rail) && !self.is_closed(*rail));
+        tried.map(|rail| self.rests[usize::from(rail)].try_at.unwrap_or_default()).min()
+    }
+
     /// A TRIAL, or the answer to one, has arrived by the rail that it names.
     pub(super) fn tried(&mut self, trial: &Trial, now: Moment) {
         let Trial { rail, number, answers } = *trial;

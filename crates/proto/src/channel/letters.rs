@@ -13,6 +13,7 @@ use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
 use super::control_rails::RailNews;
+use super::epoch::NeedsInbox;
 use super::{Cause, Channel, DueLetter, PeerReport, Sent, State};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
@@ -125,17 +126,17 @@ impl Channel {
         if self.state != State::Alive {
             return None;
         }
-        let unconfirmed = !self.confirmed.settles(counts);
-        let waits = waits || unconfirmed || self.waits() || self.inquiry.is_due();
+        let (waits, unconfirmed) = self.waits(counts, waits);
         self.recovery.awaits_acknowledgement(self.shadow.unacknowledged() > 0, now);
-        if !waits {
+        if waits {
+            self.recovery.waits();
+            let silent = self.is_silent(now);
+            if silent || self.is_refused(now) {
+                self.fail(if silent { Cause::Silent } else { Cause::Refused });
+                return None;
+            }
+        } else {
             self.recovery.content(now);
-        } else if self.is_silent(now) {
-            self.fail(Cause::Silent);
-            return None;
-        } else if self.is_refused(now) {
-            self.fail(Cause::Refused);
-            return None;
         }
         let inbox = self.inbox.as_ref()?;
         let lease = *inbox.lease();
@@ -182,14 +183,48 @@ impl Channel {
         Some(Due { rail, letter, what })
     }
 
-    /// Whether the channel itself waits for the peer, but for the confirmation of parts.
-    fn waits(&self) -> bool {
+    /// A poll settles the channel. `before`: the time of the poll before.
+    #[inline]
+    pub fn rested(&mut self, before: PolledTime) {
+        self.recovery.rested(before);
+    }
+
+    /// When the channel's timers, letters and end have to be checked, if nothing happens to it before: in the past if as soon
+    /// as possible. `waits` as in [`next_letter`](Self::next_letter). None: no timer runs.
+    pub fn due_at(&self, counts: &PeerCounts, waits: bool, now: Now) -> Option<Moment> {
+        let Now { clock: now, polled } = now;
+        let (waits, unconfirmed) = self.waits(counts, waits);
+        let soon = self.is_ending()
+            || self.needs_inbox != NeedsInbox::No
+            || self.recovery.has_pending()
+            // A wait that has begun or ended since the channel was last settled starts the timers.
+            || waits != self.recovery.is_waiting();
+        if soon {
+            return Some(now);
+        }
+        let query = waits.then(|| {
+            let silent = self.recovery.silent_at(self.parameters.peer_timeout);
+            let query = self.recovery.query_at(unconfirmed).min(silent);
+            // The clock of timeouts is never faster than the caller's.
+            now.plus(query.since(polled))
+        });
+        let timers = [query, self.acknowledgement.due_at(), self.rails.due_at()];
+        timers.into_iter().flatten().min()
+    }
+
+    /// Whether this side waits for the peer, and whether for the confirmation of parts. `connection`: a connection waits.
+    fn waits(&self, counts: &PeerCounts, connection: bool) -> (bool, bool) {
+        let unconfirmed = !self.confirmed.settles(counts);
         // The peer has to lend an inbox on another rail.
         let elsewhere = self.shadow.target().is_some_and(|target| self.is_lost(target.rail));
-        self.shadow.unacknowledged() > 0
+        let waits = connection
+            || unconfirmed
+            || self.shadow.unacknowledged() > 0
             || elsewhere
             || !self.recovery.is_echoed()
             || self.ending.is_begun()
+            || self.inquiry.is_due();
+        (waits, unconfirmed)
     }
 
     /// Whether the peer has timed out. Set-up has timeouts of its own, and after the peer's END silence is no error.

@@ -25,6 +25,8 @@ pub struct Recovery {
     echo_pending: bool,
     /// The QUERY to answer: the packet number that it named as completed, and the rail that it came by.
     status_pending: Option<(PacketNumber, u8)>,
+    /// This side waits for something from the peer.
+    waits: bool,
     /// When something last came from the peer, or the waiting began.
     heard: PolledTime,
     queried: PolledTime,
@@ -81,6 +83,7 @@ impl Recovery {
             hello: HelloState::Due,
             echo_pending: false,
             status_pending: None,
+            waits: true,
             heard: now,
             queried: now,
             query_after: QUERY_AFTER,
@@ -136,6 +139,39 @@ impl Recovery {
     pub fn content(&mut self, now: PolledTime) {
         (self.heard, self.queried) = (now, now);
         self.query_after = self.first_wait;
+        self.waits = false;
+    }
+
+    /// This side waits for something.
+    #[inline]
+    pub fn waits(&mut self) {
+        self.waits = true;
+    }
+
+    /// Whether this side waited for something when it was last settled.
+    pub fn is_waiting(&self) -> bool {
+        self.waits
+    }
+
+    /// If this side waited for nothing when it was last settled, it has not until `before`, the poll before this one: while nothing
+    /// happens a channel is seldom settled, and its timers start when something does.
+    #[inline]
+    pub fn rested(&mut self, before: PolledTime) {
+        if !self.waits {
+            (self.heard, self.queried) = (self.heard.max(before), self.queried.max(before));
+        }
+    }
+
+    /// When QUERY is due while this side waits; `unconfirmed` as in [`due`](Self::due).
+    pub fn query_at(&self, unconfirmed: bool) -> PolledTime {
+        let since = self.heard.max(self.queried).max(self.unacknowledged.unwrap_or_default());
+        let quiet = since.plus(self.query_after);
+        if unconfirmed { quiet.min(self.queried.plus(RAIL_QUERY)) } else { quiet }
+    }
+
+    /// When the peer will have been silent for so long.
+    pub fn silent_at(&self, bound: Duration) -> PolledTime {
+        self.heard.plus(bound)
     }
 
     /// Whether a packet is unacknowledged. The first one after a wait for something else does not have that wait's interval
@@ -280,10 +316,7 @@ impl Recovery {
         if let Some((asked, rail)) = self.status_pending {
             return Some(DueLetter::Status { asked, rail });
         }
-        let since = self.heard.max(self.queried).max(self.unacknowledged.unwrap_or_default());
-        let quiet = now.since(since) >= self.query_after;
-        let overdue = unconfirmed && now.since(self.queried) >= RAIL_QUERY;
-        (waits && (quiet || overdue)).then_some(DueLetter::Query)
+        (waits && now >= self.query_at(unconfirmed)).then_some(DueLetter::Query)
     }
 
     /// The provider refused the letter on this rail. A provider that connects first refuses letters for minutes when the

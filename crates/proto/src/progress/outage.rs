@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::super::account::Account;
 use super::super::bound::{
     POLL_GAP_MAX, RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CLOSE_MAX, RAIL_CONNECTS, RAIL_DRAIN_MAX,
-    RAIL_DRAIN_STILL, RAIL_HANGS, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK, last_rail,
+    RAIL_DRAIN_STILL, RAIL_HANGS, RAIL_REFUSES, RAIL_STILL, RAIL_STUCK, SETTLE_EVERY, last_rail,
 };
 use super::super::channel::{Cause, Channel};
 use super::super::connection::Connection;
@@ -224,6 +224,17 @@ impl Outage {
 }
 
 impl Peer {
+    /// When the speeds are to be checked, hanging rails, and rails whose pause is over.
+    pub(super) fn rails_due_at(&self, Now { clock, polled }: Now) -> Moment {
+        let check = clock.plus(self.hanging.check_at.since(polled));
+        let mut rails = 0..self.account.loads.rails();
+        let flies = rails.any(|rail| self.account.rails.flying_on(rail) > 0);
+        // Where nothing can hang the check may come later: another time for each channel, so that one poll does not visit all.
+        let later = if flies { 0 } else { self.id.0 % SPREAD };
+        let check = check.plus(SETTLE_EVERY * later);
+        self.histories.retry_at().map_or(check, |retry| retry.min(check))
+    }
+
     /// Whether data rails need [`ProgressLoop::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, Now { clock, polled }: Now) -> bool {
@@ -693,6 +704,8 @@ impl Peer {
     }
 }
 
+/// Over how many times the checks of rails without writes are spread.
+const SPREAD: u32 = 64;
 /// Bytes per microsecond. A slower rail may be taken for a hanging one.
 const SLOWEST: u64 = 8;
 /// Twice the longest gap between two polls that counts.

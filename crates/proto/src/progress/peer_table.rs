@@ -85,10 +85,28 @@ impl PeerTable {
         self.asked.take()
     }
 
+    /// A channel, if it is time to visit it. It remains so until that visit.
+    #[inline]
+    pub(super) fn due_mut(&mut self, index: usize, now: Moment) -> Option<&mut Peer> {
+        let Entry { due, left_over, peer, .. } = &mut self.entries[index];
+        if *due > now {
+            return None;
+        }
+        left_over.set(None);
+        Some(peer)
+    }
+
     /// Whether it is time to visit a channel, whatever has arrived.
     #[inline]
     pub(super) fn is_due(&self, index: usize, now: Moment) -> bool {
         self.entries[index].due <= now
+    }
+
+    /// Whether it is time to visit a channel to which nothing has happened since the last visit.
+    #[inline]
+    pub(super) fn is_due_by_time(&self, index: usize, now: Moment) -> bool {
+        let due = self.entries[index].due;
+        due != Moment::default() && due <= now
     }
 
     /// Whether a packet or an acknowledgement has arrived since the last visit.

@@ -312,6 +312,7 @@ impl<C: Connection> ProgressLoop<C> {
         if !peer.channel.is_alive() {
             return self.ended(perform, index, now);
         }
+        peer.channel.rested(self.polled.before());
         let carried = left && !peer.channel.is_cell_old();
         if !carried && let Some(post) = peer.channel.cell_post(perform, now.clock) {
             match perform.post(peer.id, &post) {
@@ -332,7 +333,7 @@ impl<C: Connection> ProgressLoop<C> {
             // A trial that is refused counts as failed.
             perform.send(peer.id, rail, &letter);
         }
-        let waits = peer.pending.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
+        let waits = peer.waits();
         let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.polled) else {
             return;
         };

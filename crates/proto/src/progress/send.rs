@@ -62,8 +62,7 @@ impl<C: Connection> ProgressLoop<C> {
     /// Sends what is due on all channels.
     pub(super) fn send_due<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
         for index in 0..self.peers.len() {
-            if self.peers.is_due(index, now) {
-                let peer = &mut self.peers[index];
+            if let Some(peer) = self.peers.due_mut(index, now) {
                 send(&mut self.table, peer, perform, now);
             }
         }

@@ -987,3 +987,89 @@ fn the_keeper_looks_at_no_channel_of_an_endpoint_that_was_just_polled() {
     let kept = ms(6).plus(KEEPER_PENDING);
     assert_eq!(endpoint.keeper_rests(kept), None, "its own polls are as many as are due");
 }
+
+/// Polls every 50 µs. Returns when the channel was visited and not merely its inbox looked into, in µs.
+fn visits(
+    endpoint: &mut ProgressLoop<Flow>,
+    hands: &mut StandIn,
+    times: std::ops::Range<u64>,
+) -> Vec<u64> {
+    let visited = |micros: &u64| {
+        hands.looks = 0;
+        endpoint.progress(hands, Moment::from_nanos(1000 * micros));
+        hands.looks > 1
+    };
+    times.step_by(50).filter(visited).collect()
+}
+
+#[test]
+fn a_content_channel_is_visited_when_its_next_timer_is_due() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let idle = visits(&mut endpoint, &mut hands, 5_050..300_100);
+    assert_eq!(idle, [100_000, 200_000, 300_000], "for the check of its rails");
+    // A frame for a connection that is gone is answered by nothing.
+    let gone = Name { generation: name.generation.next(), ..name };
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(gone)]);
+    let acknowledges = visits(&mut endpoint, &mut hands, 300_100..310_000);
+    assert_eq!((acknowledges, hands.cells), (vec![300_100, 300_250, 304_100], 1));
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
+    let answers = visits(&mut endpoint, &mut hands, 310_000..349_950);
+    assert_eq!(answers, [310_000, 310_050, 310_250], "its answer is not acknowledged");
+    assert!(hands.letters.is_empty(), "the peer was not waited for before: {:?}", hands.letters);
+    assert_eq!(visits(&mut endpoint, &mut hands, 349_950..350_050), [350_000]);
+    assert!(matches!(hands.letters[..], [Letter { body: Body::Query(_), .. }]));
+}
+
+/// The same for when QUERY left.
+fn queries(
+    endpoint: &mut ProgressLoop<Flow>,
+    hands: &mut StandIn,
+    times: std::ops::Range<u64>,
+) -> Vec<u64> {
+    let queried = |micros: &u64| {
+        hands.letters.clear();
+        endpoint.progress(hands, Moment::from_nanos(1000 * micros));
+        hands.letters.iter().any(|letter| matches!(letter.body, Body::Query(_)))
+    };
+    times.step_by(50).filter(queried).collect()
+}
+
+#[test]
+fn a_query_follows_a_wait_and_a_packet_as_soon_after_a_long_rest_as_after_none() {
+    let (mut endpoint, mut hands, _, name) = settled();
+    assert_eq!(queries(&mut endpoint, &mut hands, 5_050..190_000), [], "nothing is waited for");
+    // Without an advert no packet leaves.
+    let message = Outgoing { tag: 0, len: 1000, source: Source::default(), host: false };
+    assert!(endpoint.submit(&mut hands, name.slot, &message, ms(190)).is_ok());
+    let waits = queries(&mut endpoint, &mut hands, 190_000..1_000_000);
+    assert_eq!(waits, [229_950, 309_950, 469_950, 789_950], "from the poll before it on");
+    assert!(hands.frames.is_empty());
+    advertise(&mut endpoint, &mut hands, name, 1000);
+    assert!(endpoint.submit(&mut hands, name.slot, &message, ms(1000)).is_ok());
+    let write = hands.writes[0];
+    let event = flow::Event::Written { message: write.message, part: write.part };
+    let Name { slot, generation } = name;
+    hands.events.push_back(Event::Connection { slot, generation, event });
+    let packet = queries(&mut endpoint, &mut hands, 1_000_000..1_100_000);
+    assert_eq!((packet, hands.frames.len()), (vec![1_040_000], 1), "its FIN may be lost");
+}
+
+#[test]
+fn a_wait_for_writes_that_do_not_complete_begins_with_the_check_that_finds_them() {
+    let (mut endpoint, mut hands, _, name) = settled();
+    let message = advertised(&mut endpoint, &mut hands, name);
+    endpoint.submit(&mut hands, name.slot, &message, ms(5)).unwrap();
+    let waits = queries(&mut endpoint, &mut hands, 5_050..170_000);
+    assert_eq!(waits, [140_200], "the check was at 100 ms");
+}
+
+#[test]
+fn a_channel_that_has_ended_is_not_visited_again() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    endpoint.fail(channel, Cause::NoRail);
+    (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert!(endpoint.channel(channel).unwrap().failure().is_some());
+    hands.looks = 0;
+    (9..2000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(hands.looks, 0);
+}

@@ -95,6 +95,10 @@ impl Histories {
         Self { tries, rails: Vec::new(), retry_at: None }
     }
 
+    pub(super) fn retry_at(&self) -> Option<Moment> {
+        self.retry_at
+    }
+
     fn of(&mut self, rail: u8) -> &mut History {
         let at = self.rails.iter().position(|history| history.rail == rail);
         let at = at.unwrap_or_else(|| {
