@@ -845,10 +845,23 @@ mod tests {
         }
     }
 
-    /// Turn 1 lasts until rank 1 has left. Returns when the rendezvous has said so; nothing is polled meanwhile.
-    fn let_rank_1_leave(turn: &AtomicUsize, mesh: &mut Mesh) {
+    /// Rank 1, in its turn, does `last` and leaves.
+    fn leave_in_turn(turn: &AtomicUsize, group: Group, last: impl FnOnce(&Group)) {
+        await_turn(turn, 1);
+        last(&group);
+        drop(group);
+        turn.store(2, Ordering::Release);
+    }
+
+    /// Waits until rank 1 has gone, without a look at what it has sent.
+    fn let_rank_1_go(turn: &AtomicUsize) {
         turn.store(1, Ordering::Release);
         await_turn(turn, 2);
+    }
+
+    /// Turn 1 lasts until rank 1 has left. Returns when the rendezvous has said so; nothing is polled meanwhile.
+    fn let_rank_1_leave(turn: &AtomicUsize, mesh: &mut Mesh) {
+        let_rank_1_go(turn);
         let end = Instant::now() + WAIT;
         while !mesh.left[1] {
             assert!(Instant::now() < end, "the rendezvous does not say that it has left");
@@ -864,10 +877,7 @@ mod tests {
         ranks_within(&library(), 2, TIMEOUT, move |group| {
             group.barrier().unwrap();
             if group.rank() == 1 {
-                await_turn(&turn, 1);
-                last(&group);
-                drop(group);
-                return turn.store(2, Ordering::Release);
+                return leave_in_turn(&turn, group, last);
             }
             let mut state = group.shared.lock();
             let_rank_1_leave(&turn, &mut state.mesh);
@@ -1018,14 +1028,10 @@ mod tests {
         ranks_within(&keeping(), 2, TIMEOUT, move |group| {
             group.barrier().unwrap();
             if group.rank() == 1 {
-                await_turn(&turn, 1);
-                send_all(&group);
-                drop(group);
-                return turn.store(2, Ordering::Release);
+                return leave_in_turn(&turn, group, send_all);
             }
             let mut state = group.shared.lock();
-            turn.store(1, Ordering::Release);
-            await_turn(&turn, 2);
+            let_rank_1_go(&turn);
             state.mesh.with(1, |peer, shared| peer.progress(shared).map(drop)).unwrap();
             assert!(state.mesh.left[1], "no error has made it read the news");
             drop(state);
@@ -1040,11 +1046,10 @@ mod tests {
             if group.rank() == 1 {
                 // The connection is open then.
                 group.send(&[1_u8; LONG], 0, 1).unwrap();
-                await_turn(&turn, 1);
-                group.send(&[7_u8; LONG], 0, 2).unwrap();
-                last(&group);
-                drop(group);
-                return turn.store(2, Ordering::Release);
+                return leave_in_turn(&turn, group, |group| {
+                    group.send(&[7_u8; LONG], 0, 2).unwrap();
+                    last(group);
+                });
             }
             group.recv(&mut [0_u8; LONG], 1, 1).unwrap();
             let receiving = group.irecv(vec![0_u8; LONG], 1, 2).unwrap();
@@ -1060,8 +1065,7 @@ mod tests {
                 let_rank_1_leave(&turn, mesh);
                 header(mesh);
             } else {
-                turn.store(1, Ordering::Release);
-                await_turn(&turn, 2);
+                let_rank_1_go(&turn);
             }
             header(mesh);
             // The end comes after the look at small messages.
@@ -1183,10 +1187,7 @@ mod tests {
             group.barrier().unwrap();
             let part = vec![7_u8; 2 * SMALL];
             if group.rank() == 1 {
-                await_turn(&turn, 1);
-                group.gather(&part, None, 0).unwrap();
-                drop(group);
-                return turn.store(2, Ordering::Release);
+                return leave_in_turn(&turn, group, |group| group.gather(&part, None, 0).unwrap());
             }
             let mut state = group.shared.lock();
             // Rank 1 learns where to connect, and this rank polls nothing until it has gone.
@@ -1210,10 +1211,7 @@ mod tests {
             group.broadcast(&mut part, 0).unwrap();
             group.barrier().unwrap();
             if group.rank() == 1 {
-                await_turn(&turn, 1);
-                group.gather(&part, None, 0).unwrap();
-                drop(group);
-                return turn.store(2, Ordering::Release);
+                return leave_in_turn(&turn, group, |group| group.gather(&part, None, 0).unwrap());
             }
             let mut state = group.shared.lock();
             let_rank_1_leave(&turn, &mut state.mesh);
@@ -1251,10 +1249,7 @@ mod tests {
         let turn = Arc::<AtomicUsize>::default();
         ranks_within(&library(), 2, TIMEOUT, move |group| {
             if group.rank() == 1 {
-                await_turn(&turn, 1);
-                group.send(&[7_u8], 0, 1).unwrap();
-                drop(group);
-                return turn.store(2, Ordering::Release);
+                return leave_in_turn(&turn, group, |group| group.send(&[7_u8], 0, 1).unwrap());
             }
             let mut state = group.shared.lock();
             state.mesh.with(1, |peer, shared| peer.open(Way::Small, shared)).unwrap();
