@@ -207,6 +207,9 @@ pub(crate) struct Offer {
     pub(crate) messages_alone: bool,
 }
 
+/// Providers of fabrics that users expect; the others are of software.
+pub(crate) const FABRICS: [&str; 3] = ["cxi", "efa", "verbs"];
+
 impl Offer {
     /// Whether it is of this provider: `tcp` is asked for where `tcp;ofi_rxm` is meant.
     pub(crate) fn is_of(&self, wanted: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The system's limits of a process: open files, processes, locked and shared memory.
 
 use crate::doctor::finding::Finding;
-use crate::doctor::machine::Machine;
+use crate::doctor::machine::{FABRICS, Machine};
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![files(machine), processes(machine)];
@@ -40,10 +40,8 @@ fn goes_by_sockets(machine: &Machine) -> bool {
     let chosen = machine.value("IRONRAIL_PROVIDER");
     let mut offers = machine.offers();
     offers.retain(|offer| chosen.is_none_or(|chosen| offer.is_of(chosen)));
-    !offers.is_empty() && !offers.iter().any(|offer| HARDWARE.iter().any(|name| offer.is_of(name)))
+    !offers.is_empty() && !offers.iter().any(|offer| FABRICS.iter().any(|name| offer.is_of(name)))
 }
-
-const HARDWARE: [&str; 3] = ["cxi", "efa", "verbs"];
 
 fn processes(machine: &Machine) -> Finding {
     let (check, looked) = ("limits.processes", "ulimit -u, and pids.max of the cgroups");

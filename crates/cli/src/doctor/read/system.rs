@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::net::if_::InterfaceFlags;
 
-use crate::doctor::machine::{self, Cxi, Gpus, Interface, Libfabric, Rdma};
+use crate::doctor::machine::{self, Cxi, FABRICS, Gpus, Interface, Libfabric, Rdma};
 
 /// A file's text, trimmed.
 pub(super) fn text(root: &Path, path: &str) -> Option<String> {
@@ -240,9 +240,6 @@ pub(super) fn providers(log: &str, libfabric: &mut Libfabric) {
     providers.retain(of_interest);
     libfabric.providers = providers;
 }
-
-/// Providers of fabrics that users expect.
-const FABRICS: [&str; 3] = ["cxi", "efa", "verbs"];
 
 #[cfg(test)]
 mod tests {
