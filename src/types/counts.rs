@@ -139,25 +139,16 @@ impl Pool {
 
     fn row(&mut self, key: Key) -> Option<Row> {
         self.restore()?;
-        let unused = self.unused.get_mut(&key).and_then(Vec::pop);
-        let is_new = unused.is_none();
-        let (page, at) = match unused {
+        let (page, at) = match self.unused.get_mut(&key).and_then(Vec::pop) {
             Some(place) => place,
             None => self.append(&counters::Row::new(key.clone()))?,
         };
         self.in_use += 1;
-        let row = self.pages[page].take(at, key);
-        if is_new {
-            self.say_elsewhere();
-        }
-        Some(row)
+        Some(self.pages[page].take(at, key))
     }
 
     /// Writes the retired rows into pages, unused. None: there is no memory, and those that are left stay retired.
     fn restore(&mut self) -> Option<()> {
-        if self.retired.is_empty() {
-            return Some(());
-        }
         while let Some((key, row)) = self.retired.pop_first() {
             let Some(place) = self.append(&row) else {
                 self.retired.insert(key, row);
@@ -165,7 +156,6 @@ impl Pool {
             };
             self.unused.entry(key).or_default().push(place);
         }
-        self.say_elsewhere();
         Some(())
     }
 
@@ -178,7 +168,9 @@ impl Pool {
             self.pages.push(page);
         }
         let page = self.pages.iter().position(has_room)?;
-        Some((page, self.pages[page].append(row)))
+        let at = self.pages[page].append(row);
+        self.say_elsewhere();
+        Some((page, at))
     }
 
     /// Says in the first page that tools see how many rows they do not see.
