@@ -109,8 +109,8 @@ impl Endpoint {
         self.return_channel_entries(channel);
     }
 
-    /// A queue of completions or of events has an error that names no operation, so that nothing of ours fails by it. A line for the endpoint's first one, as the only
-    /// trace of what its messages may wait for.
+    /// A queue of completions or of events has an error that names no operation, so that nothing of ours fails by it. A line for the
+    /// endpoint's first one, as the only trace of what its messages may wait for.
     #[cold]
     pub(super) fn nameless_error(
         &mut self,
