@@ -404,7 +404,7 @@ fn int(len: usize) -> Result<c_int, GroupError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{connected, library};
+    use crate::support::{buffering, connected};
 
     /// The byte of the test plugin's handle by which deregMr fails.
     const WITHHOLDS: usize = 13;
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn memory_that_the_plugin_does_not_give_back_is_never_freed() {
         for withholds in [false, true] {
-            let (sender, receiver) = connected(&library(), |handle| {
+            let (sender, receiver) = connected(&buffering(), |handle| {
                 handle.0[WITHHOLDS] = u8::from(withholds);
             });
             let buffer = Buffer::new(100).unwrap();

@@ -148,14 +148,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::loader::Buffer;
-    use crate::support::{WAIT, library, ranks};
+    use crate::support::{WAIT, buffering, ranks};
 
     /// The byte of the test plugin's handle that says how many attempts fail.
     const FAILING: usize = 12;
 
     /// Connects to a listener of this thread after so many failures.
     fn connect_after(failures: u8) -> Outcome {
-        let net = Net::init(&library(), 1).unwrap();
+        let net = Net::init(&buffering(), 1).unwrap();
         let (listener, mut handle) = net.listen(0).unwrap();
         handle.0[FAILING] = failures;
         let connector = Connector::default();
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn no_thread_of_a_group_is_in_the_plugin_once_its_rank_has_left() {
-        ranks(&library(), 1, |group| {
+        ranks(&buffering(), 1, |group| {
             let state = group.shared.lock();
             let mesh = &state.mesh;
             let (_listener, mut handle) = mesh.net.listen(0).unwrap();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_connection_of_a_connect_that_was_dropped_in_progress_is_closed() {
-        let net = Net::init(&library(), 1).unwrap();
+        let net = Net::init(&buffering(), 1).unwrap();
         let (listener, handle) = net.listen(0).unwrap();
         let connector = Connector::default();
         drop(connector.begin(&net, 0, Box::new(handle)));

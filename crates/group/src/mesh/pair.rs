@@ -292,7 +292,7 @@ impl Letter {
 mod tests {
     use super::*;
     use crate::mesh::Wait;
-    use crate::support::{library, ranks};
+    use crate::support::{buffering, ranks};
 
     const NAME: PairName = PairName { scope: 3, number: 0x0102_0304 };
 
@@ -333,11 +333,11 @@ mod tests {
 
     #[test]
     fn a_rank_that_the_system_lets_connect_no_pair_is_named_and_not_its_peer() {
-        ranks(&library(), 2, |group| {
+        ranks(&buffering(), 2, |group| {
             if group.rank() == 1 {
                 let mut state = group.shared.lock();
                 // Each attempt to connect to it fails, as if there were no more open files.
-                let (_listener, mut handle) = state.mesh.net().listen(0).unwrap();
+                let (_listener, mut handle) = state.mesh.net.listen(0).unwrap();
                 handle.0[12] = u8::MAX;
                 let letter = [Letter::head(PAIR, NAME), handle.0.to_vec()].concat();
                 state.mesh.place().mail(0, &letter).unwrap();

@@ -828,7 +828,7 @@ mod tests {
     use crate::mesh::header::SMALL;
     use crate::mesh::{CallKind, Counts, Mesh, Name, Reached, Space, What};
     use crate::messages::{Any, From};
-    use crate::support::{WAIT, keeping, library, ranks, ranks_within};
+    use crate::support::{WAIT, buffering, keeping, library, ranks, ranks_within};
 
     const TIMEOUT: Duration = Duration::from_secs(4);
     const LONG: usize = 100_000;
@@ -1104,7 +1104,7 @@ mod tests {
         let send = |group: &Group| {
             send_all(group);
             let mut state = group.shared.lock();
-            let (listener, handle) = state.mesh.net().listen(0).unwrap();
+            let (listener, handle) = state.mesh.net.listen(0).unwrap();
             drop(listener);
             let way = Way::Long(Route::Staged).number();
             state.mesh.place().mail(0, &[&[way][..], &handle.0].concat()).unwrap();
@@ -1126,7 +1126,7 @@ mod tests {
         const NAME: PairName = PairName { scope: 0, number: 7 };
         const DUE: Counts = Counts { sent: 0, received: 1 };
         let turn = Arc::<AtomicUsize>::default();
-        ranks_within(&library(), 2, TIMEOUT, move |group| {
+        ranks_within(&buffering(), 2, TIMEOUT, move |group| {
             let buffer = Buffer::new(8).unwrap();
             if group.rank() == 1 {
                 let mut state = group.shared.lock();
@@ -1183,7 +1183,7 @@ mod tests {
     #[test]
     fn a_long_part_comes_though_its_rank_left_long_before_it_was_accepted() {
         let turn = Arc::<AtomicUsize>::default();
-        ranks_within(&library(), 2, TIMEOUT, move |group| {
+        ranks_within(&buffering(), 2, TIMEOUT, move |group| {
             group.barrier().unwrap();
             let part = vec![7_u8; 2 * SMALL];
             if group.rank() == 1 {
@@ -1205,7 +1205,7 @@ mod tests {
     #[test]
     fn a_long_part_comes_though_its_rank_and_its_other_connections_have_gone() {
         let turn = Arc::<AtomicUsize>::default();
-        ranks_within(&library(), 2, TIMEOUT, move |group| {
+        ranks_within(&buffering(), 2, TIMEOUT, move |group| {
             let mut part = vec![7_u8; 2 * SMALL];
             // Both connections are open.
             group.broadcast(&mut part, 0).unwrap();
@@ -1247,7 +1247,7 @@ mod tests {
     #[test]
     fn messages_come_though_their_rank_left_long_before_it_was_accepted() {
         let turn = Arc::<AtomicUsize>::default();
-        ranks_within(&library(), 2, TIMEOUT, move |group| {
+        ranks_within(&buffering(), 2, TIMEOUT, move |group| {
             if group.rank() == 1 {
                 return leave_in_turn(&turn, group, |group| group.send(&[7_u8], 0, 1).unwrap());
             }
