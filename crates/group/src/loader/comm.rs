@@ -300,6 +300,13 @@ impl Default for Sizes {
 }
 
 impl Sizes {
+    /// How much of a message of so many bytes was sent, where the plugin has truncated it to its receive, as some do and all may up to v8.
+    /// Some plugins write no size of a send.
+    #[inline]
+    fn truncated(&self, len: usize) -> Option<usize> {
+        usize::try_from(self.read[0]).ok().filter(|size| (1..len).contains(size))
+    }
+
     /// Calls `each` with the size of each message of a request that is done.
     #[inline]
     fn each(
@@ -308,7 +315,7 @@ impl Sizes {
         mut each: impl FnMut(usize) -> Result<(), GroupError>,
     ) -> Result<(), GroupError> {
         match kind {
-            Kind::Send(len) => each(len),
+            Kind::Send(len) => each(self.truncated(len).unwrap_or(len)),
             Kind::Flush => each(0),
             Kind::Receive(count) => {
                 self.read.iter().take(count).try_for_each(|size| {

@@ -286,10 +286,11 @@ impl<E: End> Lane<E> {
 mod tests {
     use std::cell::Cell;
     use std::sync::Arc;
+    use std::time::Instant;
 
     use super::*;
     use crate::loader::{Memory, SendComm};
-    use crate::support::{connected, library};
+    use crate::support::{WAIT, buffering, connected};
 
     /// An end that refuses so many posts.
     struct Refusing(SendComm, Cell<usize>);
@@ -321,9 +322,28 @@ mod tests {
         }
     }
 
+    /// The byte of the test plugin's handle by which it truncates sends.
+    const TRUNCATES: usize = 17;
+
+    #[test]
+    fn a_part_that_is_truncated_to_its_receive_is_a_mismatch_at_its_sender() {
+        let (sender, _receiver) = connected(&buffering(), |handle| handle.0[TRUNCATES] = 1);
+        let mut lane = Lane::of_parts(0, 1);
+        lane.open(sender, 0);
+        lane.push(Place::reading(&[7_u8; 100]));
+        let (mut registry, end) = (Registry::default(), Instant::now() + WAIT);
+        let mismatch = loop {
+            if let Err(error) = lane.progress(&mut registry) {
+                break error;
+            }
+            assert!(!lane.is_idle() && Instant::now() < end, "it counts as sent");
+        };
+        assert!(matches!(mismatch, GroupError::Mismatch { rank: 1, .. }), "{mismatch:?}");
+    }
+
     #[test]
     fn a_slot_whose_piece_leaves_from_registered_memory_instead_is_free_again() {
-        let (sender, _receiver) = connected(&library(), |_| {});
+        let (sender, _receiver) = connected(&buffering(), |_| {});
         let mut lane = Lane::new(0);
         lane.open(Refusing(sender, Cell::new(1)), 0);
         let buffer = Buffer::new(100).unwrap();

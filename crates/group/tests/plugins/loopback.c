@@ -17,7 +17,7 @@
 // Built with -DKEEPS_WHAT_CAME, what has come is received though a later receive has failed. Otherwise that fails earlier ones, too.
 // And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError; with
 // its byte 13 set, deregMr on the sending comm returns ncclRemoteError, as if the peer might still use the memory; with its byte 16 set,
-// connect never ends.
+// connect never ends; with its byte 17 set, test says of each send that half of it was sent, as if it were truncated to its receive.
 // Devices, of which there is one by default:
 //   LOOPBACK_DEVICES=n      so many
 //   LOOPBACK_PLANES=a,b     the plane of each (v12). Devices of different planes cannot connect
@@ -60,7 +60,7 @@ struct request {
 };
 
 struct comm {
-  int fd, sends, withholds;
+  int fd, sends, withholds, truncates;
   struct request requests[REQUESTS];
   unsigned first, last, working;  // numbers: oldest live, next free, the one whose bytes move now
 };
@@ -82,7 +82,7 @@ struct handle {
   int32_t fd;
   uint8_t failing, withholds;
   int16_t plane;
-  uint8_t never_connects;
+  uint8_t never_connects, truncates;
 };
 
 static uint8_t failed_at[1 << 16];  // By port.
@@ -253,7 +253,7 @@ static int connect_any(int device, void *opaque, void **out) {
   getsockopt(handle->fd, SOL_SOCKET, SO_ERROR, &error, &length);
   if (error) return fail(REMOTE_ERROR, "loopback: the peer refused");
   struct comm *comm = new_comm(handle->fd, 1);
-  comm->withholds = handle->withholds;
+  comm->withholds = handle->withholds, comm->truncates = handle->truncates;
   *out = comm;
   return OK;
 }
@@ -412,7 +412,7 @@ static int test(void *opaque, int *done, int *sizes) {
   if (!comm->sends) receive_tested(request->done);
   if (request->done) {
     *done = 1;
-    if (sizes) sizes[0] = (int)request->header;
+    if (sizes) sizes[0] = (int)(comm->truncates ? request->header / 2 : request->header);
     request->live = 0;
     comm->first++;
   }
