@@ -5,7 +5,8 @@ mod outbox;
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,8 +29,18 @@ use outbox::Outbox;
 #[derive(Debug)]
 pub struct Hub {
     shared: Arc<Shared>,
-    /// Where it listens, and the thread there. There is one at least.
-    acceptors: Vec<(SocketAddr, JoinHandle<()>)>,
+    /// There is one at least.
+    acceptors: Vec<Acceptor>,
+}
+
+/// A thread that lets ranks in.
+#[derive(Debug)]
+struct Acceptor {
+    /// Where it listens.
+    address: SocketAddr,
+    /// The listener, which a shutdown of this ends.
+    ends: TcpStream,
+    thread: JoinHandle<()>,
 }
 
 struct Shared {
@@ -107,17 +118,20 @@ impl Hub {
         let mut hub = Self { shared, acceptors: Vec::new() };
         for listener in listeners {
             let address = listener.local_addr().map_err(system("listening for ranks"))?;
+            let copy = listener.try_clone().map_err(system("listening for ranks"))?;
+            let ends = TcpStream::from(OwnedFd::from(copy));
             let ours = Arc::clone(&hub.shared);
             let accept = move || accept(&listener, &ours);
-            let acceptor = thread::Builder::new().name("hub".to_owned()).spawn(accept);
-            hub.acceptors.push((address, acceptor.map_err(system("starting a thread"))?));
+            let thread = thread::Builder::new().name("hub".to_owned()).spawn(accept);
+            let thread = thread.map_err(system("starting a thread"))?;
+            hub.acceptors.push(Acceptor { address, ends, thread });
         }
         Ok(hub)
     }
 
     /// What `rank` needs to join.
     pub fn meeting(&self, rank: usize) -> Meeting {
-        let (address, _) = self.acceptors[0];
+        let Acceptor { address, .. } = self.acceptors[0];
         Meeting { address, secret: self.shared.secret, rank, size: self.shared.group().size }
     }
 
@@ -161,12 +175,10 @@ impl Drop for Hub {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::Release);
         self.fail("the launcher left".to_owned());
-        for (address, acceptor) in self.acceptors.drain(..) {
-            // accept(2) returns only for a connection, so make one. Where IPv6 is switched off, [::] takes those of IPv4 alone.
-            let connects = |to| TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok();
-            let local = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
-            if connects(address) || address.ip().is_unspecified() && connects(local) {
-                let _ = acceptor.join();
+        for Acceptor { ends, thread, .. } in self.acceptors.drain(..) {
+            // Then accept(2) returns. A connection would do it too, but needs a descriptor, which there may not be.
+            if ends.shutdown(Shutdown::Both).is_ok() {
+                let _ = thread.join();
             }
         }
     }
@@ -443,14 +455,16 @@ const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Shutdown, TcpListener};
+    use std::net::TcpListener;
 
     use net_abi::HANDLE_MAX_BYTES;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::super::frame::Hello;
     use super::super::{Bootstrap, Remote};
     use super::door::receive;
     use super::*;
+    use crate::fork::in_child;
     use crate::launch::MEETING_VARIABLE;
     use crate::loader::Handle;
     use crate::start::Start;
@@ -517,6 +531,20 @@ mod tests {
         let both = early.join().unwrap();
         assert!(hub.wait_for_all_to_leave(WAIT));
         drop((late, again, both));
+    }
+
+    #[test]
+    fn a_hub_that_ends_listens_no_more_though_no_descriptor_is_left() {
+        let ends = || {
+            let hub = hub(2, WAIT);
+            let Meeting { address, .. } = hub.meeting(0);
+            let before = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+            drop(hub);
+            setrlimit(Resource::Nofile, before).unwrap();
+            TcpListener::bind(address).unwrap();
+        };
+        assert!(in_child(ends));
     }
 
     #[test]
