@@ -712,11 +712,11 @@ mod tests {
         }
     }
 
-    /// The connection of rank 1, which has greeted.
-    fn second_of_two(hub: &Hub) -> TcpStream {
+    /// The connection of rank 1 of so many, which has greeted.
+    fn second_of(size: u32, hub: &Hub) -> TcpStream {
         let mut stream = TcpStream::connect(hub.meeting(0).address).unwrap();
         let Meeting { secret, .. } = hub.meeting(1);
-        Hello { secret, rank: 1, size: 2 }.write(&mut stream).unwrap();
+        Hello { secret, rank: 1, size }.write(&mut stream).unwrap();
         assert_eq!(Frame::read(&mut stream).unwrap(), Frame::Welcome);
         stream
     }
@@ -798,7 +798,7 @@ mod tests {
     #[test]
     fn a_rank_that_reads_nothing_is_lost_and_holds_up_no_other() {
         let hub = hub(2, WAIT);
-        let _reads_nothing = second_of_two(&hub);
+        let _reads_nothing = second_of(2, &hub);
         let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
         let begun = Instant::now();
         // More than sockets buffer.
@@ -813,30 +813,57 @@ mod tests {
         first.leave();
     }
 
+    /// Rank 1 gives its part of a round whose answer it does not read, and the other ranks give theirs.
+    fn unread_round(
+        mut reads_late: &TcpStream,
+        others: &mut [Remote],
+        round: u32,
+    ) -> Result<Vec<Vec<u8>>, GroupError> {
+        let part = Frame::Part { round, within_ms: u32::MAX, bytes: PART.to_vec() };
+        // The hub may have closed the connection.
+        let _ = part.write(&mut reads_late);
+        let rounds: Vec<_> = others.iter_mut().map(|rank| rank.begin_round(PART, WAIT)).collect();
+        let answers = rounds.into_iter().map(|round| round?.wait());
+        answers.collect::<Result<Vec<_>, _>>().map(|mut all| all.remove(0))
+    }
+
+    const PART: &[u8] = &[7; PART_BYTES_MAX];
+
     #[test]
     fn a_rank_that_reads_its_answers_late_ends_no_round() {
-        // More than sockets buffer.
-        const ROUNDS: u32 = 128;
-        let hub = hub(2, 10 * WAIT);
-        let mut reads_late = second_of_two(&hub);
-        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
-        let all = vec![vec![7; PART_BYTES_MAX]; 2];
-        for round in 0..ROUNDS {
-            let part = Frame::Part { round, within_ms: u32::MAX, bytes: all[1].clone() };
-            part.write(&mut reads_late).unwrap();
-            assert_eq!(first.all_gather(&all[0], WAIT).unwrap(), all, "{round}");
+        // As many as one may wait for: more than sockets buffer, and than may wait of what is a rank's alone.
+        let rounds = 0..u32::try_from(PARTS_MAX).unwrap();
+        let hub = hub(4, 10 * WAIT);
+        let mut reads_late = second_of(4, &hub);
+        let mut others = [0, 2, 3].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+        let all = vec![PART.to_vec(); 4];
+        for round in rounds.clone() {
+            assert!(unread_round(&reads_late, &mut others, round).unwrap() == all, "{round}");
         }
-        for round in 0..ROUNDS {
+        for round in rounds {
             let answer = Frame::read(&mut reads_late).unwrap();
             assert!(answer == Frame::All { round, parts: all.clone() }, "{round}");
         }
-        first.leave();
+        others.into_iter().for_each(Remote::leave);
+    }
+
+    #[test]
+    fn a_rank_that_reads_no_answers_is_lost() {
+        let hub = hub(2, WAIT);
+        let reads_nothing = second_of(2, &hub);
+        let mut first = [Remote::join(hub.meeting(0), WAIT).unwrap()];
+        // More than sockets buffer.
+        let ended =
+            (0..400).find_map(|round| unread_round(&reads_nothing, &mut first, round).err());
+        // By its round, or by the news that comes before it.
+        let said = ended.expect("its answers are kept").to_string();
+        assert!(["rank 1 left", "rank 1 is lost: it has left"].contains(&&*said), "{said}");
     }
 
     #[test]
     fn a_rank_that_reports_failures_without_end_is_heard_once() {
         let hub = hub(2, WAIT);
-        let mut endless = second_of_two(&hub);
+        let mut endless = second_of(2, &hub);
         let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
         let ended = (0..10_000).any(|number| {
             let cause = format!("rank 1: {number} {}", "and so on ".repeat(400));
@@ -858,7 +885,7 @@ mod tests {
     #[test]
     fn a_rank_that_waits_for_rounds_without_end_is_lost() {
         let hub = hub(2, WAIT);
-        let mut endless = second_of_two(&hub);
+        let mut endless = second_of(2, &hub);
         let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
         // One is in progress.
         for round in 0..u32::try_from(PARTS_MAX + 2).unwrap() {
@@ -906,7 +933,7 @@ mod tests {
     #[test]
     fn a_rank_that_sends_what_only_the_hub_may_is_lost() {
         let hub = hub(2, WAIT);
-        let mut wrong = second_of_two(&hub);
+        let mut wrong = second_of(2, &hub);
         let first = Remote::join(hub.meeting(0), WAIT).unwrap();
         Frame::Welcome.write(&mut wrong).unwrap();
         let begun = Instant::now();

@@ -7,6 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::super::frame::{Frame, News, before_parts};
+use super::PARTS_MAX;
 
 /// Filled by the threads of all ranks, emptied by one of its rank's own.
 #[derive(Default)]
@@ -29,6 +30,8 @@ struct Queue {
     entries: VecDeque<Entry>,
     /// Of the entries, without the parts that they share with those of other ranks.
     bytes: usize,
+    /// The rounds that the entries answer.
+    answers: usize,
 }
 
 #[derive(Default)]
@@ -84,11 +87,13 @@ impl Outbox {
             return Err(io::ErrorKind::NotConnected.into());
         }
         queue.bytes += entry.own_bytes();
+        queue.answers += usize::from(entry.is_answer());
         match (queue.entries.back_mut(), entry) {
             (Some(Entry::Left(ranks)), Entry::Left(more)) => ranks.extend(more),
             (_, entry) => queue.entries.push_back(entry),
         }
-        let is_slow = queue.bytes > BACKLOG_BYTES_MAX;
+        // A rank that waits for more rounds than it may is one that reads no answers.
+        let is_slow = queue.bytes > BACKLOG_BYTES_MAX || queue.answers > PARTS_MAX;
         drop(queue);
         if is_slow {
             self.close();
@@ -129,6 +134,7 @@ impl Outbox {
                 let stream = Arc::clone(stream);
                 if let Some(entry) = queue.entries.pop_front() {
                     queue.bytes -= entry.own_bytes();
+                    queue.answers -= usize::from(entry.is_answer());
                     return Some((stream, entry));
                 }
             }
@@ -142,6 +148,10 @@ impl Outbox {
 }
 
 impl Entry {
+    fn is_answer(&self) -> bool {
+        matches!(self, Self::All { .. })
+    }
+
     fn own_bytes(&self) -> usize {
         match self {
             Self::Frame(bytes) => bytes.len(),
