@@ -7,7 +7,8 @@ use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use crate::bootstrap::{Bootstrap, Hub};
@@ -83,8 +84,9 @@ impl Drop for Counts {
 /// Shared by all handles.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Until this rank has left.
-    mover: Mutex<Option<Mover>>,
+    presence: Mutex<Presence>,
+    /// Signalled when this rank has left.
+    has_left: Condvar,
     state: Arc<Mutex<State>>,
     pub(crate) wakers: Arc<Wakers>,
     tuning: Tuning,
@@ -94,10 +96,20 @@ pub(crate) struct Shared {
     /// The lowest scope that no group of this rank uses.
     scopes: AtomicU32,
     timeout: Duration,
-    /// Until all have left.
-    hub: Mutex<Option<Hub>>,
     /// The process that joined.
     process: u32,
+}
+
+/// How far a rank's leave is.
+#[derive(Debug)]
+enum Presence {
+    Here {
+        mover: Mover,
+        hub: Option<Hub>,
+    },
+    /// A call leaves, and waits for this thread, the group's own.
+    Leaving(Option<ThreadId>),
+    Left,
 }
 
 #[derive(Debug)]
@@ -166,26 +178,45 @@ impl Shared {
         if let Err(why) = ended {
             log::debug!("a group ends with an error: {why}");
         }
-        // After the close, because outstanding sends may need a connection. The process may end after this, and nothing of it calls the plugin
-        // then. Taken out first, because foreign code that runs on that thread may leave too.
-        let mover = self.mover.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(mover);
-        // Held meanwhile: another thread that leaves waits, too.
-        let mut held = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hub) = held.take() {
-            hub.wait_for_all_to_leave(self.timeout);
-            // The next group may meet at its address, while something still holds a handle of this one.
-            drop(hub);
+        let mut presence = self.presence();
+        let Presence::Here { mover, .. } = &*presence else { return self.await_left(presence) };
+        let leaving = Presence::Leaving(mover.thread());
+        let here = std::mem::replace(&mut *presence, leaving);
+        drop(presence);
+        if let Presence::Here { mover, hub } = here {
+            // After the close, because outstanding sends may need a connection. The process may end after this, and nothing of it calls the
+            // plugin then. Without the lock, because foreign code that runs on that thread may leave too.
+            drop(mover);
+            if let Some(hub) = hub {
+                hub.wait_for_all_to_leave(self.timeout);
+                // The next group may meet at its address, while something still holds a handle of this one.
+                drop(hub);
+            }
         }
+        *self.presence() = Presence::Left;
+        self.has_left.notify_all();
+    }
+
+    /// Waits until the thread that leaves has done so, within what it may take. Not on the group's own thread, for which that one waits.
+    fn await_left(&self, presence: MutexGuard<'_, Presence>) {
+        let own = Some(thread::current().id());
+        let leaves =
+            |presence: &mut Presence| matches!(presence, Presence::Leaving(mover) if *mover != own);
+        let within = self.timeout.saturating_mul(2);
+        drop(self.has_left.wait_timeout_while(presence, within, leaves));
+    }
+
+    fn presence(&self) -> MutexGuard<'_, Presence> {
+        self.presence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_forked() {
-            let hub = self.hub.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            let mover = self.mover.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            let parents = (mover, hub, Arc::clone(&self.state));
+            let presence = self.presence.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let presence = std::mem::replace(presence, Presence::Left);
+            let parents = (presence, Arc::clone(&self.state));
             let _never_dropped = ManuallyDrop::new(parents);
             return;
         }
@@ -395,8 +426,8 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::task::{Wake, Waker};
-    use std::thread;
     use std::time::Instant;
 
     use super::*;
@@ -488,6 +519,45 @@ mod tests {
             let mut came = [0_u8];
             group.sendrecv(&[7_u8], 0, &mut came, 0, 2).unwrap();
             assert_eq!(came, [7]);
+        });
+    }
+
+    /// An owner of memory that waits for the other end before it is gone.
+    struct Waits(mpsc::Receiver<()>);
+
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let _ = self.0.recv_timeout(WAIT);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_leaves_while_another_does_waits_for_it() {
+        ranks(&library(), 1, |group| {
+            // The group's own thread is held, and so is the first thread that leaves, which waits for it.
+            let (lets_go, held) = mpsc::channel();
+            let receiving = group.irecv(vec![0_u8], 0, 1).unwrap();
+            assert!(group.shared.lock().keep(receiving.op().unwrap(), Waits(held)).is_none());
+            drop(group.isend(vec![7_u8], 0, 1).unwrap());
+            await_that(|| group.shared.lock().kept.is_empty());
+            let leave = || {
+                let weak = group.downgrade();
+                thread::spawn(move || weak.leave())
+            };
+            let first = leave();
+            await_that(|| !matches!(*group.shared.presence(), Presence::Here { .. }));
+            let handles = || Arc::strong_count(&group.shared);
+            let before = handles();
+            let second = leave();
+            await_that(|| handles() > before || second.is_finished());
+            // Time for it to return too early.
+            (0..1_000).for_each(|_| thread::yield_now());
+            let returned_early = first.is_finished() || second.is_finished();
+            lets_go.send(()).unwrap();
+            second.join().unwrap();
+            assert!(!returned_early && matches!(*group.shared.presence(), Presence::Left));
+            first.join().unwrap();
+            drop(receiving);
         });
     }
 

@@ -3,13 +3,13 @@
 use std::fs;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use proc_status::Status;
 
 use super::progress::{BRISK, CALM, Mover, Wakers};
-use super::{Group, Shared, State};
+use super::{Group, Presence, Shared, State};
 use crate::bootstrap::{Bootstrap, Hub, Remote};
 use crate::collective::Work;
 use crate::devices::DeviceMatrix;
@@ -152,11 +152,12 @@ impl Builder {
         let wakers = Arc::<Wakers>::default();
         let state = Arc::new(Mutex::new(state));
         let moving = if self.progress_thread { BRISK } else { CALM };
-        let mover = Mutex::new(Some(Mover::start(&state, connector, &wakers, moving)?));
+        let mover = Mover::start(&state, connector, &wakers, moving)?;
         let scopes = AtomicU32::new(1);
         let (timeout, process) = (self.timeout, process::id());
         let shared = Shared {
-            mover,
+            presence: Mutex::new(Presence::Here { mover, hub }),
+            has_left: Condvar::new(),
             state,
             wakers,
             tuning,
@@ -164,7 +165,6 @@ impl Builder {
             aborted,
             scopes,
             timeout,
-            hub: Mutex::new(hub),
             process,
         };
         let shared = Arc::new(shared);

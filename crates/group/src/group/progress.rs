@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::{State, try_lock};
@@ -37,6 +37,11 @@ impl Mover {
             .spawn(run)
             .map_err(|error| GroupError::System { what: "starting a thread", error })?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Its thread, until it is dropped.
+    pub(super) fn thread(&self) -> Option<ThreadId> {
+        self.thread.as_ref().map(|thread| thread.thread().id())
     }
 }
 
