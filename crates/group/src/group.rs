@@ -144,11 +144,16 @@ impl State {
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 
-/// The lock, if no other thread has it. A panic under it has broken nothing.
+/// The lock. A panic under it has broken nothing.
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock, if no other thread has it.
 fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
     match state.try_lock() {
         Ok(state) => Some(state),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proc_status::Status;
 
 use super::progress::{BRISK, CALM, Mover, Wakers};
-use super::{Group, Presence, Shared, State};
+use super::{Group, Presence, Shared, State, locked};
 use crate::bootstrap::{Bootstrap, Hub, Remote};
 use crate::collective::Work;
 use crate::devices::DeviceMatrix;
@@ -121,11 +121,8 @@ impl Builder {
             Ok(started) => started,
             Err(why) => {
                 place.give_up(&why);
-                if let Some(hub) = hub {
-                    // This process may end with the error, and the others learn the cause from its hub.
-                    drop(place);
-                    hub.wait_for_all_to_leave(LINGER);
-                }
+                drop(place);
+                linger(hub);
                 return Err(why);
             }
         };
@@ -152,7 +149,15 @@ impl Builder {
         let wakers = Arc::<Wakers>::default();
         let state = Arc::new(Mutex::new(state));
         let moving = if self.progress_thread { BRISK } else { CALM };
-        let mover = Mover::start(&state, connector, &wakers, moving)?;
+        let mover = match Mover::start(&state, connector, &wakers, moving) {
+            Ok(mover) => mover,
+            Err(why) => {
+                locked(&state).mesh.place().give_up(&why);
+                drop(state);
+                linger(hub);
+                return Err(why);
+            }
+        };
         let scopes = AtomicU32::new(1);
         let (timeout, process) = (self.timeout, process::id());
         let shared = Shared {
@@ -203,6 +208,13 @@ impl Builder {
         let all = place.all_gather(own.to_text().as_bytes(), within)?;
         let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
         Ok((net, device, by_peer, Agreement::of(&texts, place.rank())?))
+    }
+}
+
+/// This process may end with its error, and the others learn the cause from its hub.
+fn linger(hub: Option<Hub>) {
+    if let Some(hub) = hub {
+        hub.wait_for_all_to_leave(LINGER);
     }
 }
 
@@ -300,10 +312,14 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
+    use rustix::process::{Resource, Rlimit, Uid, getuid, setrlimit};
+    use rustix::thread::set_thread_uid;
+
     use super::*;
     use crate::bootstrap::Interrupt;
+    use crate::fork::in_child;
     use crate::start::Start;
-    use crate::support::{WAIT, library};
+    use crate::support::{WAIT, buffering, library};
 
     #[test]
     fn a_rank_0_that_is_interrupted_as_its_group_comes_about_waits_for_no_other_to_leave() {
@@ -333,6 +349,36 @@ mod tests {
         has_gone.store(true, Ordering::Release);
         assert!(other.join().unwrap(), "it waits for the other rank");
     }
+
+    #[test]
+    fn a_rank_that_can_start_no_thread_says_so_and_the_others_learn_it() {
+        let hub = Hub::start("127.0.0.1:0".parse().unwrap(), 2, WAIT).unwrap();
+        let (builder, meeting) = (Builder::new(&buffering()).timeout(WAIT), hub.meeting(0));
+        let other = {
+            let builder = builder.clone();
+            thread::spawn(move || builder.join(Remote::join(meeting, WAIT)?)?.barrier())
+        };
+        let join = || {
+            let place = Remote::join(hub.meeting(1), WAIT).unwrap();
+            // Root has no limit of threads.
+            if getuid().is_root() {
+                set_thread_uid(Uid::from_raw(65534)).unwrap();
+            }
+            let none = Some(0);
+            setrlimit(Resource::Nproc, Rlimit { current: none, maximum: none }).unwrap();
+            let refused = builder.clone().join(place).map(drop);
+            let is_known = matches!(refused, Err(GroupError::System { what: LACKING, .. }));
+            assert!(is_known, "{refused:?}");
+        };
+        assert!(in_child(join));
+        match other.join().unwrap() {
+            Err(GroupError::PeerLost { rank: 1, why }) => assert!(why.contains(LACKING), "{why}"),
+            ended => panic!("{ended:?}"),
+        }
+    }
+
+    /// What the system refuses then.
+    const LACKING: &str = "starting a thread";
 
     #[test]
     fn cpus_that_ranks_share_count_once() {
