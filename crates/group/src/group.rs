@@ -5,7 +5,6 @@ mod progress;
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
-use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::{self, ThreadId};
@@ -14,7 +13,7 @@ use std::time::Duration;
 use crate::bootstrap::{Bootstrap, Hub};
 use crate::collective::{Session, Work};
 use crate::error::GroupError;
-use crate::loader::{Buffer, Element, Net};
+use crate::loader::{Buffer, Element, Net, forks};
 use crate::memory::Registered;
 use crate::mesh::{Call, Mesh, OpId, Space, What};
 use crate::messages::Entry;
@@ -96,8 +95,10 @@ pub(crate) struct Shared {
     /// The lowest scope that no group of this rank uses.
     scopes: AtomicU32,
     timeout: Duration,
-    /// The process that joined.
-    process: u32,
+    device: usize,
+    net: Arc<Net>,
+    /// As [`forks`] counted them in the process that joined.
+    forks: u32,
 }
 
 /// How far a rank's leave is.
@@ -165,10 +166,25 @@ fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
 impl Shared {
     /// Whether this is a copy in a child of the process that joined. Connections, threads and the rendezvous are the parent's, which goes on.
     pub(crate) fn is_forked(&self) -> bool {
-        self.process != process::id()
+        self.forks != forks()
     }
 
-    /// The lock, for a drop. None in a forked child, where nothing releases the lock if a thread of the parent had it at the fork: operations are
+    /// An error in a forked child.
+    pub(crate) fn here(&self) -> Result<(), GroupError> {
+        if self.is_forked() {
+            let why = "this process was forked from the one that joined the group: start it by spawn, or before that one joins, and it can join one";
+            return Err(GroupError::Usage(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The lock, for a call. An error in a forked child, as [`Shared::lock_here`].
+    pub(crate) fn enter(&self) -> Result<MutexGuard<'_, State>, GroupError> {
+        self.here()?;
+        Ok(self.lock())
+    }
+
+    /// The lock, for what returns no error, as a drop. None in a forked child, where nothing releases the lock if a thread of the parent had it at the fork: operations are
     /// the parent's, and go on there.
     pub(crate) fn lock_here(&self) -> Option<MutexGuard<'_, State>> {
         (!self.is_forked()).then(|| self.lock())
@@ -313,27 +329,32 @@ impl Group {
 
     /// Makes slices of a buffer be sent and received without a copy, like those of [`Group::buffer`].
     pub fn register(&self, buffer: &Buffer) {
-        self.shared.lock().mesh.add(buffer);
+        if let Some(mut state) = self.shared.lock_here() {
+            state.mesh.add(buffer);
+        }
     }
 
     /// The number of registrations on connections so far. It stops growing once every buffer was used with all of its peers.
     pub fn registrations(&self) -> u64 {
-        self.shared.lock().mesh.registrations()
+        self.shared.lock_here().map_or(0, |state| state.mesh.registrations())
     }
 
     /// The plugin's device that this rank uses.
     pub fn device(&self) -> usize {
-        self.shared.lock().mesh.device()
+        self.shared.device
     }
 
     /// The plugin.
     pub fn net(&self) -> Arc<Net> {
-        Arc::clone(self.shared.lock().mesh.net())
+        Arc::clone(&self.shared.net)
     }
 
     /// Ends the calls of every rank, in this and all groups split from the same one: they return [`GroupError::Aborted`] from now on. It
     /// does not wait for calls of other threads, and may be called while they wait.
     pub fn abort(&self) {
+        if self.shared.is_forked() {
+            return;
+        }
         self.shared.aborted.store(true, Ordering::Release);
         // A waiting thread sees the flag and informs the other ranks.
         if let Some(mut state) = try_lock(&self.shared.state) {
@@ -383,7 +404,7 @@ impl Group {
     /// Those of the rendezvous, [`GroupError::PeerLost`] where a rank has left, for this call alone, and [`GroupError::Aborted`].
     pub fn meet(&self, part: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         // Without the lock, so that progress continues meanwhile.
-        let round = self.shared.lock().mesh.place().begin_round(part, self.shared.timeout)?;
+        let round = self.shared.enter()?.mesh.place().begin_round(part, self.shared.timeout)?;
         round.wait().map_err(|error| match self.shared.lock().mesh.poll(None) {
             Err(aborted @ GroupError::Aborted { .. }) => aborted,
             _ => error,
@@ -392,7 +413,7 @@ impl Group {
 
     /// Reports to the rendezvous why this rank gives up, before it closes anything. Returns whether that was received.
     pub fn give_up(&self, why: &GroupError) -> bool {
-        self.shared.lock().mesh.place().give_up(why)
+        self.shared.lock_here().is_some_and(|mut state| state.mesh.place().give_up(why))
     }
 
     /// Checks that there is such a rank.
@@ -417,7 +438,7 @@ impl Group {
         what: What,
         run: impl FnOnce(&mut Session<'_>) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.enter()?;
         state.mesh.check()?;
         // Not an atomic addition: the lock is held.
         let number = self.counts.calls.load(Ordering::Relaxed);
@@ -626,6 +647,48 @@ mod tests {
             assert_eq!(broadcast.wait().unwrap(), 5);
             assert_eq!(receiving.wait().unwrap().0, [9]);
             drop(rest);
+        });
+    }
+
+    #[test]
+    fn each_call_in_a_forked_child_is_an_error_at_once() {
+        ranks(&library(), 1, |group| {
+            let exchange = group.exchange::<u8>(&[], &[]).unwrap();
+            let mut halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
+            let mut sending = group.isend(vec![7_u8], 0, 1).unwrap();
+            let calls = || {
+                let (own, mut came) = ([7_u8], [0_u8]);
+                let all = [
+                    group.barrier(),
+                    group.broadcast(&mut came, 0),
+                    group.sendrecv(&own, 0, &mut came, 0, 1).map(drop),
+                    group.isend(own.to_vec(), 0, 1).map(drop),
+                    group.irecv(came.to_vec(), 0, 1).map(drop),
+                    group.group(|_| Ok(())),
+                    group.isend_obj(&7_u8, 0, 1).map(drop),
+                    group.recv_obj::<u8>(Any, Any).map(drop),
+                    group.gather_obj(&7_u8, 0).map(drop),
+                    group.broadcast_obj(Some(7_u8), 0).map(drop),
+                    group.split(None, 0).map(drop),
+                    group.meet(&[]).map(drop),
+                    group.exchange::<u8>(&[], &[]).map(drop),
+                    sending.test().map(drop),
+                    exchange.finish(),
+                    exchange.wait(),
+                    halo.round(|_, _| {}).map(drop),
+                ];
+                for (place, ended) in all.into_iter().enumerate() {
+                    assert!(matches!(ended, Err(GroupError::Usage(_))), "{place}: {ended:?}");
+                }
+                group.abort();
+                assert!(!group.give_up(&GroupError::Usage(String::new())));
+                assert_eq!((group.device(), group.registrations()), (0, 0));
+            };
+            // As another thread's call holds it.
+            let state = group.shared.lock();
+            assert!(in_child(calls), "a call waits for a lock of the parent's, or goes on");
+            drop(state);
+            group.barrier().unwrap();
         });
     }
 

@@ -91,7 +91,7 @@ impl Group {
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), GroupError> {
         let peer = self.other(to)?;
         let named = Name::message(self.scope, tag);
-        let op = self.shared.lock().mesh.send(peer, named, T::TYPE, Place::reading(data))?;
+        let op = self.shared.enter()?.mesh.send(peer, named, T::TYPE, Place::reading(data))?;
         self.wait(op, Some(peer)).map(drop)
     }
 
@@ -111,7 +111,7 @@ impl Group {
             self.other(rank)?;
         }
         let wanted = self.wanted::<T>(Place::writing(data), from, tag.into())?;
-        let op = self.shared.lock().mesh.receive(wanted)?;
+        let op = self.shared.enter()?.mesh.receive(wanted)?;
         let envelope = self.wait(op, wanted.source)?;
         Ok(self.received::<T>(envelope))
     }
@@ -196,7 +196,7 @@ impl Group {
     ) -> Result<Received, GroupError> {
         let peer = self.rank_of(to)?;
         let wanted = self.wanted::<T>(Place::writing(into), from.into(), tag.into())?;
-        let mut state = self.shared.lock();
+        let mut state = self.shared.enter()?;
         let receive = state.mesh.receive(wanted)?;
         let named = Name::message(self.scope, tag);
         let send = state.mesh.send(peer, named, T::TYPE, Place::reading(data));
@@ -222,7 +222,7 @@ impl Group {
     ) -> Result<Sending<T, B>, GroupError> {
         let peer = self.rank_of(to)?;
         let (named, place) = (Name::message(self.scope, tag), Place::reading(data.elements()));
-        let op = Some(self.shared.lock().mesh.send(peer, named, T::TYPE, place)?);
+        let op = Some(self.shared.enter()?.mesh.send(peer, named, T::TYPE, place)?);
         let request = Request { group: self.clone(), op, focus: Some(peer), data: Some(data) };
         Ok(Sending { request, elements: PhantomData })
     }
@@ -240,7 +240,7 @@ impl Group {
     ) -> Result<Receiving<T, B>, GroupError> {
         let (from, tag) = (from.into(), tag.into());
         let wanted = self.wanted::<T>(Place::writing(data.elements_mut()), from, tag)?;
-        let op = Some(self.shared.lock().mesh.receive(wanted)?);
+        let op = Some(self.shared.enter()?.mesh.receive(wanted)?);
         let none = self.nothing(from, tag);
         let request = Request { group: self.clone(), op, focus: wanted.source, data: Some(data) };
         Ok(Receiving { request, none, elements: PhantomData })
@@ -256,12 +256,12 @@ impl Group {
         &self,
         describe: impl FnOnce(&mut Block<'_, 'env>) -> Result<(), GroupError>,
     ) -> Result<(), GroupError> {
-        let entries = self.shared.lock().blocks.pop().unwrap_or_default();
+        let entries = self.shared.enter()?.blocks.pop().unwrap_or_default();
         let mut block = Block { group: self, entries, memory: PhantomData };
         let ended = describe(&mut block).and_then(|()| block.run());
         let mut entries = std::mem::take(&mut block.entries);
         entries.clear();
-        self.shared.lock().blocks.push(entries);
+        self.shared.enter()?.blocks.push(entries);
         ended
     }
 
@@ -304,7 +304,9 @@ impl Group {
         match self.until_some(focus, |state| Ok(state.mesh.ended(op))) {
             Ok(ended) => self.named(ended),
             Err(why) => {
-                self.shared.lock().mesh.abandon(op);
+                if let Some(mut state) = self.shared.lock_here() {
+                    state.mesh.abandon(op);
+                }
                 Err(why)
             }
         }
@@ -415,7 +417,7 @@ impl<'env> Block<'_, 'env> {
     }
 
     fn begin(&mut self) -> Result<(), GroupError> {
-        let mut state = self.group.shared.lock();
+        let mut state = self.group.shared.enter()?;
         for Entry { what, op } in &mut self.entries {
             if let What::Receive(wanted) = what {
                 *op = Some(state.mesh.receive(*wanted)?);
@@ -455,6 +457,8 @@ impl<B: Send + 'static> Request<B> {
     }
 
     fn wait(&mut self) -> Result<Option<Envelope>, GroupError> {
+        // The drop leaves it to the parent then.
+        self.group.shared.here()?;
         let Some(op) = self.op.take() else { return Ok(None) };
         self.group.wait(op, self.focus).map(Some)
     }
@@ -572,7 +576,8 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
     /// nothing received. One whose message is there, or that has ended, stays as it is.
     pub fn take_back(&mut self) -> bool {
         let Some(op) = self.request.op else { return false };
-        let is_removed = self.request.group.shared.lock().mesh.recall(op);
+        let state = self.request.group.shared.lock_here();
+        let is_removed = state.is_some_and(|mut state| state.mesh.recall(op));
         if is_removed {
             self.request.op = None;
         }

@@ -26,7 +26,7 @@ impl Group {
     ) -> Result<T, GroupError> {
         let mut wait = Wait::default();
         loop {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.enter()?;
             if let Some(found) = find(&mut state)? {
                 return Ok(found);
             }
@@ -42,7 +42,7 @@ impl Group {
     ) -> Result<(), GroupError> {
         let (mut wait, mut before) = (Wait::default(), None);
         loop {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.enter()?;
             let count = open(&mut state)?;
             if count.is_none() {
                 return Ok(());
@@ -62,7 +62,7 @@ impl Group {
     ) -> Result<Option<T>, GroupError> {
         let (deadline, mut wait) = (patience::deadline(limit), Wait::bounded());
         loop {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.enter()?;
             if let Some(found) = find(&mut state)? {
                 return Ok(Some(found));
             }

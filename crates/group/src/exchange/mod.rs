@@ -124,7 +124,7 @@ impl<T: Element> Exchange<T> {
             Ok(peers)
         };
         let (sources, destinations) = (peers(sources)?, peers(destinations)?);
-        group.shared.lock().mesh.check()?;
+        group.shared.enter()?.mesh.check()?;
         let inner = Inner {
             incoming: sources.into_iter().map(|(rank, peer)| Incoming::new(rank, peer)).collect(),
             outgoing: destinations
@@ -168,7 +168,7 @@ impl<T: Element> Exchange<T> {
         data: Vec<T>,
     ) -> Result<(), GroupError> {
         fits(&meta)?;
-        let mut inner = self.lock();
+        let mut inner = self.enter()?;
         let outgoing = inner.outgoing(destination)?;
         let number = outgoing.reserve()?;
         outgoing.send(&mut self.group.shared.lock(), self.name(), number, meta, data)
@@ -182,7 +182,7 @@ impl<T: Element> Exchange<T> {
     ///
     /// As [`Exchange::insert`].
     pub fn reserve(&self, destination: usize) -> Result<Reserved<'_, T>, GroupError> {
-        let number = self.lock().outgoing(destination)?.reserve()?;
+        let number = self.enter()?.outgoing(destination)?.reserve()?;
         Ok(Reserved { exchange: self, destination, number, is_filled: false })
     }
 
@@ -193,7 +193,7 @@ impl<T: Element> Exchange<T> {
     /// [`GroupError::Usage`] the second time; [`GroupError::PeerLost`] for a destination that has left, when all others know the end; a failure
     /// of the group.
     pub fn finish(&self) -> Result<(), GroupError> {
-        let mut inner = self.lock();
+        let mut inner = self.enter()?;
         let mut state = self.group.shared.lock();
         let mut first = inner.outgoing.is_empty();
         let mut ended = Ok(());
@@ -219,7 +219,7 @@ impl<T: Element> Exchange<T> {
         data: Vec<T>,
         with_next: bool,
     ) -> Result<(), GroupError> {
-        let mut inner = self.lock();
+        let mut inner = self.enter()?;
         let mut state = self.group.shared.lock();
         inner.outgoing(destination)?.send_only(&mut state, self.name(), data, with_next)
     }
@@ -257,7 +257,7 @@ impl<T: Element> Exchange<T> {
     ///
     /// As [`Exchange::wait`], but no timeout.
     pub fn test(&self) -> Result<bool, GroupError> {
-        self.group.shared.lock().mesh.poll(None)?;
+        self.group.shared.enter()?.mesh.poll(None)?;
         advance(&[self])
     }
 
@@ -267,7 +267,7 @@ impl<T: Element> Exchange<T> {
     ///
     /// [`GroupError::Usage`] for a rank that is no source here, or before the exchange is complete.
     pub fn take(&self, source: usize) -> Result<Vec<Message<T>>, GroupError> {
-        let mut inner = self.lock();
+        let mut inner = self.enter()?;
         if inner.stage != Stage::Complete {
             return Err(GroupError::Usage("the exchange is not complete yet".to_owned()));
         }
@@ -293,13 +293,19 @@ impl<T: Element> Exchange<T> {
         Name { scope: self.group.scope, tag: 0, space: self.space, note: 0 }
     }
 
+    /// The lock, for a call. The group's lock is taken after it.
+    fn enter(&self) -> Result<MutexGuard<'_, Inner<T>>, GroupError> {
+        self.group.shared.here()?;
+        Ok(self.lock())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One poll of the exchange. Whether it is complete.
     fn advance(&self) -> Result<bool, GroupError> {
-        let mut inner = self.lock();
+        let mut inner = self.enter()?;
         match inner.stage {
             Stage::Running => {}
             Stage::Complete => return Ok(true),
@@ -416,7 +422,7 @@ impl<T: Element> Reserved<'_, T> {
             return Err(GroupError::Usage("a reserved place is filled once".to_owned()));
         }
         let exchange = self.exchange;
-        let mut inner = exchange.lock();
+        let mut inner = exchange.enter()?;
         let outgoing = inner.outgoing(self.destination)?;
         let mut state = exchange.group.shared.lock();
         outgoing.send(&mut state, exchange.name(), self.number, meta, data)
@@ -472,6 +478,9 @@ impl Waiting {
     ) -> Poll<Result<(), GroupError>> {
         let Some(first) = exchanges.first() else { return Poll::Ready(Ok(())) };
         let shared = &first.group.shared;
+        if let Err(forked) = shared.here() {
+            return Poll::Ready(Err(forked));
+        }
         // Registered before the check, so that no later event is missed.
         shared.wakers.add(context.waker());
         // What has arrived counts first, however late this poll is.

@@ -1,7 +1,6 @@
 //! How a group comes about: what each rank is set up with, and what all ranks tell each other first.
 
 use std::fs;
-use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::bootstrap::{Bootstrap, Hub, Remote};
 use crate::collective::Work;
 use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
-use crate::loader::{Library, Net};
+use crate::loader::{Library, Net, forks};
 use crate::mesh::{Connector, Mesh, Pace, Setup};
 use crate::objects::Schemas;
 use crate::tuning::Tuning;
@@ -129,8 +128,7 @@ impl Builder {
         let Agreement { tuning, pace, hub: hub_rank, features } = agreement;
         let aborted = Arc::<AtomicBool>::default();
         let setup = Setup {
-            net,
-            device,
+            net: Arc::clone(&net),
             devices,
             place,
             connector: Arc::clone(&connector),
@@ -159,7 +157,7 @@ impl Builder {
             }
         };
         let scopes = AtomicU32::new(1);
-        let (timeout, process) = (self.timeout, process::id());
+        let (timeout, forks) = (self.timeout, forks());
         let shared = Shared {
             presence: Mutex::new(Presence::Here { mover, hub }),
             has_left: Condvar::new(),
@@ -170,7 +168,9 @@ impl Builder {
             aborted,
             scopes,
             timeout,
-            process,
+            device,
+            net,
+            forks,
         };
         let shared = Arc::new(shared);
         Ok(Group::new(shared, 0, (0..size).collect(), rank))

@@ -123,7 +123,7 @@ impl<T: Element> FixedHalo1d<T> {
     fn open(&mut self) -> Result<(), GroupError> {
         let Some(buffer) = &self.buffer else { return Ok(()) };
         let whole = buffer.memory().place();
-        let mut state = self.group.shared.lock();
+        let mut state = self.group.shared.enter()?;
         for Link { peer, into, .. } in &self.links {
             state.mesh.open_pair(*peer, self.name, buffer)?;
             for round in 0..self.layout.ahead() - 1 {
@@ -175,7 +175,7 @@ impl<T: Element> FixedHalo1d<T> {
         let whole = buffer.memory().place();
         let part = |range: &Range<usize>, shift| whole.part(range.start + shift, range.len());
         let (sent, free) = (layout.sent(*rounds), layout.came(*rounds + layout.ahead() - 1));
-        let mut state = self.group.shared.lock();
+        let mut state = self.group.shared.enter()?;
         // Before any of them: a round that does not begin sends nothing to the other neighbour.
         links.iter().try_for_each(|link| state.mesh.reach_pairs(link.peer))?;
         for Link { peer, out, into, .. } in &*links {
@@ -205,7 +205,7 @@ impl<T: Element> FixedHalo1d<T> {
         let limit = own_limit(&self.group);
         let (mut quiet, mut waited) = (Quiet::new(limit), Wait::bounded());
         let ended = loop {
-            let mut state = self.group.shared.lock();
+            let mut state = self.group.shared.enter()?;
             let (waits_for, stepped, pace) = match self.awaited_rank(&mut state) {
                 Ok(None) => break Ok(()),
                 Ok(Some(rank)) => (rank, self.step(&mut state, &mut waited), state.mesh.pace()),
@@ -345,6 +345,9 @@ impl<'a, T: Element> Future for FixedRound<'a, T> {
         let round = &mut *self;
         let Some(halo) = round.halo.as_mut() else { return Poll::Ready(Err(over())) };
         let shared = &halo.group.shared;
+        if let Err(forked) = shared.here() {
+            return Poll::Ready(Err(forked));
+        }
         // Registered before the check, so that nothing that arrives after the check is missed.
         shared.wakers.add(context.waker());
         let mut state = shared.lock();

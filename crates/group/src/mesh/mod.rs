@@ -56,7 +56,6 @@ use crate::loader::{Buffer, Net, Place};
 /// What a mesh is made from.
 pub(crate) struct Setup {
     pub(crate) net: Arc<Net>,
-    pub(crate) device: usize,
     /// The device of each peer.
     pub(crate) devices: Vec<usize>,
     pub(crate) place: Remote,
@@ -78,7 +77,6 @@ pub(crate) struct Mesh {
     matching: Matching,
     scratch: Option<Buffer>,
     rank: usize,
-    device: usize,
     /// Comms with peers so far: each has a number, by which the registry knows it.
     comms: usize,
     /// The other peer that was polled last.
@@ -131,7 +129,7 @@ macro_rules! shared {
 
 impl Mesh {
     pub(crate) fn new(setup: Setup) -> Self {
-        let Setup { net, device, devices, place, connector, timeout, pace, hub, aborted } = setup;
+        let Setup { net, devices, place, connector, timeout, pace, hub, aborted } = setup;
         let (rank, size) = (place.rank(), place.size());
         Self {
             peers: devices
@@ -145,7 +143,6 @@ impl Mesh {
             matching: Matching::default(),
             scratch: None,
             rank,
-            device,
             comms: 0,
             rotation: 0,
             idle_polls: 0,
@@ -164,16 +161,8 @@ impl Mesh {
         }
     }
 
-    pub(crate) fn device(&self) -> usize {
-        self.device
-    }
-
     pub(crate) fn pace(&self) -> Pace {
         self.pace
-    }
-
-    pub(crate) fn net(&self) -> &Arc<Net> {
-        &self.net
     }
 
     pub(crate) fn place(&mut self) -> &mut Remote {

@@ -389,7 +389,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             return Err(broken());
         }
         if block.is_none() {
-            self.group.shared.lock().mesh.give_back(lent);
+            self.group.shared.enter()?.mesh.give_back(lent);
         }
         let source = self.group.rank_in_group(from.source);
         Ok(Stage::Done(object, Origin { source, tag: from.tag }))

@@ -81,7 +81,7 @@ impl Outbound {
     ) -> Result<Self, GroupError> {
         bounded::check::<O>()?;
         let peer = group.rank_of(to)?;
-        let mut rooms = std::mem::take(&mut group.shared.lock().schemas.rooms);
+        let mut rooms = std::mem::take(&mut group.shared.enter()?.schemas.rooms);
         let (encoded, mut outbox) = encode(object, &mut rooms);
         let encoded = match encoded {
             Ok(encoded) => encoded,
@@ -96,7 +96,7 @@ impl Outbound {
         let mut outbound =
             Self { group: group.clone(), peer, flights: VecDeque::new(), sent: Vec::new() };
         // Declared later, so it is unlocked first when the sends that have begun are dropped.
-        let mut state = group.shared.lock();
+        let mut state = group.shared.enter()?;
         state.schemas.serial += 1;
         let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
         let schema =
@@ -126,7 +126,7 @@ impl Outbound {
     pub(super) fn without(group: &Group, to: usize, route: Route) {
         let Ok(peer) = group.rank_of(to) else { return };
         let name = Name { scope: group.scope, tag: route.tag, space: route.space, note: 0 };
-        let mut state = group.shared.lock();
+        let Some(mut state) = group.shared.lock_here() else { return };
         if let Ok(op) = state.mesh.send(peer, name, DataType::U8, Place::empty()) {
             let _ = state.keep(op, ());
         }
