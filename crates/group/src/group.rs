@@ -37,7 +37,8 @@ use progress::{Mover, Wakers};
 /// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, no call uses
 /// its memory any more, and every later call returns the first cause. A rank that stops and goes on later may still write to registered
 /// memory of calls that it took part in: the log says so, as the plugin's deregMr fails, and that memory is never freed. No call panics,
-/// aborts the process or hangs. Groups that were split from each other fail together, so these errors have ranks of the first group.
+/// aborts the process or hangs; if one panics all the same, as a logger may, the group has failed too. Groups that were split from each
+/// other fail together, so these errors have ranks of the first group.
 ///
 /// A rank that drops its last handle leaves: what it has sent still arrives, and only ranks that need it notice. A message or an object to it
 /// or from it is [`GroupError::PeerLost`] for that call alone. A collective of elements that needs it fails the group, because its ranks are
@@ -149,18 +150,27 @@ impl Shared {
     }
 }
 
-/// The lock. A panic under it has broken nothing.
+/// The lock.
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock().unwrap_or_else(after_panic)
 }
 
 /// The lock, if no other thread has it.
 fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
     match state.try_lock() {
         Ok(state) => Some(state),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::Poisoned(poisoned)) => Some(after_panic(poisoned)),
         Err(TryLockError::WouldBlock) => None,
     }
+}
+
+/// The lock, under which a call has panicked: the group fails before anything else. What that call had begun is not over, and the memory that
+/// it was lent is its caller's again.
+#[cold]
+fn after_panic(poisoned: PoisonError<MutexGuard<'_, State>>) -> MutexGuard<'_, State> {
+    let mut state = poisoned.into_inner();
+    state.mesh.panicked();
+    state
 }
 
 impl Shared {

@@ -592,8 +592,13 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
     use super::*;
-    use crate::support::{library, ranks};
+    use crate::support::{WAIT, library, ranks};
 
     #[test]
     fn a_message_longer_than_the_limit_is_an_error_and_the_next_one_comes() {
@@ -611,6 +616,39 @@ mod tests {
             );
             assert_eq!(group.recv_vec::<i8>(0, 0).unwrap().0, [8]);
             group.abort();
+        });
+    }
+
+    #[test]
+    fn memory_of_a_call_that_has_panicked_is_not_written_and_the_group_has_failed() {
+        let has_panicked = Arc::<AtomicBool>::default();
+        ranks(&library(), 2, move |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let end = Instant::now() + WAIT;
+                while !has_panicked.load(Ordering::Acquire) {
+                    assert!(Instant::now() < end, "it never panics");
+                    std::thread::yield_now();
+                }
+                // Rank 0 may have closed its end by then.
+                let _ = group.send(&[7_u8; 4], 0, 1).and_then(|()| group.send(&[7_u8; 4], 0, 2));
+                let ended = group.recv(&mut [0_u8; 4], 0, 3);
+                let is_lost = matches!(ended, Err(GroupError::PeerLost { rank: 0, .. }));
+                return assert!(is_lost, "{ended:?}");
+            }
+            let mut data = [0_u8; 4];
+            let wanted = group.wanted::<u8>(Place::writing(&mut data), 1.into(), 1.into()).unwrap();
+            // As `recv` does it, where a poll panics.
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                group.shared.lock().mesh.receive(wanted).unwrap();
+                group.until_some::<()>(Some(1), |_| panic!("as this test wants it"))
+            }));
+            assert!(panicked.is_err());
+            has_panicked.store(true, Ordering::Release);
+            let ended = group.recv(&mut [0_u8; 4], 1, 2);
+            assert_eq!(data, [0; 4], "the memory is its caller's again");
+            let why = "a call of rank 0 has panicked";
+            assert!(matches!(&ended, Err(GroupError::Bootstrap(said)) if said == why), "{ended:?}");
         });
     }
 }

@@ -3,7 +3,7 @@
 //! An operation may be continued by several calls, and by another thread than the one that began it, so no lifetime can express how long it
 //! uses its memory. A rule replaces it: the caller that begins an operation with a place keeps that memory alive, and untouched by others,
 //! until the operation has ended or the comms it was posted on are closed. The blocking calls keep the rule by holding the borrow until
-//! then, requests by owning the memory, and both by closing the comms when a group fails, or a peer leaves.
+//! then, requests by owning the memory, and both by closing the comms when a group fails, as it does after a panic, or a peer leaves.
 //!
 //! A close does not stop a peer that hangs, which may write when it goes on. It has the addresses of registered memory alone, for nothing
 //! else is posted, and a [`super::Region`] whose deregistration fails for that reason keeps its memory for good.

@@ -216,6 +216,15 @@ impl Mesh {
         self.fail(Failure::Aborted { rank: self.rank })
     }
 
+    /// A call of this rank has panicked while it had the mesh.
+    pub(crate) fn panicked(&mut self) {
+        if self.failure.is_none() {
+            let why = format!("a call of rank {} has panicked", self.rank);
+            let _ = self.place.accuse(self.rank, &why);
+            self.fail(Failure::Other(why));
+        }
+    }
+
     /// Ends everything, and closes the comms: no memory of pending operations is posted when this returns. What a
     /// peer that hangs may still write to is kept by its [`crate::loader::Region`].
     fn fail(&mut self, failure: Failure) -> GroupError {
