@@ -536,7 +536,7 @@ mod tests {
     const PAGE_HEAD: &str = "\
 # Providers
 
-For whoever runs on a given network: what the plugin asks of libfabric there, and why. First the options that are set for each provider, beyond what
+For users of a given network: what the plugin asks of libfabric there, and why. First the options that are set for each provider, beyond what
 every rail needs. Made from the tables and texts in `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares, and
 `UPDATE_DOCS=1 scripts/test the_page_about` writes it. Untested on the NICs themselves: what their sources and manuals say is checked on a virtual
 fabric ([vfabric.md](vfabric.md)).

@@ -328,7 +328,7 @@ fn page() -> String {
 const PAGE_HEAD: &str = "\
 # Settings
 
-For whoever sets up or tunes a job: every variable that Ironrail reads, and those that it sets. None has to be set; `ironrail explain` shows the values here.
+For users who set up or tune a job: every variable that Ironrail reads, and those that it sets. None has to be set; `ironrail explain` shows the values here.
 Generated from the table in `src/plugin/config.rs`; a test compares. To regenerate: `UPDATE_DOCS=1 scripts/test the_page_about`.
 
 Settings are environment variables, read once per process when NCCL initialises the plugin. They may also stand in NCCL's
