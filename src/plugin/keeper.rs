@@ -107,7 +107,7 @@ pub(super) fn endpoints() -> Vec<u16> {
     keeper.endpoints.clone()
 }
 
-/// Whether any is open. Without the lock, as the dump's thread asks for this twice a second.
+/// Whether any is open. Without the lock, as the dump's thread asks for this at each of its checks.
 pub(super) fn has_endpoints() -> bool {
     HAS_ENDPOINTS.load(Ordering::Relaxed)
 }

@@ -394,9 +394,9 @@ NCCL initialises it, once per process, with a line in the log:
 
 | the provider | `NCCL_PROTO` |
 |---|---|
-| says that bytes land in order (`FI_ORDER_DATA`), or grants the option for it (efa) | not set |
+| says that bytes land in order (`FI_ORDER_DATA`), or grants the option for it and makes no write of messages (efa) | not set |
 | writes by words: net, tcp, rxm, sockets, shm, cxi, verbs | `^LL128` where GPU memory is registered; else not set, since NCCL sends LL128 over the network into GPU memory only |
-| promises nothing: efa without the option, and every provider not named here | `Simple` |
+| promises nothing: efa otherwise, and every provider not named here | `Simple` |
 
 All ranks must have the same value. A value that you set is kept, right or wrong.
 
