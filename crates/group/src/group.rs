@@ -24,8 +24,9 @@ use progress::{Mover, Wakers};
 
 /// A rank's membership in a group: messages between two ranks, and collectives.
 ///
-/// It is a handle: clones are the same membership. Progress is made inside calls of this group or of any group split from it, and by the
-/// progress thread if enabled: a rank that computes between calls delays those that send it long messages.
+/// It is a handle: clones are the same membership. Progress is made inside calls of this group or of any group split from it, and between
+/// calls by a thread that polls every 2 ms: a rank that computes delays those that send it long messages. With
+/// [`Builder::progress_thread`] it polls every 50 µs while anything moves.
 ///
 /// **Threads.** Calls of one thread are in order. Calls for messages, objects, exchanges and halos release the lock of the group while they
 /// wait, so several threads may make them at once. A collective of elements holds the lock until it has ended: calls of other threads wait

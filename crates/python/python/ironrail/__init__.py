@@ -43,9 +43,9 @@ def init(
 
     net: the plugin, a file or a word as in NCCL_NET_PLUGIN; the one of this package where none is named.
     device: the plugin's device; the rank, modulo the number of devices, where none is.
-    timeout: seconds in which nothing moves until a call is given up, with Timeout.
-    token: a word that all ranks of a job share, which keeps other jobs out.
-    progress_thread: whether others' messages move on while this rank computes.
+    timeout: seconds in which nothing moves until a call is given up, with Timeout. The other ranks have as long to come, and 30 at least.
+    token: a word that all ranks of a job share, which keeps other jobs out; IRONRAIL_GROUP_TOKEN where none is given.
+    progress_thread: whether a thread polls every 50 µs while this rank computes, so that others' messages move on; else every 2 ms.
     allow_pickle: whether send_obj and recv_obj work: a process that can send to a rank that receives objects can run code in it.
     """
     plugin = str(pathlib.Path(path()) / "libnccl-net-ironrail.so") if net is None else str(net)
