@@ -74,7 +74,8 @@ pub struct Received {
 
 /// Messages. A message has a type, a length and a tag; it goes to the oldest waiting receive of its group that matches its sender and its
 /// tag, and a receive takes the oldest message that matches. Messages of one sender that match the same receive do not overtake each other.
-/// No message is lost, or copied, because its receive is missing: short ones wait in the receiver's memory, long ones at the sender.
+/// No message is lost because its receive is missing: short ones wait in the receiver's memory, and long ones at the sender, but for the first
+/// 1.5 MiB of one whose memory is not registered.
 ///
 /// A message of no elements is one like any other: it is matched, has a source and a tag, and arrives in its order.
 ///
