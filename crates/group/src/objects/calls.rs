@@ -15,7 +15,8 @@ use crate::group::{Group, State};
 use crate::mesh::{Space, What};
 use crate::messages::{From, Tag};
 
-/// Objects: self-describing messages of any type that derives serde's traits and [`Schema`].
+/// Objects: self-describing messages of any type that derives serde's traits and [`Schema`]. The program itself depends on `postcard-schema`
+/// 0.2, which the derived code names.
 ///
 /// A receive of another type than was sent returns [`GroupError::SchemaMismatch`]; the message is dropped, and the next one can be
 /// received. Objects have a tag space of their own: a receive of typed elements matches none of them. A receive in progress takes its
