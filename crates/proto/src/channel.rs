@@ -334,7 +334,7 @@ impl Channel {
             return None;
         }
         let (ring, consumed) = (self.parameters.ring, self.inbox.as_ref()?.consumed());
-        memories.shadow(from).store(ring.words(), u64::from(consumed.get()));
+        memories.shadow(from).store(ring.words(), to.nonce.cell(consumed));
         Some(Post {
             write: WriteId { epoch: to.epoch, what: Written::Cell },
             rail: to.rail,
@@ -457,8 +457,9 @@ impl Channel {
         if self.state != State::Alive {
             return;
         }
-        let Some(inbox) = &self.inbox else { return };
-        let acknowledged = inbox.cell(memory);
+        let Some(acknowledged) = self.inbox.as_ref().and_then(|inbox| inbox.cell(memory)) else {
+            return;
+        };
         if self.acknowledged(acknowledged, polled, left).is_some() {
             self.recovery.progressed();
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::bits::low32;
+
 /// A connection's index in its endpoint's table. It has 14 bits, since an immediate has room for no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u16);
@@ -109,6 +111,27 @@ pub struct Epoch(pub u32);
 /// A random number per inbox, which is part of the check of every packet into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Nonce(pub u64);
+
+impl Nonce {
+    /// What is written into the cell of this inbox: the last packet consumed, and half of the nonce, by which a late write for an
+    /// earlier inbox in the same memory is known.
+    #[inline]
+    pub(crate) const fn cell(self, consumed: PacketNumber) -> u64 {
+        self.0 & CELL_NONCE | consumed.get() as u64
+    }
+
+    /// The last packet consumed by what the cell of this inbox says. None: it was written for another inbox.
+    #[inline]
+    pub(crate) const fn consumed(self, cell: u64) -> Option<PacketNumber> {
+        match (cell ^ self.0) & CELL_NONCE {
+            0 => Some(PacketNumber::new(low32(cell))),
+            _ => None,
+        }
+    }
+}
+
+/// The bits of a cell that are the nonce's.
+const CELL_NONCE: u64 = !0 << u32::BITS;
 
 /// A time of the caller's monotonic clock, in nanoseconds. `proto` has no clock of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

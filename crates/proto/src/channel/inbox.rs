@@ -7,7 +7,6 @@ use super::super::frame::{Frame, Malformed};
 use super::super::ids::PacketNumber;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Payload};
 use super::super::packet::{HEADER_WORDS, Header, POISON, Ring};
-use crate::bits::low32;
 
 /// The inbox that is lent at present.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ impl Inbox {
         acknowledged: PacketNumber,
     ) -> Self {
         memory.fill(0..ring.words(), POISON);
-        memory.store(ring.words(), u64::from(acknowledged.get()));
+        memory.store(ring.words(), lease.nonce.cell(acknowledged));
         Self { ring, lease, memory: id, at: 0, consumed }
     }
 
@@ -52,10 +51,11 @@ impl Inbox {
         self.at
     }
 
-    /// The acknowledgement that the peer last wrote into the cell behind the inbox. It may be older than what is known.
+    /// The acknowledgement that the peer last wrote into the cell behind the inbox. It may be older than what is known. None: the
+    /// last write was late, and for an earlier inbox in this memory.
     #[inline]
-    pub fn cell<M: InboxMemory>(&self, memory: &M) -> PacketNumber {
-        PacketNumber::new(low32(memory.load(self.ring.words())))
+    pub fn cell<M: InboxMemory>(&self, memory: &M) -> Option<PacketNumber> {
+        self.lease.nonce.consumed(memory.load(self.ring.words()))
     }
 
     /// The next packet, if all of it has landed.

@@ -16,8 +16,8 @@ use crate::packet::{POISON, START_BYTES, check};
 use crate::stall::ConnectionState;
 
 impl Words {
-    fn store_cell(&mut self, acknowledged: PacketNumber) {
-        self.0[ring().words()] = acknowledged.get().into();
+    fn store_cell(&mut self, nonce: Nonce, acknowledged: PacketNumber) {
+        self.0[ring().words()] = nonce.cell(acknowledged);
     }
 }
 
@@ -54,7 +54,7 @@ const FIRST: PacketNumber = PacketNumber::new(u32::MAX - 20);
 const BEFORE: PacketNumber = FIRST.plus(u32::MAX);
 
 fn lease(epoch: u32) -> Lease {
-    let nonce = Nonce(0xfeed_5eed + u64::from(epoch));
+    let nonce = Nonce(0x5eed_0000_feed_5eed + 0x1_0000_0001 * u64::from(epoch));
     Lease { epoch: Epoch(epoch), nonce, rail: 0, address: 0, key: 0 }
 }
 
@@ -423,11 +423,33 @@ fn a_watch_sees_the_next_packet_and_a_later_acknowledgement_and_nothing_else() {
         direction.read();
         direction.acknowledge();
     }
-    for (cell, is_later) in [(BEFORE, false), (FIRST, false), (FIRST.plus(1), true)] {
-        direction.landed.store_cell(cell);
+    let [ours, earlier] = [1, 0].map(|epoch| lease(epoch).nonce);
+    for (nonce, cell, is_later) in [
+        (ours, BEFORE, false),
+        (ours, FIRST, false),
+        (ours, FIRST.plus(1), true),
+        (earlier, FIRST.plus(1), false),
+    ] {
+        direction.landed.store_cell(nonce, cell);
         assert_eq!(watch(&direction, Some(FIRST)), is_later, "{cell:?}");
         assert!(!watch(&direction, None), "everything is acknowledged");
     }
+}
+
+/// It would acknowledge packets that nothing has read, or some that were never sent.
+#[test]
+fn a_late_acknowledgement_for_an_earlier_inbox_in_the_same_memory_has_no_effect() {
+    let (mut channel, mut memories) = greeted(1);
+    write_packet(&mut channel, &mut memories);
+    let nonce = channel.inbox().unwrap().lease().nonce;
+    let earlier = Nonce(nonce.0 ^ 1 << 32);
+    let mut memory = words();
+    for (late, number) in [(earlier, FIRST), (earlier, FIRST.plus(7)), (nonce, FIRST)] {
+        assert_eq!(channel.shadow().unacknowledged(), 1);
+        memory.store_cell(late, number);
+        channel.read_cell(&memory, at(1), |_| {});
+    }
+    assert_eq!((channel.shadow().unacknowledged(), channel.is_failing()), (0, None));
 }
 
 #[test]

@@ -1,16 +1,16 @@
 //! A few bytes that say where the peer's next packet and acknowledgement appear, for polls of many channels.
 
-use super::super::ids::PacketNumber;
+use super::super::ids::{Nonce, PacketNumber};
 use super::super::memory::{InboxMemory, MemoryId};
 use super::super::packet::{Header, Ring};
 use super::{Channel, Inbox, State};
-use crate::bits::low32;
 
 /// Valid until the channel changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     ring: Ring,
     memory: MemoryId,
+    nonce: Nonce,
     at: u32,
     next: PacketNumber,
     /// The last acknowledgement; none if everything is acknowledged, so that no news of that can come.
@@ -19,8 +19,8 @@ pub struct Watch {
 
 impl Watch {
     pub(super) fn new(ring: Ring, inbox: &Inbox, acknowledged: Option<PacketNumber>) -> Self {
-        let (memory, at) = (inbox.memory(), inbox.position());
-        Self { ring, memory, at, next: inbox.consumed().plus(1), acknowledged }
+        let (memory, nonce, at) = (inbox.memory(), inbox.lease().nonce, inbox.position());
+        Self { ring, memory, nonce, at, next: inbox.consumed().plus(1), acknowledged }
     }
 
     /// The inbox.
@@ -33,8 +33,8 @@ impl Watch {
     pub fn has_news<M: InboxMemory>(&self, memory: &M) -> bool {
         Header::may_be_at(memory, self.at, self.next)
             || self.acknowledged.is_some_and(|last| {
-                let cell = PacketNumber::new(low32(memory.load(self.ring.words())));
-                cell.is_after(last)
+                let cell = self.nonce.consumed(memory.load(self.ring.words()));
+                cell.is_some_and(|cell| cell.is_after(last))
             })
     }
 }

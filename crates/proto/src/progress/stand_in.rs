@@ -150,8 +150,9 @@ impl StandIn {
 
     /// The peer acknowledges the packets of a channel up to this one.
     pub(super) fn acknowledges(&mut self, channel: &Channel, packet: PacketNumber) {
-        let inbox = channel.inbox().unwrap().memory();
-        self.memory[inbox.0 as usize].0[RING.words()] = packet.get().into();
+        let inbox = channel.inbox().unwrap();
+        let cell = inbox.lease().nonce.cell(packet);
+        self.memory[inbox.memory().0 as usize].0[RING.words()] = cell;
     }
 
     fn lend(&mut self) -> Option<MemoryId> {
