@@ -302,6 +302,8 @@ impl Perform<Listener> for Hands {
 
     fn retire_inbox(&mut self, _: MemoryId, _: u8) {}
 
+    fn release_inbox(&mut self, _: MemoryId) {}
+
     fn release_shadow(&mut self, _: MemoryId) {}
 
     fn open_requested(&mut self, _: ChannelId, open: &Open) -> Option<Refused> {
@@ -358,6 +360,10 @@ impl Perform<Listener> for Hands {
     fn ended(&mut self, _: ChannelId, _: Outcome) {
         self.ended += 1;
         assert_eq!(self.ended, 1, "a channel ends once");
+    }
+
+    fn forgotten(&mut self, _: ChannelId) {
+        assert_eq!(self.ended, 1, "a channel ends before it is forgotten");
     }
 }
 

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use counters::Counter;
 use fabric::{
-    CompletionError, Data, Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write,
+    CompletionError, Control, Data, Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey,
+    Write,
 };
 use proto::Capabilities;
 use proto::channel::{Post, RailNews, WriteId, Written};
@@ -39,7 +40,7 @@ use super::failures::milliseconds;
 use super::letter_buffers::LetterSubject;
 use super::memory::{ControlMemory, Unit};
 use super::nics::Port;
-use super::peers::Peer;
+use super::peers::{Lane, Peer};
 use super::purpose::{Attempt, Purpose};
 use super::region::UserRegion;
 use super::slots::Slots;
@@ -582,7 +583,7 @@ impl Perform<Flow> for Executor {
 
     fn lend_inbox(&mut self, channel: ChannelId, rail: u8) -> Option<LentInbox> {
         let nic = self.peer(channel)?.control.get(usize::from(rail))?.nic;
-        let memory = self.memory.take(&mut self.nics)?;
+        let memory = self.memory.take_inbox(&mut self.nics)?;
         let control = self.control_number(nic);
         let target = match &mut self.sendrecv {
             Some(sendrecv) => Some((sendrecv.lend(memory), 0)),
@@ -590,7 +591,7 @@ impl Perform<Flow> for Executor {
         };
         let nonce = random_number();
         let (Some((address, key)), Ok(nonce)) = (target, nonce) else {
-            self.memory.release(memory);
+            self.memory.release_inbox(memory);
             return None;
         };
         Some(LentInbox { memory, address, key, nonce: Nonce(nonce) })
@@ -600,12 +601,20 @@ impl Perform<Flow> for Executor {
         self.memory.take(&mut self.nics)
     }
 
-    /// A peer's write may still land there until its rail closes, so the memory is not used again before the endpoint closes.
+    /// A peer's write may still land there until its rail closes, so the memory is not used again, unless [`release_inbox`](Self::release_inbox)
+    /// follows.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
         log::debug!("inbox {} on control rail {rail} is retired", memory.0);
         if let Some(sendrecv) = &mut self.sendrecv {
             sendrecv.retire(memory);
         }
+    }
+
+    fn release_inbox(&mut self, memory: MemoryId) {
+        if let Some(sendrecv) = &mut self.sendrecv {
+            sendrecv.retire(memory);
+        }
+        self.memory.release_inbox(memory);
     }
 
     fn release_shadow(&mut self, memory: MemoryId) {
@@ -769,6 +778,18 @@ impl Perform<Flow> for Executor {
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
         self.peers.ended(channel);
         self.deferred.ended.push((channel, outcome));
+    }
+
+    fn forgotten(&mut self, channel: ChannelId) {
+        let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return };
+        let (data, control) = peer.take_lanes();
+        log::debug!("the channel to {} has ended long ago, and is forgotten", peer.label());
+        for Lane { nic, peer } in data {
+            self.nics[nic].nic.remove_peer::<Data>(peer);
+        }
+        for Lane { nic, peer } in control {
+            self.nics[nic].nic.remove_peer::<Control>(peer);
+        }
     }
 }
 

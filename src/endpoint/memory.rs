@@ -3,6 +3,7 @@
 //! Units are cut from slabs, each registered once per control rail. A unit holds a ring and the cell behind it. Units are an odd number of
 //! cache lines apart, so that the first lines of many inboxes do not fall into the same set of the cache.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -40,6 +41,9 @@ pub(super) struct ControlMemory {
     unfinished: Option<(Arc<Pages>, Slab)>,
     units: Vec<Unit>,
     free: Vec<MemoryId>,
+    /// Free units that were inboxes, the oldest first. Late writes may still land there, which another inbox survives, by its nonce, and
+    /// a shadow would not.
+    lent: VecDeque<MemoryId>,
     /// The last unit that was asked for could not be had.
     is_short: bool,
 }
@@ -53,6 +57,7 @@ impl ControlMemory {
             unfinished: None,
             units: Vec::new(),
             free: Vec::new(),
+            lent: VecDeque::new(),
             is_short: false,
         }
     }
@@ -78,9 +83,19 @@ impl ControlMemory {
         taken.ok()
     }
 
+    /// The same for an inbox: one that another peer had, if there is one.
+    pub(super) fn take_inbox(&mut self, nics: &mut [Port]) -> Option<MemoryId> {
+        self.lent.pop_front().or_else(|| self.take(nics))
+    }
+
     /// Frees a unit. The caller does not use it any more, and no peer can write to it.
     pub(super) fn release(&mut self, id: MemoryId) {
         self.free.push(id);
+    }
+
+    /// Frees a unit that was an inbox. The caller does not use it any more.
+    pub(super) fn release_inbox(&mut self, id: MemoryId) {
+        self.lent.push_back(id);
     }
 
     /// # Panics

@@ -74,6 +74,11 @@ impl Peer {
         }
     }
 
+    /// Nothing is posted to it any more. Returns its lanes of data and of control.
+    pub(super) fn take_lanes(&mut self) -> (Box<[Lane]>, Box<[Lane]>) {
+        (std::mem::take(&mut self.data), std::mem::take(&mut self.control))
+    }
+
     /// Its name, for an error.
     #[cold]
     pub(super) fn label(&self) -> Label {

@@ -1,7 +1,7 @@
 //! How many libfabric objects the plugin opens, by the provider's report.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, process};
 
 use proto::bound::OLD_ANSWERS_MAX;
@@ -125,6 +125,48 @@ fn every_endpoint_of_cxi_uses_descriptors_where_the_provider_has_the_call_for_it
         link.close_all();
     });
 }
+
+/// As where the processes of a job end, and others take their places, while another communicator keeps the endpoint open.
+#[test]
+fn peers_that_have_left_take_no_memory_from_those_that_come_and_leave_no_address() {
+    let timeout = Duration::from_millis(300);
+    let millis = timeout.as_millis().to_string();
+    play(&[provider(), ("PEER_TIMEOUT_MS", &millis)], BOUND, |part| {
+        let World { nets: [net, other], fabric } = World::open(part, "tcp", [1, 1]);
+        let end = End::open(net);
+        let mut slabs = Vec::new();
+        for _ in 0..WAVES {
+            let peers: Vec<End> = (0..WAVE).map(|_| End::open(other)).collect();
+            for peer in &peers {
+                let (send, receive) = connect(peer, &end);
+                other.close_send(send).expect("closeSend");
+                net.close_recv(receive).expect("closeRecv");
+            }
+            std::thread::scope(|scope| {
+                let closing = scope.spawn(|| close_together(peers));
+                while !closing.is_finished() {
+                    end.poll();
+                }
+            });
+            // Those that have left are forgotten after the timeout.
+            let left = Instant::now();
+            while left.elapsed() < 2 * timeout {
+                end.poll();
+            }
+            slabs.push(fabric.number("open.regions"));
+        }
+        assert!(slabs.iter().all(|count| *count == slabs[0]), "{slabs:?}");
+        // Of each of the two rails the last 64 are kept.
+        let (addresses, most) = (fabric.number("open.peers"), 2 * 64 + WAVE as u64);
+        assert!(addresses <= most && most < 2 * (WAVES * WAVE) as u64, "{addresses}");
+        end.close();
+        fabric.is_clean();
+    });
+}
+
+/// Peers that are there at a time, and how often others come.
+const WAVE: usize = 10;
+const WAVES: usize = 8;
 
 /// A call, after a poll of both ends.
 fn with_polls<T>(ends: &[End; 2], mut call: impl FnMut() -> T) -> impl FnMut(u32) -> T {

@@ -15,6 +15,8 @@ pub const CELL_AFTER_PACKETS: u32 = 1 << 20;
 pub const INLINES_MAX: usize = 1024;
 /// How long a channel without memory for a new inbox waits before it asks for some again.
 pub const MEMORY_AGAIN: Duration = Duration::from_millis(50);
+/// When a channel that has ended, and could not be forgotten yet, is looked at again.
+pub const FORGET_AGAIN: Duration = Duration::from_secs(1);
 /// How often the timers of a channel are checked to which something happens. Timers are no finer than this.
 pub const SETTLE_EVERY: Duration = Duration::from_micros(250);
 /// Packets that one poll of a channel consumes at most, so that no peer can keep the endpoint's lock taken.

@@ -103,6 +103,11 @@ impl Parking {
         }
     }
 
+    /// Without room, for a channel that has no connections any more.
+    pub(crate) const fn none() -> Self {
+        Self { words: Vec::new(), next: Vec::new(), free: NONE, fresh: BLOCKS, cost: 0 }
+    }
+
     /// The cost of all parked messages of the channel.
     pub const fn cost(&self) -> u32 {
         self.cost

@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::account::Account;
-use super::bound::SETTLE_EVERY;
+use super::bound::{FORGET_AGAIN, SETTLE_EVERY};
 use super::channel::{Cause, Channel, Parameters, PeerReport};
 use super::connection::Connection;
 use super::frame::Refused;
@@ -61,6 +61,9 @@ struct Peer {
     rests_until: Moment,
     /// It has ended, and this was reported to its connections.
     reported: bool,
+    /// When one that has ended is forgotten, unless the peer sends letters; and whether it is.
+    forget_at: PolledTime,
+    forgotten: bool,
     /// The peer's END was reported to its connections.
     end_reported: bool,
     /// Data rails that are lost.
@@ -111,9 +114,9 @@ impl Peer {
 
     /// When a poll has to visit the channel, unless something arrives before.
     #[inline]
-    fn next_visit(&self, now: Moment) -> Moment {
+    fn next_visit(&self, Now { clock: now, polled }: Now) -> Moment {
         if self.reported {
-            return Moment::from_nanos(u64::MAX);
+            return self.forget_visit(now, polled);
         }
         let soon = self.stirred
             || self.posted
@@ -122,6 +125,22 @@ impl Peer {
             || !self.is_content(now);
         let settle_at = self.settle_at.max(self.rests_until);
         if soon { Moment::default() } else { self.pending.until(settle_at) }
+    }
+
+    /// When a poll has to visit a channel that has ended.
+    #[cold]
+    fn forget_visit(&self, now: Moment, polled: PolledTime) -> Moment {
+        match self.forget_at.since(polled) {
+            _ if self.forgotten => Moment::from_nanos(u64::MAX),
+            Duration::ZERO => now.plus(FORGET_AGAIN),
+            left => now.plus(left),
+        }
+    }
+
+    /// The channel has ended, or the peer still asks why.
+    #[cold]
+    fn forget_later(&mut self, polled: PolledTime) {
+        self.forget_at = polled.plus(self.channel.peer_timeout());
     }
 
     /// What has not left. It changes only with the channel, and with no time.
@@ -213,6 +232,8 @@ impl<C: Connection> ProgressLoop<C> {
             settle_at: Moment::default(),
             rests_until: Moment::default(),
             reported: false,
+            forget_at: PolledTime::START,
+            forgotten: false,
             end_reported: false,
             outages: Vec::new(),
             histories: Histories::new(parameters.tries),
@@ -412,7 +433,7 @@ impl<C: Connection> ProgressLoop<C> {
                 self.peers[index].rest_until_due(now);
             }
         }
-        self.peers.visited(index, now.clock);
+        self.peers.visited(index, now);
     }
 }
 

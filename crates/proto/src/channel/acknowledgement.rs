@@ -62,7 +62,12 @@ impl Acknowledgement {
 
     /// Everything is acknowledged, and no write of the cell is in flight.
     pub fn is_settled(&self) -> bool {
-        self.is_complete() && self.cell == Cell::Idle
+        self.is_complete() && !self.is_writing()
+    }
+
+    /// Whether a write of the cell is in flight.
+    pub fn is_writing(&self) -> bool {
+        self.cell == Cell::Posted
     }
 
     /// Whether the cell is to be written now. `last`: the peer has said END, so nothing else acknowledges it.

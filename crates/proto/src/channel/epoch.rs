@@ -206,6 +206,19 @@ impl Channel {
         }
     }
 
+    /// Whether a channel that has ended needs its memory no more but to answer its peer: no write of ours reads a shadow.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Failed(_) | State::Over)
+            && self.old_shadows.is_empty()
+            && !self.shadow.is_writing()
+            && !self.acknowledgement.is_writing()
+    }
+
+    /// Gives up the memory of a channel that is [idle](Self::is_idle): its inbox, and its shadow.
+    pub fn give_up(&mut self) -> [Option<MemoryId>; 2] {
+        [self.inbox.take().map(|inbox| inbox.memory()), self.shadow.give_up()]
+    }
+
     /// This side has lost a control rail.
     pub fn rail_lost(&mut self, rail: u8) {
         if self.rails.lose(rail) {

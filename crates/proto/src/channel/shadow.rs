@@ -473,6 +473,17 @@ impl Shadow {
         self.free();
     }
 
+    /// Whether the write of a packet is in flight.
+    pub fn is_writing(&self) -> bool {
+        self.records.iter().any(|record| record.state == State::Posted)
+    }
+
+    /// Gives up what is kept of packets, and the memory, which is returned.
+    pub fn give_up(&mut self) -> Option<MemoryId> {
+        (self.records, self.sent, self.open) = (VecDeque::new(), VecDeque::new(), None);
+        self.target.take().map(|(_, memory)| memory)
+    }
+
     /// Continues in a new inbox: seals the open packet, and retransmits the packets after `consumed` under their old
     /// numbers, from a new shadow. Pads become empty packets.
     pub fn adopt<M: Shadows>(

@@ -10,6 +10,7 @@ use std::ops::{Index, IndexMut};
 use super::super::channel::Watch;
 use super::super::connection::Connection;
 use super::super::ids::Moment;
+use super::super::polled::Now;
 use super::{Peer, Perform};
 
 /// What a poll checks of a channel, and the channel.
@@ -122,7 +123,7 @@ impl PeerTable {
 
     /// The visit of a channel is over.
     #[inline]
-    pub(super) fn visited(&mut self, index: usize, now: Moment) {
+    pub(super) fn visited(&mut self, index: usize, now: Now) {
         let Entry { due, watch, peer, .. } = &mut self.entries[index];
         (*due, *watch) = (peer.next_visit(now), peer.channel.watch());
     }

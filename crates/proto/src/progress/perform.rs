@@ -123,6 +123,10 @@ pub trait Perform<C: Connection>: Shadows {
     /// This inbox is not read any more. A late write may reach it until the rail is closed.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8);
 
+    /// This inbox is not used any more, of a channel whose peer has been silent for long. The memory may be lent again, but as nothing
+    /// else than an inbox: a late write has no meaning in another inbox, since it has not its nonce.
+    fn release_inbox(&mut self, memory: MemoryId);
+
     /// Nothing reads this shadow any more.
     fn release_shadow(&mut self, memory: MemoryId);
 
@@ -169,4 +173,7 @@ pub trait Perform<C: Connection>: Shadows {
 
     /// The channel is over. This was reported to its connections.
     fn ended(&mut self, channel: ChannelId, outcome: Outcome);
+
+    /// A channel that has ended is forgotten: nothing is posted or sent to its peer any more.
+    fn forgotten(&mut self, channel: ChannelId);
 }

@@ -7,6 +7,7 @@ use super::super::frame::Frame;
 use super::super::ids::{Moment, Name, Slot};
 use super::super::letter::{About, Body, Letter};
 use super::super::memory::MemoryId;
+use super::super::parking::Parking;
 use super::super::polled::{Now, PolledTime};
 use super::table::Table;
 use super::{ChannelId, Event, LetterPost, Outcome, Peer, Perform, ProgressLoop, changed};
@@ -91,11 +92,12 @@ impl<C: Connection> ProgressLoop<C> {
     ) {
         let index = id.0 as usize;
         let Some(peer) = self.peers.get_mut(index) else { return };
-        if !peer.channel.believes(letter, proven) {
+        if peer.forgotten || !peer.channel.believes(letter, proven) {
             self.stale += 1;
             return;
         }
         if peer.channel.failure().is_some() || peer.channel.is_over() {
+            peer.forget_later(now.polled);
             if let Body::Hello(hello) = &letter.body {
                 peer.channel.hello_arrived(hello);
             }
@@ -310,7 +312,8 @@ impl<C: Connection> ProgressLoop<C> {
     ) {
         let peer = &mut self.peers[index];
         if !peer.channel.is_alive() {
-            return self.ended(perform, index, now);
+            self.ended(perform, index, now);
+            return self.forget(perform, index, now.polled);
         }
         peer.channel.rested(self.polled.before());
         let carried = left && !peer.channel.is_cell_old();
@@ -327,7 +330,7 @@ impl<C: Connection> ProgressLoop<C> {
             perform.control_rails(peer.id, news);
         }
         if peer.is_fenced() && peer.channel.has_ended(now.polled) {
-            return self.over(perform, index, now.clock);
+            return self.over(perform, index, now);
         }
         if let Some((rail, letter)) = peer.channel.next_trial(now.clock) {
             // A trial that is refused counts as failed.
@@ -355,6 +358,7 @@ impl<C: Connection> ProgressLoop<C> {
         let peer = &mut self.peers[index];
         peer.channel.failed();
         peer.reported = true;
+        peer.forget_later(now.polled);
         if let Some((rail, letter)) = peer.channel.last_letter(&peer.account.counts) {
             perform.send(peer.id, rail, &letter);
         }
@@ -364,16 +368,38 @@ impl<C: Connection> ProgressLoop<C> {
     }
 
     #[cold]
-    fn over<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Moment) {
+    fn over<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         if !self.peers[index].channel.is_settled() {
-            self.report_to_connections(index, ChannelEnd::Failed, now);
+            self.report_to_connections(index, ChannelEnd::Failed, now.clock);
         }
         let peer = &mut self.peers[index];
         peer.reported = true;
+        peer.forget_later(now.polled);
         if let Some((memory, rail)) = peer.channel.over() {
             perform.retire_inbox(memory, rail);
         }
         perform.ended(peer.id, Outcome::Over);
+    }
+
+    /// Forgets a channel that has ended, once its connections are gone and its peer has been silent for so long that it has timed out, too,
+    /// and needs no answer any more.
+    #[cold]
+    fn forget<P: Perform<C>>(&mut self, perform: &mut P, index: usize, polled: PolledTime) {
+        let peer = &mut self.peers[index];
+        let is_needed = polled < peer.forget_at || !self.table.slots_of(peer.id).is_empty();
+        if is_needed || peer.forgotten || !peer.channel.is_idle() {
+            return;
+        }
+        peer.forgotten = true;
+        peer.account.parking = Parking::none();
+        let [inbox, shadow] = peer.channel.give_up();
+        if let Some(memory) = inbox {
+            perform.release_inbox(memory);
+        }
+        if let Some(memory) = shadow {
+            perform.release_shadow(memory);
+        }
+        perform.forgotten(peer.id);
     }
 
     fn report_to_connections(&mut self, index: usize, how: ChannelEnd, now: Moment) {

@@ -73,6 +73,9 @@ pub(super) struct StandIn {
     pub(super) looks: u32,
     /// The peer's shadow of the inbox that [`says`](Self::says) writes into.
     peer: Option<Shadow>,
+    /// How many inboxes and shadows were released, and which channels are forgotten.
+    pub(super) released: usize,
+    pub(super) forgotten: Vec<ChannelId>,
     /// What became of control rails.
     pub(super) control_news: Vec<RailNews>,
 }
@@ -126,6 +129,8 @@ impl StandIn {
         let mut shadow = self.peer.take().unwrap_or_else(|| {
             let mut shadow = Shadow::new(RING, PacketNumber::new(1));
             let memory = self.lend().unwrap();
+            // It is the peer's.
+            self.released += 1;
             shadow.adopt(self, (lease, memory), PacketNumber::new(0), |_| {}).unwrap();
             shadow
         });
@@ -153,6 +158,11 @@ impl StandIn {
         let inbox = channel.inbox().unwrap();
         let cell = inbox.lease().nonce.cell(packet);
         self.memory[inbox.memory().0 as usize].0[RING.words()] = cell;
+    }
+
+    /// How many inboxes and shadows are in use.
+    pub(super) fn in_use(&self) -> usize {
+        self.memory.len() - self.released
     }
 
     fn lend(&mut self) -> Option<MemoryId> {
@@ -237,7 +247,13 @@ impl Perform<Flow> for StandIn {
 
     fn retire_inbox(&mut self, _: MemoryId, _: u8) {}
 
-    fn release_shadow(&mut self, _: MemoryId) {}
+    fn release_inbox(&mut self, _: MemoryId) {
+        self.released += 1;
+    }
+
+    fn release_shadow(&mut self, _: MemoryId) {
+        self.released += 1;
+    }
 
     fn open_requested(&mut self, _: ChannelId, _: &Open) -> Option<Refused> {
         None
@@ -287,4 +303,8 @@ impl Perform<Flow> for StandIn {
     fn rail_returned(&mut self, _: ChannelId, _: u8) {}
 
     fn ended(&mut self, _: ChannelId, _: Outcome) {}
+
+    fn forgotten(&mut self, channel: ChannelId) {
+        self.forgotten.push(channel);
+    }
 }

@@ -1073,3 +1073,94 @@ fn a_channel_that_has_ended_is_not_visited_again() {
     (9..2000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     assert_eq!(hands.looks, 0);
 }
+
+/// Polls every 50 ms, the longest time between two polls that counts in full, until this long after `start`.
+fn rest(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, start: u64, seconds: u64) -> u64 {
+    let end = start + 1000 * seconds;
+    (start..=end).step_by(50).for_each(|now| endpoint.progress(hands, ms(now)));
+    end
+}
+
+/// A channel without connections ends at this time: both ends say END, or it fails.
+fn ends(
+    endpoint: &mut ProgressLoop<Flow>,
+    hands: &mut StandIn,
+    start: u64,
+    fails: bool,
+) -> ChannelId {
+    let channel = endpoint.add_channel(parameters(2)).unwrap();
+    endpoint.progress(hands, ms(start));
+    hands.knows(channel);
+    (1..=5).for_each(|more| endpoint.progress(hands, ms(start + more)));
+    if fails {
+        endpoint.fail(channel, Cause::NoRail);
+    } else {
+        endpoint.end(channel);
+        hands.says_first(endpoint.channel(channel).unwrap(), &[Frame::End]);
+        (6..=7).for_each(|more| endpoint.progress(hands, ms(start + more)));
+        let said = endpoint.channel(channel).unwrap().shadow().next().plus(u32::MAX);
+        for what in [Written::Packet(said), Written::Cell] {
+            let write = WriteId { epoch: Epoch(1), what };
+            hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
+        }
+        hands.acknowledges(endpoint.channel(channel).unwrap(), said);
+    }
+    (8..=10).for_each(|more| endpoint.progress(hands, ms(start + more)));
+    let ended = endpoint.channel(channel).unwrap();
+    assert!(ended.failure().is_some() == fails && ended.is_over() != fails, "{fails}: {ended:?}");
+    channel
+}
+
+/// As where processes of a job end and others take their places.
+#[test]
+fn an_endpoint_that_fifty_peers_have_left_has_as_much_memory_lent_as_after_five() {
+    for fails in [true, false] {
+        let (mut endpoint, mut hands) = (ProgressLoop::new(1), StandIn::default());
+        let (mut now, mut in_use) = (0, Vec::new());
+        for _ in 0..50 {
+            ends(&mut endpoint, &mut hands, now, fails);
+            in_use.push(hands.in_use());
+            now = rest(&mut endpoint, &mut hands, now + 11, 77);
+        }
+        assert_eq!((in_use[4], in_use[49], hands.in_use()), (2, 2, 0), "fails: {fails}");
+        assert_eq!(hands.forgotten.len(), 50);
+    }
+}
+
+#[test]
+fn a_channel_that_has_ended_is_kept_while_its_peer_asks_or_a_connection_or_a_write_is_left() {
+    let (mut endpoint, mut hands) = (ProgressLoop::new(1), StandIn::default());
+    let asked = ends(&mut endpoint, &mut hands, 0, true);
+    let mut now = 11;
+    for _ in 0..3 {
+        now = rest(&mut endpoint, &mut hands, now, 73);
+        hands.letters.clear();
+        hands.answers(asked, |_| {});
+        hands.knows(asked);
+        now = rest(&mut endpoint, &mut hands, now, 1);
+        let letters = &hands.letters;
+        assert!(matches!(letters[..], [Letter { body: Body::Status(_), .. }]), "{letters:?}");
+    }
+    rest(&mut endpoint, &mut hands, now, 77);
+    assert_eq!(hands.forgotten, [asked]);
+    hands.letters.clear();
+    hands.knows(asked);
+    let stale = endpoint.stale();
+    endpoint.progress(&mut hands, ms(now + 78_000));
+    assert_eq!((endpoint.stale(), hands.letters.len()), (stale + 1, 0), "nothing can answer");
+
+    let (mut endpoint, mut hands, channel, name) = settled();
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
+    endpoint.progress(&mut hands, ms(6));
+    let number = endpoint.channel(channel).unwrap().shadow().next().plus(u32::MAX);
+    assert_eq!(hands.frames.len(), 1, "its answer, whose write does not complete");
+    endpoint.fail(channel, Cause::NoRail);
+    let now = rest(&mut endpoint, &mut hands, 7, 80);
+    let write = WriteId { epoch: Epoch(1), what: Written::Packet(number) };
+    hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
+    let now = rest(&mut endpoint, &mut hands, now, 2);
+    assert_eq!(hands.forgotten, [], "NCCL has not closed it");
+    endpoint.disconnect(name.slot);
+    rest(&mut endpoint, &mut hands, now, 2);
+    assert_eq!((hands.in_use(), hands.forgotten), (0, vec![channel]));
+}

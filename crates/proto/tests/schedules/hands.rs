@@ -348,6 +348,14 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         self.wire.faults.fire(Fault::NewInbox);
     }
 
+    fn release_inbox(&mut self, memory: MemoryId) {
+        let memory = &mut self.me().memories[memory.0 as usize];
+        // What is lent again is other memory here, and late writes may still land in this one.
+        if memory.use_ == Use::Live {
+            memory.use_ = Use::Quarantined;
+        }
+    }
+
     fn release_shadow(&mut self, memory: MemoryId) {
         let memory = &mut self.me().memories[memory.0 as usize];
         let idle = memory.busy.iter().all(|busy| *busy == 0);
@@ -426,5 +434,10 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         };
         self.wire.faults.fire(fault);
         self.wire.data.ended(self.node, channel);
+    }
+
+    fn forgotten(&mut self, channel: ChannelId) {
+        let ended = self.me().outcomes[channel.0 as usize].is_some();
+        self.wire.law(ended, "a channel is forgotten that has not ended");
     }
 }
