@@ -10,8 +10,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
-use proto::RailSet;
 use proto::polled::PolledTime;
+use proto::{RailSet, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
@@ -228,7 +228,8 @@ impl Endpoint {
                 }
                 return Err(self.flush_hangs(slot, flush.unposted()).into());
             }
-            self.progress();
+            let now = self.now();
+            self.progress_at(now, Slot::new(comm.slot().into()));
         }
         let flush = self.flushes.remove(slot, generation).ok_or(stale)?;
         if let Ok((_, comm)) = self.comms.open(comm, Side::Receive, Noun::ReceiveComm) {

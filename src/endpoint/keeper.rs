@@ -57,7 +57,7 @@ impl Endpoint {
             // `handle_deferred` queues received letters as events; a second poll answers them, since the next may be a second away.
             if self.executor.has_queued() {
                 self.core.set_keeping(true);
-                self.poll_at(now);
+                self.poll_at(now, None);
                 self.core.set_keeping(false);
             }
             due = self.core.keeper_due()?;

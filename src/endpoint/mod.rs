@@ -223,21 +223,25 @@ impl Endpoint {
     #[inline]
     fn progress(&mut self) {
         let now = self.now();
-        self.progress_at(now);
+        self.progress_at(now, None);
     }
 
+    /// The same for a caller that waits for this connection.
     #[inline]
-    fn progress_at(&mut self, now: Moment) {
-        self.poll_at(now);
+    fn progress_at(&mut self, now: Moment, awaited: Option<Slot>) {
+        self.poll_at(now, awaited);
         if self.watch.is_due(now) {
             self.check_stalls(now);
         }
     }
 
     #[inline]
-    fn poll_at(&mut self, now: Moment) {
+    fn poll_at(&mut self, now: Moment, awaited: Option<Slot>) {
         self.executor.begin(now, self.core.awaits_parts() || !self.is_probed);
-        self.core.progress(&mut self.executor, now);
+        match awaited {
+            Some(slot) => self.core.progress_for(&mut self.executor, slot, now),
+            None => self.core.progress(&mut self.executor, now),
+        }
         if self.executor.has_deferred() || !self.closing.is_empty() {
             self.handle_deferred();
         }

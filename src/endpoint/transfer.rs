@@ -30,7 +30,7 @@ impl Endpoint {
         let mut sent = self.core.submit(&mut self.executor, slot, &message, now);
         if let Ok(Submit::NotNow) = sent {
             let now = self.now();
-            self.progress_at(now);
+            self.progress_at(now, Some(slot));
             sent = self.core.submit(&mut self.executor, slot, &message, now);
         }
         match sent {
@@ -100,7 +100,7 @@ impl Endpoint {
         let mut posted = self.post(slot, all, how, now)?;
         if posted.is_none() {
             let now = self.now();
-            self.progress_at(now);
+            self.progress_at(now, Some(slot));
             posted = self.post(slot, all, how, now)?;
         }
         let Some(first) = posted else {
@@ -170,7 +170,8 @@ impl Endpoint {
             Tested::Pending => {}
             done => return Ok(done),
         }
-        self.progress();
+        let now = self.now();
+        self.progress_at(now, Slot::new(id.slot().into()));
         self.check_request(id)
     }
 

@@ -19,6 +19,10 @@ pub const MEMORY_AGAIN: Duration = Duration::from_millis(50);
 pub const FORGET_AGAIN: Duration = Duration::from_secs(1);
 /// How often the timers of a channel are checked to which something happens. Timers are no finer than this.
 pub const SETTLE_EVERY: Duration = Duration::from_micros(250);
+/// How many inboxes a poll looks into, in turn, beside that of the connection that the caller waits for; but all inboxes where the last
+/// poll was so long ago.
+pub const INBOXES_PER_POLL: usize = 64;
+pub const INBOXES_ALL_AFTER: Duration = Duration::from_micros(100);
 /// Packets that one poll of a channel consumes at most, so that no peer can keep the endpoint's lock taken.
 pub const PACKETS_PER_POLL: usize = 64;
 

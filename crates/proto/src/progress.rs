@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::account::Account;
-use super::bound::{FORGET_AGAIN, SETTLE_EVERY};
+use super::bound::{FORGET_AGAIN, INBOXES_ALL_AFTER, INBOXES_PER_POLL, SETTLE_EVERY};
 use super::channel::{Cause, Channel, Parameters, PeerReport};
 use super::connection::Connection;
 use super::frame::Refused;
@@ -388,6 +388,20 @@ impl<C: Connection> ProgressLoop<C> {
     /// One poll, by NCCL or the keeper: sends what is due, takes events, reads inboxes, and sends what follows from
     /// that.
     pub fn progress<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
+        self.poll(perform, None, now);
+    }
+
+    /// The same for a caller that waits for this connection, and polls for others in turn. Where there are many channels that polls again
+    /// and again, the inboxes of all need not be looked into each time.
+    pub fn progress_for<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
+        let looks_into_all = self.peers.len() <= INBOXES_PER_POLL
+            || now.since(self.keeper.last_poll()) >= INBOXES_ALL_AFTER;
+        let awaited = if looks_into_all { None } else { self.table.channel_of(slot) };
+        self.poll(perform, awaited, now);
+    }
+
+    /// `awaited`: of other channels the inboxes of some are looked into; none: of all.
+    fn poll<P: Perform<C>>(&mut self, perform: &mut P, awaited: Option<ChannelId>, now: Moment) {
         let now = self.polled.poll(now);
         self.keeper.polled(now.clock);
         self.send_due(perform, now.clock);
@@ -402,8 +416,14 @@ impl<C: Connection> ProgressLoop<C> {
         while let Some(event) = perform.next_event() {
             self.happened(perform, event, now);
         }
+        let (awaited, turn) = match awaited {
+            Some(channel) => (channel.0 as usize, self.peers.take_turn(INBOXES_PER_POLL)),
+            None => (usize::MAX, 0..usize::MAX),
+        };
         for index in 0..self.peers.len() {
-            if self.peers.is_due(index, now.clock) || self.peers.has_news(index, perform) {
+            let looks = || index == awaited || turn.contains(&index);
+            if self.peers.is_due(index, now.clock) || looks() && self.peers.has_news(index, perform)
+            {
                 self.visit(perform, index, now);
             }
         }

@@ -93,7 +93,7 @@ impl Endpoint {
     pub(crate) fn accept(&mut self, id: ObjectId) -> Result<Option<ObjectId>> {
         self.check_alive()?;
         let now = self.now();
-        self.progress_at(now);
+        self.progress_at(now, None);
         let probed = self.is_probed || self.ensure_capabilities()?;
         let at = (id.slot(), id.generation());
         let ours = id.is(ObjectKind::Listener);
@@ -122,7 +122,7 @@ impl Endpoint {
                 return Ok(Some(comm));
             }
             // Over sockets a write has left by the next poll. So none of the connections that wait for this one waits for the caller.
-            self.progress_at(now);
+            self.progress_at(now, None);
         }
         self.step_accept(at, now)
     }

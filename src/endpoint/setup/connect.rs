@@ -77,7 +77,7 @@ impl Endpoint {
         if let Some(pending) = self.connects.get_mut(at.0, at.1) {
             pending.called = now;
         }
-        self.progress_at(now);
+        self.progress_at(now, None);
         let answer = self.step_connect(at, now);
         if !matches!(answer, Ok(None)) {
             Handle::set_scratch(handle, [0; 16]);

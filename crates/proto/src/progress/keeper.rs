@@ -36,6 +36,12 @@ impl Keeper {
         self.called
     }
 
+    /// The last poll, by whichever of both.
+    #[inline]
+    pub(super) fn last_poll(&self) -> Moment {
+        self.polled
+    }
+
     #[inline]
     pub(super) fn polled(&mut self, now: Moment) {
         self.polled = now;

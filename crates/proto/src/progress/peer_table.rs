@@ -5,7 +5,7 @@
 //! channel makes the next poll visit it.
 
 use std::cell::Cell;
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, Range};
 
 use super::super::channel::Watch;
 use super::super::connection::Connection;
@@ -36,6 +36,8 @@ pub(super) struct LeftOver {
 #[derive(Debug, Default)]
 pub(super) struct PeerTable {
     entries: Vec<Entry>,
+    /// The first channel of the next [turn](Self::take_turn).
+    next: usize,
     /// How many channels were asked for what has not left, or looked into in walks over all.
     #[cfg(test)]
     asked: Cell<usize>,
@@ -49,6 +51,14 @@ impl PeerTable {
     pub(super) fn push(&mut self, peer: Peer) {
         let (due, left_over) = (Moment::default(), Cell::new(None));
         self.entries.push(Entry { due, watch: None, left_over, peer: Box::new(peer) });
+    }
+
+    /// At most so many channels, in turn: whose inboxes a poll looks into.
+    #[inline]
+    pub(super) fn take_turn(&mut self, most: usize) -> Range<usize> {
+        let first = if self.next < self.len() { self.next } else { 0 };
+        self.next = (first + most).min(self.len());
+        first..self.next
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&Peer> {

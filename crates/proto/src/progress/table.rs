@@ -192,6 +192,12 @@ impl<C: Connection> Table<C> {
         self.awaiting_parts > 0
     }
 
+    /// The channel of the connection in a slot.
+    #[inline]
+    pub(super) fn channel_of(&self, slot: Slot) -> Option<ChannelId> {
+        Some(self.entries.get(slot.index())?.tenant.as_ref()?.channel)
+    }
+
     /// The connection of this name. None if the name is of an earlier generation.
     #[inline]
     pub(super) fn named(&mut self, name: Name) -> Option<&mut Tenant<C>> {

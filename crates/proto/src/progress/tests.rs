@@ -3,8 +3,8 @@
 use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::bound::{
-    KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_LENT, KEEPER_PENDING, KEEPER_WAITS, RAIL_CHECK,
-    RAIL_CONNECTS, RAIL_HANGS, RAIL_LAST, RAIL_REST, RAIL_SILENT,
+    INBOXES_PER_POLL, KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_LENT, KEEPER_PENDING, KEEPER_WAITS,
+    RAIL_CHECK, RAIL_CONNECTS, RAIL_HANGS, RAIL_LAST, RAIL_REST, RAIL_SILENT,
 };
 use crate::capabilities::ImmediateWidth;
 use crate::channel::{RailNews, WriteId, Written};
@@ -1163,4 +1163,38 @@ fn a_channel_that_has_ended_is_kept_while_its_peer_asks_or_a_connection_or_a_wri
     endpoint.disconnect(name.slot);
     rest(&mut endpoint, &mut hands, now, 2);
     assert_eq!((hands.in_use(), hands.forgotten), (0, vec![channel]));
+}
+
+/// NCCL tests the requests of many channels one by one, and waits for each.
+#[test]
+fn a_poll_for_one_of_many_channels_looks_into_its_inbox_and_into_all_others_in_turn() {
+    let (mut endpoint, mut hands, channels) = with_channels(1000, 1);
+    let awaited = endpoint.table.slots_of(channels[500])[0];
+    let mut now = ms(5);
+    let mut polls = |endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, micros: u64| {
+        now = now.plus(Duration::from_micros(micros));
+        hands.looks = 0;
+        endpoint.progress_for(hands, awaited, now);
+        hands.looks as usize
+    };
+    polls(&mut endpoint, &mut hands, 300);
+    polls(&mut endpoint, &mut hands, 300);
+    let a_few = INBOXES_PER_POLL..=INBOXES_PER_POLL + 1;
+    assert!(a_few.contains(&polls(&mut endpoint, &mut hands, 10)));
+    for channel in [0, 500, 999].map(|at| channels[at]) {
+        let slot = endpoint.table.slots_of(channel)[0];
+        let asks = withdraw(endpoint.table.name(slot));
+        hands.says_first(endpoint.channel(channel).unwrap(), &[asks]);
+        hands.frames.clear();
+        let most = if slot == awaited { 1 } else { 1000_usize.div_ceil(INBOXES_PER_POLL) };
+        let answered = (0..most).any(|_| {
+            polls(&mut endpoint, &mut hands, 10);
+            !hands.frames.is_empty()
+        });
+        assert!(answered, "{channel:?}");
+    }
+    polls(&mut endpoint, &mut hands, 300);
+    polls(&mut endpoint, &mut hands, 300);
+    let rare = polls(&mut endpoint, &mut hands, 100);
+    assert!(rare >= 1000, "after a while all are looked into: {rare}");
 }
