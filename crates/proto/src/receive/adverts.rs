@@ -487,6 +487,49 @@ mod tests {
         );
     }
 
+    /// A DONE leaves in the end, since the advert that explains the failure waits for it.
+    #[test]
+    fn lines_that_complete_after_the_close_return_no_credit() {
+        let (mut flow, mut account) = flow(512);
+        flow.terms.grouped = true;
+        let (to, own) = (flow.terms.own, flow.terms.own.in_immediate());
+        let inline = |line, tag, len| {
+            Frame::Inline(Inline { to, line, advertised: false, tag, base: line, len })
+        };
+        let fill = |flow: &mut ReceiveFlow, account: &mut Account, line, tag| {
+            let place = flow.received(&inline(line, tag, 8), account, NOW).unwrap();
+            flow.copied(place.unwrap(), account, NOW);
+        };
+        let write = |flow: &mut ReceiveFlow, account: &mut Account, line| {
+            flow.arrived(0, Immediate::new(own, line, 0, true, true, 0), 8, account, NOW);
+        };
+        for _ in 0..40 {
+            let line = post(&mut flow, &account);
+            fill(&mut flow, &mut account, line, 0);
+            assert_eq!(flow.poll(line), ReceivePoll::Done { count: 1 });
+        }
+        let oldest = post(&mut flow, &account);
+        flow.flush_to = flow.next;
+        assert!(flow.next_frame(Which::Adverts, 100, &mut account, NOW).is_some());
+        // Filled while the one before it is incomplete.
+        let receive = Receive { len: 8, tag: 1, host: true, ..Receive::default() };
+        let line = flow.post(&[receive], &[7], Posting::default(), &account, NOW).unwrap().unwrap();
+        fill(&mut flow, &mut account, line, 1);
+        for _ in 2..24 {
+            let line = post(&mut flow, &account);
+            flow.flush_to = flow.next;
+            while flow.next_frame(Which::Adverts, 100, &mut account, NOW).is_some() {}
+            write(&mut flow, &mut account, line);
+        }
+        let last = post(&mut flow, &account);
+        assert_eq!(flow.received(&inline(last, 0, 9), &mut account, NOW), Ok(None));
+        flow.close(&mut account);
+        assert_eq!(account.unreported, 0);
+        write(&mut flow, &mut account, oldest);
+        assert_eq!(said(&mut flow, &mut account), [last]);
+        assert_eq!(account.unreported, 0);
+    }
+
     /// The sender may write to the receives before it, once their adverts have come.
     #[test]
     fn receives_whose_adverts_explain_a_failure_are_withdrawn_behind_these() {

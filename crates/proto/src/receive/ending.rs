@@ -65,6 +65,8 @@ impl ReceiveFlow {
         self.withdraw_open();
         account.parking.clear(&mut self.parked);
         self.unreported.clear(account);
+        // Lines that are filled already and completed later return nothing either.
+        self.slots.iter_mut().for_each(|slot| slot.cost = 0);
         // Lines whose messages were to be copied stay as they are: the sender writes to none of them.
         self.copies = 0;
         self.ending = Ending::Closing;
