@@ -12,7 +12,7 @@ use proto::receive::Place;
 use proto::send::Outgoing;
 use proto::setup::{
     EndpointId, HANDLE_ADDRESS_BYTES, Handle, Heard, Hello, Host, MAX_HELLO_BYTES, Offers, Peers,
-    Presence, speaks_old,
+    Presence,
 };
 use proto::split::Cutting;
 use proto::window::WINDOW;
@@ -56,10 +56,9 @@ pub(super) fn hello(input: &[u8]) {
         let check = check_of(&bytes);
         bytes[12..16].copy_from_slice(&check.to_le_bytes());
     }
-    speaks_old(&bytes);
     let mut peers = Peers::new(presence(), Never);
     let heard = peers.heard(&bytes, &mut || 1);
-    assert!(matches!(heard, Heard::Nothing(_) | Heard::Old { .. }), "no peer is known");
+    assert!(matches!(heard, Heard::Nothing(_)), "no peer is known");
     if let Ok(hello) = Hello::decode(&bytes) {
         let us = EndpointId([1; 16]);
         assert!(!hello.is_proven(&us, Some(1), |_, _| None, &Never), "nothing proves it");

@@ -20,7 +20,7 @@ pub(super) enum LetterSubject {
     Channel { channel: ChannelId, rail: u8 },
     /// The first HELLO of a connect. Its failure has no consequence, as that of the next.
     Hello,
-    /// An answer to whoever has sent something, or a trial of a lost rail. It gets no buffer where they are scarce: anybody may ask for one.
+    /// A trial of a lost rail, or the answer to one. It gets no buffer where they are scarce: the peer may ask for many.
     Other,
 }
 

@@ -1,11 +1,8 @@
 //! How many libfabric objects the plugin opens, by the provider's report.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
-use std::{fs, process};
 
-use proto::bound::OLD_ANSWERS_MAX;
-use proto::codec::{Address, ENVELOPE_BYTES, Writer, check_of};
+use proto::codec::Address;
 use proto::setup::{EndpointId, Entries, Hello};
 
 use crate::link::Link;
@@ -344,56 +341,6 @@ fn a_hello_of_which_one_rail_cannot_be_used_leaves_no_address() {
 
 /// More than the 64 addresses per rail that are kept for peers that come again.
 const REQUESTS: u64 = 200;
-
-/// A request of version 1 needs no proof, names any address for the answer, and some providers connect to each such address for good.
-#[test]
-fn requests_of_version_1_from_a_stranger_are_answered_a_few_times_and_then_counted() {
-    let stats = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("old.{}", process::id()));
-    let settings = [provider(), ("STATS_FILE", stats.to_str().expect("it is text"))];
-    play(&settings, BOUND, |part| {
-        let World { nets: [net, _], fabric } = World::open(part, "efa", [1, 1]);
-        let end = End::open(net);
-        let (handle, listener) = net.listen(end.context, 0).expect("listen");
-        let stranger = Stranger::on_virtual_fabric();
-        let door = stranger.meet(wire_handle(&handle).control.at(0).as_bytes());
-        let is_shut = || assert_eq!(net.accept(listener).expect("accept"), None);
-        let before = fabric.number("open.peers");
-        for number in 0..OLD_REQUESTS {
-            let mut reply_to = stranger.name();
-            reply_to.fill(0);
-            let text = format!("vfabric://0/{}", 1_000_000 + number);
-            reply_to[..text.len()].copy_from_slice(text.as_bytes());
-            let bytes = old_request(&reply_to);
-            assert!(stranger.send(door, &bytes, Duration::ZERO, is_shut), "it is not taken");
-            (0..10).for_each(|_| is_shut());
-        }
-        let inserted = fabric.number("open.peers") - before;
-        assert_eq!(inserted, OLD_ANSWERS_MAX as u64, "the fabric keeps each");
-        drop(stranger);
-        net.close_listen(listener).expect("closeListen");
-        end.close();
-        fabric.is_clean();
-    });
-    let text = fs::read_to_string(&stats).expect("the play wrote its counters");
-    fs::remove_file(&stats).expect("ours");
-    let counted = OLD_REQUESTS - OLD_ANSWERS_MAX as u64;
-    assert!(text.contains(&format!("\"garbage_messages\":{counted},")), "{text}");
-}
-
-const OLD_REQUESTS: u64 = 100;
-
-/// What a process with wire version 1 sends to connect, as far as it is read: its name of the connection, and its address.
-fn old_request(reply_to: &[u8]) -> Vec<u8> {
-    let mut fields = Writer::default();
-    fields.field(1, &77_u64.to_le_bytes());
-    fields.field(2, reply_to);
-    let len = u32::try_from(ENVELOPE_BYTES + fields.bytes().len()).expect("short");
-    let mut bytes = [&b"IRRL"[..], &[1, 0, 1, 0], &len.to_le_bytes(), &[0; 4]].concat();
-    bytes.extend(fields.bytes());
-    let check = check_of(&bytes);
-    bytes[12..16].copy_from_slice(&check.to_le_bytes());
-    bytes
-}
 
 /// More than one slab has room for.
 const ROUNDS: usize = 40;

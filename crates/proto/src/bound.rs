@@ -30,9 +30,6 @@ pub const PACKETS_PER_POLL: usize = 64;
 pub const CONTROL_RAILS_MAX: usize = 4;
 /// Peers that an endpoint knows by their HELLOs: as many as it may have channels.
 pub const PEERS_MAX: usize = 1 << 16;
-/// Requests by an older version that an endpoint answers. They need no proof, and some providers connect to each address that is answered,
-/// for good. So few that answers which never complete leave the buffers of other letters.
-pub const OLD_ANSWERS_MAX: usize = 8;
 /// Old inboxes of one channel and rail that a late write may still reach.
 pub const QUARANTINE_MAX: usize = 16;
 /// Old shadows of a channel with writes that have not completed.

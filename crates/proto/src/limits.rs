@@ -20,8 +20,6 @@ pub const MAX_ADDRESS_BYTES: usize = 64;
 pub const MAX_NAME_BYTES: usize = 64;
 /// Settings that a fingerprint has a byte for.
 pub const FINGERPRINT_BYTES: usize = 32;
-/// The longest sentence of a refusal; longer ones are cut.
-pub const MAX_TEXT_BYTES: usize = 256;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub const HANDLE_BYTES: usize = 128;

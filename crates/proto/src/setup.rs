@@ -28,7 +28,6 @@
 //! |---|---|
 //! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`ProgressLoop::add_channel`](super::ProgressLoop::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. Of a control rail that is closed already, [`Event::RailClosed`](super::Event::RailClosed) comes first |
 //! | `Letter { .. }` | the same [`Event::Letter`](super::Event::Letter) |
-//! | `Old { request, .. }` | post [`refuse_old`] to its address; there are few of these |
 //! | `Nothing` | count it; log `NoRail` |
 //!
 //! **Perform.** [`send`](super::Perform::send) posts [`Peers::message`] to the peer's address on that control rail.
@@ -97,4 +96,4 @@ pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, Features, Opening, Outcome, Step, op
 pub use pairing::{Apart, Pairing, RailPair};
 pub use peers::{FirstHello, Heard, Ignored, PeerId, Peers, Presence};
 pub use proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, open_words, verify};
-pub use version::{OLDEST_VERSION, OldRequest, VERSION, Versions, refuse_old, speaks_old};
+pub use version::{OLDEST_VERSION, VERSION, Versions};

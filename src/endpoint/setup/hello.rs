@@ -1,7 +1,7 @@
 //! HELLO and other letters: what arrives, and the first HELLO to a peer.
 
 use fabric::{Control, Post};
-use proto::setup::{FirstHello, Heard, Ignored, PeerId, VERSION, refuse_old};
+use proto::setup::{FirstHello, Heard, Ignored, PeerId};
 use proto::{Event, Moment};
 
 use super::super::Endpoint;
@@ -22,18 +22,6 @@ impl Endpoint {
         }
         match self.executor.peers.heard(bytes, &mut random_nonce) {
             Heard::Nothing(ignored) => self.count_dropped(&ignored),
-            Heard::Old { version, request } => {
-                let text = format!(
-                    "it speaks protocol version {VERSION}, and received a HELLO of version {version}: start all ranks with the same release"
-                );
-                // The address came with the letter: an older version has one rail for these. If the provider refuses, the peer repeats it.
-                if let Ok(answer) = refuse_old(&request, &text)
-                    && let Err(error) =
-                        self.send_to(0, request.reply_to.as_bytes(), &answer, LetterSubject::Other)
-                {
-                    log::debug!("device {}: a reply to an unknown peer: {error}", self.label());
-                }
-            }
             Heard::Meets { peer, letter } => {
                 let channel = match self.make_channel(peer) {
                     Ok(channel) => channel,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::bound::{OLD_ANSWERS_MAX, PEERS_MAX};
+use super::super::bound::PEERS_MAX;
 use super::super::channel::Parameters;
 use super::super::flow::Flow;
 use super::super::frame::{Open, Refused};
@@ -23,7 +23,7 @@ use super::message::{Message, unpack};
 use super::opening::{Features, opened};
 use super::pairing::Apart;
 use super::proof::{EndpointId, Prove, Secret};
-use super::version::{OldRequest, Versions, speaks_old};
+use super::version::Versions;
 use crate::bits::count32;
 use crate::capabilities::Capabilities;
 use crate::codec::Address;
@@ -64,9 +64,6 @@ pub struct FirstHello {
 pub enum Heard {
     /// Nothing; the cause is for a counter or the log.
     Nothing(Ignored),
-    /// A peer of an older version requests a connection: see [`refuse_old`](super::refuse_old). After [`OLD_ANSWERS_MAX`] of these a
-    /// request is `Nothing`.
-    Old { version: u16, request: OldRequest },
     /// The peer is met and has no channel yet: make it ([`Peers::parameters`], [`Peers::join`]), then pass it the
     /// letter, if there is one. If that is not possible now, the next HELLO returns the same.
     Meets { peer: PeerId, letter: Option<Letter> },
@@ -105,8 +102,6 @@ pub struct Peers<P> {
     by_channel: BTreeMap<ChannelId, usize>,
     /// From so many on a HELLO makes no more: whoever has a handle may send HELLOs under any number of names.
     most: usize,
-    /// How many requests by an older version may still be answered.
-    old_answers: usize,
 }
 
 impl<P: Prove> Peers<P> {
@@ -122,7 +117,6 @@ impl<P: Prove> Peers<P> {
             by_key: BTreeMap::new(),
             by_channel: BTreeMap::new(),
             most: PEERS_MAX,
-            old_answers: OLD_ANSWERS_MAX,
         }
     }
 
@@ -267,12 +261,6 @@ impl<P: Prove> Peers<P> {
 
     /// Handles a two-sided message.
     pub fn heard(&mut self, bytes: &[u8], draw: &mut impl FnMut() -> u64) -> Heard {
-        if let Some((version, request)) = speaks_old(bytes)
-            && let Some(left) = self.old_answers.checked_sub(1)
-        {
-            self.old_answers = left;
-            return Heard::Old { version, request };
-        }
         match Message::decode(bytes) {
             Ok(Message::Hello(hello)) => self.heard_hello(&hello, draw),
             Ok(Message::Letter(letter)) => {

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use super::*;
 use crate::capabilities::ImmediateWidth;
-use crate::codec::{Address, Name as Text};
+use crate::codec::{Address, Name as Text, Writer};
 use crate::frame::Refusal;
 use crate::ids::{Epoch, Generation, Nonce, PacketNumber, Slot};
 use crate::letter;
 use crate::memory::Lease;
 use crate::packet::Ring;
 use crate::setup::proof::Mixing;
-use crate::setup::version::old_request;
 
 const NOW: Moment = Moment::from_nanos(1);
 
@@ -321,23 +320,15 @@ fn a_peer_without_a_secret_of_ours_makes_no_channel_and_is_not_remembered() {
     assert!(matches!(other.hears(&[1; 99]), Heard::Nothing(Ignored::Bytes(_))));
 }
 
-/// They need no proof, and each names any address.
+/// `connect` of that version refuses our handle before it sends anything.
 #[test]
-fn requests_of_version_1_are_answered_a_few_times_and_are_then_no_messages() {
-    let mut other = End::new(2);
-    let heard: Vec<_> = (0..100).map(|number| other.hears(&old_request(&[number; 16]))).collect();
-    let (answered, dropped) = heard.split_at(OLD_ANSWERS_MAX);
-    for (number, heard) in (0..).zip(answered) {
-        let Heard::Old { version: 1, request } = heard else { panic!("{heard:?}") };
-        assert_eq!(request.reply_to.as_bytes(), [number; 16]);
-    }
-    let is_dropped = |heard: &Heard| matches!(heard, Heard::Nothing(Ignored::Bytes(_)));
-    assert!(dropped.iter().all(is_dropped), "{dropped:?}");
-    // A peer of this version connects as before.
-    let mut one = End::new(1);
-    let handle = other.listen();
-    let hello = one.meet_and_send(&handle);
-    assert!(matches!(other.hears(&hello), Heard::Meets { .. }));
+fn a_request_of_version_1_is_no_message() {
+    let mut request = Writer::default();
+    request.field(1, &77_u64.to_le_bytes());
+    request.field(2, &[9; 16]);
+    let heard = End::new(1).hears(&request.seal_as(1, 1).unwrap());
+    let version = HandshakeError::Version { theirs: 1 };
+    assert_eq!(heard, Heard::Nothing(Ignored::Bytes(version)));
 }
 
 #[test]

@@ -572,7 +572,6 @@ impl World {
                 Heard::Nothing(why) => {
                     self.wire.law(false, &format!("a message was not decoded: {why:?}"));
                 }
-                Heard::Old { .. } => self.wire.law(false, "a message seems to be of version 1"),
                 Heard::Meets { peer, letter } => {
                     // An endpoint that closes drops HELLOs of new peers.
                     let closes = self.ranks[node].ending;
