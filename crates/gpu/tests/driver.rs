@@ -188,6 +188,15 @@ plays! {
         let error = Stream::new(&devices, 2).unwrap_err();
         assert_eq!(error, StreamError::Refused(DriverError { call: "cuDeviceGet", code: 101 }));
     };
+    a_code_that_no_release_of_cuda_has_is_an_error_with_its_number in standin(), "new-codes": || {
+        let devices = Devices::open().unwrap();
+        let memory = devices.allocate(0, 8).unwrap();
+        assert_eq!(memory.write(0, b"abc").unwrap_err(), DriverError { call: "cuMemcpyHtoD", code: 12345 });
+        let error = memory.read(0, 8).unwrap_err();
+        assert_eq!(error.to_string(), "cuMemcpyDtoH answered 12345");
+        let error = Stream::new(&devices, 0).unwrap().is_idle().unwrap_err();
+        assert_eq!(error, DriverError { call: "cuStreamQuery", code: 12345 });
+    };
     host_memory_is_locked_until_it_is_dropped in standin(), "": || {
         let devices = Devices::open().unwrap();
         let mut bytes = vec![0_u8; 4096];

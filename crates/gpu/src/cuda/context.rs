@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
 
+use super::calls;
 use super::library::{DriverError, check};
 
 /// A retained context.
@@ -30,11 +31,11 @@ impl Context {
     fn retain(device: i32) -> Result<Self, DriverError> {
         let mut ordinal = 0;
         // SAFETY: the place lives through the call.
-        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut ordinal, device) })?;
+        check("cuDeviceGet", unsafe { calls::cuDeviceGet(&raw mut ordinal, device) })?;
         let mut context: sys::CUcontext = ptr::null_mut();
         let place = &raw mut context;
         // SAFETY: as above.
-        let answer = unsafe { sys::cuDevicePrimaryCtxRetain(place, ordinal) };
+        let answer = unsafe { calls::cuDevicePrimaryCtxRetain(place, ordinal) };
         check("cuDevicePrimaryCtxRetain", answer)?;
         Ok(Self(context.expose_provenance()))
     }
@@ -46,7 +47,7 @@ impl Context {
     /// Makes it this thread's current context for good.
     pub(super) fn make_current(self) -> Result<(), DriverError> {
         // SAFETY: the context is retained, and never released.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.raw()) })
+        check("cuCtxSetCurrent", unsafe { calls::cuCtxSetCurrent(self.raw()) })
     }
 
     /// Runs `body` with it as the current context, then restores the thread's own.
@@ -56,10 +57,11 @@ impl Context {
     ) -> Result<(), DriverError> {
         let mut context = self.raw();
         // SAFETY: the context is retained, and never released.
-        check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
+        check("cuCtxPushCurrent", unsafe { calls::cuCtxPushCurrent_v2(context) })?;
         let outcome = body();
         // SAFETY: the place lives through the call; what is popped was pushed above.
-        let popped = check("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(&raw mut context) });
+        let popped =
+            check("cuCtxPopCurrent", unsafe { calls::cuCtxPopCurrent_v2(&raw mut context) });
         outcome.and(popped)
     }
 }

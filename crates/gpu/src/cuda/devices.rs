@@ -4,10 +4,11 @@ use std::ffi::{CStr, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{self, CUmemRangeHandleType, CUresult};
+use cudarc::driver::sys::CUmemRangeHandleType;
 
+use super::calls::{self, SUCCESS};
 use super::context::Context;
-use super::library::{DriverError, Library, Unavailable, check, has, is_child};
+use super::library::{DriverError, Library, Unavailable, check, is_child};
 
 /// The devices of this process.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ pub struct DeviceMemory {
     context: Context,
 }
 
-/// What is called here. cuMemGetHandleForAddressRange is CUDA 11.7's and is looked up where it is needed.
+/// What is called here. cuMemGetHandleForAddressRange is CUDA 11.7's; without it there are no dmabufs.
 const FUNCTIONS: [&CStr; 9] = [
     c"cuDeviceGet",
     c"cuDevicePrimaryCtxRetain",
@@ -57,23 +58,17 @@ impl Devices {
     /// The driver's version, as CUDA numbers it: 12040 is 12.4. `None`: it does not say.
     pub fn driver_version(&self) -> Option<i32> {
         let mut version = 0;
-        if !has(c"cuDriverGetVersion") {
-            return None;
-        }
         // SAFETY: the place lives through the call.
-        let answer = unsafe { sys::cuDriverGetVersion(&raw mut version) };
-        (answer == CUresult::CUDA_SUCCESS).then_some(version)
+        let answer = unsafe { calls::cuDriverGetVersion(&raw mut version) };
+        (answer == SUCCESS).then_some(version)
     }
 
     /// What a device is called. `None`: the driver does not say.
     pub fn name(&self, device: i32) -> Option<String> {
         let mut text = [0_u8; 128];
-        if !has(c"cuDeviceGetName") {
-            return None;
-        }
         let len = c_int::try_from(text.len()).ok()?;
         // SAFETY: the place has as many bytes as the call is given; a device that does not exist is an error.
-        let answer = unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), len, device) };
+        let answer = unsafe { calls::cuDeviceGetName(text.as_mut_ptr().cast(), len, device) };
         check("cuDeviceGetName", answer).ok()?;
         Some(CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy().into_owned())
     }
@@ -90,7 +85,7 @@ impl Devices {
         let context = Context::of(device)?;
         context.within(|| {
             // SAFETY: the place lives through the call.
-            check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, whole) })
+            check("cuMemAlloc", unsafe { calls::cuMemAlloc_v2(&raw mut address, whole) })
         })?;
         Ok(DeviceMemory { address, len, device, context })
     }
@@ -130,12 +125,12 @@ impl DeviceMemory {
         let place = self.place(at, bytes.len());
         self.context.within(|| {
             // SAFETY: the bytes live through the call, which is over when it returns; the place lies in the allocation.
-            let code = unsafe { sys::cuMemcpyHtoD_v2(place, bytes.as_ptr().cast(), bytes.len()) };
+            let code = unsafe { calls::cuMemcpyHtoD_v2(place, bytes.as_ptr().cast(), bytes.len()) };
             check("cuMemcpyHtoD", code)?;
             // The copy returns when the bytes have left the host's pages, and not when they have arrived (CUDA Driver API, API
             // synchronization behavior): a NIC might read what was there before.
             // SAFETY: it takes nothing.
-            check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+            check("cuCtxSynchronize", unsafe { calls::cuCtxSynchronize() })
         })
     }
 
@@ -153,7 +148,7 @@ impl DeviceMemory {
         self.context.within(|| {
             // SAFETY: as in `write`, the other way.
             let code =
-                unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), place, bytes.len()) };
+                unsafe { calls::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), place, bytes.len()) };
             check("cuMemcpyDtoH", code)
         })
     }
@@ -180,9 +175,6 @@ impl DeviceMemory {
     /// The driver's: not every driver and kernel makes dmabufs.
     pub fn dmabuf(&self) -> Result<OwnedFd, DriverError> {
         const CALL: &str = "cuMemGetHandleForAddressRange";
-        if !has(c"cuMemGetHandleForAddressRange") {
-            check(CALL, CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
-        }
         let len = self.len.max(1).next_multiple_of(PAGE_BYTES);
         let mut descriptor: c_int = -1;
         self.context.within(|| {
@@ -190,7 +182,7 @@ impl DeviceMemory {
             let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
             // SAFETY: for this type of handle, the place is an int's; the range lies in the allocation, which was rounded up further.
             let answer =
-                unsafe { sys::cuMemGetHandleForAddressRange(place, self.address, len, kind, 0) };
+                unsafe { calls::cuMemGetHandleForAddressRange(place, self.address, len, kind, 0) };
             check(CALL, answer)
         })?;
         // SAFETY: the driver has opened it for us.
@@ -208,7 +200,7 @@ impl Drop for DeviceMemory {
         // An error here has no remedy: the process ends soon, or the driver has.
         let _ = self.context.within(|| {
             // SAFETY: allocated by this driver, freed once.
-            check("cuMemFree", unsafe { sys::cuMemFree_v2(self.address) })
+            check("cuMemFree", unsafe { calls::cuMemFree_v2(self.address) })
         });
     }
 }

@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    self, CUdevice_attribute as DeviceAttribute, CUmemorytype as MemoryType,
-    CUpointer_attribute as PointerAttribute, CUresult,
+    CUdevice_attribute as DeviceAttribute, CUmemorytype as MemoryType,
+    CUpointer_attribute as PointerAttribute,
 };
 
+use super::calls::{self, SUCCESS};
 use super::library::{Library, Unavailable, is_child};
 
 /// The driver as NCCL's threads may use it: no call here waits for a kernel, allocates, or needs a current context.
@@ -65,9 +66,9 @@ impl Driver {
         ];
         let (names, values) = (attributes.as_mut_ptr(), places.as_mut_ptr());
         // SAFETY: both arrays have four entries, and each place has the size of its attribute; an address may be any number.
-        let answer = unsafe { sys::cuPointerGetAttributes(4, names, values, address) };
+        let answer = unsafe { calls::cuPointerGetAttributes(4, names, values, address) };
         let is_device = kind == MemoryType::CU_MEMORYTYPE_DEVICE as c_uint;
-        let is_owned = answer == CUresult::CUDA_SUCCESS && is_device && managed == 0;
+        let is_owned = answer == SUCCESS && is_device && managed == 0;
         is_owned.then_some(Owner { device, buffer })
     }
 
@@ -77,7 +78,7 @@ impl Driver {
         let mut value = 0;
         let attribute = DeviceAttribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
         // SAFETY: the place lives through the call; a device that does not exist is an error.
-        let answer = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-        answer == CUresult::CUDA_SUCCESS && value != 0
+        let answer = unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+        answer == SUCCESS && value != 0
     }
 }

@@ -1,12 +1,14 @@
 //! CUDA's driver library, as cudarc finds it at run time, and why it cannot be used.
 
 use std::error::Error;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys;
+
+use super::calls::{self, SUCCESS, has};
 
 /// A driver that is loaded, is initialised and has a device. cudarc keeps it loaded until the process ends.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +18,7 @@ pub(crate) struct Library {
 
 impl Library {
     /// Loads and initialises the driver; both are no-ops where the process has done so already. `functions` are what the caller is
-    /// going to call: cudarc panics in the first call of one that the driver lacks, so each is looked up here.
+    /// going to call: each is looked up here, so that an error names the one that the driver lacks.
     pub(crate) fn open(functions: &[&'static CStr]) -> Result<Self, Unavailable> {
         // SAFETY: the driver's constructors may run on any thread. cudarc panics where there is no driver and this was not asked.
         if !unsafe { sys::is_culib_present() } {
@@ -28,10 +30,10 @@ impl Library {
             return Err(Unavailable::NoSymbol(missing));
         }
         // SAFETY: 0 is the only flag there is.
-        check("cuInit", unsafe { sys::cuInit(0) }).map_err(Unavailable::Refused)?;
+        check("cuInit", unsafe { calls::cuInit(0) }).map_err(Unavailable::Refused)?;
         let mut devices = 0;
         // SAFETY: the place lives through the call.
-        let counted = unsafe { sys::cuDeviceGetCount(&raw mut devices) };
+        let counted = unsafe { calls::cuDeviceGetCount(&raw mut devices) };
         check("cuDeviceGetCount", counted).map_err(Unavailable::Refused)?;
         if devices < 1 { Err(Unavailable::NoDevice) } else { Ok(Self { devices }) }
     }
@@ -40,14 +42,6 @@ impl Library {
     pub(crate) fn devices(self) -> c_int {
         self.devices
     }
-}
-
-/// Whether the driver has a function. Only where there is a driver.
-pub(crate) fn has(function: &CStr) -> bool {
-    // SAFETY: the library was found before, so this does not panic.
-    let library = unsafe { sys::culib() };
-    // SAFETY: the symbol's address is compared with null and never used.
-    unsafe { library.get::<*const c_void>(function.to_bytes_with_nul()) }.is_ok()
 }
 
 /// Whether this is a child of the process that first asked. No call may be made there: CUDA does not work in a child, and another
@@ -61,11 +55,8 @@ pub(crate) fn is_child() -> bool {
 }
 
 /// The outcome of a driver's call.
-pub(crate) fn check(call: &'static str, answer: CUresult) -> Result<(), DriverError> {
-    match answer {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        failed => Err(DriverError { call, code: failed as i32 }),
-    }
+pub(crate) fn check(call: &'static str, code: c_int) -> Result<(), DriverError> {
+    if code == SUCCESS { Ok(()) } else { Err(DriverError { call, code }) }
 }
 
 /// A call that failed: its name, and a number of CUresult.

@@ -1,5 +1,6 @@
 //! CUDA, by its driver API.
 
+mod calls;
 mod context;
 mod devices;
 mod driver;

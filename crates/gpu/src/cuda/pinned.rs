@@ -1,10 +1,9 @@
 //! Memory of the host that the driver keeps in its place, so that copies need no detour through the driver's own.
 
-use cudarc::driver::sys::{self, CUresult};
-
+use super::calls::{self, NOT_SUPPORTED, has};
 use super::context::Context;
 use super::devices::Devices;
-use super::library::{DriverError, check, has};
+use super::library::{DriverError, check};
 
 /// A range of the host's memory, page-locked for all devices until it is dropped. Dropped before the memory is freed.
 #[derive(Debug)]
@@ -24,14 +23,14 @@ impl Pinned {
     /// The driver's: CUDA_ERROR_NOT_SUPPORTED where it has no such call, and where the range is locked already.
     pub fn new(_: &Devices, device: i32, bytes: &mut [u8]) -> Result<Self, DriverError> {
         const CALL: &str = "cuMemHostRegister";
-        if !has(c"cuMemHostRegister_v2") || !has(c"cuMemHostUnregister") {
-            check(CALL, CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
+        if !has(c"cuMemHostUnregister") {
+            check(CALL, NOT_SUPPORTED)?;
         }
         let (place, len) = (bytes.as_mut_ptr(), bytes.len());
         let context = Context::of(device)?;
         context.within(|| {
             // SAFETY: the range is mapped; that it is locked changes nothing for those who use it.
-            check(CALL, unsafe { sys::cuMemHostRegister_v2(place.cast(), len, PORTABLE) })
+            check(CALL, unsafe { calls::cuMemHostRegister_v2(place.cast(), len, PORTABLE) })
         })?;
         Ok(Self { address: place.expose_provenance(), context })
     }
@@ -43,7 +42,7 @@ impl Drop for Pinned {
         // An error here has no remedy: the process ends soon, or the driver has.
         let _ = self.context.within(|| {
             // SAFETY: locked in `new`, unlocked once.
-            check("cuMemHostUnregister", unsafe { sys::cuMemHostUnregister(place) })
+            check("cuMemHostUnregister", unsafe { calls::cuMemHostUnregister(place) })
         });
     }
 }

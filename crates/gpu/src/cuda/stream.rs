@@ -3,11 +3,12 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys;
 
+use super::calls::{self, NOT_READY, SUCCESS, has};
 use super::context::Context;
 use super::devices::Devices;
-use super::library::{DriverError, Unavailable, check, has};
+use super::library::{DriverError, Unavailable, check};
 
 /// A stream of a device; destroyed when it is dropped.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl Stream {
         context.make_current()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the place lives through the call; 0 asks for a stream like the default one.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&raw mut raw, 0) })?;
+        check("cuStreamCreate", unsafe { calls::cuStreamCreate(&raw mut raw, 0) })?;
         Ok(Self { raw, context })
     }
 
@@ -53,9 +54,9 @@ impl Stream {
         let mut idle = false;
         self.context.within(|| {
             // SAFETY: the stream lives.
-            let answer = unsafe { sys::cuStreamQuery(self.raw) };
-            idle = answer == CUresult::CUDA_SUCCESS;
-            if answer == CUresult::CUDA_ERROR_NOT_READY {
+            let answer = unsafe { calls::cuStreamQuery(self.raw) };
+            idle = answer == SUCCESS;
+            if answer == NOT_READY {
                 return Ok(());
             }
             check("cuStreamQuery", answer)
@@ -71,7 +72,7 @@ impl Stream {
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.context.within(|| {
             // SAFETY: the stream lives.
-            check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
+            check("cuStreamSynchronize", unsafe { calls::cuStreamSynchronize(self.raw) })
         })
     }
 
@@ -86,7 +87,7 @@ impl Drop for Stream {
         // An error here has no remedy: the process ends soon, or the driver has.
         let _ = self.context.within(|| {
             // SAFETY: created by this driver, destroyed once.
-            check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(self.raw) })
+            check("cuStreamDestroy", unsafe { calls::cuStreamDestroy_v2(self.raw) })
         });
     }
 }

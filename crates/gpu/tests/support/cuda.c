@@ -13,6 +13,7 @@
 //   no-ids       buffer ids are 0
 //   managed      all memory says that it is managed
 //   no-copies    copies answer CUDA_ERROR_UNKNOWN
+//   new-codes    copies and queries of streams answer with a number that no release of CUDA has
 //   first-copies of device 0, copies that begin 1 MiB or more behind the start of their memory answer that
 // STANDIN_CUDA_REPORT: a file that gets, when the process ends, a line for each library and each call that it made: the library's
 // file, the call, how often. Processes append; %p is the process' id.
@@ -28,7 +29,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED = 801, UNKNOWN = 999 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED = 801, UNKNOWN = 999, NEW_CODE = 12345 };
 enum { DEVICES = 2, ALLOCATIONS = 4096, PAGE = 4096, STACK = 16, KEPT = 512 };
 #define ARENA ((uint64_t)4 << 30)
 typedef uint64_t address_t;
@@ -279,6 +280,7 @@ int cuStreamCreate(void **stream, unsigned flags) {
 
 int cuStreamQuery(void *stream) {
   COUNT();
+  if (is("new-codes")) return NEW_CODE;
   int device;
   return stream ? current(&device) : INVALID_VALUE;
 }
@@ -412,6 +414,7 @@ static int copy(address_t device, void *host, size_t len, int in) {
   int own, code = current(&own);
   if (code) return code;
   if (is("no-copies")) return UNKNOWN;
+  if (is("new-codes")) return NEW_CODE;
   char *view = standin_view(device, len);
   if (!view) return INVALID_VALUE;
   if (own == 0 && is("first-copies") && standin_view(device - (1 << 20), 1)) return UNKNOWN;
