@@ -124,12 +124,14 @@ impl Machine {
         self.functions().filter(move |one| one.role() == Role::Gpu && !is_part(one))
     }
 
-    /// The bridges above a function, the nearest first. The list ends at a bridge that is not described, or occurs twice.
+    /// The bridges above a function, the nearest first. The list ends at a bridge that is not described, or occurs twice, and where no more can
+    /// be above each other.
     pub fn bridges_above(&self, address: PciAddress) -> Vec<PciAddress> {
         let mut found = Vec::new();
         let mut above = self.at(address).and_then(|one| one.above);
         while let Some(bridge) =
             above.filter(|bridge| *bridge != address && !found.contains(bridge))
+            && found.len() < BRIDGES_MAX
         {
             found.push(bridge);
             above = self.at(bridge).and_then(|one| one.above);
@@ -162,6 +164,9 @@ impl Machine {
     }
 }
 
+/// The buses of a domain: each bridge has another one below it.
+const BRIDGES_MAX: usize = 256;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,6 +179,15 @@ mod tests {
 
     fn shown<T: ToString>(all: &[T]) -> Vec<String> {
         all.iter().map(T::to_string).collect()
+    }
+
+    #[test]
+    fn a_function_has_no_more_bridges_above_it_than_a_domain_has_buses() {
+        let address = |number: u32| format!("{:04x}:{:02x}:00.0", number >> 8, number & 255);
+        let chain = (1..1000).map(|number| at(&address(number), &address(number - 1)));
+        let machine = Machine::new(chain);
+        let above = machine.bridges_above(address(999).parse().unwrap());
+        assert_eq!((above.len(), above[255].to_string()), (256, address(743)));
     }
 
     #[test]

@@ -51,12 +51,12 @@ impl Tree {
         for ((domain, bus), tops) in buses {
             let numa = tops.iter().find_map(|top| found.described.machine.at(*top)?.numa);
             let numa = numa.map_or_else(|| "unknown".to_owned(), |numa| numa.to_string());
-            let nodes = tops.into_iter().flat_map(|top| walk.down(top, 0)).collect();
+            let nodes = tops.into_iter().flat_map(|top| walk.down(top)).collect();
             let title = format!("root bus {domain:04x}:{bus:02x}, NUMA node {numa}");
             roots.push(Root { title, nodes });
         }
         // A node in a loop is below no root bus.
-        let looped: Vec<_> = others.into_iter().flat_map(|address| walk.down(address, 0)).collect();
+        let looped: Vec<_> = others.into_iter().flat_map(|address| walk.down(address)).collect();
         roots.push(Root { title: "below itself".to_owned(), nodes: looped });
         roots
             .push(Root { title: "not on a bus that is known".to_owned(), nodes: walk.elsewhere() });
@@ -80,6 +80,8 @@ impl Tree {
 struct Walk<'a> {
     found: &'a Found,
     drawn: BTreeSet<PciAddress>,
+    /// The nodes directly below each bridge.
+    below: BTreeMap<PciAddress, Vec<PciAddress>>,
     seen: BTreeSet<PciAddress>,
 }
 
@@ -90,8 +92,14 @@ impl<'a> Walk<'a> {
         let nics = nics.iter().filter_map(|nic| nic.address);
         let ends: Vec<_> = gpus.chain(nics).filter(|end| machine.at(*end).is_some()).collect();
         let above = ends.iter().flat_map(|end| machine.bridges_above(*end));
-        let drawn = ends.iter().copied().chain(above).collect();
-        Self { found, drawn, seen: BTreeSet::new() }
+        let drawn: BTreeSet<_> = ends.iter().copied().chain(above).collect();
+        let mut below: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for address in &drawn {
+            if let Some(above) = machine.at(*address).and_then(|one| one.above) {
+                below.entry(above).or_default().push(*address);
+            }
+        }
+        Self { found, drawn, below, seen: BTreeSet::new() }
     }
 
     /// The bridge drawn above a function.
@@ -100,17 +108,15 @@ impl<'a> Walk<'a> {
         self.drawn.contains(&above).then_some(above)
     }
 
-    /// A function and all nodes below it.
-    fn down(&mut self, address: PciAddress, depth: usize) -> Vec<Node> {
-        if !self.seen.insert(address) {
-            return Vec::new();
-        }
-        let mut nodes = self.nodes(address, depth);
-        let drawn: Vec<_> = self.drawn.iter().copied().collect();
-        for below in
-            drawn.into_iter().filter(|one| self.above(*one) == Some(address)).collect::<Vec<_>>()
-        {
-            nodes.extend(self.down(below, depth + 1));
+    /// A function and all nodes below it. Not by recursion: a description of a machine may be of any depth.
+    fn down(&mut self, top: PciAddress) -> Vec<Node> {
+        let (mut nodes, mut waiting) = (Vec::new(), vec![(top, 0)]);
+        while let Some((address, depth)) = waiting.pop() {
+            if self.seen.insert(address) {
+                nodes.extend(self.nodes(address, depth));
+                let below = self.below.get(&address).into_iter().flatten().rev();
+                waiting.extend(below.map(|one| (*one, depth + 1)));
+            }
         }
         nodes
     }
@@ -175,6 +181,23 @@ mod tests {
         let first = "root bus 0000:44, NUMA node 0\n  bridge 0000:44:00.0\n    bridge 0000:45:00.0\n      \
                      bridge 0000:46:01.0\n        NIC 0000:4f:00.0 rdmap79s0, 100000 Mb/s: device 0\n";
         assert!(text.starts_with(first), "{text}");
+    }
+
+    #[test]
+    fn a_chain_of_bridges_of_any_length_is_drawn() {
+        const BRIDGES: u32 = 20_000;
+        // A domain has no more than 256 buses, and a machine may have more domains. Bridges are drawn that lead to a NIC.
+        let address = |number: u32| format!("{:04x}:{:02x}:00.0", number >> 8, number & 255);
+        let chain = (1..BRIDGES).map(|number| {
+            let (own, above) = (address(number), address(number - 1));
+            let nic =
+                if number % 100 == 0 { format!("nic n{number} at {own}\n") } else { String::new() };
+            format!("pci {own} below {above} class 060400\n{nic}")
+        });
+        let text = format!("pci {} class 060400\n", address(0)) + &chain.collect::<String>();
+        let tree = Tree::of(&Found::of(text.parse().unwrap(), 4));
+        let depths: Vec<_> = tree.roots[0].nodes.iter().map(|node| node.depth).collect();
+        assert_eq!(depths, (0..=19_900).collect::<Vec<_>>(), "the last NIC is at 19,900");
     }
 
     #[test]
