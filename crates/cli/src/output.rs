@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use anstream::{AutoStream, ColorChoice};
 use ironrail_group::error::GroupError;
-pub(crate) use ironrail_group::error::shown;
+pub(crate) use ironrail_group::error::{is_shown, shown};
 use serde::Serialize;
 
 /// Reads from the environment whether standard output shows colours. It is not read later: a plugin may change the environment when it
@@ -35,15 +35,18 @@ pub(crate) fn text(text: impl fmt::Display) {
     note(write!(out(), "{text}"));
 }
 
-/// As indented JSON, in which a text gives the terminal no command: JSON has its own escapes for U+0000 to U+001F only.
+/// As indented JSON that a terminal shows as it is: JSON has its own escapes for U+0000 to U+001F only.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, GroupError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| GroupError::Usage(format!("this cannot be written as JSON: {error}")))?;
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
-        match letter {
-            '\u{7f}'..='\u{9f}' => escaped.push_str(&format!("\\u{:04x}", u32::from(letter))),
-            letter => escaped.push(letter),
+        if letter == '\n' || is_shown(letter) {
+            escaped.push(letter);
+            continue;
+        }
+        for unit in letter.encode_utf16(&mut [0; 2]) {
+            escaped.push_str(&format!("\\u{unit:04x}"));
         }
     }
     Ok(escaped)
@@ -158,14 +161,23 @@ mod tests {
     #[test]
     fn what_another_host_is_called_gives_the_terminal_no_command() {
         assert_eq!(shown("eth0\u{1b}[2J\u{9b}31m\nok"), "eth0?[2J?31m?ok");
-        assert_eq!(shown("größe 1 µs"), "größe 1 µs");
+        for text in ["größe 1 µs", "'a' \"b\" c\\d", "節点7"] {
+            assert_eq!(shown(text), text);
+        }
     }
 
     #[test]
-    fn json_gives_the_terminal_no_command_and_keeps_each_letter() {
-        let text = "a\u{1b}[2J\u{9b}2J\u{7f}\nö";
+    fn what_another_host_is_called_neither_hides_nor_turns_what_is_shown_beside_it() {
+        assert_eq!(shown("a\u{202e}b\u{2066}c\u{200f}d\u{61c}"), "a?b?c?d?");
+        assert_eq!(shown("no\u{200b}de\u{feff}\u{2028}\u{ad}\u{e0041}"), "no?de????");
+    }
+
+    #[test]
+    fn json_is_shown_as_it_is_and_keeps_each_letter() {
+        let text = "a\u{1b}[2J\u{9b}2J\u{7f}\nö\u{202e}\u{e0041}'\"\\";
         let json = json(&[text]).unwrap();
-        assert!(json.chars().all(|letter| letter == '\n' || !letter.is_control()), "{json:?}");
+        let is_turned = |letter| "\u{1b}\u{9b}\u{7f}\u{202e}\u{e0041}".contains(letter);
+        assert!(!json.contains(is_turned), "{json:?}");
         assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [text]);
     }
 

@@ -9,6 +9,7 @@ use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamEncoder;
 use arrow_schema::{ArrowError, Schema};
 use bytes::Bytes;
+use ironrail_group::error::shown;
 use ironrail_group::objects::{self, Blob};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
@@ -78,7 +79,7 @@ pub(crate) fn text(schema: &Schema) -> String {
     };
     let fields: Vec<_> = schema.fields().iter().map(field).collect();
     let text = format!("batches of ({})", fields.join(", "));
-    text.chars().filter(|letter| !letter.is_control()).take(TEXT_MAX).collect()
+    shown(&text).chars().take(TEXT_MAX).collect()
 }
 
 /// The longest schema in an error.

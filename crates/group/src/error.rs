@@ -8,9 +8,15 @@ use net_abi::ResultCode;
 use net_loader::LoadError;
 use net_loader::calls::TooLong;
 
-/// A text of one line, without commands to the terminal: names and reasons may be another host's, or of a file that somebody sent.
+/// A text of one line that a terminal shows as it is: names and reasons may be another host's, or of a file that somebody sent.
 pub fn shown(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    text.chars().map(|letter| if is_shown(letter) { letter } else { '?' }).collect()
+}
+
+/// Whether a letter is neither a command to the terminal, nor invisible, nor turns the direction of the letters beside it: those are what Rust
+/// escapes when it writes a letter in quotes, but for the quotes and the backslash.
+pub fn is_shown(letter: char) -> bool {
+    matches!(letter, '\'' | '"' | '\\') || letter.escape_debug().len() == 1
 }
 
 /// Any failure of the group library.

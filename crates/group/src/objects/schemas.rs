@@ -7,6 +7,7 @@ use postcard_schema::key::Key;
 use postcard_schema::schema::owned::OwnedNamedType;
 
 use super::sending::Rooms;
+use crate::error::shown;
 
 /// A type's fingerprint.
 pub(super) fn fingerprint<O: Schema>() -> u64 {
@@ -31,9 +32,7 @@ const KNOWN_MAX: usize = 4096;
 impl Schemas {
     pub(super) fn learn(&mut self, peer: usize, fingerprint: u64, schema: &[u8]) {
         if !schema.is_empty() && self.known.len() < KNOWN_MAX {
-            let text = String::from_utf8_lossy(schema);
-            let text = text.chars().filter(|letter| !letter.is_control()).collect();
-            self.known.insert((peer, fingerprint), text);
+            self.known.insert((peer, fingerprint), shown(&String::from_utf8_lossy(schema)));
         }
     }
 
