@@ -35,6 +35,11 @@ pub(crate) fn text(text: impl fmt::Display) {
     note(write!(out(), "{text}"));
 }
 
+/// The line that each rank has sent of itself.
+pub(crate) fn lines_of_ranks(lines: &[Vec<u8>]) -> Vec<String> {
+    lines.iter().map(|line| shown(&String::from_utf8_lossy(line))).collect()
+}
+
 /// As indented JSON that a terminal shows as it is: JSON has its own escapes for U+0000 to U+001F only.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, GroupError> {
     let text = serde_json::to_string_pretty(value)
@@ -170,6 +175,12 @@ mod tests {
     fn what_another_host_is_called_neither_hides_nor_turns_what_is_shown_beside_it() {
         assert_eq!(shown("a\u{202e}b\u{2066}c\u{200f}d\u{61c}"), "a?b?c?d?");
         assert_eq!(shown("no\u{200b}de\u{feff}\u{2028}\u{ad}\u{e0041}"), "no?de????");
+    }
+
+    #[test]
+    fn the_line_that_a_rank_has_sent_is_one_line_and_gives_the_terminal_no_command() {
+        let lines = [b"Rank 0 [a]".to_vec(), b"Rank 1 [\x1b[2Jb]\nRank 2".to_vec()];
+        assert_eq!(lines_of_ranks(&lines), ["Rank 0 [a]", "Rank 1 [?[2Jb]?Rank 2"]);
     }
 
     #[test]

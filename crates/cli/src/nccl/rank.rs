@@ -96,7 +96,7 @@ fn introduce(
             nccl: nccl.version().map_err(failed)?,
             file: nccl.file().to_owned(),
             driver: devices.driver_version(),
-            ranks: lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect(),
+            ranks: output::lines_of_ranks(&lines),
         }));
     }
     Ok(())

@@ -15,6 +15,7 @@ use super::benchmarks::{Workload, of_group, of_neighbours};
 use super::outcome::{Outcome, row};
 use super::report::{Event, Moved, Ready};
 use super::statistics::Stopwatch;
+use crate::output;
 
 /// Runs this rank. `emit` is called on rank 0 only. Wrong data is reported in the rows. A rank that fails reports that to the rendezvous
 /// before it closes anything.
@@ -172,5 +173,5 @@ fn introduce(
         properties.speed_mbps
     );
     let lines = bootstrap.all_gather(line.as_bytes(), wait)?;
-    Ok(lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect())
+    Ok(output::lines_of_ranks(&lines))
 }

@@ -18,6 +18,7 @@ use super::outcome::{Outcome, row};
 use super::report::{Event, Moved, Ready};
 use super::statistics::Stopwatch;
 use super::writes::Posts;
+use crate::output;
 
 /// Runs this rank of two. `emit` is called on rank 0 only.
 pub(super) fn run(
@@ -84,7 +85,7 @@ fn measure(
             network: format!("{} of libfabric {}", info.provider(), library.version()),
             table: 0,
             file: library.path().to_string_lossy().into_owned(),
-            ranks: lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect(),
+            ranks: output::lines_of_ranks(&lines),
         }));
     }
     let benchmark = Benchmark::Raw(raw.clone());
