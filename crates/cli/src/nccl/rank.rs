@@ -165,7 +165,8 @@ impl Work<'_> {
         for part in &parts {
             let (time, count) = part.split_first_chunk::<8>().ok_or_else(|| strange(part))?;
             sum_us += f64::from_le_bytes(*time);
-            wrong += u64::from_le_bytes(count.try_into().map_err(|_| strange(part))?);
+            let count = u64::from_le_bytes(count.try_into().map_err(|_| strange(part))?);
+            wrong = wrong.saturating_add(count);
         }
         // nccl-tests too reports the average over ranks.
         #[allow(clippy::cast_precision_loss, reason = "a few ranks")]

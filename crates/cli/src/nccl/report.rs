@@ -91,7 +91,11 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn wrong(&self) -> u64 {
-        self.rows.iter().flat_map(Row::sides).filter_map(|side| side.wrong).sum()
+        self.rows
+            .iter()
+            .flat_map(Row::sides)
+            .filter_map(|side| side.wrong)
+            .fold(0, u64::saturating_add)
     }
 
     pub(super) fn is_well(&self) -> bool {

@@ -40,8 +40,13 @@ pub(super) fn row(
         slowest_us: slowest.mean_us,
         algorithm_bandwidth,
         bus_bandwidth: algorithm_bandwidth * shape.bus_factor,
-        wrong: (options.checks(benchmark) > 0).then(|| all.iter().map(|result| result.wrong).sum()),
+        wrong: (options.checks(benchmark) > 0).then(|| wrong_of_all(all)),
     }
+}
+
+/// Not by `sum`: what ranks report must not wrap to 0, which is a verdict.
+fn wrong_of_all(all: &[Outcome]) -> u64 {
+    all.iter().map(|result| result.wrong).fold(0, u64::saturating_add)
 }
 
 /// One rank's result of one size.
@@ -93,5 +98,12 @@ mod tests {
         let bytes = result.to_bytes();
         assert_eq!(Outcome::from_bytes(&bytes).unwrap(), result);
         assert!(Outcome::from_bytes(&bytes[..31]).is_err());
+    }
+
+    #[test]
+    fn wrong_elements_of_all_ranks_never_add_up_to_none() {
+        let times = Times { mean_us: 1.0, p50_us: 1.0, p99_us: 1.0 };
+        assert_eq!(wrong_of_all(&[Outcome { times, wrong: 1 << 63 }; 2]), u64::MAX);
+        assert_eq!(wrong_of_all(&[Outcome { times, wrong: 2 }; 3]), 6);
     }
 }

@@ -153,7 +153,7 @@ fn measure(
 fn sum(all: &[Vec<u8>]) -> Result<u64, GroupError> {
     let number = |bytes: &Vec<u8>| Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?));
     let numbers: Option<Vec<u64>> = all.iter().map(number).collect();
-    numbers.map(|numbers| numbers.iter().sum()).ok_or_else(|| {
+    numbers.map(|numbers| numbers.into_iter().fold(0, u64::saturating_add)).ok_or_else(|| {
         GroupError::Bootstrap("a rank sent a count of messages that is none".to_owned())
     })
 }

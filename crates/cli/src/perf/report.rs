@@ -178,7 +178,7 @@ impl<'a> Report<'a> {
     /// Prints the closing lines, or the JSON. Returns whether all is well, as it is if `ended` says so of the ranks.
     pub(super) fn finish(&mut self, found: &Found, ended: bool) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
-        let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).sum();
+        let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).fold(0, u64::saturating_add);
         let (ran, sizes) = (self.rows.len(), self.options.sizes_of(self.benchmark).len());
         let well = ended && wrong == 0 && ran == sizes;
         let average = average(&self.rows);

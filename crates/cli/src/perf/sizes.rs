@@ -2,9 +2,9 @@
 
 use ironrail_group::error::GroupError;
 
-/// Parses a size; suffixes are powers of 1024.
+/// Parses a size; suffixes are powers of 1024. One of all ranks, and bytes behind it, can be computed from it without a check.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
-    let wrong = || format!("{text} is no size; write for example 8, 64K, 128M, 1G");
+    let wrong = || format!("{text} is no size up to 1 PiB; write for example 8, 64K, 128M, 1G");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: usize = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,
@@ -19,8 +19,11 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
         Some(whole) => whole.checked_mul(unit),
         None => fraction(number, unit),
     };
-    bytes.ok_or_else(wrong)
+    bytes.filter(|bytes| *bytes <= SIZE_MAX).ok_or_else(wrong)
 }
+
+/// No machine has as much memory.
+const SIZE_MAX: usize = 1 << 50;
 
 /// Fractions such as `0.5M`: only where the result is a whole number.
 #[allow(
@@ -98,7 +101,20 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for wrong in ["", "K", "8X", "-1", "1.3", "99999999999G", "8 K", "ninety", "inf"] {
+        assert_eq!(parse("1048576G"), Ok(SIZE_MAX));
+        for wrong in [
+            "",
+            "K",
+            "8X",
+            "-1",
+            "1.3",
+            "99999999999G",
+            "1048577G",
+            "18446744073709551615",
+            "8 K",
+            "ninety",
+            "inf",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
