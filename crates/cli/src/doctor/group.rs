@@ -226,13 +226,8 @@ fn exchange(
     let batches = pairs::batches(able.len(), devices).map(|_| BATCH_WAITS).sum();
     let answers = run_all(ranks, &remote, &arguments, &lines.collect::<Vec<_>>(), wait * batches)?;
     for (to, answer) in answers.into_iter().enumerate() {
-        match answer.and_then(|text| pairs_of(&text)) {
-            Ok(found) => {
-                for pair in found {
-                    let of = |rank: usize| able.get(rank).copied().unwrap_or(rank);
-                    pairs.add(Pair { from: of(pair.from), to: of(pair.to), ..pair });
-                }
-            }
+        match answer.and_then(|text| pairs_of(&text, &able)) {
+            Ok(found) => found.into_iter().for_each(|pair| pairs.add(pair)),
             Err(why) => {
                 let why = format!("rank {} ended: {why}", able[to]);
                 for from in able.iter().filter(|from| **from != able[to]) {
@@ -274,10 +269,20 @@ impl Pairs {
     }
 }
 
-fn pairs_of(text: &str) -> Result<Vec<Pair>, String> {
+/// What a rank has said of pairs of `able`, by whose places in it the ranks know each other.
+fn pairs_of(text: &str, able: &[usize]) -> Result<Vec<Pair>, String> {
+    let named = |pair: Pair| {
+        let (from, to) = (able.get(pair.from)?, able.get(pair.to)?);
+        Some(Pair { from: *from, to: *to, ..pair })
+    };
     for said in text.lines().filter_map(said_in) {
         match said {
-            Said::Pairs(pairs) => return Ok(pairs),
+            Said::Pairs(pairs) => {
+                return match pairs.into_iter().map(named).collect() {
+                    Some(pairs) => Ok(pairs),
+                    None => Err("it has named ranks that there are not".to_owned()),
+                };
+            }
             Said::Failed(why) => return Err(why),
             _ => {}
         }
@@ -457,6 +462,19 @@ mod tests {
             assert_eq!(group_in(&said), Ok(Group::default()), "{said}");
         }
         assert!(group_in("Welcome\n").is_err());
+    }
+
+    #[test]
+    fn a_rank_that_names_ranks_that_there_are_not_has_said_nothing_of_any() {
+        let said = |from, to| {
+            let pair = Pair { from, to, device: 0, transfer: None, failure: None };
+            let said = serde_json::to_string(&Said::Pairs(vec![pair])).unwrap();
+            pairs_of(&format!("{MARK}{said}\n"), &[0, 3])
+        };
+        assert!(matches!(said(1, 0).as_deref(), Ok([Pair { from: 3, to: 0, .. }])));
+        for (from, to) in [(2, 0), (1, 3), (usize::MAX, 0)] {
+            assert_eq!(said(from, to).unwrap_err(), "it has named ranks that there are not");
+        }
     }
 
     #[test]
