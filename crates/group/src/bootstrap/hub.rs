@@ -337,7 +337,7 @@ struct Part {
 
 /// Represents `rank` in the rounds until it leaves.
 fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
-    let (mut gone, mut reported) = (false, 0);
+    let (mut gone, mut reported, mut accused) = (false, 0, 0);
     let mut parts = match group.make_room(rank) {
         Ok(parts) => Some(parts),
         Err(error) => {
@@ -382,6 +382,12 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
                 group.rounds.fail(format!("rank {rank} aborted the group"));
             }
             Ok(Frame::News(lost @ News::Lost { .. })) => {
+                accused += 1;
+                if accused > group.size {
+                    let why = format!("rank {rank} loses more ranks than there are");
+                    group.rounds.fail(why);
+                    return group.lost(rank);
+                }
                 group.send_to_all_but(Some(rank), &lost);
             }
             Ok(Frame::Bye) => {
@@ -461,6 +467,7 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::super::frame::Hello;
+    use super::super::remote::Awaited;
     use super::super::{Bootstrap, Remote};
     use super::door::receive;
     use super::*;
@@ -871,14 +878,66 @@ mod tests {
         });
         assert!(ended, "it is heard without end");
         assert!(hub.causes().iter().map(String::len).sum::<usize>() <= PART_BYTES_MAX);
-        let mut echo = first.ask_for_echo();
+        answered(&mut first.ask_for_echo());
+        let news: Vec<_> = std::iter::from_fn(|| first.next_news()).collect();
+        assert!(matches!(news[..], [News::Lost { rank: 1, .. }]), "{} news", news.len());
+        first.leave();
+    }
+
+    fn answered(echo: &mut Awaited) {
         let begun = Instant::now();
         while !echo.is_over() {
             assert!(begun.elapsed() < WAIT, "the hub does not answer");
             thread::yield_now();
         }
-        let news: Vec<_> = std::iter::from_fn(|| first.next_news()).collect();
-        assert!(matches!(news[..], [News::Lost { rank: 1, .. }]), "{} news", news.len());
+    }
+
+    #[test]
+    fn a_rank_that_sends_letters_without_end_is_lost_to_one_that_reads_none() {
+        let hub = hub(2, WAIT);
+        let mut endless = second_of(2, &hub);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        // 16 MiB, of which the hub never keeps much: it has passed on all before the next ones.
+        for number in 0..16 {
+            for _ in 0..16 {
+                let bytes = vec![0; PART_BYTES_MAX];
+                Frame::Mail { peer: 0, bytes }.write(&mut endless).unwrap();
+            }
+            Frame::Echo(number).write(&mut endless).unwrap();
+            assert_eq!(Frame::read(&mut endless).unwrap(), Frame::Echo(number));
+            answered(&mut first.ask_for_echo());
+        }
+        let news = first.next_news();
+        assert!(matches!(news, Some(News::Lost { rank: 1, .. })), "{news:?}");
+        assert_eq!(first.next_news(), None);
+        let kept: usize =
+            std::iter::from_fn(|| first.next_mail()).map(|(_, mail)| mail.len()).sum();
+        assert!(kept > 0 && kept <= 8 << 20, "{kept} bytes are kept");
+        first.leave();
+    }
+
+    #[test]
+    fn a_rank_that_loses_ranks_without_end_is_lost() {
+        let hub = hub(2, WAIT);
+        let mut endless = second_of(2, &hub);
+        let mut first = Remote::join(hub.meeting(0), WAIT).unwrap();
+        for number in 0..10 {
+            let lost = News::Lost { rank: 0, why: number.to_string() };
+            // The hub may have closed the connection before the last one.
+            let _ = Frame::News(lost).write(&mut endless);
+        }
+        let why = first.barrier(WAIT).unwrap_err().to_string();
+        assert_eq!(why, "rank 1 loses more ranks than there are");
+        let (begun, mut passed_on) = (Instant::now(), 0);
+        loop {
+            match first.next_news() {
+                Some(News::Lost { rank: 1, .. }) => break,
+                news => passed_on += usize::from(news.is_some()),
+            }
+            assert!(begun.elapsed() < WAIT / 2, "the hub goes on with it");
+            thread::yield_now();
+        }
+        assert!(passed_on <= 2, "{passed_on} pieces of news");
         first.leave();
     }
 

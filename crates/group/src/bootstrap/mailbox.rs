@@ -1,6 +1,6 @@
 //! Messages of the hub that have not been read yet.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,8 @@ struct Inbox {
     /// Rounds that nobody waits for any more. Each is answered once.
     forgotten: HashSet<u32>,
     mail: VecDeque<(usize, Vec<u8>)>,
+    /// What the mail of each rank costs; None: it was too much, and the rank's mail is dropped.
+    costs: HashMap<usize, Option<usize>>,
     news: VecDeque<News>,
     closed: bool,
 }
@@ -42,12 +44,12 @@ impl Mailbox {
             let mut inbox = self.lock();
             match frame {
                 Frame::Mail { peer, bytes } => {
-                    inbox.mail.push_back((peer, bytes));
-                    self.waiting.store(true, Ordering::Release);
+                    inbox.put_mail(peer, bytes);
+                    self.settle(&inbox);
                 }
                 Frame::News(news) => {
-                    inbox.news.push_back(news);
-                    self.waiting.store(true, Ordering::Release);
+                    inbox.put_news(news);
+                    self.settle(&inbox);
                 }
                 answer if answer.answers().is_some_and(|round| inbox.forgotten.remove(&round)) => {}
                 answer => inbox.answers.push(answer),
@@ -100,7 +102,7 @@ impl Mailbox {
 
     pub(super) fn mail(&self) -> Option<(usize, Vec<u8>)> {
         let mut inbox = self.lock();
-        let mail = inbox.mail.pop_front();
+        let mail = inbox.take_mail();
         self.settle(&inbox);
         mail
     }
@@ -123,8 +125,82 @@ impl Mailbox {
 }
 
 impl Inbox {
+    /// A rank that sends more than is kept is lost.
+    fn put_mail(&mut self, peer: usize, bytes: Vec<u8>) {
+        let cost = self.costs.entry(peer).or_insert(Some(0));
+        let Some(before) = *cost else { return };
+        *cost = Some(before + cost_of(&bytes)).filter(|cost| *cost <= MAIL_BYTES_MAX);
+        if cost.is_some() {
+            return self.mail.push_back((peer, bytes));
+        }
+        let why = format!(
+            "its letters over the rendezvous have more than {} MiB that are not read",
+            MAIL_BYTES_MAX >> 20
+        );
+        self.put_news(News::Lost { rank: peer, why });
+    }
+
+    fn take_mail(&mut self) -> Option<(usize, Vec<u8>)> {
+        let (peer, bytes) = self.mail.pop_front()?;
+        if let Some(Some(cost)) = self.costs.get_mut(&peer) {
+            *cost -= cost_of(&bytes);
+        }
+        Some((peer, bytes))
+    }
+
+    /// The same again is no news.
+    fn put_news(&mut self, news: News) {
+        if self.news.back() != Some(&news) {
+            self.news.push_back(news);
+        }
+    }
+
     fn take(&mut self, wanted: Option<u32>) -> Option<Frame> {
         let index = self.answers.iter().position(|answer| answer.answers() == wanted)?;
         Some(self.answers.remove(index))
+    }
+}
+
+/// Many of no bytes need memory, too.
+fn cost_of(letter: &[u8]) -> usize {
+    letter.len() + size_of::<(usize, Vec<u8>)>()
+}
+
+/// For one sender. A rank sends a letter for each connection, and another at its end.
+const MAIL_BYTES_MAX: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::super::PART_BYTES_MAX;
+    use super::*;
+
+    #[test]
+    fn a_rank_whose_letters_are_not_read_is_lost_past_a_bound_and_no_other_rank() {
+        for len in [PART_BYTES_MAX, 0] {
+            let letter = vec![0; len];
+            let most = MAIL_BYTES_MAX / cost_of(&letter);
+            let mut inbox = Inbox::default();
+            // Any number that is read in time.
+            for _ in 0..2 * most {
+                inbox.put_mail(0, letter.clone());
+                assert_eq!(inbox.take_mail(), Some((0, letter.clone())));
+            }
+            (0..most).for_each(|_| inbox.put_mail(0, letter.clone()));
+            inbox.put_mail(1, letter.clone());
+            assert_eq!((inbox.mail.len(), inbox.news.len()), (most + 1, 0));
+            (0..most).for_each(|_| inbox.put_mail(0, letter.clone()));
+            assert_eq!((inbox.mail.len(), inbox.news.len()), (most + 1, 1));
+            assert!(matches!(inbox.news[0], News::Lost { rank: 0, .. }));
+        }
+    }
+
+    #[test]
+    fn news_that_is_not_read_is_kept_once() {
+        let mut inbox = Inbox::default();
+        let (silent, aborted) = (News::Silent { ranks: vec![1] }, News::Aborted { rank: 1 });
+        for news in [&silent, &silent, &aborted, &silent] {
+            inbox.put_news(news.clone());
+        }
+        assert_eq!(inbox.news, [silent.clone(), aborted, silent]);
     }
 }
