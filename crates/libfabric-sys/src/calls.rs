@@ -225,6 +225,11 @@ calls! {
         context: *mut c_void,
     ) -> isize = rma, read(endpoint, buffer, len, descriptor, peer, address, key, context);
     /// fi_rma(3).
+    fi_readv(
+        endpoint: *mut fid_ep, pieces: *const iovec, descriptors: *mut *mut c_void, count: usize, peer: fi_addr_t, address: u64,
+        key: u64, context: *mut c_void,
+    ) -> isize = rma, readv(endpoint, pieces, descriptors, count, peer, address, key, context);
+    /// fi_rma(3).
     fi_readmsg(endpoint: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize
         = rma, readmsg(endpoint, message, flags);
     /// fi_rma(3).
@@ -232,6 +237,11 @@ calls! {
         endpoint: *mut fid_ep, buffer: *const c_void, len: usize, descriptor: *mut c_void, peer: fi_addr_t, address: u64,
         key: u64, context: *mut c_void,
     ) -> isize = rma, write(endpoint, buffer, len, descriptor, peer, address, key, context);
+    /// fi_rma(3).
+    fi_writev(
+        endpoint: *mut fid_ep, pieces: *const iovec, descriptors: *mut *mut c_void, count: usize, peer: fi_addr_t, address: u64,
+        key: u64, context: *mut c_void,
+    ) -> isize = rma, writev(endpoint, pieces, descriptors, count, peer, address, key, context);
     /// fi_rma(3).
     fi_writemsg(endpoint: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize
         = rma, writemsg(endpoint, message, flags);

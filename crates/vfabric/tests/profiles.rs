@@ -327,6 +327,26 @@ fn the_adversary_gives_arrivals_misleading_contexts() {
 }
 
 #[test]
+fn vectors_of_one_piece_move_bytes_and_longer_ones_are_refused() {
+    for profile in PROFILES {
+        pair(&format!("profile={profile}"), |pair| {
+            let Pair { rig, a, b, from, there, .. } = pair;
+            let refused = -(sys::FI_EINVAL as isize);
+            assert_eq!(a.write_vector(*from, *there, 2), refused, "{profile}");
+            assert_eq!(a.read_vector(*from, *there, 2), refused, "{profile}");
+            pair.posted(|| a.write_vector(*from, *there, 1));
+            a.wait_with(&[b]).done();
+            pair.source.put(0, &[0; 4096]);
+            pair.posted(|| a.read_vector(*from, *there, 1));
+            a.wait_with(&[b]).done();
+            assert_ne!(pair.source.bytes(0, 4096), [0; 4096], "{profile}");
+            assert!(pair.arrived(4096), "{profile}: what was written is read");
+            assert_eq!(rig.count(), 0, "{:?}", rig.violations());
+        });
+    }
+}
+
+#[test]
 fn landed_bytes_stay_unseen_torn_at_cache_lines() {
     let mut torn = 0;
     for seed in 0..50 {

@@ -14,8 +14,10 @@ use crate::ledger::Rule;
 table! {
     pub(super) fn calls() -> sys::fi_ops_rma {
         read: read,
+        readv: read_vector,
         readmsg: read_message,
         write: write,
+        writev: write_vector,
         writemsg: write_message,
         inject: inject,
         writedata: write_data,
@@ -126,6 +128,24 @@ unsafe extern "C" fn read(
     unsafe { post(endpoint, Moving::new(Kind::Read, local, peer, address, key, context)) }
 }
 
+unsafe extern "C" fn read_vector(
+    endpoint: *mut sys::fid_ep,
+    pieces: *const sys::iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    peer: sys::fi_addr_t,
+    address: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the user gives as many as they say.
+    let Some(local) = (unsafe { piece(pieces, descriptors, count) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, Moving::new(Kind::Read, local, peer, address, key, context)) }
+}
+
 unsafe extern "C" fn read_message(
     endpoint: *mut sys::fid_ep,
     message: *const sys::fi_msg_rma,
@@ -146,6 +166,24 @@ unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     let local = local(buffer, len, descriptor);
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, Moving::new(Kind::Write, local, peer, address, key, context)) }
+}
+
+unsafe extern "C" fn write_vector(
+    endpoint: *mut sys::fid_ep,
+    pieces: *const sys::iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    peer: sys::fi_addr_t,
+    address: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the user gives as many as they say.
+    let Some(local) = (unsafe { piece(pieces, descriptors, count) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, Moving::new(Kind::Write, local, peer, address, key, context)) }
 }

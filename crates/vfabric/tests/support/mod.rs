@@ -749,6 +749,26 @@ impl<'rig> End<'rig> {
         let From { pointer, len, descriptor } = into;
         // SAFETY: as above.
         unsafe {
+
+    /// By fi_readv, into the buffer as its first `count` pieces.
+    pub(crate) fn read_vector(&self, into: From, of: To, count: usize) -> isize {
+        let pieces = [sys::iovec { iov_base: into.pointer, iov_len: into.len }; 2];
+        let (pieces, mut descriptors) = (&raw const pieces[0], [into.descriptor; 2]);
+        let (end, descriptors) = (self.endpoint, &raw mut descriptors[0]);
+        let To { peer, address, key } = of;
+        // SAFETY: as above.
+        unsafe { sys::fi_readv(end, pieces, descriptors, count, peer, address, key, context()) }
+    }
+
+    /// By fi_writev, with the buffer as its first `count` pieces.
+    pub(crate) fn write_vector(&self, from: From, to: To, count: usize) -> isize {
+        let pieces = [sys::iovec { iov_base: from.pointer, iov_len: from.len }; 2];
+        let (pieces, mut descriptors) = (&raw const pieces[0], [from.descriptor; 2]);
+        let (end, descriptors) = (self.endpoint, &raw mut descriptors[0]);
+        let To { peer, address, key } = to;
+        // SAFETY: as above.
+        unsafe { sys::fi_writev(end, pieces, descriptors, count, peer, address, key, context()) }
+    }
             sys::fi_read(
                 self.endpoint,
                 pointer,
