@@ -675,6 +675,18 @@ fn arguments_that_no_page_allows_are_caught() {
     rig.caught("arguments", 3);
 }
 
+/// fi_av(3), and util_verify_av_attr of libfabric: it is the domain's type.
+#[test]
+fn an_address_vector_of_another_type_than_its_domains_is_caught() {
+    let rig = Rig::new("profile=cxi");
+    let end = rig.end(0);
+    assert_eq!(end.opens_vector(sys::FI_AV_TABLE), 0);
+    assert_eq!(end.opens_vector(sys::FI_AV_UNSPEC), 0);
+    rig.caught("arguments", 0);
+    assert_eq!(end.opens_vector(sys::FI_AV_MAP), INVALID);
+    rig.caught("arguments", 1);
+}
+
 /// fi_rma(3) and fi_msg(3): each flag is for some of the calls.
 #[test]
 fn flags_that_are_for_another_call_are_caught() {

@@ -8,6 +8,7 @@ use super::answer;
 use super::object::Object;
 use super::table::table;
 use crate::engine::{Endpoint, Errno, Id, engine};
+use crate::ledger::Rule;
 
 table! {
     fn objects() -> sys::fi_ops { close: close }
@@ -62,13 +63,22 @@ pub(super) unsafe fn hand_out(
 /// fi_av_open in fi_av(3).
 pub(super) unsafe extern "C" fn open(
     domain: *mut sys::fid_domain,
-    _attributes: *mut sys::fi_av_attr,
+    attributes: *mut sys::fi_av_attr,
     vector: *mut *mut sys::fid_av,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: libfabric gives a domain of ours.
     let Some(domain) = (unsafe { Object::of(domain) }) else { return -sys::FI_EINVAL };
     let _marks = domain.enter("fi_av_open");
+    // SAFETY: the user gives null or attributes.
+    let kind = unsafe { attributes.as_ref() }.map(|attributes| attributes.type_);
+    // As the infos have FI_AV_TABLE, and libfabric's providers compare with that (prov/util/src/util_av.c).
+    if !matches!(kind, Some(sys::FI_AV_TABLE | sys::FI_AV_UNSPEC)) {
+        engine().broken(Rule::Arguments, || {
+            format!("an address vector of type {kind:?} in a domain of FI_AV_TABLE")
+        });
+        return -sys::FI_EINVAL;
+    }
     let id = match engine().open_vector(domain.id) {
         Ok(id) => id,
         Err(Errno(code)) => return -code,

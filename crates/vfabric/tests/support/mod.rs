@@ -496,6 +496,18 @@ impl<'rig> End<'rig> {
         code
     }
 
+    /// fi_av_open of a vector of this type in this domain: its code. Closed again.
+    pub(crate) fn opens_vector(&self, type_: sys::fi_av_type) -> i32 {
+        let mut attributes = sys::fi_av_attr { type_, ..Default::default() };
+        let (place, mut vector) = (&raw mut attributes, ptr::null_mut());
+        // SAFETY: the domain is open, and the places valid.
+        let code = unsafe { sys::fi_av_open(self.domain, place, &raw mut vector, ptr::null_mut()) };
+        if code == 0 {
+            assert_eq!(close(vector.cast()), 0);
+        }
+        code
+    }
+
     #[track_caller]
     pub(crate) fn enable(&self) {
         assert_eq!(self.try_enable(), 0);
@@ -738,18 +750,6 @@ impl<'rig> End<'rig> {
         with_message(into, of, &[into.len], post)
     }
 
-    pub(crate) fn inject_write(&self, from: From, to: To) -> isize {
-        // SAFETY: as above.
-        unsafe {
-            sys::fi_inject_write(self.endpoint, from.pointer, from.len, to.peer, to.address, to.key)
-        }
-    }
-
-    pub(crate) fn read(&self, into: From, of: To) -> isize {
-        let From { pointer, len, descriptor } = into;
-        // SAFETY: as above.
-        unsafe {
-
     /// By fi_readv, into the buffer as its first `count` pieces.
     pub(crate) fn read_vector(&self, into: From, of: To, count: usize) -> isize {
         let pieces = [sys::iovec { iov_base: into.pointer, iov_len: into.len }; 2];
@@ -769,6 +769,18 @@ impl<'rig> End<'rig> {
         // SAFETY: as above.
         unsafe { sys::fi_writev(end, pieces, descriptors, count, peer, address, key, context()) }
     }
+
+    pub(crate) fn inject_write(&self, from: From, to: To) -> isize {
+        // SAFETY: as above.
+        unsafe {
+            sys::fi_inject_write(self.endpoint, from.pointer, from.len, to.peer, to.address, to.key)
+        }
+    }
+
+    pub(crate) fn read(&self, into: From, of: To) -> isize {
+        let From { pointer, len, descriptor } = into;
+        // SAFETY: as above.
+        unsafe {
             sys::fi_read(
                 self.endpoint,
                 pointer,
