@@ -49,6 +49,15 @@ fn a_fabric_that_keeps_the_order_leaves_nccl_its_protocols() {
 }
 
 #[test]
+fn lines_that_efa_grants_are_not_torn_and_leave_nccl_its_protocols() {
+    play(&[provider()], BOUND, |part| {
+        set("VFABRIC_LINES", "1");
+        assert_eq!(torn(part, "efa"), (0, 0));
+        assert_eq!(protocols(), "");
+    });
+}
+
+#[test]
 fn a_users_protocols_stay() {
     play(&[provider()], BOUND, |part| {
         set("NCCL_PROTO", "LL,Simple");

@@ -68,9 +68,10 @@ impl World {
         let context = first.init().expect("init");
         let fabric = VirtualFabric::of(&provider);
         first.finalize(context).expect("finalize");
-        // The setting of device memory is kept for the new fabric.
-        let hmem = std::env::var("VFABRIC_HMEM").unwrap_or_else(|_| "0".to_owned());
-        let anew = format!("profile={profile} nics=16 hmem={hmem}");
+        // The settings of device memory and of lines are kept for the new fabric.
+        let kept = |name| std::env::var(name).unwrap_or_else(|_| "0".to_owned());
+        let (hmem, lines) = (kept("VFABRIC_HMEM"), kept("VFABRIC_LINES"));
+        let anew = format!("profile={profile} nics=16 hmem={hmem} lines={lines}");
         if rails[0] == rails[1] {
             fabric.configure(&anew);
             return Self { nets: [first, first], fabric };

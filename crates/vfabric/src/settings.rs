@@ -70,7 +70,7 @@ settings! {
     "emulated", "0, 1 or unreadable", "0",
         "Profile efa: whether FI_OPT_EFA_EMULATED_WRITE says that writes are made of messages. Unreadable: fi_getopt gives -FI_ENOPROTOOPT.";
     "lines", "0 or 1", "0",
-        "Profile efa: whether FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES is granted, as where the device has it; `hold=0` keeps that order.";
+        "Profile efa: whether FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES is granted, as where the device has it: then blocks of 128 bytes are not torn.";
     "shared_memory", "set, read, stuck or refused", "set",
         "Profile efa: what becomes of FI_OPT_SHARED_MEMORY_PERMITTED, as below.";
     "protocol", "a number, or two with a point between", "the profile's",

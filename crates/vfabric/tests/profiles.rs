@@ -371,6 +371,35 @@ fn landed_bytes_stay_unseen_torn_at_cache_lines() {
     });
 }
 
+/// fi_efa(7), FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES: the plugin lets NCCL poll such lines.
+#[test]
+fn lines_that_are_granted_in_order_come_whole() {
+    let option = sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES;
+    let torn = |asks: bool| {
+        let mut torn = 0;
+        for seed in 0..50 {
+            pair(&format!("profile=efa lines=1 seed={seed}"), |pair| {
+                if asks {
+                    assert_eq!(pair.a.set_option(option, &[1]), 0);
+                }
+                assert_eq!(pair.a.write(pair.from, pair.there), 0);
+                let wanted = pair.source.bytes(0, 4096);
+                for _ in 0..100 {
+                    let seen = pair.target.bytes(0, 4096);
+                    let lines = seen.chunks(128).zip(wanted.chunks(128));
+                    let is_torn = |(seen, wanted)| seen != wanted && seen != [0; 128];
+                    torn += lines.filter(|line| is_torn(*line)).count();
+                    pair.a.poll();
+                }
+                assert!(pair.arrived(4096), "within a bound");
+            });
+        }
+        torn
+    };
+    assert_eq!(torn(true), 0);
+    assert_ne!(torn(false), 0, "an endpoint that has not asked for it");
+}
+
 #[test]
 fn marked_memory_stays_unseen_until_a_read_by_the_same_nic() {
     let rig = Rig::new("profile=cxi immediates=1");

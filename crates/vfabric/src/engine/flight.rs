@@ -34,6 +34,8 @@ pub(crate) struct Operation {
     pub(super) signalled: bool,
     pub(super) silent: bool,
     pub(super) delivery: bool,
+    /// How many bytes of it become visible together.
+    pub(super) line: u64,
     /// Its completion was written to the queue before it departed (Progress::Software).
     pub(super) reported: bool,
     /// The user has read that completion.

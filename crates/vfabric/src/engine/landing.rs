@@ -79,7 +79,8 @@ impl Engine {
         if let Source::Taken(bytes) = &operation.source
             && !bytes.is_empty()
         {
-            operation.held = self.write_or_hold(operation.target, region, address, bytes)?;
+            let (target, line) = (operation.target, operation.line);
+            operation.held = self.write_or_hold(target, region, address, bytes, line)?;
         }
         self.counters.add("bytes.written", len);
         if let Some(immediate) = operation.immediate {

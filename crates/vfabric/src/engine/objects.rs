@@ -9,7 +9,7 @@ use libfabric_sys as sys;
 use super::flight::Message;
 use super::post::Receive;
 use super::progress::Entry;
-use super::{Engine, Errno, Event, EventQueue, Id, Operation, Outcome};
+use super::{Engine, Errno, Event, EventQueue, Id, Operation, Outcome, sight};
 use crate::faults::Fault;
 use crate::ledger::Rule;
 use crate::memory::{self, Mapping};
@@ -82,6 +82,8 @@ pub(crate) struct Endpoint {
     /// The operations that the user asked for room for; the profile may have less.
     pub(super) depth: usize,
     pub(super) bound_regions: usize,
+    /// How many bytes of its writes become visible together.
+    pub(super) line: u64,
     /// Operations whose completion is not written yet.
     pub(super) outstanding: usize,
     /// Writes with immediates that have arrived since its queue was last polled.
@@ -267,7 +269,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Records whether the user permits an endpoint to call CUDA (FI_OPT_CUDA_API_PERMITTED).
+    /// Has an endpoint write blocks of 128 bytes in order, or not any more (FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES).
+    pub(crate) fn order_lines(&mut self, id: Id<Endpoint>, ordered: bool) -> Outcome {
+        let granted = self.settings.lines;
+        if ordered {
+            self.counters.count(if granted { "options.lines" } else { "options.lines_refused" });
+            if !granted {
+                return Err(Errno(sys::FI_EOPNOTSUPP));
+            }
+        }
+        self.endpoint_mut(id)?.line = if ordered { sight::ORDERED_LINE } else { sight::LINE };
+        Ok(())
+    }
+
+    /// Records whether the user permits an endpoint to call CUDA (FI_OPT_CUDA_API_PERMITTED, as in fi_endpoint(3)): -FI_EOPNOTSUPP where CUDA is
+    /// not available, or where the NIC can reach device memory only by calls of CUDA.
     pub(crate) fn permit_cuda(&mut self, id: Id<Endpoint>, permitted: bool) -> Outcome {
         let endpoint = self.endpoint(id)?;
         if endpoint.enabled {
@@ -437,6 +453,7 @@ impl Engine {
             orders: (asked.orders & profile.orders) | profile.always_ordered,
             depth: if asked.depth == 0 { usize::MAX } else { asked.depth },
             bound_regions: 0,
+            line: sight::LINE,
             outstanding: 0,
             arrivals: 0,
             receives: VecDeque::new(),

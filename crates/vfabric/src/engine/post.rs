@@ -228,6 +228,7 @@ impl Engine {
             return Err(Errno(sys::FI_EAGAIN));
         }
         let (selective, own) = (endpoint.selective & sys::FI_TRANSMIT != 0, endpoint.context);
+        let line = endpoint.line;
         let signalled = !ask.silent && (!selective || ask.has(sys::FI_COMPLETION));
         let source = self.source_of(&ask)?;
         // The inject family has no context: errors have the endpoint's.
@@ -265,6 +266,7 @@ impl Engine {
             signalled,
             silent: ask.silent,
             delivery: ask.has(sys::FI_DELIVERY_COMPLETE),
+            line,
             reported,
             was_read: false,
             departed: false,

@@ -1,6 +1,7 @@
 //! Landed bytes that are not visible yet.
 //!
-//! The bytes of a write become visible cache line by cache line, in any order, within a bounded number of polls. They become visible at
+//! The bytes of a write become visible line by line, in any order, within a bounded number of polls: cache line by cache line, or in blocks of
+//! 128 bytes where the writer was granted these in order. They become visible at
 //! once when the target reads the completion that came with them, when the initiator reads a delivery completion, when a later write or a
 //! read meets the same bytes, or when the region or its endpoint closes. Marked memory stays invisible longer: until a read by the same NIC
 //! completes. For memory of a device that must be a read of the same device's memory, since no other read takes the same way over the bus.
@@ -40,13 +41,14 @@ impl Line {
 }
 
 impl Engine {
-    /// Writes `bytes`, or a part of them now and the rest later. Returns the id of what is held, if anything is.
+    /// Writes `bytes`, or a part of them now and the rest later, by lines of so many bytes. Returns the id of what is held, if anything is.
     pub(super) fn write_or_hold(
         &mut self,
         endpoint: Id<Endpoint>,
         region: Id<Region>,
         address: u64,
         bytes: &[u8],
+        line: u64,
     ) -> Outcome<Option<Id<Held>>> {
         let len = bytes.len() as u64;
         self.show_under(address, len);
@@ -56,8 +58,11 @@ impl Engine {
         if !marked && !self.settings.profile.hold {
             return self.put(region, address, bytes).map(|()| None);
         }
-        let lines =
-            if marked { vec![(0, bytes.len())] } else { self.choose_lines(address, bytes.len()) };
+        let lines = if marked {
+            vec![(0, bytes.len())]
+        } else {
+            self.choose_lines(address, bytes.len(), line)
+        };
         let mut shown = 0;
         for (from, to) in &lines {
             self.put(region, address + shown as u64, &bytes[shown..*from])?;
@@ -88,11 +93,11 @@ impl Engine {
         Ok(Some(id))
     }
 
-    /// Chooses a few cache lines of a write, in order, that become visible later than the rest.
-    fn choose_lines(&mut self, address: u64, len: usize) -> Vec<(usize, usize)> {
-        let head = memory::bits(LINE - address % LINE).min(len);
+    /// Chooses a few lines of a write, in order, that become visible later than the rest.
+    fn choose_lines(&mut self, address: u64, len: usize, line: u64) -> Vec<(usize, usize)> {
+        let head = memory::bits(line - address % line).min(len);
         let rest = len - head;
-        let line = memory::bits(LINE);
+        let line = memory::bits(line);
         let count = usize::from(head > 0) + rest.div_ceil(line);
         let mut chosen: Vec<usize> = (0..HELD_LINES_MAX.min(count))
             .filter_map(|place| {
@@ -210,7 +215,9 @@ impl Engine {
 }
 
 /// Bytes of a cache line.
-const LINE: u64 = 64;
+pub(super) const LINE: u64 = 64;
+/// Bytes of a block that is written in order where that is granted (FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES).
+pub(super) const ORDERED_LINE: u64 = 128;
 /// The most lines of one write that are held.
 const HELD_LINES_MAX: usize = 8;
 /// The longest hold, in polls; and in virtual time, the length of a poll.

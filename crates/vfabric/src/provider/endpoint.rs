@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use super::object::Object;
 use super::table::{CollectiveOps, table};
 use super::{answer, answer_size, info, messages, number, rma, tagged, vector};
-use crate::engine::{EndpointAsked, Errno, engine};
+use crate::engine::{Endpoint, EndpointAsked, Errno, Id, engine};
 use crate::settings::{Settings, SharedMemory};
 
 table! {
@@ -249,8 +249,13 @@ unsafe extern "C" fn set_option(
     len: usize,
 ) -> c_int {
     match option {
-        // SAFETY: only endpoints have this table, and the user's value is as long as it says.
-        sys::FI_OPT_CUDA_API_PERMITTED => unsafe { permit_cuda(fid, value, len) },
+        sys::FI_OPT_CUDA_API_PERMITTED => {
+            // SAFETY: only endpoints have this table, and the user's value is as long as it says.
+            let Some((endpoint, permitted)) = (unsafe { flag(fid, value, len) }) else {
+                return -sys::FI_EINVAL;
+            };
+            answer(engine().permit_cuda(endpoint, permitted))
+        }
         sys::FI_OPT_SHARED_MEMORY_PERMITTED
             if engine().settings.profile.protocol != sys::FI_PROTO_EFA =>
         {
@@ -269,30 +274,32 @@ unsafe extern "C" fn set_option(
         sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
             if engine().settings.profile.protocol == sys::FI_PROTO_EFA =>
         {
-            let mut engine = engine();
-            let granted = engine.settings.lines;
-            engine.counters.count(if granted { "options.lines" } else { "options.lines_refused" });
-            if granted { 0 } else { -sys::FI_EOPNOTSUPP }
+            // SAFETY: as above.
+            let Some((endpoint, ordered)) = (unsafe { flag(fid, value, len) }) else {
+                return -sys::FI_EINVAL;
+            };
+            answer(engine().order_lines(endpoint, ordered))
         }
         _ => -sys::FI_ENOPROTOOPT,
     }
 }
 
-/// FI_OPT_CUDA_API_PERMITTED as in fi_endpoint(3): -FI_EOPNOTSUPP where CUDA is not available, or where the NIC can reach device memory
-/// only by calls of CUDA.
+/// The endpoint of an option, and the flag that is its value.
 ///
 /// # Safety
 ///
 /// `fid` is an endpoint's, and `value` valid for reads of `len` bytes.
-unsafe fn permit_cuda(fid: *mut sys::fid, value: *const c_void, len: usize) -> c_int {
+unsafe fn flag(
+    fid: *mut sys::fid,
+    value: *const c_void,
+    len: usize,
+) -> Option<(Id<Endpoint>, bool)> {
     // SAFETY: the caller vouches for it.
-    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
-        return -sys::FI_EINVAL;
-    };
+    let endpoint = unsafe { Object::<sys::fid_ep>::of(fid.cast()) }?;
     if len != size_of::<bool>() {
-        return -sys::FI_EINVAL;
+        return None;
     }
     // SAFETY: the caller vouches for `len` bytes, which is one; it is read as a `u8`, for which every value is valid.
-    let permitted = unsafe { value.cast::<u8>().read() } != 0;
-    answer(engine().permit_cuda(endpoint.id, permitted))
+    let byte = unsafe { value.cast::<u8>().read() };
+    Some((endpoint.id, byte != 0))
 }
