@@ -148,7 +148,6 @@ fn open_one(
         injects_control: options::injects(info.provider()),
         keeps_peers: options::keeps_peers(info),
         uses_descriptors: options::uses_descriptors(info),
-        has_events: options::has_events(info),
         entries,
         control_entries: Some(usize::from(operations) + CONTROL_ENTRIES_KEPT),
         operations,

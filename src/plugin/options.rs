@@ -238,15 +238,6 @@ pub(super) fn uses_descriptors(info: &Info) -> bool {
     LOOKING_UP.contains(&family(info))
 }
 
-/// Families of NICs whose endpoints get an event queue: efa aborts the process over an error that belongs to no operation, as of a handshake
-/// with a peer that has died, where it has no such queue to write it to (libfabric 1.20 to 2.6, prov/efa/src/efa_base_ep.c).
-const REPORTING: &[&str] = &["efa"];
-
-/// Whether endpoints of this NIC get an event queue.
-pub(super) fn has_events(info: &Info) -> bool {
-    REPORTING.contains(&family(info))
-}
-
 /// The longest write of a family of NICs, where libfabric says more than it writes with one immediate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestWrite {

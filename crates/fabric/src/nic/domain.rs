@@ -47,7 +47,7 @@ impl Domain {
         {
             log::debug!("the provider looks buffers up for each operation: {error}");
         }
-        let events = if options.has_events { Events::open(&fabric) } else { Events::none() };
+        let events = Events::open(&fabric, info);
         Ok(Self { events, handle, fabric, mode: info.region_mode(), supports_dmabuf })
     }
 

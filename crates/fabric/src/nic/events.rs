@@ -1,5 +1,5 @@
-//! An event queue (fi_eq(3)), for errors of endpoints that are no operation's. efa aborts the process over one if an endpoint has no such
-//! queue.
+//! An event queue (fi_eq(3)), for errors of endpoints that are no operation's, as of a handshake with a peer that has died. efa aborts the
+//! process over one if an endpoint has no such queue (libfabric 1.20 to 2.6, prov/efa/src/efa_base_ep.c).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,6 +9,7 @@ use libfabric_sys as sys;
 use super::rail::CompletionError;
 use crate::error::Call;
 use crate::handle::Handle;
+use crate::info::Info;
 use crate::text::provider_text;
 
 /// A fabric's event queue, or none.
@@ -16,13 +17,11 @@ use crate::text::provider_text;
 pub(super) struct Events(Handle<sys::fid_eq>);
 
 impl Events {
-    /// No queue.
-    pub(super) fn none() -> Self {
-        Self(Handle::none())
-    }
-
-    /// Opens one. Without, if the provider refuses.
-    pub(super) fn open(fabric: &Handle<sys::fid_fabric>) -> Self {
+    /// Opens one for efa. None for others, and where the provider refuses.
+    pub(super) fn open(fabric: &Handle<sys::fid_fabric>, info: &Info) -> Self {
+        if info.protocol() != sys::FI_PROTO_EFA {
+            return Self(Handle::none());
+        }
         let mut attributes =
             sys::Grown::new(sys::fi_eq_attr { wait_obj: sys::FI_WAIT_NONE, ..Default::default() });
         let open = |out| {

@@ -117,8 +117,6 @@ pub struct NicOptions<'a> {
     pub keeps_peers: bool,
     /// Operations' descriptors are used instead of buffers being looked up, if the provider is cxi and has the call for it.
     pub uses_descriptors: bool,
-    /// The endpoints have an event queue (fi_eq(3)), if the provider has any: [`Nic::endpoint_error`] reads it.
-    pub has_events: bool,
     /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
     pub entries: usize,
     /// The same of the control rail alone, where that is fewer.
@@ -492,7 +490,7 @@ impl Nic {
         })
     }
 
-    /// The next error of an endpoint that is no operation's, from the event queue.
+    /// The next error of an endpoint that is no operation's, from the event queue, which NICs of efa have.
     pub fn endpoint_error(&mut self) -> Option<CompletionError> {
         self.domain.events.next_error()
     }
