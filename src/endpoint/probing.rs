@@ -216,7 +216,7 @@ fn warn_of_few_arrivals(provider: &str, most: u32) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
         log::warn!(
-            "{provider} has room for {most} writes that arrive between two polls, and {CAPACITY_MIN} are needed: each message ends with a FIN frame instead; FI_UNIVERSE_SIZE sets that room"
+            "{provider} has room for {most} writes that arrive between two polls, and {CAPACITY_MIN} are needed: each message ends with a FIN frame instead; FI_UNIVERSE_SIZE and FI_CXI_CTRL_RX_EQ_MAX_SIZE set that room"
         );
     }
 }

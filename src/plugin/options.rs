@@ -318,6 +318,9 @@ pub(crate) struct ArrivalQueue {
     /// The variable that sets its length, and the length without.
     pub(crate) variable: &'static str,
     pub(crate) entries: u32,
+    /// The variable with the most bytes that it has, where 0 is as if unset, and the bytes of an entry.
+    pub(crate) most: &'static str,
+    pub(crate) entry_bytes: u64,
     /// Entries for the provider's own events.
     pub(crate) kept: u32,
     #[cfg_attr(
@@ -331,6 +334,8 @@ pub(crate) const ARRIVAL_QUEUES: &[ArrivalQueue] = &[ArrivalQueue {
     provider: "cxi",
     variable: "FI_UNIVERSE_SIZE",
     entries: 1024,
+    most: "FI_CXI_CTRL_RX_EQ_MAX_SIZE",
+    entry_bytes: 64,
     kept: 64,
     why: "They come through the endpoint's control event queue, which only polls empty. Where it overruns, the process ends (\"Control EQ drops detected\", prov/cxi/src/cxip_ctrl.c; from 2.5).",
 }];
@@ -342,8 +347,24 @@ pub(super) fn arrivals_max(config: &Config, info: &Info) -> Option<u32> {
 
 fn arrivals_max_for<'a>(family: &str, value: impl Fn(&str) -> Option<&'a str>) -> Option<u32> {
     let row = ARRIVAL_QUEUES.iter().find(|row| row.provider == family)?;
-    let entries = value(row.variable).and_then(|value| value.parse().ok()).unwrap_or(row.entries);
-    Some(entries.saturating_sub(row.kept))
+    let entries = value(row.variable).map_or_else(|| row.entries.into(), size);
+    let most = value(row.most).map(size).filter(|bytes| *bytes != 0);
+    let entries = most.map_or(entries, |bytes| entries.min(bytes / row.entry_bytes));
+    Some(u32::try_from(entries).unwrap_or(u32::MAX).saturating_sub(row.kept))
+}
+
+/// A size as libfabric reads it (strtol(3) with base 0, src/var.c): in bases 16 and 8 too, up to the first other character, and 0 without a
+/// digit.
+fn size(text: &str) -> u64 {
+    let text = text.trim_start();
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.starts_with('0') => (text, 8),
+        None => (text, 10),
+    };
+    let digits = digits.chars().map_while(|digit| digit.to_digit(base));
+    digits.fold(0, |size, digit| size.saturating_mul(base.into()).saturating_add(digit.into()))
 }
 
 /// The latency of a message for NCCL's properties, in whole microseconds. NCCL adds it to its own figures, which are for InfiniBand.
@@ -443,12 +464,45 @@ mod tests {
 
     #[test]
     fn arrivals_over_cxi_are_bounded_by_libfabrics_variable_and_over_others_by_the_queue_alone() {
-        let at = |family: &str, value: Option<&'static str>| arrivals_max_for(family, |_| value);
+        let at = |family: &str, value: Option<&'static str>| {
+            arrivals_max_for(family, |name| value.filter(|_| name == "FI_UNIVERSE_SIZE"))
+        };
         assert_eq!(at("cxi", None), Some(960));
         assert_eq!(at("cxi", Some("16384")), Some(16_320));
         assert_eq!(at("cxi", Some("8")), Some(0));
-        assert_eq!(at("cxi", Some("many")), Some(960), "libfabric keeps its default");
+        assert_eq!(at("cxi", Some("many")), Some(0), "libfabric reads 0");
         assert_eq!(at("efa", None), None);
+    }
+
+    #[test]
+    fn arrivals_over_cxi_are_no_more_than_the_most_bytes_of_its_queue_hold() {
+        let at = |entries: &'static str, bytes: &'static str| {
+            let value = |name: &str| match name {
+                "FI_UNIVERSE_SIZE" => Some(entries),
+                "FI_CXI_CTRL_RX_EQ_MAX_SIZE" => Some(bytes),
+                _ => None,
+            };
+            arrivals_max_for("cxi", value)
+        };
+        assert_eq!(at("16384", "65536"), Some(1024 - 64));
+        assert_eq!(at("1024", "67108864"), Some(1024 - 64), "it makes no queue longer");
+        assert_eq!(at("16384", "0"), Some(16_384 - 64), "0 is the provider's own");
+        assert_eq!(at("16384", "4096"), Some(0));
+    }
+
+    #[test]
+    fn sizes_are_read_as_libfabric_reads_them() {
+        for (text, bytes) in [
+            ("65536", 65_536),
+            (" +65536", 65_536),
+            ("0x10000", 65_536),
+            ("0200", 128),
+            ("64K", 64),
+            ("many", 0),
+            ("", 0),
+        ] {
+            assert_eq!(size(text), bytes, "{text}");
+        }
     }
 
     #[test]
@@ -517,8 +571,11 @@ mod tests {
             page += &format!("| {provider} | {bytes} | {why} |\n");
         }
         page += PAGE_ARRIVALS;
-        for ArrivalQueue { provider, variable, entries, kept, why } in ARRIVAL_QUEUES {
-            page += &format!("| {provider} | `{variable}`, or {entries}, less {kept} | {why} |\n");
+        for row in ARRIVAL_QUEUES {
+            let ArrivalQueue { provider, variable, entries, most, entry_bytes, kept, why } = row;
+            page += &format!(
+                "| {provider} | `{variable}`, or {entries}; at most `{most}` / {entry_bytes}; less {kept} | {why} |\n"
+            );
         }
         page += PAGE_TAIL;
         page
@@ -636,9 +693,9 @@ providers for no more than:
 ";
 
     const PAGE_TAIL: &str = "
-The variable is libfabric's, which reads it once per process, and other libraries may have loaded libfabric before: the plugin leaves it as it is. MPI
-may set it to the number of ranks. With fewer than 512 arrivals no writes have immediates: each message ends with a FIN frame, and the log has a
-warning.
+The variables are libfabric's, which reads them once per process, and other libraries may have loaded libfabric before: the plugin leaves them as they
+are. MPI may set FI_UNIVERSE_SIZE to the number of ranks. With fewer than 512 arrivals no writes have immediates: each message ends with a FIN frame, and
+the log has a warning.
 
 ## Descriptors
 
