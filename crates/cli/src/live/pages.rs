@@ -200,6 +200,12 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// Its number, and its PID namespace behind it if that is another, as in the names of peers.
+    pub(super) fn short(&self) -> String {
+        let Self { number, namespace, .. } = self;
+        namespace.map_or_else(|| number.to_string(), |inode| format!("{number}@{inode}"))
+    }
+
     /// What it is called, as in the log of its peers: containers may have processes of one number.
     pub(super) fn text(&self, of_users: bool) -> String {
         let Self { number, user, host, namespace } = self;
@@ -397,6 +403,8 @@ mod tests {
         let names: Vec<_> = found.keys().map(|process| process.text(false)).collect();
         let other = format!("process 7 of PID namespace {} on node7", here + 1);
         assert_eq!(names, ["process 7 on node7", &other]);
+        let short: Vec<_> = found.keys().map(Process::short).collect();
+        assert_eq!(short, ["7", &format!("7@{}", here + 1)]);
         assert!(found.keys().all(|process| process.text(true).contains(" of user 1000 on ")));
         let [_, _, page] = pages;
         let stale = Found { path: "page".into(), user: 0, state: State::Stale(page) };

@@ -10,7 +10,8 @@ use super::pages::{self, Found, Process};
 /// A row of the table: rates per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rate {
-    pub(super) process: u32,
+    /// Its number, with its PID namespace if that is another.
+    pub(super) process: String,
     pub(super) user: u32,
     pub(super) key: Key,
     pub(super) bytes: f64,
@@ -69,7 +70,7 @@ fn rate(process: &Process, row: &Row, before: &Row, elapsed: Duration) -> Rate {
         .map(|bucket| row.latency[bucket].saturating_sub(before.latency[bucket]))
         .collect();
     Rate {
-        process: process.number,
+        process: process.short(),
         user: process.user,
         key: row.key.clone(),
         bytes: per_second(grown(Counter::Bytes)),

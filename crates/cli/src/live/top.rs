@@ -23,7 +23,8 @@ use crate::output;
 /// It reads pages of shared memory, and costs the processes nothing. q ends it, Ctrl-Z stops it. Where a terminal has no room for all rows,
 /// those with trouble come first.
 ///
-/// COUNT is messages, or parts of them on a rail; a rail has ? for bytes that its provider does not report. INLINE is the share of messages
+/// PROCESS is a process's number, with its PID namespace where that is another, as of a container: 7@4026532281. COUNT is messages, or parts
+/// of them on a rail; a rail has ? for bytes that its provider does not report. INLINE is the share of messages
 /// that travelled in control packets, WAITS the calls or posts that had to be repeated, P50 and P99 are latencies of messages. TROUBLE, since
 /// the start: stalls of messages; failed and rerouted parts of a rail.
 #[derive(Debug, Args)]
@@ -230,6 +231,7 @@ fn fitting(mut lines: Vec<String>, room: usize) -> Vec<String> {
 /// Which columns there are, and the width of those with names.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
+    process: usize,
     /// 0: no column of users.
     user: usize,
     name: usize,
@@ -240,33 +242,37 @@ struct Layout {
 
 impl Layout {
     /// For a terminal of this width, and names of these lengths. INLINE and WAITS/s are left out where names would be cut too short.
-    fn of(columns: usize, [user, name, peer]: [usize; 3]) -> Self {
-        let figures = FIGURES + if user > 0 { user + 1 } else { 0 };
+    fn of(columns: usize, [process, user, name, peer]: [usize; 4]) -> Self {
+        let process = process.max(PROCESS_MIN);
+        let figures = FIGURES + process + if user > 0 { user + 1 } else { 0 };
         let longest = |len: usize| len.clamp(NAME_MIN, NAME_MAX);
         let (name, peer) = (longest(name), longest(peer));
         let wide = columns.saturating_sub(figures + INLINE_AND_WAITS);
         let is_wide = wide >= (name + peer).min(2 * NAME_GOOD);
         let room = if is_wide { wide } else { columns.saturating_sub(figures) };
         let name = name.min(room.saturating_sub(peer.min(room / 2))).max(NAME_MIN);
-        Self { user, name, peer: peer.min(room.saturating_sub(name)).max(NAME_MIN), is_wide }
+        let peer = peer.min(room.saturating_sub(name)).max(NAME_MIN);
+        Self { process, user, name, peer, is_wide }
     }
 
     fn line(self, cells: &[String; 12]) -> String {
         let [process, user, name, way, peer, bytes, count, inline, waits, half, most, trouble] =
             cells;
         let (name, peer) = (cut(name, self.name), cut(peer, self.peer));
-        let (wide, high, most_user) = (self.name, self.peer, self.user);
+        let (first, wide, high, most_user) = (self.process, self.name, self.peer, self.user);
         let user = if most_user > 0 { format!("{user:>most_user$} ") } else { String::new() };
         let more = if self.is_wide { format!("{inline:>6} {waits:>7} ") } else { String::new() };
         format!(
-            "{process:>7} {user}{name:<wide$} {way:<4} {peer:<high$} {bytes:>10} {count:>8} {more}{half:>7} {most:>7} {trouble:>7}"
+            "{process:>first$} {user}{name:<wide$} {way:<4} {peer:<high$} {bytes:>10} {count:>8} {more}{half:>7} {most:>7} {trouble:>7}"
         )
     }
 }
 
-/// The width of the columns that are always there and are no names, and of the blanks between all of them.
-const FIGURES: usize = 7 + 4 + 10 + 8 + 7 + 7 + 7 + 8;
+/// The width of the columns that are always there and are no names nor processes, and of the blanks between all of them.
+const FIGURES: usize = 4 + 10 + 8 + 7 + 7 + 7 + 8;
 const INLINE_AND_WAITS: usize = 6 + 7 + 2;
+/// The least width of a process's number: those of Linux have seven digits at most.
+const PROCESS_MIN: usize = 7;
 /// Widths of a name: the largest, what it must have before INLINE and WAITS/s get room, and the smallest.
 const NAME_MAX: usize = 24;
 const NAME_GOOD: usize = 14;
@@ -316,7 +322,7 @@ fn lines(
         [head.map(str::to_owned)].into_iter().chain(rates.iter().map(cells)).collect();
     let longest = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let user = if of_users { longest(1) } else { 0 };
-    let layout = Layout::of(columns, [user, longest(2), longest(4)]);
+    let layout = Layout::of(columns, [longest(0), user, longest(2), longest(4)]);
     lines.extend(rows.iter().map(|row| layout.line(row)));
     // What is said of pages keeps its place below the rows, unless it takes more than half of the room.
     let kept = notes.len().min(room / 2);
@@ -362,7 +368,7 @@ fn cells(rate: &Rate) -> [String; 12] {
         moved => bytes(moved),
     };
     [
-        process.to_string(),
+        process.clone(),
         user.to_string(),
         name,
         way.to_owned(),
@@ -416,7 +422,7 @@ mod tests {
     #[test]
     fn a_line_fits_its_terminal_and_keeps_rates_latencies_and_trouble() {
         let rate = Rate {
-            process: 4_194_304,
+            process: "4194304".to_owned(),
             user: 1_000_000,
             key: counters::Key {
                 kind: Kind::Rail,
@@ -443,11 +449,49 @@ mod tests {
             }
             assert_eq!(lines[1].contains("INLINE"), columns >= 108, "{}", lines[1]);
         }
-        let users = lines(&[], vec![rate], (100, usize::MAX), true);
+        let users = lines(&[], vec![rate.clone()], (100, usize::MAX), true);
         assert!(users[1].contains("    USER DEVICE") && users[1].len() <= 100, "{}", users[1]);
         assert!(users[2].starts_with("4194304 1000000 ") && users[2].len() <= 100, "{}", users[2]);
+        let inside = Rate { process: "4194304@4026532281".to_owned(), ..rate };
+        for columns in [86, 120, 500] {
+            let lines = lines(&[], vec![inside.clone()], (columns, usize::MAX), false);
+            assert!(lines[2].starts_with("4194304@4026532281 "), "{}", lines[2]);
+            assert!(lines[1..].iter().all(|line| line.chars().count() <= columns), "{lines:?}");
+        }
         let none = lines(&[], Vec::new(), (80, usize::MAX), false);
         assert_eq!(none[0], "ironrail top: 0 processes, out 0.0 B/s, in 0.0 B/s");
+    }
+
+    #[test]
+    fn processes_of_one_number_in_two_containers_have_rows_that_differ() {
+        let page = |namespace| counters::Page {
+            process: 7,
+            started: 0,
+            namespace,
+            made_unix: 0,
+            elsewhere: 0,
+            host: "node7".to_owned(),
+            version: String::new(),
+            rows: vec![counters::Row::new(counters::Key {
+                kind: Kind::Messages,
+                direction: Direction::Send,
+                device: 0,
+                rail: 0,
+                peer: "node8:7".to_owned(),
+                name: "eth0".to_owned(),
+            })],
+        };
+        // Namespaces have numbers from 0xF000_0000 on (PROC_DYNAMIC_FIRST).
+        let found = [1, 2].map(|namespace| Found {
+            path: "page".into(),
+            user: 0,
+            state: pages::State::Live(page(namespace)),
+        });
+        let rates = Before::default().rates(&found, Duration::from_secs(1));
+        let lines = lines(&found, rates, (120, usize::MAX), false);
+        let processes: Vec<_> = lines[2..].iter().map(|line| line.trim_start()).collect();
+        assert!(processes[0].starts_with("7@1 0 eth0 "), "{processes:?}");
+        assert!(processes[1].starts_with("7@2 0 eth0 "), "{processes:?}");
     }
 
     #[test]
@@ -489,7 +533,7 @@ mod tests {
     #[test]
     fn rows_with_trouble_come_first_where_not_all_fit_and_what_is_said_of_pages_stays() {
         let rate = |process: u32| Rate {
-            process,
+            process: process.to_string(),
             user: 0,
             key: counters::Key {
                 kind: Kind::Rail,
