@@ -7,7 +7,10 @@ use std::time::Duration;
 use ironrail_group::bootstrap::Hub;
 use ironrail_group::error::GroupError;
 
-/// Starts the rendezvous of `ranks` on the loopback interface.
+use crate::open_files;
+
+/// Starts the rendezvous of `ranks` on the loopback interface. From then on this process, and the ranks that it starts, may have as many open
+/// files as they may ask for: of these programs none calls select(2).
 ///
 /// # Errors
 ///
@@ -17,6 +20,7 @@ pub(crate) fn meet(ranks: usize, wait: Duration) -> Result<Hub, GroupError> {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|socket| socket.connect((Ipv4Addr::LOCALHOST, DISCARD)))
         .map_err(unreachable)?;
+    open_files::allow_all();
     Hub::start((Ipv4Addr::LOCALHOST, 0).into(), ranks, wait)
 }
 

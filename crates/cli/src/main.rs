@@ -12,6 +12,7 @@ mod live;
 mod loopback;
 mod manual;
 mod nccl;
+mod open_files;
 mod output;
 mod overheard;
 mod perf;

@@ -16,10 +16,9 @@ use ironrail_group::bootstrap::{Hub, RANKS_MAX};
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::MEETING_VARIABLE;
 use ironrail_group::patience;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::signals;
 use crate::values::whole;
+use crate::{open_files, signals};
 use job::Job;
 
 /// Starts a program once per rank, on this machine.
@@ -60,7 +59,7 @@ impl Run {
             self.execute(launcher);
             return Ok(1);
         }
-        let files = allow_files();
+        let files = open_files::allow_all();
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         // Each rank says how long it waits for the others.
         let hub = Hub::start(loopback, self.ranks, patience::LONGEST)?;
@@ -111,9 +110,9 @@ impl Run {
     /// closes it unused.
     fn execute(&self, launcher: u32) {
         let launcher_lives = signals::end_with(launcher);
+        // select(2) takes no descriptor from 1,024 on, and the program may call it.
         if let Some(files) = self.files {
-            let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum });
+            open_files::limit(files);
         }
         let Ok(report) = io::stdin().as_fd().try_clone_to_owned() else { return };
         if launcher_lives {
@@ -123,13 +122,4 @@ impl Run {
             let _ = File::from(report).write_all(&code.to_ne_bytes());
         }
     }
-}
-
-/// Lets this process have as many open files as it may: three for each rank, where the usual limit is 1,024. Returns the limit before, which
-/// the ranks keep, as select(2) takes no descriptor from 1,024 on. None: it is as high as it may be.
-fn allow_files() -> Option<u64> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let limit = current.filter(|_| current != maximum)?;
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok()?;
-    Some(limit)
 }

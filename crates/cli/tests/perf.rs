@@ -82,6 +82,17 @@ fn a_file_may_have_a_name_that_is_no_text() {
     fs::remove_file(&name).unwrap();
 }
 
+/// The launcher has three files for each rank.
+#[test]
+fn ranks_start_where_the_limit_of_open_files_is_lower_than_they_take_and_may_be_raised() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 24 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ironrail")]);
+    command.args(["perf", "all_reduce", "-r", "12", "-b", "8", "-e", "8", "-n", "2", "--net"]);
+    command.arg(support::loopback(TEMPORARY));
+    let (code, table, errors) = ended(command);
+    assert_eq!((code, rows(&table).len()), (0, 1), "{table}{errors}");
+}
+
 #[test]
 fn what_a_plugin_prints_hides_no_row() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
