@@ -33,6 +33,15 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cxi-small-queues", || {
         cxi("cxi-small-queues", &[("FI_CXI_DEFAULT_CQ_SIZE", "1024")])
     }),
+    Case::new("cxi-small-universe", || cxi("cxi-small-universe", &[("FI_UNIVERSE_SIZE", "8")])),
+    Case::new("cxi-small-event-queue", || {
+        cxi("cxi-small-event-queue", &[("FI_CXI_CTRL_RX_EQ_MAX_SIZE", "4096")])
+    }),
+    Case::new("cxi-fewer-than-the-job", || {
+        let variables = [("FI_UNIVERSE_SIZE", "2048"), ("SLURM_NTASKS", "8192")];
+        cxi("cxi-fewer-than-the-job", &variables)
+    }),
+    Case::new("cxi-huge-universe", || cxi("cxi-huge-universe", &[("FI_UNIVERSE_SIZE", "1000000")])),
     Case::new("cxi-hardware-matching", || {
         cxi("cxi-hardware-matching", &[("FI_CXI_RX_MATCH_MODE", "hardware")])
     }),

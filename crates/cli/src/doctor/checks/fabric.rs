@@ -158,6 +158,7 @@ fn cxi(machine: &Machine) -> Vec<Finding> {
     findings.extend(network_id(machine));
     findings.extend(rendezvous(machine));
     findings.push(queues(machine));
+    findings.push(arrivals(machine));
     findings.push(matching(machine));
     if machine.value("FI_CXI_ENABLE_WRITEDATA") == Some("0") {
         findings.push(Finding::warn(
@@ -221,6 +222,66 @@ fn queues(machine: &Machine) -> Finding {
 }
 
 const CQ_ENTRIES: u64 = 16_384;
+
+/// cxi sizes a queue of each endpoint by these variables: of what peers' control messages, and writes with immediates, report
+/// (prov/cxi/src/cxip_ctrl.c).
+fn arrivals(machine: &Machine) -> Finding {
+    let (name, looked) = ("cxi.universe", "FI_UNIVERSE_SIZE and FI_CXI_CTRL_RX_EQ_MAX_SIZE");
+    // libfabric reads 0 where there is no number.
+    let number =
+        |name: &str| machine.value(name).map(|value| value.parse::<u64>().unwrap_or_default());
+    let universe = number("FI_UNIVERSE_SIZE");
+    let most = number("FI_CXI_CTRL_RX_EQ_MAX_SIZE").filter(|bytes| *bytes != 0);
+    let entries = universe.unwrap_or(UNIVERSE).min(most.unwrap_or(EQ_BYTES) / ENTRY_BYTES);
+    let ranks = number("SLURM_NTASKS").unwrap_or(0);
+    let good = ranks.max(UNIVERSE_GOOD);
+    if entries < ENTRIES_MIN {
+        return Finding::warn(
+            name,
+            looked,
+            format!(
+                "they leave room for {entries} events of peers, and writes with immediates need {ENTRIES_MIN}: each message takes a line more to end"
+            ),
+            format!(
+                "set FI_UNIVERSE_SIZE={good} on every rank, and unset FI_CXI_CTRL_RX_EQ_MAX_SIZE"
+            ),
+        );
+    }
+    if let Some(universe) = universe.filter(|universe| *universe < ranks) {
+        return Finding::warn(
+            name,
+            "FI_UNIVERSE_SIZE and SLURM_NTASKS",
+            format!(
+                "FI_UNIVERSE_SIZE={universe}, and the job has {ranks} processes: the queue for control messages of peers is sized for fewer, and those that find no room are sent again"
+            ),
+            format!("set FI_UNIVERSE_SIZE={good} on every rank, or more"),
+        );
+    }
+    let bytes = entries * ENTRY_BYTES;
+    if bytes > PINNED_MAX {
+        return Finding::warn(
+            name,
+            looked,
+            format!(
+                "each endpoint pins {} MiB for events of peers, and each communicator has two for each NIC",
+                bytes >> 20
+            ),
+            format!("set FI_UNIVERSE_SIZE={good} on every rank"),
+        );
+    }
+    let said = universe.map_or_else(|| "unset".to_owned(), |size| size.to_string());
+    Finding::ok(name, looked, format!("{said}: room for {entries} events of peers"))
+}
+
+/// libfabric's default of FI_UNIVERSE_SIZE, and what is enough for Ironrail.
+const UNIVERSE: u64 = 1024;
+const UNIVERSE_GOOD: u64 = 4096;
+/// The default of FI_CXI_CTRL_RX_EQ_MAX_SIZE, and the bytes of an event.
+const EQ_BYTES: u64 = 64 << 20;
+const ENTRY_BYTES: u64 = 64;
+/// Events below which Ironrail's writes have no immediates: its least budget of arrivals, and what it leaves to the provider.
+const ENTRIES_MIN: u64 = 512 + 64;
+const PINNED_MAX: u64 = 16 << 20;
 
 fn matching(machine: &Machine) -> Finding {
     let name = "FI_CXI_RX_MATCH_MODE";

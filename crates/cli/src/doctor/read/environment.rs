@@ -23,8 +23,14 @@ fn matters(name: &str) -> bool {
         "VFABRIC_",
         "CUDA_VISIBLE",
     ];
-    const NAMES: [&str; 5] =
-        ["LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_JOB_ID", "SLURM_NETWORK", "SLURM_NNODES"];
+    const NAMES: [&str; 6] = [
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "SLURM_JOB_ID",
+        "SLURM_NETWORK",
+        "SLURM_NNODES",
+        "SLURM_NTASKS",
+    ];
     // Variables of the tests.
     !name.starts_with("IRONRAIL_TEST_")
         && (PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name))
