@@ -1,6 +1,7 @@
 //! What a kernel of NCCL sees that polls flags inside the receive buffer: LL's words and LL128's lines, while messages land. Where lines
 //! are torn, NCCL_PROTO must have kept NCCL from LL128.
 
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use crate::support::calls::Buffer;
@@ -89,7 +90,7 @@ fn torn(part: &Part, profile: &str) -> (usize, usize) {
         let received = received.expect("a request");
         // What a kernel sees between the landing of the first byte and the end.
         let mut look = || {
-            let bytes = into.read(0, BYTES);
+            let bytes = seen(into);
             words += torn_words(&bytes, flag);
             lines += torn_lines(&bytes, flag);
         };
@@ -120,6 +121,16 @@ fn torn(part: &Part, profile: &str) -> (usize, usize) {
     net.close_recv(receive).expect("closeRecv");
     close_together(ends);
     (words, lines)
+}
+
+/// Each line's flag, then its data: the keeper may land bytes meanwhile, in ascending order.
+fn seen(into: Buffer) -> Vec<u8> {
+    let line = |at: usize| {
+        let flag = into.read(at + LINE - WORD, WORD);
+        fence(Ordering::Acquire);
+        [into.read(at, LINE - WORD), flag].concat()
+    };
+    (0..BYTES).step_by(LINE).flat_map(line).collect()
 }
 
 /// On a line's boundary, as NCCL's buffers are.
