@@ -283,6 +283,21 @@ const MORE: usize = 64 << 10;
 const NO_LINK_NO_WAIT: i32 =
     (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()).cast_signed();
 
+/// A page of process 7 on node7, in this PID namespace.
+#[cfg(test)]
+pub(super) fn page_in(namespace: u64, rows: Vec<Row>) -> Page {
+    Page {
+        process: 7,
+        started: 0,
+        namespace,
+        made_unix: 0,
+        elsewhere: 0,
+        host: "node7".to_owned(),
+        version: String::new(),
+        rows,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, lchown, symlink};
@@ -389,16 +404,7 @@ mod tests {
     #[test]
     fn a_process_of_another_pid_namespace_is_named_with_it() {
         let here = namespace().unwrap();
-        let pages = [0, here, here + 1].map(|namespace| Page {
-            process: 7,
-            started: 0,
-            namespace,
-            made_unix: 0,
-            elsewhere: 0,
-            host: "node7".to_owned(),
-            version: String::new(),
-            rows: Vec::new(),
-        });
+        let pages = [0, here, here + 1].map(|namespace| page_in(namespace, Vec::new()));
         let found = processes(pages.iter().map(|page| (1000, page)));
         let names: Vec<_> = found.keys().map(|process| process.text(false)).collect();
         let other = format!("process 7 of PID namespace {} on node7", here + 1);

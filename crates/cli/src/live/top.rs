@@ -464,28 +464,19 @@ mod tests {
 
     #[test]
     fn processes_of_one_number_in_two_containers_have_rows_that_differ() {
-        let page = |namespace| counters::Page {
-            process: 7,
-            started: 0,
-            namespace,
-            made_unix: 0,
-            elsewhere: 0,
-            host: "node7".to_owned(),
-            version: String::new(),
-            rows: vec![counters::Row::new(counters::Key {
-                kind: Kind::Messages,
-                direction: Direction::Send,
-                device: 0,
-                rail: 0,
-                peer: "node8:7".to_owned(),
-                name: "eth0".to_owned(),
-            })],
-        };
+        let row = counters::Row::new(counters::Key {
+            kind: Kind::Messages,
+            direction: Direction::Send,
+            device: 0,
+            rail: 0,
+            peer: "node8:7".to_owned(),
+            name: "eth0".to_owned(),
+        });
         // Namespaces have numbers from 0xF000_0000 on (PROC_DYNAMIC_FIRST).
         let found = [1, 2].map(|namespace| Found {
             path: "page".into(),
             user: 0,
-            state: pages::State::Live(page(namespace)),
+            state: pages::State::Live(pages::page_in(namespace, vec![row.clone()])),
         });
         let rates = Before::default().rates(&found, Duration::from_secs(1));
         let lines = lines(&found, rates, (120, usize::MAX), false);
