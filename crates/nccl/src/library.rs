@@ -132,7 +132,8 @@ impl Nccl {
         let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
         // SAFETY: the place lives through the call.
         self.check("ncclGetUniqueId", unsafe { (self.calls.get_unique_id)(&raw mut id) })?;
-        Ok(id.0.map(c_char::cast_unsigned))
+        // A C char is signed on x86-64 and unsigned on aarch64.
+        Ok(id.0.map(|byte| byte.to_ne_bytes()[0]))
     }
 
     /// An error for whatever is neither success nor "in progress".
