@@ -6,14 +6,13 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use net_abi::ResultCode;
 use support::calls::{Answer, Net, Object};
-use support::faults::{SETTING, faulty_plugin, panic_in};
+use support::faults::panic_in;
 use support::link::{Link, SLOT, wait};
-use support::stage::play_each;
+use support::stage::{Part, play_each};
 
 const BOUND: Duration = Duration::from_secs(120);
 
@@ -24,8 +23,8 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn open() -> Self {
-        let file = faulty_plugin();
+    fn open(part: &Part) -> Self {
+        let file = part.plugin();
         let net = Net::open(&file);
         Self { file, net }
     }
@@ -55,16 +54,8 @@ fn broken<T: std::fmt::Debug>(answer: Answer<T>) {
     assert_eq!((failure.code, failure.said.len()), (ResultCode::INTERNAL_ERROR, 0), "{failure:?}");
 }
 
-fn settings() -> [(&'static str, &'static str); 4] {
-    static FILE: OnceLock<String> = OnceLock::new();
-    let file = FILE.get_or_init(|| faulty_plugin().into_os_string().into_string().expect("text"));
-    [
-        (SETTING, file),
-        ("RAILS", "127.0.0.1,127.0.0.2"),
-        ("PEER_TIMEOUT_MS", "2000"),
-        ("CLOSE_TIMEOUT_MS", "500"),
-    ]
-}
+const SETTINGS: &[(&str, &str)] =
+    &[("RAILS", "127.0.0.1,127.0.0.2"), ("PEER_TIMEOUT_MS", "2000"), ("CLOSE_TIMEOUT_MS", "500")];
 
 /// Every call on a broken endpoint fails, and it can be closed.
 fn is_broken_and_closes(
@@ -117,8 +108,8 @@ fn a_panic_under_the_lock_of_an_endpoint_ends_that_endpoint_and_no_other() {
         "closeRecv locked",
         "closeListen locked",
     ];
-    play_each(&cases, &settings(), BOUND, |_, case| {
-        let faulty = Faulty::open();
+    play_each(&cases, SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         let (context, other) = (net.init().expect("init"), net.init().expect("init"));
         let mut bystander = Link::to_self(net, other);
@@ -181,8 +172,8 @@ fn a_panic_under_the_lock_of_an_endpoint_ends_that_endpoint_and_no_other() {
 /// The peer is stopped, so it may still write to what it was lent. A success would let NCCL free that memory.
 #[test]
 fn a_panic_while_deregmr_waits_for_a_peer_is_no_success() {
-    play_each(&["deregMr waits"], &settings(), BOUND, |part, case| {
-        let faulty = Faulty::open();
+    play_each(&["deregMr waits"], SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         let context = net.init().expect("init");
         if part.name != "main" {
@@ -206,8 +197,8 @@ fn a_panic_while_deregmr_waits_for_a_peer_is_no_success() {
 #[test]
 fn a_panic_outside_of_the_lock_ends_the_comm_that_the_call_was_about_and_no_other() {
     let cases = ["regMr", "deregMr", "accept", "closeSend", "closeRecv", "closeListen"];
-    play_each(&cases, &settings(), BOUND, |_, case| {
-        let faulty = Faulty::open();
+    play_each(&cases, SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         let context = net.init().expect("init");
         let mut bystander = Link::to_self(net, context);
@@ -245,8 +236,8 @@ fn a_panic_outside_of_the_lock_ends_the_comm_that_the_call_was_about_and_no_othe
 #[test]
 fn a_panic_in_a_call_that_is_about_no_comm_leaves_what_there_was() {
     let cases = ["init", "devices", "getProperties", "listen", "connect", "finalize"];
-    play_each(&cases, &settings(), BOUND, |_, case| {
-        let faulty = Faulty::open();
+    play_each(&cases, SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         let context = net.init().expect("init");
         let mut link = Link::to_self(net, context);
@@ -271,8 +262,8 @@ fn a_panic_in_a_call_that_is_about_no_comm_leaves_what_there_was() {
 
 #[test]
 fn a_start_that_panics_is_not_begun_again() {
-    play_each(&["start"], &settings(), BOUND, |_, case| {
-        let faulty = Faulty::open();
+    play_each(&["start"], SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         faulty.panics(case, || net.init());
         broken(net.init());
@@ -283,8 +274,8 @@ fn a_start_that_panics_is_not_begun_again() {
 
 #[test]
 fn a_panic_while_an_endpoint_drains_still_closes_it() {
-    play_each(&["finalize locked"], &settings(), BOUND, |_, case| {
-        let faulty = Faulty::open();
+    play_each(&["finalize locked"], SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         let (context, other) = (net.init().expect("init"), net.init().expect("init"));
         let (mut link, mut bystander) = (Link::to_self(net, context), Link::to_self(net, other));
@@ -301,8 +292,8 @@ fn a_panic_while_an_endpoint_drains_still_closes_it() {
 
 #[test]
 fn an_endpoint_whose_opening_panics_is_opened_anew() {
-    play_each(&["open"], &settings(), BOUND, |_, case| {
-        let faulty = Faulty::open();
+    play_each(&["open"], SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         let context = net.init().expect("init");
         faulty.panics(case, || net.listen(context, 0));
@@ -316,8 +307,8 @@ fn an_endpoint_whose_opening_panics_is_opened_anew() {
 /// Up to v10 a communicator is a thread, and its endpoint closes with the last object there.
 #[test]
 fn a_connect_under_way_does_not_keep_a_broken_endpoint_open() {
-    play_each(&["connect locked"], &settings(), BOUND, |_, case| {
-        let faulty = Faulty::open();
+    play_each(&["connect locked"], SETTINGS, BOUND, |part, case| {
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         net.init_v8().expect("init");
         let (mut handle, listener) = net.listen_v8(0).expect("listen");
@@ -338,8 +329,8 @@ fn a_panic_while_a_dump_is_written_ends_neither_dumps_nor_an_endpoint() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dumps.{}", process::id()));
     let trigger = folder.join("now");
     let trigger = ("DUMP_TRIGGER", trigger.to_str().expect("text"));
-    let settings = [&settings()[..], &[trigger]].concat();
-    play_each(&["snapshot", "dump"], &settings, BOUND, |_, case| {
+    let settings = [SETTINGS, &[trigger]].concat();
+    play_each(&["snapshot", "dump"], &settings, BOUND, |part, case| {
         let trigger = PathBuf::from(std::env::var("IRONRAIL_DUMP_TRIGGER").expect("it was set"));
         let folder = trigger.parent().expect("it is in one");
         fs::create_dir(folder).expect("the target folder takes a folder");
@@ -353,7 +344,7 @@ fn a_panic_while_a_dump_is_written_ends_neither_dumps_nor_an_endpoint() {
             let text = dumps().first().and_then(|path| fs::read_to_string(path).ok());
             text.filter(|text| text.ends_with("}\n"))
         };
-        let faulty = Faulty::open();
+        let faulty = Faulty::open(part);
         let net = faulty.net;
         let contexts = [0, 1].map(|_| net.init().expect("init"));
         let mut links = contexts.map(|context| Link::to_self(net, context));

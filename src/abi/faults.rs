@@ -1,4 +1,4 @@
-//! Lets a test cause a panic: a symbol that exists only in a build with the feature `faults`.
+//! Lets a test cause a panic: a symbol that release builds do not have.
 
 use std::ffi::{CStr, c_char};
 

@@ -12,7 +12,7 @@
 mod argument;
 mod entry;
 mod explain;
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 mod faults;
 mod guard;
 mod logger;

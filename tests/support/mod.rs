@@ -35,12 +35,16 @@ pub(crate) fn plugin() -> PathBuf {
     static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
     PLUGIN
         .get_or_init(|| {
-            let profile = std::env::var("IRONRAIL_TEST_PROFILE");
-            let built = build(profile.is_ok_and(|profile| profile == "release"));
+            let built = build(is_optimised());
             say(&format!("plugin: {}", hash(&built)));
             named(&built)
         })
         .clone()
+}
+
+/// Whether [`plugin`] is the release build.
+pub(crate) fn is_optimised() -> bool {
+    std::env::var("IRONRAIL_TEST_PROFILE").is_ok_and(|profile| profile == "release")
 }
 
 /// The optimised plugin, for benches: the file itself, not the link.
