@@ -31,7 +31,7 @@ fn nccl() -> &'static Path {
     FOLDER.get_or_init(|| {
         let folder = Path::new(TEMPORARY).join(format!("nccl-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let library = built::library("standin-nccl", "libstandin_nccl.so");
+        let library = built::example("standin_nccl");
         fs::copy(library, folder.join("libnccl.so.2")).unwrap();
         folder
     })
