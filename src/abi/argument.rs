@@ -173,7 +173,7 @@ unsafe fn list<'a, T>(first: *mut T, count: usize, list: List) -> Result<&'a [T]
 }
 
 /// The traffic class of a communicator. NCCL passes -1 where the user has set none, else the user's value: the byte of the IP header, as
-/// NCCL's own InfiniBand transport uses it. A value that is ignored is logged once, since v10 has it in each poll of connect.
+/// in NCCL's own InfiniBand transport. A value above a byte is ignored, and logged once: in v10 each poll of connect passes it again.
 ///
 /// # Safety
 ///

@@ -19,7 +19,7 @@ pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: Noun) -> Resu
     if pointer.is_null() {
         return Err(Cause::NullPointer(what).into());
     }
-    // Written, not assigned: the place may hold anything, even nothing initialised.
+    // `write`, since an assignment would drop the old value, and the place may be uninitialised.
     // SAFETY: not null, so the caller vouches for it.
     unsafe { pointer.write(empty) };
     // SAFETY: the same place, initialised by now.

@@ -1,9 +1,9 @@
 //! Tells NCCL's profiler about messages: one event each, from the call that accepted it until `test` reports its end.
 //!
-//! NCCL passes its callback to `init` and a parent for the event to `isend` and `irecv`, since v10, whether or not a profiler is loaded: only
-//! the handle that a start returns says that one listens. The callback is called under the endpoint's lock, and only while the request of the
-//! message is open, which is as long as NCCL keeps the parent and the profiler its event
-//! (docs/decisions/0023-events-for-nccls-profiler.md). What it answers changes no transfer.
+//! Since v10 NCCL passes its callback to `init` and a parent for the event to `isend` and `irecv`, whether or not a profiler is loaded:
+//! only if one is loaded does the callback return a handle when an event starts. The callback is called under the endpoint's lock, and only
+//! while the request of the message is open: NCCL keeps the parent, and the profiler its event, for that time
+//! (docs/decisions/0023-events-for-nccls-profiler.md). Its result changes no transfer.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -32,7 +32,7 @@ pub(super) fn install(profiler: Profiler) {
     }
 }
 
-/// A send was accepted, or not.
+/// Begins the event of a send. `sent`: its request; None where isend returned NULL.
 ///
 /// # Safety
 ///
@@ -53,7 +53,7 @@ pub(super) unsafe fn send_begun(
     }
 }
 
-/// The receives of a request were accepted, or not.
+/// Begins the events of a request's receives. No request where irecv returned NULL.
 ///
 /// # Safety
 ///

@@ -40,7 +40,7 @@ macro_rules! refused_in_every_version {
             iflush($wild, 1, null_mut(), null_mut(), null_mut(), null_mut())
             test($wild, null_mut(), null_mut())
         );
-        // Null is what NCCL never got.
+        // These accept null: NCCL also passes handles that it never got.
         if !$wild.is_null() {
             refused!($table;
                 dereg_mr($wild, $wild)
@@ -245,7 +245,7 @@ fn a_failed_call_leaves_no_place_as_it_was() {
 }
 
 #[test]
-fn a_device_that_is_not_there_has_whole_properties_all_the_same() {
+fn the_properties_of_a_device_that_does_not_exist_are_all_written() {
     let _captured = Captured::start();
     macro_rules! check {
         ($($table:expr => $properties:ident)*) => {

@@ -122,8 +122,8 @@ pub(in crate::abi) unsafe extern "C" fn close_listen(listener: *mut c_void) -> R
     close("closeListen", listener, |listener| plugin::close_listen(listener.listener()?))
 }
 
-/// NCCL's bootstrap over a plugin closes its three comms, those too that it never got, and ends at the first error
-/// (NCCL src/bootstrap.cc:1323-1326).
+/// Closing null succeeds: where NCCL's bootstrap uses the plugin, it closes all three comms, also those that were never made, and stops at
+/// the first error (NCCL src/bootstrap.cc:1323-1326).
 fn close(
     call: &'static str,
     comm: *mut c_void,

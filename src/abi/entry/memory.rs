@@ -31,7 +31,7 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr(
 
 /// # Safety
 ///
-/// `region` is null or a place for a memory handle; the memory stays what it is until it is deregistered.
+/// `region` is null or a place for a memory handle; the memory stays valid until it is deregistered.
 pub(in crate::abi) unsafe fn register(
     comm: *mut c_void,
     data: *mut c_void,
