@@ -7,7 +7,8 @@ use proto::bound::{KEEPER_IDLE_MAX, PEERS_MAX, REFUSED_FOR_GOOD};
 
 /// Operations in flight on one NIC. Past that posts are refused, and repeated by later polls.
 pub(crate) const OPERATIONS_MAX: u16 = 1024;
-/// Of these, those that no part takes; and those that only parts to a peer take that has fewer than [`PARTS_FEW`] in flight there.
+/// Of these, the operations reserved for control, and those reserved for parts to peers with fewer than [`PARTS_FEW`] parts in flight
+/// there.
 pub(super) const CONTROL_OPERATIONS: usize = 128;
 pub(super) const FEWEST_OPERATIONS: usize = 128;
 pub(super) const PARTS_FEW: usize = 4;
@@ -15,8 +16,8 @@ pub(super) const PARTS_FEW: usize = 4;
 pub(crate) const TAGGED_RECEIVES_MAX: u16 = 4096;
 /// Receives for letters that are kept posted on each control rail. Further letters wait in the provider.
 pub(super) const LETTER_RECEIVES: u16 = 32;
-/// Buffers for sent letters in one registration. There is another one only if peers that hang have all: a letter to such a host stays in
-/// flight, and a living peer that gets no answer takes this rank for dead.
+/// Buffers for sent letters in one registration. A further one is made while letters to peers that hang hold all of them: such letters stay
+/// in flight, and a working peer that gets no answer takes this rank for dead.
 pub(super) const LETTER_SENDS: u16 = 32;
 /// With SENDRECV, receives for packets that are kept posted on each control rail. Further packets wait in the provider; a channel has at most
 /// a ring of them in flight.
@@ -28,7 +29,7 @@ pub(super) const CHANNELS_MAX: u32 = 1 << 16;
 pub(super) const CONNECTIONS_MAX: u32 = 1 << 14;
 /// Regions: NCCL registers each buffer once per connection.
 pub(super) const REGIONS_MAX: u16 = u16::MAX;
-/// Differences between ends that are logged.
+/// At most this many differences between this end and its peers are logged.
 pub(super) const DIFFERENCES_MAX: usize = 16;
 
 /// Batches that one poll reads from one queue: a flood of completions must not hold the lock for ever.
@@ -39,27 +40,28 @@ pub(super) const DATA_POLLED_EVERY: u32 = 64;
 /// One in this many polls reads the event queues, to which errors of endpoints are written.
 pub(super) const EVENTS_READ_EVERY: u32 = 256;
 
-/// How long the probe waits for each operation, in time in which connect or accept is called.
+/// How long the probe waits for each operation. Time counts only while connect or accept is called.
 pub(super) const PROBE_WAIT: Duration = Duration::from_secs(2);
-/// The same of a silent one, after a later write on its NIC has landed.
+/// How long the probe still waits for an operation after [`PROBE_WAIT`], once a later write on the same NIC has landed.
 pub(super) const PROBE_LATE_WAIT: Duration = Duration::from_millis(200);
-/// The time between two such calls counts up to this: a longer pause is the caller's, not the provider's.
+/// At most this much of the time between two calls of connect or accept counts: a longer pause is the caller's, not the provider's.
 pub(super) const PROBE_GAP_MAX: Duration = Duration::from_millis(100);
 
-/// After so long of rejected HELLOs the peer counts as unreachable. Longer than a link that flaps is down, short enough to wait for where a
-/// network is set up wrongly.
+/// A peer counts as unreachable if the provider has rejected HELLOs to it for this long. Longer than a flapping link is down, and short
+/// enough to wait for where a network is set up wrongly.
 pub(super) const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
-/// A connection that accept was not called for in so long holds up no other one. A proxy asks for each in every pass of its loop.
+/// A connection for which accept was not called for this long delays no other one. NCCL's proxy calls accept for each in every pass of its
+/// loop.
 pub(super) const ACCEPT_LEFT_AFTER: Duration = Duration::from_secs(1);
 
-/// After so long without a call an endpoint is left on which a deregMr has failed, and whose owners, threads, have ended.
+/// An endpoint counts as abandoned after this long without a call, if a deregMr has failed on it and the threads that own it have ended.
 pub(super) const LEFT_AFTER: Duration = Duration::from_secs(1);
 
-/// The time between two visits of the keeper counts up to this as time without calls: a longer one is that of a process that was stopped.
+/// At most this much of the time between two visits of the keeper counts as time without calls: in a longer pause the process was stopped.
 pub(super) const VISIT_MAX: Duration = Duration::from_secs(2);
 
-/// A peer to which every post is refused for so long counts as gone when memory is deregistered. A provider refuses posts to a working peer
-/// for much less.
+/// A peer to which every post was refused for this long counts as gone when memory is deregistered. To a working peer a provider refuses
+/// posts for much less.
 pub(super) const GONE_AFTER: Duration = Duration::from_millis(200);
 /// Polls of deregMr for completions that are already there, before receives are withdrawn.
 pub(super) const DEREGISTER_POLLS: u32 = 64;
@@ -67,35 +69,39 @@ pub(super) const DEREGISTER_POLLS: u32 = 64;
 pub(super) const WAIT_SHRINKS_BY: u32 = 10;
 /// The shortest wait for a peer, after others have timed out.
 pub(super) const WAIT_MIN: Duration = Duration::from_millis(10);
-/// So long after the last wait that timed out the abort is over, and peers of other communicators get the whole time again.
+/// Waits have their whole length again this long after the last one that timed out: the abort is over, and other communicators go on.
 pub(super) const WAIT_RECOVERS_AFTER: Duration = Duration::from_secs(10);
 /// The bound of an endpoint's drain, and then of its cancelled receives, after one peer has let a wait time out: an abort takes less than
 /// two seconds in all, most of which deregMr uses.
 pub(super) const IMPATIENT_WAIT: Duration = Duration::from_millis(150);
 /// How long an endpoint that closes waits for cancelled receives.
 pub(super) const CANCEL_WAIT: Duration = Duration::from_millis(50);
-/// Its final polls for local completions. A number of polls, since on a busy machine a time limit alone may pass without any.
+/// The final polls of an endpoint that closes, for local completions. A number, since on a busy machine a time limit may pass without a
+/// poll.
 pub(super) const DRAIN_POLLS: u32 = 256;
 
 /// Checks for stalls per IRONRAIL_STALL_REPORT_MS, and the shortest and the longest time between two.
 pub(super) const STALL_CHECKS: u32 = 8;
 pub(super) const STALL_CHECK_MIN: Duration = Duration::from_millis(5);
 pub(super) const STALL_CHECK_MAX: Duration = Duration::from_secs(1);
-/// A peer that was queried and has sent nothing for so long is silent: an idle one answers within `KEEPER_IDLE_MAX`.
+/// A peer that was queried and has sent nothing for this long is silent: an idle one answers within `KEEPER_IDLE_MAX`.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(3);
-/// So long a NIC is slow before it is logged. On busy machines equal rails may differ for a moment.
+/// How long a NIC has to be slow before it is logged. On busy machines equal rails may differ for a moment.
 pub(super) const SLOW_AFTER: Duration = Duration::from_secs(5);
-/// The least time between two reports of this process about stalls, between two about slow rails, and between two warnings of connects or
-/// accepts that wait.
+/// The least time between two of a process's reports about stalls, between two about slow rails, and between two warnings that a connect or
+/// accept waits.
 pub(super) const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 const _: () = {
     let kept = CONTROL_OPERATIONS + FEWEST_OPERATIONS + LETTER_RECEIVES as usize;
-    assert!(kept < OPERATIONS_MAX as usize / 2, "most are for all parts alike");
-    assert!(CONNECTIONS_MAX as usize == Slot::COUNT, "each has a slot");
-    assert!(CHANNELS_MAX as usize == PEERS_MAX, "one to each peer");
-    assert!(PROBE_GAP_MAX.as_millis() < PROBE_LATE_WAIT.as_millis(), "no wait is a single pause");
-    assert!(GONE_AFTER.as_millis() < REFUSED_FOR_GOOD.as_millis(), "its channel fails later");
-    assert!(CANCEL_WAIT.as_millis() < IMPATIENT_WAIT.as_millis(), "bound receives get longer");
+    assert!(kept < OPERATIONS_MAX as usize / 2, "most operations are not reserved");
+    assert!(CONNECTIONS_MAX as usize == Slot::COUNT, "each connection has a slot");
+    assert!(CHANNELS_MAX as usize == PEERS_MAX, "one channel to each peer");
+    assert!(PROBE_GAP_MAX.as_millis() < PROBE_LATE_WAIT.as_millis(), "a wait has several calls");
+    assert!(GONE_AFTER.as_millis() < REFUSED_FOR_GOOD.as_millis(), "gone before its channel fails");
+    assert!(
+        CANCEL_WAIT.as_millis() < IMPATIENT_WAIT.as_millis(),
+        "receives in bound regions get longer"
+    );
     assert!(KEEPER_IDLE_MAX.as_millis() * 2 < SILENT_AFTER.as_millis(), "an idle peer answers");
 };

@@ -1,8 +1,8 @@
 //! A cache of registrations: NCCL registers the same buffer once per connection.
 //!
 //! The cache holds weak references, so no registration outlives its last handle. Ranges are not rounded to pages: a peer can reach the
-//! buffer and not a byte beside it, whatever the page size is. A part of a buffer in host memory gets a registration of its own: by a share of
-//! the buffer's, the rest would stay registered after the buffer's last handle, when other memory may be at its address.
+//! buffer and not a byte beside it, whatever the page size is. A part of a buffer in host memory gets a registration of its own. If it
+//! shared the buffer's, the rest of the buffer would stay registered after its last handle, when other memory may be at its address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -24,7 +24,7 @@ struct Held {
     handles: usize,
 }
 
-/// Ordered by kind and buffer, then by where a range begins, longest first: the range that may contain another comes right before it.
+/// Ordered by kind and buffer, then by the beginning of the range, longest first: a range comes right after the one that may contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     kind: u64,
@@ -76,8 +76,8 @@ impl RegionCache {
         }
         let key = Key::of(memory);
         let (nearest, held) = self.held.range_mut(..=key).next_back()?;
-        // Only the nearest range that begins at or before this one is checked. Where that does not cover it and an earlier one does, a
-        // second registration is made, which costs time and nothing else.
+        // Only the last range that begins at or before `memory` is checked. If an earlier range covers `memory` and that one does not,
+        // a second registration is made, which costs only time.
         let is_its = (nearest.kind, nearest.buffer) == (key.kind, key.buffer);
         let region = if is_its { held.region.upgrade() } else { None };
         let covers = |region: &UserRegion| match memory.kind() {
@@ -108,8 +108,8 @@ impl Key {
 }
 
 /// Whether address, length and kind identify the memory. GPU memory may be freed and allocated again at the same address while its
-/// registration exists, which then does not cover the new allocation, by address or by DMA-BUF. Only the driver's buffer id distinguishes
-/// the two, where there is one.
+/// registration exists. That registration does not cover the new allocation, and only the driver's buffer id, if there is one,
+/// distinguishes the two allocations.
 fn is_identifiable(memory: &Memory) -> bool {
     memory.kind() == MemoryKind::Host || memory.buffer() != 0
 }

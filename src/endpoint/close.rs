@@ -77,15 +77,15 @@ impl Endpoint {
         })
     }
 
-    /// Whether NCCL has closed everything that it opened here. A connect is closed by its last call, which fails early where the whole
-    /// endpoint has failed; and one that has lost its listener can become no comm, and NCCL need not call it again.
+    /// Whether NCCL has closed everything that it opened here. NCCL has no call that closes a connect: connects do not count where the
+    /// whole endpoint has failed, or where the peer's listener is gone, since NCCL need not call them again.
     pub(crate) fn is_unused(&self) -> bool {
         let has_failed = self.broken || self.failure.is_some();
         self.has_only_connects()
             && (has_failed || self.connects.iter().all(|pending| self.is_lost(pending)))
     }
 
-    /// Whether NCCL has nothing open here but connects, and no deregMr waits.
+    /// Whether NCCL has only connects open here, and no deregMr waits.
     pub(super) fn has_only_connects(&self) -> bool {
         self.listeners.is_empty() && !self.is_waited_on() && self.has_no_comms()
     }
@@ -119,7 +119,7 @@ impl Endpoint {
             std::thread::yield_now();
         }
         self.cancel_receives();
-        // The last letters complete when the peer polls, and it may be closing, too.
+        // The last letters complete when the peer polls, and the peer may be closing, too.
         let mut polls = 0;
         while (polls < DRAIN_POLLS || self.polled_since(start) < bound)
             && self.executor.nics.iter().any(|port| port.nic.in_flight() > 0)
@@ -138,7 +138,7 @@ impl Endpoint {
         self.report()
     }
 
-    /// The time since `start` in which the endpoint was polled: a process that was stopped has not waited.
+    /// The time since `start` in which the endpoint was polled. Time in which the process was stopped does not count.
     fn polled_since(&self, start: PolledTime) -> Duration {
         self.core.polled_time().since(start)
     }
@@ -207,7 +207,7 @@ impl Endpoint {
         Report { rails, incidents: self.incidents() }
     }
 
-    /// What has happened so far; of connections, what happened on those that have ended.
+    /// The incidents so far, including those of connections that have ended.
     pub(crate) fn incidents(&self) -> Incidents {
         let mut incidents = self.incidents;
         incidents.stale_frames += self.core.stale();
@@ -215,7 +215,7 @@ impl Endpoint {
     }
 }
 
-/// What an endpoint has done until its end.
+/// What an endpoint has transferred and what has happened on it, for the log at its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) rails: Vec<RailReport>,

@@ -12,7 +12,7 @@ use super::stall::WaitTracker;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind};
 
-/// Open requests of one comm at most: the lines of a window, or the records of messages.
+/// The most open requests of one comm: as many as a window has lines, or a sender has records of messages.
 const REQUESTS: usize = 64;
 const _: () = assert!(REQUESTS >= proto::window::WINDOW as usize);
 const _: () = assert!(REQUESTS >= proto::window::RECORDS);
@@ -32,9 +32,9 @@ pub(super) struct Comm {
     pub(super) is_closing: bool,
     /// The error of its calls. Takes precedence over its flow's fault.
     pub(super) failure: Option<Error>,
-    /// The failure is in the log.
+    /// Whether the failure is in the log.
     pub(super) is_logged: bool,
-    /// That messages are cut to their receives is in the log.
+    /// Whether it was logged that messages are truncated to their receives.
     pub(super) is_cut_logged: bool,
     pub(super) flushing: Flushing,
     pub(super) tally: CommCounters,
@@ -77,7 +77,7 @@ impl Comm {
         self.opened(line, now)
     }
 
-    /// The same for a receive, or a group.
+    /// Opens the request of a receive, or of a group, and returns the line for its id: that of the first receive.
     #[inline]
     pub(super) fn received(&mut self, first: Line, now: Moment) -> u16 {
         self.opened(low16(first.number()), now)
@@ -168,7 +168,7 @@ impl Comms {
         found.ok_or_else(|| Cause::Stale(noun).into())
     }
 
-    /// The same for either side.
+    /// The comm that an id names, of the id's side, unless NCCL has closed it.
     pub(super) fn any(&mut self, id: ObjectId, noun: Noun) -> Result<(Slot, &mut Comm)> {
         self.open(id, side_of(id), noun)
     }
@@ -257,7 +257,7 @@ mod tests {
         comm.ended(first);
         assert!(!comm.has(first) && comm.has(second));
         let again = comm.sent(MessageId::new(3), true, NOW);
-        assert!(comm.has(again) && !comm.has(first), "of the same record, another message");
+        assert!(comm.has(again) && !comm.has(first), "another message in the same record");
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl CommCounters {
         }
     }
 
-    /// Receives of one request have ended. If no data rail has carried bytes, they arrived inline.
+    /// Receives of one request have ended. Their messages came inline if no data rail has carried bytes.
     #[inline]
     pub(super) fn received(&self, carried: RailSet, count: u32) {
         if carried.is_empty()
@@ -79,7 +79,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// A part of a message on this rail.
+    /// Counts a part of a message on this rail.
     #[inline]
     pub(super) fn part(&self, rail: u8, bytes: u64) {
         if let Some(row) = self.rails.get(usize::from(rail)) {

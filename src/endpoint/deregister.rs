@@ -1,8 +1,8 @@
 //! deregMr: closes a registration once no operation, ours or a peer's, can touch its memory.
 //!
 //! ```text
-//!  withdraw its receives, give up what is to be sent from it ─▶ nothing touches it ─▶ closed
-//!                                                           └─▶ past the bound: an error, and it stays registered
+//!  withdraw its receives, give up its unposted sends ─▶ nothing touches it ─▶ closed
+//!                                                    └─▶ past the bound: an error, and it stays registered
 //! ```
 //!
 //! A connection whose posted receives are withdrawn has failed. The rails are shared with other connections and must keep working, so no
@@ -30,9 +30,9 @@ use crate::object_id::{ObjectId, ObjectKind};
 #[derive(Debug)]
 pub(super) struct Deregistering {
     id: ObjectId,
-    /// By [`proto::ProgressLoop::polled_time`]: a process that was stopped has not waited.
+    /// By [`proto::ProgressLoop::polled_time`]: time in which the process was stopped does not count.
     until: PolledTime,
-    /// The error that was returned when `until` had passed. NCCL may deregister it again.
+    /// The error that was returned when `until` had passed. NCCL may deregister the region again.
     failure: Option<Error>,
 }
 
@@ -62,7 +62,7 @@ impl Endpoint {
         if !self.is_posted(id) && self.naming(id).is_empty() {
             return self.close_region(id);
         }
-        // Not one poll where no peer knows of the memory: it would lend it to one.
+        // No poll if no peer knows of the memory yet: a poll would send the advert that lends it.
         for _ in 0..DEREGISTER_POLLS {
             if !self.is_touched(id) {
                 break;
@@ -75,8 +75,8 @@ impl Endpoint {
         self.poll_deregister(id)
     }
 
-    /// A call of deregMr begins to wait. The endpoint is not closed before [`Endpoint::end_wait`]: its close may leave the region open, and the
-    /// call could not tell.
+    /// A call of deregMr begins to wait. The endpoint is not closed before [`Endpoint::end_wait`]: its close may leave the region open,
+    /// which the waiting call could not find out.
     pub(crate) fn begin_wait(&mut self) {
         self.deregister_calls += 1;
     }
@@ -99,7 +99,7 @@ impl Endpoint {
         self.deregistering.iter().any(|one| one.failure.is_some())
     }
 
-    /// When a wait for peers ends that begins now. The endpoint was just polled: the time before counts for no wait.
+    /// The end of a wait for peers that begins now. The endpoint was just polled, so no earlier time is counted.
     fn end_of_wait(&mut self) -> PolledTime {
         self.core.polled_time().plus(self.patience.wait(Instant::now()))
     }
@@ -108,7 +108,7 @@ impl Endpoint {
     pub(crate) fn poll_deregister(&mut self, id: ObjectId) -> Result<bool> {
         let at = self.deregistering.iter().position(|deregistering| deregistering.id == id);
         let Some(at) = at else {
-            // Another call has closed it meanwhile, or libfabric refused to.
+            // Another call has closed the region meanwhile, or libfabric refused to close it.
             let failure = self.unclosed.iter_mut().find(|(unclosed, _)| *unclosed == id);
             return failure.map_or(Ok(true), |(_, error)| Err(super::failures::repeated(error)));
         };
@@ -120,7 +120,7 @@ impl Endpoint {
         if self.core.polled_time() < self.deregistering[at].until {
             return Ok(false);
         }
-        // Sends were left until now: the peer's receive waits for them.
+        // Sends are given up only now: the peer's receive waits for them.
         self.give_up_region(id, Give::Sends);
         self.patience.timed_out(Instant::now());
         self.cancel_receives_of_ended_peers(id);
@@ -154,7 +154,7 @@ impl Endpoint {
         self.connections(id, ReceiveFlow::exposes)
     }
 
-    /// The connections that have messages in this id's memory, also receives that no advert has lent yet.
+    /// The connections that have messages in this id's memory, also receives that were not advertised yet.
     fn naming(&self, id: ObjectId) -> Vec<Slot> {
         self.connections(id, ReceiveFlow::fills)
     }
@@ -230,7 +230,7 @@ impl Endpoint {
     }
 
     fn close_region(&mut self, id: ObjectId) -> Result<bool> {
-        // Not before: what stays registered still has its owner.
+        // Only now: a region that stays registered keeps its owner.
         self.ownership.remove(id);
         let taken = self.executor.regions.remove(id.slot(), id.generation());
         let Some(region) = taken else { return Ok(true) };

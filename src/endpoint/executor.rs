@@ -74,7 +74,7 @@ pub(super) struct Deferred {
     /// Data rails to peers that were lost, and those that came back.
     pub(super) rails_lost: u64,
     pub(super) rails_returned: u64,
-    /// Errors that name no operation of ours: the NIC, and the rail whose completion queue had it; none: an event queue.
+    /// Errors that name no operation of ours: the NIC, and the rail whose completion queue had the error; None: an event queue.
     pub(super) nameless: Vec<(usize, Option<Operation>, CompletionError)>,
     /// NICs on whose control rail no receive can be posted.
     pub(super) deaf: Vec<(usize, FabricError)>,
@@ -108,7 +108,7 @@ pub(super) struct Executor {
     pub(super) nics: Vec<Port>,
     memory: ControlMemory,
     pub(super) regions: Slots<Arc<UserRegion>>,
-    /// The landing page: memory of our own for what needs an address and no data of a user's: empty messages, trials, the probe and flushes.
+    /// The landing page: our own memory for operations without data of a user's: empty messages, trials, the probe and flushes.
     pub(super) landing: Arc<UserRegion>,
     /// Listeners, and the peers that are known or being introduced.
     pub(super) peers: Peers<Mac>,
@@ -140,7 +140,7 @@ pub(super) struct Executor {
 }
 
 impl Executor {
-    /// Without channels and listeners. `sendrecv`: for providers without one-sided writes.
+    /// An executor without channels and listeners. `sendrecv`: for providers without one-sided writes.
     pub(super) fn new(
         nics: Vec<Port>,
         landing: Arc<UserRegion>,
@@ -187,7 +187,7 @@ impl Executor {
         &self.capabilities
     }
 
-    /// Sets what the probe has found. Peers are told from now on.
+    /// Sets the capabilities that the probe has found. HELLOs carry them from now on.
     pub(super) fn settle(&mut self, capabilities: Capabilities) {
         self.capabilities = capabilities;
         self.peers.settle(capabilities);
@@ -290,7 +290,7 @@ impl Executor {
         Some((channels.get_mut(channel.0 as usize)?, nics))
     }
 
-    /// Posts no receives any more, and cancels those that are posted.
+    /// Stops posting receives, and cancels the posted ones.
     pub(super) fn cancel_receives(&mut self) {
         if let Some(sendrecv) = &mut self.sendrecv {
             sendrecv.stop();
@@ -601,8 +601,8 @@ impl Perform<Flow> for Executor {
         self.memory.take(&mut self.nics)
     }
 
-    /// A peer's write may still land there until its rail closes, so the memory is not used again, unless [`release_inbox`](Self::release_inbox)
-    /// follows.
+    /// A peer's write may still land in the inbox until its rail closes, so the memory is not used again, unless
+    /// [`release_inbox`](Self::release_inbox) follows.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
         log::debug!("inbox {} on control rail {rail} is retired", memory.0);
         if let Some(sendrecv) = &mut self.sendrecv {
@@ -676,7 +676,7 @@ impl Perform<Flow> for Executor {
         if nic >= self.nics.len() {
             return false;
         }
-        // What its queue still holds goes with it: parts that have arrived so are sent again, by another rail.
+        // Completions that are still in the rail's queue are lost with it: the peer sends those parts again, on another rail.
         let Port { nic: card, label, .. } = &mut self.nics[nic];
         match card.fence::<Data>() {
             Ok(tokens) => {
@@ -794,7 +794,7 @@ impl Perform<Flow> for Executor {
 }
 
 impl Executor {
-    /// The provider has refused all posts to this peer past the bound: the control rail to it is lost.
+    /// Whether the provider has refused all posts to this peer for longer than the bound: then the control rail to it is lost.
     #[cold]
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
         let bound_ms = milliseconds(self.refusals_bound);
@@ -863,9 +863,9 @@ impl Executor {
     }
 }
 
-/// Whether a part to a peer may take one of `room` operations of a NIC, with `flying` parts to that peer in flight there. Peers that hang, as
-/// all of a node that is gone, keep what they have for good. So each peer may have as many as it leaves to others, and a few more are for peers
-/// that have hardly any. Packets and letters have room of their own.
+/// Whether a part to a peer may take one of `room` operations of a NIC, with `flying` parts to that peer in flight there. Parts to peers
+/// that hang, such as all ranks of a node that is gone, never complete. So a peer may have as many in flight as it leaves to the others,
+/// and a few operations are reserved for peers with hardly any. Packets and letters have room of their own.
 #[inline]
 fn has_room(room: usize, flying: u32) -> bool {
     let flying = flying as usize;
@@ -873,7 +873,7 @@ fn has_room(room: usize, flying: u32) -> bool {
     shared > flying || flying < PARTS_FEW && room > CONTROL_OPERATIONS
 }
 
-/// Letters of one poll whose memory is preallocated, and its size. Further or longer ones (HELLO) allocate.
+/// The number and size of the preallocated buffers for letters that one poll receives. Further or longer ones (HELLO) allocate.
 const LETTERS: usize = 8;
 const LETTER_BYTES: usize = 256;
 

@@ -80,7 +80,7 @@ impl Endpoint {
         executor.channel_ends_mut().iter_mut().for_each(|peer| learn_rank_of(peer, core));
     }
 
-    /// The same for the peer of one channel.
+    /// Learns the rank of one channel's peer.
     #[cold]
     pub(super) fn learn_rank(&mut self, channel: ChannelId) {
         if let Some(peer) = self.executor.peer_mut(channel) {
@@ -109,8 +109,8 @@ impl Endpoint {
         self.return_channel_entries(channel);
     }
 
-    /// A queue of completions or of events has an error that names no operation, so that nothing of ours fails by it. A line for the
-    /// endpoint's first one, as the only trace of what its messages may wait for.
+    /// A completion or event queue has an error that names no operation, so no request fails. The endpoint's first such error is logged: it
+    /// may be the only trace of why a message waits.
     #[cold]
     pub(super) fn nameless_error(
         &mut self,
@@ -138,7 +138,7 @@ impl Endpoint {
         );
     }
 
-    /// No receive can be posted on the control rail of a NIC: its channels lose that rail.
+    /// No receive can be posted on the control rail of a NIC: all channels lose that rail.
     #[cold]
     pub(super) fn receives_nothing(&mut self, nic: usize, fault: FabricError) {
         let rail = Label::of(&self.executor.nics[nic].label);
@@ -175,7 +175,7 @@ fn learn_rank_of(peer: &mut Peer, core: &ProgressLoop<Flow>) {
     }
 }
 
-/// A bound, for an error's sentence.
+/// A bound in milliseconds, for an error's sentence.
 pub(super) fn milliseconds(bound: Duration) -> u32 {
     u32::try_from(bound.as_millis()).unwrap_or(u32::MAX)
 }

@@ -37,20 +37,20 @@ const READS_MAX: usize = proto::limits::MAX_GROUP;
 pub(super) enum FlushSource {
     Host,
     Gpu(i32),
-    /// A group with buffers in several.
+    /// A group with buffers in several memories.
     Several,
 }
 
 /// A flush under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flush {
-    /// The receive comm; none once NCCL has closed it. The flush stays until its reads have ended.
+    /// The receive comm; None once NCCL has closed it. The flush stays until its reads have ended.
     comm: Option<ObjectId>,
     reads: [Option<Read>; READS_MAX],
     /// Reads that have not completed.
     in_flight: InFlight,
     failed: bool,
-    /// When it began, or a rail was closed under it, by [`proto::ProgressLoop::polled_time`].
+    /// When the flush began, or when a rail that it reads on was last closed, by [`proto::ProgressLoop::polled_time`].
     since: PolledTime,
 }
 
@@ -60,8 +60,8 @@ struct Read {
     source: FlushSource,
     /// Slot and generation of the buffer's registration, and the buffer's address; none for the endpoint's own page.
     buffer: Option<(u16, u16, u64)>,
-    /// Where the registration is in our memory, which identifies it: it stays there until no flush reads from it. (Keys change when a rail
-    /// opens again.)
+    /// The address of the registration's object, which identifies it: the object stays there until no flush reads from it. (Keys do not
+    /// identify it: they change when a rail opens again.)
     region: Option<usize>,
     /// NICs whose read is not posted yet, one bit each.
     unposted: u32,
@@ -98,12 +98,12 @@ impl Flush {
     }
 }
 
-/// What a comm's next flush has to read.
+/// The data rails that a comm's next flush has to read on.
 #[derive(Debug, Default)]
 pub(super) struct Flushing {
     /// Data rails that brought bytes since the last flush began.
     carried: RailSet,
-    /// Those that ever brought any.
+    /// Data rails that ever brought bytes.
     brought: RailSet,
     /// Flushes that have not ended, and the NICs that they read on, one bit each.
     count: InFlight,
@@ -121,9 +121,9 @@ impl Flushing {
 
     /// The data rails to read on. An earlier read of other memory proves nothing for this memory.
     ///
-    /// A flush covers all receives of the comm that were reported before it, whichever request they belong to. While it has not ended, a
-    /// later flush reads its rails as well. After a flush of other memory it is unknown which rails that one has cleared for this memory,
-    /// so all that ever brought bytes are read.
+    /// A flush covers all receives of the comm that were reported before it, whichever request they belong to. While an earlier flush has
+    /// not ended, a later one also reads on its rails. After a flush of other memory it is unknown on which rails bytes for this memory may
+    /// still be under way, so all rails that ever brought bytes are read on.
     fn rails(&mut self, source: FlushSource) -> RailSet {
         let carried = std::mem::take(&mut self.carried);
         let last = self.last.replace(source);
@@ -195,7 +195,7 @@ impl Endpoint {
             comm.flushing.begins(unposted);
         }
         if let Err(error) = self.post_flush(slot) {
-            // There is no request that could be tested.
+            // The caller gets an error and no request, so nothing would test this flush.
             self.close_flush(slot);
             if let Ok((_, comm)) = self.comms.open(id, Side::Receive, Noun::ReceiveComm) {
                 comm.flushing.ends();
@@ -241,8 +241,8 @@ impl Endpoint {
         Ok(Tested::Group(0))
     }
 
-    /// Names a rail whose read has not ended. As long as the rail is open no other rail's read will do. The flush stays, for the reads that
-    /// have its slot and its memory; it may still end.
+    /// Names a rail whose read has not ended. No other rail's read can replace it while the rail is open. The flush stays in its slot,
+    /// which the reads in flight refer to, and may still end.
     #[cold]
     fn flush_hangs(&self, slot: u16, unposted: u32) -> Cause {
         let Executor { nics, landing, .. } = &self.executor;
@@ -270,7 +270,7 @@ impl Endpoint {
         flush.reads.iter_mut().flatten().for_each(|read| read.unposted |= first);
     }
 
-    /// A read of a flush has ended. If it has failed, no other NIC's read shows what its NIC has brought.
+    /// A read of a flush has ended. If it has failed, so has the flush: no other NIC's read flushes the bytes that this NIC wrote.
     pub(super) fn flush_read(&mut self, slot: u16, well: bool) {
         let Some(flush) = self.flushes.at_mut(slot) else { return };
         flush.completed(well);
@@ -288,7 +288,7 @@ impl Endpoint {
         }
     }
 
-    /// Nothing tests a flush any more. It stays until its reads have ended.
+    /// NCCL does not test this flush any more. It stays until its reads have ended.
     fn close_flush(&mut self, slot: u16) {
         let Some(flush) = self.flushes.at_mut(slot) else { return };
         flush.comm = None;
@@ -303,8 +303,8 @@ impl Endpoint {
         self.flushes.iter().any(|flush| flush.reads_from(region))
     }
 
-    /// Posts the reads that are not posted yet. One that is refused is retried by the next test. A region that was deregistered meanwhile
-    /// fails the flush, and so does a post that fails: the error is returned once.
+    /// Posts the reads that are not posted yet. The next test retries a read that the provider refused. The flush fails if a post fails, or
+    /// if a region was deregistered meanwhile; the error is returned once.
     fn post_flush(&mut self, slot: u16) -> Result<()> {
         let posted = self.post_reads(slot);
         if posted.is_err()
@@ -348,8 +348,8 @@ impl Endpoint {
     }
 }
 
-/// The NICs to read on, one bit each: those that carried bytes. In place of one whose data rail was fenced, an open one reads. None where
-/// no other NIC's read would do, since the rail's endpoint has leaked, or where none is open.
+/// The NICs to read on, one bit each: those that carried bytes, with an open NIC in place of one whose data rail was fenced. None if no NIC
+/// is open, or if a rail's libfabric endpoint has leaked: then its late writes cannot be excluded.
 fn readers(nics: &[Port], wanted: u32) -> Option<u32> {
     let open = nics_that(nics, |port| !port.is_closed());
     let fenced = nics_that(nics, |port| port.nic.is_fenced());

@@ -15,9 +15,9 @@ use crate::label::Label;
 pub(crate) struct PeerName {
     pub(crate) host: String,
     pub(crate) number: u32,
-    /// It is reached through shared memory, and its process id was one of those seen here when its HELLO arrived. Not where it is known to
-    /// have its id in another PID namespace. Of a peer that does not say, some other process here may have that id, whose end is then taken
-    /// for the peer's; that it was seen makes this rarer.
+    /// The peer is reached through shared memory, its process id existed here when its HELLO arrived, and it is not known to be in another
+    /// PID namespace. If the peer does not say its namespace, another process here may have that id, and the end of that process is taken
+    /// for the peer's. The check at the HELLO makes this rare.
     is_local: bool,
     /// The rank on this channel, if a tag has shown it.
     rank: Option<i32>,
@@ -29,7 +29,8 @@ pub(crate) struct PeerName {
 struct Process {
     /// The PID namespace in which the process has its number, if it is known.
     namespace: Option<u64>,
-    /// Its number means another process here, or another peer on a host of that name has the same: the log names the namespace.
+    /// Host and number are not unique: the number is another process here, or another peer has the same host name and number. Then the log
+    /// names the PID namespace too.
     is_ambiguous: AtomicBool,
     /// The rank, learnt from tags: NCCL passes the sender's rank as each message's tag, in every version (NCCL src/transport/net.cc:1414,
     /// 1575). A process may have several.
@@ -45,7 +46,7 @@ pub(crate) struct KnownProcesses {
 }
 
 impl KnownProcesses {
-    /// The peer's name, by its HELLO and by what ours says.
+    /// The peer's name, from its HELLO (`theirs`) and ours.
     pub(crate) fn peer_name(&mut self, ours: &Host, theirs: &Host) -> PeerName {
         let (host, number) = (theirs.host.to_text(), theirs.process);
         let namespaces = ours.pid_namespace.zip(theirs.pid_namespace);
@@ -60,7 +61,7 @@ impl KnownProcesses {
 }
 
 impl Process {
-    /// The process of this namespace among those that have one host name and one number.
+    /// The process of this PID namespace, among processes with the same host name and number.
     fn of(alike: &mut Vec<Arc<Self>>, namespace: Option<u64>, is_ambiguous: bool) -> Arc<Self> {
         if let Some(known) = alike.iter().find(|process| process.namespace == namespace) {
             return Arc::clone(known);
@@ -75,7 +76,7 @@ impl Process {
 }
 
 impl PeerName {
-    /// A receive from the peer has its rank as the tag.
+    /// Sets the peer's rank: a receive from it has the rank as its tag.
     pub(crate) fn set_rank(&mut self, rank: i32) {
         self.rank = Some(rank);
         let rank = i64::from(rank);
@@ -86,8 +87,8 @@ impl PeerName {
         }
     }
 
-    /// Whether its process is known to have ended. Writes to shared memory succeed after their reader has ended, so there `/proc` is
-    /// checked. For peers on other hosts, or in another PID namespace, a process id means nothing here.
+    /// Whether the peer's process is known to have ended. Writes to shared memory succeed after their reader has ended, so `/proc` is
+    /// checked for peers reached that way. For peers on other hosts, or in another PID namespace, a process id means nothing here.
     pub(crate) fn has_ended(&self) -> bool {
         self.is_local && !is_seen(self.number)
     }
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_process_with_several_ranks_only_the_channel_that_received_one_has_its_name() {
+    fn a_process_with_several_ranks_is_named_by_the_rank_seen_on_each_channel() {
         let mut known = KnownProcesses::default();
         let mut peers = [0, 1, 2].map(|_| known.peer_name(&us(), &identity(5)));
         peers[0].set_rank(3);
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn each_difference_is_named_with_both_sides() {
         let ours = identity(1);
-        assert!(differences(&ours, &identity(2)).is_empty(), "a process differs always");
+        assert!(differences(&ours, &identity(2)).is_empty(), "process ids are not compared");
         let theirs = Host { libfabric_version: 2 << 16 | 5, ..ours };
         assert_eq!(differences(&ours, &theirs), ["libfabric 2.5 where we have 1.17"]);
         let theirs = Host { provider: Name::cut("tcp"), provider_version: 118 << 16, ..ours };

@@ -1,5 +1,5 @@
-//! Counts what has begun and not ended: reads of a flush, flushes of a comm, comms that close. A wrong count is a bug in Ironrail, and its
-//! owner is never taken for drained.
+//! Counts operations that have begun and not ended: reads of a flush, flushes of a comm, comms that close. A wrong count is a bug in
+//! Ironrail; an owner with a wrong count is never taken for drained.
 
 /// A count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,9 +15,9 @@ impl InFlight {
         self.count += operations;
     }
 
-    /// Ends some. False: more than had begun.
+    /// Ends `operations`. False if more have ended than had begun.
     #[inline(always)]
-    #[must_use = "what the count belongs to fails"]
+    #[must_use = "after a wrong count its owner fails"]
     pub(super) fn end(&mut self, operations: u32) -> bool {
         match self.count.checked_sub(operations) {
             Some(left) => {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_have_ended_once_as_many_have_as_were_begun() {
+    fn none_is_in_flight_once_as_many_have_ended_as_began() {
         let mut in_flight = InFlight::default();
         assert!(in_flight.is_none());
         in_flight.begin(3);

@@ -21,7 +21,7 @@ impl Idle {
         Self { called: now, visited: now, time: Duration::ZERO }
     }
 
-    /// The keeper visits the endpoint. While the process is stopped it does not, and that time does not count.
+    /// The keeper visits the endpoint. Time in which the process was stopped does not count.
     fn visit(&mut self, called: Moment, now: Moment) {
         let more = now.since(self.visited).min(VISIT_MAX);
         let before = if self.called == called { self.time } else { Duration::ZERO };
@@ -66,13 +66,13 @@ impl Endpoint {
         Some(due.since(now))
     }
 
-    /// Whether NCCL has aborted what is open here. Up to v10 it has no call for that: it makes no more calls, and the threads that own the
-    /// endpoint end.
+    /// Whether NCCL has abandoned this endpoint after an abort. Up to v10 NCCL has no call for that: it stops calling, and the threads that
+    /// own the endpoint end.
     ///
-    /// While they live: nothing is open but connects, and NCCL has made no call for as long as it may wait for these. Once they have ended,
-    /// also listeners may be open, which others may close until then; and comms, if a deregMr has failed, after which NCCL's transport closes
-    /// nothing more of the communicator. Else comms stay: a thread that has ended may have made those of NCCL's bootstrap
-    /// (NCCL_OOB_NET_ENABLE), which others use.
+    /// While those threads run, an endpoint is abandoned if only connects are open, and NCCL has made no call for as long as a connect may
+    /// take. Once the threads have ended, listeners may be open too: other threads have had that time to close them. If a deregMr has failed,
+    /// comms may be open as well, since NCCL's transport then closes nothing more of the communicator. Otherwise open comms keep the
+    /// endpoint: they may be those of NCCL's bootstrap (NCCL_OOB_NET_ENABLE), which other threads than their maker use.
     pub(crate) fn is_left(&self, owners_have_ended: bool) -> bool {
         let uncalled = match self.idle.called == self.core.called() {
             true => self.idle.time,
@@ -106,8 +106,8 @@ mod tests {
         (1..=5).for_each(|now| idle.visit(at(1), at(now)));
         assert_eq!(idle.time, Duration::from_secs(4), "since the call");
         idle.visit(at(1), at(1000));
-        assert_eq!(idle.time, Duration::from_secs(4) + VISIT_MAX, "it was stopped");
+        assert_eq!(idle.time, Duration::from_secs(4) + VISIT_MAX, "the process was stopped");
         idle.visit(at(1001), at(1001));
-        assert_eq!(idle.time, Duration::ZERO, "it was called");
+        assert_eq!(idle.time, Duration::ZERO, "NCCL has called");
     }
 }

@@ -10,17 +10,17 @@ use super::bound::{LETTER_RECEIVES, LETTER_SENDS};
 use super::purpose::Purpose;
 use super::unposted::{Trouble, Unposted};
 
-/// Free buffers of which a peer that has one gets no other, however often its letters are repeated.
+/// The number of free buffers below which a peer with a letter in flight gets no further one: letters to peers that hang are repeated.
 const SPARE: usize = LETTER_SENDS as usize / 2;
 
 /// What a letter in flight is about, for when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LetterSubject {
-    /// A channel, on this of its control rails.
+    /// A channel, and the index of the control rail among its own.
     Channel { channel: ChannelId, rail: u8 },
-    /// The first HELLO of a connect. Its failure has no consequence, as that of the next.
+    /// The first HELLO of a connect. Its failure has no consequence: connect sends it again.
     Hello,
-    /// A trial of a lost rail, or the answer to one. It gets no buffer where they are scarce: the peer may ask for many.
+    /// A trial of a lost rail, or the answer to one. It gets no buffer where buffers are scarce: a peer may send many trials.
     Other,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct LetterBuffers {
     /// The receives and the first sends, then further sends.
     blocks: Vec<Block>,
     free: Vec<u16>,
-    /// By buffer, the letter in flight from there, and its target.
+    /// By buffer: the subject of the letter in flight from it, and the letter's target.
     under_way: Vec<Option<(LetterSubject, PeerAddress)>>,
     unposted: Unposted,
 }
@@ -64,7 +64,7 @@ impl LetterBuffers {
     #[cold]
     fn grow(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
         let first = u16::try_from(self.under_way.len()).unwrap_or(u16::MAX);
-        // Not past the numbers that there are.
+        // Past u16 there are no more buffer numbers.
         if let Some(end) = first.checked_add(LETTER_SENDS) {
             self.blocks.push(Block::new(nic, LETTER_SENDS)?);
             self.free.extend((first..end).rev());
@@ -120,8 +120,8 @@ impl LetterBuffers {
         about != LetterSubject::Other || self.free.len() > SPARE
     }
 
-    /// Posts a message. None where buffers are scarce and one to the same peer is in flight: it was dropped, as if it were lost on the way, since
-    /// letters that have no effect are repeated.
+    /// Posts a message. None: it was dropped, since buffers are scarce and another letter to the same peer is in flight. Letters without
+    /// effect are repeated, so a dropped one is like one that was lost on the way.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl LetterBuffers {
         Ok(Some(posted))
     }
 
-    /// A letter was sent, or has failed. Returns what it was about.
+    /// A letter was sent, or has failed. Frees its buffer and returns its subject.
     pub(super) fn sent(&mut self, buffer: u16) -> LetterSubject {
         self.free.push(buffer);
         let ended = self.under_way.get_mut(usize::from(buffer)).and_then(Option::take);

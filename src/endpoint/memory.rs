@@ -37,14 +37,14 @@ pub(super) struct ControlMemory {
     /// The ring that fits into a unit: no channel of the endpoint has a longer one.
     ring: Ring,
     slabs: Vec<Slab>,
-    /// The next slab, where a NIC has refused to register it.
+    /// The next slab, while a NIC refuses to register it.
     unfinished: Option<(Arc<Pages>, Slab)>,
     units: Vec<Unit>,
     free: Vec<MemoryId>,
-    /// Free units that were inboxes, the oldest first. Late writes may still land there, which another inbox survives, by its nonce, and
-    /// a shadow would not.
+    /// Free units that were inboxes, the oldest first. Late writes may still land there. Another inbox ignores them, by its nonce; a shadow
+    /// would be damaged.
     lent: VecDeque<MemoryId>,
-    /// The last unit that was asked for could not be had.
+    /// The last allocation has failed.
     is_short: bool,
 }
 
@@ -66,7 +66,8 @@ impl ControlMemory {
         unit_bytes(self.ring)
     }
 
-    /// Allocates a unit. None: no memory can be had. Who needs it asks again, so a shortage is logged when it begins and when it ends.
+    /// Allocates a unit. None: no memory is available. The caller tries again later, so a shortage is logged when it begins and when it
+    /// ends.
     pub(super) fn take(&mut self, nics: &mut [Port]) -> Option<MemoryId> {
         let taken = match self.free.pop() {
             Some(id) => Ok(id),
@@ -83,7 +84,7 @@ impl ControlMemory {
         taken.ok()
     }
 
-    /// The same for an inbox: one that another peer had, if there is one.
+    /// Allocates a unit for an inbox: preferably one that was an inbox before.
     pub(super) fn take_inbox(&mut self, nics: &mut [Port]) -> Option<MemoryId> {
         self.lent.pop_front().or_else(|| self.take(nics))
     }
@@ -131,8 +132,8 @@ impl ControlMemory {
         self.slabs.get((id.0 / UNITS) as usize)
     }
 
-    /// Makes another slab, and allocates its first unit. Where a NIC refuses, the next call goes on with it: pages that are given up stay
-    /// mapped until their rails close ([`fabric::Nic::deregister`]).
+    /// Makes another slab, and allocates its first unit. If a NIC refuses to register the slab, the next call goes on with the same pages:
+    /// dropped pages would stay mapped until their rails close ([`fabric::Nic::deregister`]).
     #[cold]
     fn grow(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
         let unit_bytes = self.unit_bytes();

@@ -87,7 +87,7 @@ pub(crate) struct Endpoint {
     number: u16,
     settings: Settings,
     device: DeviceFacts,
-    /// The device's capabilities are known, by the probe. No connection is made before.
+    /// The probe has found the device's capabilities. No connection is made before.
     is_probed: bool,
     /// The device's probe, while it runs on this endpoint.
     probe: Option<Probe>,
@@ -109,14 +109,14 @@ pub(crate) struct Endpoint {
     deregistering: Vec<Deregistering>,
     /// Calls of deregMr that wait, each in a thread of its own.
     deregister_calls: u32,
-    /// Registrations that libfabric did not close, for those of these calls that wait for the same ones.
+    /// Registrations that libfabric did not close, with the error for each call of deregMr that waits for them.
     unclosed: Vec<(ObjectId, Error)>,
     patience: Patience,
     /// Requests whose end has not been reported to NCCL.
     outstanding: u32,
     /// The slots of comms that NCCL has closed and whose connections have not ended.
     closing: Vec<Slot>,
-    /// The last open request was reported while frames are due: NCCL may not call again, so the keeper has to send them.
+    /// The last open request was reported while frames were due: NCCL may not call again, so the keeper has to send them.
     needs_keeper: bool,
     /// The keys of the receives that are being posted. A field, so that `irecv` does not allocate.
     keys: Vec<u64>,
@@ -211,9 +211,9 @@ impl Endpoint {
         Moment::from_nanos(fabric::monotonic_nanos())
     }
 
-    /// The time for a call that posts. While requests are open NCCL polls, or the keeper does, so the time of the last poll is precise
-    /// enough: it is compared with waits of a round trip or more, and begins runs of parts by which rails are measured, on all rails alike.
-    /// This saves a read of the clock.
+    /// The time for a call that posts: that of the last poll while requests are open, which saves a read of the clock. NCCL or the keeper
+    /// polls then, so the error is small against the waits of a round trip or more that use this time; and measurements of rails begin with
+    /// the same error on all rails.
     #[inline]
     fn lately(&self) -> Moment {
         if self.outstanding == 0 { self.now() } else { self.executor.polled_at() }
@@ -226,7 +226,7 @@ impl Endpoint {
         self.progress_at(now, None);
     }
 
-    /// The same for a caller that waits for this connection.
+    /// One poll at `now`, for a caller that waits for connection `awaited`.
     #[inline]
     fn progress_at(&mut self, now: Moment, awaited: Option<Slot>) {
         self.poll_at(now, awaited);

@@ -40,9 +40,9 @@ pub(super) struct Port {
     pub(super) fabric_name: String,
     /// For the log: provider and interface.
     pub(super) label: String,
-    /// It did not open again when that was tried.
+    /// The last attempt to open the data rail again has failed.
     pub(super) has_not_reopened: bool,
-    /// The last that was heard of the control rail is that it was lost to a peer, whichever end's NIC that was.
+    /// The last news of the control rail is that it was lost to a peer; the cause may be either end's NIC.
     pub(super) has_lost_control: bool,
     reopen: Reopen,
 }
@@ -84,12 +84,12 @@ impl Port {
         }
     }
 
-    /// The data rail is closed, since that was the only way to stop a peer's late writes; or its close has failed.
+    /// Whether the data rail was closed, which is the only way to stop a peer's late writes, or its close has failed.
     pub(super) fn is_closed(&self) -> bool {
         !self.nic.has_data()
     }
 
-    /// Operations in flight, without posted receives: those end only when the peer sends.
+    /// Operations in flight, not counting posted receives, which end only when the peer sends.
     pub(super) fn in_flight(&self) -> usize {
         self.nic.in_flight() - self.nic.receives_in_flight()
     }

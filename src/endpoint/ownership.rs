@@ -1,4 +1,4 @@
-//! Which communicator owns which object. Several share an endpoint where a NIC has no resources for another.
+//! Which communicator owns which object. Communicators share an endpoint where a NIC has no resources for another one.
 //!
 //! Finalizing a communicator closes the objects that it left open, and none of the others'.
 
@@ -15,15 +15,15 @@ pub(crate) struct Communicator(pub(crate) u32);
 /// The communicators of one endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Ownership {
-    /// The one that makes the current call.
+    /// The communicator that makes the current call.
     calling: Communicator,
-    /// The one that the endpoint was opened for. It owns what is not listed below, so an endpoint that is not shared lists nothing.
+    /// The communicator that the endpoint was opened for. It owns all objects that `of_others` does not list.
     first: Communicator,
     of_others: HashMap<ObjectId, Communicator>,
 }
 
 impl Ownership {
-    /// The one that makes the current call.
+    /// The communicator that makes the current call.
     pub(super) fn calling(&self) -> Communicator {
         self.calling
     }
@@ -77,7 +77,7 @@ impl Endpoint {
         let (regions, others): (Vec<_>, Vec<_>) =
             its.into_iter().partition(|id| id.is(ObjectKind::Region));
         for id in others {
-            // One that is closed already, and draining, returns an error.
+            // An object that is closed already, and draining, returns an error.
             if let Err(error) = self.close_left(id) {
                 log::debug!("device {}: at the end of a communicator: {error}", self.label());
             }

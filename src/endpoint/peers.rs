@@ -21,11 +21,11 @@ pub(super) struct Lane {
     pub(super) peer: PeerAddress,
 }
 
-/// The first failed operation to a peer that no lost rail accounts for.
+/// The first failed operation to a peer whose cause was not the loss of a rail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstFailure {
     pub(super) cause: Option<Cause>,
-    /// Rails that are lost. What fails there later says nothing about the peer.
+    /// Lost rails. Later failures on them say nothing about the peer.
     lost_data: RailSet,
     lost_control: RailSet,
 }
@@ -38,7 +38,7 @@ pub(super) struct Peer {
     pub(super) data: Box<[Lane]>,
     pub(super) control: Box<[Lane]>,
     pub(super) name: PeerName,
-    /// Counters of what is sent to it and received from it.
+    /// Counters of messages to and from the peer.
     pub(super) sends: Rows,
     pub(super) receives: Rows,
     /// Retransmitted packets that are counted already.
@@ -46,7 +46,7 @@ pub(super) struct Peer {
     /// The epoch of the last posted packet.
     pub(super) epoch: Epoch,
     pub(super) first_failure: FirstFailure,
-    /// While the provider refuses every post to the peer on a control rail: how long it has done so. They are tried again in each poll.
+    /// How long the provider has refused every post to the peer on a control rail; None after one was accepted. Each poll posts again.
     refusals: Option<PolledClock>,
     /// Why the channel has failed.
     pub(super) failure: Option<Error>,
@@ -74,18 +74,18 @@ impl Peer {
         }
     }
 
-    /// Nothing is posted to it any more. Returns its lanes of data and of control.
+    /// Takes the lanes of data and of control, so that nothing is posted to the peer any more.
     pub(super) fn take_lanes(&mut self) -> (Box<[Lane]>, Box<[Lane]>) {
         (std::mem::take(&mut self.data), std::mem::take(&mut self.control))
     }
 
-    /// Its name, for an error.
+    /// The peer's name, for an error.
     #[cold]
     pub(super) fn label(&self) -> Label {
         self.name.label()
     }
 
-    /// The data rail to the peer that this NIC has.
+    /// The index of this NIC's data rail among those to the peer.
     #[inline]
     pub(super) fn data_rail(&self, nic: usize) -> Option<u8> {
         rail_of(&self.data, nic)
@@ -102,7 +102,7 @@ impl Peer {
         self.refusals = None;
     }
 
-    /// The provider refused a post on a control rail. Returns for how long it has refused all.
+    /// The provider refused a post on a control rail. Returns for how long it has refused every post.
     #[inline]
     pub(super) fn refused(&mut self, now: Moment) -> Duration {
         self.refusals.get_or_insert_default().poll(now).polled.since(PolledTime::START)
@@ -114,7 +114,7 @@ impl Peer {
         self.first_failure.keep(cause);
     }
 
-    /// An operation by the rail of this NIC has failed.
+    /// An operation on a rail of this NIC has failed.
     #[cold]
     pub(super) fn failed_on(&mut self, nic: usize, operation: Operation, cause: Cause) {
         let rail = match operation {
@@ -139,7 +139,7 @@ impl Peer {
 }
 
 impl FirstFailure {
-    /// An operation by a rail has failed. The first cause is kept.
+    /// An operation on a rail has failed. The first cause is kept.
     pub(super) fn failed(&mut self, operation: Operation, rail: u8, cause: Cause) {
         let lost = match operation {
             Operation::Data => self.lost_data,
@@ -154,7 +154,7 @@ impl FirstFailure {
         self.cause.get_or_insert(cause);
     }
 
-    /// A data rail is lost, and another one goes on. Returns what accounts for it, if an operation has failed.
+    /// A data rail is lost, and others continue. Returns the cause of the first failed operation, if any, as that of the loss.
     pub(super) fn data_rail_lost(&mut self, rail: u8) -> Option<Cause> {
         self.lost_data.insert(rail);
         self.cause.take()
@@ -164,7 +164,7 @@ impl FirstFailure {
         self.lost_data.remove(rail);
     }
 
-    /// Some of so many control rails are lost or back. Returns what accounts for a loss, if an operation has failed.
+    /// Some of `rails` control rails are lost or back. Returns the cause of the first failed operation, if any, as that of a loss.
     pub(super) fn control_rails_changed(&mut self, news: RailNews, rails: usize) -> Option<Cause> {
         news.lost.iter().for_each(|rail| self.lost_control.insert(rail));
         news.returned.iter().for_each(|rail| self.lost_control.remove(rail));
@@ -172,7 +172,7 @@ impl FirstFailure {
             return None;
         }
         let why = self.cause;
-        // The loss of the last one is the end of the channel, and stays the cause of that.
+        // With the last control rail the channel ends: the cause is kept for that.
         if (self.lost_control.len() as usize) < rails {
             self.cause = None;
         }
@@ -210,10 +210,10 @@ mod tests {
         assert!(matches!(peer.first_failure.cause, Some(Cause::SendDeregistered)));
     }
 
-    /// Otherwise a peer that falls silent hours later would pass for one that has ended, and memory that it may still write to
-    /// for given back.
+    /// Otherwise a peer that falls silent hours later would be taken for one that has ended, and memory that it may still write to would be
+    /// deregistered.
     #[test]
-    fn what_fails_on_a_lost_rail_is_no_cause_of_a_later_failure_until_the_rail_is_back() {
+    fn a_failure_on_a_lost_rail_is_no_cause_of_a_later_one_until_the_rail_is_back() {
         let news = |lost, returned| RailNews {
             lost: RailSet::new(lost),
             returned: RailSet::new(returned),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_on_the_last_control_rail_stays_the_cause_of_the_end() {
+    fn a_failure_on_the_last_control_rail_stays_the_cause_of_the_end() {
         let mut peer = peer();
         for (rail, lost) in [(0, 1), (1, 2)] {
             peer.first_failure.failed(Operation::Control, rail, Cause::Ended);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_the_process_was_stopped_is_no_time_of_refusals() {
+    fn time_in_which_the_process_was_stopped_does_not_count_as_refusals() {
         let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
         let mut peer = peer();
         let refused = [0, 20, 3_600_000, 3_600_010].map(|ms| peer.refused(at(ms)).as_millis());

@@ -25,8 +25,8 @@ use super::purpose::Attempt;
 
 /// Bytes that the probe writes and reads: more than any provider's header.
 pub(crate) const PROBE_BYTES: usize = 64;
-/// The low half, which 4-byte immediates carry, names the last connection that an endpoint can have: should it arrive after the bound, it
-/// hardly ever hits one that exists.
+/// The low half, which 4-byte immediates carry, names the last connection that an endpoint can have. An immediate that arrives after the
+/// bound thus hardly ever names a connection that exists.
 pub(crate) const PROBE_IMMEDIATE: u64 = 0xa5c3_9617_5a3c_7fff;
 
 /// The probe of one device, under way on one endpoint.
@@ -37,9 +37,9 @@ pub(crate) struct Probe {
     nics: u8,
     attempt: Attempt,
     seen: AttemptResult,
-    /// The write that shows whether the NIC works, since the attempt has failed or is silent.
+    /// The write that shows whether the NIC works, after the attempt has failed or timed out.
     check: Option<AttemptResult>,
-    /// The attempt was silent, and the NIC works.
+    /// The attempt has timed out, and the check has shown that the NIC works.
     is_checked: bool,
     found: Found,
     /// How long the last operation has been waited for, and when that was updated.
@@ -55,7 +55,7 @@ pub(crate) enum Step {
     Wait,
     /// This NIC does not work. The next one is probed.
     Lost(u8, FabricError),
-    /// Finished. An error: a write without an immediate does not work on any NIC. It is that of the last one, [`Probe::nic`].
+    /// Finished. An error: no NIC can write even without an immediate. The error is that of the last NIC, [`Probe::nic`].
     Over(Result<Found, FabricError>),
 }
 
@@ -81,7 +81,7 @@ struct AttemptResult {
 }
 
 impl AttemptResult {
-    /// Whether it has shown what it is for.
+    /// Whether the attempt has succeeded.
     fn has_ended(&self, attempt: Attempt) -> bool {
         let Self { posted, completed, landed, arrival, .. } = self;
         let is_seen = match attempt {
@@ -94,7 +94,7 @@ impl AttemptResult {
 }
 
 impl Probe {
-    /// Of an endpoint with so many NICs.
+    /// A probe of an endpoint with this many NICs.
     pub(crate) fn new(nics: u8, now: Instant) -> Self {
         Self::of_nic(0, nics, now)
     }
@@ -157,7 +157,7 @@ impl Probe {
         }
     }
 
-    /// Posts what is to be posted, or waits. None: the time is up.
+    /// The step to post the current operation, or to wait for it. None: the time is up.
     fn wait(&self) -> Option<Step> {
         let (attempt, current) = self.current();
         let step = if current.posted { Step::Wait } else { Step::Post(attempt) };
@@ -165,7 +165,7 @@ impl Probe {
         (self.polled <= bound).then_some(step)
     }
 
-    /// What is under way, and its result so far.
+    /// The current operation, and its result so far.
     fn current(&self) -> (Attempt, &AttemptResult) {
         match &self.check {
             Some(check) => (Attempt::Write, check),
@@ -217,12 +217,12 @@ impl Probe {
         self.current_mut().posted = true;
     }
 
-    /// The attempt cannot be posted. If the NIC works, that means that the capability is absent.
+    /// The attempt cannot be posted. If the NIC works, the capability is absent.
     pub(crate) fn refused(&mut self, error: FabricError) {
         self.current_mut().failure = Some(error);
     }
 
-    /// An operation has ended, or has failed with this error number. One of an earlier attempt, or of an earlier NIC, is ignored.
+    /// An operation has ended, or has failed with this error number. Operations of an earlier attempt or NIC are ignored.
     pub(crate) fn ended(&mut self, nic: u8, attempt: Attempt, outcome: Result<(), i32>) {
         if nic != self.nic {
             return;
@@ -238,7 +238,7 @@ impl Probe {
         }
     }
 
-    /// Whether bytes of a write may have landed: [`Probe::landed`].
+    /// Whether the bytes of a write have to be looked for, and reported by [`Probe::landed`].
     pub(crate) fn awaits_bytes(&self) -> bool {
         let (attempt, current) = self.current();
         attempt == Attempt::Write && current.posted && !current.landed
@@ -258,7 +258,7 @@ impl Probe {
 }
 
 impl Found {
-    /// The capabilities: what was found, and what is known without trying.
+    /// The capabilities: those that were found, and those that are assumed.
     pub(crate) fn with(self, assumed: Capabilities) -> Capabilities {
         let Self { immediate, true_lengths, self_read, delivery_complete } = self;
         Capabilities { immediate, true_lengths, self_read, delivery_complete, ..assumed }
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Polls until the step is not to wait, which takes as long as this bound.
+    /// Polls until the step is not to wait, and checks that this takes `bound`.
     fn until(bound: Duration, probe: &mut Probe, now: &mut Instant) -> Step {
         let mut waited = 0;
         loop {
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// A probe of one of so many NICs, which has come to attempt `index` without taking time.
+    /// A probe of an endpoint with `nics` NICs that has reached attempt `index` without taking time.
     fn at(index: usize, nics: u8, now: Instant) -> Probe {
         let mut probe = Probe::new(nics, now);
         Attempt::ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
@@ -328,7 +328,7 @@ mod tests {
     };
     const ENETDOWN: i32 = 100;
 
-    /// Everything but what this attempt shows.
+    /// All capabilities but the one that this attempt shows.
     fn without(attempt: Attempt) -> Found {
         match attempt {
             Attempt::Write => EVERYTHING,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_attempt_shows_is_found() {
+    fn every_capability_that_an_attempt_shows_is_found() {
         let now = Instant::now();
         let mut probe = at(Attempt::ALL.len(), 1, now);
         assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_or_fails_is_absent_if_the_nic_works() {
+    fn an_attempt_that_is_refused_or_fails_shows_absence_if_the_nic_works() {
         let now = Instant::now();
         for (index, wrong) in Attempt::ALL.into_iter().enumerate().skip(1) {
             for by_post in [true, false] {
@@ -407,7 +407,7 @@ mod tests {
                 step = until(PROBE_WAIT, &mut probe, &mut now);
             }
             assert_eq!(step, Step::Lost(0, FabricError::SELF_WRITE_SILENT));
-            // What comes late from the first NIC says nothing about the second.
+            // A late completion on the first NIC says nothing about the second.
             assert_eq!(probe.step(now), Step::Post(Attempt::Write));
             probe.posted();
             probe.ended(0, Attempt::Write, Err(ENETDOWN));
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_seen_within_the_bounds_is_absent_if_the_nic_works() {
+    fn an_attempt_that_times_out_shows_absence_if_the_nic_works() {
         for (index, attempt) in Attempt::ALL.into_iter().enumerate().skip(1) {
             let mut now = Instant::now();
             let mut probe = at(index, 1, now);
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_late_on_a_nic_that_works_again_is_found() {
+    fn an_attempt_that_ends_late_on_a_nic_that_works_again_counts() {
         for (index, attempt) in Attempt::ALL.into_iter().enumerate().skip(1) {
             let mut now = Instant::now();
             let mut probe = at(index, 1, now);

@@ -1,11 +1,11 @@
-//! Runs the probe (`endpoint::probe`) on an endpoint. Its operations are posted and polled like all others, so their contexts and their
-//! memory live as long as the endpoint's, should the provider be late.
+//! Runs the probe (`endpoint::probe`) on an endpoint. Its operations are posted and polled like all others, so their contexts and memory
+//! live as long as the endpoint, even if the provider completes them late.
 //!
-//! Connections wait for its result. The first endpoint of a device that needs it runs it; the others wait, and drive it too
-//! ([`Endpoint::push_probe`]), since that endpoint's own caller may be away. An endpoint that closes, or on which not even a write works,
-//! leaves the probe to the next.
+//! Connections wait for the probe's result. The first endpoint of a device that needs the result runs the probe; the others wait, and drive
+//! it too ([`Endpoint::push_probe`]), since NCCL may not be calling the first one. An endpoint that closes, or on which not even a write
+//! works, leaves the probe to the next.
 //!
-//! A NIC that fails while it is probed is not closed: connections find it lost, as any other rail, and try whether it works again.
+//! A NIC that fails while it is probed is not closed: connections handle it as any lost rail, and try it again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,13 +27,16 @@ use crate::label::Label;
 /// Offsets in the landing page that the probe reads and writes. Flushes use its beginning.
 const SOURCE: usize = 1024;
 const TARGET: usize = SOURCE + PROBE_BYTES;
-/// From here on each NIC has a source and a target of its own for writes whose bytes are looked at: what an earlier one still writes says
-/// nothing about a later one.
+/// From this offset on each NIC has its own source and target for writes whose bytes are checked, so that a late write by one NIC is not
+/// taken for another's.
 const WRITTEN: usize = 2048;
-/// Each word of such bytes.
+/// The value of each of their words.
 const PATTERN: u64 = 0x5ca1_ab1e_0ddb_a115;
 
-const _: () = assert!(WRITTEN + 2 * PROBE_BYTES * MAX_DATA_RAILS <= 4096, "they fit into a page");
+const _: () = assert!(
+    WRITTEN + 2 * PROBE_BYTES * MAX_DATA_RAILS <= 4096,
+    "sources and targets fit into a page"
+);
 
 impl Endpoint {
     /// Whether the device's capabilities are known. If not, drives the probe.
@@ -65,7 +68,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint that runs the probe that this one waits for.
+    /// The number of the endpoint whose probe this endpoint waits for.
     pub(crate) fn waits_for(&self) -> Option<u16> {
         if self.is_probed {
             None
@@ -177,7 +180,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether an arrival for no connection was the probe's.
+    /// Whether a write with an immediate for no connection was the probe's.
     pub(super) fn probe_arrived(&mut self, nic: usize, len: u64, immediate: u64) -> bool {
         let Some(probe) = &mut self.probe else { return false };
         probe.arrived(u8::try_from(nic).unwrap_or(u8::MAX), len, immediate);
@@ -186,7 +189,7 @@ impl Endpoint {
 
     /// Takes over the capabilities, as far as the settings allow.
     fn adopt(&mut self, found: Capabilities) {
-        // What completions prove depends on the options of each libfabric endpoint, and the result may be another endpoint's.
+        // Whether completions prove arrival depends on the options of each libfabric endpoint, and another endpoint may have run the probe.
         let proves_arrival = found.proves_arrival && self.executor.capabilities().proves_arrival;
         let mut allowed = Capabilities { proves_arrival, ..found };
         if self.settings.force_fin && !found.messages {

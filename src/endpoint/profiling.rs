@@ -1,6 +1,6 @@
 //! Events of NCCL's profiler for open requests, and what is reported to the profiler about their messages.
 //!
-//! The callback itself is `abi`'s. It returns a handle while a profiler runs; without one nothing here is made or run.
+//! `abi` calls the callback, which returns a handle only while a profiler runs. Without a profiler nothing here is allocated.
 
 use proto::limits::MAX_GROUP;
 use proto::{Flow, Slot};
@@ -10,7 +10,7 @@ use super::comms::{Side, line_near, message_of, side_of};
 use crate::object_id::{ObjectId, RawId};
 use crate::types::{MessageFacts, Tested};
 
-/// Events of one comm, by the low bits of their messages' lines; made with the first.
+/// Events of one comm, by the low bits of their messages' lines; allocated with the first event.
 #[derive(Debug, Default)]
 pub(super) struct Events(Option<Box<[Option<Kept>; PLACES]>>);
 
@@ -26,7 +26,7 @@ struct Kept {
     rails: u16,
 }
 
-/// As many as a comm has open requests, and as a window has lines.
+/// The most events: a comm has this many open requests, and a window this many lines.
 const PLACES: usize = 64;
 #[expect(clippy::cast_possible_truncation, reason = "it is 8")]
 const GROUP: u16 = MAX_GROUP as u16;
@@ -50,7 +50,7 @@ impl Events {
 }
 
 impl Endpoint {
-    /// A message that was accepted.
+    /// The facts about a message that was accepted, for its event.
     #[inline]
     pub(crate) fn begun(&self, request: RawId, bytes: u64) -> MessageFacts {
         let id = ObjectId::from_bits(request.bits());

@@ -19,7 +19,7 @@ pub(crate) struct UserRegion {
     others: Box<[Region<Data>]>,
     /// The keys on each rail, as on the wire; 0 for a rail that is closed. Written under the endpoint's lock only.
     keys: Box<[AtomicU64]>,
-    /// Added to a local address, gives the address that a peer's write targets.
+    /// The difference between the address that a peer's write targets and the local address.
     to_target: u64,
     address: u64,
     /// One past the last byte.

@@ -1,5 +1,5 @@
-//! Closes an endpoint's libfabric objects. Drained, everything closes by ownership. Where a NIC still has operations past the bound, not
-//! everything can close in order: [`fabric::Nic`] decides what closes first and what leaks.
+//! Closes an endpoint's libfabric objects. After a drain all of them close. If a NIC still has operations when the bound has passed,
+//! [`fabric::Nic`] decides what closes first and what leaks.
 
 use super::Endpoint;
 use super::nics::Port;

@@ -1,10 +1,10 @@
-//! Log lines that a process writes seldom, however many endpoints have a reason.
+//! Limits how often a process writes a log line, however many endpoints have a reason to.
 
 use std::time::{Duration, Instant};
 
 use fabric::Lock;
 
-/// The last time that something was done.
+/// The time of the last line.
 #[derive(Debug)]
 pub(super) struct Seldom(Lock<Option<Instant>>);
 
@@ -13,7 +13,7 @@ impl Seldom {
         Self(Lock::new(None))
     }
 
-    /// Whether the last time is at least so long ago. If so, this is the last time now.
+    /// Whether the last line is at least `every` ago. If so, counts as a line now.
     pub(super) fn may(&self, every: Duration) -> bool {
         let mut last = self.0.lock();
         let may = last.is_none_or(|at| at.elapsed() >= every);
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_just_done_may_not_be_done_again() {
+    fn a_line_is_allowed_again_only_after_the_interval() {
         let seldom = Seldom::new();
         assert!(seldom.may(Duration::MAX));
         assert!(!seldom.may(Duration::MAX));

@@ -99,7 +99,7 @@ impl<T> Slots<T> {
         if entry.generation() == generation { entry.value.as_mut() } else { None }
     }
 
-    /// The value in `slot`, of whatever generation.
+    /// The value in `slot`, of any generation.
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: u16) -> Option<&mut T> {
         self.entries.get_mut(usize::from(slot))?.value.as_mut()
@@ -111,7 +111,7 @@ impl<T> Slots<T> {
         self.remove_at(slot)
     }
 
-    /// The same for the value in `slot`, of whatever generation.
+    /// Removes the value in `slot`, of any generation, and frees the slot.
     pub(crate) fn remove_at(&mut self, slot: u16) -> Option<T> {
         let entry = self.entries.get_mut(usize::from(slot))?;
         let value = entry.value.take()?;
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_id_of_a_removed_value_misses_even_when_the_slot_is_used_again() {
+    fn an_id_of_a_removed_value_misses_even_when_the_slot_is_used_again() {
         let mut slots = Slots::new(8);
         let slot = slots.insert_with(|_, _| "first").unwrap();
         assert_eq!(slots.remove(slot, 0), Some("first"));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_id_of_an_earlier_table_misses() {
+    fn an_id_of_an_earlier_table_misses() {
         let mut slots = Slots::new(8).beginning_at(7);
         let slot = slots.insert_with(|_, generation| generation).unwrap();
         assert_eq!((slots.get(slot, 0), slots.get(slot, 7)), (None, Some(&7)));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_out_of_range_are_nothing() {
+    fn slots_out_of_range_hold_nothing() {
         let mut slots: Slots<u8> = Slots::new(2);
         assert!(slots.get(7, 0).is_none());
         assert!(slots.get_mut(7, 0).is_none());

@@ -1,7 +1,7 @@
 //! Reports data rails that stay much slower than the others: a link that has come up at a lower speed, a cable with errors.
 //!
-//! The speed of a rail is measured per peer, and decides how much of each message it gets (`proto::speeds`). Each check counts the time in which a
-//! rail was slow, per peer. A NIC that is slow for long, to any peer, is logged once, and once more when it is not.
+//! The speed of a rail is measured per peer, and decides how much of each message the rail gets (`proto::speeds`). Each check counts, per
+//! peer, the time in which a rail was slow. A NIC that stays slow, to any peer, is logged once, and once more when it is no longer slow.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ pub(super) struct SlowRails {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched {
-    /// Since when it is slow, in time polled.
+    /// Since when the NIC is slow, in time polled.
     since: Option<Duration>,
-    /// That was logged.
+    /// Whether that was logged.
     reported: bool,
 }
 
-/// What is to be logged of a NIC, and for how long it has been slow.
+/// A change to be logged of a NIC, with the time for which it has been slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Slow(Duration),
@@ -38,7 +38,7 @@ enum News {
 }
 
 impl Watched {
-    /// `slow`: to any peer, at a check after NCCL has polled for so long in all.
+    /// Whether the NIC is `slow` to any peer, at a check after NCCL has polled for `polled` in all. Returns what is to be logged.
     fn check(
         &mut self,
         slow: bool,
@@ -98,7 +98,7 @@ impl Endpoint {
         }
     }
 
-    /// The slowest rail that this NIC has, if one is much slower than others to the same peer. Counts the time in which rails were.
+    /// The slowest rail of this NIC, if it is much slower than other rails to the same peer. Adds `passed` to the slow time of slow rails.
     fn slowest(&self, nic: usize, passed: Duration) -> Option<Slowest> {
         let millis = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
         let mut slowest: Option<Slowest> = None;
@@ -162,6 +162,6 @@ mod tests {
         let mut other = Watched::default();
         other.check(true, s(0), || true);
         assert_eq!(other.check(true, s(10), || false), None);
-        assert_eq!(other.check(false, s(20), || false), None, "nothing was said of it");
+        assert_eq!(other.check(false, s(20), || false), None, "its slowness was not logged");
     }
 }

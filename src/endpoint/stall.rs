@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Starting a request records nothing. A check records which requests are open, and later checks see which of those still are. Time counts
-//! only while NCCL polls (or, for the keeper's check, while the keeper does): a process that was stopped has not waited. What waits for the
-//! peer's program has not waited while other messages of the communicator are completed: receives may be posted long before they are needed.
+//! only while NCCL polls (or, for the keeper's check, while the keeper does), not while the process is stopped. A request that waits for
+//! the peer's program does not count as waiting while other messages of the communicator complete: receives may be posted long before they
+//! are needed.
 
 use std::time::Duration;
 
@@ -33,13 +34,13 @@ pub(super) struct StallWatch {
     /// The last check, and the time in which NCCL has polled until then.
     checked: Moment,
     polled: Duration,
-    /// Completed messages of all connections at the last check, and since when there are no more. The count wraps.
+    /// Completed messages of all connections at the last check, and since when the count has not changed. It wraps.
     completed: u32,
     quiet_since: Duration,
     /// The keeper's last check, and for how long it has seen no call of NCCL's.
     kept: Moment,
     uncalled: Duration,
-    /// That was reported.
+    /// Whether that was reported.
     uncalled_reported: bool,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct WaitTracker {
     /// isend or irecv has returned NULL since the last check; and since when every call has.
     refused: bool,
     refused_since: Option<Duration>,
-    /// It is counted as a stall.
+    /// The wait is counted as a stall.
     counted: bool,
     /// The wait at the last check, and whether the wait before the current one was long, too.
     last: Duration,
@@ -63,14 +64,14 @@ pub(super) struct WaitTracker {
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     waiting: Waiting,
-    /// Of its connection. None: a connect to a peer to which there is no channel yet.
+    /// The slot of its connection. None: a connect to a peer without a channel yet.
     slot: Option<Slot>,
     channel: Option<ChannelId>,
     waited: Duration,
 }
 
 impl Waiter {
-    /// The slot of the connection about which the peer can be asked: it knows none of a connect.
+    /// The slot of the connection for a QUERY to the peer. None for a connect, whose connection the peer does not know yet.
     fn asks_about(&self) -> Option<Slot> {
         self.slot.filter(|_| self.waiting != Waiting::Connecting)
     }
@@ -197,7 +198,7 @@ impl Endpoint {
         }
     }
 
-    /// What has waited longest, and how many others have waited past the bound.
+    /// The request or call that has waited longest, and how many others have waited past the bound.
     fn longest(
         &mut self,
         bound: Duration,
@@ -237,7 +238,7 @@ impl Endpoint {
             offer(Waiter { waiting, slot: Some(slot), channel, waited });
         }
         for pending in self.connects.iter() {
-            // NCCL has no call to give up a connect: it polls it no more.
+            // NCCL has no call to give up a connect: it stops polling it.
             if now.since(pending.called()) >= bound / 2 {
                 continue;
             }
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_that_of_one_request_and_not_of_those_that_follow_each_other() {
+    fn a_wait_is_that_of_one_request_and_not_of_successive_ones() {
         let mut seen = WaitTracker::default();
         assert_eq!(seen.waited(0b01, s(1), LONG), s(0));
         assert_eq!(seen.waited(0b11, s(3), LONG), s(2));
@@ -416,7 +417,7 @@ mod tests {
     const LONG: Duration = s(5);
 
     #[test]
-    fn a_refused_call_waits_until_one_succeeds_or_it_is_not_repeated() {
+    fn a_refused_call_waits_until_a_call_succeeds_or_none_is_repeated() {
         let mut seen = WaitTracker::default();
         seen.refused();
         assert_eq!(seen.waited(0, s(1), LONG), s(0));

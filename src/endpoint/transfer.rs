@@ -297,7 +297,7 @@ impl Endpoint {
     }
 }
 
-/// Returns the credits for completion queue entries that completed receives have used.
+/// Returns the credits for completion queue entries of completed receives.
 pub(super) fn return_entries(budget: &mut Budget, cost: u32) {
     if budget.release(cost).is_err() {
         log::error!(

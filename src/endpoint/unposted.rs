@@ -1,4 +1,4 @@
-//! Which buffers of a rail have no receive posted, of those that are kept posted.
+//! The buffers of a rail whose receives have to be posted again.
 
 use fabric::{FabricError, Post};
 use proto::Moment;
@@ -10,23 +10,24 @@ pub(super) struct Unposted {
     buffers: Vec<u16>,
     /// How many are kept posted.
     count: u16,
-    /// Since when each post has failed, or since [`Trouble::Deaf`].
+    /// Since when every post has failed, or when [`Trouble::Deaf`] was last returned.
     failing_since: Option<Moment>,
-    /// The endpoint closes: none is posted any more.
+    /// The endpoint closes: no receive is posted any more.
     is_stopped: bool,
 }
 
 /// Receives that cannot be posted. They stay unposted, and the next poll posts them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The first failure after a receive that was posted.
+    /// A post has failed, after an earlier one that succeeded.
     Begins(FabricError),
-    /// No receive is posted, and each post has failed for [`CONTROL_HANGS`]: the rail receives nothing. Returned again after as long.
+    /// No receive is posted, and each post has failed for [`CONTROL_HANGS`]: the rail receives nothing. Returned again each time that this
+    /// time has passed.
     Deaf(FabricError),
 }
 
 impl Unposted {
-    /// All of so many buffers.
+    /// `count` buffers, none of them posted.
     pub(super) fn all(count: u16) -> Self {
         Self { buffers: (0..count).collect(), count, failing_since: None, is_stopped: false }
     }
@@ -72,7 +73,7 @@ impl Unposted {
         Some(Trouble::Deaf(error))
     }
 
-    /// Posts no receives any more, also not in place of those that end.
+    /// Stops posting receives, also in place of those that end.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
         self.buffers.clear();

@@ -232,7 +232,7 @@ impl Executor {
         Some(Event::Wrote { channel, write: WriteId { epoch, what }, rail, well })
     }
 
-    /// Operations that the progress loop does not handle, and the error numbers of those that failed.
+    /// Ends an operation that the progress loop does not handle. An error is the error number of its completion.
     #[cold]
     fn ended(&mut self, purpose: Purpose, outcome: Result<(), i32>) {
         match purpose {
@@ -242,7 +242,7 @@ impl Executor {
         }
     }
 
-    /// A letter has arrived or was sent.
+    /// A letter's receive or send has ended.
     #[cold]
     fn letter_moved(&mut self, nic: usize, purpose: Purpose, len: usize) -> Option<Happened> {
         let letters = self.nics[nic].letters.as_mut()?;
@@ -262,8 +262,8 @@ impl Executor {
         }
     }
 
-    /// What the operation that failed was for. An error that names none is of a peer's write that broke off as it arrived (efa, tcp), or of
-    /// the provider's endpoint as a whole (rxm): all that the plugin posts has a context (fi_cq(3)).
+    /// The purpose of the operation that failed. All operations of the plugin have a context (fi_cq(3)): an error without one is that of a
+    /// peer's write that broke off as it arrived (efa, tcp), or of the libfabric endpoint as a whole (rxm).
     #[cold]
     fn purpose_of(
         &mut self,
@@ -272,7 +272,7 @@ impl Executor {
         failed: &fabric::Failed,
     ) -> Option<Purpose> {
         let purpose = failed.token.and_then(Purpose::of);
-        // A transfer that was cancelled ended with its connection, as at a peer's close.
+        // A cancelled transfer without a context ended with the provider's connection, as at a peer's close.
         if purpose.is_none() && !failed.error.is_cancelled() {
             self.deferred.nameless.push((nic, Some(operation), failed.error.clone()));
         }
@@ -340,7 +340,7 @@ impl Executor {
                 Some(Event::LetterFailed { channel, rail })
             }
             Purpose::LetterReceive { buffer } => {
-                // Cancelled, or flushed with the provider's connection: posted again unless the endpoint closes.
+                // The receive was cancelled, or ended with the provider's connection. It is posted again unless the endpoint closes.
                 let letters = self.nics[nic].letters.as_mut()?;
                 if !failed.error.is_cancelled() {
                     letters.ended(buffer);

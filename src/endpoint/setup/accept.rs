@@ -35,7 +35,7 @@ pub(in crate::endpoint) struct Listening {
 /// A connection that accept has begun: its OPENED has not left yet.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Accepting {
-    /// The slot and generation of its listener, which has no other one.
+    /// The slot and generation of its listener. A listener has one such connection at a time.
     listener: (u16, u16),
     slot: Slot,
 }
@@ -110,7 +110,7 @@ impl Endpoint {
         if self.accepting(at).is_none() {
             let channel = self.executor.peers.waiting(listener);
             let is_free = |channel: ChannelId| !groups || !self.is_accepting(owner, channel, now);
-            // Where no slot is free the OPEN stays: a connection that closes frees one.
+            // While no slot is free the OPEN stays queued: a connection that closes frees a slot.
             let name = channel.filter(|channel| is_free(*channel)).and_then(|_| self.core.vacant());
             let queued = name.and_then(|name| Some((name, self.executor.peers.accept(listener)?)));
             let Some((name, queued)) = queued else {
@@ -121,18 +121,20 @@ impl Endpoint {
             if let Some(comm) = self.step_accept(at, now)? {
                 return Ok(Some(comm));
             }
-            // Over sockets a write has left by the next poll. So none of the connections that wait for this one waits for the caller.
+            // Over sockets OPENED leaves in a second poll. Polling here lets the connections that wait for this one continue before the
+            // next call.
             self.progress_at(now, None);
         }
         self.step_accept(at, now)
     }
 
-    /// Whether accept has begun a connection with this peer for a listener of the communicator, and has not returned its comm.
+    /// Whether accept has begun a connection with this peer for a listener of the communicator, and has not returned its comm. Then it
+    /// begins no other one.
     ///
-    /// Then it begins no other one. NCCL shares comms between the ranks behind a proxy: up to 2.26 each side polls a connection for every
-    /// rank, keeps the first comm that it gets and closes the other listeners. (Since 2.27 one rank connects for all; NCCL
-    /// src/transport/net.cc, activeConnect.) Of two that were opened at once the sides might keep different ones. A caller that does not come
-    /// back to one connection before it has another is not such a proxy, and does not wait.
+    /// NCCL shares comms between the ranks behind a proxy: up to 2.26 each side polls a connection for every rank, keeps the first comm
+    /// that it gets and closes the other listeners. (Since 2.27 one rank connects for all; NCCL src/transport/net.cc, activeConnect.) If
+    /// two connections opened at once, the two sides might keep different ones. A caller that has not polled the begun connection lately is
+    /// not such a proxy, and does not wait.
     fn is_accepting(&self, owner: Communicator, channel: ChannelId, now: Moment) -> bool {
         let is_its = |listening: &Listening| {
             let is_asked = now.since(listening.asked) < ACCEPT_LEFT_AFTER;
@@ -150,7 +152,7 @@ impl Endpoint {
         all.find(|accepting| accepting.listener == listener).map(|accepting| accepting.slot)
     }
 
-    /// The same, and it is no longer accepted.
+    /// Removes the connection that accept has begun for a listener, and returns its slot.
     fn take_accepting(&mut self, listener: (u16, u16)) -> Option<Slot> {
         let at = self.accepting.iter().position(|accepting| accepting.listener == listener)?;
         Some(self.accepting.swap_remove(at).slot)
@@ -181,7 +183,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The bytes that the rails carry in 20 us.
+    /// The bytes that the device's rails carry in 20 µs.
     fn busy_bytes(&self) -> u64 {
         u64::from(self.device.speed_mbps) * 20 / 8
     }

@@ -88,7 +88,7 @@ impl Endpoint {
         static LOGGED: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
         let rails = &self.executor.peers.us().rails;
         let (paired, all) = (pairs.len(), rails.len());
-        // Else they have routes to each other, and any rail of the peer's might be the partner.
+        // If no pair shares a fabric, the rails are paired by routes, and any rail of the peer might be the partner.
         let are_of_networks = pairs.iter().any(|RailPair { ours, theirs: at }| {
             rails[usize::from(*ours)].fabric == theirs[usize::from(*at)].fabric
         });
@@ -124,7 +124,7 @@ impl Endpoint {
     }
 }
 
-/// Whether this difference was not logged yet. Past the bound further ones are left out: there is enough to correct.
+/// Whether this difference was not logged yet, and fewer than the bound were.
 pub(super) fn is_new(difference: String) -> bool {
     static LOGGED: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
     let mut logged = LOGGED.lock();

@@ -22,7 +22,7 @@ use crate::types::HANDLE_BYTES;
 pub(in crate::endpoint) struct PendingConnect {
     peer: PeerId,
     target: Handle,
-    /// By [`proto::ProgressLoop::polled_time`], as the times of waits below: a process that was stopped has not waited.
+    /// By [`proto::ProgressLoop::polled_time`], as the other times of waits here: time in which the process was stopped does not count.
     began: PolledTime,
     /// When NCCL called it last.
     called: Moment,
@@ -139,7 +139,7 @@ impl Endpoint {
         if self.executor.peer(channel).is_some_and(|peer| peer.failure.is_some()) {
             return Err(self.channel_failure(channel));
         }
-        // Where no slot is free, a connection that closes frees one.
+        // While no slot is free, connect waits: a connection that closes frees a slot.
         let Some(name) = self.core.vacant() else { return Ok(()) };
         // A sender supports groups; whether there are any is the receiver's choice.
         let flow = self.executor.peers.connecting(peer, name, &target, self.features(true));
@@ -182,7 +182,7 @@ impl Endpoint {
         }
     }
 
-    /// The provider has taken a HELLO to a peer, or rejected it. A link that is down may be back in a moment, so connect fails only if
+    /// The provider has accepted a HELLO to a peer, or rejected it. A link that is down may be up again soon, so connect fails only if
     /// HELLOs are rejected for [`UNREACHABLE_AFTER`].
     pub(super) fn hello_posted(&mut self, peer: PeerId, error: Option<Error>) {
         let now = self.core.polled_time();
@@ -238,7 +238,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A peer's name, or its address as long as it has not said its name.
+    /// A peer's name, or its address until its HELLO has arrived.
     fn name_of(&self, peer: PeerId, target: &Handle) -> String {
         let channel = self.executor.peers.channel(peer);
         match channel.and_then(|channel| self.executor.peer(channel)) {

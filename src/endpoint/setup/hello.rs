@@ -14,7 +14,7 @@ use super::no_common_rail;
 use crate::error::{Cause, Error, Result, Table};
 
 impl Endpoint {
-    /// Handles a two-sided message. Its bytes may be anyone's.
+    /// Handles a two-sided message. Its bytes may come from any process that knows the address.
     pub(in crate::endpoint) fn letter_received(&mut self, bytes: &[u8]) {
         // The first HELLO carries this end's capabilities. Until they are known letters are ignored; the peer repeats its own.
         if !self.is_probed {
@@ -73,8 +73,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends a HELLO to a peer of which only a handle is known, if one is due. Each connect sends its own: providers refuse messages to a
-    /// host that does not answer for as long as they try to reach it.
+    /// Sends a HELLO, if one is due, to a peer of which only a handle is known. Connects do not share HELLOs: while a provider tries to
+    /// reach a host that does not answer, it refuses messages to it.
     pub(in crate::endpoint) fn send_first_hello(&mut self, peer: PeerId, now: Moment) {
         let Some(hello) = self.executor.peers.hello_to(peer, now) else { return };
         let FirstHello { rail, control, bytes, .. } = hello;
@@ -91,7 +91,7 @@ impl Endpoint {
         self.hello_posted(peer, error);
     }
 
-    /// Sends a letter to an address that is used for this one alone.
+    /// Sends a letter to an address that is inserted only for this letter.
     fn send_to(
         &mut self,
         nic: usize,
@@ -110,7 +110,7 @@ impl Endpoint {
         let letters = letters.as_mut().ok_or(Cause::NoSuchRail)?;
         let posted = letters.send(nic, lane.peer, bytes, about);
         nic.remove_peer::<Control>(lane.peer);
-        // One that was dropped is repeated, as one that is under way.
+        // A letter that was dropped is repeated later, like one that was posted.
         posted
             .map(|posted| posted.unwrap_or(Post::Accepted))
             .map_err(|error| Cause::Unreachable(error).into())

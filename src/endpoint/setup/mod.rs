@@ -41,7 +41,7 @@ fn no_common_rail(apart: &Apart) -> Cause {
     }
 }
 
-/// The level of a line about a connect or accept that waits: a warning once in a while, since most wait for the same peer.
+/// The level of a line about a connect or accept that waits: a warning once per [`REPORT_EVERY`], since most wait for the same peer.
 fn waiting_level() -> Level {
     static WARNED: Seldom = Seldom::new();
     if WARNED.may(REPORT_EVERY) { Level::Warn } else { Level::Info }
@@ -78,8 +78,8 @@ pub(super) fn host_of(device: &DeviceFacts, settings: &Settings) -> Host {
     }
 }
 
-/// The size of the inboxes that we lend. Without inline messages they hold control frames only, and a short one has room for the adverts of
-/// more than a window.
+/// The size of the inboxes that we lend. Without inline messages they hold control frames only, and a short ring has room for more adverts
+/// than a window has.
 pub(super) fn ring_of(settings: &Settings, capabilities: &Capabilities) -> Ring {
     match settings.inline_bytes_max {
         0 => Ring::SHORT,

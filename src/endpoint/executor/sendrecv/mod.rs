@@ -59,7 +59,7 @@ impl Sendrecv {
         self.room(index)?.post(nic, now)
     }
 
-    /// Posts no receives any more.
+    /// Stops posting receives.
     pub(super) fn stop(&mut self) {
         self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
     }
@@ -150,7 +150,7 @@ impl Executor {
         None
     }
 
-    /// A packet receive has ended without a packet.
+    /// A packet receive has failed.
     #[cold]
     pub(super) fn no_packet_came(&mut self, nic: usize, buffer: u16) {
         if let Some(rooms) = self.sendrecv.as_mut().and_then(|sendrecv| sendrecv.room(nic)) {
