@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 pub(crate) struct Error {
     pub(crate) cause: Cause,
     pub(crate) subject: Subject,
-    /// Set once the sentence is in NCCL's log, so that a sticky error is logged once.
+    /// Whether the sentence is in NCCL's log: a sticky error is logged once.
     pub(crate) logged: bool,
 }
 
@@ -164,7 +164,7 @@ pub(crate) enum Cause {
         count: usize,
         most: usize,
     },
-    /// This many devices cannot make one, or one of them is listed twice.
+    /// The list of devices to merge is empty or too long, or names a device twice.
     PartsOfDevice {
         count: usize,
     },
@@ -253,7 +253,7 @@ pub(crate) enum Cause {
         first: i16,
         last: i16,
     },
-    /// libfabric refused to close it.
+    /// libfabric refused to close a region.
     NotClosed {
         device: Label,
         len: usize,
@@ -265,7 +265,7 @@ pub(crate) enum Cause {
     FlushFailed {
         device: Label,
     },
-    /// A read has not ended.
+    /// A read of a flush has not ended within the bound.
     FlushHangs {
         rail: Label,
         bound_ms: u32,
@@ -305,7 +305,7 @@ pub(crate) enum Cause {
         rail: Label,
         fault: FabricError,
     },
-    /// The peer named a rail that is not there.
+    /// The peer named a rail that does not exist.
     NoSuchRail,
     NotPosted(FabricError),
     Completion {
@@ -360,7 +360,7 @@ pub(crate) enum Cause {
     /// The peer's listener refused the connection.
     Refused(Refusal),
     NoCommonRail,
-    /// Data rails are common, and no control rail: the networks of these.
+    /// The ends have data rails in common, but no control rail. The networks of each end's control rails.
     NoCommonControlRail {
         ours: Label,
         theirs: Label,
@@ -406,8 +406,9 @@ impl Cause {
         full.then_some((device, fault))
     }
 
-    /// Whether an endpoint could not be opened because of one rail, so that others may work without it. A lack of resources affects every
-    /// rail alike, except an address that cannot be bound: its ports are in use, or it is gone, and only opening another rail shows which.
+    /// Whether an endpoint could not be opened because of one rail, so that the others may work without it. A lack of resources affects all
+    /// rails alike. An address that cannot be bound counts as concerning one rail: its ports are in use, or the address is gone, and only
+    /// opening another rail shows which.
     pub(crate) fn concerns_one_rail(self) -> bool {
         match self {
             Self::CannotOpen { fault, .. } | Self::CannotUse { fault, .. } => {
@@ -540,7 +541,7 @@ impl From<Fault> for Cause {
             Fault::Violation(Violation::Size { said, posted }) => Self::Overrun { said, posted },
             Fault::Violation(violation) => Self::Broke(violation.text()),
             Fault::Withdrawn => Self::Withdrawn,
-            // The channel has the cause of its end, which takes precedence where it is known.
+            // The channel's own cause of its end takes precedence where it is known.
             Fault::Closed | Fault::Ended => Self::ConnectionClosed,
             Fault::Transport { code } => Self::Transport { code },
             Fault::PartsLost { rail } => Self::PartsLost { rail },
@@ -564,11 +565,12 @@ impl fmt::Display for Failed {
     }
 }
 
-/// The errors of connect: those of all calls, or a handle that cannot be parsed. Not on the fast path, so its size does not matter.
+/// The errors of connect: an error that all calls may have, or a handle that cannot be parsed. Not on the fast path, so the size does not
+/// matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SetupError {
     General(Error),
-    /// The handle that NCCL gave is not usable.
+    /// The handle that NCCL passed is not usable.
     Handle(HandleError),
 }
 
@@ -664,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connect_alone_fails_with_has_the_sentence_and_the_code_that_users_know() {
+    fn each_error_that_only_connect_has_has_the_sentence_and_the_code_that_users_know() {
         for (error, kind, sentence) in [
             (Cause::Ended.into(), Kind::Remote, "the process has ended"),
             (

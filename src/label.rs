@@ -1,7 +1,7 @@
 //! Names in error sentences (of devices, rails, peers, calls of libfabric), each stored once per process and referred to by a number, so
 //! that an error is small and can be copied.
 //!
-//! Only names in errors are stored. The table has a bound, since peers choose their names; past it a name is lost, not the cause.
+//! Only names in errors are stored. The table has a bound, since peers choose their names; past it an error has its cause and no name.
 
 use std::collections::BTreeMap;
 use std::fmt;

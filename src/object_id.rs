@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 
 use crate::error::{Cause, Noun, Result};
 
-/// What an id names.
+/// The kind of object that an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ObjectKind {
@@ -17,7 +17,7 @@ pub(crate) enum ObjectKind {
     Receiver = 3,
     Listener = 4,
     Region = 5,
-    /// A comm's id with a line: see [`RawId::request`].
+    /// A request: the id of its comm with a line, see [`RawId::request`].
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
@@ -86,8 +86,8 @@ impl ObjectId {
     }
 }
 
-/// 64 bits that name a request, as NCCL has them: those that it passes may be anything. The slot that they name stores its own id, so one
-/// comparison checks them.
+/// 64 bits that NCCL passes as an id, and that may be anything. The slot that they name stores its value's id, so one comparison checks
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawId(u64);
 

@@ -1,9 +1,9 @@
-//! Whether the completion of a write proves that its bytes have arrived at the peer. A write to oneself cannot show that, since the
-//! acknowledging NIC is then the sending one.
+//! Whether the completion of a write proves that its bytes have arrived at the peer. The probe, which writes to itself, cannot show that:
+//! there the NIC that acknowledges is the one that sends.
 //!
-//! One table. Its rows are wire protocols with their versions (fi_endpoint(3)): what completions prove, on which endpoint options that
-//! depends, and the source. Neither a provider's name nor an unlisted version is trusted. Where completions prove nothing, the receiver's
-//! DONE does.
+//! The answer is in one table. A row is a wire protocol with its versions (fi_endpoint(3)): whether completions prove arrival, on which
+//! endpoint options that depends, and the source. Neither a provider's name nor an unlisted version is trusted. Where completions prove
+//! nothing, a send ends with the receiver's DONE.
 
 use std::fmt;
 
@@ -43,21 +43,21 @@ pub(super) struct Need {
     check: Check,
 }
 
-/// How it is verified.
+/// How the option is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Check {
     /// fi_getopt returns false.
     Read,
-    /// fi_setopt accepted false. The man page has no fi_getopt for it; where a provider supports one, it has to return false.
+    /// fi_setopt accepted false. The man page has no fi_getopt for the option; if a provider supports fi_getopt, it has to return false.
     Set,
 }
 
 /// The state of an endpoint's option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OptionState {
-    /// fi_setopt accepted it.
+    /// Whether fi_setopt accepted false.
     set: bool,
-    /// The result of fi_getopt, if it has one.
+    /// The result of fi_getopt, if the provider supports it.
     read: Option<bool>,
 }
 
@@ -131,7 +131,7 @@ pub(super) const ROWS: &[Row] = &[
 ///
 /// # Errors
 ///
-/// Why they prove nothing.
+/// The reason why they prove nothing.
 pub(super) fn of(
     protocol: u32,
     version: u32,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_row_names_proves_nothing() {
+    fn a_protocol_without_a_row_proves_nothing() {
         let known: Vec<u32> = ROWS.iter().map(|row| row.protocol).collect();
         for protocol in (0..64).chain([1 << 31]).filter(|protocol| !known.contains(protocol)) {
             let expected = format!("protocol {protocol} is not in the table");
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// Otherwise the requirement could never be met.
+    /// Otherwise a row's requirement could never be met.
     #[test]
     fn each_option_that_has_to_be_set_is_set_on_every_data_rail() {
         use super::super::options::PROVIDER_OPTIONS;

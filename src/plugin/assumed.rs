@@ -1,4 +1,4 @@
-//! Capabilities that a probe cannot show. What completions prove is in `plugin::arrival`.
+//! Capabilities that a probe cannot show. `plugin::arrival` has those that concern completions.
 
 use fabric::Info;
 use proto::capabilities::{Capabilities, ImmediateWidth};
@@ -22,7 +22,8 @@ pub(super) fn of_messages(info: &Info) -> Capabilities {
     }
 }
 
-/// What is known without the probe; what the probe has to try is absent. An endpoint injects up to `inject_bytes`.
+/// The capabilities that are known without the probe; those that it has to try are absent. `inject_bytes`: the most that the endpoint
+/// injects.
 pub(super) fn assumed(info: &Info, inject_bytes: usize, proves_arrival: bool) -> Capabilities {
     Capabilities {
         immediate: ImmediateWidth::None,

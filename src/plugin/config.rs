@@ -144,13 +144,14 @@ const OTHERS: &[&str] = &["TEST_", "GROUP_TEST_"];
 /// The group library's variables, which are there as well.
 const GROUP: &[&str] = &["GROUP_COORDINATOR", "GROUP_TOKEN"];
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
-/// Of libfabric's variables, and of a library that it loads.
+/// Prefixes of libfabric's variables, and of those of a library that it loads.
 const PROVIDER_PREFIXES: &[&str] = &["FI_", "IPATH_"];
 const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
 const CONTROL_RAILS_MAX: u64 = MAX_CONTROL_RAILS as u64;
-/// Enough for a few hundred connections with full windows; past that irecv returns NULL. 64 bytes each in most providers.
+/// Enough for a few hundred connections with full windows; past that irecv returns NULL. Most providers use 64 bytes for an entry.
 const CQ_ENTRIES_DEFAULT: usize = 16_384;
-/// All operations that an endpoint may have in flight on a NIC, and the arrivals of the smallest budget: with fewer entries a queue could overrun.
+/// An entry for each operation that an endpoint may have in flight on a NIC, and for each arrival of the smallest budget: with fewer
+/// entries a queue could overrun.
 const CQ_ENTRIES_MIN: u64 = OPERATIONS_MAX as u64 + CAPACITY_MIN as u64;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -176,7 +177,7 @@ impl Config {
         Ok(config)
     }
 
-    /// An empty value counts as unset, for scripts that clear variables so.
+    /// The configuration of these variables. An empty value counts as unset: some scripts clear variables by setting them empty.
     pub(crate) fn from_variables<V: Into<OsString>>(
         variables: impl IntoIterator<Item = (String, V)>,
     ) -> Result<Self, StartError> {
@@ -224,7 +225,7 @@ impl Config {
             .join(" ")
     }
 
-    /// The value of one of libfabric's own variables (FI_…), or of a library's that it loads.
+    /// The value of a variable of libfabric's (FI_…), or of a library that it loads.
     pub(crate) fn provider_variable(&self, name: &str) -> Option<&str> {
         self.provider_variables.get(name).map(String::as_str)
     }
@@ -304,7 +305,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self::from_variables::<String>([])
-            .expect("every default is one the setting accepts, as a test shows")
+            .expect("the setting accepts its default, as a test shows")
     }
 }
 
@@ -313,7 +314,7 @@ fn variables() -> impl Iterator<Item = (String, OsString)> {
     std::env::vars_os().map(|(name, value)| (shown(&name), value))
 }
 
-/// A value as text. Only paths may have other bytes, and mean them.
+/// A value as text, with invalid UTF-8 replaced. Only paths are used with their original bytes.
 fn shown(value: &OsString) -> String {
     value.to_string_lossy().into_owned()
 }
@@ -354,7 +355,7 @@ impl Texts {
     }
 }
 
-/// Applies aws-ofi-nccl's settings where ours are not given. One that cannot be used is only noted, since it was not meant for this plugin.
+/// Applies aws-ofi-nccl's settings where ours are not given. A value that cannot be used is only noted: it was not meant for this plugin.
 fn apply_aliases(variables: &BTreeMap<String, OsString>, texts: &mut Texts, notes: &mut Vec<Note>) {
     let mut ignored = Vec::new();
     for (name, value) in variables.iter().filter(|(name, _)| name.starts_with(ALIAS_PREFIX)) {
@@ -381,7 +382,7 @@ fn apply_aliases(variables: &BTreeMap<String, OsString>, texts: &mut Texts, note
     }
 }
 
-/// The value of an alias as one of ours: -1 is what turns inline messages off for aws-ofi-nccl.
+/// The value of an alias for our setting: in aws-ofi-nccl -1 turns inline messages off.
 fn of_alias<'a>(setting: &Setting, value: &'a str) -> &'a str {
     if value == "-1" && setting.name == "INLINE_MAX_SIZE" { "0" } else { value }
 }
@@ -391,7 +392,7 @@ fn unknown(name: &str) -> String {
     let names = SETTINGS.iter().map(|setting| setting.name).chain(GROUP.iter().copied());
     let nearest = names.map(|name| (distance(rest, name), name)).min();
     match nearest {
-        // Any short name is two changes away from another.
+        // A short name is two changes away from many others, so its length bounds the distance too.
         Some((steps, nearest)) if steps <= 2.max(rest.len() / 3).min(rest.len() / 2) => {
             format!(
                 "{name} is not a setting of Ironrail and is ignored: did you mean {PREFIX}{nearest}?"
@@ -425,7 +426,7 @@ impl Setting {
     }
 }
 
-/// Whether the test that compares docs/configuration.md writes it instead.
+/// Whether the test that compares docs/configuration.md writes the page instead.
 #[cfg(test)]
 pub(super) fn updates_docs() -> bool {
     std::env::var_os("UPDATE_DOCS").is_some()

@@ -48,7 +48,7 @@ impl Device {
         self.library.version()
     }
 
-    /// The facts about it that its endpoints need.
+    /// The facts about the device that its endpoints need.
     pub(super) fn facts(&self, number: usize) -> types::DeviceFacts {
         let gpu_access = match &self.plan.gpu_memory {
             GpuMemory::Direct { dmabuf } => GpuAccess::Direct { dmabuf: *dmabuf },
@@ -108,7 +108,7 @@ impl Device {
         &self.library
     }
 
-    /// Its name in logs, here and at peers.
+    /// The device's name in logs, here and at peers.
     pub(crate) fn label(&self) -> Label {
         Label::of(&self.plan.name)
     }

@@ -1,11 +1,11 @@
-//! The devices that NCCL numbers: those that were found, then those that it makes of several (makeVDevice).
+//! The devices that NCCL numbers: first those that were found, then those that NCCL makes of several (makeVDevice).
 //!
 //! - A device is never freed: endpoints refer to it, and NCCL keeps pointers to its strings.
 //! - NCCL makes its devices once per load of the plugin. It may unload the plugin and load it again while the library stays in memory. Then
-//!   its first call about devices asks for their number, and the devices that it made before do not count any more. One made again of the
-//!   same devices is the same device.
-//! - Until it makes others, those made before keep their indices: NCCL 2.24 to 2.26 makes its devices once per process (its
-//!   src/graph/topo.cc, ncclTopoGetSharedState), and goes on using them after it has loaded the plugin again.
+//!   its first call about devices is `devices`, and the number returned no longer includes the devices that it made before. If it makes one
+//!   again of the same parts, it gets the same device.
+//! - Until NCCL makes devices again, the earlier ones keep their indices: NCCL 2.24 to 2.26 makes its devices once per process
+//!   (src/graph/topo.cc, ncclTopoGetSharedState), and goes on using them after it has loaded the plugin again.
 
 use std::sync::Arc;
 
@@ -34,17 +34,17 @@ pub(super) struct DeviceTable {
 pub(super) struct Known {
     pub(super) device: Device,
     pub(super) properties: DeviceProperties,
-    /// Its number in the process, whatever its index is for NCCL.
+    /// Its number in the process, which is independent of its index for NCCL.
     pub(super) number: usize,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// All devices of the process, by number; those that were found first.
+    /// All devices of the process, by number; the devices that were found come first.
     all: Vec<&'static Known>,
-    /// The numbers of those that NCCL has made. Their indices follow those of the devices that were found.
+    /// The numbers of the devices that NCCL has made. Their indices follow those of the devices that were found.
     made: Vec<usize>,
-    /// NCCL has loaded the plugin again since it made them: they do not count, and the next one made replaces them all.
+    /// NCCL has loaded the plugin again since it made `made`: those are not counted, and the next device that it makes replaces them all.
     is_made_before: bool,
     /// NCCL has called `init`, and no call about devices since.
     is_fresh: bool,
@@ -73,7 +73,7 @@ impl DeviceTable {
         self.table.lock().is_fresh = true;
     }
 
-    /// The number of devices for NCCL. As the first call after `init` it shows that NCCL has loaded the plugin again.
+    /// The number of devices for NCCL. If this is the first call after `init`, NCCL has loaded the plugin again.
     pub(super) fn count(&self) -> usize {
         let mut table = self.table.lock();
         if std::mem::take(&mut table.is_fresh) {
@@ -102,7 +102,7 @@ impl DeviceTable {
         number.and_then(|number| table.all.get(number).copied()).ok_or_else(|| no_device(index))
     }
 
-    /// One device with all rails of these, and its index; a single device is returned as it is.
+    /// Makes one device with all rails of `parts`, and returns its index. A single part is returned unchanged.
     pub(super) fn make(&self, parts: &[usize]) -> Result<usize> {
         let refused = |cause: Cause| Err(Error::from(cause));
         let mut table = self.table.lock();
@@ -173,7 +173,7 @@ mod tests {
     use super::super::discovery::discover;
     use super::*;
 
-    /// As many devices as addresses, on a real provider.
+    /// One device for each address, on a real provider.
     fn devices(addresses: &[&str]) -> DeviceTable {
         let mut plans = Vec::new();
         let mut library = None;
@@ -211,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_twice_is_one_device() {
+    fn a_device_that_is_made_twice_is_one_device() {
         let devices = three();
         assert_eq!(devices.make(&[0, 2]).unwrap(), 3);
         assert_eq!(devices.make(&[1, 2]).unwrap(), 4);
         assert_eq!(devices.make(&[0, 2]).unwrap(), 3);
-        assert_eq!(devices.make(&[2]).unwrap(), 2, "of one it is that one");
+        assert_eq!(devices.make(&[2]).unwrap(), 2, "a single part is returned");
         assert_eq!(devices.count(), 5);
     }
 
@@ -235,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_refused_and_counts_nothing() {
+    fn a_device_that_cannot_be_made_is_refused_and_not_counted() {
         let devices = three();
         for parts in [&[][..], &[0, 0], &[0, 3], &[7], &[0, 1, 2, 1]] {
             assert!(devices.make(parts).is_err(), "{parts:?}");
         }
         assert_eq!(devices.make(&[0, 1]).unwrap(), 3);
-        assert!(devices.make(&[3, 2]).is_err(), "of a made one");
+        assert!(devices.make(&[3, 2]).is_err(), "a made device is a part");
         assert_eq!(devices.count(), 4);
         assert!(devices.get(4).is_err());
     }
@@ -253,32 +253,32 @@ mod tests {
         let before = devices.get(made).unwrap().number;
         devices.init_called();
         assert_eq!(devices.count(), 3);
-        assert_eq!(devices.make(&[1, 2]).unwrap(), made, "another one at its index");
-        assert_ne!(devices.get(made).unwrap().number, before, "which is not mistaken for it");
+        assert_eq!(devices.make(&[1, 2]).unwrap(), made, "another device at its index");
+        assert_ne!(devices.get(made).unwrap().number, before, "another device has its index");
         assert_eq!(devices.make(&[0, 1]).unwrap(), made + 1);
         assert_eq!(devices.get(made + 1).unwrap().number, before);
     }
 
     /// NCCL 2.24 to 2.26 (its src/graph/topo.cc, netStates).
     #[test]
-    fn what_was_made_keeps_its_index_where_nccl_does_not_make_it_anew() {
+    fn a_made_device_keeps_its_index_where_nccl_does_not_make_it_again() {
         let devices = three();
         let made = devices.make(&[0, 1]).unwrap();
         let before = devices.get(made).unwrap().number;
         devices.init_called();
         assert_eq!(devices.count(), 3);
         assert_eq!(devices.get(made).unwrap().number, before);
-        assert_eq!(devices.make(&[1]).unwrap(), 1, "makes none");
+        assert_eq!(devices.make(&[1]).unwrap(), 1, "a single part makes no device");
         assert_eq!(devices.get(made).unwrap().number, before);
         assert_eq!(devices.count(), 3);
         assert_eq!(devices.make(&[0, 2]).unwrap(), made);
         assert_eq!(devices.count(), 4);
-        assert!(devices.get(made + 1).is_err(), "what is made anew replaces all");
+        assert!(devices.get(made + 1).is_err(), "a device that is made again replaces all");
     }
 
     /// With NCCL_NET_PLUGIN_REF_COUNT the plugin stays loaded, and NCCL neither calls devices nor makeVDevice again.
     #[test]
-    fn a_plugin_that_stayed_loaded_keeps_what_was_made() {
+    fn a_plugin_that_stayed_loaded_keeps_the_devices_that_were_made() {
         let devices = three();
         let made = devices.make(&[0, 1]).unwrap();
         devices.init_called();

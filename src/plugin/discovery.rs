@@ -1,4 +1,4 @@
-//! Finds libfabric, a provider, and the rails of each device; otherwise the reason why there is none.
+//! Finds libfabric, a provider, and the rails of each device; or the reason why one of these is missing.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -20,16 +20,16 @@ use crate::types::Protocol;
 #[derive(Debug)]
 pub(crate) struct Discovery {
     pub(crate) library: Arc<Library>,
-    /// At least one, each with at least one rail.
+    /// At least one device, each with at least one rail.
     pub(crate) devices: Vec<DevicePlan>,
     /// The topology file for NCCL, where it needs one.
     pub(crate) hint: Option<Hint>,
-    /// The provider, and why this one.
+    /// The provider, and why it was chosen.
     #[cfg_attr(not(test), expect(dead_code, reason = "logged by then; tests read it here"))]
     pub(crate) chosen_because: String,
 }
 
-/// Finds library, provider and rails by the settings. Takes as long as fi_getinfo(3).
+/// Finds library, provider and rails by the settings. Calls fi_getinfo(3), which may take long.
 pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
     let library = open(config)?;
     log::info!("Using Libfabric {} from {}", library.version(), library.path().display());
@@ -157,7 +157,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Rails of one device at most: one with SENDRECV.
+    /// The most rails of one device: one with SENDRECV.
     fn max_rails(&self, config: &Config) -> usize {
         match self.protocol {
             Protocol::Rdma => config.max_rails,
@@ -249,8 +249,8 @@ impl Listed {
         provider: &str,
         address: IpAddr,
     ) -> Result<RailPlan, StartError> {
-        // libfabric accepts any source address. If it is not this host's, opening an endpoint fails; shm uses it as a name, which a second
-        // endpoint would then use too.
+        // libfabric accepts any source address. If it is not this host's, opening an endpoint fails; except over shm, which takes the
+        // address as a name: a second endpoint would have the same.
         let here = UdpSocket::bind((address, 0));
         let elsewhere = here.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable);
         let mut ours = self.candidates.iter().filter(|candidate| candidate.provider == provider);
@@ -344,10 +344,10 @@ fn candidate(info: &Info) -> Candidate {
     let by_bus = listed.and_then(|pci| sysfs::directory(Path::new(SYSFS), pci));
     let link = nic.as_ref().and_then(|nic| nic.link_bits_per_second);
     let device = nic.as_ref().and_then(|nic| nic.device.clone());
-    // libfabric before 2.0 knows no speed of HDR and NDR (prov/verbs/src/verbs_info.c, which efa shares).
+    // libfabric before 2.0 reports no speed for HDR and NDR (prov/verbs/src/verbs_info.c, also used for efa).
     let by_kernel = || sysfs::rdma_speed_mbps(Path::new(SYSFS), device.as_deref()?);
     let link_mbps = link.and_then(|bits| u32::try_from(bits / 1_000_000).ok()).or_else(by_kernel);
-    // Nor does it say where subfunctions of mlx5 are (prov/verbs/src/verbs_info.c, vrb_get_device_bus_attr).
+    // It does not report the PCI address of subfunctions of mlx5 either (prov/verbs/src/verbs_info.c, vrb_get_device_bus_attr).
     let function = device.as_deref().and_then(|name| sysfs::rdma_function(Path::new(SYSFS), name));
     let pci_path = by_bus.or(interface.pci_path);
     Candidate {
@@ -371,7 +371,7 @@ fn candidate(info: &Info) -> Candidate {
     }
 }
 
-/// Whether peers can connect to the address. Sockets are bound to others, too.
+/// Whether peers can connect to the address. Sockets can also be bound to other addresses.
 fn is_of_a_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && address != Ipv4Addr::BROADCAST
 }
@@ -430,9 +430,9 @@ mod tests {
         assert!(sentence.contains("lo (127.0.0.1)"), "{sentence}");
     }
 
-    /// Sockets are bound to them, and no peer can connect there.
+    /// Sockets can be bound to these addresses, but no peer can connect to them.
     #[test]
-    fn an_address_that_is_of_no_host_is_no_rail() {
+    fn an_address_that_belongs_to_no_host_is_no_rail() {
         for address in ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255"] {
             for provider in ["sockets", "tcp;ofi_rxm", "net"] {
                 let named = [("IRONRAIL_PROVIDER", provider), ("IRONRAIL_RAILS", address)];
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_without_settings_is_a_native_provider_on_one_device() {
+    fn without_settings_a_native_provider_is_found_on_one_device() {
         let found = discover(&Config::default()).unwrap();
         assert_eq!(found.devices.len(), 1);
         let provider = found.devices[0].rails[0].info.provider();
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn shm_serves_when_it_is_named() {
+    fn shm_is_used_when_it_is_named() {
         let found = discover(&settings(&[("IRONRAIL_PROVIDER", "shm")])).unwrap();
         assert_eq!(found.devices.len(), 1);
         assert_eq!(found.devices[0].rails[0].info.provider(), "shm");

@@ -1,7 +1,7 @@
 //! A dump of all connections, written when the trigger file appears or changes.
 //!
-//! A thread of its own checks the file and writes the dump, while an endpoint is open: there is no signal handler, no work in NCCL's calls,
-//! and a file system that hangs holds up no poll of the keeper's. A dump has names, numbers and states, and no secrets.
+//! While an endpoint is open, a separate thread checks the file and writes the dump. So there is no signal handler and no work in NCCL's
+//! calls, and a file system that hangs delays no poll of the keeper. A dump has names, numbers and states, and no secrets.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,29 +24,29 @@ use crate::types::stall::{
 
 /// The version of the dump's format.
 const FORMAT: u32 = 1;
-/// How often the trigger file is checked. It may be one file for all processes of a job, on a server.
+/// The time between two checks of the trigger file, which may be on a file server, for all processes of a job.
 const EVERY: Duration = Duration::from_secs(2);
-/// At how many different times of that the processes check it.
+/// The processes' checks are spread over this many different times within [`EVERY`].
 const TIMES: u32 = 64;
 /// How long to try for an endpoint's lock.
 const BUSY: Duration = Duration::from_millis(200);
-/// How long the close of the last endpoint waits for the thread, which a file system may hold up for ever.
+/// How long the close of the last endpoint waits for the thread, which may hang in a file system.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
-/// How often it looks whether the thread has ended.
+/// How often the close checks whether the thread has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct Trigger {
     path: PathBuf,
-    /// When the file was changed last, if it was there at the last check.
+    /// The modification time of the file, if it existed at the last check.
     changed: Option<SystemTime>,
-    /// When the variable was read; none after the first check.
+    /// When the setting was read; None after the first check.
     since: Option<SystemTime>,
 }
 
 impl Trigger {
-    /// Whether the file has appeared or changed since the last check. Before the first one nothing looks, since a file system that hangs
-    /// would hold up NCCL's init: there the file's time tells.
+    /// Whether the file has appeared or changed since the last check. At the first check, its modification time is compared with `since`:
+    /// looking at the file in NCCL's init could block in a file system that hangs.
     fn asks(&mut self, changed: Option<SystemTime>) -> bool {
         let before = std::mem::replace(&mut self.changed, changed);
         match self.since.take() {
@@ -56,11 +56,11 @@ impl Trigger {
     }
 }
 
-/// The thread: one at most, since a file system that hangs would collect them.
+/// The thread that checks the file. There is one at most: otherwise threads would accumulate in a file system that hangs.
 #[derive(Debug)]
 struct Watcher {
     thread: Option<JoinHandle<()>>,
-    /// It goes on: it has not found that it is not needed any more.
+    /// The thread has not yet decided to end.
     is_watching: bool,
 }
 
@@ -71,7 +71,7 @@ impl Watcher {
 static TRIGGER: Lock<Option<Trigger>> = Lock::new(None);
 static WATCHER: Lock<Watcher> = Lock::new(Watcher::NONE);
 
-/// Sets the trigger file. One that exists already triggers nothing.
+/// Sets the trigger file. A file that exists already triggers nothing.
 pub(super) fn set_trigger(path: Option<&Path>) {
     let since = Some(SystemTime::now());
     *TRIGGER.lock() = path.map(|path| Trigger { path: path.to_owned(), changed: None, since });
@@ -89,7 +89,7 @@ pub(super) fn end() {
     stop(&WATCHER, keeper::has_endpoints, ENDS_WITHIN);
 }
 
-/// Starts the thread, unless it runs. It calls `check` while it is needed.
+/// Starts the thread, unless it runs. It calls `check` repeatedly while `is_needed` returns true.
 fn start(watcher: &'static Lock<Watcher>, is_needed: fn() -> bool, check: fn()) {
     let mut locked = watcher.lock();
     if locked.is_watching {
@@ -114,12 +114,12 @@ fn start(watcher: &'static Lock<Watcher>, is_needed: fn() -> bool, check: fn()) 
     }
 }
 
-/// Processes that start together do not check at the same times.
+/// The time before the first check, which differs between processes that start together.
 fn first_pause(process: u32) -> Duration {
     EVERY * (process % TIMES) / TIMES
 }
 
-/// Ends the thread, which is not needed any more, and waits for its end within a bound, unless it is needed again.
+/// Ends the thread, and waits for its end within a bound, unless it is needed again.
 fn stop(watcher: &Lock<Watcher>, is_needed: fn() -> bool, bound: Duration) {
     let Some(thread) = watcher.lock().thread.take() else { return };
     thread.thread().unpark();
@@ -128,11 +128,11 @@ fn stop(watcher: &Lock<Watcher>, is_needed: fn() -> bool, bound: Duration) {
         std::thread::sleep(LOOKS_EVERY);
     }
     if thread.is_finished() {
-        // Its panics are caught in it.
+        // The thread catches its panics.
         let _ended = thread.join();
         return;
     }
-    // It hangs, or is needed again.
+    // The thread hangs, or is needed again.
     watcher.lock().thread.get_or_insert(thread);
 }
 
@@ -168,8 +168,8 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     }
 }
 
-/// One endpoint. If another thread holds its lock for long, a call hangs in it, and it is shown as busy. A panic leaves it as it was, since
-/// a snapshot changes nothing: the others are shown, and the hook has logged the panic.
+/// One endpoint, as JSON. It is shown as busy if another thread holds its lock for long: then a call hangs there. After a panic the other
+/// endpoints are still shown; the endpoint is unchanged, since a snapshot only reads, and the hook has logged the panic.
 fn endpoint(number: u16) -> String {
     let began = Instant::now();
     loop {
@@ -272,20 +272,20 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_file_asks_for_a_dump_as_it_comes_and_as_it_changes() {
+    fn a_file_asks_for_a_dump_when_it_appears_and_when_it_changes() {
         let at = |second| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(second));
         let first = |changed| {
             let mut trigger = Trigger { path: PathBuf::new(), changed: None, since: at(10) };
             (trigger.asks(changed), trigger)
         };
         assert!(!first(None).0 && !first(at(9)).0, "no file, or an old one");
-        assert!(first(at(11)).0, "it came before the first check");
+        assert!(first(at(11)).0, "it appeared before the first check");
         for before in [None, at(9), at(11)] {
             let (_, mut trigger) = first(before);
             assert!(!trigger.asks(before), "nothing has changed");
             assert!(trigger.asks(at(12)) && !trigger.asks(at(12)));
             assert!(trigger.asks(at(8)), "another file");
-            assert!(!trigger.asks(None) && trigger.asks(at(8)), "it came again");
+            assert!(!trigger.asks(None) && trigger.asks(at(8)), "it appeared again");
         }
     }
 
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_hangs_holds_up_one_thread_and_no_close() {
+    fn a_file_system_that_hangs_blocks_one_thread_and_no_close() {
         static IN_CHECK: AtomicBool = AtomicBool::new(false);
         static CHECKS: Lock<u32> = Lock::new(0);
         static ENDED: Lock<Watcher> = Lock::new(Watcher::NONE);

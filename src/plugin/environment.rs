@@ -18,7 +18,7 @@ use super::provider::core;
 pub(crate) struct ProviderVariable {
     pub(crate) name: &'static str,
     pub(crate) value: &'static str,
-    /// A part of the names of the providers that read it; for a layered one ([`OVER_TCP`]) the whole name, or [`ALL`].
+    /// A part of the names of the providers that read the variable; for a layered provider ([`OVER_TCP`]) the whole name; or [`ALL`].
     pub(crate) provider: &'static str,
     pub(crate) doc: &'static str,
 }
@@ -80,10 +80,10 @@ pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
     },
 ];
 
-/// rxm over tcp, which is used only if the user names it. rxm's variables apply to whatever is below it, which could be verbs.
+/// rxm over tcp, which is used only if the user names it. rxm's variables apply to every provider below it, also to verbs.
 const OVER_TCP: &str = "tcp;ofi_rxm";
 
-/// Read as libfabric is loaded.
+/// For variables that are read when libfabric is loaded.
 const ALL: &str = "all";
 
 /// Sets the unset variables of the providers that may be chosen. Once per process, before libfabric is loaded.
@@ -148,8 +148,8 @@ fn obstacle(config: &Config, nccls_own: &Path) -> Option<String> {
         .then(|| format!("NCCL reads {} where there is no other", nccls_own.display()))
 }
 
-/// Whether the plugin of a parent process made this file: it exists as long as that process, and is about the devices found there. A forked
-/// child gets here only after execve(2), as every call of the plugin is refused before.
+/// Whether the plugin of a parent process made this file. It exists as long as that process, and describes the devices found there. A
+/// forked child gets here only after execve(2): before that every call of the plugin is refused.
 fn is_inherited(given: &Path) -> bool {
     match fs::read_link(given) {
         Ok(file) => file.to_string_lossy().starts_with(IN_MEMORY),
@@ -157,7 +157,7 @@ fn is_inherited(given: &Path) -> bool {
     }
 }
 
-/// What the link of a descriptor of [`in_memory`] begins with (memfd_create(2)).
+/// The beginning of the target of the link in /proc to a file of [`in_memory`] (memfd_create(2)).
 const IN_MEMORY: &str = "/memfd:ironrail-topology";
 
 /// The file that NCCL reads by default: on virtual machines whose host describes them.
@@ -184,7 +184,7 @@ fn in_memory(text: &str) -> io::Result<String> {
     // SAFETY: the descriptor is open. On a kernel without seals the file is used unsealed.
     let _sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    // Without /proc NCCL could not open it either.
+    // If /proc is not mounted, NCCL could not open the file either.
     if fs::read_to_string(&path)? != text {
         return Err(io::Error::other("it does not read as it was written"));
     }
@@ -192,7 +192,7 @@ fn in_memory(text: &str) -> io::Result<String> {
     Ok(path)
 }
 
-/// Whether it is set for providers that may be used here, since it is unset.
+/// Whether the plugin sets this variable: it is unset, and a provider that may be used reads it.
 pub(super) fn sets(config: &Config, wanted: &ProviderVariable) -> bool {
     missing(config).any(|one| one.name == wanted.name)
 }
@@ -220,9 +220,9 @@ fn names_tcp(config: &Config) -> bool {
     reason = "the environment can be changed in no other way, and this is the one place that does"
 )]
 fn put(name: &str, value: &str) {
-    // SAFETY: no thread of ours reads the environment meanwhile. Another's may call getenv(3), which nothing that a library
-    // can do excludes: so this happens once, only for what is missing or inherited, and while NCCL initialises, where NCCL itself calls
-    // setenv(3) for its configuration file. Values that getenv(3) has handed out stay: glibc never frees them.
+    // SAFETY: no thread of ours reads the environment meanwhile. A library cannot exclude that another thread of the process calls
+    // getenv(3). So variables are set once, only if they are missing or inherited, and while NCCL initialises, where NCCL itself calls
+    // setenv(3) for its configuration file. Values that getenv(3) has returned stay valid: glibc never frees them.
     unsafe { std::env::set_var(name, value) };
 }
 
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pools_of_rxm_are_cut_over_tcp_alone() {
+    fn the_pools_of_rxm_are_reduced_only_over_tcp() {
         let cut = |variables: &[(&str, &str)]| {
             let names = missing_with(variables);
             names.iter().filter(|name| name.starts_with("FI_OFI_RXM_")).count() == 2
@@ -289,13 +289,13 @@ mod tests {
     fn a_child_reads_the_file_in_memory_though_its_descriptor_is_another_file() {
         let path = in_memory("<system/>\n").unwrap();
         let descriptor = path.rsplit('/').next().unwrap();
-        // The number has several digits, which sh does not take everywhere.
+        // bash, since some shells take only one digit for a descriptor.
         let line = format!("exec {descriptor}</dev/null; cat {path}");
         let read = Command::new("bash").args(["-c", &line]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&read.stdout), "<system/>\n", "{read:?}");
     }
 
-    /// Of this process here, as a parent's would be.
+    /// The test's own process stands for the parent.
     #[test]
     fn a_file_in_memory_that_was_inherited_gives_way_to_one_of_this_process() {
         let with = |given: &str| {
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(obstacle(&with(&in_memory("<system/>\n").unwrap()), nowhere), None);
         // The parent has ended. No process has this id: they are below 2^22.
         assert_eq!(obstacle(&with("/proc/4194305/fd/7"), nowhere), None);
-        // What a user gives may be such a path, too.
+        // A user may also give such a path.
         let file = File::open("/dev/null").unwrap();
         let given = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         assert!(obstacle(&with(&given), nowhere).is_some());

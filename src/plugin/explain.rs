@@ -54,7 +54,7 @@ fn device(known: &Known) -> Object {
         .raw("probed", probed.as_deref().unwrap_or("null"))
 }
 
-/// A rail, as libfabric describes it. The probe finds out what of that is true.
+/// A rail, as libfabric describes it. The probe shows which of this is true.
 fn rail(rail: &RailPlan) -> Object {
     let info = &rail.info;
     let mode = info.region_mode();

@@ -11,7 +11,7 @@ use crate::types::Protocol;
 pub(crate) enum StartError {
     /// A setting has a value that it does not accept.
     Setting { setting: &'static Setting, given: String },
-    /// No libfabric could be loaded, though a setting `named` it.
+    /// No libfabric could be loaded. `named`: a setting names the file.
     NoLibrary { attempts: Vec<Attempt>, named: bool },
     /// fi_getinfo failed.
     NoAnswer { version: Version, fault: FabricError },
@@ -28,7 +28,7 @@ pub(crate) enum StartError {
     NoSuchRail { rail: String, provider: String, there: Vec<String> },
     /// A setting names one rail twice.
     RailTwice { names: [String; 2], provider: String },
-    /// A panic, which is logged.
+    /// A panic, which was logged.
     Panicked,
 }
 

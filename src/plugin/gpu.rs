@@ -1,7 +1,7 @@
 //! GPU memory: whether a device's rails access it directly, and if not why; and which GPU owns an address.
 //!
-//! Provider and NICs are chosen without regard to it. For the chosen rails libfabric is queried again with FI_HMEM: either all of them have
-//! it, or the device uses host memory only.
+//! Provider and NICs are chosen without regard to GPU memory. For the chosen rails libfabric is queried again with FI_HMEM: if not all of
+//! them have it, the device uses host memory only.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -72,16 +72,16 @@ fn with_gpu_memory(
         let found = library.find(query).unwrap_or_default();
         found.into_iter().find(|info| info.device_memory() && info.is_at(&rail.info))
     };
-    // An alias is listed only if its address is in the hints.
+    // libfabric lists an alias address only if it is in the hints.
     let by_address = || {
         let address: IpAddr = rail.address.parse().ok()?;
         here(&Query { source: Some(address.to_string()), ..query.clone() })
     };
     let info = here(&query).or_else(by_address);
     let Some(info) = info else { return Err(Obstacle::NotOffered { interface, provider }) };
-    // Before 1.18 FI_OPT_CUDA_API_PERMITTED does not exist: NICs are trusted not to call CUDA, software providers are not. Nor is efa, where
-    // peers on one host, the endpoint itself among them, go through shm: it copies by CUDA calls, and a flush by it reads nothing through the NIC
-    // (libfabric prov/efa/src/rxr/rxr_rma.c of 1.17).
+    // Before 1.18 FI_OPT_CUDA_API_PERMITTED does not exist. NICs are then trusted not to call CUDA; software providers are not. Neither is
+    // efa, which reaches peers on the same host, including the endpoint itself, through shm: shm copies by CUDA calls, and a flush through
+    // shm reads nothing through the NIC (libfabric prov/efa/src/rxr/rxr_rma.c of 1.17).
     let version = library.version();
     if version < CUDA_OPTION_SINCE {
         let trusted = info.nic().is_some() && family(&info) != "efa";
@@ -100,18 +100,18 @@ fn with_gpu_memory(
     }
 }
 
-/// The first release with FI_OPT_CUDA_API_PERMITTED. All providers with FI_HMEM support the option, cxi since 2.0; one that can access GPU
-/// memory only by CUDA calls refuses it.
+/// The first release with FI_OPT_CUDA_API_PERMITTED. All providers with FI_HMEM support the option, cxi since 2.0; a provider that can
+/// access GPU memory only by CUDA calls refuses it.
 const CUDA_OPTION_SINCE: Version = Version::new(1, 18);
 
-/// Whether a provider supports FI_MR_DMABUF (fi_mr(3)). No call reports it, and a provider without it takes the descriptor for an address.
-/// These do, by their sources, and so do providers that use a NIC's wire protocol.
+/// Whether a provider supports FI_MR_DMABUF (fi_mr(3)). No call reports that, and a provider without it takes the descriptor for an
+/// address. By their sources these providers support it, and so do providers that use a NIC's wire protocol.
 fn supports_dmabuf(info: &Info) -> bool {
     matches!(core(info.provider()), "cxi" | "efa" | "verbs" | "opx")
         || matches!(info.protocol(), FI_PROTO_EFA | FI_PROTO_CXI)
 }
 
-/// Logs one line for all devices if they are alike, as they mostly are.
+/// Logs one line for all devices if they are alike, otherwise one for each.
 fn announce(config: &Config, devices: &[DevicePlan]) {
     let alike = devices.windows(2).all(|pair| pair[0].gpu_memory == pair[1].gpu_memory);
     for device in devices.iter().take(if alike { 1 } else { usize::MAX }) {
@@ -127,8 +127,8 @@ fn announce(config: &Config, devices: &[DevicePlan]) {
     }
 }
 
-/// The GPU that owns all of these bytes, and the buffer; no buffer (0) if they are in several. The driver reports the owner, since a
-/// process may register memory of other GPUs than its own (PXN).
+/// The GPU that owns all of these bytes, and the id of their buffer; 0 if they are in several buffers. The driver is asked for the owner,
+/// since a process may register memory of other GPUs than its own (PXN).
 pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
     let driver = Driver::get()
         .map_err(|reason| Cause::NoGpuDriver { len, because: Label::of(&reason.to_string()) })?;

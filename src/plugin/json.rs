@@ -28,7 +28,7 @@ impl Object {
         self.raw(name, if value { "true" } else { "false" })
     }
 
-    /// Readers may round above 2^53.
+    /// An integer. Readers of JSON may round integers above 2^53.
     pub(super) fn number(self, name: &str, value: impl Into<u64>) -> Self {
         let value: u64 = value.into();
         self.raw(name, &value.to_string())
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_text_holds_it_stays_one_string() {
+    fn a_text_with_any_characters_stays_one_string() {
         assert_eq!(quoted("a\"b\\c\nd\u{1}\u{7f}é"), "\"a\\\"b\\\\c\\nd\\u0001\u{7f}é\"");
     }
 

@@ -5,8 +5,8 @@
 //! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, opens no file, and never waits for a
 //! lock: the thread that holds it polls the endpoint itself.
 //!
-//! A process may end with endpoints open, by exit(3) or by a return from its main function. Libfabric's destructor then frees what a poll
-//! uses, and unloads providers. So the keeper ends before that, by a handler of atexit(3).
+//! A process may end with endpoints open, by exit(3) or by a return from its main function. Libfabric's destructor then frees memory that a
+//! poll uses, and unloads providers. So a handler of atexit(3) ends the keeper first.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -23,14 +23,15 @@ const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// When to try again an endpoint whose lock another thread holds.
 const BUSY: Duration = Duration::from_millis(50);
-/// Preallocated room: the endpoints that a process has at most, as a rule.
+/// Preallocated room for endpoints. Few processes have more.
 const ROOM: usize = 64;
-/// If the keeper would wake later than this, it is woken for an endpoint with frames due.
+/// An endpoint with frames due wakes the keeper if its sleep ends later than this.
 const SOON: Duration = Duration::from_millis(15);
-/// How long the end of the process waits for the keeper, which a provider may hold up, and how often it looks whether the thread has ended.
+/// How long the end of the process waits for the keeper, which may be in a provider's call, and how often it checks whether the thread has
+/// ended.
 const ENDS_WITHIN: Duration = Duration::from_millis(100);
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
-/// In place of a time: the keeper does not sleep, or there is none.
+/// In place of a time: the keeper does not sleep, or there is no keeper.
 const AWAKE: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -53,8 +54,8 @@ static SLEEPS_UNTIL: AtomicU64 = AtomicU64::new(AWAKE);
 static EXITS: AtomicBool = AtomicBool::new(false);
 
 impl Keeper {
-    /// Ends the thread's sleep. What has the lock for anything else does this before it releases that: a call that is to wake the thread may have
-    /// found it taken.
+    /// Ends the thread's sleep. Every other holder of the lock calls this before it releases the lock: meanwhile [`wake`] may have found
+    /// the lock taken and given up.
     fn unpark(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
@@ -75,8 +76,8 @@ fn keep(number: u16) {
     if keeper.thread.is_some() {
         return keeper.unpark();
     }
-    // After an endpoint was opened, and not at the start: handlers run in the reverse order, this one before those of what a provider has
-    // loaded for it.
+    // Registered after an endpoint was opened: handlers run in reverse order, so this one runs before those of libraries that a provider
+    // has loaded for the endpoint.
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| fabric::at_exit(end_before_libfabric));
     if exits() {
@@ -94,7 +95,7 @@ fn keep(number: u16) {
 /// Removes an endpoint that closes. With the last one the thread ends.
 pub(super) fn forget(number: u16) {
     if let Some(thread) = remove(number) {
-        // Its panics are caught in it.
+        // The thread catches its panics.
         let _ended = thread.join();
         super::dump::end();
     }
@@ -107,7 +108,7 @@ pub(super) fn endpoints() -> Vec<u16> {
     keeper.endpoints.clone()
 }
 
-/// Whether any is open. Without the lock, as the dump's thread asks for this at each of its checks.
+/// Whether any endpoint is open. Takes no lock: the dump's thread calls this at each of its checks.
 pub(super) fn has_endpoints() -> bool {
     HAS_ENDPOINTS.load(Ordering::Relaxed)
 }
@@ -137,14 +138,14 @@ pub(super) fn wake() {
 
 #[cold]
 fn unpark() {
-    // Not waited for, since waiting allocates. The holder is the thread itself, which polls next, or one that unparks it.
+    // Not waited for, since waiting allocates. The lock's holder is the keeper's thread, which polls next, or a thread that unparks it.
     if let Some(keeper) = KEEPER.try_lock() {
         keeper.unpark();
     }
 }
 
 fn run(generation: u64) {
-    // Reused, and preallocated: this runs between NCCL's calls, where nothing is allocated.
+    // Preallocated and reused: nothing is allocated while NCCL moves data.
     let mut endpoints = Vec::with_capacity(ROOM);
     while copy_endpoints(generation, &mut endpoints) {
         let wait = endpoints.iter().map(|number| poll(*number)).min().unwrap_or(LONGEST);
@@ -180,14 +181,14 @@ extern "C" fn end_before_libfabric() {
     }
 }
 
-/// Whether there is no keeper any more; one that sleeps wakes up. The lock is tried only: the caller of exit(3) may hold it.
+/// Whether there is no keeper any more; wakes one that sleeps. Does not wait for the lock, which the caller of exit(3) may hold.
 fn has_ended() -> bool {
     let Some(keeper) = KEEPER.try_lock() else { return false };
     keeper.unpark();
     keeper.thread.as_ref().is_none_or(JoinHandle::is_finished)
 }
 
-/// Polls an endpoint, if that is due. Returns the time until the next poll.
+/// Polls an endpoint, if a poll is due. Returns the time until the next one.
 fn poll(number: u16) -> Duration {
     if exits() {
         return Duration::ZERO;
@@ -228,13 +229,13 @@ mod tests {
             let _ended = first.join();
             let _sent = sender.send(());
         });
-        assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps what another one keeps");
+        assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps the second endpoint");
         assert!(KEEPER.lock().thread.is_some(), "the second endpoint has a keeper of its own");
         forget(2);
     }
 
     #[test]
-    fn a_look_at_the_endpoints_wakes_the_keeper_for_what_found_its_lock_taken() {
+    fn reading_the_list_of_endpoints_wakes_the_keeper_for_a_call_that_found_the_lock_taken() {
         let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, woken) = mpsc::channel();
         let keeper = thread::spawn(move || {
@@ -245,7 +246,7 @@ mod tests {
         assert!(endpoints().is_empty());
         let woken = woken.recv_timeout(BOUND);
         KEEPER.lock().thread = None;
-        assert!(woken.is_ok(), "it sleeps on");
+        assert!(woken.is_ok(), "it was not woken");
     }
 
     #[test]

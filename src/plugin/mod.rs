@@ -62,10 +62,10 @@ pub(crate) struct DeviceProperties {
     pub(crate) regions_are_global: bool,
     pub(crate) max_point_to_point_bytes: usize,
     pub(crate) max_collective_bytes: usize,
-    /// The index of the device on its host, and of its network where there are several that do not reach each other.
+    /// The index of the device on its host, and the number of its network if there are several that do not reach each other.
     pub(crate) rail: Option<i16>,
     pub(crate) plane: Option<i16>,
-    /// The indices of the devices that it was made of; for one that was found, its own.
+    /// The indices of the devices that it was made of; its own if it was found.
     pub(crate) parts: Vec<usize>,
 }
 
@@ -88,11 +88,11 @@ impl TrafficClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Context(ObjectId),
-    /// With the traffic class in this call's arguments.
+    /// The calling thread, with the traffic class in this call's arguments.
     Thread(Option<TrafficClass>),
 }
 
-/// What exists once per process: settings, libfabric, devices.
+/// The plugin's state of the process: settings, libfabric, devices.
 #[derive(Debug)]
 struct Plugin {
     devices: DeviceTable,
@@ -116,13 +116,13 @@ pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<ObjectId> {
     Ok(context)
 }
 
-/// Closes what a context still has: listeners, comms, endpoints. The id is checked after the start, whose failure has been logged: NCCL
-/// 2.28.3 to 2.29.3 passes null after an `init` that failed, and a second error would hide the first.
+/// Closes what a context still has: listeners, comms, endpoints. If the plugin did not start, that logged error is returned without a look
+/// at the id: NCCL 2.28.3 to 2.29.3 passes null after an `init` that failed, and a second error would hide the first.
 pub(crate) fn close_context(context: RawId) -> Result<()> {
     started()?;
     let context = context.context()?;
     let left = registry::close_context(context)?;
-    // Registrations on shared endpoints: their memory may be freed when this returns. All are deregistered, even after an error.
+    // Deregister all registrations on shared endpoints, even after an error: their memory may be freed when this returns.
     let gone = left.into_iter().map(|region| deregister(region, region)).fold(Ok(()), Result::and);
     registry::remove_context(context);
     gone
@@ -132,7 +132,7 @@ pub(crate) fn devices() -> Result<usize> {
     Ok(plugin()?.devices.count())
 }
 
-/// Makes a device with the rails of these, and returns its index.
+/// Makes a device with the rails of the devices `parts`, and returns its index.
 pub(crate) fn make_device(parts: &[usize]) -> Result<usize> {
     plugin()?.devices.make(parts)
 }
@@ -154,7 +154,7 @@ pub(crate) fn listen(
     })
 }
 
-/// `None`: not yet. The caller repeats it with the same handle, which has the state.
+/// `None`: not yet. The caller repeats the call with the same handle, which has the state.
 pub(crate) fn connect(
     owner: Owner,
     device: usize,
@@ -186,8 +186,8 @@ pub(crate) fn accept(listener: ObjectId) -> Result<Option<ObjectId>> {
     Ok(comm)
 }
 
-/// Drives the probe on another endpoint, whose own caller may be away. Not under the lock of the waiting endpoint: two that wait for each
-/// other would deadlock.
+/// Drives the probe on another endpoint, which NCCL may not be calling. Not under the lock of the waiting endpoint: two endpoints that wait
+/// for each other would deadlock.
 fn push_probe(waits_for: Option<u16>) {
     if let Some(number) = waits_for {
         registry::push_probe(number);
@@ -223,7 +223,7 @@ pub(crate) fn gpu_of(
     Ok((owner.device, owner.buffer))
 }
 
-/// Returns when nothing can touch the memory any more; an error past a bound, and then the memory stays registered.
+/// Deregisters memory. Returns when nothing can touch it any more; past a bound returns an error, and the memory stays registered.
 pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
     started()?;
     let gone = registry::with(comm, |endpoint| {
@@ -238,7 +238,7 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
         return Ok(());
     }
     let outcome = wait_until_closed(comm, region);
-    // Also after a panic: finalize waits for this.
+    // Also after a panic: finalize waits until no deregMr waits.
     let _ended = registry::with_any(comm, |endpoint| {
         endpoint.end_wait();
         Ok(())
@@ -266,7 +266,7 @@ fn wait_until_closed(comm: ObjectId, region: ObjectId) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Locked(registry::LockedEntry);
 
-/// Locks the endpoint that an id names; none in a forked child, where each call returns [`Cause::Forked`].
+/// Locks the endpoint that an id names; no endpoint in a forked child, where each call returns [`Cause::Forked`].
 #[inline(always)]
 pub(crate) fn locked(name: RawId) -> Locked {
     Locked(registry::lock(name))
@@ -282,7 +282,7 @@ impl Locked {
         }
     }
 
-    /// `how`: by the table's version and NCCL's mark in the request. Up to v8 a message is truncated to its receive.
+    /// Posts receives. `how` depends on the table's version and NCCL's mark in the request. Up to v8 a message is truncated to its receive.
     #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
@@ -296,7 +296,8 @@ impl Locked {
         }
     }
 
-    /// `None`: nothing to wait for. NCCL flushes only receives into GPU memory; other callers get the reads, too.
+    /// Flushes. `None`: there is nothing to wait for. NCCL flushes only receives into GPU memory; receives into host memory can be flushed
+    /// too.
     pub(crate) fn iflush(&mut self, comm: RawId, buffers: &[Buffer]) -> Result<Option<RawId>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.iflush(comm, buffers),
@@ -359,7 +360,7 @@ impl Locked {
 #[cold]
 pub(crate) fn panicked(about: RawId) {
     if let Some(about) = ObjectId::from_bits(about.bits()) {
-        // A closed one needs nothing.
+        // A closed endpoint needs nothing.
         let _closed = registry::with_any(about, |endpoint| {
             endpoint.comm_panicked(about);
             Ok(())
@@ -367,7 +368,7 @@ pub(crate) fn panicked(about: RawId) {
     }
 }
 
-/// The error of a call whose id names no endpoint, which is so of every id in a forked child.
+/// The error of a call whose id names no endpoint. In a forked child no id does.
 #[cold]
 fn absent(named: Result<ObjectId>) -> Error {
     if fabric::is_forked() {
@@ -406,7 +407,8 @@ pub(crate) fn close_listen(listener: ObjectId) -> Result<()> {
     Ok(())
 }
 
-/// Runs a call that begins something on the owner's endpoint. No close follows one that has failed.
+/// Runs a call that opens an object on the owner's endpoint. If the call fails, the endpoint is closed unless something is open on it: NCCL
+/// would not close it later.
 fn on_device<R, E: From<Error>>(
     owner: Owner,
     device: usize,

@@ -20,8 +20,7 @@ use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
 use crate::types::Protocol;
 
-/// Opens the NICs of `device` in a traffic class. If the provider refuses the class, opens them without. Warns once where the class is not
-/// used.
+/// Opens the NICs of `device` in a traffic class, or without a class if the provider refuses it. Warns once if the class is not used.
 pub(super) fn open_in_class(
     device: &Device,
     class: Option<TrafficClass>,
@@ -53,8 +52,8 @@ fn warn_of_unused_class(requested: TrafficClass, because: fmt::Arguments<'_>) {
     }
 }
 
-/// Opens the NICs of `device`, and returns the capabilities that are known without a probe. A NIC that cannot be opened is left out while
-/// there is another.
+/// Opens the NICs of `device`, and returns the capabilities that are known without a probe. NICs that cannot be opened are left out, unless
+/// none can be opened.
 fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Capabilities)> {
     let infos = device.infos(class);
     let mut nics: Vec<(Opened, &Info)> = Vec::with_capacity(infos.len());
@@ -115,7 +114,7 @@ fn reopen(device: &Device, info: &Info) -> Reopen {
     }))
 }
 
-/// Entries of control rails' completion queues beside those for operations. No write arrives there with an immediate.
+/// Entries of control rails' completion queues beside those for operations. Few are needed: no write with an immediate arrives there.
 const CONTROL_ENTRIES_KEPT: usize = 64;
 
 /// Entries of a data rail's completion queue, and operations in flight.
@@ -127,7 +126,7 @@ fn sizes(device: &Device) -> (usize, u16) {
     (device.settings.cq_entries_or_default(), operations)
 }
 
-/// Whether data rails need no messages, and their provider gains by that.
+/// Whether data rails are opened without messages: the protocol needs none there, and the provider then uses less memory.
 fn is_one_sided(device: &Device, info: &Info) -> bool {
     device.plan.protocol == Protocol::Rdma && options::is_one_sided(info)
 }
@@ -160,7 +159,7 @@ fn open_one(
     Ok(nic)
 }
 
-/// Logs once that control rails are opened without the low-latency class, since all are alike.
+/// Logs that control rails are opened without the low-latency class. Once, since all control rails are alike.
 fn log_refused_class(error: FabricError) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
@@ -168,7 +167,7 @@ fn log_refused_class(error: FabricError) {
     }
 }
 
-/// Logs once where a provider emulates writes by two-sided messages.
+/// Warns once if a provider emulates writes by two-sided messages.
 fn warn_of_emulated_writes(device: &Device, info: &Info, nic: &Nic) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     let is_efa = family(info) == "efa";

@@ -1,7 +1,7 @@
 //! What is set on endpoints, by provider: options (fi_setopt in fi_endpoint(3)), traffic classes; and the latency of a message.
 //!
-//! One table each; docs/providers.md is made from them. An option is set before the endpoint is enabled. One that the loaded libfabric or
-//! the provider does not support, or refuses, is skipped, unless it is required.
+//! One table each; docs/providers.md is made from them. An option is set before the endpoint is enabled. An option that the loaded
+//! libfabric or the provider does not support, or refuses, is skipped, unless it is required.
 
 use fabric::{EndpointOption, Info, OptionName, OptionValue, Version};
 
@@ -51,7 +51,7 @@ pub(super) const NO_CUDA_CALLS: EndpointOption = EndpointOption {
     required: true,
 };
 
-/// Aligned lines of 128 bytes are written in order, where the device can.
+/// Aligned lines of 128 bytes are written in order, if the device supports that.
 pub(super) const LINES: EndpointOption = EndpointOption {
     name: OptionName::EfaWriteInOrderAligned128Bytes,
     value: OptionValue::Flag(true),
@@ -202,7 +202,8 @@ fn options_for(
     PROVIDER_OPTIONS.iter().filter(fits).map(|row| row.option).collect()
 }
 
-/// Providers whose control rails inject short writes: packets, and acknowledgements. Only there is a copy faster than what they do otherwise.
+/// Providers whose control rails inject short writes (packets and acknowledgements). With other providers a write without a copy is as
+/// fast.
 const INJECTING: &[&str] = &["tcp", "net"];
 
 /// Whether control rails of this provider inject short writes.
@@ -210,9 +211,9 @@ pub(super) fn injects(provider: &str) -> bool {
     INJECTING.contains(&provider)
 }
 
-/// Families of NICs that begin anew with a peer whose address was removed and inserted again, while the peer goes on: efa numbers messages
-/// from 0, which the peer takes for repetitions, and aborts; and it awaits a handshake that was sent already (libfabric 1.17 to 2.6, in 2.6
-/// prov/efa/src/efa_conn.c, rdm/efa_rdm_peer.c, rdm/efa_rdm_pke_rtm.c).
+/// Families of NICs that lose the state of a peer when its address is removed, although the peer keeps its state. If the address is
+/// inserted again, efa numbers messages from 0, which the peer takes for repetitions, and aborts; and it waits for a handshake that the
+/// peer has sent before (libfabric 1.17 to 2.6, in 2.6 prov/efa/src/efa_conn.c, rdm/efa_rdm_peer.c, rdm/efa_rdm_pke_rtm.c).
 const FORGETFUL: &[&str] = &["efa"];
 
 /// Whether rails of this NIC keep the addresses of peers that are not used now.
@@ -220,8 +221,8 @@ pub(super) fn keeps_peers(info: &Info) -> bool {
     FORGETFUL.contains(&family(info))
 }
 
-/// Families of NICs whose data rails are opened without messages, which only control rails have: cxi keeps 36 MiB of buffers for messages
-/// that come before their receive, on each endpoint that can receive (libfabric 1.21 to 2.6, prov/cxi/src/cxip_rxc.c, cxip_ptelist_buf.c).
+/// Families of NICs whose data rails are opened without messages; only their control rails have them. cxi keeps 36 MiB of buffers for
+/// unexpected messages on each endpoint that can receive (libfabric 1.21 to 2.6, prov/cxi/src/cxip_rxc.c, cxip_ptelist_buf.c).
 const ONE_SIDED: &[&str] = &["cxi"];
 
 /// Whether data rails of this NIC are opened without messages.
@@ -229,8 +230,8 @@ pub(super) fn is_one_sided(info: &Info) -> bool {
     ONE_SIDED.contains(&family(info))
 }
 
-/// Families of NICs that use descriptors of operations only where the user asks for it (cxi, `enable_hybrid_mr_desc`): else each write
-/// looks its buffer up, with a call of CUDA's where GPU memory is not found.
+/// Families of NICs that use the descriptors of operations only on request (cxi, `enable_hybrid_mr_desc`). Otherwise each write looks up
+/// its buffer, and calls CUDA for GPU memory that is not found.
 const LOOKING_UP: &[&str] = &["cxi"];
 
 /// Whether NICs like this one are asked to use descriptors.
@@ -238,7 +239,7 @@ pub(super) fn uses_descriptors(info: &Info) -> bool {
     LOOKING_UP.contains(&family(info))
 }
 
-/// The longest write of a family of NICs, where libfabric says more than it writes with one immediate.
+/// The longest write of a family of NICs, where libfabric reports more than one write with an immediate can have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestWrite {
     pub(crate) provider: &'static str,
@@ -277,11 +278,11 @@ const DSCP: u32 = 0x100;
 /// The providers that support classes by label only. Others get the DSCP.
 pub(crate) const LABELLED: &[&str] = &["cxi", "efa"];
 
-/// The providers that take any class and do nothing with it (libfabric 1.17 to 2.6; tcp keeps TCP_NODELAY off for the label of bulk data
-/// alone, which it does not get).
+/// The providers that accept any class and ignore it (libfabric 1.17 to 2.6; tcp leaves TCP_NODELAY off for the label of bulk data, which
+/// is never set).
 const IGNORING: &[&str] = &["verbs", "tcp", "net", "sockets", "shm"];
 
-/// Whether packets of this NIC are in no class, whatever class is set. DSCP 0 is none.
+/// Whether this NIC ignores the class that is set. DSCP 0 is no class.
 pub(super) fn ignores(info: &Info, class: TrafficClass) -> bool {
     class.dscp() != 0 && IGNORING.contains(&family(info))
 }
@@ -311,14 +312,14 @@ fn class_for(family: &str, class: TrafficClass) -> u32 {
     label.map_or(BEST_EFFORT, |(_, label, _)| *label)
 }
 
-/// A provider's own queue for writes with immediates that arrive, which is shorter than a completion queue.
+/// A provider's own queue for arriving writes with immediates, which is shorter than a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrivalQueue {
     pub(crate) provider: &'static str,
-    /// The variable that sets its length, and the length without.
+    /// The variable that sets its length, and the length if the variable is unset.
     pub(crate) variable: &'static str,
     pub(crate) entries: u32,
-    /// The variable with the most bytes that it has, where 0 is as if unset, and the bytes of an entry.
+    /// The variable that bounds the queue in bytes (0: as if unset), and the bytes of an entry.
     pub(crate) most: &'static str,
     pub(crate) entry_bytes: u64,
     /// Entries for the provider's own events.
@@ -353,8 +354,8 @@ fn arrivals_max_for<'a>(family: &str, value: impl Fn(&str) -> Option<&'a str>) -
     Some(u32::try_from(entries).unwrap_or(u32::MAX).saturating_sub(row.kept))
 }
 
-/// A size as libfabric reads it (strtol(3) with base 0, src/var.c): in bases 16 and 8 too, up to the first other character, and 0 without a
-/// digit.
+/// A size as libfabric reads it (strtol(3) with base 0, src/var.c): also hexadecimal and octal, up to the first other character, and 0 if
+/// there is no digit.
 fn size(text: &str) -> u64 {
     let text = text.trim_start();
     let text = text.strip_prefix('+').unwrap_or(text);
@@ -425,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_tried_at_the_start_is_required() {
+    fn only_options_that_were_tried_at_the_start_are_required() {
         for row in PROVIDER_OPTIONS {
             let tried = row.option.name == OptionName::CudaApiPermitted;
             assert_eq!(row.option.required, tried, "{:?}", row.option);
@@ -485,7 +486,7 @@ mod tests {
             arrivals_max_for("cxi", value)
         };
         assert_eq!(at("16384", "65536"), Some(1024 - 64));
-        assert_eq!(at("1024", "67108864"), Some(1024 - 64), "it makes no queue longer");
+        assert_eq!(at("1024", "67108864"), Some(1024 - 64), "the bound makes no queue longer");
         assert_eq!(at("16384", "0"), Some(16_384 - 64), "0 is the provider's own");
         assert_eq!(at("16384", "4096"), Some(0));
     }
@@ -506,9 +507,9 @@ mod tests {
     }
 
     #[test]
-    fn efa_writes_at_most_a_gibibyte_whatever_it_says() {
+    fn efa_writes_at_most_a_gibibyte_even_if_it_reports_more() {
         assert_eq!(largest_write_for("efa", u64::MAX), 1 << 30);
-        assert_eq!(largest_write_for("efa", 1 << 20), 1 << 20, "unless it says less");
+        assert_eq!(largest_write_for("efa", 1 << 20), 1 << 20, "unless it reports less");
         assert_eq!(largest_write_for("tcp", u64::MAX), u64::MAX);
     }
 

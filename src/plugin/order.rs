@@ -40,8 +40,8 @@ fn has_line_option(family: &str) -> bool {
     family == "efa"
 }
 
-/// Whether an endpoint opens with that option, which depends on the device, and its writes are the device's. The provider asks the device
-/// alone: writes that it makes of messages are cut at no multiple of a line, and the pieces overtake each other.
+/// Whether an endpoint opens with that option, which depends on the device, and does not emulate writes. The provider checks only the
+/// device: writes that it emulates by messages are split inside of lines, and the pieces may overtake each other.
 fn writes_lines_in_order(library: &Arc<Library>, info: &Info) -> bool {
     match open_with(library, info, &[LINES]) {
         Ok(nic) => {
@@ -68,12 +68,12 @@ fn writes_lines_in_order(library: &Arc<Library>, info: &Info) -> bool {
     }
 }
 
-/// The order by provider: no libfabric call reports it, and no probe can prove it.
+/// The order by provider: no libfabric call reports the order, and no probe can prove it.
 fn by_name(provider: &str) -> Order {
     match core(provider) {
         // A stream is read into the buffer front to back, as NCCL's own socket transport does.
         "net" | "tcp" | "sockets"
-        // Copied by words or more, within a host.
+        // Copied within a host, by words or larger units.
         | "shm"
         // The NIC writes whole packets, aligned as the buffer is, and its packets may overtake each other.
         | "cxi" | "verbs" => Order::Words,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nccl_is_kept_from_what_the_order_does_not_bear_and_from_nothing_else() {
+    fn nccl_is_kept_only_from_protocols_that_need_a_stronger_order() {
         assert_eq!(protocols(Order::Nothing, false), Some("Simple"));
         assert_eq!(protocols(Order::Nothing, true), Some("Simple"));
         assert_eq!(protocols(Order::Words, true), Some("^LL128"));

@@ -9,7 +9,7 @@ use crate::types::Protocol;
 /// A device before it is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePlan {
-    /// Unique in the process and without blanks: NCCL identifies devices by it.
+    /// Unique in the process and without blanks: NCCL identifies devices by their names.
     pub(crate) name: String,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) gpu_memory: GpuMemory,
@@ -30,7 +30,7 @@ pub(crate) struct RailPlan {
     pub(crate) interface: String,
     /// The source address, for logs.
     pub(crate) address: String,
-    /// Its description for the grouping.
+    /// The description of its NIC, for the grouping into devices.
     pub(crate) nic: Nic,
     pub(crate) pci_path: Option<String>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct RailPlan {
 pub(crate) enum GpuMemory {
     /// NICs read and write GPU memory.
     Direct {
-        /// It can also be registered by a DMA-BUF.
+        /// GPU memory can also be registered by a DMA-BUF.
         dmabuf: bool,
     },
     /// NCCL copies through host memory.
@@ -63,7 +63,7 @@ pub(crate) enum Obstacle {
         provider: String,
         answer: String,
     },
-    /// It opens no endpoint, whatever the option.
+    /// The provider opens no endpoint with FI_HMEM, with or without the option.
     NotOpened {
         interface: String,
         provider: String,
@@ -84,12 +84,12 @@ impl GpuMemory {
         matches!(self, Self::Direct { .. })
     }
 
-    /// Whether it can be registered by a DMA-BUF.
+    /// Whether GPU memory can be registered by a DMA-BUF.
     pub(crate) fn supports_dmabuf(&self) -> bool {
         matches!(self, Self::Direct { dmabuf: true })
     }
 
-    /// For the log.
+    /// A description for the log.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Direct { dmabuf: true } => "goes direct, by address or DMA-BUF".to_owned(),
@@ -174,7 +174,7 @@ impl DevicePlan {
         };
         let (one, other) = (self.properties.speed_mbps, other.properties.speed_mbps);
         self.properties.speed_mbps = one.zip(other).map(|(one, other)| one + other);
-        // A guid of its own: the first part's belongs to a device that may be used beside it.
+        // The new device gets its own guid: the first part's belongs to a device that may be used too.
         self.properties.guid = None;
         Ok(())
     }
@@ -196,14 +196,14 @@ impl DevicePlan {
         }
     }
 
-    /// What its rails carry together, in megabits per second; a guess where it is not known.
+    /// The speed of its rails together, in megabits per second; [`SPEED_MBPS_DEFAULT`] for a rail of unknown speed.
     pub(crate) fn speed_mbps(&self) -> u32 {
         let speed = |rail: &RailPlan| rail.nic.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT);
         self.rails.iter().map(speed).fold(0, u32::saturating_add)
     }
 
-    /// Whether other processes have an endpoint's memory mapped, so that closing it makes their next write a crash inside the provider:
-    /// shm (of 1.17 and of 2.5.1).
+    /// Whether other processes have an endpoint's memory mapped. If so, after a close their next write crashes inside the provider: shm
+    /// (1.17 and 2.5.1).
     pub(crate) fn is_mapped_by_peers(&self) -> bool {
         self.rails.iter().any(|rail| rail.info.provider() == "shm")
     }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn why_gpu_memory_goes_through_the_host_is_one_phrase_with_a_next_step() {
+    fn each_obstacle_to_gpu_memory_is_one_phrase_with_a_next_step() {
         let (interface, provider) = ("eth0".to_owned(), "tcp".to_owned());
         let version = Version::new(1, 17);
         for (obstacle, words) in [

@@ -59,10 +59,10 @@ fn network(plan: &DevicePlan) -> Option<&str> {
     names.all(|name| name == first).then_some(first)
 }
 
-/// The plane of each device: a number made of its network's name alone, so that hosts agree on it whichever networks each of them has. NCCL
-/// never connects devices of different planes, and compares those of all hosts of one NVLink domain (NCCL src/graph/search.cc,
-/// ncclTopoSearchCheckNet). There is none where all are on one network; for a device on several; for two networks of one number; and for a
-/// subnet of a single host or link, which only routers connect with others.
+/// The plane of each device: a number made only of its network's name, so that hosts with different networks agree on it. NCCL never
+/// connects devices of different planes, and compares those of all hosts of one NVLink domain (NCCL src/graph/search.cc,
+/// ncclTopoSearchCheckNet). A device has no plane if all devices are on one network; if it is on several networks; if another network has
+/// the same number; or if its subnet is a single host or link, which only routers connect with others.
 fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
     let of_a_link =
         |name: &str| ["/32", "/31", "/128", "/127"].iter().any(|end| name.ends_with(end));
@@ -79,7 +79,7 @@ fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
     networks.iter().map(plane).collect()
 }
 
-/// 15 bits of the hash, since a plane is no negative number.
+/// 15 bits of the hash: a plane is not negative.
 fn plane_number(network: &str) -> i16 {
     let hash = hash(network.bytes());
     let folded = (hash ^ hash >> 15 ^ hash >> 30 ^ hash >> 45) & 0x7fff;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_are_several_are_planes() {
+    fn several_networks_are_planes() {
         let found = planes(&[Some("b"), Some("a"), Some("b"), None]);
         assert!(found[..3].iter().all(|plane| plane.is_some_and(|plane| plane >= 0)), "{found:?}");
         assert_eq!((found[0], found[3]), (found[2], None));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_lacks_a_plane_numbers_the_others_as_all_do() {
+    fn a_host_that_lacks_a_plane_gives_the_others_the_same_numbers() {
         let all: Vec<String> = (0..8).map(|number| format!("10.{number}.0.0/16")).collect();
         let whole = planes(&all.iter().map(|name| Some(name.as_str())).collect::<Vec<_>>());
         for lacking in 0..all.len() {

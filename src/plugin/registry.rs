@@ -1,8 +1,8 @@
 //! The endpoints of the process: which communicator owns which, and the table that ids index.
 //!
 //! An entry of the table is never freed. Its lock is the only lock of the data path, held for the length of one call: NCCL's service
-//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before it, and only
-//! to find an endpoint, to reserve a place for one, or to take one out: opening and draining happen outside of it.
+//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before an entry's, and only to find an
+//! endpoint, to reserve an entry, or to take an endpoint out: opening and draining happen outside of the registry's lock.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,10 +27,10 @@ use super::{Owner, TrafficClass};
 const ENTRIES: usize = 1 << 12;
 
 static TABLE: [Entry; ENTRIES] = [const { Lock::new(None) }; ENTRIES];
-/// What a forked child gets in place of an entry: it never holds an endpoint, and no thread of the parent locks it.
+/// A forked child gets this in place of an entry: it never holds an endpoint, and no thread of the parent locks it.
 static NO_ENTRY: Entry = Lock::new(None);
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
-/// Held while an endpoint is opened again after it lacked resources. Taken before any other lock.
+/// Held while an endpoint that lacked resources is opened for the second time. Taken before any other lock.
 static RETRY: Lock<()> = Lock::new(());
 /// Taken last, for one read or write.
 static CLOSING: Lock<Closing> = Lock::new(Closing { open: 0, kept: Vec::new() });
@@ -55,7 +55,7 @@ enum Key {
         slot: u16,
         generation: u16,
     },
-    /// Rails have one class: connects of the same thread with different classes use different endpoints.
+    /// A rail has one traffic class, so connects of one thread in different classes use different endpoints.
     Thread(ThreadId, Option<TrafficClass>),
 }
 
@@ -73,15 +73,15 @@ impl Key {
 struct Registry {
     /// By owner, and by the device's number in the process.
     endpoints: HashMap<(Key, usize), Assignment>,
-    /// The threads that own endpoints; what they refer to is gone once they have ended.
+    /// The threads that own endpoints, each with a reference that is dead once the thread has ended.
     threads: HashMap<ThreadId, Weak<()>>,
     /// The number of the last communicator.
     communicator: u32,
-    /// Each with its communicator's traffic class.
+    /// The open contexts, each with its communicator's traffic class.
     contexts: Slots<Option<TrafficClass>>,
 }
 
-/// A communicator's endpoint on a device. Several share one where a NIC has no resources for another.
+/// A communicator's endpoint on a device. Communicators share an endpoint where a NIC has no resources for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Assignment {
     number: u16,
@@ -132,15 +132,16 @@ pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
     for Assignment { number, communicator, .. } in shared {
         let close =
             |endpoint: &mut Endpoint| Result::<_>::Ok(endpoint.close_communicator(communicator));
-        // One that was not opened, or that has panicked, has nothing to deregister.
+        // An endpoint that was not opened, or that has panicked, has nothing to deregister.
         let left = under(&mut entry(number), Noun::Endpoint, close);
         regions.extend(left.unwrap_or_default());
     }
     Ok(regions)
 }
 
-/// Removes what a closed context owned, and closes the endpoints that no other owns. Called after the regions are deregistered: otherwise
-/// the last of two that finalize at the same time would close the endpoint while the other waits for its regions there.
+/// Removes the assignments of a closed context, and closes the endpoints that no other communicator owns. Called after its regions are
+/// deregistered: otherwise the last of two that finalize at the same time would close the endpoint while the other still waits for its
+/// regions there.
 pub(super) fn remove_context(context: ObjectId) {
     let key = Key::of(context);
     let unowned: Vec<_> = {
@@ -160,19 +161,19 @@ fn take_unowned(number: u16) -> Option<Box<Endpoint>> {
         if let Some(taken) = try_take_unowned(number) {
             return taken;
         }
-        // Not in a loop of attempts: the endpoint may open there, or its region's deregMr wait, for seconds.
+        // Sleep between attempts: the endpoint's opening, or a deregMr on it, may take seconds.
         std::thread::sleep(TAKE_AGAIN);
     }
 }
 
-/// The same, if it can be taken now. None inside: there is none to take.
+/// Takes the endpoint if it can be taken now; None if it cannot yet. `Some(None)`: there is no endpoint to take.
 fn try_take_unowned(number: u16) -> Option<Option<Box<Endpoint>>> {
     let registry = registry();
     // An endpoint that did not open has left the number to another communicator.
     if registry.as_ref().is_none_or(|registry| registry.owners(number) > 0) {
         return Some(None);
     }
-    // Tried only: while an endpoint opens there, others must not wait for the registry.
+    // Try the entry's lock, with the registry's held: while an endpoint opens there, other threads must not wait for the registry.
     let mut entry = try_lock(number)?;
     let is_waited_on = entry.as_ref().is_some_and(|endpoint| endpoint.is_waited_on());
     (!is_waited_on).then(|| entry.take())
@@ -188,7 +189,7 @@ fn end(mut endpoint: Box<Endpoint>) {
     endpoint_closed(Some(endpoint));
 }
 
-/// An endpoint is no longer open. Releases all drained endpoints that need not be kept.
+/// An endpoint is no longer open. Releases the drained endpoints that need not be kept.
 fn endpoint_closed(drained: Option<Box<Endpoint>>) {
     let last = {
         let mut closing = CLOSING.lock();
@@ -226,13 +227,13 @@ pub(super) fn with_owned<R, E: From<Error>>(
             continue;
         }
         if !std::mem::replace(&mut has_closed_left, true) {
-            // They may have the resources that a new one needs.
+            // Abandoned endpoints may have the resources that a new one needs.
             drop(registry);
             close_left();
             continue;
         }
         let (number, entry) = known.free_entry()?;
-        // From now on a thread that finds the number waits for the entry's lock.
+        // From now on a thread that finds this number waits for the entry's lock.
         let assignment = known.assign(key, number, known.class(owner));
         drop(registry);
         break open_in(entry, key, assignment, open)?;
@@ -244,11 +245,11 @@ pub(super) fn with_owned<R, E: From<Error>>(
     })
 }
 
-/// The entry of an open endpoint that is assigned to `key`. None: it was closed since the assignment was read, and its number may be another's;
-/// or another thread of the communicator failed to open it, and will either share another endpoint or remove the assignment.
+/// The entry of an open endpoint that is assigned to `key`. None: the endpoint was closed since the assignment was read, and its number may
+/// be another's; or another thread of the communicator failed to open it, and will either share another endpoint or remove the assignment.
 fn owned(key: (Key, usize), assignment: Assignment) -> Option<LockedEntry> {
     let locked = entry(assignment.number);
-    // Tried only, since the registry's lock comes before an entry's. Whoever closes an endpoint holds the former and waits for the latter.
+    // Try the registry's lock, since it comes before an entry's: a thread that closes an endpoint holds it and waits for the entry's.
     let registry = REGISTRY.try_lock()?;
     let is_assigned = registry.as_ref()?.endpoints.get(&key) == Some(&assignment);
     (is_assigned && locked.is_some()).then_some(locked)
@@ -278,8 +279,8 @@ fn open_in(
         .inspect_err(|_| forget(key, assignment.communicator))
 }
 
-/// Assigns a free entry to `key`, which was moved from its own to that of an endpoint to share, and found none: another communicator may
-/// have its own by now. None if its context was closed meanwhile, or if all entries are in use.
+/// Assigns a free entry to `key` again. Its first entry may be another communicator's by now, since `key` was moved to an endpoint to
+/// share, which then could not be shared. None if its context was closed meanwhile, or if all entries are in use.
 fn assign_again(
     key: (Key, usize),
     communicator: Communicator,
@@ -295,7 +296,7 @@ fn assign_again(
     Some((entry, *assignment))
 }
 
-/// Opens in the entry, which is empty. Returns the entry of the endpoint, and whether it is the one that was passed.
+/// Opens an endpoint in `entry`, which is empty, or shares another one. Returns the endpoint's entry, and whether it is `entry`.
 fn open_or_share(
     mut entry: LockedEntry,
     key: (Key, usize),
@@ -329,8 +330,8 @@ fn warn_of_sharing(device: Label, fault: FabricError) {
     }
 }
 
-/// The entry of the least loaded endpoint of the device, for `key` to share. From the first try on the number that `key` had may
-/// become another's.
+/// The entry of the least loaded endpoint of the device, for `key` to share. As soon as this moves `key` to another endpoint, the number
+/// that `key` had may become another communicator's.
 fn share(key: (Key, usize), assignment: Assignment) -> Option<LockedEntry> {
     let mut passed_over = Vec::new();
     loop {
@@ -346,7 +347,7 @@ fn share(key: (Key, usize), assignment: Assignment) -> Option<LockedEntry> {
         if entry.as_ref().is_some_and(|endpoint| endpoint.check_intact().is_ok()) {
             return Some(entry);
         }
-        // Its own opening has failed meanwhile, or it has panicked.
+        // That endpoint's opening has failed meanwhile, or it has panicked.
         passed_over.push(number);
     }
 }
@@ -376,15 +377,15 @@ pub(super) fn push_probe(number: u16) {
     }
 }
 
-/// Locks the entry that an id names, without checking whether the id is current. In a forked child an empty one: a thread of the parent may
-/// have held the lock at the fork, and the endpoint's NICs are the parent's.
+/// Locks the entry that an id names, without checking whether the id is current. In a forked child locks an empty entry: a thread of the
+/// parent may have held the lock at the fork, and the endpoint's NICs are the parent's.
 #[inline(always)]
 pub(super) fn lock(name: RawId) -> LockedEntry {
     if fabric::is_forked() {
         return no_entry();
     }
     let entry = &TABLE[name.endpoint() % ENTRIES];
-    // It is mostly free, and trying is one atomic operation.
+    // The lock is mostly free, and trying it is one atomic operation.
     entry.try_lock().unwrap_or_else(|| wait_for(entry))
 }
 
@@ -397,7 +398,7 @@ fn no_entry() -> LockedEntry {
 #[cold]
 #[inline(never)]
 fn wait_for(entry: &'static Entry) -> LockedEntry {
-    // Mostly the keeper holds it, for microseconds. Sleeping would take longer, and a thread's first sleep allocates.
+    // Yield first: mostly the keeper holds the lock, for microseconds. Sleeping would take longer, and a thread's first sleep allocates.
     for _ in 0..TRIES {
         std::thread::yield_now();
         if let Some(locked) = entry.try_lock() {
@@ -420,7 +421,7 @@ pub(super) fn with<R>(id: ObjectId, body: impl FnOnce(&mut Endpoint) -> Result<R
     })
 }
 
-/// The same even after a panic: for the calls that close.
+/// As [`with`], but also on an endpoint that has failed after a panic: for the calls that close.
 pub(super) fn with_any<R>(
     id: ObjectId,
     body: impl FnOnce(&mut Endpoint) -> Result<R>,
@@ -443,12 +444,12 @@ fn under<R, E: From<Error>>(
     })
 }
 
-/// Closes endpoint `number` if threads own it and nothing is left on it.
+/// Closes endpoint `number` if threads own it and nothing is open on it.
 pub(super) fn close_if_unused(number: u16) {
     close_if(number, |endpoint, _| endpoint.is_unused());
 }
 
-/// Closes the endpoints of threads on which NCCL has left nothing but what it has aborted.
+/// Closes the endpoints of threads that NCCL has abandoned after an abort ([`Endpoint::is_left`]).
 fn close_left() {
     let numbers: Vec<(u16, bool)> = match registry().as_mut() {
         Some(registry) => {
@@ -459,7 +460,7 @@ fn close_left() {
         None => return,
     };
     let is_left = |(number, have_ended): &(u16, bool)| {
-        // Tried only: one that is opening, or in use, is not left.
+        // Try the lock: an endpoint that is opening, or in use, is not abandoned.
         let entry = try_lock(*number);
         entry.is_some_and(|entry| entry.as_ref().is_some_and(|open| open.is_left(*have_ended)))
     };
@@ -467,7 +468,7 @@ fn close_left() {
     left.for_each(|(number, _)| close_if(number, Endpoint::is_left));
 }
 
-/// Closes endpoint `number` if threads own it and `may_close` says so: by the endpoint, and by whether these threads have ended.
+/// Closes endpoint `number` if threads own it and `may_close` returns true for the endpoint and whether these threads have ended.
 fn close_if(number: u16, may_close: impl FnOnce(&Endpoint, bool) -> bool) {
     let endpoint = {
         let mut registry = registry();
@@ -541,7 +542,7 @@ impl Registry {
             Assignment { number, communicator: Communicator(self.communicator), class };
         self.endpoints.insert(key, assignment);
         if let (Key::Thread(thread, _), _) = key {
-            // A thread that drops its values already has ended, as far as this asks.
+            // A thread that is already dropping its thread-locals counts as ended.
             let alive = ALIVE.try_with(Arc::downgrade).unwrap_or_default();
             self.threads.insert(thread, alive);
         }
@@ -571,7 +572,7 @@ impl Registry {
         self.endpoints.values().filter(|assignment| assignment.number == number).count()
     }
 
-    /// The endpoint of `device` with the fewest owners, preferably of the same traffic class. Not one of those passed over, nor the one of
+    /// The endpoint of `device` with the fewest owners, preferably of the same traffic class; none of those passed over, and not that of
     /// `assignment` itself.
     fn least_loaded(
         &self,
@@ -590,8 +591,8 @@ impl Registry {
         others.map(|(_, other)| load(other)).min().map(|(_, _, number)| number)
     }
 
-    /// An entry that is empty, and assigned to none, with its number. Entries are assigned and locked under the registry's lock alone, so
-    /// that each is opened in by one communicator.
+    /// An empty entry that is assigned to no communicator, and its number. Entries are assigned and locked only under the registry's lock,
+    /// so that one communicator opens in each.
     fn free_entry(&self) -> Result<(u16, LockedEntry)> {
         let used: Vec<u16> = self.endpoints.values().map(|assignment| assignment.number).collect();
         let free = (0..ENTRIES)
@@ -607,7 +608,7 @@ impl Registry {
     }
 }
 
-/// One test at a time: they count on which numbers are free, and on which endpoints the keeper has.
+/// Held by one test at a time: tests depend on which numbers are free, and on which endpoints the keeper has.
 #[cfg(test)]
 pub(super) static NUMBERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -637,7 +638,7 @@ mod tests {
         thread: ThreadId,
         /// The number of each attempt, as it begins.
         attempts: Receiver<u16>,
-        /// Lets one attempt end. Once it is dropped none waits.
+        /// Lets one attempt end. Once this is dropped no attempt waits.
         lets: Sender<()>,
         ended: Receiver<bool>,
     }
@@ -693,7 +694,7 @@ mod tests {
         Endpoint::open(number, facts, settings, nics, capabilities).map(Box::new)
     }
 
-    /// No room, as of a NIC: here of the address space.
+    /// A lack of resources like a NIC's: here of address space.
     fn lack() -> Error {
         let fault = Pages::map(1 << 60).expect_err("more than an address space");
         let label = Label::of("a device without room");
@@ -703,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn a_communicator_that_found_none_to_share_opens_no_endpoint_under_anothers_number() {
+    fn a_communicator_that_found_no_endpoint_to_share_opens_none_under_anothers_number() {
         let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Opener::start();
         let shared = second.attempt();
@@ -712,19 +713,19 @@ mod tests {
         first.lets.send(()).expect("it waits");
         first.moves_to(shared);
         let third = Opener::start();
-        assert_eq!(third.attempt(), own, "nobody refers to it any more");
+        assert_eq!(third.attempt(), own, "the number is free");
         second.lets.send(()).expect("it waits");
-        // The second one has failed as well, and the third one is still at it: the first one tries again.
+        // The second thread has failed as well, and the third is still opening: the first tries again.
         let again = first.attempt();
         assert!(![own, shared].contains(&again), "{again} is another's");
-        // Each may wait for another's entry.
+        // Each thread may wait for another's entry.
         let ended = [first, second, third].map(|Opener { ended, .. }| ended);
         for ended in ended {
             assert_eq!(ended.recv_timeout(BOUND), Ok(false), "there is no room for any");
         }
     }
 
-    /// In which order it closes the two endpoints is chance.
+    /// The order in which the two endpoints close is random.
     #[test]
     fn a_context_that_ends_while_its_endpoints_open_takes_no_other_communicators_endpoint() {
         let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -735,7 +736,7 @@ mod tests {
                 let number = open.attempt();
                 (open, number)
             };
-            // One after the other: the first one has the lower number, which is the next to be free.
+            // Opened one after the other: the first has the lower number, which is the next to be free.
             let [(first, number), (second, above)] = [DEVICE, OTHER_DEVICE].map(open);
             close_context(context).expect("it is open");
             let remover = thread::spawn(move || remove_context(context));
@@ -769,14 +770,14 @@ mod tests {
         let assignment = assigned().expect("it is assigned");
         let others = (Key::Thread(another_thread(), None), OTHER_DEVICE);
         let before = Assignment { communicator: Communicator(0), ..assignment };
-        // The registry is only tried, and another test may hold it.
+        // `owned` does not wait for the registry's lock, which another test may hold.
         let start = Instant::now();
         while owned(mine, assignment).is_none() {
             assert!(start.elapsed() < BOUND, "its owner has it");
             thread::yield_now();
         }
-        assert!(owned(others, before).is_none(), "its owner has none any more");
-        assert!(owned(mine, before).is_none(), "its owner has another one");
+        assert!(owned(others, before).is_none(), "its owner has no endpoint any more");
+        assert!(owned(mine, before).is_none(), "its owner has another endpoint");
         close_if_unused(assignment.number);
         assert!(owned(mine, assignment).is_none() && assigned().is_none());
     }

@@ -1,6 +1,6 @@
 //! Chooses provider, rails and devices from what libfabric lists, by pure functions.
 //!
-//! - A domain is one rail, with one of its addresses, IPv4 first, then IPv6. The crate `topology` decides which rails make a device.
+//! - A domain is one rail, with one of its addresses, preferably IPv4, then IPv6. The crate `topology` decides which rails make a device.
 //! - An interface that cannot reach another host is used only if it is named, or if there is nothing else.
 
 use std::net::IpAddr;
@@ -25,29 +25,29 @@ pub(crate) struct Candidate {
     pub(crate) hardware: bool,
     /// The directory of the NIC or of the interface's device in sysfs, where it is on the PCI bus.
     pub(crate) pci_path: Option<String>,
-    /// Where the NIC or the interface's device is on the PCI bus, by sysfs or by libfabric.
+    /// The PCI address of the NIC or of the interface's device, from sysfs or from libfabric.
     pub(crate) pci: Option<PciAddress>,
-    /// Whether the NIC is only a part of the function there, such as a subfunction.
+    /// Whether the NIC is only a part of the PCI function at that address, such as a subfunction.
     pub(crate) is_part: bool,
     pub(crate) link_up: Option<bool>,
     /// The kind of network, where libfabric describes a NIC.
     pub(crate) network: String,
 }
 
-/// The chosen provider, and why, for the start-up line.
+/// The chosen provider and the reason, for the start-up line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) provider: String,
     pub(crate) because: String,
 }
 
-/// The best first. Others are used only if they are named: shm reaches no other host, and the rest is unknown. `tcp` (libfabric 1.18 and
-/// later) and `net` (1.17) are the native ones, and use a tenth of rxm's memory.
+/// The preferred providers, the best first. Others are used only if they are named: shm reaches no other host, and the rest is unknown.
+/// `tcp` (libfabric 1.18 and later) and `net` (1.17) are native, and use a tenth of rxm's memory.
 const PREFERENCE: &[&str] =
     &["cxi", "efa", "verbs;ofi_rxm", "tcp", "net", "tcp;ofi_rxm", "sockets"];
 
-/// Picks one of the providers offered. `wanted` is the user's; `filter` is FI_PROVIDER, which restricts what libfabric offers: it names
-/// providers, or after `^` those that are left out (fi_fabric(3)).
+/// Chooses one of the offered providers. `wanted`: the user's choice. `filter`: FI_PROVIDER, which restricts libfabric's offers to the
+/// providers that it names, or after `^` to all others (fi_fabric(3)).
 pub(crate) fn choose(
     candidates: &[Candidate],
     wanted: Option<&str>,
@@ -156,7 +156,7 @@ fn best_of_each_domain(candidates: &[Candidate], provider: &str) -> Vec<usize> {
     best
 }
 
-/// The same, with the first one of the domains that a NIC has.
+/// One candidate per NIC: of a NIC's domains, the first.
 fn best_of_each_nic(candidates: &[Candidate], provider: &str) -> Vec<usize> {
     let mut best = best_of_each_domain(candidates, provider);
     let mut seen: Vec<usize> = Vec::new();
@@ -192,7 +192,7 @@ pub(crate) fn find_rail(candidates: &[Candidate], provider: &str, name: &str) ->
     best.into_iter().find(|place| is(&candidates[*place])).map(Named::Listed)
 }
 
-/// Whether both are one rail, however they were named.
+/// Whether both names mean the same rail.
 pub(crate) fn is_one_rail(candidates: &[Candidate], one: Named, other: Named) -> bool {
     match (one, other) {
         (Named::Listed(one), Named::Listed(other)) => {
@@ -203,8 +203,9 @@ pub(crate) fn is_one_rail(candidates: &[Candidate], one: Named, other: Named) ->
     }
 }
 
-/// The name of the fabric by which rails are paired: of a NIC what its provider says, of an interface its subnet. libfabric names no subnet
-/// for an address that it does not list, and each loopback address has a subnet of its own; peers must agree however their rails were named.
+/// The name of the fabric by which rails of two peers are paired: for a NIC the provider's name, for an interface its subnet. Peers must
+/// get the same name, no matter how their rails were named; but libfabric reports no subnet for an address that it does not list, and
+/// another subnet for each loopback address.
 pub(crate) fn pairing_name(
     candidates: &[Candidate],
     (fabric, hardware): (&str, bool),
@@ -219,9 +220,9 @@ pub(crate) fn pairing_name(
     }
 }
 
-/// Fabrics that are not used, whatever they offer, and why: docs/providers.md.
+/// Fabrics that are never used, and why (docs/providers.md).
 const REFUSED: &[(&str, &str)] = &[
-    // libfabric 2.1 and later list it before "efa", with the same names; 2.3.1 and later take no queue of the plugin's there
+    // libfabric 2.1 and later list it before "efa", with the same names; 2.3.1 and later refuse the plugin's completion queues on it
     // (prov/efa/src/efa_prov.c, efa_cq.c).
     (
         "efa-direct",
@@ -236,13 +237,13 @@ pub(crate) fn refusal(candidate: &Candidate) -> Option<&'static str> {
     REFUSED.iter().find(|(fabric, _)| *fabric == candidate.fabric).map(|(_, why)| *why)
 }
 
-/// Why a provider that has no usable candidate is not used, if it has another one.
+/// Why a provider whose candidates are all refused is not used.
 pub(crate) fn refusal_of(candidates: &[Candidate], wanted: &str) -> Option<&'static str> {
     let named = |one: &&Candidate| one.provider == wanted || is_layered(&one.provider, wanted);
     candidates.iter().filter(named).find_map(refusal)
 }
 
-/// A candidate on the address's interface.
+/// A candidate on the interface of this address.
 pub(crate) fn neighbour(candidates: &[Candidate], address: IpAddr) -> Option<&Candidate> {
     let both_loop = |one: &Candidate| address.is_loopback() && one.class == Class::Loopback;
     candidates.iter().find(|one| contains(&one.fabric, address) || both_loop(one))
@@ -290,7 +291,7 @@ impl Candidate {
         }
     }
 
-    /// Whether it is the same NIC, which may have several domains and addresses, or the same address of an interface.
+    /// Whether both are the same NIC, which may have several domains and addresses, or the same address of an interface.
     fn is_rail_of(&self, other: &Self) -> bool {
         let is_nic = self.hardware && other.hardware;
         let of_one_domain =
@@ -298,7 +299,7 @@ impl Candidate {
         of_one_domain || is_nic && self.device.is_some() && self.device == other.device
     }
 
-    /// Lower is better: a class that reaches further, then IPv4, then IPv6, then what is no IP address.
+    /// Lower is better: first by the class of the interface, then IPv4, then IPv6, then other addresses.
     fn rank(&self) -> (Class, u8) {
         let family = match self.address {
             Some(IpAddr::V4(_)) => 0,
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_we_do_not_know_serves_only_when_named() {
+    fn an_unknown_provider_is_used_only_when_it_is_named() {
         let only_shm = [software("shm", "shm", "shm", "", Class::Ordinary)];
         assert_eq!(provider(&only_shm, None), None);
         assert_eq!(choose(&only_shm, None, Some("shm")).unwrap().provider, "shm");
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_serves_only_alone() {
+    fn an_address_that_reaches_no_other_host_is_used_only_if_there_is_no_other() {
         let class = |interface: &str, class| software("net", interface, "f", "10.0.0.1", class);
         let all = [
             class("docker0", Class::Container),
@@ -607,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subnet_has_what_shares_its_first_bits() {
+    fn a_subnet_contains_the_addresses_that_share_its_first_bits() {
         for (subnet, address, inside) in [
             ("10.0.0.0/8", "10.255.0.1", true),
             ("10.0.0.0/8", "11.0.0.1", false),

@@ -1,6 +1,6 @@
 //! The process's counters, summed as endpoints close, and written to the file of IRONRAIL_STATS_FILE.
 //!
-//! A thread of its own writes, and the close waits for it within a bound: a file system that hangs holds up no finalize.
+//! A separate thread writes the file, and the close waits for it within a bound: a file system that hangs does not block finalize.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -21,11 +21,11 @@ use crate::types::counts;
 
 /// The version of the file's format.
 const FORMAT: u32 = 1;
-/// Names that are tried for a new file. A process that is killed as it writes leaves one behind.
+/// How many names are tried for a new file. A process that is killed as it writes leaves a file behind.
 const NEW_FILES_MAX: u32 = 64;
-/// How long a close waits for the file, whose storing may take its time on a network.
+/// How long a close waits until the file is stored, which may take time on a network.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
-/// How often it looks whether the file is written.
+/// How often the close checks whether the file is written.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -45,13 +45,14 @@ struct Job {
     text: String,
 }
 
-/// The thread that writes: one at most, since a file system that hangs would collect them. It ends when nothing is left to write.
+/// The thread that writes. There is one at most: otherwise threads would accumulate in a file system that hangs. It ends when nothing is
+/// left to write.
 #[derive(Debug)]
 struct Writer {
-    /// What it writes next: the newest text, which has what earlier ones had.
+    /// The next file to write. A newer text replaces it, since it has all counts of the older one.
     next: Option<Job>,
     is_running: bool,
-    /// A close has waited for it in vain. Others do not wait until it goes on.
+    /// A close has waited for the thread in vain. Later closes do not wait until the thread continues.
     hangs: bool,
 }
 
@@ -73,7 +74,7 @@ pub(super) fn add(config: &Config, report: &Report) {
     totals.add(report);
     let Some(path) = config.stats_path(std::process::id(), &host_name()) else { return };
     let job = Job { path: path.clone(), text: totals.json(&counts::all()) };
-    // Under the lock of the sums, so that the newest text is the last one.
+    // Handed over under the lock of the sums, so that the newest text is written last.
     hand_over(&WRITER, job, store);
     drop(totals);
     if !wait(&WRITER, WRITTEN_WITHIN) {
@@ -95,7 +96,7 @@ fn log_unwritten(path: &Path, error: &io::Error) {
     log::warn!("IRONRAIL_STATS_FILE: {} cannot be written: {error}", path.display());
 }
 
-/// Gives a file to the thread, which is started unless it runs.
+/// Gives a file to the thread, and starts the thread unless it runs.
 fn hand_over(writer: &'static Lock<Writer>, job: Job, store: fn(&Job)) {
     let mut locked = writer.lock();
     let path = job.path.clone();
@@ -110,13 +111,13 @@ fn hand_over(writer: &'static Lock<Writer>, job: Job, store: fn(&Job)) {
         }
     };
     match fabric::background::spawn("ironrail-stats", run) {
-        // The close waits by the state: it needs no handle.
+        // The close waits by `is_running`, so it needs no handle.
         Ok(_thread) => locked.is_running = true,
         Err(error) => log_unwritten(&path, &error),
     }
 }
 
-/// Waits until everything is written, within a bound. False: it took longer, which is said of a thread that hangs once.
+/// Waits until everything is written, within a bound. False: it took longer, and no earlier close has reported that.
 fn wait(writer: &Lock<Writer>, bound: Duration) -> bool {
     let began = Instant::now();
     loop {
@@ -133,8 +134,8 @@ fn wait(writer: &Lock<Writer>, bound: Duration) -> bool {
     }
 }
 
-/// Replaces the file that the user named, whole, by one that is its owner's alone. In a folder that others may write to, a link could lead
-/// anywhere, and a pipe without a reader would hold up finalize: only a file is replaced.
+/// Replaces the file that the user named, atomically, by one that only its owner may read. In a folder that others may write to, a link
+/// could lead anywhere, and a pipe without a reader would block: only a regular file is replaced.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() => return Err(io::Error::other("it is not a regular file")),
@@ -142,7 +143,7 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
         _ => {}
     }
     let (mut file, new) = create_beside(path)?;
-    // Where it is full, a file system may say so at fsync alone (close(2)): the old file stays until the new one is stored.
+    // A full file system may report that only at fsync (close(2)): the old file stays until the new one is stored.
     let stored = writeln!(file, "{text}").and_then(|()| file.sync_all());
     let written = stored.and_then(|()| fs::rename(&new, path));
     written.inspect_err(|_| {
@@ -150,7 +151,7 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// A new file in the folder of `path`, never one that is there: other processes and copies of the plugin may write beside it.
+/// Creates a new file in the folder of `path`. Never opens an existing one: other processes and copies of the plugin may write there too.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let create = |number| {
         let name = format!(".ironrail.{}.{number}", std::process::id());
@@ -213,7 +214,7 @@ impl Totals {
     }
 }
 
-/// An object that begins with its format, and with what identifies this process: peers name it by the same. A namespace of 0 is not known.
+/// An object that begins with its format and with the identity of this process, as peers name it. Namespace 0: unknown.
 pub(super) fn of_this_process(format: u32) -> Object {
     Object::new()
         .number("format", format)
@@ -269,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of one test's own.
+    /// A folder for one test.
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("ironrail-{name}-{}", std::process::id()));
         fs::create_dir(&folder).expect("the folder of temporary files takes one");
@@ -282,7 +283,7 @@ mod tests {
         let path = folder.join("counters.json");
         fs::write(&path, "a longer text than the new one").expect("ours");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("ours");
-        // As a process leaves it that is killed while it writes.
+        // The file of a process that was killed while it wrote.
         fs::write(folder.join(format!(".ironrail.{}.0", std::process::id())), "").expect("ours");
         let mut reader = File::open(&path).expect("ours");
         write(&path, "{}").expect("the folder is ours");
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_file_stays_as_it_is() {
+    fn a_path_that_is_not_a_regular_file_is_not_replaced() {
         let folder = folder("stays");
         let [target, link, pipe] = ["target", "link", "pipe"].map(|name| folder.join(name));
         fs::write(&target, "another's").expect("ours");
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_hangs_holds_up_a_close_for_a_while_and_later_ones_not_at_all() {
+    fn a_file_system_that_hangs_delays_one_close_and_no_later_ones() {
         static HUNG: Lock<Writer> = Lock::new(Writer::NONE);
         static FILE_SYSTEM: Lock<Vec<String>> = Lock::new(Vec::new());
         static STORES: AtomicU32 = AtomicU32::new(0);
@@ -337,7 +338,7 @@ mod tests {
         assert!(!within_bound(LOOKS_EVERY), "nothing is written");
         hand_over(&HUNG, job("second"), store);
         hand_over(&HUNG, job("third"), store);
-        assert!(within_bound(Duration::MAX), "another close waits as well");
+        assert!(within_bound(Duration::MAX), "the next close does not wait");
         assert_eq!(STORES.load(Ordering::Relaxed), 1, "another thread would hang as well");
         drop(hangs);
         until(|| !HUNG.lock().is_running);
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_its_key_its_counters_and_the_buckets_that_are_filled() {
+    fn a_row_has_its_key_its_counters_and_its_non_empty_buckets() {
         let key = Key {
             kind: Kind::Rail,
             direction: Direction::Receive,

@@ -1,10 +1,10 @@
 //! Counters of connections: rows in pages of shared memory that tools read, or in private memory.
 //!
-//! - A row belongs to one endpoint and is written under that endpoint's lock: counting takes no lock of its own, and needs no atomic
-//!   operations but loads and stores.
-//! - A row is unused when its endpoint closes, and continues with the next connection of the same key.
-//! - When no row is in use the pages are unmapped. Their sums are kept for the file of IRONRAIL_STATS_FILE, and for the next page: sums over
-//!   peers would otherwise shrink.
+//! - A row belongs to one endpoint and is written under that endpoint's lock: counting takes no other lock, and needs no atomic operations
+//!   but loads and stores.
+//! - A row becomes unused when its endpoint closes, and continues with the next connection of the same key.
+//! - When no row is in use the pages are unmapped. Their counts are kept for the file of IRONRAIL_STATS_FILE, and for the next page:
+//!   otherwise sums over peers would shrink.
 //!
 //! A page is a new file that only its owner can read; docs/counters.md has its layout.
 
@@ -54,7 +54,7 @@ impl Row {
 pub(crate) struct Owned(Row);
 
 impl Owned {
-    /// A row for this key, or none if there is no memory.
+    /// A row for this key, or None if there is no memory.
     pub(crate) fn new(key: Key) -> Option<Self> {
         POOL.lock().row(key).map(Self)
     }
@@ -90,7 +90,7 @@ static POOL: Lock<Pool> = Lock::new(Pool::new());
 #[derive(Debug)]
 struct Pool {
     pages: Vec<Page>,
-    /// How many rows are in use; and those that are not, by their keys: their pages and their numbers there.
+    /// The number of rows in use; and, by key, the page and the number of each row that is not in use.
     in_use: usize,
     unused: BTreeMap<Key, Vec<(usize, usize)>>,
     /// Sums of the rows whose page is unmapped.
@@ -147,7 +147,7 @@ impl Pool {
         Some(self.pages[page].take(at, key))
     }
 
-    /// Writes the retired rows into pages, unused. None: there is no memory, and those that are left stay retired.
+    /// Writes the retired rows into pages, as unused rows. None: there is no memory, and the remaining rows stay retired.
     fn restore(&mut self) -> Option<()> {
         while let Some((key, row)) = self.retired.pop_first() {
             let Some(place) = self.append(&row) else {
@@ -173,7 +173,7 @@ impl Pool {
         Some((page, at))
     }
 
-    /// Says in the first page that tools see how many rows they do not see.
+    /// Stores in the first page that tools see how many rows they do not see.
     fn say_elsewhere(&self) {
         let elsewhere = self.pages.iter().filter(|page| page.file.is_none());
         let elsewhere: usize = elsewhere.map(|page| page.rows.len()).sum();
@@ -301,7 +301,7 @@ impl SharedFile {
     }
 }
 
-/// 0 where it is not known.
+/// This process's PID namespace; 0 where it is not known.
 fn pid_namespace() -> u64 {
     proc_status::pid_namespace().unwrap_or(0)
 }
@@ -316,8 +316,8 @@ fn log_not_shared(why: &str) {
     }
 }
 
-/// Removes this user's page files whose processes have ended without doing so. The user in a name is that of a user namespace, as of a
-/// container: the owner decides.
+/// Removes this user's page files whose processes have ended without removing them. The owner of the file decides: the user id in a name
+/// may be that of a container's user namespace.
 fn tidy(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -329,7 +329,7 @@ fn tidy(folder: &Path) {
     }
 }
 
-/// Whether no process holds its lock. A new page may be about to be locked, so only those older than a minute count.
+/// Whether no process holds the file's lock. A new file may be about to be locked, so only files older than a minute count.
 fn is_left(path: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
@@ -339,9 +339,9 @@ fn is_left(path: &Path) -> bool {
     found.is_file() && found.uid() == user_id() && is_old && is_unlocked(&file)
 }
 
-/// Pages of one process that tools see, at most: one for each 1,023 rows.
+/// The most pages of one process that tools see: one for each 1,023 rows.
 const PAGES_MAX: usize = 8;
-/// Page files of one process at most: copies of the plugin that were loaded from different files have their own.
+/// The most page files of one process: copies of the plugin that were loaded from different files have their own.
 const FILES_MAX: u32 = 64;
 const YOUNG: Duration = Duration::from_secs(60);
 
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_containers_with_the_same_process_numbers_leave_room_for_this_processs() {
+    fn a_process_gets_a_page_beside_those_of_containers_with_the_same_process_id() {
         let folder = std::env::temp_dir().join(format!("ironrail-taken-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         for serial in 0..FILES_MAX {
@@ -418,14 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_unused_continues_with_its_key_and_with_the_last_one_the_pages_go() {
+    fn an_unused_row_continues_with_its_key_and_the_pages_go_with_the_last_row() {
         let mut pool = Pool::new();
         let rows = [1, 2, 3].map(|peer| pool.row(key(peer)).unwrap());
         assert_eq!(rows.each_ref().map(|row| row.number), [0, 1, 2]);
         rows.iter().for_each(|row| row.one(Counter::Messages));
         pool.release(&rows[1]);
         let next = [4, 2, 2].map(|peer| pool.row(key(peer)).unwrap());
-        assert_eq!(next.each_ref().map(|row| row.number), [3, 1, 4], "one is in use by then");
+        assert_eq!(next.each_ref().map(|row| row.number), [3, 1, 4], "the row of key 2 is in use");
         next[1].one(Counter::Messages);
         for row in [&rows[0], &rows[2], &next[0], &next[1]] {
             pool.release(row);
@@ -434,7 +434,7 @@ mod tests {
         pool.release(&next[2]);
         assert!(pool.pages.is_empty() && pool.unused.is_empty());
         assert_eq!(pool.retired[&key(2)].get(Counter::Messages), 2);
-        assert_eq!(pool.row(key(5)).unwrap().number, 4, "of a new page, behind those of the last");
+        assert_eq!(pool.row(key(5)).unwrap().number, 4, "in a new page, after the retired rows");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::label::Label;
 /// Facts that do not change while a device is open.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceFacts {
-    /// Its number in this process.
+    /// The device's number in this process.
     pub(crate) number: u16,
     /// Its name in logs, here and at peers.
     pub(crate) label: Label,
@@ -23,7 +23,7 @@ pub(crate) struct DeviceFacts {
     pub(crate) address_format: u32,
     /// The speed of all its rails together.
     pub(crate) speed_mbps: u32,
-    /// Whether peers map an endpoint's memory (shm): then it must not be closed before their endpoints are.
+    /// Whether peers map an endpoint's memory (shm): then an endpoint must not be closed before theirs are.
     pub(crate) is_mapped_by_peers: bool,
     /// How many writes with immediates may arrive on a rail between two polls, where the provider keeps fewer than its completion queue has
     /// entries.
@@ -107,7 +107,7 @@ impl Protocol {
 pub(crate) enum GpuAccess {
     /// NICs read and write GPU memory.
     Direct {
-        /// It can also be registered by a DMA-BUF.
+        /// GPU memory can also be registered by a DMA-BUF.
         dmabuf: bool,
     },
     /// NCCL copies through host memory, and why.

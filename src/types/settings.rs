@@ -16,7 +16,7 @@ pub(crate) struct Settings {
     pub(crate) connect_warn: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) close_timeout: Duration,
-    /// After how long a wait is reported; 0: never.
+    /// How long a request waits before that is reported; 0: never.
     pub(crate) stall_report: Duration,
     /// The longest message that travels in a packet.
     pub(crate) inline_bytes_max: u16,
@@ -30,7 +30,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The names of the settings in which a peer of the same version differs. One in 256 differences goes unseen.
+    /// The names of the settings in which a peer of the same version differs. Each is compared by one byte, so one in 256 differences is
+    /// not seen.
     pub(crate) fn differing(&self, theirs: &[u8; FINGERPRINT_BYTES]) -> Vec<&str> {
         let bytes = self.shared.iter().zip(self.fingerprint.iter().zip(theirs));
         let differing = bytes.filter(|(_, (ours, theirs))| ours != theirs);

@@ -19,7 +19,7 @@ pub(crate) enum Waiting {
 pub(crate) struct Stall {
     pub(crate) device: Label,
     pub(crate) waiting: Waiting,
-    /// None: its HELLO has not arrived.
+    /// The peer's name. None: its HELLO has not arrived.
     pub(crate) peer: Option<String>,
     pub(crate) waited: Duration,
     pub(crate) late: Late,
@@ -55,7 +55,7 @@ pub(crate) struct ConnectionSnapshot {
     pub(crate) requests: u32,
     pub(crate) here: ConnectionState,
     pub(crate) waited: Duration,
-    /// Of the channel: how long the peer has sent nothing, packets not consumed, and whether it has failed.
+    /// The state of the channel: how long the peer has sent nothing, packets not consumed, and whether the channel has failed.
     pub(crate) silent: Duration,
     pub(crate) unconsumed: u32,
     pub(crate) failed: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Snapshot {
     pub(crate) number: u16,
     pub(crate) device: Label,
     pub(crate) requests: u32,
-    /// How long NCCL has not polled it.
+    /// How long NCCL has not polled the endpoint.
     pub(crate) uncalled: Duration,
     pub(crate) listeners: usize,
     pub(crate) connects: usize,

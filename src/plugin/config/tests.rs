@@ -120,7 +120,7 @@ fn each_setting_reaches_its_field() {
 }
 
 #[test]
-fn a_path_keeps_its_bytes_whatever_they_are() {
+fn a_path_may_have_any_bytes() {
     let given = OsString::from_vec(b"dumps.\xff.%p.%".to_vec());
     let names = ["LIBFABRIC", "DUMP_TRIGGER", "STATS_FILE"];
     let variables = names.map(|name| (format!("{PREFIX}{name}"), given.clone()));
@@ -218,7 +218,7 @@ fn aws_ofi_nccls_names_are_used_with_a_note_unless_ours_is_given() {
     assert!(texts(&found)[1].contains("used as IRONRAIL_MAX_RAILS=3"));
 
     let inline = |value| config(&[("OFI_NCCL_EAGER_MAX_SIZE", value)]).inline_bytes_max;
-    assert_eq!((inline("512"), inline("-1")), (512, 0), "-1 is how the peer's users say never");
+    assert_eq!((inline("512"), inline("-1")), (512, 0), "aws-ofi-nccl's -1 means never");
 
     let ours = config(&[("OFI_NCCL_MIN_STRIPE_SIZE", "4096"), ("IRONRAIL_STRIPE_MIN", "8192")]);
     assert_eq!(ours.stripe_bytes_min, 8192);
