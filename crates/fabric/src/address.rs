@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use libfabric_sys::{FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 
-/// The address in a sockaddr, by the formats of fi_getinfo(3). The bytes may come from the wire.
+/// The address in a sockaddr of this `format` (`addr_format` of fi_getinfo(3)); None for other formats. The bytes may come from the wire.
 pub fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
     match (format, family) {
@@ -20,7 +20,7 @@ pub fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The IP address; of another format the text (shm), or hexadecimal digits.
+/// The IP address as text; for other formats the address's own text (shm), or hexadecimal digits.
 pub fn shown_address(format: u32, bytes: &[u8]) -> String {
     if let Some(address) = ip_address(format, bytes) {
         return address.to_string();
@@ -50,7 +50,7 @@ mod tests {
         v6[23] = 1;
         assert_eq!(ip_address(FI_SOCKADDR_IN6, &v6), Some(Ipv6Addr::LOCALHOST.into()));
         assert_eq!(ip_address(FI_SOCKADDR_IN6, &v6[..20]), None);
-        assert_eq!(ip_address(FI_SOCKADDR_IN, &v6), None, "another family than the format says");
+        assert_eq!(ip_address(FI_SOCKADDR_IN, &v6), None, "the family is not the format's");
         assert_eq!(ip_address(FI_SOCKADDR_IN, &[]), None);
     }
 

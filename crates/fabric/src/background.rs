@@ -42,7 +42,7 @@ fn set_signals(set: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, std::ptr::null_mut()) };
 }
 
-/// Gives this thread the CPU affinity of the main thread. Where the system refuses, it stays as it was.
+/// Gives this thread the CPU affinity of the main thread. If the system refuses, the affinity stays unchanged.
 fn run_as_the_main_thread() {
     if let Some(cpus) = cpus_of(std::process::id().cast_signed()) {
         // SAFETY: a set of that size, for this thread.
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(code, 0);
     }
 
-    /// In a process of its own: its main thread waits, on other CPUs than it had.
+    /// Runs in a separate process, whose main thread waits on other CPUs than it had at the start.
     #[test]
     fn a_thread_of_ours_runs_on_the_cpus_of_the_main_thread() {
         if std::env::var_os("FABRIC_TEST_ALONE").is_none() {

@@ -45,7 +45,7 @@ impl Census {
     }
 }
 
-/// The current counts. Each is exact, but they are not of one instant.
+/// The current counts. Each is exact, but they are not read at one instant.
 pub fn census() -> Census {
     Census {
         regions: Class::Region.count(),

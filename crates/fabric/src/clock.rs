@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_clock_of_instants() {
+    fn the_clock_is_that_of_instants() {
         let (before, start) = (Instant::now(), monotonic_nanos());
         while monotonic_nanos() - start < 2_000_000 {}
         assert!(before.elapsed().as_nanos() >= 2_000_000);

@@ -1,5 +1,5 @@
-//! Operation contexts: the address that an operation is posted with and its completion returns. The provider may use the memory there in
-//! between (FI_CONTEXT2, fi_getinfo(3)).
+//! Operation contexts: an operation is posted with the address of one, and its completion returns that address. Until then the provider may
+//! use the memory there (FI_CONTEXT2, fi_getinfo(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -34,8 +34,8 @@ impl Contexts {
         let _leaked = ManuallyDrop::new(std::mem::take(&mut self.places));
     }
 
-    /// The index of the context that a completion returned. A context that is not of this table (an arrival has one of the provider's
-    /// choice) gives none, or an index beyond the table, so the caller checks it.
+    /// The index of the context that a completion returned. For a context outside of this table (an arrival has one of the provider's
+    /// choice) returns None, or an index beyond the table, so the caller checks the index.
     #[inline(always)]
     pub(crate) fn index_of(&self, context: usize) -> Option<usize> {
         let offset = context.wrapping_sub(self.places.as_ptr().addr());

@@ -75,7 +75,7 @@ impl FabricError {
         Self { call: Call::fi_write, code: errno.saturating_neg(), reason: Reason::SelfWrite }
     }
 
-    /// `call` refused with `-errno`.
+    /// `call` returned `-errno`.
     pub(crate) const fn new(call: Call, errno: c_int) -> Self {
         Self { call, code: -errno, reason: Reason::Returned }
     }
@@ -124,7 +124,7 @@ impl fmt::Display for FabricError {
 
 impl std::error::Error for FabricError {}
 
-/// Turns a negative code into an error; anything else, counts included, is success.
+/// Turns a negative code into an error; every other value, such as a count, is success.
 #[inline]
 pub(crate) fn check(call: Call, code: c_int) -> Result<(), FabricError> {
     if code < 0 { Err(FabricError::new(call, code.saturating_neg())) } else { Ok(()) }

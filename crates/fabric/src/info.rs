@@ -36,7 +36,7 @@ impl Info {
         crate::Version::from_raw(raw)
     }
 
-    /// The fabric's name: by the provider's own account, endpoints with the same name reach each other.
+    /// The fabric's name: according to the provider, endpoints on fabrics with the same name reach each other.
     pub fn fabric_name(&self) -> &str {
         text(self.fabric().name)
     }
@@ -189,7 +189,7 @@ impl Info {
             && self.protocol() == other.protocol()
     }
 
-    /// The same, with equal registration modes.
+    /// [`is_at`](Self::is_at), and the registration modes are equal.
     pub(crate) fn is_at_with_modes(&self, other: &Self) -> bool {
         self.is_at(other) && self.domain().mr_mode == other.domain().mr_mode
     }
@@ -214,14 +214,14 @@ impl Info {
 
     /// An empty fi_info, for hints.
     pub(crate) fn empty(library: &Library) -> Result<Self, FabricError> {
-        // SAFETY: of null, fi_dupinfo makes an empty one.
+        // SAFETY: fi_dupinfo accepts null, and makes an empty fi_info.
         let raw = unsafe { (library.symbols().fi_dupinfo)(ptr::null()) };
         let raw = NonNull::new(raw).ok_or(FabricError::new(Call::fi_dupinfo, sys::FI_ENOMEM))?;
         // SAFETY: fi_dupinfo made it for us.
         unsafe { Self::own(library, raw) }.ok_or(FabricError::new(Call::fi_dupinfo, sys::FI_EOTHER))
     }
 
-    /// Wraps one entry, if it is whole: every attribute is there. An incomplete one is freed.
+    /// Wraps one entry if all of its attributes are present; otherwise frees it.
     ///
     /// # Safety
     ///
@@ -301,7 +301,7 @@ attributes! {
 impl Clone for Info {
     /// # Panics
     ///
-    /// When memory is out, as `Box` does.
+    /// When memory is exhausted, as `Box` does.
     fn clone(&self) -> Self {
         // SAFETY: we own a valid fi_info, which fi_dupinfo reads.
         let raw = unsafe { (self.copy)(self.raw.as_ptr()) };
@@ -334,9 +334,9 @@ impl fmt::Debug for Info {
 pub struct RegionMode {
     /// A region belongs to one endpoint: bind it, then enable it (FI_MR_ENDPOINT).
     pub bind_to_endpoint: bool,
-    /// Peers name memory by its virtual address, else by its offset in the region (FI_MR_VIRT_ADDR).
+    /// Peers name memory by its virtual address (FI_MR_VIRT_ADDR), otherwise by its offset in the region.
     pub virtual_addresses: bool,
-    /// The provider chooses keys, else we do (FI_MR_PROV_KEY).
+    /// The provider chooses keys (FI_MR_PROV_KEY), otherwise we do.
     pub provider_keys: bool,
     /// Local buffers must be registered too (FI_MR_LOCAL).
     pub local: bool,
@@ -348,7 +348,7 @@ pub struct RegionMode {
 
 impl RegionMode {
     fn of(bits: c_int, mode: u64) -> Self {
-        // FI_MR_BASIC on its own means three of today's bits, and the old mode bit FI_LOCAL_MR the fourth (fi_mr(3)).
+        // FI_MR_BASIC alone stands for three of the newer mode bits, and the old mode FI_LOCAL_MR for FI_MR_LOCAL (fi_mr(3)).
         let bits = if bits == sys::FI_MR_BASIC.cast_signed() {
             sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY
         } else {
@@ -441,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn basic_regions_are_three_of_todays_modes() {
+    fn basic_regions_are_three_of_the_newer_modes() {
         let mode = RegionMode::of(sys::FI_MR_BASIC.cast_signed(), 0);
         let expected = RegionMode {
             virtual_addresses: true,

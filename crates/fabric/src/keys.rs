@@ -21,7 +21,7 @@ impl Keys {
         Self { next: 0, max, freed: VecDeque::new() }
     }
 
-    /// A key that no open region has; none when all are in use.
+    /// A key that no open region has; None when all are in use.
     pub(crate) fn take(&mut self) -> Option<u64> {
         let fresh = (self.next <= self.max).then_some(self.next);
         if self.freed.len() > REUSE_DELAY || fresh.is_none() {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_keys_are_in_use_there_is_none_and_a_freed_one_is_reused_at_once() {
+    fn when_all_keys_are_in_use_none_is_returned_and_a_freed_one_is_reused_at_once() {
         let mut keys = Keys::new(1);
         let all: Vec<u64> = std::iter::from_fn(|| keys.take()).collect();
         assert_eq!(all.len(), 256);

@@ -8,11 +8,11 @@ use libfabric_sys as sys;
 pub trait RailKind: Debug + Copy + Send + Sync + sealed::Sealed + 'static {
     /// The access that regions of this kind are registered for: fi_mr(3).
     const ACCESS: u64;
-    /// The same as a value.
+    /// The kind as a value.
     const ROLE: Role;
 }
 
-/// A kind of rail as a value, for tables that hold what belongs to either.
+/// A kind of rail as a value, for tables with entries of both kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// [`Data`](enum@Data).

@@ -1,6 +1,6 @@
 //! Safe, owning objects over libfabric. Every `unsafe` call into it, and every close, is in this crate.
 //!
-//! It is sound: safe code can neither make libfabric access memory that is freed, nor use an object from two threads at once.
+//! The crate is sound: safe code can neither make libfabric access freed memory, nor use an object from two threads at once.
 //!
 //! ```text
 //! Library ── find ──▶ Info
@@ -13,24 +13,24 @@
 //! Region<K> ── names ──▶ registration;  PeerAddress ── names ──▶ peer (in the address vector of a rail)
 //! ```
 //!
-//! A [`Nic`] owns everything that libfabric may access, and lends none of it out. Whatever calls libfabric takes `&mut Nic`, so that its
-//! calls never run at the same time, which is what FI_THREAD_DOMAIN requires; a NIC may move to another thread. Users hold ids: a
+//! A [`Nic`] owns everything that libfabric may access, and lends none of it out. Every method that calls libfabric takes `&mut Nic`, so
+//! calls on one NIC never run at the same time, as FI_THREAD_DOMAIN requires; a NIC may move to another thread. Users hold ids: a
 //! [`Region`] of a registration, a [`PeerAddress`] of a peer. The NIC looks them up, and refuses those of another NIC.
 //!
-//! **Operations are values.** A post takes operands and a token of the caller's, 64 bits that libfabric never sees. The token is returned
+//! **Operations are values.** A post takes operands and a token: 64 bits of the caller's that libfabric never sees. The token is returned
 //! once: in an [`Event`], or by [`Nic::fence`] for operations that end without a completion. Injected writes and sends have no token.
 //! [`Nic::tokens_on`] lists the operations that use a region.
 //!
-//! **Memory stays valid.** The operation table names the registration that an operation uses, and the registration counts such operations;
-//! so "is it in use" ([`Nic::uses_of`]) is one load, and a post needs no atomic operation. A registration holds a reference to its
-//! [`Memory`]: [`Pages`] of ours, or a [`UserMemory`] whose creator has promised that it stays valid as long as the value.
-//! [`Nic::deregister`] refuses while operations use the region; a region that is dropped is closed by the next call on its NIC once none
-//! does. Pages outlive their region until the rail closes, since writes that peers began before may still arrive.
+//! **Memory stays valid.** The operation table names the registration that an operation uses, and the registration counts its operations.
+//! So [`Nic::uses_of`] is one load, and a post needs no atomic operation. A registration holds a reference to its [`Memory`]: [`Pages`] of
+//! ours, or a [`UserMemory`] whose creator has promised that the memory stays valid as long as the value. [`Nic::deregister`] refuses while
+//! operations use the region. A region that was dropped is closed by the next call on its NIC after its last operation has ended. Pages
+//! outlive their region until the rail closes, since writes that peers began before may still arrive.
 //!
 //! **Refusals.** -FI_EAGAIN is [`Post::Again`]; the caller repeats the post.
 //!
-//! **Closing.** [`Nic::fence`] closes one rail while the NIC stays open: what was in flight there has ended. Dropping a NIC closes
-//! everything in the order that its registration mode requires; what libfabric could still access leaks instead.
+//! **Closing.** [`Nic::fence`] closes one rail while the NIC stays open, which ends the operations in flight there. Dropping a NIC closes
+//! everything in the order that its registration mode requires; memory and objects that libfabric could still access leak instead.
 //!
 //! Control memory is read and written in [`Pages`], by words and in order: peers change it at any time. Posts and empty polls neither wait,
 //! nor retry, nor allocate.

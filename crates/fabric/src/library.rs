@@ -11,9 +11,9 @@ use sys::{Attempt, LoadError, Symbols};
 /// A libfabric release, or a version of its interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// As in 1.17: 1.
+    /// The 1 of 1.17.
     pub major: u16,
-    /// As in 1.17: 17.
+    /// The 17 of 1.17.
     pub minor: u16,
 }
 
@@ -42,8 +42,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// API versions that may be requested, oldest first. A version changes what providers do, not only layouts (efa turns device RDMA on from
-/// 1.18; DMA-BUF comes with 1.20), so a version is listed once it was tested, and no later one is requested.
+/// API versions that may be requested, oldest first. A version changes the behaviour of providers, not only layouts (efa turns device RDMA
+/// on from 1.18; DMA-BUF comes with 1.20). So only versions that were tested are listed and requested.
 const TESTED: [Version; 6] = [
     OLDEST,
     Version::new(1, 18),
@@ -87,7 +87,7 @@ impl Library {
         self.version
     }
 
-    /// The API version that is requested of every provider: the latest tested one that the release has.
+    /// The API version that is requested of every provider: the latest tested version that the loaded release supports.
     pub fn api(&self) -> Version {
         self.api
     }

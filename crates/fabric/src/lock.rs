@@ -1,9 +1,10 @@
-//! The lock of all shared state: parking_lot's, which is fair in the end, unlike the standard library's: a thread that polls in a loop, as
-//! NCCL's do, hands it over about every half millisecond. With `--cfg races`, pthread's. It uses parking_lot's RwLock, without readers,
-//! since its try_lock is one compare-and-swap, where that of its Mutex is a load and a loop.
+//! The lock of all shared state: parking_lot's, or with `--cfg races` pthread's.
 //!
-//! valgrind's tools understand pthread's locks and not these, which are futexes. scripts/races builds with `--cfg races` to check the same
-//! program with pthread's.
+//! parking_lot's lock is eventually fair, unlike the standard library's: a thread that polls in a loop, as NCCL's do, hands it over about
+//! every half millisecond. It is an RwLock without readers, whose try_lock is one compare-and-swap; that of parking_lot's Mutex is a load
+//! and a loop.
+//!
+//! valgrind's tools understand pthread's locks, and not parking_lot's, which are futexes. So scripts/races builds with `--cfg races`.
 
 #[cfg(not(races))]
 use parking_lot::{
@@ -25,7 +26,7 @@ pub type Guard<'a, T> = MutexGuard<'a, ExclusiveLock, T>;
 #[expect(missing_debug_implementations, reason = "it is inside of a `Lock`, which has one")]
 pub struct ExclusiveLock(RawRwLock);
 
-// SAFETY: a writer of a lock with readers is alone.
+// SAFETY: the exclusive lock of an RwLock excludes all other holders.
 #[cfg(not(races))]
 unsafe impl RawMutex for ExclusiveLock {
     const INIT: Self = Self(RawRwLock::INIT);
@@ -83,7 +84,7 @@ mod pthread {
         value: UnsafeCell<T>,
     }
 
-    // SAFETY: the mutex lets one thread at a time at the value, which may be handed to it.
+    // SAFETY: the mutex gives one thread at a time access to the value, which may be sent to that thread.
     unsafe impl<T: Send> Sync for Lock<T> {}
     // SAFETY: no thread can hold the mutex of a value that is owned.
     unsafe impl<T: Send> Send for Lock<T> {}

@@ -1,11 +1,12 @@
 //! Shared state without locks: counts, numbers, and words that others write at any time.
 //!
 //! This file is compiled twice: here with the processor's atomics, and in tests/loom.rs with loom's, which explores every order that the
-//! memory model allows. So it takes them from its parent module, and has no constructors, since loom's are not constant.
+//! memory model allows. So it takes the atomics from its parent module. It has no constructors, since loom's atomics have no constant ones.
 
 use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A count. It is exact after the threads that change it have synchronised; before, it may be of any moment.
+/// A count. A reader gets the exact value if it has synchronised with the threads that change the count, otherwise a current or earlier
+/// one.
 #[derive(Debug)]
 pub(crate) struct Count(pub(crate) AtomicUsize);
 
@@ -23,7 +24,7 @@ impl Count {
     }
 }
 
-/// Numbers that are issued once each, until they wrap.
+/// Issues each number once, until the numbers wrap.
 #[derive(Debug)]
 pub(crate) struct Numbers(pub(crate) AtomicU32);
 
@@ -33,8 +34,8 @@ impl Numbers {
     }
 }
 
-/// Reads words that another thread may be writing, each atomically and in order (acquire): what a writer on this machine wrote before a
-/// word that is seen is visible too.
+/// Reads words that another thread may be writing, each atomically and in order (acquire): if a word of a writer on this machine is seen,
+/// its earlier writes are visible too.
 #[inline(always)]
 pub(crate) fn load_words<const COUNT: usize>(places: &[AtomicU64; COUNT]) -> [u64; COUNT] {
     std::array::from_fn(|index| places[index].load(Ordering::Acquire))

@@ -1,4 +1,4 @@
-//! Memory to register: our own pages, or a user's memory, whose validity its creator promises here, once.
+//! Memory to register: our own pages, or a user's memory, which the creator of a [`UserMemory`] promises to keep valid.
 
 use std::array;
 use std::os::fd::RawFd;
@@ -73,8 +73,8 @@ impl UserMemory {
         Self { address, len, kind: MemoryKind::Cuda { device }, buffer: 0, dmabuf }
     }
 
-    /// The same, with its buffer's id (CU_POINTER_ATTRIBUTE_BUFFER_ID), which is unique in the process: memory that is freed and allocated
-    /// again at the same address has another id. 0: not known.
+    /// Sets the id of the memory's buffer (CU_POINTER_ATTRIBUTE_BUFFER_ID), which is unique in the process: memory that is freed and
+    /// allocated again at the same address has another id. 0: not known.
     pub const fn in_buffer(mut self, buffer: u64) -> Self {
         self.buffer = buffer;
         self
@@ -279,7 +279,7 @@ pub(crate) unsafe fn copy_across(from: *mut u8, to: *mut u8, len: usize) {
     let aligned = from.addr().is_multiple_of(WORD) && to.addr().is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
     let (source, target) = (from.cast::<u64>(), to.cast::<u64>());
-    // Eight at a time take two thirds of the time of one by one.
+    // Eight words at a time take two thirds of the time of single words.
     let eights = words / 8 * 8;
     for index in (0..eights).step_by(8) {
         // SAFETY: the caller vouches for these bytes; they are aligned.

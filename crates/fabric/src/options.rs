@@ -35,7 +35,7 @@ pub enum OptionName {
 }
 
 impl OptionName {
-    /// The first release of libfabric that has it.
+    /// The first release of libfabric that has this option.
     pub const fn since(self) -> Version {
         self.number().1
     }

@@ -1,7 +1,7 @@
 //! Our own pages, for inboxes, shadows, messages and flush memory: the only memory that both we and NICs read and write.
 //!
-//! No references into it exist, since peers change it at any time. Words are accessed by atomics, bytes by copies that are atomic word by
-//! word: a reader may see a part of a concurrent write, and there is no undefined behaviour.
+//! No references into pages exist, since peers change them at any time. Words are accessed by atomics, bytes by copies that are atomic word
+//! by word: a reader may see a part of a concurrent write, but there is no undefined behaviour.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +33,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Maps `len` bytes, rounded up to whole pages, at least one.
+    /// Maps `len` bytes, rounded up to whole pages, and at least one page.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Pages {
         Self::anonymous(page_bytes(), libc::MADV_WIPEONFORK)
     }
 
-    /// Maps `len` bytes, whole pages, of no file.
+    /// Maps `len` bytes of anonymous memory, which are whole pages.
     fn anonymous(len: usize, fork_advice: i32) -> Result<Self, FabricError> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -92,7 +92,7 @@ impl Pages {
         Self::mapped(base, len, libc::MADV_DONTFORK)
     }
 
-    /// Checks the result of mmap(2), and sets what a forked child inherits of the mapping (madvise(2)).
+    /// Checks the result of mmap(2), and gives `fork_advice` (madvise(2)), which decides whether a forked child inherits the mapping.
     fn mapped(base: *mut c_void, len: usize, fork_advice: i32) -> Result<Self, FabricError> {
         if base == libc::MAP_FAILED {
             return Err(refused(Call::mmap));
@@ -128,7 +128,7 @@ impl Pages {
         self.words
     }
 
-    /// Reads a word with acquire ordering: what a writer on this machine wrote before it is visible afterwards.
+    /// Reads a word with acquire ordering: earlier writes of its writer, on this machine, are visible afterwards.
     ///
     /// # Panics
     ///
@@ -158,7 +158,7 @@ impl Pages {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// Fetches the cache line of a word that is stored soon: PREFETCHW of x86-64. Elsewhere it does nothing.
+    /// Fetches the cache line of a word that will be stored soon: PREFETCHW of x86-64. Does nothing on other processors.
     ///
     /// # Panics
     ///
@@ -317,7 +317,7 @@ impl Pages {
     }
 }
 
-/// `COUNT` words of pages, which it keeps mapped: their place is checked once, when this is made.
+/// `COUNT` words of pages, which stay mapped meanwhile. Their range is checked once, here, and not at each access.
 #[derive(Clone, Debug)]
 pub struct Words<const COUNT: usize> {
     place: NonNull<[AtomicU64; COUNT]>,
@@ -330,7 +330,7 @@ unsafe impl<const COUNT: usize> Send for Words<COUNT> {}
 unsafe impl<const COUNT: usize> Sync for Words<COUNT> {}
 
 impl<const COUNT: usize> Words<COUNT> {
-    /// Those from word `first` on.
+    /// The words from word `first` on.
     ///
     /// # Panics
     ///
@@ -339,7 +339,7 @@ impl<const COUNT: usize> Words<COUNT> {
         Self { place: NonNull::from(pages.places(first)), pages: Arc::clone(pages) }
     }
 
-    /// Whether they are of these pages.
+    /// Whether the words are in these pages.
     pub fn are_of(&self, pages: &Arc<Pages>) -> bool {
         Arc::ptr_eq(&self.pages, pages)
     }
@@ -348,7 +348,7 @@ impl<const COUNT: usize> Words<COUNT> {
     ///
     /// # Panics
     ///
-    /// Beyond them.
+    /// If `word` is not below `COUNT`.
     #[inline]
     pub fn add_relaxed(&self, word: usize, more: u64) {
         // SAFETY: the pages stay mapped as long as `self`, and are only used atomically.
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_pages_keep_them_mapped_and_end_where_they_end() {
+    fn words_of_pages_keep_the_pages_mapped_and_are_inside_of_them() {
         let pages = Arc::new(Pages::map(1).unwrap());
         let words = Words::<4>::of(&pages, 8);
         assert!(words.are_of(&pages) && !words.are_of(&Arc::new(Pages::map(1).unwrap())));

@@ -1,5 +1,5 @@
-//! What the plugin has to know of the process that it is loaded into: whether this is a forked child, which libfabric does not survive, when
-//! the process ends, and whether its standard streams are open.
+//! The process that the plugin is loaded into: whether it is a forked child, in which libfabric cannot be used; its end; and whether its
+//! standard streams are open.
 
 use std::fs::File;
 use std::io;
@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::pages::Pages;
 
-/// The word that shows a fork: [`MARK`], and 0 in a forked child. Reading it is no system call; getpid(2) is one, and costs as much as a
-/// fifth of a poll. It is never unmapped.
+/// The word that shows a fork: [`MARK`], or 0 in a forked child. It is never unmapped. Reading it needs no system call, as getpid(2) would,
+/// which costs as much as a fifth of a poll.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const OWN_WORD).cast_mut());
 
-/// Shows no fork until [`watch_forks`]. Where the kernel lacks MADV_WIPEONFORK (Linux before 4.14) it stays in use.
+/// The word until [`watch_forks`], which shows no fork; also afterwards if the kernel lacks MADV_WIPEONFORK (Linux before 4.14).
 static OWN_WORD: AtomicU64 = AtomicU64::new(MARK);
 
 const MARK: u64 = 1;
 
-/// From the first call on, children that this process forks are told apart. The kernel clears their copy of a page (MADV_WIPEONFORK,
-/// madvise(2)), also after a clone(2) of which libc does not know.
+/// From the first call on, [`is_forked`] recognises children that this process forks. The kernel clears their copy of a page
+/// (MADV_WIPEONFORK, madvise(2)), also after a clone(2) without libc.
 pub fn watch_forks() {
     static PAGE: OnceLock<Option<Pages>> = OnceLock::new();
     PAGE.get_or_init(|| {
@@ -35,7 +35,7 @@ pub fn watch_forks() {
     });
 }
 
-/// Has libc clear the word in children.
+/// Registers a handler by which libc clears the word in children.
 fn by_handler() {
     extern "C" fn clear() {
         OWN_WORD.store(0, Ordering::Relaxed);
@@ -52,15 +52,15 @@ pub fn is_forked() -> bool {
     word.load(Ordering::Relaxed) != MARK
 }
 
-/// Has `handler` run as the process ends by exit(3) or by a return from its main function: before libraries that are loaded by now are torn
-/// down, and before handlers that are registered by now.
+/// Registers a handler that runs when the process ends by exit(3) or by a return from its main function: before the destructors of
+/// libraries that are loaded already, and before handlers that are registered already.
 pub fn at_exit(handler: extern "C" fn()) {
     // SAFETY: the handler is part of a library that is never unloaded. It fails without memory only.
     let _refused = unsafe { libc::atexit(handler) };
 }
 
-/// The file under a descriptor that is none of the standard streams': where one of these is closed, a new file gets its number, and what the
-/// process prints would go there.
+/// The file under a descriptor other than those of the standard streams. If a standard stream is closed, a new file gets its number, and
+/// the process's output would go into the file.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// In a process of its own, whose standard input is closed in the end.
+    /// Runs in a separate process, whose standard input is closed at the end.
     #[test]
     fn a_file_in_the_place_of_a_standard_stream_moves_away() {
         if env::var_os("FABRIC_TEST_ALONE").is_none() {

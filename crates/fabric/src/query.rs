@@ -1,7 +1,7 @@
 //! Queries of fi_getinfo(3), for endpoints with the capabilities that both kinds of rail need.
 //!
-//! FI_LOCAL_COMM and FI_REMOTE_COMM are not requested: they exclude shm, and loopback over tcp. Message order is not requested either, so
-//! that providers need not pay for it. All registration modes are offered, and those that are returned are followed.
+//! FI_LOCAL_COMM and FI_REMOTE_COMM are not requested: they exclude shm, and loopback over tcp. Message order is not requested either,
+//! since it may cost time. All registration modes are offered, and the modes that the provider returns are followed.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -16,14 +16,14 @@ use crate::text::c_string;
 /// A query. The default finds everything on which rails can be opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
-    /// The provider's name, such as `cxi` or `tcp;ofi_rxm`; any, if none. FI_PROVIDER in the environment filters as well.
+    /// The provider's name, such as `cxi` or `tcp;ofi_rxm`. None: any provider. FI_PROVIDER in the environment filters too.
     pub provider: Option<String>,
-    /// The domain's name, such as `cxi0` or `eth1`; any, if none.
+    /// The domain's name, such as `cxi0` or `eth1`. None: any domain.
     pub domain: Option<String>,
     /// The local address to use (a name or number that the provider resolves), instead of every interface's. Names of domain and fabric may
     /// then be generic.
     pub source: Option<String>,
-    /// Offer FI_MR_BASIC only: virtual addresses and provider keys, as efa and verbs have them, on providers that would not require them.
+    /// Offer only FI_MR_BASIC: virtual addresses and provider keys, as with efa and verbs, also on providers that do not require them.
     pub basic_regions: bool,
     /// Only results that support device memory (FI_HMEM).
     pub device_memory: bool,
@@ -39,7 +39,8 @@ impl Library {
     /// What fi_getinfo(3) returned; -FI_EINVAL for a name with a NUL in it.
     pub fn find(&self, query: &Query) -> Result<Vec<Info>, FabricError> {
         let mut found = self.find_once(query, 0)?;
-        // Some providers offer remote CQ data only if it is requested. Requesting it first would hide those without.
+        // Some providers offer remote CQ data only if it is requested. If the first query requested it, providers without it would be
+        // missing.
         if !query.messages && found.iter().any(|info| info.immediate_bytes() == 0) {
             let with_data = self.find_once(query, IMMEDIATE_BYTES_MIN)?;
             for info in found.iter_mut().filter(|info| info.immediate_bytes() == 0) {
@@ -111,7 +112,7 @@ const MESSAGES: u64 = sys::FI_MSG | sys::FI_SEND | sys::FI_RECV;
 const RMA: u64 =
     sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
-/// The registration modes that we support: all but raw keys and the two of newer features (fi_mr(3)).
+/// The registration modes that we support: all but FI_MR_RAW and those of newer features (fi_mr(3)).
 const MR_MODES: c_int = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED

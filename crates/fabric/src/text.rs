@@ -17,8 +17,8 @@ pub(crate) fn duplicate(text: &CStr) -> Result<*mut c_char, FabricError> {
     if copy.is_null() { Err(FabricError::new(Call::fi_getinfo, sys::FI_ENOMEM)) } else { Ok(copy) }
 }
 
-/// What a provider writes about an error of its own: by fi_cq_strerror or fi_eq_strerror, which returns a C string that is static or in the
-/// buffer of so many bytes. Empty if there is none.
+/// A provider's text for its own error. `call` is fi_cq_strerror or fi_eq_strerror, with a buffer and its length; it returns a C string
+/// that is static or in the buffer. Empty if there is no text.
 pub(crate) fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> String {
     let mut buffer: [c_char; 256] = [0; 256];
     let text = call(buffer.as_mut_ptr(), buffer.len() - 1);

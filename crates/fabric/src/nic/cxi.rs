@@ -1,4 +1,4 @@
-//! A domain's calls of cxi's own (fi_cxi(7), prov/cxi/include/fi_cxi_ext.h).
+//! Calls that only domains of cxi have (fi_cxi(7), prov/cxi/include/fi_cxi_ext.h).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -17,11 +17,11 @@ struct DomainCalls {
         Option<unsafe extern "C" fn(domain: *mut sys::fid, enable: bool) -> c_int>,
 }
 
-/// The version that brought the third one; later ones append.
+/// The first version with the third call; later versions append others.
 const VERSION: &std::ffi::CStr = c"dom_ops_v3";
 
-/// Makes the provider use the descriptors of operations, on endpoints that are opened from now on. Else it looks each buffer up in its cache,
-/// and asks CUDA about GPU memory that it does not find there.
+/// Makes the provider use the descriptors of operations, on endpoints that are opened from now on. Otherwise it looks up each buffer in its
+/// cache, and asks CUDA about GPU memory that it does not find there.
 pub(super) fn use_descriptors(domain: &Handle<sys::fid_domain>) -> Result<(), FabricError> {
     let fid: *mut sys::fid = domain.as_ptr().cast();
     let mut calls: *mut c_void = ptr::null_mut();

@@ -23,7 +23,7 @@ pub(super) struct Domain {
 }
 
 impl Domain {
-    /// With what the options ask for, as far as the provider has it.
+    /// Opens fabric, domain and event queue. Options that the provider does not support are skipped.
     pub(super) fn open(
         library: &Library,
         info: &Info,
@@ -64,7 +64,7 @@ impl Domain {
         self.handle.as_ptr()
     }
 
-    /// Leaks all of it.
+    /// Leaks domain, fabric and event queue.
     pub(super) fn leak(&mut self) {
         self.events.leak();
         self.handle.leak();

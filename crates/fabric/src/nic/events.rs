@@ -1,5 +1,5 @@
-//! An event queue (fi_eq(3)), for errors of endpoints that are no operation's, as of a handshake with a peer that has died. efa aborts the
-//! process over one if an endpoint has no such queue (libfabric 1.20 to 2.6, prov/efa/src/efa_base_ep.c).
+//! An event queue (fi_eq(3)), for errors of endpoints that belong to no operation, such as that of a handshake with a peer that has died.
+//! If an endpoint has no event queue, efa aborts the process at such an error (libfabric 1.20 to 2.6, prov/efa/src/efa_base_ep.c).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -17,7 +17,7 @@ use crate::text::provider_text;
 pub(super) struct Events(Handle<sys::fid_eq>);
 
 impl Events {
-    /// Opens one for efa. None for others, and where the provider refuses.
+    /// Opens an event queue for efa. No queue for other providers, or if efa refuses.
     pub(super) fn open(fabric: &Handle<sys::fid_fabric>, info: &Info) -> Self {
         if info.protocol() != sys::FI_PROTO_EFA {
             return Self(Handle::none());
@@ -37,17 +37,17 @@ impl Events {
         }))
     }
 
-    /// The queue, to bind endpoints to; null without one.
+    /// The queue, to bind endpoints to; null if there is none.
     pub(super) fn as_ptr(&self) -> *mut sys::fid_eq {
         self.0.as_ptr()
     }
 
-    /// Leaks it.
+    /// Leaks the queue.
     pub(super) fn leak(&mut self) {
         self.0.leak();
     }
 
-    /// The next error. Events that are none are dropped.
+    /// The next error. Other events are dropped.
     pub(super) fn next_error(&mut self) -> Option<CompletionError> {
         let queue = self.0.as_ptr();
         if queue.is_null() {
@@ -86,5 +86,5 @@ impl Events {
     }
 }
 
-/// Events that one call drops at most.
+/// The most events that one call drops.
 const READS_MAX: usize = 64;

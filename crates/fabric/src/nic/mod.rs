@@ -5,7 +5,7 @@
 //!   completion, or until the endpoint has closed;
 //! - a region that is bound to an endpoint closes before it, and no region closes while an operation may access it; if neither
 //!   order is possible, the NIC leaks with its memory;
-//! - one user at a time: whatever calls libfabric takes `&mut`.
+//! - one user at a time: every method that calls libfabric takes `&mut`.
 //!
 //! ```compile_fail,E0308
 //! # use fabric::*;
@@ -101,34 +101,34 @@ pub use tagged::Tags;
 /// The options for opening a NIC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NicOptions<'a> {
-    /// The options of the data rail's endpoint; none: there is no data rail.
+    /// The options of the data rail's endpoint. None: no data rail is opened.
     pub data: Option<&'a [EndpointOption]>,
-    /// The same of the control rail.
+    /// The options of the control rail's endpoint. None: no control rail is opened.
     pub control: Option<&'a [EndpointOption]>,
     /// Both rails share the data rail's completion queue. Then the data rail cannot be fenced on its own.
     pub one_queue: bool,
-    /// The data rail has no messages, if the provider opens it so: some keep buffers for those that come before their receive.
+    /// The data rail is opened without messages, if the provider accepts that: some providers keep buffers for unexpected messages.
     pub one_sided_data: bool,
     /// Control writes of at most the inject size have FI_INJECT (fi_rma(3)): the provider copies their bytes in the call. They have
     /// completions like others.
     pub injects_control: bool,
-    /// Peers without uses stay in the address vectors, up to 65,536 in each: for providers that begin anew with a peer whose address was
-    /// removed, while the peer does not.
+    /// Peers without uses stay in the address vectors, up to 65,536 in each: for providers that lose their state of a peer when its address
+    /// is removed, although the peer keeps its own.
     pub keeps_peers: bool,
-    /// Operations' descriptors are used instead of buffers being looked up, if the provider is cxi and has the call for it.
+    /// Makes cxi use the descriptors of operations instead of looking up their buffers, if the release has the call for that.
     pub uses_descriptors: bool,
-    /// Entries of each rail's completion queue: at least the operations and arrivals that may be outstanding there.
+    /// Entries of each rail's completion queue: at least as many as operations and arrivals may be outstanding there.
     pub entries: usize,
-    /// The same of the control rail alone, where that is fewer.
+    /// Entries of the control rail's completion queue, if it needs fewer.
     pub control_entries: Option<usize>,
-    /// Operations in flight at most.
+    /// The most operations in flight.
     pub operations: u16,
 }
 
 /// One NIC: a domain, at most one data rail and one control rail, each with a completion queue and the peers that it can address; the
 /// registrations for them, and the operations in flight.
 ///
-/// It has one user at a time, in any thread: FI_THREAD_DOMAIN requires that calls on a domain and on its objects do not run at the same
+/// A NIC has one user at a time, in any thread: FI_THREAD_DOMAIN requires that calls on a domain and on its objects do not run at the same
 /// time.
 pub struct Nic {
     data: Rail,
@@ -139,10 +139,10 @@ pub struct Nic {
     keys: Keys,
     number: u32,
     carried: Traffic,
-    /// Control writes of one to so many bytes are injected; 0: none.
+    /// Control writes of 1 to this many bytes are injected; 0: none.
     injected_bytes: usize,
-    /// Pages whose regions have closed, and the rail that these were for. Writes that peers began before may still arrive in them (fi_mr(3)),
-    /// until its endpoint has closed.
+    /// Pages whose regions have closed, and the rail of those regions. Until the rail's endpoint has closed, writes that peers began before
+    /// may still arrive in the pages (fi_mr(3)).
     quarantine: Vec<(Role, Arc<Pages>)>,
     /// The data rail was closed by a fence, and may be opened again.
     is_fenced: bool,
@@ -178,7 +178,7 @@ pub enum Event {
     },
     /// An operation of ours has completed.
     Ended {
-        /// What it was posted with.
+        /// The token that it was posted with.
         token: u64,
         /// For a receive, the bytes received.
         len: usize,
@@ -194,18 +194,18 @@ pub enum Event {
 /// An operation that has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// Its token; none if the error names no operation in flight, as for an injected write.
+    /// The operation's token; None if the error names no operation in flight, as for an injected write.
     pub token: Option<u64>,
-    /// Why.
+    /// The cause.
     pub error: CompletionError,
 }
 
 /// Why a region was not deregistered.
 #[derive(Debug)]
 pub enum NotDeregistered<K: RailKind> {
-    /// Operations use it, or it is another NIC's: it is unchanged.
+    /// Operations use the region, or it belongs to another NIC: it is unchanged.
     InUse(Region<K>),
-    /// It could not be closed: it leaks, with its memory.
+    /// The region could not be closed: it leaks, with its memory.
     Leaked(FabricError),
 }
 
@@ -228,8 +228,8 @@ impl Nic {
         Self::open_in_class(library, info, options, None)
     }
 
-    /// As [`Self::open`], with this class, FI_TC_* (fi_endpoint(3)), for the control rail instead of the one in `info`. If it is refused the
-    /// control rail opens without, and [`Self::refused_class`] has the reason.
+    /// As [`Self::open`], with this traffic class, FI_TC_* (fi_endpoint(3)), for the control rail instead of the one in `info`. If the
+    /// class is refused, the control rail opens without it, and [`Self::refused_class`] has the reason.
     ///
     /// # Errors
     ///
@@ -258,7 +258,7 @@ impl Nic {
             Some(class) => {
                 let in_class = info.in_class(class);
                 open(&in_class, options.control, other()).or_else(|error| {
-                    // If it also fails without the class, the class is not the reason.
+                    // If opening fails without the class too, the class is not the reason.
                     let control = open(info, options.control, other())?;
                     refused_class = Some(error);
                     Ok(control)
@@ -310,28 +310,28 @@ impl Nic {
         self.refused_class
     }
 
-    /// A rail's option that is a flag; none if the rail is not open, or the library or the provider does not support the option.
+    /// A rail's option that is a flag; None if the rail is not open, or the library or the provider does not support the option.
     pub fn flag<K: RailKind>(&self, library: &Library, name: OptionName) -> Option<bool> {
         self.rail(K::ROLE).flag(library, name)
     }
 
-    /// Whether fi_setopt accepted an option when the rail was opened. One that is not required may have been refused.
+    /// Whether fi_setopt accepted an option when the rail was opened. An option that is not required may have been refused.
     pub fn is_set<K: RailKind>(&self, name: OptionName) -> bool {
         self.rail(K::ROLE).is_set(name)
     }
 
-    /// Registers memory for the rail of its kind. While the data rail is fenced and regions are bound to endpoints, the registration is
-    /// deferred until the rail opens again, and the region has no key until then. On a data rail whose endpoint has leaked it is deferred
-    /// for good.
+    /// Registers memory for the rail of kind `K`. While the data rail is fenced and regions are bound to endpoints, the registration is
+    /// deferred until the rail opens again, and the region has no key until then. If the endpoint of the data rail has leaked, it is
+    /// deferred for good.
     ///
     /// # Errors
     ///
-    /// What the first failing call of fi_mr(3) returned; -FI_ENOKEY when all keys are in use; -FI_EINVAL for no bytes, or bytes beyond the
-    /// address space; -FI_ESHUTDOWN where the rail is closed.
+    /// What the first failing call of fi_mr(3) returned; -FI_ENOKEY when all keys are in use; -FI_EINVAL for memory of 0 bytes, or beyond
+    /// the address space; -FI_ESHUTDOWN if the rail is closed.
     pub fn register<K: RailKind>(&mut self, memory: Memory) -> Result<Region<K>, FabricError> {
         let full = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM);
         self.close_dropped();
-        // Checked here, since a deferred registration that fails would keep the rail from opening.
+        // Checked also before a deferred registration, whose failure would later keep the rail from opening.
         if memory.is_empty() || memory.address().checked_add(memory.len() as u64).is_none() {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_EINVAL));
         }
@@ -370,13 +370,13 @@ impl Nic {
         RemoteKey::from_wire(if its { self.regions.key(region.slot()) } else { 0 })
     }
 
-    /// Closes a region: no later operation can access the memory through it. Its reference to the memory is dropped, except for our own
-    /// pages: writes that peers began before may still arrive there (fi_mr(3)), so the NIC keeps them until the rail closes. For a
-    /// [`UserMemory`](crate::UserMemory) its creator has promised that it stays valid that long.
+    /// Closes a region: no later operation can access the memory through it. Writes that peers began before may still arrive (fi_mr(3)). So
+    /// the NIC keeps a reference to our own pages until the rail closes. A [`UserMemory`](crate::UserMemory) is dropped: its creator has
+    /// promised that the memory stays valid that long.
     ///
     /// # Errors
     ///
-    /// Operations use the region: it is returned. Or libfabric refused to close it, now or when its rail was fenced: it leaks.
+    /// Operations use the region: it is returned. Or libfabric refused to close the region, now or when its rail was fenced: it leaks.
     pub fn deregister<K: RailKind>(&mut self, region: Region<K>) -> Result<(), NotDeregistered<K>> {
         self.close_dropped();
         if region.nic() != self.number || self.regions.in_flight(region.slot()) > 0 {
@@ -430,7 +430,7 @@ impl Nic {
         self.data.poll()
     }
 
-    /// The same on the control rail.
+    /// As [`Nic::poll_data`], for the control rail.
     #[inline(always)]
     pub fn poll_control(&mut self) -> Polled {
         self.control.poll()
@@ -442,7 +442,7 @@ impl Nic {
         self.next(Role::Data)
     }
 
-    /// The same for the control rail.
+    /// As [`Nic::next_data`], for the control rail.
     #[inline(always)]
     pub fn next_control(&mut self) -> Option<Event> {
         self.next(Role::Control)
@@ -490,7 +490,7 @@ impl Nic {
         })
     }
 
-    /// The next error of an endpoint that is no operation's, from the event queue, which NICs of efa have.
+    /// The next error of an endpoint that belongs to no operation, from the event queue, which only NICs of efa have.
     pub fn endpoint_error(&mut self) -> Option<CompletionError> {
         self.domain.events.next_error()
     }
@@ -506,7 +506,7 @@ impl Nic {
         self.operations.in_flight()
     }
 
-    /// How many of those are posted receives, which end only when a peer sends.
+    /// How many of the operations in flight are posted receives, which end only when a peer sends.
     pub fn receives_in_flight(&self) -> usize {
         self.operations.receives()
     }
@@ -518,7 +518,7 @@ impl Nic {
         entries.filter(move |entry| its && entry.region == slot).map(|entry| entry.token)
     }
 
-    /// Cancels operations by their tokens. Those that are cancelled fail with FI_ECANCELED; others may still complete.
+    /// Cancels the operations whose tokens `which` selects. A cancelled operation fails with FI_ECANCELED; some may complete nevertheless.
     pub fn cancel(&mut self, which: impl Fn(u64) -> bool) {
         for (index, entry) in self.operations.iter().filter(|(_, entry)| which(entry.token)) {
             let Ok(index) = u16::try_from(index) else { continue };
@@ -539,9 +539,10 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// -FI_EBUSY if regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; and if the rails share a
-    /// queue, which may hold their completions. What fi_close of the endpoint, or of a region that is bound to it, returned: then the endpoint
-    /// leaks with its operations, and the rail is never fenced. A queue or an address vector that does not close leaks, and the rail is fenced.
+    /// -FI_EBUSY if regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; also if the rails share a
+    /// queue, which may hold their completions. What fi_close of the endpoint, or of a region that is bound to it, returned: then the
+    /// endpoint leaks with its operations, and the rail is not fenced. If only a queue or an address vector does not close, it leaks, and
+    /// the rail is fenced without an error.
     pub fn fence<K: RailKind>(&mut self) -> Result<Vec<u64>, FabricError> {
         if self.shares_queue {
             return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
@@ -565,7 +566,7 @@ impl Nic {
         }
         let rail = self.rail_mut(K::ROLE);
         rail.close_endpoint()?;
-        // Nothing reaches memory without the endpoint: the fence holds even if these leak.
+        // Without the endpoint nothing accesses memory: the rail is fenced even if these leak.
         for error in [rail.close_queue(), rail.peers.close()].into_iter().filter_map(Result::err) {
             log::error!("closing what a fenced rail has beside its endpoint: {error}; it leaks");
         }
@@ -592,7 +593,7 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY if it was not fenced, or its endpoint has leaked.
+    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY if the rail was not fenced, or its endpoint has leaked.
     /// -FI_ENODATA if memory would have to be registered again by a DMA-BUF, whose descriptor may be another file's by now.
     pub fn reopen(
         &mut self,
@@ -629,8 +630,9 @@ impl Nic {
         Ok(())
     }
 
-    /// Inserts a peer's address for the rail of this kind, as its `data_name` or `control_name` returned it, unless it is there. Each call
-    /// adds one use. The bytes may come from the wire. While the rail is closed the address is kept, and inserted when it opens again.
+    /// Inserts a peer's address for the rail of this kind, unless it was inserted before, and adds one use. `name`: the result of the
+    /// peer's `data_name` or `control_name`, which may come from the wire. While the rail is closed the address is kept, and inserted when
+    /// the rail opens again.
     ///
     /// # Errors
     ///
@@ -649,12 +651,12 @@ impl Nic {
         rail.peers.remove_use(peer, |slot| operations.goes_to(slot, K::ROLE));
     }
 
-    /// The data rail's address for peers (fi_getname); empty without one.
+    /// The data rail's address for peers (fi_getname); empty if there is no data rail.
     pub fn data_name(&self) -> &[u8] {
         self.data.name()
     }
 
-    /// The same of the control rail.
+    /// As [`Nic::data_name`], for the control rail.
     pub fn control_name(&self) -> &[u8] {
         self.control.name()
     }
@@ -675,12 +677,12 @@ impl Nic {
         self.control.is_open()
     }
 
-    /// The most bytes of an injected write on the rail of this kind. Longer ones are refused here.
+    /// The most bytes of an injected write on the rail of this kind. This crate refuses longer ones.
     pub fn inject_bytes<K: RailKind>(&self) -> usize {
         self.rail(K::ROLE).inject_bytes()
     }
 
-    /// The registration modes here. No caller need branch on them: [`Nic::register`] follows them.
+    /// The registration modes of the domain, which [`Nic::register`] follows.
     pub fn region_mode(&self) -> RegionMode {
         self.domain.mode()
     }
@@ -695,7 +697,7 @@ impl Nic {
         self.carried
     }
 
-    /// Closes the NIC and returns the result. Dropping it logs instead.
+    /// Closes the NIC and returns the result. Dropping a NIC logs a failure instead.
     ///
     /// # Errors
     ///
@@ -709,7 +711,7 @@ impl Nic {
         self.data.posts
     }
 
-    /// The same on the control rail.
+    /// As [`Nic::data_posts`], for the control rail.
     pub fn control_posts(&self) -> Posts {
         self.control.posts
     }
@@ -730,10 +732,10 @@ impl Nic {
         }
     }
 
-    /// Closes everything, once, in the order that the registration mode requires. Regions of a domain can outlive the endpoints, which then
-    /// close first: that ends their operations, and late writes of peers meet a closed endpoint. If they met a closed region
-    /// instead, the provider would break the connection. A region that is bound to an endpoint has to close before it (FI_MR_ENDPOINT, fi_mr(3)), and neither
-    /// can while an operation of ours is in flight.
+    /// Closes everything, once, in the order that the registration mode requires. Regions of a domain close after the endpoints: closing
+    /// those ends their operations, and late writes of peers then meet a closed endpoint. If they met a closed region instead, the provider
+    /// would break the connection. A region that is bound to an endpoint has to close before it (FI_MR_ENDPOINT, fi_mr(3)), and neither can
+    /// close while an operation of ours is in flight.
     fn close_all(&mut self) -> Result<(), Leaked> {
         if std::mem::replace(&mut self.is_shut, true) {
             return Ok(());

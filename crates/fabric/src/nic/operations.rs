@@ -1,7 +1,7 @@
 //! The operations in flight on one NIC: a fixed table, each entry with the context that libfabric returns.
 //!
-//! An entry names the region and the peer that its operation uses, which stay until it has ended. Contexts never move, and the table never
-//! grows, so posting allocates nothing.
+//! An entry names the region and the peer that its operation uses; both stay until the operation has ended. Contexts never move, and the
+//! table never grows, so posting allocates nothing.
 
 use std::ffi::c_void;
 
@@ -16,16 +16,16 @@ pub(super) struct Operations {
     /// The first free entry; past the table when there is none.
     free: u16,
     taken: u16,
-    /// Of the entries in use, posted receives, which end only when a peer sends.
+    /// The number of posted receives, which end only when a peer sends, among the entries in use.
     receives: u16,
-    /// Of the entries in use, those of the data rail.
+    /// The number of entries in use that belong to the data rail.
     data: u16,
 }
 
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// None: the entry is free.
+    /// No operation: the entry is free.
     Free,
     Write,
     Read,
@@ -122,13 +122,13 @@ impl Operations {
         self.data += u16::from(role == Role::Data);
     }
 
-    /// Removes the operation that a completion's context names; none if it names nothing in flight.
+    /// Removes the operation that a completion's context names; None if no operation in flight has this context.
     #[inline(always)]
     pub(super) fn end(&mut self, context: usize) -> Option<Entry> {
         self.end_at(self.contexts.index_of(context)?)
     }
 
-    /// The same by the entry's index.
+    /// As [`end`](Self::end), by the entry's index.
     #[inline(always)]
     pub(super) fn end_at(&mut self, index: usize) -> Option<Entry> {
         let entry = self.entries.get_mut(index)?;

@@ -1,7 +1,8 @@
 //! The address vector of a rail: peers' addresses with use counts. fi_av(3).
 //!
-//! Each rail has its own, since efa before libfabric 2.2 refuses a vector that another endpoint was bound to, also one that has closed. It
-//! also inserts into a vector by its endpoint. So while a rail is closed its addresses are kept here, and inserted when it opens again.
+//! Each rail has its own vector: efa before libfabric 2.2 refuses a vector that was bound to another endpoint, even one that has closed.
+//! efa also needs the endpoint to insert an address. So while a rail is closed its addresses are kept here, and inserted when it opens
+//! again.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
@@ -21,15 +22,16 @@ pub(super) struct Peers {
     entries: Vec<Entry>,
     free: Vec<u32>,
     known: HashMap<Box<[u8]>, u32>,
-    /// Entries without uses, oldest first. An injected write has no completion, and fi_av(3) does not define what happens to it if its peer
-    /// is removed meanwhile. So an entry is kept until many others were retired after it.
+    /// Entries without uses, oldest first. An injected write may still be in flight, as it has no completion, and fi_av(3) does not define
+    /// its outcome if the peer is removed. So an entry is kept until many others were retired after it.
     retired: VecDeque<u32>,
     retired_max: usize,
-    /// The stamp of the next peer: a number of this vector's, and a serial number.
+    /// The stamp of the next peer: the number of this vector, and a serial number.
     next_stamp: u64,
 }
 
-/// The address of a peer, on one rail of a NIC. It is invalid on other rails, and after its last use has ended and it was removed.
+/// The address of a peer, on one rail of a NIC. It is not valid on other rails, nor after the peer was removed, when its last use had
+/// ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress {
     stamp: u64,
@@ -48,7 +50,7 @@ struct Entry {
 
 /// No peer has this stamp: serial numbers begin at 1.
 const GONE: u64 = 0;
-/// Bits of a stamp for a vector's peers; the others are for the vector.
+/// Bits of a stamp for the serial number; the others are for the vector's number.
 const SERIAL_BITS: u32 = 32;
 const SERIALS: u64 = 1 << SERIAL_BITS;
 
@@ -60,7 +62,7 @@ impl PeerAddress {
 }
 
 impl Peers {
-    /// No rail, and no addresses.
+    /// The peers of a rail that does not exist.
     pub(super) fn none() -> Self {
         Self {
             handle: Handle::none(),
@@ -120,10 +122,10 @@ impl Peers {
         (entry.stamp == peer.stamp && entry.raw != sys::FI_ADDR_NOTAVAIL).then_some(entry.raw)
     }
 
-    /// Inserts the address `name` if it is new, and adds one use. While the rail is closed it is only kept.
+    /// Inserts the address `name` if it is new, and adds one use. While the rail is closed the address is only kept.
     pub(super) fn add(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
         if let Some(slot) = self.known.get(name).copied() {
-            // Also one that was refused when the rail opened again: it may be taken now.
+            // The address may have been refused when the rail opened again: the provider may accept it now.
             if self.entries[slot as usize].raw == sys::FI_ADDR_NOTAVAIL {
                 self.entries[slot as usize].raw = self.insert(name)?;
             }
@@ -190,12 +192,13 @@ impl Peers {
         // SAFETY: the vector is open, since the entry has an address; `raw` is a valid place, and no operation in flight has it as its target.
         let code = unsafe { sys::fi_av_remove(self.handle.as_ptr(), &raw mut raw, 1, 0) };
         if let Err(error) = check(Call::fi_av_remove, code) {
-            // sockets of libfabric 2.5 does not forget every address.
+            // The sockets provider of libfabric 2.5 fails to remove some addresses.
             log::debug!("removing a peer's address: {error}");
         }
     }
 
-    /// Inserts an address; FI_ADDR_NOTAVAIL while the rail is closed. The bytes may come from the wire. libfabric reads an address by its format, without a length, so it gets a padded copy.
+    /// Inserts an address; FI_ADDR_NOTAVAIL while the rail is closed. The bytes may come from the wire. libfabric gets a padded copy: it
+    /// reads as many bytes as the address format has, without a length.
     fn insert(&self, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
         let mut padded = PaddedAddress([0; ADDRESS_BYTES_MAX]);
         let refused = FabricError::new(Call::fi_av_insert, sys::FI_EINVAL);
@@ -228,10 +231,10 @@ impl Peers {
     }
 }
 
-/// Entries without uses that are kept.
+/// The most entries without uses that are kept.
 const RETIRED_MAX: usize = 64;
-/// The same, where an address that was removed cannot be used again: more than a job has processes. A bound, as addresses may come from
-/// the wire.
+/// The most if an address that was removed cannot be used again: more than a job has processes. Bounded, since addresses may come from the
+/// wire.
 const KEPT_MAX: usize = 1 << 16;
 
 /// The longest formats are `sockaddr_storage` (128 bytes) and shm's names (256).

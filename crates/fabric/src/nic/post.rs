@@ -59,7 +59,7 @@ struct Raw {
     remote: u64,
     key: u64,
     immediate: Option<u64>,
-    /// FI_DELIVERY_COMPLETE, FI_INJECT: what only fi_writemsg takes.
+    /// Flags that only fi_writemsg takes: FI_DELIVERY_COMPLETE, FI_INJECT.
     flags: u64,
 }
 
@@ -105,7 +105,7 @@ impl Nic {
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_inject_writedata;
         let (endpoint, address) = self.inject_target(CALL, &self.data, local.len(), peer)?;
-        // Counted before the call: after it, the count would have to be kept in a spilled register.
+        // Counted before the call: otherwise the length would be spilled to the stack during the call.
         let len = local.len() as u64;
         self.carried.bytes += len;
         self.carried.writes += 1;
@@ -165,7 +165,7 @@ impl Nic {
         self.finish(CALL, begun.index, code)
     }
 
-    /// Writes on the control rail; a short one is injected if [`NicOptions::injects_control`](super::NicOptions) says so.
+    /// Writes on the control rail; a short write is injected if [`NicOptions::injects_control`](super::NicOptions) is set.
     ///
     /// # Errors
     ///
@@ -334,7 +334,7 @@ impl Nic {
         }
     }
 
-    /// Endpoint and address for an injected operation, if it may be posted.
+    /// Endpoint and address for an injected operation of `len` bytes, if it may be posted.
     #[inline(always)]
     fn inject_target(
         &self,
@@ -343,7 +343,7 @@ impl Nic {
         len: usize,
         peer: PeerAddress,
     ) -> Result<(NonNull<sys::fid_ep>, sys::fi_addr_t), FabricError> {
-        // Providers copy into buffers of that size, and not all check the length.
+        // Providers copy into buffers of this size, and some do not check the length.
         if len > rail.inject_bytes() {
             return Err(FabricError::new(call, sys::FI_EMSGSIZE));
         }

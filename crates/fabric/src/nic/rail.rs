@@ -19,7 +19,8 @@ use crate::options::{EndpointOption, OptionName, OptionValue};
 use crate::posts::Posts;
 use crate::text::provider_text;
 
-/// An enabled endpoint with a queue of its own, or neither. Every operation has a completion in the queue, except injected ones.
+/// An enabled endpoint with its queue and address vector, or none of these. Every operation has a completion in the queue, except injected
+/// ones.
 #[derive(Debug)]
 pub(super) struct Rail {
     endpoint: Handle<sys::fid_ep>, // Closes before its queue and its address vector: keep it first.
@@ -53,7 +54,7 @@ pub(super) enum QueueError {
     Broken(FabricError),
 }
 
-/// Completions per read of a queue at most.
+/// The most completions per read of a queue.
 pub(super) const BATCH: usize = 32;
 
 impl Rail {
@@ -72,8 +73,8 @@ impl Rail {
         }
     }
 
-    /// Opens a queue, an address vector and an endpoint, binds the first two to it, sets the options `wanted`, and enables it. With `other` it
-    /// uses that rail's queue instead of its own, of so many `entries`.
+    /// Opens a queue of `entries` entries, an address vector and an endpoint, binds the first two to the endpoint, sets the options
+    /// `wanted`, and enables the endpoint. With `other` it uses that rail's queue instead of its own.
     pub(super) fn open(
         library: &Library,
         domain: &Domain,
@@ -113,8 +114,8 @@ impl Rail {
             }
         }
         let enabled = match rail.enable() {
-            // shm names its memory by process id, and a killed process leaves it behind. The next process with that id is refused once,
-            // since shm takes it for the owner, and the leftover is removed meanwhile.
+            // shm names its memory by process id, and a killed process leaves the memory behind. The next process with that id is refused
+            // once, since shm takes the memory for one in use; but shm removes it then, so a second attempt succeeds.
             Err(error) if error.errno() == sys::FI_EBUSY => rail.enable(),
             enabled => enabled,
         };
@@ -150,8 +151,8 @@ impl Rail {
         &self.name
     }
 
-    /// Progresses the endpoint and reads a batch of completions, unless the last batch is not consumed yet. Returns how many there are to
-    /// consume.
+    /// Progresses the endpoint and reads a batch of completions, unless the last batch is not consumed yet. Returns the number of
+    /// completions to consume.
     #[inline(always)]
     pub(super) fn poll(&mut self) -> Polled {
         let Batch { completions, at, count, .. } = &mut self.batch;
@@ -200,7 +201,7 @@ impl Rail {
     #[cold]
     #[inline(never)]
     fn read_failure(&mut self, code: isize) -> Polled {
-        // Its error stays in the queue until the last one is consumed.
+        // The next error stays in the queue until the last one is consumed.
         if self.has_error() {
             return Polled(BATCH);
         }
@@ -254,7 +255,7 @@ impl Rail {
         self.endpoint.close().inspect_err(|_| self.is_stuck = true)
     }
 
-    /// Leaks the endpoint, because a region that is bound to it does not close: the endpoint must not close before that.
+    /// Leaks the endpoint: a region that is bound to it does not close, and the endpoint must not close before the region.
     pub(super) fn abandon_endpoint(&mut self) {
         self.endpoint.leak();
         self.is_stuck = true;
@@ -267,7 +268,7 @@ impl Rail {
         self.queue.close()
     }
 
-    /// Leaks all three.
+    /// Leaks the endpoint, the queue and the address vector.
     pub(super) fn leak(&mut self) {
         self.endpoint.leak();
         self.queue.leak();
@@ -289,7 +290,7 @@ impl Rail {
         check(Call::fi_ep_bind, code)
     }
 
-    /// Binds the event queue of the fabric, if there is one. Without, if the provider refuses.
+    /// Binds the event queue of the fabric, if there is one. If the provider refuses, the endpoint opens without it.
     fn bind_events(&self, domain: &Domain) {
         let events = domain.events.as_ptr();
         if !events.is_null()
@@ -327,7 +328,7 @@ impl Rail {
         })
     }
 
-    /// An option that is a size; none if the library or the provider does not support it.
+    /// An option that is a size; None if the library or the provider does not support it.
     fn size(&self, library: &Library, name: OptionName) -> Result<Option<usize>, FabricError> {
         let Some(number) = number(library, name) else { return Ok(None) };
         let (mut value, mut len) = (0_usize, size_of::<usize>());
@@ -342,7 +343,7 @@ impl Rail {
         }
     }
 
-    /// An option that is a flag; none if the rail is not open, or the library or the provider does not support the option.
+    /// An option that is a flag; None if the rail is not open, or the library or the provider does not support the option.
     pub(super) fn flag(&self, library: &Library, name: OptionName) -> Option<bool> {
         let (number, endpoint) = (number(library, name)?, self.endpoint()?);
         let (mut value, mut len) = (0_u8, size_of::<u8>());
@@ -423,13 +424,13 @@ pub struct Polled(usize);
 impl Polled {
     const EMPTY: Self = Self(0);
 
-    /// Nothing.
+    /// Whether there is nothing to consume.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// A full batch: there may be more in the queue.
+    /// Whether the batch is full: there may be more in the queue.
     #[inline(always)]
     pub fn is_full(self) -> bool {
         self.0 >= BATCH
@@ -460,7 +461,7 @@ const _: () = {
 };
 
 impl Completion {
-    /// The context of the operation that ended. For an arrival it is meaningless: cxi returns the region's.
+    /// The context of the operation that ended. Meaningless for an arrival: cxi returns the region's context.
     #[inline(always)]
     pub(super) fn context(&self) -> usize {
         self.context
@@ -502,7 +503,7 @@ pub struct CompletionError {
 }
 
 impl CompletionError {
-    /// Whether it ended because it was cancelled.
+    /// Whether the operation was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.errno == sys::FI_ECANCELED
     }

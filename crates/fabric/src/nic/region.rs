@@ -31,7 +31,7 @@ use crate::pages::Pages;
 /// Memory that the rails of kind `K` of one [`Nic`](crate::Nic) may use. It names a registration that the NIC owns, and holds a reference
 /// to the memory.
 ///
-/// When it is dropped, in any thread, the next call on the NIC closes it once no operation uses it: see
+/// A region may be dropped in any thread. A later call on the NIC then closes it, once no operation uses it: see
 /// [`Nic::close_dropped`](crate::Nic::close_dropped). [`Nic::deregister`](crate::Nic::deregister) returns the result of the close.
 #[derive(Debug)]
 pub struct Region<K: RailKind> {
@@ -44,7 +44,7 @@ pub struct Region<K: RailKind> {
     key: RemoteKey<K>,
     nic: u32,
     slot: u32,
-    /// None once it was deregistered.
+    /// The list that [`Drop`] adds to; None once the region was deregistered.
     dropped: Option<Arc<Dropped>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// For memory whose registration is deferred.
+    /// The names of a deferred registration: no descriptor and no key yet.
     pub(super) fn deferred(domain: &Domain, memory: &Memory) -> Self {
         let wire_base = wire_base(domain, memory);
         Self { descriptor: ptr::null_mut(), key: 0, wire_base }
@@ -150,7 +150,7 @@ impl<K: RailKind> Region<K> {
         self.wire_base
     }
 
-    /// The target address, for peers, of the byte at our `address`; none outside the region. Its end counts as inside.
+    /// The target address, for peers, of the byte at our `address`; None outside of the region. The region's end counts as inside.
     #[inline]
     pub fn target_address(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.address)?;
@@ -178,8 +178,7 @@ impl<K: RailKind> Region<K> {
         LocalBytes { address, len, nic: self.nic, slot: self.slot, region: PhantomData }
     }
 
-    /// `len` bytes at our `address`, for a post that copies them at once; none if they are not all inside, or not the
-    /// host's.
+    /// `len` bytes at our `address`, for a post that copies them at once; None if they are not all inside, or not in host memory.
     #[inline(always)]
     pub fn host_bytes(&self, address: u64, len: usize) -> Option<HostBytes<'_>> {
         let end = address.checked_add(len as u64)?;
@@ -195,7 +194,7 @@ impl<K: RailKind> Region<K> {
         self.nic
     }
 
-    /// Drops the region without queueing it for closing: the NIC closes it itself.
+    /// Drops the region without adding it to the dropped ones: the NIC closes it directly.
     pub(super) fn disown(mut self) {
         self.dropped = None;
     }
@@ -274,7 +273,7 @@ fn names(region: &Handle<sys::fid_mr>) -> Result<(*mut c_void, u64), FabricError
     Ok((descriptor, key))
 }
 
-/// Registered bytes as a local operand of a post. It borrows the region, so that a deregistered one cannot be posted.
+/// Registered bytes as a local operand of a post. It borrows the region, so that no bytes of a deregistered region can be posted.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalBytes<'region, K: RailKind> {
     pub(super) address: u64,
@@ -325,7 +324,7 @@ impl HostBytes<'_> {
         self.len == 0
     }
 
-    /// Copies as many of them as `bytes` has room for.
+    /// Copies the bytes into `bytes`, up to its length.
     pub fn copy_to(&self, bytes: &mut [u8]) {
         let len = self.len.min(bytes.len());
         // SAFETY: host memory, to which the region holds a reference; its creator promised that it is readable. Peers may write it
@@ -333,7 +332,7 @@ impl HostBytes<'_> {
         unsafe { copy_out(self.buffer().cast(), &mut bytes[..len]) };
     }
 
-    /// Copies all of them into `pages`, from `offset` on, in bytes. False, and nothing happens, if they do not fit.
+    /// Copies all bytes to byte offset `offset` of `pages`. If they do not fit, copies nothing and returns false.
     pub fn copy_to_pages(&self, pages: &Pages, offset: usize) -> bool {
         let Some(place) = pages.place_of(offset, self.len) else { return false };
         // SAFETY: host memory as in `copy_to`, and pages of ours with room for `len` bytes. Peers may write both meanwhile, so they are
@@ -342,8 +341,8 @@ impl HostBytes<'_> {
         true
     }
 
-    /// Fills all of them from `pages`, from `offset` on, in bytes; ascending, as a peer's write would. False, and nothing happens, if
-    /// there are fewer.
+    /// Overwrites all bytes with those at byte offset `offset` of `pages`, in ascending order, as a peer's write would. If `pages` has
+    /// fewer, copies nothing and returns false.
     pub fn fill_from_pages(&self, pages: &Pages, offset: usize) -> bool {
         let Some(place) = pages.place_of(offset, self.len) else { return false };
         // SAFETY: as in `copy_to_pages`; the creator of the memory promised that it is writable, since peers write it.
@@ -351,7 +350,7 @@ impl HostBytes<'_> {
         true
     }
 
-    /// Copies bytes to `offset`. False, and nothing happens, if they do not fit.
+    /// Copies `bytes` to byte offset `offset`. If they do not fit, copies nothing and returns false.
     pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
         let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
         if fits {
@@ -376,13 +375,13 @@ pub struct RemoteKey<K: RailKind> {
 }
 
 impl<K: RailKind> RemoteKey<K> {
-    /// The key that a peer sent. A wrong one can only fail at the peer.
+    /// The key that a peer sent. The use of a wrong key can only fail at the peer.
     #[inline]
     pub const fn from_wire(number: u64) -> Self {
         Self { number, kind: PhantomData }
     }
 
-    /// What to send to a peer.
+    /// The number to send to a peer.
     #[inline]
     pub const fn to_wire(self) -> u64 {
         self.number

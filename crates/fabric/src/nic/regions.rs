@@ -1,7 +1,7 @@
 //! The registrations of one NIC, each with the number of operations in flight that use it.
 //!
-//! The table owns the registrations. One closes when its [`Region`](crate::Region) was deregistered or dropped, and no operation in flight
-//! uses it. The counts need no atomics, since a NIC has one user at a time.
+//! The table owns the registrations. A registration closes when its [`Region`](crate::Region) was deregistered or dropped, and no operation
+//! in flight uses it. The counts need no atomics, since a NIC has one user at a time.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -36,9 +36,9 @@ struct Slot {
     /// Operations in flight that use it.
     in_flight: u32,
     registered: Option<Registered>,
-    /// The memory of a deferred registration, which is made when this rail opens again.
+    /// The memory of a deferred registration, and the rail that makes the registration when it opens again.
     deferred: Option<(Memory, Role)>,
-    /// Why a registration did not close that was to be deferred: it leaks, and peers may still access its memory.
+    /// The error of a registration that was to be deferred and did not close: it leaks, and peers may still access its memory.
     leaked: Option<FabricError>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Registered {
     pub(super) memory: Memory,
     /// None where the provider chooses keys.
     pub(super) requested_key: Option<u64>,
-    /// The rail that it is for.
+    /// The rail of the registration.
     pub(super) role: Role,
 }
 
@@ -99,13 +99,13 @@ impl Regions {
         Some(slot.descriptor)
     }
 
-    /// An operation that used it has ended, or was not posted.
+    /// An operation that used the registration in this slot has ended, or was not posted.
     #[inline(always)]
     pub(super) fn release(&mut self, slot: u32) {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return };
         match slot.in_flight.checked_sub(1) {
             Some(less) => slot.in_flight = less,
-            // No operation ends twice. If one did, this region would never close.
+            // No operation ends twice. If one did, this region would never be closed.
             None => miscounted(&mut slot.in_flight),
         }
     }
@@ -216,7 +216,7 @@ impl Regions {
 }
 
 impl Registered {
-    /// Closes it. If that fails it leaks with its key and its memory, which a peer may still access.
+    /// Closes the registration. If that fails it leaks with its key and its memory, which a peer may still access.
     pub(super) fn close(self, keys: &mut Keys) -> Result<(), FabricError> {
         let mut kept = ManuallyDrop::new(self);
         kept.handle.close()?;

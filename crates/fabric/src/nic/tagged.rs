@@ -10,12 +10,12 @@ use super::region::LocalBytes;
 use crate::error::{Call, FabricError};
 use crate::kind::RailKind;
 
-/// The tags that a receive matches: all bits except the ignored ones have to be equal.
+/// The tags that a receive matches: they are equal to `tag` in all bits that are not in `ignore`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tags {
     /// The tag.
     pub tag: u64,
-    /// Bits of it that are not compared.
+    /// Bits of the tag that are not compared.
     pub ignore: u64,
 }
 
@@ -26,7 +26,7 @@ impl Tags {
         Self { tag, ignore: 0 }
     }
 
-    /// Every tag of 48 bits. cxi compares no more, and refuses to ignore others (libfabric prov/cxi/src/cxip_msg_hpc.c).
+    /// Every tag of 48 bits. cxi compares only these bits, and refuses to ignore others (libfabric prov/cxi/src/cxip_msg_hpc.c).
     pub const ANY: Self = Self { tag: 0, ignore: (1 << 48) - 1 };
 }
 
