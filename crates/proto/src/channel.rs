@@ -61,7 +61,7 @@ pub struct Parameters {
     pub key: u64,
     /// For each data rail of the channel, its index among this endpoint's rails.
     pub locals: [u8; MAX_DATA_RAILS],
-    /// Whether the loss of a data rail is survived, if another one is left.
+    /// Whether the channel survives the loss of a data rail, if another one is left.
     pub failover: bool,
     /// Whether immediates arrive, which trials of a lost rail need.
     pub tries: bool,
@@ -80,9 +80,9 @@ pub struct Parameters {
 pub enum Cause {
     /// No control rail is left.
     NoRail,
-    /// Packets do not come, and no living control rail has room for another inbox.
+    /// Packets do not arrive, and no living control rail has room for another inbox.
     NoInbox,
-    /// No memory can be had for a new inbox or a new shadow.
+    /// No memory is available for a new inbox or a new shadow.
     NoMemory,
     /// Timeout: this side waits for the peer, and nothing was received from it.
     Silent,
@@ -165,7 +165,7 @@ enum State {
 pub struct Channel {
     parameters: Parameters,
     state: State,
-    /// The cause for which the channel fails when the peer's first HELLO comes.
+    /// The cause with which the channel fails when the peer's first HELLO comes.
     fails_once_met: Option<Cause>,
     shadow: Shadow,
     inbox: Option<Inbox>,
@@ -182,9 +182,9 @@ pub struct Channel {
     quarantined: [u8; CONTROL_RAILS_MAX],
     /// Old shadows, until their writes have ended.
     old_shadows: Vec<OldShadow>,
-    /// Since when a new inbox of the peer waits for one of them to be free.
+    /// Since when a new inbox of the peer waits for an old shadow to be freed.
     crowded_since: Option<PolledTime>,
-    /// While no memory can be had for a new inbox or shadow.
+    /// Set while no memory is available for a new inbox or shadow.
     starved: Option<epoch::Starved>,
     confirmed: letters::Confirmed,
     inquiry: Inquiry,
@@ -274,13 +274,13 @@ impl Channel {
         }
     }
 
-    /// A new channel is to fail, but not before the peer's first HELLO: no letter could tell the peer of the failure. The first
+    /// Fails a new channel, but not before the peer's first HELLO: until then no letter could report the failure to the peer. The first
     /// cause is kept.
     pub(crate) fn fail_once_met(&mut self, cause: Cause) {
         self.fails_once_met.get_or_insert(cause);
     }
 
-    /// Whether it fails when the peer's first HELLO comes.
+    /// Whether the channel fails when the peer's first HELLO comes.
     pub(crate) fn fails_once_met(&self) -> bool {
         self.fails_once_met.is_some()
     }
@@ -363,7 +363,7 @@ impl Channel {
         self.acknowledgement.is_cell_old()
     }
 
-    /// As after so many packets without a write of the peer's cell.
+    /// Makes the peer's cell old, as if it was not written for many packets.
     #[cfg(test)]
     pub fn age_cell(&mut self) {
         self.acknowledgement.age_cell();
@@ -465,7 +465,7 @@ impl Channel {
         }
     }
 
-    /// Returns when the newest packet that is newly acknowledged was posted.
+    /// Handles an acknowledgement. Returns when the newest packet that it newly acknowledges was posted.
     #[inline]
     fn acknowledged(
         &mut self,
@@ -498,13 +498,13 @@ impl Channel {
         if self.ending.has_lost_peer() {
             return true;
         }
-        // If the peer consumes nothing any more, there may never be room for our END.
+        // If the peer stops consuming, there may never be room for our END.
         let silent = self.recovery.silence(polled) >= self.parameters.peer_timeout;
         self.is_settled() || (self.ending.is_begun() && silent)
     }
 
-    /// Whether an endpoint that closes need not wait for the channel any more: it has ended or failed, or both ENDs have
-    /// left, and a silent peer does not acknowledge ours. It may have read that and closed, which loses what it sent last.
+    /// Whether an endpoint that closes need not wait for the channel any more: the channel has ended or failed, or both ENDs have
+    /// left, and a silent peer does not acknowledge ours. The peer may have read our END and closed, which loses its last acknowledgement.
     pub fn may_be_left(&self, polled: PolledTime) -> bool {
         let has_left = self.ending.has_peer_said() && self.ending.is_in(self.shadow.completed());
         match self.state {
@@ -569,7 +569,7 @@ impl Channel {
         self.confirmed.seen_on(rail)
     }
 
-    /// Sends a QUERY at once, for what the peer has seen.
+    /// Sends a QUERY at once, for the parts that the peer has seen.
     pub(crate) fn query_at_once(&mut self) {
         self.recovery.query_now();
     }

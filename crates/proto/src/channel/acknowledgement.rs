@@ -1,8 +1,9 @@
-//! Which consumed packets are acknowledged to the peer: cumulatively, in packets, in its cell, in letters.
+//! Which consumed packets are acknowledged to the peer. Acknowledgements are cumulative, and go in packets, in the peer's cell, and in
+//! letters.
 //!
-//! The cell is written only if no packet carries the acknowledgement in the same poll: past half of the ring, past half
-//! of the packets, or, for less, after a delay; and so often that what it says is never half of all numbers ago. One write of the cell is in
-//! flight at a time.
+//! The cell is written only if no packet carries the acknowledgement in the same poll: when half of the ring or half of the packets are
+//! unacknowledged, or, for less, after a delay. It is also written so often that its number never is half of all numbers ago. One write of
+//! the cell is in flight at a time.
 
 use super::super::bound::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_AFTER_PACKETS, CELL_AFTER_PACKETS};
 use super::super::ids::{Moment, PacketNumber};
@@ -13,7 +14,7 @@ pub struct Acknowledgement {
     ring: Ring,
     consumed: PacketNumber,
     acknowledged: PacketNumber,
-    /// What the peer's cell says, or a later number of the same window.
+    /// The number in the peer's cell, or a later number of the same window.
     in_cell: PacketNumber,
     /// Bytes of the ring that were consumed since the last acknowledgement.
     pending_bytes: u32,
@@ -60,7 +61,7 @@ impl Acknowledgement {
         self.acknowledged == self.consumed
     }
 
-    /// Everything is acknowledged, and no write of the cell is in flight.
+    /// Whether everything is acknowledged, and no write of the cell is in flight.
     pub fn is_settled(&self) -> bool {
         self.is_complete() && !self.is_writing()
     }
@@ -70,7 +71,7 @@ impl Acknowledgement {
         self.cell == Cell::Posted
     }
 
-    /// Whether the cell is to be written now. `last`: the peer has said END, so nothing else acknowledges it.
+    /// Whether the cell is to be written now. `last`: the peer has said END, which no packet of ours may acknowledge any more.
     #[inline]
     pub fn is_due(&self, last: bool, now: Moment) -> bool {
         if self.cell == Cell::Posted {
@@ -85,19 +86,20 @@ impl Acknowledgement {
             || now.since(self.pending_since) >= ACKNOWLEDGE_AFTER
     }
 
-    /// When fewer consumed packets than make the cell due at once do so. None: no cell is to be written.
+    /// When the delay ends after which the cell is written for few packets. None: nothing waits for that.
     pub fn due_at(&self) -> Option<Moment> {
         let waits = self.cell == Cell::Idle && !self.is_complete();
         waits.then(|| self.pending_since.plus(ACKNOWLEDGE_AFTER))
     }
 
-    /// Whether the cell is to be written although packets acknowledge everything: the peer compares it with what it knows, and numbers wrap.
+    /// Whether the cell is to be written although packets acknowledge everything: the peer compares its number with the one that it knows,
+    /// and numbers wrap.
     #[inline]
     pub fn is_cell_old(&self) -> bool {
         self.consumed.distance(self.in_cell) >= CELL_AFTER_PACKETS
     }
 
-    /// As after so many packets without a write of the cell.
+    /// Makes the cell old, as if it was not written for [`CELL_AFTER_PACKETS`] packets.
     #[cfg(test)]
     pub fn age_cell(&mut self) {
         self.in_cell = self.consumed.plus(CELL_AFTER_PACKETS.wrapping_neg());
@@ -113,8 +115,8 @@ impl Acknowledgement {
         self.cell = Cell::Idle;
     }
 
-    /// The peer has lent a new inbox, so its cell moved too, and says what the peer knew then. The peer may never have read what was written
-    /// into the old one.
+    /// The peer has lent a new inbox, and with it a new cell, which holds the acknowledgement that the peer knew then. The peer may never
+    /// have read later ones in the old cell.
     ///
     /// Returns whether a write of the old cell is in flight.
     pub fn moved(&mut self, now: Moment) -> bool {

@@ -1,4 +1,4 @@
-//! Which control rails of a channel live. A lost rail is probed by TRIAL letters, and lives again when one was answered
+//! Which control rails of a channel live. A lost rail is probed by TRIAL letters, and lives again when a TRIAL was answered
 //! by the same rail.
 //!
 //! ```text
@@ -23,7 +23,7 @@ pub(super) struct ControlRails {
     rests: [History; CONTROL_RAILS_MAX],
     /// Rails that are lost and not tried again.
     closed: RailSet,
-    /// Per rail, the number in a TRIAL of the peer that is still to be answered.
+    /// Per rail, the number in a TRIAL of the peer that was not answered yet.
     answers: [Option<u8>; CONTROL_RAILS_MAX],
     /// Rails that were lost or came back and are not logged yet.
     news: RailNews,
@@ -32,7 +32,7 @@ pub(super) struct ControlRails {
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     rest: Rest,
-    /// When the rail is tried next. None: it was lost since the last check.
+    /// When the rail is tried next. None: the rail was lost since the last check.
     try_at: Option<Moment>,
 }
 
@@ -64,12 +64,12 @@ impl ControlRails {
         self.numbers.is_lost(rail)
     }
 
-    /// Whether there is such a rail and it is not lost.
+    /// Whether the rail exists and is not lost.
     pub(super) fn lives(&self, rail: u8) -> bool {
         rail < self.count && !self.is_lost(rail)
     }
 
-    /// False if it was lost before, or there is no such rail.
+    /// Loses a rail. False if it was lost before, or does not exist.
     pub(super) fn lose(&mut self, rail: u8) -> bool {
         let lost = rail < self.count && !self.is_lost(rail);
         if lost {
@@ -79,7 +79,7 @@ impl ControlRails {
         lost
     }
 
-    /// It is lost for good.
+    /// Loses a rail for good.
     pub(super) fn close(&mut self, rail: u8) {
         self.closed.insert(rail);
         if let Some(answer) = self.answers.get_mut(usize::from(rail)) {
@@ -96,7 +96,7 @@ impl ControlRails {
         self.closed.has(rail)
     }
 
-    /// Takes the rail numbers of a letter from the peer. Returns the rails that were lost in between, also
+    /// Takes the rail numbers of a letter from the peer. Returns the rails that were lost since the last letter, also
     /// those that are back.
     pub(super) fn heard(&mut self, theirs: RailNumbers, now: Moment) -> RailSet {
         let mut changed = RailSet::NONE;
@@ -123,7 +123,7 @@ impl ControlRails {
         changed
     }
 
-    /// The next TRIAL or answer to one. Each is returned once, whether it can be posted or not: a trial without an
+    /// The next TRIAL, or answer to a TRIAL. Each is returned once, whether it can be posted or not: a trial without an
     /// answer has failed.
     pub(super) fn next_trial(&mut self, now: Moment) -> Option<(u8, Trial)> {
         for (rail, answer) in (0..self.count).zip(&mut self.answers) {
@@ -236,12 +236,12 @@ mod tests {
         other.tried(&trial, ms(0));
         let (by, answer) = other.next_trial(ms(0)).unwrap();
         assert_eq!((by, answer), (1, Trial { answers: true, ..trial }));
-        assert!(other.is_lost(1), "one direction proves nothing");
+        assert!(other.is_lost(1), "a trial in one direction is not enough");
         one.tried(&answer, ms(5000));
         assert!(!one.is_lost(1));
         assert_eq!(one.take_news(), news(0b10, 0b10));
         let (by, last) = one.next_trial(ms(5000)).unwrap();
-        assert_eq!(by, 1, "the peer hears of it by that rail");
+        assert_eq!(by, 1, "the answer tells the peer, by that rail");
         assert_eq!(other.heard(one.numbers(), ms(5000)), RailSet::new(0b10));
         assert_eq!(other.take_news(), news(0, 0b10));
         other.tried(&last, ms(5000));
@@ -260,17 +260,17 @@ mod tests {
         assert_eq!(other.heard(one.numbers(), ms(0)), RailSet::new(0b1000));
         assert!(!other.is_lost(3));
         assert_eq!(other.take_news(), news(0b1000, 0b1000));
-        assert_eq!(other.heard(late, ms(0)), RailSet::new(0), "a letter that was overtaken");
+        assert_eq!(other.heard(late, ms(0)), RailSet::new(0), "an older letter");
         assert!(!other.is_lost(3));
     }
 
     #[test]
-    fn a_return_is_news_though_the_numbers_have_wrapped() {
+    fn a_return_is_news_even_after_the_numbers_have_wrapped() {
         let mut rails = ControlRails::new(1);
         for number in [1, 3, 5, 7, 9, 11, 13, 15] {
             assert!(rails.lose(0));
             rails.tried(&Trial { rail: 0, number, answers: true }, ms(0));
-            assert!(rails.next_trial(ms(0)).is_some(), "the peer is to hear of it");
+            assert!(rails.next_trial(ms(0)).is_some(), "the peer has to be informed");
             assert!(!rails.is_whole());
             assert_eq!(rails.take_news(), news(1, 1));
         }
@@ -291,7 +291,7 @@ mod tests {
         newer.advance(0);
         newer.advance(0);
         assert_eq!(rails.heard(newer, ms(0)), RailSet::new(1));
-        assert!(rails.is_lost(0), "the peer tries it in vain");
+        assert!(rails.is_lost(0), "a trial of the peer does not bring it back");
         rails.tried(&Trial { rail: 9, number: 1, answers: false }, ms(0));
     }
 }

@@ -8,7 +8,7 @@ pub struct Ending {
     theirs: bool,
     /// The peer has said END, and no control rail to it is left, or its end of the channel is gone.
     gone: bool,
-    /// END waits only for the peer to confirm all parts, and a QUERY for that was sent.
+    /// A QUERY was sent because END waits only for the peer's confirmation of all parts.
     queried: bool,
 }
 
@@ -18,7 +18,7 @@ enum Ours {
     Open,
     /// END follows the last pending frame.
     Pending,
-    /// In the packet of this number.
+    /// END is in the packet of this number.
     Said(PacketNumber),
 }
 
@@ -46,7 +46,7 @@ impl Ending {
         !std::mem::replace(&mut self.queried, true)
     }
 
-    /// Our END is said: no frame may follow it.
+    /// Whether our END is in a packet: no frame may follow it.
     pub fn is_said(&self) -> bool {
         matches!(self.ours, Ours::Said(_))
     }

@@ -1,7 +1,7 @@
-//! New inboxes: lending one, continuing in one, and the old memory on both sides.
+//! New inboxes: lending one, continuing in one that the peer has lent, and the old memory on both sides.
 //!
-//! An old inbox stays in quarantine until its rail is closed. With sixteen of them on a rail, none is lent there any
-//! more; with sixteen on every living rail, a packet that counts as lost is waited for. An old shadow is kept until its writes have completed.
+//! An old inbox stays in quarantine until its rail is closed. A rail with sixteen old inboxes gets no new one; if that is so on every
+//! living rail, a packet that counts as lost is waited for. An old shadow is kept until its writes have completed.
 
 use super::super::bound::{MEMORY_AGAIN, QUARANTINE_MAX, SHADOWS_MAX};
 use super::super::ids::{Epoch, Nonce, PacketNumber};
@@ -23,9 +23,10 @@ pub struct OldShadow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NeedsInbox {
     No,
-    /// There is none yet, or its rail is lost.
+    /// There is no inbox yet, or its rail is lost.
     Yes,
-    /// The peer takes a packet up to this one for lost in the present inbox: on another rail, if one lives, unless the packet comes before.
+    /// A packet up to this one counts as lost in the present inbox at the peer. The new inbox is lent on another rail if one lives, unless
+    /// the packet comes before.
     Lost(PacketNumber),
 }
 
@@ -71,7 +72,7 @@ impl Channel {
         let rail = rails().find(another).or_else(|| rails().next());
         if rail.is_none() && self.living_rail().is_some() {
             let since = *self.roomless_since.get_or_insert(polled);
-            // Delays that the peer took for losses may have used up the room, and the packet comes yet.
+            // The room may have been used up by delays that the peer took for losses, so the packet may still come.
             if !is_lost || polled.since(since) >= self.parameters.peer_timeout {
                 self.fail(Cause::NoInbox);
             }
@@ -79,8 +80,8 @@ impl Channel {
         rail
     }
 
-    /// No memory could be had for a new inbox or shadow. For an inbox it is asked for again after a while, for a shadow when the
-    /// peer repeats its HELLO. If that lasts for too long, the channel fails; set-up has timeouts of its own.
+    /// No memory is available for a new inbox or shadow. Memory for an inbox is requested again after [`MEMORY_AGAIN`], memory for a shadow
+    /// when the peer repeats its HELLO. If memory stays unavailable for too long, the channel fails; set-up has timeouts of its own.
     pub fn starves(&mut self, polled: PolledTime) {
         let since = self.starved.map_or(polled, |starved| starved.since);
         self.starved = Some(Starved { since, again_at: polled.plus(MEMORY_AGAIN) });
@@ -90,7 +91,7 @@ impl Channel {
         }
     }
 
-    /// Lends this memory. Returns the old inbox, which is not read any more, and its rail.
+    /// Lends `memory` as a new inbox. Returns the old inbox, which is not read any more, and its rail.
     pub fn lend<M: InboxMemory>(
         &mut self,
         (id, memory): (MemoryId, &mut M),
@@ -122,8 +123,8 @@ impl Channel {
         Some((before.memory(), rail))
     }
 
-    /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept. If there is no room for it for
-    /// too long, the channel fails: writes on rails that hang and come back may never end, and the peer answers all the while.
+    /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept. If there is no room for the old shadow for
+    /// too long, the channel fails: writes on rails that hang and come back may never end while the peer still answers.
     pub fn would_adopt(&mut self, hello: &Hello, polled: PolledTime) -> bool {
         let known = self.shadow.target().map_or(Epoch(0), |lease| lease.epoch);
         let rail = hello.lease.rail < self.parameters.rails;
@@ -142,7 +143,7 @@ impl Channel {
         false
     }
 
-    /// Continues in the inbox that `hello` lends, from this shadow. Returns the memory that is free now.
+    /// Continues in the inbox that `hello` lends, with a new shadow in `memory`. Returns the memory that is free now.
     pub fn adopt<M: Shadows>(
         &mut self,
         memories: &mut M,
@@ -206,7 +207,7 @@ impl Channel {
         }
     }
 
-    /// Whether a channel that has ended needs its memory no more but to answer its peer: no write of ours reads a shadow.
+    /// Whether a channel that has ended only answers its peer and can give up its memory: no write of ours reads a shadow.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Failed(_) | State::Over)
             && self.old_shadows.is_empty()
@@ -251,7 +252,7 @@ impl Channel {
         self.living_rails().next()
     }
 
-    /// The rail of the next letter, which is of this kind.
+    /// The rail of the next letter, if that is `letter`.
     pub(super) fn letter_rail(&self, letter: DueLetter) -> Option<u8> {
         let lives = |rail| !self.is_lost(rail);
         self.recovery.route(letter).rail(self.inbox_rail(), self.parameters.rails, lives)

@@ -20,8 +20,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// `consumed` is the last packet consumed in the previous inbox. The memory is filled with [`POISON`], and its cell
-    /// set to what is `acknowledged` already.
+    /// A new inbox. `consumed`: the last packet consumed in the previous one. Fills the memory with [`POISON`], and sets its cell to
+    /// `acknowledged`, the packets that the peer has already acknowledged.
     pub fn new<M: InboxMemory>(
         ring: Ring,
         lease: Lease,
@@ -51,8 +51,8 @@ impl Inbox {
         self.at
     }
 
-    /// The acknowledgement that the peer last wrote into the cell behind the inbox. It may be older than what is known. None: the
-    /// last write was late, and for an earlier inbox in this memory.
+    /// The acknowledgement that the peer last wrote into the cell behind the inbox. It may be older than the latest known one. None: the
+    /// last write was a late one for an earlier inbox in this memory.
     #[inline]
     pub fn cell<M: InboxMemory>(&self, memory: &M) -> Option<PacketNumber> {
         self.lease.nonce.consumed(memory.load(self.ring.words()))

@@ -1,5 +1,5 @@
-//! Queries about the progress of the other end, and the answers. They make a QUERY due although nothing may be lost: for
-//! stall reports, when a wait is long.
+//! Queries about the progress of the other end, for stall reports, and the answers. When a wait is long, they make a QUERY due even if
+//! nothing is lost.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct PeerReport {
 /// The query to send, the last answer, and the answer to give.
 #[derive(Debug, Default)]
 pub(super) struct Inquiry {
-    /// A query that has not left; it may name a connection.
+    /// The query that has not left yet, and the connection that it names, if any.
     query: Option<Option<Name>>,
     report: Option<PeerReport>,
     /// The answer that has not left.
@@ -49,8 +49,8 @@ impl Inquiry {
         self.query = None;
     }
 
-    /// An answer is due. A query that names no connection does not replace the answer to an earlier one that does: a
-    /// keeper may read several at once.
+    /// An answer is due. The answer to a query that names no connection does not replace that to an earlier one that does: a
+    /// keeper may read several queries at once.
     pub(super) fn answer_later(&mut self, about: Option<About>, idle: Duration) {
         (self.answer, self.idle) = (about.or(self.answer), idle);
     }

@@ -36,12 +36,12 @@ pub(super) struct Confirmed {
     queried: Counts,
     /// Lost rails: confirmation on these is not awaited.
     ignored: RailSet,
-    /// For each rail on which the peer's count is below ours: since when it has not moved.
+    /// For each rail on which the peer's count is below ours: since when the peer's count has not changed.
     stalled: [Option<PolledTime>; MAX_DATA_RAILS],
     answered_at: PolledTime,
     /// The last answer came more than [`RAIL_ANSWER_GAP`] after the one before it.
     late: bool,
-    /// It was the first such answer after others.
+    /// The last answer was the first such one after answers without a gap.
     resumes: bool,
 }
 
@@ -66,8 +66,8 @@ impl Confirmed {
         self.missing(&counts.completed).is_none()
     }
 
-    /// A rail on which fewer parts were seen than written. It may also be more: an arrival may be seen before its write
-    /// completes here.
+    /// A rail on which the peer has seen fewer parts than were written. (It may also have seen more: an arrival may be seen before its
+    /// write completes here.)
     fn missing(&self, written: &Counts) -> Option<u8> {
         if *written == self.seen {
             return None;
@@ -80,8 +80,8 @@ impl Confirmed {
         !self.ignored.has(rail) && behind > 0
     }
 
-    /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count is behind for as long as `bound`. That
-    /// time begins anew after a gap between answers, because the peer may have been stopped: it answers every QUERY that
+    /// Handles the counts of a STATUS. Returns a rail whose parts are lost: its count has been behind for `bound`. That time
+    /// starts again after a gap between answers, because the peer may have been stopped: it then answers every QUERY that
     /// came meanwhile, perhaps before it polls its data rails again. A peer whose answers all come after gaps is idle and
     /// not stopped, so only the first gap counts.
     fn answered(&mut self, seen: &Counts, now: PolledTime, bound: Duration) -> Option<u8> {
@@ -183,14 +183,14 @@ impl Channel {
         Some(Due { rail, letter, what })
     }
 
-    /// A poll settles the channel. `before`: the time of the poll before.
+    /// A poll settles the channel. `before`: the time of the previous poll.
     #[inline]
     pub fn rested(&mut self, before: PolledTime) {
         self.recovery.rested(before);
     }
 
-    /// When the channel's timers, letters and end have to be checked, if nothing happens to it before: in the past if as soon
-    /// as possible. `waits` as in [`next_letter`](Self::next_letter). None: no timer runs.
+    /// When the channel's timers, letters and end have to be checked if nothing happens before; a time in the past means as soon as
+    /// possible. `waits` as in [`next_letter`](Self::next_letter). None: no timer runs.
     pub fn due_at(&self, counts: &PeerCounts, waits: bool, now: Now) -> Option<Moment> {
         let Now { clock: now, polled } = now;
         let (waits, unconfirmed) = self.waits(counts, waits);
@@ -212,7 +212,7 @@ impl Channel {
         timers.into_iter().flatten().min()
     }
 
-    /// Whether this side waits for the peer, and whether for the confirmation of parts. `connection`: a connection waits.
+    /// Whether this side waits for the peer; and whether it waits for the confirmation of parts. `connection`: a connection waits.
     fn waits(&self, counts: &PeerCounts, connection: bool) -> (bool, bool) {
         let unconfirmed = !self.confirmed.settles(counts);
         // The peer has to lend an inbox on another rail.
@@ -252,7 +252,7 @@ impl Channel {
         self.letter_dropped(due, now);
     }
 
-    /// The letter was dropped here: it is repeated like one that was lost on the way, and says nothing about the provider.
+    /// The letter was dropped on this side. It is repeated like a letter that was lost on the way, and says nothing about the provider.
     pub fn letter_dropped(&mut self, due: &Due, now: PolledTime) {
         self.recovery.said(due.what, due.rail, now);
         match due.what {
@@ -266,7 +266,7 @@ impl Channel {
                     self.confirmed.queried = query.counts.completed;
                 }
             }
-            // It says what was consumed, too. A peer whose END was among that is over, and queries nothing any more.
+            // HELLO also acknowledges what was consumed. If that includes the peer's END, the peer sends no QUERY for it any more.
             DueLetter::Hello if self.ending.has_peer_said() => self.acknowledgement.acknowledged(),
             DueLetter::Hello => {}
         }
@@ -285,12 +285,12 @@ impl Channel {
             asked: consumed,
             counts: *counts,
             waits: false,
-            // If this side ended because the peer was out of reach, the peer never gets its END.
+            // If this side ended because the peer was unreachable, the peer never gets our END.
             failed: self.state != State::Over || !self.is_settled(),
             idle_ms: 0,
             about: None,
         });
-        // If no rail lives, the inbox's is tried: it may work again.
+        // If no rail lives, use that of the inbox: it may work again.
         let rail = self.living_rail().or_else(|| self.rails.open(self.inbox_rail()))?;
         Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
     }
@@ -301,8 +301,8 @@ impl Channel {
         self.recovery.query_now();
     }
 
-    /// Sends the next QUERY soon. A rail whose writes do not complete is lost only if the peer answers: writes to a stopped
-    /// peer do not complete either.
+    /// Sends the next QUERY soon: a rail whose writes do not complete is lost only if the peer answers, since writes to a stopped peer do
+    /// not complete either.
     pub(crate) fn query_soon(&mut self) {
         self.recovery.query_within(RAIL_QUERY);
     }
@@ -322,7 +322,7 @@ impl Channel {
         self.recovery.silence(now)
     }
 
-    /// Whether a letter is from this channel's peer: it has the key, or, in the first HELLO, a proof.
+    /// Whether a letter is from this channel's peer: it has the key, or it is the first HELLO and has a proof.
     pub fn believes(&self, letter: &Letter, proven: bool) -> bool {
         letter.key == self.parameters.key
             || (letter.key == 0 && proven && matches!(letter.body, Body::Hello(_)))
@@ -337,7 +337,7 @@ impl Channel {
         }
     }
 
-    /// The next TRIAL of a lost control rail, or the answer to one. Each is returned once.
+    /// The next TRIAL of a lost control rail, or the answer to a TRIAL. Each is returned once.
     #[inline]
     pub fn next_trial(&mut self, now: Moment) -> Option<(u8, Letter)> {
         if self.rails.is_whole()
@@ -394,7 +394,7 @@ impl Channel {
         self.recovery.status_due(query.completed, query.rail);
     }
 
-    /// Handles a STATUS. Returns a data rail whose parts do not arrive. `survives`: another rail is left, so the
+    /// Handles a STATUS. Returns a data rail whose parts do not arrive. `survives`: another data rail is left, so the
     /// shorter timeout applies.
     pub fn status_arrived(
         &mut self,
@@ -404,7 +404,7 @@ impl Channel {
         left: impl FnMut(Sent),
     ) -> Option<u8> {
         if status.failed {
-            // After its END nothing more comes from the peer, so this is no failure.
+            // After the peer's END nothing more comes from it, so its failure is none of ours.
             match self.ending.has_peer_said() {
                 true => self.ending.lose_peer(),
                 false => self.fail(Cause::Peer),

@@ -31,15 +31,15 @@ pub struct Recovery {
     heard: PolledTime,
     queried: PolledTime,
     query_after: Duration,
-    /// Since when a packet is unacknowledged. Queries before it were about something else.
+    /// Since when a packet is unacknowledged. Earlier QUERYs were about something else.
     unacknowledged: Option<PolledTime>,
-    /// New inboxes because of lost packets. They lengthen the first wait before QUERY, so that a reader that is merely
+    /// The number of new inboxes because of lost packets. Each lengthens the first wait before QUERY, so that a reader that is only
     /// late does not use up all its inboxes.
     switches: u32,
     /// The first wait before QUERY; it follows from `switches`.
     first_wait: Duration,
     switched_at: PolledTime,
-    /// The oldest packet, while its write does not complete, and the time of the first STATUS that found it so.
+    /// The oldest packet while its write does not complete, and the time of the first STATUS since then.
     hangs: Option<(PacketNumber, PolledTime)>,
     /// Retransmitted packets.
     resent: u32,
@@ -49,11 +49,11 @@ pub struct Recovery {
     /// The rails of the last HELLO and of the last QUERY: an answer shows that its rail delivers.
     hello_by: u8,
     queried_by: u8,
-    /// The rail of the last echo of the peer's inbox: where the peer asks again, it may not deliver.
+    /// The rail of the last echo of the peer's inbox: if the peer requests the echo again, that rail may not deliver.
     echo_by: Option<u8>,
     /// Since when the current rail refuses letters.
     refused: Option<PolledTime>,
-    /// Since when no rail has accepted one.
+    /// Since when no rail has accepted a letter.
     all_refused: Option<PolledTime>,
 }
 
@@ -110,12 +110,12 @@ impl Recovery {
         self.query_after = self.first_wait;
     }
 
-    /// A QUERY was answered: its rail delivers, so the next letters go by it too.
+    /// A QUERY was answered: its rail delivers, so the next letters go by that rail too.
     pub fn answered(&mut self) {
         self.route = Route::By(self.queried_by);
     }
 
-    /// By which control rail a letter goes. Each further echo of one inbox goes by the next one.
+    /// The control rail by which a letter goes. Each further echo of the same inbox goes by the next rail.
     pub(super) fn route(&self, letter: DueLetter) -> Route {
         match self.echo_by {
             Some(rail) if letter == DueLetter::Hello && self.is_echoed() => Route::After(rail),
@@ -153,8 +153,8 @@ impl Recovery {
         self.waits
     }
 
-    /// If this side waited for nothing when it was last settled, it has not until `before`, the poll before this one: while nothing
-    /// happens a channel is seldom settled, and its timers start when something does.
+    /// Restarts the timers at `before`, the previous poll, if this side waited for nothing when it was last settled. A channel on which
+    /// nothing happens is seldom settled, and its timers start when something happens.
     #[inline]
     pub fn rested(&mut self, before: PolledTime) {
         if !self.waits {
@@ -174,8 +174,8 @@ impl Recovery {
         self.heard.plus(bound)
     }
 
-    /// Whether a packet is unacknowledged. The first one after a wait for something else does not have that wait's interval
-    /// between queries.
+    /// Records whether a packet is unacknowledged. The first such packet after a wait for something else starts with a short interval
+    /// between QUERYs, not with that wait's.
     pub fn awaits_acknowledgement(&mut self, awaits: bool, now: PolledTime) {
         if !awaits {
             self.unacknowledged = None;
@@ -190,7 +190,7 @@ impl Recovery {
         now.since(self.heard)
     }
 
-    /// A new inbox is lent.
+    /// A new inbox of ours is lent: HELLO is due.
     pub fn lent(&mut self) {
         self.hello = HelloState::Due;
     }
@@ -198,7 +198,7 @@ impl Recovery {
     /// The peer has lent a new inbox: unacknowledged packets are retransmitted.
     pub fn adopted(&mut self, now: PolledTime) {
         (self.heard, self.queried, self.answers) = (now, now, 0);
-        // Packets are written anew, by another rail perhaps.
+        // Packets are written again, perhaps by another rail.
         self.hangs = None;
         self.echo_by = None;
         // Losses that are far apart are not caused by a late reader.
@@ -215,7 +215,7 @@ impl Recovery {
         self.query_after = Duration::ZERO;
     }
 
-    /// So many packets are retransmitted into a new inbox.
+    /// `packets` packets are retransmitted into a new inbox.
     pub fn resends(&mut self, packets: u32) {
         self.resent = self.resent.wrapping_add(packets);
     }
@@ -268,8 +268,8 @@ impl Recovery {
         self.answers == ANSWERS_UNTIL_LOST
     }
 
-    /// A STATUS has come; `resumes`: after a gap, so that the time begins anew. `oldest`: the oldest packet, if its write
-    /// has not completed. Returns for how long STATUS have found it so.
+    /// A STATUS has come. `oldest`: the oldest packet, if its write has not completed. Returns how long STATUS have come while that
+    /// packet's write did not complete. `resumes`: the STATUS came after a gap, so that this time starts again.
     pub fn hangs(
         &mut self,
         oldest: Option<PacketNumber>,
@@ -281,7 +281,7 @@ impl Recovery {
         self.hangs.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
 
-    /// A packet was acknowledged: answers are counted from 0 for the packet that is the oldest now.
+    /// A packet was acknowledged: answers are counted from 0 for the packet that is now the oldest.
     #[inline]
     pub fn acknowledged(&mut self) {
         self.answers = 0;
@@ -294,7 +294,7 @@ impl Recovery {
     }
 
     /// The letter that is due. `waits`: something is unacknowledged, or a connection waits for the peer. `unconfirmed`: parts are
-    /// not confirmed, which only a STATUS does, however much else comes from the peer.
+    /// not confirmed; only a STATUS confirms them, so other packets and letters of the peer do not delay QUERY.
     pub fn due(
         &self,
         knows_peer: bool,
@@ -319,8 +319,8 @@ impl Recovery {
         (waits && now >= self.query_at(unconfirmed)).then_some(DueLetter::Query)
     }
 
-    /// The provider refused the letter on this rail. A provider that connects first refuses letters for minutes when the
-    /// link is dead, so the next rail is tried after a while.
+    /// The provider refused the letter on this rail. A provider that has to connect first refuses letters for minutes when the
+    /// link is dead, so the next rail is tried after [`LETTER_REFUSED`].
     pub fn refused(&mut self, rail: u8, now: PolledTime) {
         self.all_refused.get_or_insert(now);
         let since = *self.refused.get_or_insert(now);
@@ -330,7 +330,7 @@ impl Recovery {
         }
     }
 
-    /// For how long all rails have refused letters while nothing came from the peer.
+    /// How long all rails have refused letters while nothing came from the peer.
     pub fn refused_for(&self, now: PolledTime) -> Duration {
         self.all_refused.map_or(Duration::ZERO, |since| now.since(since.max(self.heard)))
     }
@@ -454,10 +454,10 @@ mod tests {
         assert_eq!(recovery.route(DueLetter::Query), Route::Inbox);
         recovery.echo_due();
         recovery.said(DueLetter::Hello, 2, ms(80));
-        assert_eq!(recovery.route(DueLetter::Query), Route::Inbox, "an echo is not answered");
+        assert_eq!(recovery.route(DueLetter::Query), Route::Inbox, "an echo gets no answer");
     }
 
-    /// It may be all that the peer hears: its QUERYs may go by the rail that does not deliver.
+    /// The echo may be the only letter that reaches the peer: the peer's QUERYs may go by the rail that does not deliver.
     #[test]
     fn an_echo_that_is_asked_for_again_goes_by_another_rail() {
         let mut recovery = Recovery::new(ms(0));
@@ -472,11 +472,11 @@ mod tests {
             assert_eq!(recovery.route(DueLetter::Query), Route::Inbox);
         }
         recovery.adopted(ms(2));
-        assert_eq!(recovery.route(DueLetter::Hello), Route::Inbox, "it is another inbox");
+        assert_eq!(recovery.route(DueLetter::Hello), Route::Inbox, "the echo is of another inbox");
     }
 
     #[test]
-    fn where_something_may_be_lost_the_next_query_comes_soon() {
+    fn the_next_query_comes_soon_if_something_may_be_lost() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
         for _ in 0..6 {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_that_takes_no_letters_is_passed_over() {
+    fn a_rail_that_accepts_no_letters_is_passed_over() {
         let mut recovery = Recovery::new(ms(0));
         recovery.echoed();
         let before = recovery.route(DueLetter::Query);
@@ -503,14 +503,14 @@ mod tests {
         recovery.said(DueLetter::Query, 1, ms(200));
         recovery.answered();
         recovery.refused(1, ms(230));
-        assert_eq!(recovery.route(DueLetter::Query), Route::By(1), "one was taken meanwhile");
+        assert_eq!(recovery.route(DueLetter::Query), Route::By(1), "one was accepted meanwhile");
     }
 
     #[test]
-    fn refusals_count_from_the_first_since_a_letter_was_taken_or_something_was_heard() {
+    fn refusals_count_from_the_first_since_a_letter_was_accepted_or_something_was_received() {
         let mut recovery = Recovery::new(ms(0));
         let refused_for = |recovery: &Recovery, now| recovery.refused_for(ms(now)).as_millis();
-        assert_eq!(refused_for(&recovery, 90), 0, "none was");
+        assert_eq!(refused_for(&recovery, 90), 0, "none was refused");
         for now in (100..700).step_by(50) {
             recovery.refused(0, ms(now));
         }
@@ -518,7 +518,11 @@ mod tests {
         recovery.heard(ms(720));
         assert_eq!(refused_for(&recovery, 750), 30);
         recovery.said(DueLetter::Query, 0, ms(760));
-        assert_eq!(refused_for(&recovery, 790), 70, "one that was dropped here was not taken");
+        assert_eq!(
+            refused_for(&recovery, 790),
+            70,
+            "a letter that was dropped here was not accepted"
+        );
         recovery.accepted();
         assert_eq!(refused_for(&recovery, 790), 0);
     }

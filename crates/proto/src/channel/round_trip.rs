@@ -8,7 +8,7 @@ pub struct RoundTrip {
     smoothed: Option<Duration>,
 }
 
-/// Longer samples do not measure the wire: the peer had no packet to send.
+/// Longer samples measure how long the peer had no packet to send, not the network.
 const SAMPLE_MAX: Duration = Duration::from_millis(2);
 
 impl RoundTrip {

@@ -1,4 +1,4 @@
-//! By which control rail letters go. A rail may be lost without an error, and a peer that is reached by another one must
+//! The control rail by which letters go. A rail may be lost without an error, and a peer that is reachable by another rail must
 //! not seem silent.
 //!
 //! ```text
@@ -12,14 +12,14 @@ pub(super) enum Route {
     /// By the rail of the own inbox: packets arrive there.
     #[default]
     Inbox,
-    /// By the rail after this one, which has refused a letter, or took one that was not answered.
+    /// By the next rail: this one has refused a letter, or accepted one that was not answered.
     After(u8),
     /// By this rail: a letter that went by it was answered.
     By(u8),
 }
 
 impl Route {
-    /// The rail of the next letter, of `count` rails: the first of those from there on that lives.
+    /// The rail of the next letter: the first of `count` rails that lives, from the preferred one on.
     pub(super) fn rail(self, inbox: u8, count: u8, lives: impl Fn(u8) -> bool) -> Option<u8> {
         let first = match self {
             Self::Inbox => inbox,
@@ -48,6 +48,6 @@ mod tests {
             assert_eq!(route.rail(1, 4, lives), Some(rail), "{route:?}");
         }
         assert_eq!(Route::Inbox.rail(0, 4, |_| false), None);
-        assert_eq!(Route::After(0).rail(0, 1, |_| true), Some(0), "there is no other");
+        assert_eq!(Route::After(0).rail(0, 1, |_| true), Some(0), "there is no other rail");
     }
 }

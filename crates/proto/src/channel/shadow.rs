@@ -57,14 +57,14 @@ enum State {
     Sealed,
     Posted,
     Completed,
-    /// Its write failed. Unless it is acknowledged, it waits for a new inbox.
+    /// The packet's write failed. Unless the packet is acknowledged, it waits for a new inbox.
     Failed,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     at: u32,
-    /// Bytes of the ring that it takes.
+    /// Bytes of the ring that the packet takes.
     span: u32,
     /// Bytes that are written.
     bytes: u32,
@@ -75,7 +75,7 @@ struct Record {
     /// the first in `sent`.
     inlines: u32,
     inlines_end: u32,
-    /// They were reported to their connections: no retransmission is needed.
+    /// The inline messages were reported to their connections: they need no retransmission.
     reported: bool,
 }
 
@@ -84,7 +84,7 @@ struct Record {
 struct Open {
     /// Its length so far, with the header.
     bytes: u32,
-    /// The most that it may become.
+    /// The most bytes that the packet may have.
     room: u32,
     /// The number of its first inline message.
     inlines: u32,
@@ -102,7 +102,7 @@ struct Place {
 #[derive(Debug)]
 pub struct Shadow {
     ring: Ring,
-    /// The inbox that is written into, and the memory of this shadow; none before the peer's first HELLO.
+    /// The inbox that is written into, and the memory of this shadow; None before the peer's first HELLO.
     target: Option<(Lease, MemoryId)>,
     /// Where the next packet starts, below the ring's length.
     head: u32,
@@ -194,7 +194,7 @@ impl Shadow {
         self.first().plus(count32(done.count())).plus(u32::MAX)
     }
 
-    /// How long a frame may be, in words, to fit now, into the open packet or a new one.
+    /// The length in words of the longest frame that fits now, into the open packet or a new one.
     #[inline]
     pub fn room_words(&self) -> usize {
         let bytes = match &self.open {
@@ -212,7 +212,7 @@ impl Shadow {
         bytes as usize / 8
     }
 
-    /// The same for an INLINE with its payload.
+    /// The length in words of the longest INLINE that fits now, with its payload.
     #[inline]
     pub fn inline_room_words(&self) -> usize {
         if self.sent.len() < INLINES_MAX { self.room_words() } else { 0 }
@@ -253,7 +253,7 @@ impl Shadow {
         Some(Payload { word, bytes: usize::from(inline.len) })
     }
 
-    /// Reserves so many words in the open packet, or in a new one.
+    /// Reserves `words` words in the open packet, or in a new one. Returns the first.
     #[inline]
     fn reserve<S: ShadowMemory>(&mut self, memory: &mut S, words: usize) -> Option<usize> {
         let bytes = count32(words * 8);
@@ -269,11 +269,11 @@ impl Shadow {
         Some(word)
     }
 
-    /// Where a packet with a frame of so many bytes can go.
+    /// The place of a new packet with a frame of `bytes` bytes.
     #[inline]
     fn place(&self, bytes: u32) -> Option<Place> {
         self.target?;
-        // A pad may come before it.
+        // A pad may come before the packet.
         if self.records.len() + 2 > PACKETS_MAX {
             return None;
         }
@@ -315,7 +315,7 @@ impl Shadow {
         }
     }
 
-    /// Sets the acknowledgement that packets carry that are sealed from now on.
+    /// Sets the acknowledgement in packets that are sealed from now on.
     #[inline]
     pub fn set_acknowledgement(&mut self, consumed: PacketNumber) {
         self.consumed = consumed;
@@ -345,7 +345,7 @@ impl Shadow {
     fn push<S: ShadowMemory>(&mut self, memory: &mut S, record: Record) {
         let Some((lease, _)) = self.target else { return };
         let Record { at, span, bytes, pad, .. } = record;
-        // The header of a pad says how long the rest of the lap is, though only the header is written.
+        // The header of a pad has the length of the rest of the lap, although only the header is written.
         let bytes = if pad { span } else { bytes };
         let header = Header { number: self.next, bytes, acknowledged: self.consumed, pad };
         let (start, words) = (at as usize / 8, header.words());
@@ -379,7 +379,7 @@ impl Shadow {
         Some(PacketWrite { number: self.unposted, memory, to, at: record.at, bytes: record.bytes })
     }
 
-    /// Fetches the place of the next packet into the cache, which may have lost it in the lap since it was used.
+    /// Fetches the place of the next packet into the cache, which may have evicted it since its use in the last lap.
     #[inline]
     pub fn prefetch<S: ShadowMemory>(&self, memory: &S) {
         memory.prefetch(self.head as usize / 8);
@@ -478,7 +478,7 @@ impl Shadow {
         self.records.iter().any(|record| record.state == State::Posted)
     }
 
-    /// Gives up what is kept of packets, and the memory, which is returned.
+    /// Drops all packets, and returns the memory.
     pub fn give_up(&mut self) -> Option<MemoryId> {
         (self.records, self.sent, self.open) = (VecDeque::new(), VecDeque::new(), None);
         self.target.take().map(|(_, memory)| memory)
@@ -503,7 +503,7 @@ impl Shadow {
         let writes = count32(self.records.iter().filter(posted).count());
         let again = self.unacknowledged() as usize;
         while self.records.len() > again {
-            // Acknowledged; its write continues from the old shadow.
+            // The packet is acknowledged; its write continues from the old shadow.
             self.records.pop_front();
         }
         if let Some(first) = self.records.front() {

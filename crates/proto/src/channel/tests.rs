@@ -159,7 +159,7 @@ fn packets_start_on_a_cache_line_and_neither_wrap_nor_pass_a_quarter_of_the_ring
     assert!(pads > 10);
 }
 
-/// Notes the word whose line is fetched.
+/// Records the word whose line is fetched.
 struct Fetched(Cell<Option<usize>>);
 
 impl ShadowMemory for Fetched {
@@ -198,7 +198,7 @@ fn the_line_that_is_fetched_is_where_the_next_packet_starts() {
 }
 
 #[test]
-fn a_cell_is_written_before_what_it_says_is_half_of_all_numbers_ago() {
+fn a_cell_is_written_before_its_number_is_half_of_all_numbers_ago() {
     let mut acknowledgement = Acknowledgement::new(ring(), BEFORE);
     let (mut in_cell, mut cells) = (BEFORE, 0);
     for packets in 1..=5 * CELL_AFTER_PACKETS {
@@ -215,7 +215,7 @@ fn a_cell_is_written_before_what_it_says_is_half_of_all_numbers_ago() {
     assert_eq!(cells, 5);
 }
 
-/// The argument in docs/protocol.md: when a writer has to wait, the reader's cell is due.
+/// As docs/protocol.md argues: when a writer has to wait, the write of the reader's cell is due.
 #[test]
 fn a_writer_and_a_reader_never_deadlock() {
     for seed in 0..400_u32 {
@@ -250,7 +250,7 @@ fn a_writer_and_a_reader_never_deadlock() {
 }
 
 #[test]
-fn a_shadow_is_free_when_its_packet_is_acknowledged_and_its_write_is_over() {
+fn a_shadow_is_free_when_its_packet_is_acknowledged_and_its_write_has_ended() {
     for acknowledged_first in [false, true] {
         let mut direction = Direction::new();
         let mut count = 0;
@@ -274,9 +274,9 @@ fn a_shadow_is_free_when_its_packet_is_acknowledged_and_its_write_is_over() {
     }
 }
 
-/// Not by what is acknowledged, which may be any number of packets further.
+/// Acknowledgements do not matter: they may be any number of packets further.
 #[test]
-fn the_write_that_is_not_over_is_that_of_the_oldest_packet_that_is_kept() {
+fn the_unfinished_write_is_that_of_the_oldest_packet_that_is_kept() {
     let mut direction = Direction::new();
     assert!(direction.say(400));
     let mut writes = direction.post(false);
@@ -304,7 +304,7 @@ fn a_message_has_left_once_when_its_write_completes_or_its_packet_is_acknowledge
     direction.read();
     assert_eq!(direction.acknowledge(), 2);
     direction.shadow.wrote(writes[0].number, true, |_| left += 1);
-    assert_eq!(left, 1, "it had left");
+    assert_eq!(left, 1, "it was reported before");
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_frame_may_not_pass_the_end_of_its_packet() {
         let mut direction = Direction::new();
         assert!(direction.say(bytes));
         let write = direction.post(true)[0];
-        // The same packet without its last word, sealed anew.
+        // The same packet without its last word, with a new header and check.
         let header =
             Header { number: FIRST, bytes: write.bytes - 8, acknowledged: BEFORE, pad: false };
         let landed = &mut direction.landed.0;
@@ -357,19 +357,23 @@ fn a_frame_may_not_pass_the_end_of_its_packet() {
 }
 
 #[test]
-fn what_was_never_posted_cannot_be_acknowledged() {
+fn a_packet_that_was_never_posted_cannot_be_acknowledged() {
     let mut direction = Direction::new();
     assert!(direction.say(8) && direction.say(8));
     assert_eq!(direction.shadow.acknowledge(FIRST, |_| {}), Err(NeverSent));
     direction.post(true);
     assert_eq!(direction.shadow.acknowledge(FIRST.plus(2), |_| {}), Err(NeverSent));
     assert!(direction.shadow.acknowledge(FIRST.plus(1), |_| {}).unwrap().is_some());
-    assert_eq!(direction.shadow.acknowledge(FIRST, |_| {}), Ok(None), "it was overtaken");
+    assert_eq!(
+        direction.shadow.acknowledge(FIRST, |_| {}),
+        Ok(None),
+        "a later packet is acknowledged already"
+    );
     assert_eq!(direction.shadow.acknowledge(FIRST.plus(1), |_| {}), Ok(None));
 }
 
 #[test]
-fn a_new_inbox_takes_what_was_unacknowledged_under_the_same_numbers() {
+fn a_new_inbox_takes_the_unacknowledged_packets_under_the_same_numbers() {
     for consumed in 0..12 {
         let mut direction = Direction::new();
         // A lap, so that there is a pad among them.
@@ -436,7 +440,7 @@ fn a_watch_sees_the_next_packet_and_a_later_acknowledgement_and_nothing_else() {
     }
 }
 
-/// It would acknowledge packets that nothing has read, or some that were never sent.
+/// Such a write would acknowledge packets that were not read, or never sent.
 #[test]
 fn a_late_acknowledgement_for_an_earlier_inbox_in_the_same_memory_has_no_effect() {
     let (mut channel, mut memories) = greeted(1);
@@ -519,7 +523,7 @@ fn lend(channel: &mut Channel) -> Option<(u8, Option<(MemoryId, u8)>)> {
     Some((rail, channel.lend((id, &mut memory), rail, (0, 0, Nonce(3)))))
 }
 
-/// About the inbox of this epoch, of a packet that was not consumed there.
+/// A QUERY about the inbox of this epoch, for a packet that was not consumed there.
 fn query_of(epoch: u32, lost: bool) -> Query {
     Query {
         epoch: Epoch(epoch),
@@ -535,7 +539,7 @@ fn query_of(epoch: u32, lost: bool) -> Query {
 fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     let mut channel = channel(2);
     assert_eq!(lend(&mut channel), Some((0, None)));
-    assert_eq!(lend(&mut channel), None, "one is enough");
+    assert_eq!(lend(&mut channel), None, "one inbox is enough");
     let lost = |epoch| query_of(epoch, true);
     for epoch in 1..=32 {
         channel.query_arrived(&lost(epoch - 1), None, Duration::ZERO);
@@ -554,10 +558,10 @@ fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     channel.rail_closed(0, |_| {});
     assert_eq!(channel.quarantined, [0, 16, 0, 0]);
     channel.query_arrived(&lost(33), None, Duration::ZERO);
-    assert_eq!(lend(&mut channel), None, "the other one is closed");
+    assert_eq!(lend(&mut channel), None, "the other rail is closed");
 }
 
-/// Delays that the peer took for losses use up the room as well.
+/// Delays that the peer took for losses use up the room for inboxes too.
 #[test]
 fn without_room_for_an_inbox_a_packet_is_waited_for_as_long_as_a_peer_may_be_silent() {
     let mut channel = channel(1);
@@ -582,15 +586,15 @@ fn without_room_for_an_inbox_a_packet_is_waited_for_as_long_as_a_peer_may_be_sil
     channel.starves(at(9999));
     direction.arrives(&mut channel);
     assert_eq!(channel.needs_inbox, epoch::NeedsInbox::No);
-    assert!(channel.starved.is_none(), "of a need that is over");
+    assert!(channel.starved.is_none(), "the need is over");
     lost(&mut channel, FIRST.plus(2));
     assert_eq!([12_000, 16_999].map(|ms| fails(&mut channel, ms)), [None; 2]);
     assert_eq!(fails(&mut channel, 17_000), Some(Cause::NoInbox));
 }
 
-/// As while it is waited for, since there is no room for another inbox.
+/// The packet is waited for, since there is no room for another inbox.
 #[test]
-fn a_packet_that_counts_as_lost_is_asked_for_ever_more_rarely() {
+fn a_packet_that_counts_as_lost_is_queried_less_and_less_often() {
     let (mut channel, mut memories) = greeted(1);
     let packet = write_packet(&mut channel, &mut memories);
     channel.wrote(packet.write, 0, true, |_| {});
@@ -646,7 +650,7 @@ fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
     }
 }
 
-/// Its writes cannot end any more.
+/// Writes from such a shadow can end no more.
 #[test]
 fn a_shadow_of_a_closed_rail_is_free_once_its_packets_go_into_another_inbox() {
     let (mut channel, mut memories) = greeted(2);
@@ -669,7 +673,7 @@ fn letter_at(channel: &mut Channel, ms: u64) -> Option<Body> {
 }
 
 #[test]
-fn a_peer_is_told_of_a_new_inbox_at_once_and_again_when_it_asks_about_an_older_one() {
+fn hello_lends_a_new_inbox_at_once_and_again_when_the_peer_queries_an_older_one() {
     let (mut channel, _) = greeted(1);
     assert!(letter_at(&mut channel, 1).is_none());
     channel.query_arrived(&query_of(1, true), None, Duration::ZERO);
@@ -700,7 +704,7 @@ fn an_old_shadow_is_kept_until_the_writes_of_its_packets_and_of_its_cell_have_en
     lend(&mut channel);
     assert!(channel.would_adopt(&hello(1), now.polled));
     assert_eq!(channel.adopt(&mut memories, &hello(1), MemoryId(0), now, |_| {}), None);
-    assert!(!channel.would_adopt(&hello(1), now.polled), "it is known");
+    assert!(!channel.would_adopt(&hello(1), now.polled), "the inbox is known");
     let frame = Frame::End;
     assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &frame));
     channel.seal(memories.shadow(MemoryId(0)));
@@ -803,7 +807,7 @@ fn a_query_names_its_rail() {
     assert_eq!(rails, [0, 1, 0, 1]);
 }
 
-/// The peer's packets do not arrive, and the own inbox's rail delivers nothing.
+/// The peer's packets do not arrive, and the rail of our own inbox delivers nothing.
 #[test]
 fn letters_stay_on_the_rail_by_which_a_status_came_also_where_it_acknowledges_packets() {
     let (mut channel, mut memories) = greeted(4);
@@ -848,7 +852,7 @@ fn the_first_answers_of_a_peer_that_was_stopped_lose_no_control_rail() {
 }
 
 #[test]
-fn a_control_rail_that_takes_the_packets_of_a_hanging_one_has_as_much_time() {
+fn a_control_rail_that_takes_over_the_packets_of_a_hanging_one_has_the_whole_time() {
     let (mut channel, mut memories) = greeted(3);
     write_packet(&mut channel, &mut memories);
     assert_eq!(lost_with(&mut channel, 0, &[1, 101, 201, 301, 401, 501]), Some(501));
@@ -896,7 +900,7 @@ fn parts_that_were_just_written_are_not_lost_with_those_of_a_rail_without_progre
     counts.completed.add(1);
     assert_eq!(ask(&mut channel, &counts, 600), Some(0));
     channel.ignore_counts_of(0);
-    assert_eq!(ask(&mut channel, &counts, 700), None, "it was written 100 ms ago");
+    assert_eq!(ask(&mut channel, &counts, 700), None, "the parts were written 100 ms ago");
     assert_eq!(ask(&mut channel, &counts, 900), None);
     assert_eq!(ask(&mut channel, &counts, 1099), None);
     assert_eq!(ask(&mut channel, &counts, 1100), Some(1));
@@ -921,10 +925,10 @@ fn the_first_answers_of_a_peer_that_was_stopped_lose_no_parts() {
     assert_eq!(lost_at(&[5, 10, 1000, 2000]), Some(2000), "a keeper answers once a second");
 }
 
-/// An end without control rails ends when the peer's END has come. It may still get letters, and its answer is all that
-/// the peer will hear of it.
+/// An end without control rails ends when the peer's END has come. It may still receive letters, and only its answer reaches the
+/// peer.
 #[test]
-fn an_end_whose_end_was_not_heard_says_that_it_is_gone() {
+fn an_end_whose_own_end_did_not_arrive_answers_that_it_has_failed() {
     let failed = |(_, letter): (u8, Letter)| match letter.body {
         Body::Status(status) => status.failed,
         other => panic!("{other:?}"),
@@ -949,10 +953,9 @@ fn an_end_whose_end_was_not_heard_says_that_it_is_gone() {
     }
 }
 
-/// The peer's last acknowledgement may be lost when its endpoint closes. Until our END has left, though, the peer may still
-/// read it.
+/// The peer's last acknowledgement may be lost when its endpoint closes. But until our END has left, the peer waits for it.
 #[test]
-fn an_end_that_has_left_is_waited_for_briefly_once_the_peer_has_said_its_own() {
+fn the_acknowledgement_of_end_is_waited_for_briefly_once_the_peer_has_sent_its_own_end() {
     let (mut channel, mut memories) = greeted(1);
     let at = |time: Duration| PolledTime::START.plus(time);
     channel.ending_mut().begin();
@@ -977,7 +980,7 @@ fn an_end_that_has_left_is_waited_for_briefly_once_the_peer_has_said_its_own() {
     assert!(!channel.may_be_left(at(timeout)), "the peer may have more to say");
 }
 
-/// The keeper polls at once only for what is pending.
+/// The keeper polls soon only if something is pending.
 #[test]
 fn a_packet_that_is_not_acknowledged_is_pending_and_so_is_a_failure_that_the_peer_does_not_know_of()
 {
@@ -996,10 +999,10 @@ fn a_packet_that_is_not_acknowledged_is_pending_and_so_is_a_failure_that_the_pee
     assert!(letter_at(&mut channel, 1).is_some());
     assert!(!channel.has_pending(&counts));
     channel.fail(Cause::Connection);
-    assert!(channel.has_pending(&counts), "the peer is to know");
+    assert!(channel.has_pending(&counts), "the peer has to be informed");
 }
 
-/// No connection begins on it then.
+/// No connection begins on an ending channel.
 #[test]
 fn a_channel_is_ending_once_either_side_has_begun_to_end_it() {
     for (ours, theirs) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -1068,7 +1071,7 @@ fn a_hello_that_waits_for_an_old_shadow_is_adopted_when_its_write_has_ended() {
     );
 }
 
-/// What the peer's STATUS says of a connection.
+/// A connection's progress in the peer's STATUS.
 fn about(begun: u32) -> About {
     let state = ConnectionState { begun, ..ConnectionState::default() };
     About { name: Name::default(), state }
@@ -1091,7 +1094,7 @@ fn a_query_of_the_peers_progress_leaves_at_once_and_its_answer_is_kept() {
     let report = *channel.peer_report().unwrap();
     assert_eq!((report.at, report.idle), (at(65), Duration::from_millis(30)));
     assert_eq!(report.about, Some((at(65), about(4))));
-    // One without the connection is newer in all else.
+    // A STATUS without the connection replaces everything else.
     assert_eq!(channel.status_arrived(&answer(), true, at(69), |_| {}), None);
     let report = *channel.peer_report().unwrap();
     assert_eq!(
@@ -1145,7 +1148,7 @@ fn a_peer_to_which_letters_are_refused_is_lost_in_time_after_it_was_heard_or_one
 }
 
 #[test]
-fn a_channel_that_ends_asks_once_for_what_is_not_confirmed() {
+fn a_channel_that_ends_queries_once_for_parts_that_are_not_confirmed() {
     let (mut channel, _) = greeted(1);
     let mut counts = PeerCounts::default();
     assert!(channel.confirms(&counts));
@@ -1156,11 +1159,14 @@ fn a_channel_that_ends_asks_once_for_what_is_not_confirmed() {
         due.map(|due| channel.letter_posted(&due, at(ms))).is_some()
     };
     assert!(asks(&mut channel, 1), "at once");
-    assert!(!asks(&mut channel, 2), "an answer is on its way, or the timer asks again");
+    assert!(
+        !asks(&mut channel, 2),
+        "the answer may be under way, or the timer sends the next QUERY"
+    );
 }
 
 #[test]
-fn a_packet_that_follows_a_long_wait_is_queried_as_soon_as_any() {
+fn a_packet_that_follows_a_long_wait_is_queried_as_soon_as_any_other() {
     let (mut channel, mut memories) = greeted(2);
     // Connections wait, and the intervals grow.
     let queries = |channel: &mut Channel, from: u64, until: u64| -> Vec<u64> {

@@ -1,4 +1,4 @@
-//! A few bytes that say where the peer's next packet and acknowledgement appear, for polls of many channels.
+//! A small copy of where the peer's next packet and acknowledgement appear, for polls of many channels.
 
 use super::super::ids::{Nonce, PacketNumber};
 use super::super::memory::{InboxMemory, MemoryId};
@@ -13,7 +13,7 @@ pub struct Watch {
     nonce: Nonce,
     at: u32,
     next: PacketNumber,
-    /// The last acknowledgement; none if everything is acknowledged, so that no news of that can come.
+    /// The last acknowledgement; None if everything is acknowledged, so that no later one can come.
     acknowledged: Option<PacketNumber>,
 }
 
@@ -40,7 +40,7 @@ impl Watch {
 }
 
 impl Channel {
-    /// None if nothing is read any more, or not yet.
+    /// The channel's watch. None: the inbox is not read yet, or not any more.
     #[inline]
     pub fn watch(&self) -> Option<Watch> {
         if !matches!(self.state, State::Alive | State::Failing(_)) {
