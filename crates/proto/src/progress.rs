@@ -9,7 +9,7 @@
 //!                                                                               cells, letters, ends
 //! ```
 //!
-//! Every call and every event takes the same path; rare cases are function calls on it. Nothing here blocks, or
+//! Every call and every event takes the same path, from which rare cases call functions. Nothing here blocks, or
 //! allocates after the endpoint, its channels and its connections are made.
 
 mod keeper;
@@ -51,25 +51,25 @@ struct Peer {
     pending: PendingList,
     /// REFUSED frames that have not left.
     refusals: VecDeque<Refused>,
-    /// A packet was posted since the last poll, so an INLINE waits for the next poll, to share a packet.
+    /// A packet was posted since the last poll, so an INLINE waits for the next poll, to share a packet with others.
     posted: bool,
-    /// Something has happened to the channel since it was last settled; and from when on a visit settles it even if nothing
-    /// has.
+    /// Something has happened to the channel since it was last settled; and the time from which a visit settles it even if
+    /// nothing has.
     stirred: bool,
     settle_at: Moment,
-    /// When the next of its timers is due, if nothing has happened to it since it was last visited.
+    /// When the channel's next timer is due, if nothing has happened to the channel since its last visit.
     rests_until: Moment,
-    /// It has ended, and this was reported to its connections.
+    /// The channel has ended, and this was reported to its connections.
     reported: bool,
-    /// When one that has ended is forgotten, unless the peer sends letters; and whether it is.
+    /// When a channel that has ended is forgotten, unless the peer sends letters; and whether it was forgotten.
     forget_at: PolledTime,
     forgotten: bool,
-    /// The peer's END was reported to its connections.
+    /// The peer's END was reported to the connections.
     end_reported: bool,
     /// Data rails that are lost.
     outages: Vec<Outage>,
     histories: Histories,
-    /// By data rail.
+    /// Refusals, by data rail.
     refusing: Box<[Refusing]>,
     hanging: Hanging,
 }
@@ -100,14 +100,14 @@ impl Peer {
         due
     }
 
-    /// The channel was settled, and nothing had happened to it since the visit before: it rests until its next timer is due.
+    /// The channel was settled, and nothing had happened to it since the previous visit: it rests until its next timer is due.
     fn rest_until_due(&mut self, now: Now) {
         let timer = self.channel.due_at(&self.account.counts, self.waits(), now);
         let rails = self.rails_due_at(now);
         self.rests_until = timer.map_or(rails, |timer| timer.min(rails));
     }
 
-    /// Whether the peer is waited for, by a connection or for a lost rail.
+    /// Whether a connection or a lost rail waits for the peer.
     fn waits(&self) -> bool {
         self.pending.waiting > 0 || self.awaits_fence() || self.awaits_writes()
     }
@@ -137,13 +137,13 @@ impl Peer {
         }
     }
 
-    /// The channel has ended, or the peer still asks why.
+    /// Starts the time until a channel is forgotten: it has ended, or the peer still sends letters about it.
     #[cold]
     fn forget_later(&mut self, polled: PolledTime) {
         self.forget_at = polled.plus(self.channel.peer_timeout());
     }
 
-    /// What has not left. It changes only with the channel, and with no time.
+    /// What has not left. It depends only on the channel's state, not on the time.
     fn left_over(&self) -> LeftOver {
         let shadow = self.channel.shadow();
         let waited = self.pending.is_waited_for() || !self.refusals.is_empty();
@@ -157,7 +157,7 @@ impl Peer {
         }
     }
 
-    /// Whether a new connection may begin. One that began later would not get the report of the end.
+    /// Whether a new connection may begin. After the report of the peer's END a new connection would not get that report.
     fn takes_more(&self) -> bool {
         self.channel.is_alive() && !self.channel.is_ending()
     }
@@ -282,7 +282,7 @@ impl<C: Connection> ProgressLoop<C> {
         self.table.slots_of(channel)
     }
 
-    /// A connection, for calls such as `poll` that change neither its pending frames nor what it waits for. Others go
+    /// A connection, for calls such as `poll` that change neither its pending frames nor what it waits for. Other calls go
     /// through [`with`](Self::with).
     #[inline]
     pub fn connection_mut(&mut self, slot: Slot) -> Option<&mut C> {
@@ -305,7 +305,7 @@ impl<C: Connection> ProgressLoop<C> {
         Some(answer)
     }
 
-    /// Begins the end of a channel: no connection begins any more, and END follows the last pending frame, once the
+    /// Begins to end a channel: no connection begins any more, and END follows the last pending frame, once the
     /// peer has confirmed all parts. END from the peer has the same effect.
     pub fn end(&mut self, channel: ChannelId) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
@@ -351,7 +351,7 @@ impl<C: Connection> ProgressLoop<C> {
         self.channel(id).is_none_or(|channel| channel.may_be_left(self.polled.now()))
     }
 
-    /// The peer's last answer about its progress, if it is not older than `ago`, counted in the same way.
+    /// The peer's last answer about its progress, if it is not older than `ago`. Only time in which this endpoint was polled counts.
     pub fn peer_report(&self, id: ChannelId, ago: Duration) -> Option<PeerReport> {
         let now = self.polled.now();
         let report = *self.channel(id)?.peer_report()?;
@@ -391,8 +391,8 @@ impl<C: Connection> ProgressLoop<C> {
         self.poll(perform, None, now);
     }
 
-    /// The same for a caller that waits for this connection, and polls for others in turn. Where there are many channels that polls again
-    /// and again, the inboxes of all need not be looked into each time.
+    /// One poll, for a caller that waits for the connection in `slot`. With many channels, a caller that polls for one connection after
+    /// another need not read all inboxes each time: only some others are read, in turn.
     pub fn progress_for<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
         let looks_into_all = self.peers.len() <= INBOXES_PER_POLL
             || now.since(self.keeper.last_poll()) >= INBOXES_ALL_AFTER;
@@ -400,7 +400,7 @@ impl<C: Connection> ProgressLoop<C> {
         self.poll(perform, awaited, now);
     }
 
-    /// `awaited`: of other channels the inboxes of some are looked into; none: of all.
+    /// `awaited`: the channel whose inbox is read, beside those of some others in turn. None: all inboxes are read.
     fn poll<P: Perform<C>>(&mut self, perform: &mut P, awaited: Option<ChannelId>, now: Moment) {
         let now = self.polled.poll(now);
         self.keeper.polled(now.clock);
@@ -438,7 +438,7 @@ impl<C: Connection> ProgressLoop<C> {
         let rests = self.peers.is_due_by_time(index, now.clock);
         let peer = &mut self.peers[index];
         (peer.posted, peer.rests_until) = (false, Moment::default());
-        // Decided before packets are read: what they cause is settled in the next poll, so that their messages are
+        // Decided before packets are read: their effects are settled in the next poll, so that their messages are
         // reported first.
         let settles = peer.must_settle(now.clock);
         self.read(perform, index, now);
@@ -457,7 +457,7 @@ impl<C: Connection> ProgressLoop<C> {
     }
 }
 
-/// After a call or an event of a connection: what it has pending now, and the actions that follow.
+/// After a call or an event of a connection: updates its pending frames, and performs the actions that follow.
 #[inline]
 fn changed<C: Connection, P: Perform<C>>(
     table: &mut Table<C>,

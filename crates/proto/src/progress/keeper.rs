@@ -36,7 +36,7 @@ impl Keeper {
         self.called
     }
 
-    /// The last poll, by whichever of both.
+    /// The time of the last poll, by the caller or by the keeper.
     #[inline]
     pub(super) fn last_poll(&self) -> Moment {
         self.polled
@@ -62,13 +62,13 @@ impl<C: Connection> ProgressLoop<C> {
         self.peers.iter().any(|peer| peer.channel.is_alive() && peer.pending.waiting > 0)
     }
 
-    /// Whether a peer has lent memory for messages that the caller has not submitted. A peer that aborts asks for it back,
+    /// Whether a peer has lent memory for messages that the caller has not submitted. A peer that aborts withdraws the memory,
     /// and waits for each rank's answer in turn.
     fn is_lent(&self) -> bool {
         self.table.connections().any(C::is_lent)
     }
 
-    /// The time in which the keeper need not poll, because the caller has just polled, whatever the channels have to do. None: see
+    /// How long the keeper need not poll, whatever is pending, because the caller has just polled. None: see
     /// [`keeper_due`](Self::keeper_due), which looks at all channels.
     pub fn keeper_rests(&self, now: Moment) -> Option<Duration> {
         let until = self.keeper.called.plus(KEEPER_PENDING);
@@ -92,7 +92,7 @@ impl<C: Connection> ProgressLoop<C> {
         Some(self.keeper.polled.plus(wait))
     }
 
-    /// Polls for the keeper, if that is due; true if it did. Polls that find nothing lengthen the interval.
+    /// Polls for the keeper, if a poll is due; returns whether it did. Polls that find nothing lengthen the interval.
     pub fn keep<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) -> bool {
         if self.keeper_rests(now).is_some() || self.keeper_due().is_none_or(|due| now < due) {
             return false;

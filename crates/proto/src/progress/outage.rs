@@ -1,12 +1,12 @@
-//! Fail-over of data rails: when one is lost and another is open, both ends stop posting on it, find out what has
-//! arrived, and send the rest by other rails.
+//! Fail-over of data rails: when a rail is lost and another is open, both ends stop posting on the lost one, find out
+//! which parts have arrived, and send the others by open rails.
 //!
 //! ```text
-//!  failed, refused, hanging or missing writes, or the peer's DOWN ─▶ no part is posted on it; DOWN (so many were posted)
+//!  failed, refused, hanging or missing writes, or the peer's DOWN ─▶ no part is posted on it; DOWN (number of posted parts)
 //!     the peer's DOWN ─▶ as many have arrived ────────────────────────────────────────┬─▶ fenced: FENCED, and per
 //!                     └▶ fewer, and no more come ─▶ other peers leave the rail, too,   │   connection HELD, LISTED
 //!                                                   and it is closed ─────────────────┘
-//!     the peer's LISTED ─▶ what it lacks is posted again on other rails
+//!     the peer's LISTED ─▶ parts that the peer lacks are posted again on other rails
 //! ```
 //!
 //! DOWN and FENCED are for the channel and are handled here. HELD and LISTED are frames of a connection: `receive/lost.rs`
@@ -44,17 +44,17 @@ pub(super) struct Outage {
     lost_at: PolledTime,
     /// Our RAIL *down* has left.
     down_sent: bool,
-    /// What the peer has posted there, once its *down* has come.
+    /// The peer's posts on the rail, once its *down* has come.
     expects: Option<RailPosts>,
-    /// Nothing can arrive here by it any more.
+    /// Nothing can arrive here by the rail any more.
     fenced: bool,
     /// Our RAIL *fenced* has left.
     fence_sent: bool,
-    /// The peer has said *fenced*: nothing can arrive there by it any more.
+    /// The peer has sent *fenced*: nothing can arrive there by the rail any more.
     peer_fenced: bool,
-    /// It can be fenced only by closing it.
+    /// The rail can be fenced only by closing it.
     needs_close: bool,
-    /// Our end was closed after the peer's trial had come: what the peer posts since reaches nothing.
+    /// Our end was closed after the peer's trial had come: later posts of the peer are lost.
     closed: bool,
     /// Parts seen, and writes in flight, at the last change of either.
     moved: (u32, u32),
@@ -67,7 +67,7 @@ pub(super) struct Outage {
 pub(super) enum Local {
     #[default]
     Open,
-    /// Its channels stop using it, and their writes in flight are awaited.
+    /// The channels stop using the rail, and their writes in flight are awaited.
     Draining {
         since: PolledTime,
         /// Since when `moved` has not changed.
@@ -75,9 +75,9 @@ pub(super) enum Local {
         /// A hash of the counts of all channels that use it: another value shows progress.
         moved: u32,
     },
-    /// It was opened again, and no round has failed with this libfabric endpoint.
+    /// The rail was opened again, and no round has failed with the new libfabric endpoint.
     Reopened,
-    /// It is closed. Its last completions are taken in the next poll.
+    /// The rail is closed. Its last completions are taken in the next poll.
     Closing,
     Closed,
 }
@@ -92,8 +92,8 @@ pub(super) struct Refusing {
 }
 
 impl Refusing {
-    /// Called at each refusal. Returns for how long the rail has refused everything. A refused part is tried again in each
-    /// poll; a longer gap means that it was dropped, and the time starts anew.
+    /// Called at each refusal. Returns how long the rail has refused everything. A refused part is tried again in each
+    /// poll; a longer gap means that the part was dropped, and the time starts again.
     fn refused(&mut self, accepted: u32, now: PolledTime) -> Duration {
         let since = match self.accepted == accepted && now.since(self.last) <= REFUSAL_GAP {
             true => self.since,
@@ -123,7 +123,7 @@ pub(super) struct Hanging {
 struct Still {
     /// How many writes had ended there at the last check that found progress or nothing in flight.
     ended: u32,
-    /// That check, or a later one that found the peer stopped.
+    /// The time of that check, or of a later one that found the peer stopped.
     since: PolledTime,
     /// How often the peer has stopped and answered again.
     stops: u32,
@@ -148,8 +148,8 @@ impl Hanging {
 
     /// Checks for rails without a completion for `bound` plus the time that their queued bytes may take. `last` replaces
     /// `bound` if no other rail can take over: none is open, or none of them completes its writes. `stopped`: the peer does
-    /// not answer. Such time is not counted, since a stopped process completes nothing. If it stops and answers alternately,
-    /// as a peer polled by its keeper alone does, each answer but the first counts as one [`RAIL_CHECK`].
+    /// not answer. Such time is not counted, since a stopped process completes nothing. If the peer stops and answers
+    /// alternately, as when only its keeper polls, each answer but the first counts as one [`RAIL_CHECK`].
     #[cold]
     fn check(
         &mut self,
@@ -206,30 +206,30 @@ impl Outage {
         }
     }
 
-    /// Whether a RAIL frame about it is pending.
+    /// Whether a RAIL frame about this rail is pending.
     fn has_frames(&self) -> bool {
         !self.down_sent || self.fenced && !self.fence_sent
     }
 
-    /// Whether closing the rail would still help, while so many of our writes are in flight there: parts are missing, or writes
-    /// do not complete.
+    /// Whether closing the rail would still help, with `flying` of our writes in flight on it: parts are missing, or writes do
+    /// not complete.
     fn awaits_close(&self, flying: u32) -> bool {
         self.needs_close && !(self.fenced && flying == 0)
     }
 
-    /// Whether both ends have fenced the rail and said so.
+    /// Whether both ends have fenced the rail and sent *fenced*.
     fn is_fenced_on_both_ends(&self) -> bool {
         self.fenced && self.peer_fenced && !self.has_frames()
     }
 }
 
 impl Peer {
-    /// When the speeds are to be checked, hanging rails, and rails whose pause is over.
+    /// When to check the speeds, hanging rails, and rails whose pause is over.
     pub(super) fn rails_due_at(&self, Now { clock, polled }: Now) -> Moment {
         let check = clock.plus(self.hanging.check_at.since(polled));
         let mut rails = 0..self.account.loads.rails();
         let flies = rails.any(|rail| self.account.rails.flying_on(rail) > 0);
-        // Where nothing can hang the check may come later: another time for each channel, so that one poll does not visit all.
+        // If no write is in flight the check may come later: at a different time for each channel, so that one poll does not visit all.
         let later = if flies { 0 } else { self.id.0 % SPREAD };
         let check = check.plus(SETTLE_EVERY * later);
         self.histories.retry_at().map_or(check, |retry| retry.min(check))
@@ -238,12 +238,12 @@ impl Peer {
     /// Whether data rails need [`ProgressLoop::tend_rails`]. Also runs the periodic checks of speeds and hanging rails.
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, Now { clock, polled }: Now) -> bool {
-        // Not while a failed write is unhandled: it counts as ended, so its rail would pass for a better one. That rail is
+        // Not while a failed write is unhandled: it counts as ended, so its rail would be taken for one that works. That rail is
         // lost first.
         if polled >= self.hanging.check_at && !self.account.rails.has_failures() {
             let stopped = self.channel.silence(polled) >= RAIL_ANSWER_GAP;
             let last = last_rail(self.channel.peer_timeout());
-            // A rail that may have to stay open is given up late: its loss may fail the channel.
+            // A rail that cannot be closed gets the longer bound: its loss may fail the channel.
             let bound = if self.channel.closes_rails() { last.min(RAIL_HANGS) } else { last };
             self.hanging.check(&self.account, stopped, polled, (bound, last));
             self.account.speeds.check(&mut self.account.loads);
@@ -251,8 +251,8 @@ impl Peer {
         self.account.rails.has_news() || !self.hanging.rails.is_empty() || self.is_retry_due(clock)
     }
 
-    /// Whether [`ProgressLoop::tend_rails`] has anything to do here. A channel where it has not is not borrowed mutably, and so not
-    /// visited by the next poll.
+    /// Whether [`ProgressLoop::tend_rails`] has anything to do here. Other channels are not borrowed mutably, so that the next poll
+    /// does not visit them.
     fn needs_tending(&self) -> bool {
         self.account.rails.has_news() || !self.hanging.rails.is_empty() || !self.outages.is_empty()
     }
@@ -293,16 +293,16 @@ impl Peer {
             })
     }
 
-    /// Whether a channel goes on though an end has left its last open rail. Both ends may have left one at the same time, each
-    /// for another channel: then neither has one until the first of them is back. So it is while its last one is closed for
-    /// another channel.
+    /// Whether a channel continues although an end has left its last open rail. The two ends may have left different rails at the
+    /// same time, each for another channel: then the channel has no rail until the first of them is back. The same holds while
+    /// its last rail is closed for another channel.
     fn waits_for_rails(&self, cause: Cause) -> bool {
         let left = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
         let may_return = self.tries() || self.channel.is_ending();
         left && may_return && self.account.rails.survives() && !self.outages.is_empty()
     }
 
-    /// A channel that waits so fails when no rail has come back for too long.
+    /// Fails a channel without an open rail if no rail has come back for too long.
     fn check_rails(&mut self, now: PolledTime) {
         if self.account.loads.open_rails() > 0 {
             return;
@@ -326,7 +326,7 @@ impl Peer {
         self.outages.iter_mut().find(|outage| outage.rail == rail)
     }
 
-    /// Appends pending RAIL and OFFER frames, as far as there is room.
+    /// Appends pending RAIL and OFFER frames while there is room.
     pub(super) fn say_rails<C: Connection, P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -377,12 +377,13 @@ impl<C: Connection> ProgressLoop<C> {
         self.each_connection(index, now.clock, |connection| connection.rail_left(rail));
     }
 
-    /// For a new channel: our rails that are closed, or will be, count as lost from the start. One that has no other stays open
-    /// for it while it is drained; where it is closed already, the channel has none, and fails once its peer can be told.
+    /// For a new channel: our rails that are closed, or being closed, count as lost from the start. If the channel has only one
+    /// rail, the rail is not closed if it is still being drained. If it is closed already, the channel fails as soon as that can
+    /// be reported to the peer.
     pub(super) fn lose_closed_rails(&mut self, index: usize, now: PolledTime) {
         for rail in 0..self.peers[index].account.loads.rails() {
             let local = self.local_of(index, rail);
-            // The peer may write to one that is drained until it hears of the loss.
+            // The peer may write by a rail that is being drained until it receives *down*.
             let fenced = match self.locals.get(local) {
                 Some(Local::Closing | Local::Closed) => true,
                 Some(Local::Draining { .. }) => false,
@@ -422,7 +423,7 @@ impl<C: Connection> ProgressLoop<C> {
         }
         if let RailState::Seen { round } = state {
             peer.heard(rail, round);
-            // At once, since the peer may post from now on, and lose the rail again.
+            // Return the rail at once: the peer may post from now on, and lose the rail again.
             return self.return_if_regained(perform, (index, rail), now);
         }
         let heard = peer.outage(rail).is_some_and(|outage| match state {
@@ -436,9 +437,9 @@ impl<C: Connection> ProgressLoop<C> {
         peer.settle_counts(rail);
     }
 
-    /// A rail on which a write has just failed is lost before any frame leaves, if the channel survives that: after a
-    /// CLOSE that overtook *down* the receiver would expect nothing more by the rail, where writes without immediates may
-    /// still land. If the channel does not survive, the FIN that reports the failure leaves before it fails.
+    /// If the channel survives it, a rail on which a write has just failed is lost before any frame leaves. If CLOSE left before
+    /// *down*, the receiver would free memory in which writes without immediates may still land. If the channel does not survive,
+    /// the FIN that reports the failure leaves before the channel fails.
     #[inline]
     pub(super) fn leave_failed_rails<P: Perform<C>>(
         &mut self,
@@ -473,7 +474,7 @@ impl<C: Connection> ProgressLoop<C> {
             }
             self.tend_refusals(perform, index, now);
         }
-        // The last completions of rails that were closed in the poll before are taken by now.
+        // The last completions of rails that were closed in the previous poll are taken by now.
         for local in &mut self.locals {
             if matches!(local, Local::Closing) {
                 *local = Local::Closed;
@@ -548,7 +549,7 @@ impl<C: Connection> ProgressLoop<C> {
         let flying = peer.account.rails.flying_on(outage.rail);
         // Everything that the peer has posted on the rail has arrived.
         let all = outage.expects.is_some_and(|all| !all.uncounted && all.parts == seen);
-        // A peer says END only after we have confirmed all that it wrote, except on rails that it has reported as down.
+        // A peer sends END only after we have confirmed all its parts, except on rails that it has reported as down.
         let none = ended && outage.expects.is_none();
         if !outage.fenced && (closed || all || none) {
             outage.fenced = true;
@@ -576,7 +577,7 @@ impl<C: Connection> ProgressLoop<C> {
         self.each_connection(index, now, |connection| connection.rail_fenced(rail));
     }
 
-    /// One channel needs this rail closed. The other channels stop using it first, and their transfers in flight are
+    /// A channel needs this rail closed. The other channels stop using it first, and their transfers in flight are
     /// awaited.
     fn close_local<P: Perform<C>>(
         &mut self,
@@ -596,14 +597,14 @@ impl<C: Connection> ProgressLoop<C> {
         let Outage { rail, still_since, .. } = self.peers[index].outages[at];
         let still = now.polled.since(still_since);
         let last = last_rail(self.peers[index].channel.peer_timeout());
-        // Two channels may each need the rail closed that is the last one of the other.
+        // Each of two channels may need the other's last rail closed.
         let spare = still >= RAIL_CLOSE_MAX.min(last / 2) && perform.can_reopen(low8(local as u64));
         let all_survive = others.iter().all(|(other, rail)| {
             let (peer, cause) = (&self.peers[*other], Cause::RailClosing { rail: *rail });
             peer.account.survives(*rail) || spare && peer.waits_for_rails(cause)
         });
-        // It stays open while another channel has no other rail. That may be so only until the other's rails are back, and what
-        // is missing here may still come.
+        // The rail stays open while another channel has no other rail. The other's rails may come back, and the parts that are
+        // missing here may still arrive.
         if !all_survive {
             if still >= last {
                 self.peers[index].channel.fail(Cause::DataLost { rail });
@@ -640,7 +641,7 @@ impl<C: Connection> ProgressLoop<C> {
             let arrived = confirmed == peer.account.counts.completed.get(*rail);
             let outage = peer.outage(*rail);
             awaited |= outage.as_ref().is_some_and(|outage| outage.awaits_close(flying));
-            // A channel that was made meanwhile, and has no other rail.
+            // A channel that was made meanwhile has no other rail.
             needed |= outage.is_none();
             let asks = outage.is_some_and(|outage| outage.needs_close);
             drained &= asks || flying == 0 && arrived;
@@ -681,7 +682,7 @@ impl<C: Connection> ProgressLoop<C> {
         self.peers[index].channel.local_rail(rail).into()
     }
 
-    /// The living channels that use one of our rails, and their number for it. One that fails at its peer's first HELLO
+    /// The living channels that use one of our rails, and their number for it. A channel that fails at its peer's first HELLO
     /// uses none.
     fn users_of(&self, local: usize) -> impl Iterator<Item = (usize, u8)> {
         let uses = |channel: &Channel| channel.is_alive() && !channel.fails_once_met();
@@ -695,7 +696,7 @@ impl<C: Connection> ProgressLoop<C> {
 }
 
 impl Peer {
-    /// Sets the count of a fenced rail to what the peer has posted: parts that are missing cannot come any more.
+    /// Sets our count of seen parts on a fenced rail to the peer's count of posts: missing parts cannot come any more.
     fn settle_counts(&mut self, rail: u8) {
         let Some(outage) = self.outages.iter().find(|outage| outage.rail == rail) else { return };
         if let Some(RailPosts { parts, .. }) = outage.expects.filter(|_| outage.fenced) {
@@ -704,7 +705,7 @@ impl Peer {
     }
 }
 
-/// Over how many times the checks of rails without writes are spread.
+/// Checks of channels without writes in flight are spread over this many times.
 const SPREAD: u32 = 64;
 /// Bytes per microsecond. A slower rail may be taken for a hanging one.
 const SLOWEST: u64 = 8;
@@ -747,7 +748,7 @@ mod tests {
         let mut hanging = Hanging::new(2);
         hanging.check(&account, true, at(60), bound);
         hanging.check(&account, false, at(64), bound);
-        assert!(hanging.waits, "only an answer tells that the peer runs");
+        assert!(hanging.waits, "only an answer shows that the peer runs");
         assert_eq!(hanging.rails, RailSet::NONE, "while it was stopped nothing could end");
         hanging.check(&account, false, at(65), bound);
         assert_eq!(hanging.rails, RailSet::of(1));
@@ -762,21 +763,21 @@ mod tests {
             hanging.check(&account, true, at(60 + stops), bound);
             hanging.check(&account, false, at(60 + stops), bound);
         }
-        assert_eq!(hanging.rails, RailSet::of(1), "50 answers show that it runs");
+        assert_eq!(hanging.rails, RailSet::of(1), "50 answers show that the peer runs");
         let mut hanging = Hanging::new(2);
         hanging.check(&account, true, at(60), bound);
         assert!(account.rails.ended(1, true, true));
         account.rails.posted(1, true);
         hanging.check(&account, false, at(64), bound);
         hanging.check(&account, false, at(66), bound);
-        assert_eq!(hanging.rails, RailSet::NONE, "one has ended meanwhile");
+        assert_eq!(hanging.rails, RailSet::NONE, "a write has ended meanwhile");
         assert!(account.rails.ended(1, true, true));
         hanging.check(&account, false, at(67), bound);
         assert!(!hanging.waits, "nothing is under way");
     }
 
     #[test]
-    fn a_rail_gets_longer_for_the_bytes_that_are_queued_there() {
+    fn a_rail_gets_more_time_for_the_bytes_that_are_queued_on_it() {
         let bound = (Duration::from_secs(5), Duration::from_secs(5));
         let mut account = Account::new(2);
         for rail in 0..2 {
@@ -794,7 +795,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_get_longer_where_no_other_is_any_better() {
+    fn rails_get_longer_if_no_other_rail_works_better() {
         let bounds = (Duration::from_millis(500), Duration::from_secs(8));
         for (still, survives, lost) in
             [(0b01, true, 0b01), (0b11, true, 0), (0b10, true, 0b10), (0b10, false, 0)]
@@ -810,7 +811,7 @@ mod tests {
             hanging.check(&account, false, at(500), bounds);
             assert_eq!(hanging.rails, lost, "{still:?}, survives: {survives}");
             hanging.check(&account, false, at(8000), bounds);
-            assert_eq!(hanging.rails, still, "in the end all are");
+            assert_eq!(hanging.rails, still, "at last all are lost");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The channels of an endpoint, and what makes a poll visit one.
+//! The channels of an endpoint, and when a poll has to visit each.
 //!
-//! An endpoint may have a thousand channels, of which few have anything to do at a time. So a poll checks a short record of
-//! each, and visits a channel only when its time has come, or when something has arrived. Every mutable borrow of a
+//! An endpoint may have a thousand channels, of which few have something to do at a time. So a poll checks a short record of
+//! each channel, and visits a channel only when its time has come, or when something has arrived. Every mutable borrow of a
 //! channel makes the next poll visit it.
 
 use std::cell::Cell;
@@ -13,13 +13,13 @@ use super::super::ids::Moment;
 use super::super::polled::Now;
 use super::{Peer, Perform};
 
-/// What a poll checks of a channel, and the channel.
+/// A channel, and the record that a poll checks.
 #[derive(Debug)]
 struct Entry {
-    /// When it is visited even if nothing has arrived.
+    /// When the channel is visited even if nothing has arrived.
     due: Moment,
     watch: Option<Watch>,
-    /// What the caller and the keeper ask of all channels. None since the channel was borrowed mutably.
+    /// What has not left the channel, for calls that check all channels. None since the channel was borrowed mutably.
     left_over: Cell<Option<LeftOver>>,
     peer: Box<Peer>,
 }
@@ -38,7 +38,7 @@ pub(super) struct PeerTable {
     entries: Vec<Entry>,
     /// The first channel of the next [turn](Self::take_turn).
     next: usize,
-    /// How many channels were asked for what has not left, or looked into in walks over all.
+    /// For tests: how often [`LeftOver`] was computed, or a channel was accessed in an iteration over all.
     #[cfg(test)]
     asked: Cell<usize>,
 }
@@ -53,7 +53,7 @@ impl PeerTable {
         self.entries.push(Entry { due, watch: None, left_over, peer: Box::new(peer) });
     }
 
-    /// At most so many channels, in turn: whose inboxes a poll looks into.
+    /// The next `most` channels in turn, or fewer, whose inboxes a poll looks into.
     #[inline]
     pub(super) fn take_turn(&mut self, most: usize) -> Range<usize> {
         let first = if self.next < self.len() { self.next } else { 0 };
@@ -77,7 +77,7 @@ impl PeerTable {
         })
     }
 
-    /// What has not left each channel. Only those that have changed since the last call are looked into.
+    /// What has not left each channel. Computed only for channels that have changed since the last call.
     pub(super) fn left_over(&self) -> impl Iterator<Item = LeftOver> {
         self.entries.iter().map(|entry| {
             entry.left_over.get().unwrap_or_else(|| {
@@ -90,13 +90,13 @@ impl PeerTable {
         })
     }
 
-    /// How many channels were asked for what has not left since the last call, or looked into in walks over all.
+    /// For tests: how often, since the last call, [`LeftOver`] was computed, or a channel was accessed in an iteration over all.
     #[cfg(test)]
     pub(super) fn take_asked(&self) -> usize {
         self.asked.take()
     }
 
-    /// A channel, if it is time to visit it. It remains so until that visit.
+    /// A channel, if it is time to visit it. Stays due until [`visited`](Self::visited).
     #[inline]
     pub(super) fn due_mut(&mut self, index: usize, now: Moment) -> Option<&mut Peer> {
         let Entry { due, left_over, peer, .. } = &mut self.entries[index];
@@ -107,7 +107,7 @@ impl PeerTable {
         Some(peer)
     }
 
-    /// Whether it is time to visit a channel, whatever has arrived.
+    /// Whether it is time to visit a channel even if nothing has arrived.
     #[inline]
     pub(super) fn is_due(&self, index: usize, now: Moment) -> bool {
         self.entries[index].due <= now

@@ -31,7 +31,7 @@ pub enum Event<E> {
     Wrote { channel: ChannelId, write: WriteId, rail: u8, well: bool },
     /// A letter could not be sent. (Success is not reported: it does not prove arrival.)
     LetterFailed { channel: ChannelId, rail: u8 },
-    /// A letter from the peer. `proven`: it came in a HELLO whose proof, by a listener's secret, is right.
+    /// A letter from the peer. `proven`: it came in a HELLO with a valid proof by a listener's secret.
     Letter { channel: ChannelId, letter: Letter, proven: bool },
     /// The libfabric endpoint of a control rail was closed: nothing is sent or received on it any more. Reported once
     /// for each channel that uses it, by the channel's number of the rail.
@@ -56,24 +56,24 @@ pub struct TrialTarget {
     pub key: u64,
 }
 
-/// What became of a letter.
+/// The outcome of sending a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetterPost {
     /// It is under way, and may be lost.
     Posted,
-    /// It was dropped before the provider saw it, for want of room here perhaps, as if it were lost on the way.
+    /// It was dropped before the provider got it, for example for lack of room: like a letter that is lost on the way.
     Dropped,
     /// The provider refuses it for now (-FI_EAGAIN).
     Refused,
 }
 
-/// What has become of an action of a connection.
+/// The outcome of an action of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acted {
     Done,
     /// The provider refuses it for now (-FI_EAGAIN).
     Refused,
-    /// This side has no room for it now, which says nothing about its rail.
+    /// This side has no room for it now, for a reason unrelated to its rail.
     NoRoom,
 }
 
@@ -123,8 +123,8 @@ pub trait Perform<C: Connection>: Shadows {
     /// This inbox is not read any more. A late write may reach it until the rail is closed.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8);
 
-    /// This inbox is not used any more, of a channel whose peer has been silent for long. The memory may be lent again, but as nothing
-    /// else than an inbox: a late write has no meaning in another inbox, since it has not its nonce.
+    /// This inbox is not used any more: its channel has ended, and the peer has been silent for long. The memory may be lent again, but
+    /// only as an inbox: a late write is invalid in another inbox, since it lacks that inbox's nonce.
     fn release_inbox(&mut self, memory: MemoryId);
 
     /// Nothing reads this shadow any more.
@@ -143,16 +143,16 @@ pub trait Perform<C: Connection>: Shadows {
     /// A data rail of a channel is lost, and the channel continues on others: for the log.
     fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: Cause);
 
-    /// Closes one of our data rails, so that nothing is sent or received on it any more.
-    /// [`next_event`](Self::next_event) returns all its remaining arrivals and completions, of everything that was in
-    /// flight, in the next poll, and nothing of it after that. False: not now, or not at all.
+    /// Closes one of our data rails, so that nothing is sent or received on it any more. In the next poll
+    /// [`next_event`](Self::next_event) returns its remaining arrivals, and a completion for each operation that was in
+    /// flight; later it returns none. False: the rail cannot be closed now, or not at all.
     fn close_rail(&mut self, local: u8) -> bool;
 
-    /// Whether one of our data rails could be opened again after a close. Asked before one is closed only to be renewed.
+    /// Whether one of our data rails could be opened again after a close. Checked before a rail is closed only to be replaced.
     fn can_reopen(&self, local: u8) -> bool;
 
     /// Opens one of our closed data rails again, with a new libfabric endpoint. Returns whether all memory keys on it
-    /// have changed. None: not now.
+    /// have changed. None: it cannot be opened now.
     fn open_rail(&mut self, local: u8) -> Option<bool>;
 
     /// The current address of one of our data rails.

@@ -104,7 +104,7 @@ impl<C: Connection> ProgressLoop<C> {
             if let Body::Hello(_) | Body::Query(_) = letter.body
                 && let Some((rail, answer)) = peer.channel.last_letter(&peer.account.counts)
             {
-                // If it is refused, the peer repeats its letter.
+                // If the answer is refused, the peer repeats its letter.
                 perform.send(id, rail, &answer);
             }
             return;
@@ -197,7 +197,7 @@ impl<C: Connection> ProgressLoop<C> {
         *stirred |= channel.must_acknowledge(now.clock) || channel.is_ending();
     }
 
-    /// Passes the frames of a packet to their connections, up to one that is for the channel, which is returned.
+    /// Passes the frames of a packet to their connections, up to the first frame for the channel, which is returned.
     #[inline]
     fn deliver<P: Perform<C>>(
         &mut self,
@@ -209,10 +209,10 @@ impl<C: Connection> ProgressLoop<C> {
     ) -> Option<Frame> {
         let Self { peers, table, stale, .. } = self;
         let peer = &mut peers[index];
-        // A packet often has many frames for one connection, which is asked for what follows after the last of them.
+        // A packet often has many frames for one connection. Its pending frames and actions are checked after the last of them.
         let mut current: Option<Slot> = None;
         let end = loop {
-            // By reference: a frame has room for the longest kind, and most are short.
+            // By reference: the type has the size of the longest frame, and most frames are short.
             let next = packet.next_frame(perform.inbox(memory));
             let (frame, payload) = match &next {
                 Ok(Some((frame, payload))) => (frame, *payload),
@@ -275,7 +275,7 @@ impl<C: Connection> ProgressLoop<C> {
             Frame::Arrived(arrived) => peer.account.arrived(arrived, now.clock),
             Frame::End => {
                 peer.channel.ending_mut().peer_said();
-                // The peer handles no more frames, so this side ends too.
+                // The peer handles no frames after its END, so this side ends too.
                 peer.channel.ending_mut().begin();
                 self.report_end(index, now.clock);
             }
@@ -302,7 +302,8 @@ impl<C: Connection> ProgressLoop<C> {
     }
 
     /// Advances the channel itself: its cell, its inboxes, its letters, its end. `left`: a packet was posted in this
-    /// poll, and carries the acknowledgement that the cell would. An old cell is written all the same, or it might never be.
+    /// poll, and carries the acknowledgement, so that the cell is not written. An old cell is written nevertheless: otherwise it might
+    /// never be.
     pub(super) fn settle<P: Perform<C>>(
         &mut self,
         perform: &mut P,
@@ -353,7 +354,7 @@ impl<C: Connection> ProgressLoop<C> {
     #[cold]
     fn ended<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         let Some(cause) = self.peers[index].channel.is_failing() else { return };
-        // Packets that have landed still count. One poll consumes as many as a peer may have unacknowledged.
+        // Packets that have landed are still handled. One poll consumes as many as a peer may have unacknowledged.
         self.read(perform, index, now);
         let peer = &mut self.peers[index];
         peer.channel.failed();
@@ -381,8 +382,8 @@ impl<C: Connection> ProgressLoop<C> {
         perform.ended(peer.id, Outcome::Over);
     }
 
-    /// Forgets a channel that has ended, once its connections are gone and its peer has been silent for so long that it has timed out, too,
-    /// and needs no answer any more.
+    /// Forgets a channel that has ended, once its connections are gone and its peer has been silent for the peer timeout: then the peer has
+    /// timed out too, and needs no answer any more.
     #[cold]
     fn forget<P: Perform<C>>(&mut self, perform: &mut P, index: usize, polled: PolledTime) {
         let peer = &mut self.peers[index];
@@ -415,13 +416,13 @@ impl<C: Connection> ProgressLoop<C> {
                 }
             }
         }
-        // What cannot leave any more keeps no slot in the list.
+        // Connections whose frames cannot leave any more leave the list.
         table.refresh(pending, account, now);
     }
 }
 
-/// An inline message needs no retransmission any more. That changes neither the connection's pending frames nor what it
-/// waits for, so no [`Table::touch`].
+/// An inline message needs no retransmission any more. [`Table::touch`] is not needed: neither the connection's pending
+/// frames nor what it waits for change.
 #[inline]
 fn left<C: Connection>(table: &mut Table<C>, sent: Sent) {
     if let Some(tenant) = table.named(sent.from) {

@@ -8,8 +8,8 @@ use super::super::memory::MemoryId;
 use super::{ChannelId, Peer, Perform, ProgressLoop, SubmitError, Table, changed};
 
 impl<C: Connection> ProgressLoop<C> {
-    /// An isend. An inline message leaves at once, with the frames to that peer that join it, if the channel posted
-    /// nothing since the last poll; otherwise the next poll sends it.
+    /// An isend. If the channel has posted nothing since the last poll, an inline message leaves at once, together with pending
+    /// frames that join it; otherwise the next poll sends it.
     #[inline]
     pub fn submit<P: Perform<C>>(
         &mut self,
@@ -96,7 +96,7 @@ impl<C: Connection> ProgressLoop<C> {
         urgency != Urgency::Waited && tenant.newest.is_none_or(over)
     }
 
-    /// Refuses an OPEN that was queued: its listener is closed, or the connection is impossible.
+    /// Refuses a queued OPEN: its listener is closed, or the connection is impossible.
     pub fn refuse(&mut self, channel: ChannelId, refused: Refused) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
             peer.refuse(refused);
@@ -104,7 +104,7 @@ impl<C: Connection> ProgressLoop<C> {
     }
 }
 
-/// Posts sealed packets, then composes and posts what is due, as far as there is room. True if a packet was posted.
+/// Posts sealed packets, then composes and posts frames that are due, while there is room. True if a packet was posted.
 #[inline]
 pub(super) fn send<C: Connection, P: Perform<C>>(
     table: &mut Table<C>,
@@ -133,7 +133,7 @@ pub(super) fn send<C: Connection, P: Perform<C>>(
     left || composed
 }
 
-/// Composes pending frames into packets, seals and posts them, until none is pending or there is no room. True if a
+/// Composes pending frames into packets, which it seals and posts, until no frame is pending or there is no room. True if a
 /// packet was posted.
 fn compose<C: Connection, P: Perform<C>>(
     table: &mut Table<C>,
@@ -173,7 +173,7 @@ fn compose<C: Connection, P: Perform<C>>(
     }
 }
 
-/// Appends the pending frames of one kind, connection by connection, as far as there is room.
+/// Appends the pending frames of one kind, connection by connection, while there is room.
 fn collect<C: Connection, P: Perform<C>>(
     perform: &mut P,
     table: &mut Table<C>,
@@ -202,7 +202,7 @@ fn collect<C: Connection, P: Perform<C>>(
     }
 }
 
-/// Appends pending REFUSED frames, as far as there is room.
+/// Appends pending REFUSED frames while there is room.
 fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, memory: MemoryId) {
     while let Some(refused) = peer.refusals.front() {
         let frame = Frame::Refused(*refused);
@@ -213,7 +213,7 @@ fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, 
     }
 }
 
-/// Appends ARRIVED to an open packet, if it is due and fits. No packet leaves for it.
+/// Appends ARRIVED to an open packet, if ARRIVED is due and fits. No packet leaves only for ARRIVED.
 #[inline]
 fn say_arrivals<C: Connection, P: Perform<C>>(
     perform: &mut P,
@@ -231,9 +231,9 @@ fn say_arrivals<C: Connection, P: Perform<C>>(
     }
 }
 
-/// Whether END may be said: nothing of ours may arrive after it. So no write may be in flight, and the peer must have
-/// confirmed all parts. A write that has just failed may fail the channel, and the peer must not take that for a regular
-/// end.
+/// Whether END may be sent: nothing of ours may arrive after it. So no write may be in flight, and the peer must have
+/// confirmed all parts. Nor may a write just have failed: if that fails the channel, the peer must not take it for a
+/// regular end.
 fn may_end<C: Connection>(table: &Table<C>, peer: &mut Peer) -> bool {
     !peer.account.rails.has_failures()
         && table.is_quiet(peer.id)

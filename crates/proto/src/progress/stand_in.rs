@@ -56,27 +56,28 @@ pub(super) struct StandIn {
     /// No data rail can be closed.
     pub(super) closes_not: bool,
     pub(super) reopens_not: bool,
-    /// A close of them has failed for good.
+    /// The close of a rail has failed for good.
     pub(super) leaks: bool,
-    /// No memory is to be had, and how often some was asked for.
+    /// No memory is available.
     pub(super) starves: bool,
-    /// Why no action is performed.
+    /// The outcome of each action, if none is performed.
     pub(super) acts_not: Option<Acted>,
+    /// How often memory was requested.
     pub(super) asked: u32,
     /// No write of a channel is posted.
     pub(super) posts_not: bool,
-    /// A data rail that is opened again has new keys: of a region 100 more than its number.
+    /// A data rail that is opened again has new keys: a region's key is its number plus 100.
     pub(super) new_keys: bool,
     /// How many acknowledgements were written into the peer's cell.
     pub(super) cells: u32,
-    /// How often an inbox was looked into.
+    /// How often an inbox was read.
     pub(super) looks: u32,
     /// The peer's shadow of the inbox that [`says`](Self::says) writes into.
     peer: Option<Shadow>,
     /// How many inboxes and shadows were released, and which channels are forgotten.
     pub(super) released: usize,
     pub(super) forgotten: Vec<ChannelId>,
-    /// What became of control rails.
+    /// The reported losses and returns of control rails.
     pub(super) control_news: Vec<RailNews>,
 }
 
@@ -86,12 +87,12 @@ impl StandIn {
         self.lends(channel, Epoch(1));
     }
 
-    /// The peer of a channel lends an inbox, and does not know of ours.
+    /// The peer of a channel lends an inbox, and has not received our HELLO.
     pub(super) fn lends(&mut self, channel: ChannelId, epoch: Epoch) {
         self.greets(channel, epoch, Epoch(0));
     }
 
-    /// The peer of a channel knows of our first inbox, and has lent its own.
+    /// The peer of a channel echoes our first inbox, and has lent its own.
     pub(super) fn knows(&mut self, channel: ChannelId) {
         self.greets(channel, Epoch(1), Epoch(1));
     }
@@ -129,7 +130,7 @@ impl StandIn {
         let mut shadow = self.peer.take().unwrap_or_else(|| {
             let mut shadow = Shadow::new(RING, PacketNumber::new(1));
             let memory = self.lend().unwrap();
-            // It is the peer's.
+            // The shadow's memory is the peer's.
             self.released += 1;
             shadow.adopt(self, (lease, memory), PacketNumber::new(0), |_| {}).unwrap();
             shadow
@@ -147,7 +148,7 @@ impl StandIn {
         self.peer = Some(shadow);
     }
 
-    /// The same, where no packet of the channel's peer has landed before.
+    /// As [`says`](Self::says), for the first packet of a channel's peer.
     pub(super) fn says_first(&mut self, channel: &Channel, frames: &[Frame]) {
         self.peer = None;
         self.says(channel, frames);

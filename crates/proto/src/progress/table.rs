@@ -13,7 +13,7 @@ pub(super) struct Tenant<C> {
     pub(super) channel: ChannelId,
     waits: bool,
     awaits_parts: bool,
-    /// The packet that has its newest frame.
+    /// The packet with the connection's newest frame.
     pub(super) newest: Option<PacketNumber>,
 }
 
@@ -21,10 +21,10 @@ pub(super) struct Tenant<C> {
 struct Entry<C> {
     generation: Generation,
     tenant: Option<Tenant<C>>,
-    /// The next in its channel's list of connections with pending frames.
+    /// The next connection in its channel's list of those with pending frames.
     next: Option<Slot>,
     linked: bool,
-    /// One of its actions was refused, and it is in the list `acting`.
+    /// One of the connection's actions was refused, and it is in the list `acting`.
     acting: bool,
 }
 
@@ -32,7 +32,7 @@ struct Entry<C> {
 #[derive(Debug, Default)]
 pub(super) struct PendingList {
     first: Option<Slot>,
-    /// That of all of their frames.
+    /// The urgency of all their frames together.
     urgency: Urgency,
     /// How many connections wait for the peer.
     pub(super) waiting: u32,
@@ -47,7 +47,7 @@ impl PendingList {
         self.first
     }
 
-    /// Whether a packet must leave for the pending frames. It may be true too early: see [`Table::refresh`].
+    /// Whether a packet must leave for the pending frames. May also be true for frames that have left: see [`Table::refresh`].
     #[inline]
     pub(super) fn is_due(&self, now: Moment) -> bool {
         self.urgency.is_due(now)
@@ -73,17 +73,17 @@ impl PendingList {
 
 #[derive(Debug)]
 pub(super) struct Table<C> {
-    /// It grows to the most slots that were ever in use at the same time.
+    /// By slot. Grows to the most slots that were ever in use at the same time.
     entries: Vec<Entry<C>>,
     /// The slots of each channel's connections, in ascending order.
     slots: Vec<Vec<Slot>>,
-    /// How many of them have a connection.
+    /// How many entries have a connection.
     taken: usize,
     most: usize,
     /// Connections for which something may arrive on a data rail.
     awaiting_parts: u32,
     acting: VecDeque<Slot>,
-    /// How often an entry was looked at.
+    /// For tests: how often an entry was accessed.
     #[cfg(test)]
     looks: std::cell::Cell<usize>,
 }
@@ -116,7 +116,7 @@ impl<C: Connection> Table<C> {
         self.entries.get_mut(slot.index())
     }
 
-    /// How often an entry was looked at since the last call.
+    /// How often an entry was accessed since the last call.
     #[cfg(test)]
     pub(super) fn take_looks(&self) -> usize {
         self.looks.take()
@@ -126,7 +126,7 @@ impl<C: Connection> Table<C> {
     pub(super) fn vacant(&self) -> Option<Name> {
         // A slot that is still in a list is not free.
         let free = |entry: &Entry<C>| entry.tenant.is_none() && !entry.linked && !entry.acting;
-        // No search while each entry has a connection: an endpoint that is full is asked again and again.
+        // No search while each entry has a connection: connect and accept call this again and again on a full endpoint.
         let may_be_free = self.taken < self.entries.len();
         match may_be_free.then(|| self.entries.iter().position(free)).flatten() {
             Some(index) => {

@@ -43,7 +43,7 @@ fn endpoint_with_sender() -> (ProgressLoop<Flow>, StandIn, ChannelId, Name) {
     (endpoint, hands, channel, name)
 }
 
-/// The same, at 5 ms, when both ends know each other's inboxes and nothing is left to be said.
+/// The same at 5 ms, when both ends know each other's inboxes and nothing is pending.
 fn settled_with(parameters: Parameters) -> (ProgressLoop<Flow>, StandIn, ChannelId, Name) {
     let (mut endpoint, mut hands) = (ProgressLoop::new(2), StandIn::default());
     let channel = endpoint.add_channel(parameters).unwrap();
@@ -98,10 +98,10 @@ fn advertise(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, to: Name, l
     hears(endpoint, hands, to.slot, &Frame::Advert(advert));
 }
 
-/// A write without an immediate is in no count, and may land though it has failed. So a receiver that read CLOSE first would
-/// free its memory.
+/// A write without an immediate is in no count, and may land although it has failed. A receiver that read CLOSE first would
+/// free the memory too early.
 #[test]
-fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
+fn close_leaves_after_the_down_of_a_rail_whose_write_has_just_failed() {
     let (mut endpoint, mut hands, channel, Name { slot, generation }) = endpoint_with_sender();
     hands.meet(channel);
     endpoint.progress(&mut hands, ms(0));
@@ -125,9 +125,9 @@ fn close_leaves_behind_the_down_of_a_rail_whose_write_has_just_failed() {
     );
 }
 
-/// A rail that refuses parts and has accepted some says most about itself; one that has accepted none may be connecting.
+/// A rail that has accepted parts and now refuses them is lost sooner than one that has accepted none, which may be connecting.
 #[test]
-fn a_rail_is_lost_that_refuses_every_part_for_long_and_none_is_where_parts_have_no_room() {
+fn a_rail_that_refuses_every_part_for_long_is_lost_and_none_is_lost_for_lack_of_room() {
     let connects = u64::try_from(RAIL_CONNECTS.as_millis()).unwrap();
     for (not, has_accepted, until, is_lost) in [
         (Acted::Refused, true, 1000, true),
@@ -171,7 +171,7 @@ fn the_slot_of_a_connection_is_free_though_its_channel_failed_before_its_frames_
     assert_eq!(endpoint.vacant(), Some(next));
 }
 
-/// The peer answers all the while.
+/// The peer keeps answering.
 #[test]
 fn a_channel_without_memory_for_a_new_inbox_or_shadow_fails_after_the_peer_timeout() {
     const STEP: u64 = 10;
@@ -191,7 +191,7 @@ fn a_channel_without_memory_for_a_new_inbox_or_shadow_fails_after_the_peer_timeo
         (hands.starves, hands.asked) = (true, 0);
         let mut alive = 0;
         for step in 0..timeout / STEP + 10 {
-            // There is some for a moment, and a later loss finds none.
+            // There is memory for a moment, and none at a later loss.
             let half = timeout / STEP / 2;
             hands.starves = !ends || step != half;
             let epoch = Epoch(1 + u32::from(step > half && ends));
@@ -218,7 +218,7 @@ fn a_channel_without_memory_for_a_new_inbox_or_shadow_fails_after_the_peer_timeo
     }
 }
 
-/// A peer has one unanswered OPEN in a slot at most.
+/// A peer has at most one unanswered OPEN in a slot.
 #[test]
 fn a_channel_fails_whose_peer_makes_more_refusals_due_than_it_has_slots() {
     let (mut endpoint, _, channel, to) = endpoint_with_sender();
@@ -233,9 +233,9 @@ fn a_channel_fails_whose_peer_makes_more_refusals_due_than_it_has_slots() {
     assert_eq!(endpoint.peers[0].refusals.len(), Slot::COUNT);
 }
 
-/// For stall reports: how long the peer was silent, and what it has last said, in time in which this endpoint was polled.
+/// For stall reports: how long the peer was silent, and its last answer. Only time in which this endpoint was polled counts.
 #[test]
-fn a_loop_asks_for_a_peers_progress_in_its_next_poll_and_keeps_the_answer_for_a_while() {
+fn a_loop_queries_a_peers_progress_in_its_next_poll_and_keeps_the_answer_for_a_while() {
     let (mut endpoint, mut hands, channel, Name { slot, .. }) = endpoint_with_sender();
     hands.meet(channel);
     endpoint.progress(&mut hands, ms(0));
@@ -258,12 +258,12 @@ fn a_loop_asks_for_a_peers_progress_in_its_next_poll_and_keeps_the_answer_for_a_
     assert_eq!(endpoint.polled_time().since(heard_at), Duration::from_millis(2));
     let report = |ago| endpoint.peer_report(channel, Duration::from_millis(ago));
     assert_eq!(report(2).map(|report| report.idle), Some(Duration::from_millis(30)));
-    assert!(report(1).is_none(), "it is older");
+    assert!(report(1).is_none(), "the answer is older");
 }
 
 /// An endpoint may have a thousand channels. `troubled`: another one of them has a lost rail that needs each poll.
 #[test]
-fn a_poll_looks_once_into_the_inbox_of_a_channel_that_has_nothing_to_do() {
+fn a_poll_reads_the_inbox_of_a_channel_that_has_nothing_to_do_once() {
     let (mut endpoint, mut hands, _, _) = settled();
     endpoint.add_channel(parameters(1)).unwrap();
     endpoint.progress(&mut hands, ms(6));
@@ -281,7 +281,7 @@ fn a_poll_looks_once_into_the_inbox_of_a_channel_that_has_nothing_to_do() {
 }
 
 #[test]
-fn what_has_landed_is_read_by_the_next_poll() {
+fn a_packet_that_has_landed_is_read_by_the_next_poll() {
     let (mut endpoint, mut hands, channel, name) = settled();
     let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
     let of =
@@ -298,16 +298,16 @@ fn what_has_landed_is_read_by_the_next_poll() {
 
 /// NCCL may leave a communicator alone for hours, and the peer's process may be stopped meanwhile.
 #[test]
-fn a_channel_that_waits_for_nothing_asks_nothing_and_outlives_a_silent_peer() {
+fn a_channel_that_waits_for_nothing_sends_no_query_and_outlives_a_silent_peer() {
     let (mut endpoint, mut hands, channel, _) = settled();
     (5..200_000).step_by(50).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     assert!(hands.letters.is_empty(), "{:?}", hands.letters);
     assert!(endpoint.channel(channel).is_some_and(Channel::is_alive));
 }
 
-/// While a connection waits for CLOSE, or a lost rail for what the peer says of it.
+/// A connection waits for CLOSE, or a lost rail for the peer's frames about it.
 #[test]
-fn a_channel_fails_whose_peer_does_not_answer_what_is_waited_for() {
+fn a_channel_that_waits_fails_if_its_peer_does_not_answer() {
     let note = |state| Frame::Rail(RailNote { rail: 0, state });
     let (down, fenced) = (note(RailState::Down(RailPosts::default())), note(RailState::Fenced));
     for (says, waits) in
@@ -340,7 +340,7 @@ fn a_channel_fails_whose_peer_does_not_answer_what_is_waited_for() {
     }
 }
 
-/// Their writes have completed. The only rail gets longer, since its loss fails the channel.
+/// The writes of these parts have completed. The only rail gets more time, since its loss fails the channel.
 #[test]
 fn a_rail_by_which_parts_do_not_arrive_is_lost_if_the_peer_answers() {
     for (data_rails, failover, expected) in
@@ -364,7 +364,7 @@ fn a_rail_by_which_parts_do_not_arrive_is_lost_if_the_peer_answers() {
 }
 
 #[test]
-fn a_peer_can_lose_only_rails_that_there_are_and_fences_each_once() {
+fn a_peer_can_lose_only_rails_that_exist_and_fences_each_once() {
     let note = |rail, state| Frame::Rail(RailNote { rail, state });
     let down = |rail| note(rail, RailState::Down(RailPosts::default()));
     let fenced = note(0, RailState::Fenced);
@@ -374,7 +374,7 @@ fn a_peer_can_lose_only_rails_that_there_are_and_fences_each_once() {
         (&[down(0), down(0)][..], Some(Cause::Connection)),
         (&[fenced][..], Some(Cause::Connection)),
         (&[down(2)][..], Some(Cause::RailDown { rail: 2 })),
-        // It may have left both for others, and waits.
+        // The peer may have left both rails for other channels, and waits.
         (&[down(0), down(1)][..], None),
     ] {
         let (mut endpoint, mut hands, channel, _) = settled();
@@ -395,7 +395,7 @@ fn a_rail_may_be_back_and_lost_again_at_the_peer_between_two_polls() {
     returns(true);
 }
 
-/// The first rail is lost and comes back; `lost_again`: the peer has lost it again by then.
+/// The first rail is lost and comes back. `lost_again`: the peer has lost it again by then.
 fn returns(lost_again: bool) {
     let (mut endpoint, mut hands, channel, _) = settled();
     let note = |state| Frame::Rail(RailNote { rail: 0, state });
@@ -444,7 +444,7 @@ fn returns(lost_again: bool) {
 
 /// The other channels of an endpoint have to leave a rail that is closed.
 #[test]
-fn a_lost_rail_is_closed_only_where_writes_or_parts_would_be_waited_for() {
+fn a_lost_rail_is_closed_only_if_writes_do_not_end_or_parts_are_missing() {
     for (in_flight, missing, closes) in
         [(false, false, false), (true, false, true), (false, true, true)]
     {
@@ -454,7 +454,7 @@ fn a_lost_rail_is_closed_only_where_writes_or_parts_would_be_waited_for() {
         }
         endpoint.rail_lost(&mut hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
         (6..1000).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-        assert_eq!(!hands.closed.is_empty(), in_flight, "the peer has not said what it posted");
+        assert_eq!(!hands.closed.is_empty(), in_flight, "the peer has not sent what it posted");
         let parts = u32::from(missing);
         let state = RailState::Down(RailPosts { parts, uncounted: false });
         let down = Frame::Rail(RailNote { rail: 0, state });
@@ -464,21 +464,21 @@ fn a_lost_rail_is_closed_only_where_writes_or_parts_would_be_waited_for() {
     }
 }
 
-/// The write may be of a message that waits for it.
+/// A message may wait for that write.
 #[test]
-fn a_rail_that_both_ends_have_fenced_is_closed_where_a_write_of_ours_does_not_end() {
+fn a_rail_that_both_ends_have_fenced_is_closed_if_a_write_of_ours_does_not_end() {
     let (mut endpoint, mut hands, channel, _) = settled();
     endpoint.peers[0].account.rails.posted(0, true);
     let states = [RailState::Down(RailPosts::default()), RailState::Fenced];
     let says = states.map(|state| Frame::Rail(RailNote { rail: 0, state }));
     hands.says(endpoint.channel(channel).unwrap(), &says);
     (6..200).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-    assert!(hands.closed.is_empty(), "it may end");
+    assert!(hands.closed.is_empty(), "the write may end");
     (200..220).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     assert_eq!(hands.closed, [0]);
 }
 
-/// One that cannot be closed stays open while its writes may still land, so its loss may fail the channel.
+/// A rail that cannot be closed stays open while its writes may still land, so its loss may fail the channel.
 #[test]
 fn a_rail_whose_writes_do_not_complete_is_lost_if_the_peer_answers_and_late_if_it_cannot_be_closed()
 {
@@ -537,7 +537,7 @@ fn end_leaves_once_no_write_is_in_flight_and_the_peer_has_confirmed_every_part()
 
 /// The peer may have freed the memory by then.
 #[test]
-fn a_part_that_a_lost_rail_lacks_is_not_posted_once_end_is_said() {
+fn a_part_that_was_lost_with_a_rail_is_not_posted_again_once_end_was_sent() {
     for ends in [false, true] {
         let (mut endpoint, mut hands, channel, _) = settled();
         let name = endpoint.vacant().unwrap();
@@ -565,9 +565,9 @@ fn a_part_that_a_lost_rail_lacks_is_not_posted_once_end_is_said() {
     }
 }
 
-/// What it has posted there may still land in memory that a connection would free.
+/// Parts on the lost rail may still land in memory that a connection would free.
 #[test]
-fn a_connection_is_told_of_the_peers_end_once_nothing_can_arrive_by_a_lost_rail() {
+fn the_peers_end_is_reported_to_connections_once_nothing_can_arrive_by_a_lost_rail() {
     let (mut endpoint, mut hands, channel, _) = settled();
     let name = add_receiver(&mut endpoint, channel);
     let state = RailState::Down(RailPosts { parts: 1, uncounted: false });
@@ -584,13 +584,13 @@ fn a_connection_is_told_of_the_peers_end_once_nothing_can_arrive_by_a_lost_rail(
     assert_eq!(fault(&endpoint), Some(Fault::Ended));
 }
 
-/// Of parts that were lost with the rail it would miss as many for ever.
+/// Otherwise the peer would wait for ever for the confirmation of parts that were lost with the rail.
 #[test]
-fn a_peer_is_told_that_all_parts_of_a_fenced_rail_are_settled() {
+fn letters_confirm_all_parts_of_a_fenced_rail() {
     let (mut endpoint, mut hands, channel, _) = settled();
     let state = RailState::Down(RailPosts { parts: 3, uncounted: false });
     hands.says(endpoint.channel(channel).unwrap(), &[Frame::Rail(RailNote { rail: 0, state })]);
-    // It is closed, since the parts do not arrive.
+    // The rail is closed, since the parts do not arrive.
     (6..300).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     assert_eq!(hands.closed, [0]);
     let says_fenced =
@@ -602,12 +602,12 @@ fn a_peer_is_told_that_all_parts_of_a_fenced_rail_are_settled() {
         }
         _ => None,
     };
-    let told: Vec<_> = hands.letters.iter().filter_map(counts).collect();
-    assert_eq!(told.last(), Some(&3), "{told:?}");
+    let confirmed: Vec<_> = hands.letters.iter().filter_map(counts).collect();
+    assert_eq!(confirmed.last(), Some(&3), "{confirmed:?}");
 }
 
 #[test]
-fn a_packet_says_when_parts_have_arrived_where_speeds_are_measured_by_that() {
+fn a_packet_reports_when_parts_have_arrived_if_speeds_are_measured_by_that() {
     for measure_by_arrival in [false, true] {
         let (mut endpoint, mut hands, channel, sender) =
             settled_with(Parameters { measure_by_arrival, ..parameters(2) });
@@ -616,7 +616,7 @@ fn a_packet_says_when_parts_have_arrived_where_speeds_are_measured_by_that() {
         let event = flow::Event::Arrived { rail: 1, immediate, len: 1 };
         hands.events.push_back(Event::Arrived { connection: name.in_immediate(), event });
         (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-        assert_eq!(hands.frames, [], "no packet leaves for it");
+        assert_eq!(hands.frames, [], "no packet leaves only for the report");
         hears(&mut endpoint, &mut hands, sender.slot, &withdraw(sender));
         (9..12).for_each(|now| endpoint.progress(&mut hands, ms(now)));
         let says = |frame: &Frame| matches!(frame, Frame::Arrived(_));
@@ -643,7 +643,7 @@ fn a_frame_that_the_peer_waits_for_has_left_when_its_write_has_completed() {
     endpoint.send_urgent(&mut hands, name.slot, ms(5));
     assert!(matches!(hands.frames[..], [Frame::Opened(_)]), "{:?}", hands.frames);
     assert!(!endpoint.must_send_first());
-    assert!(!endpoint.has_left(name.slot, ms(5)), "it may be lost");
+    assert!(!endpoint.has_left(name.slot, ms(5)), "the packet may be lost");
     let write = WriteId { epoch: Epoch(1), what: Written::Packet(PacketNumber::new(1)) };
     hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
     endpoint.progress(&mut hands, ms(6));
@@ -652,7 +652,7 @@ fn a_frame_that_the_peer_waits_for_has_left_when_its_write_has_completed() {
 
 /// Over sockets a long write is copied while it is posted.
 #[test]
-fn what_a_peer_waits_for_leaves_before_the_parts_of_a_long_message() {
+fn frames_that_a_peer_waits_for_leave_before_the_parts_of_a_long_message() {
     for (len, first) in [(1000, false), (1 << 20, true)] {
         let (mut endpoint, mut hands, channel, name) = settled();
         let other = endpoint.vacant().unwrap();
@@ -695,7 +695,7 @@ fn keeper_waits(endpoint: &ProgressLoop<Flow>, polled: Moment) -> Duration {
 }
 
 #[test]
-fn a_keeper_polls_soon_where_something_is_pending_or_waited_for_and_else_ever_less_often() {
+fn a_keeper_polls_soon_if_something_is_pending_or_waited_for_and_otherwise_less_and_less_often() {
     let (mut endpoint, mut hands, channel, name) = settled();
     let mut now = ms(5);
     for wait in [KEEPER_IDLE, 2 * KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_IDLE_MAX] {
@@ -712,7 +712,7 @@ fn a_keeper_polls_soon_where_something_is_pending_or_waited_for_and_else_ever_le
     endpoint.with(&mut hands, name.slot, now, Flow::close);
     now = now.plus(KEEPER_PENDING);
     assert!(endpoint.keep(&mut hands, now));
-    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "it is not acknowledged");
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "the packet is not acknowledged");
     hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
     now = now.plus(KEEPER_PENDING);
     assert!(endpoint.keep(&mut hands, now));
@@ -722,12 +722,12 @@ fn a_keeper_polls_soon_where_something_is_pending_or_waited_for_and_else_ever_le
     endpoint.progress(&mut hands, now);
     assert_eq!(endpoint.called(), now);
     endpoint.fail(channel, Cause::NoRail);
-    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "the peer has to be told");
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "a letter has to report the failure");
     endpoint.progress(&mut hands, now);
     assert_eq!(endpoint.keeper_due(), None);
 }
 
-/// The peer may ask for it back, and wait for the answer.
+/// The peer may withdraw the memory, and wait for the answer.
 #[test]
 fn a_keeper_polls_soon_while_a_peer_lends_memory_that_no_message_was_submitted_for() {
     let (mut endpoint, mut hands, channel, name) = settled();
@@ -739,20 +739,20 @@ fn a_keeper_polls_soon_while_a_peer_lends_memory_that_no_message_was_submitted_f
     for _ in 0..3 {
         now = now.plus(KEEPER_LENT);
         assert!(endpoint.keep(&mut hands, now));
-        assert_eq!(keeper_waits(&endpoint, now), KEEPER_LENT, "however long");
+        assert_eq!(keeper_waits(&endpoint, now), KEEPER_LENT, "no matter how long");
     }
     hears(&mut endpoint, &mut hands, name.slot, &withdraw(name));
-    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "the answer");
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "the answer is pending");
     now = now.plus(KEEPER_PENDING);
     assert!(endpoint.keep(&mut hands, now));
     hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
     now = now.plus(KEEPER_PENDING);
     assert!(endpoint.keep(&mut hands, now));
-    assert_eq!(keeper_waits(&endpoint, now), KEEPER_IDLE, "it has been asked back");
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_IDLE, "the memory was withdrawn");
 }
 
 #[test]
-fn parts_are_awaited_from_when_an_advert_leaves_until_they_have_come() {
+fn parts_are_awaited_from_the_time_an_advert_leaves_until_they_have_arrived() {
     let (mut endpoint, mut hands, channel, _) = settled();
     let name = add_receiver(&mut endpoint, channel);
     let post = |endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn| {
@@ -847,7 +847,7 @@ fn a_connection_that_its_caller_has_failed_keeps_the_reason() {
 }
 
 #[test]
-fn what_is_for_a_connection_that_is_gone_or_from_a_stranger_is_counted_and_has_no_effect() {
+fn events_for_a_connection_that_is_gone_or_from_a_stranger_are_counted_and_have_no_effect() {
     let (mut endpoint, mut hands, channel, name) = settled();
     endpoint.disconnect(name.slot);
     let next = endpoint.vacant().unwrap();
@@ -891,7 +891,7 @@ fn an_inline_message_leaves_at_once_if_nothing_has_left_since_the_last_poll() {
     assert!(matches!(submitted, Err(SubmitError::Ended)), "{submitted:?}");
 }
 
-/// An endpoint with so many channels and so many senders on each, at 5 ms, when nothing is left to be said.
+/// An endpoint with `channels` channels and `each` senders on each, at 5 ms, when nothing is pending.
 fn with_channels(channels: usize, each: usize) -> (ProgressLoop<Flow>, StandIn, Vec<ChannelId>) {
     let (mut endpoint, mut hands) = (ProgressLoop::new(channels * each), StandIn::default());
     let channels: Vec<ChannelId> =
@@ -947,13 +947,13 @@ fn the_ends_of_many_channels_visit_each_connection_a_few_times() {
 }
 
 #[test]
-fn the_last_report_of_a_burst_looks_into_the_channel_of_the_burst_alone() {
+fn the_last_report_of_a_burst_checks_only_the_channel_of_the_burst() {
     let (mut endpoint, mut hands, channels) = with_channels(1000, 1);
     let last = |endpoint: &ProgressLoop<Flow>| {
         let found = (endpoint.must_send_first(), endpoint.has_pending());
         (found, endpoint.peers.take_asked())
     };
-    assert_eq!(last(&endpoint), ((false, false), 1000), "none was asked before");
+    assert_eq!(last(&endpoint), ((false, false), 1000), "no channel was checked before");
     assert_eq!(last(&endpoint), ((false, false), 0));
     let slot = endpoint.table.slots_of(channels[7])[0];
     let to = endpoint.table.name(slot);
@@ -970,7 +970,7 @@ fn the_last_report_of_a_burst_looks_into_the_channel_of_the_burst_alone() {
 }
 
 #[test]
-fn the_keeper_looks_at_no_channel_of_an_endpoint_that_was_just_polled() {
+fn the_keeper_checks_no_channel_of_an_endpoint_that_was_just_polled() {
     let (mut endpoint, mut hands, channels) = with_channels(100, 1);
     let slot = endpoint.table.slots_of(channels[7])[0];
     hands.acts_not = Some(Acted::Refused);
@@ -985,10 +985,10 @@ fn the_keeper_looks_at_no_channel_of_an_endpoint_that_was_just_polled() {
     assert_eq!(endpoint.peers.take_asked(), 0);
     assert!(endpoint.keep(&mut hands, ms(6).plus(KEEPER_PENDING)), "a part was refused");
     let kept = ms(6).plus(KEEPER_PENDING);
-    assert_eq!(endpoint.keeper_rests(kept), None, "its own polls are as many as are due");
+    assert_eq!(endpoint.keeper_rests(kept), None, "the keeper's own polls do not delay the next");
 }
 
-/// Polls every 50 µs. Returns when the channel was visited and not merely its inbox looked into, in µs.
+/// Polls every 50 µs. Returns the times, in µs, at which the channel was visited, not only its inbox checked.
 fn visits(
     endpoint: &mut ProgressLoop<Flow>,
     hands: &mut StandIn,
@@ -1007,7 +1007,7 @@ fn a_content_channel_is_visited_when_its_next_timer_is_due() {
     let (mut endpoint, mut hands, channel, name) = settled();
     let idle = visits(&mut endpoint, &mut hands, 5_050..300_100);
     assert_eq!(idle, [100_000, 200_000, 300_000], "for the check of its rails");
-    // A frame for a connection that is gone is answered by nothing.
+    // A frame for a connection that is gone gets no answer.
     let gone = Name { generation: name.generation.next(), ..name };
     hands.says(endpoint.channel(channel).unwrap(), &[withdraw(gone)]);
     let acknowledges = visits(&mut endpoint, &mut hands, 300_100..310_000);
@@ -1020,7 +1020,7 @@ fn a_content_channel_is_visited_when_its_next_timer_is_due() {
     assert!(matches!(hands.letters[..], [Letter { body: Body::Query(_), .. }]));
 }
 
-/// The same for when QUERY left.
+/// As [`visits`], but returns the times at which QUERY left.
 fn queries(
     endpoint: &mut ProgressLoop<Flow>,
     hands: &mut StandIn,
@@ -1042,7 +1042,11 @@ fn a_query_follows_a_wait_and_a_packet_as_soon_after_a_long_rest_as_after_none()
     let message = Outgoing { tag: 0, len: 1000, source: Source::default(), host: false };
     assert!(endpoint.submit(&mut hands, name.slot, &message, ms(190)).is_ok());
     let waits = queries(&mut endpoint, &mut hands, 190_000..1_000_000);
-    assert_eq!(waits, [229_950, 309_950, 469_950, 789_950], "from the poll before it on");
+    assert_eq!(
+        waits,
+        [229_950, 309_950, 469_950, 789_950],
+        "counted from the poll before the submit"
+    );
     assert!(hands.frames.is_empty());
     advertise(&mut endpoint, &mut hands, name, 1000);
     assert!(endpoint.submit(&mut hands, name.slot, &message, ms(1000)).is_ok());
@@ -1081,7 +1085,7 @@ fn rest(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, start: u64, seco
     end
 }
 
-/// A channel without connections ends at this time: both ends say END, or it fails.
+/// A channel without connections ends at this time: both ends send END, or the channel fails.
 fn ends(
     endpoint: &mut ProgressLoop<Flow>,
     hands: &mut StandIn,
@@ -1111,7 +1115,7 @@ fn ends(
     channel
 }
 
-/// As where processes of a job end and others take their places.
+/// As when processes of a job end and others replace them.
 #[test]
 fn an_endpoint_that_fifty_peers_have_left_has_as_much_memory_lent_as_after_five() {
     for fails in [true, false] {
@@ -1128,7 +1132,8 @@ fn an_endpoint_that_fifty_peers_have_left_has_as_much_memory_lent_as_after_five(
 }
 
 #[test]
-fn a_channel_that_has_ended_is_kept_while_its_peer_asks_or_a_connection_or_a_write_is_left() {
+fn a_channel_that_has_ended_is_kept_while_its_peer_sends_queries_or_a_connection_or_a_write_is_left()
+ {
     let (mut endpoint, mut hands) = (ProgressLoop::new(1), StandIn::default());
     let asked = ends(&mut endpoint, &mut hands, 0, true);
     let mut now = 11;
@@ -1167,7 +1172,7 @@ fn a_channel_that_has_ended_is_kept_while_its_peer_asks_or_a_connection_or_a_wri
 
 /// NCCL tests the requests of many channels one by one, and waits for each.
 #[test]
-fn a_poll_for_one_of_many_channels_looks_into_its_inbox_and_into_all_others_in_turn() {
+fn a_poll_for_one_of_many_channels_reads_its_inbox_and_all_others_in_turn() {
     let (mut endpoint, mut hands, channels) = with_channels(1000, 1);
     let awaited = endpoint.table.slots_of(channels[500])[0];
     let mut now = ms(5);
@@ -1196,5 +1201,5 @@ fn a_poll_for_one_of_many_channels_looks_into_its_inbox_and_into_all_others_in_t
     polls(&mut endpoint, &mut hands, 300);
     polls(&mut endpoint, &mut hands, 300);
     let rare = polls(&mut endpoint, &mut hands, 100);
-    assert!(rare >= 1000, "after a while all are looked into: {rare}");
+    assert!(rare >= 1000, "after a while all inboxes are read: {rare}");
 }

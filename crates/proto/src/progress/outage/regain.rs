@@ -1,5 +1,5 @@
-//! Return of a lost data rail. Both ends exchange the rail's current addresses and probe it with a write that belongs
-//! to no connection (a trial). The rail is used again when a trial has arrived at both ends.
+//! Return of a lost data rail. The ends exchange their current addresses on the rail, and each probes it with a write that
+//! belongs to no connection (a trial). The rail is used again when a trial has arrived at both ends.
 //!
 //! ```text
 //!  Resting ── it is time, or the peer's OFFER of a newer round ──▶ Trying
@@ -10,8 +10,8 @@
 //!         └─ no trial within a second ─▶ Resting; the next round opens another endpoint, if no channel uses this one
 //! ```
 //!
-//! Both ends number rounds alike. The newer number wins: an end that receives it starts over with it. An end that has
-//! said *seen* starts no new round by itself, since the peer may be posting already. If it is not, the peer sends an
+//! Rounds are numbered. The newer number wins: an end that receives a newer one starts over with it. An end that has sent
+//! *seen* starts no new round by itself, since the peer may be posting already. If the peer does not post, it sends an
 //! OFFER of a newer round.
 
 use super::{Local, Now, Peer, ProgressLoop};
@@ -39,7 +39,7 @@ pub(super) struct Regain {
 
 #[derive(Debug)]
 enum Stage {
-    /// Pause until then, by the caller's clock.
+    /// A pause until `until`, by the caller's clock.
     Resting {
         until: Moment,
     },
@@ -108,7 +108,7 @@ impl Histories {
         &mut self.rails[at]
     }
 
-    /// Records that a rail is left because it closes for another channel. It is tried as soon as it is open again.
+    /// Records that a channel leaves a rail because it closes for another channel. The rail is tried as soon as it is open again.
     pub(super) fn left(&mut self, rail: u8, now: Moment) -> Regain {
         let history = self.of(rail);
         history.rest.left();
@@ -147,12 +147,12 @@ impl Regain {
         matches!(&self.stage, Stage::Trying(trying) if !said(trying))
     }
 
-    /// The peer's OFFER, if it is of a newer round than ours.
+    /// The peer's OFFER, if its round is newer than ours.
     pub(super) fn newer_offer(&self) -> Option<Offer> {
         self.peer.filter(|offer| is_newer(offer.round, self.round))
     }
 
-    /// Begins a new round: the peer's, if it has offered a newer one.
+    /// Begins a new round: the peer's round, if the peer has offered a newer one.
     fn begin(&mut self, now: PolledTime) {
         self.peer = self.newer_offer();
         let next = self.round.wrapping_add(1);
@@ -160,7 +160,7 @@ impl Regain {
         self.stage = Stage::Trying(Trying { since: now, ..Trying::default() });
     }
 
-    /// Appends OFFER and RAIL *seen* if they are pending, as far as there is room.
+    /// Appends OFFER and RAIL *seen* if they are pending and there is room.
     pub(super) fn say<C: Connection, P: Perform<C>>(
         &mut self,
         (id, rail): (ChannelId, u8),
@@ -285,7 +285,7 @@ impl<C: Connection> ProgressLoop<C> {
         if is_newer(offer.round, regain.round) {
             regain.peer = Some(*offer);
             if closes || regain.was_closed() {
-                // The round begins when the rail is open, and its new keys are said.
+                // The round begins when the rail is open, and its new keys were sent.
                 regain.stage = Stage::Resting { until: now.clock };
             } else if regain.is_trying() {
                 regain.begin(now.polled);
@@ -331,7 +331,7 @@ impl<C: Connection> ProgressLoop<C> {
         if !outage.is_fenced_on_both_ends() || peer.account.rails.flying_on(rail) > 0 {
             return false;
         }
-        // Also on a channel that is ending: the peer may be posting there already.
+        // Also on a channel that is ending: the peer may be posting on the rail already.
         if peer.is_regained(at) {
             self.return_rail(perform, (index, at), now);
             return true;
@@ -409,14 +409,14 @@ impl<C: Connection> ProgressLoop<C> {
         let target = perform.trial_target(crate::bits::low8(local as u64));
         let peer = &mut self.peers[index];
         if target.is_none() {
-            // Its close has failed for good.
+            // The rail's close has failed for good.
             return peer.rest(at, now.clock);
         }
         peer.outages[at].regain.begin(now.polled);
         peer.stirred = true;
     }
 
-    /// One of our rails closes: trials of it are void, and start over when it is open again. Where the peer's trial has come,
+    /// One of our rails closes: its trials are void, and start over when it is open again. If the peer's trial has come,
     /// only the peer may begin another round.
     pub(super) fn stop_trials(&mut self, local: usize, now: Moment) {
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
@@ -567,7 +567,7 @@ mod tests {
     use crate::terms::Terms;
 
     type Endpoint = ProgressLoop<Flow>;
-    /// Changes a channel, and what that means.
+    /// What is changed on a channel, in words, and the change.
     type Use = (&'static str, fn(&mut Peer));
 
     fn at(time: Duration) -> Now {
@@ -599,8 +599,8 @@ mod tests {
         (endpoint, StandIn::default())
     }
 
-    /// The same with two channels, of which the first one needs the rail closed, as a part is missing there. The second one still
-    /// uses it.
+    /// As [`without_first_rail`], with two channels: the first needs the rail closed, since a part is missing on it; the second still
+    /// uses the rail.
     fn with_first_rail_to_close() -> (Endpoint, StandIn) {
         let (mut endpoint, hands) = without_first_rail(2);
         let outage = &mut endpoint.peers[0].outages[0];
@@ -620,7 +620,7 @@ mod tests {
         &mut endpoint.peers[index].outages[0].regain
     }
 
-    /// What the first channel's round has come to.
+    /// The state of the first channel's round.
     fn trying(endpoint: &mut Endpoint) -> &mut Trying {
         match &mut regain(endpoint, 0).stage {
             Stage::Trying(trying) => trying,
@@ -699,7 +699,7 @@ mod tests {
         }
     }
 
-    /// They would mix parts that were counted before the loss with those posted since.
+    /// The report would mix parts that were counted before the loss with parts that were posted afterwards.
     #[test]
     fn no_round_begins_while_a_receiver_has_to_report_what_came_by_the_lost_rail() {
         let (mut endpoint, mut hands) = without_first_rail(1);
@@ -756,7 +756,7 @@ mod tests {
         endpoint.with(hands, slot, ms(1).clock, next).flatten()
     }
 
-    /// The sender may be posting there already.
+    /// The sender may be posting on that rail already.
     #[test]
     fn memory_is_exposed_to_a_rail_by_which_a_trial_has_come() {
         for (round, exposed) in [(0, 0), (1, 1)] {
@@ -775,7 +775,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_that_opens_with_new_keys_is_offered_once_they_are_said() {
+    fn a_rail_that_opens_with_new_keys_is_offered_once_the_keys_were_sent() {
         let (mut endpoint, mut hands) = without_first_rail(1);
         let slot = add_receiver(&mut endpoint, &mut hands);
         (endpoint.locals, hands.new_keys) = (vec![Local::Closed], true);
@@ -802,7 +802,7 @@ mod tests {
         for now in [300, 301] {
             endpoint.tend_return(&mut hands, (0, 0), ms(now));
         }
-        assert!(hands.trials.is_empty(), "the peer has not said where");
+        assert!(hands.trials.is_empty(), "the peer has offered no address");
         endpoint.offered(0, &offer(1), ms(302));
         for now in [302, 303] {
             endpoint.tend_return(&mut hands, (0, 0), ms(now));
@@ -817,9 +817,9 @@ mod tests {
         assert_eq!(hands.trials.len(), 2);
     }
 
-    /// The end of a trial does not say its round.
+    /// The completion of a trial does not name its round.
     #[test]
-    fn a_trial_is_posted_when_that_of_the_round_before_has_ended() {
+    fn a_trial_is_posted_when_that_of_the_previous_round_has_ended() {
         let (mut endpoint, mut hands) = without_first_rail(1);
         endpoint.tend_return(&mut hands, (0, 0), ms(300));
         endpoint.offered(0, &offer(1), ms(301));
@@ -834,7 +834,7 @@ mod tests {
         assert_eq!(hands.trials, [offer(1), offer(2)]);
     }
 
-    /// It will have another address.
+    /// The rail will have another address.
     #[test]
     fn a_round_of_one_channel_starts_over_where_the_rail_is_closed_for_another() {
         let (mut endpoint, mut hands) = without_first_rail(2);
@@ -861,11 +861,11 @@ mod tests {
             assert!(regain(&mut endpoint, 0).is_trying());
             endpoint.tend_return(&mut hands, (0, 0), at(end));
             assert_eq!(regain(&mut endpoint, 0).is_trying(), seen);
-            // The next round is another one, after another pause.
+            // The next round begins after another pause.
             endpoint.tend_return(&mut hands, (0, 0), at(end + RAIL_REST - Duration::from_nanos(1)));
             assert_eq!(regain(&mut endpoint, 0).is_trying(), seen);
             if !seen {
-                // Its endpoint is replaced first, since a round has failed with it.
+                // The rail's endpoint is replaced first, since a round has failed with it.
                 for _ in 0..2 {
                     endpoint.tend_return(&mut hands, (0, 0), at(end + RAIL_REST));
                     endpoint.locals[0] = Local::Reopened;
@@ -897,7 +897,7 @@ mod tests {
         }
     }
 
-    /// Then its peer has no other rail in common with us.
+    /// That channel's peer has no other rail in common with us.
     #[test]
     fn a_rail_stays_open_that_is_the_only_one_of_a_channel_also_if_made_while_it_was_drained() {
         let last = last_rail(parameters(1).peer_timeout);
@@ -992,7 +992,7 @@ mod tests {
             endpoint.rail_note(&mut hands, 0, &down, ms(1));
             assert_eq!(endpoint.peers[0].account.loads.open_rails(), 0);
             endpoint.tend_rails(&mut hands, at(last));
-            assert!(endpoint.troubled, "it is looked after in each poll");
+            assert!(endpoint.troubled, "each poll checks the outage");
             assert_eq!(failing(&endpoint), [None]);
             if returns {
                 let seen = Trying { seen: true, seen_sent: true, heard: true, ..Trying::default() };
@@ -1059,13 +1059,13 @@ mod tests {
     fn a_channel_waits_for_a_rail_to_be_closed_until_the_others_have_another_one_again() {
         for arrives in [false, true] {
             let (mut endpoint, mut hands) = with_first_rail_to_close();
-            // Of the other channel, another rail is away for the moment.
+            // The other channel's second rail is not open now.
             endpoint.peers[1].account.loads.close(1);
             for now in 1..200 {
                 endpoint.tend_rails(&mut hands, ms(now));
             }
             assert_eq!((&hands.closed[..], failing(&endpoint)), (&[][..], vec![None; 2]));
-            assert!(endpoint.peers[1].account.loads.is_open(0), "it has no other");
+            assert!(endpoint.peers[1].account.loads.is_open(0), "it has no other rail");
             if arrives {
                 endpoint.peers[0].account.counts.seen.set(0, 1);
             } else {
@@ -1147,7 +1147,7 @@ mod tests {
         assert_eq!(failing(&endpoint), [None; 2]);
     }
 
-    /// The time of each is its own.
+    /// Each channel has its own bound.
     #[test]
     fn a_channel_that_needs_a_rail_closed_later_than_another_one_fails_later() {
         let (mut endpoint, mut hands) = with_first_rail_to_close();
@@ -1170,7 +1170,7 @@ mod tests {
         let mut histories = Histories::new(true);
         let until = |regain: Regain| match regain.stage {
             Stage::Resting { until } => until,
-            Stage::Trying(_) => panic!("it is tried"),
+            Stage::Trying(_) => panic!("a round has begun"),
         };
         for loss in 0..15 {
             assert_eq!(until(histories.left(0, ms(2000 * loss).clock)), ms(2000 * loss).clock);
@@ -1180,9 +1180,9 @@ mod tests {
         assert_eq!(until(histories.lost(0, now)), now.plus(RAIL_REST));
     }
 
-    /// Its peer would wait for it until the connect timeout.
+    /// Otherwise the peer would wait for this end's HELLO until the connect timeout.
     #[test]
-    fn a_channel_made_while_its_only_rail_is_closed_greets_its_peer_then_fails_and_says_so() {
+    fn a_channel_made_while_its_only_rail_is_closed_sends_hello_then_fails_and_reports_it() {
         for local in [Local::Closing, Local::Closed] {
             for met_at in [1, 5] {
                 let (mut endpoint, mut hands) = without_first_rail(1);
@@ -1204,16 +1204,15 @@ mod tests {
                     _ => false,
                 };
                 assert_eq!(hands.letters.iter().filter(says).count(), 1, "{local:?} at {met_at}");
-                // A peer whose HELLO is there at the first poll is told without one.
+                // If the peer's HELLO is there at the first poll, the failure is reported without a HELLO of ours.
                 assert_eq!(hands.greeted.contains(&new), met_at > 1, "{local:?} at {met_at}");
             }
         }
     }
 
-    /// As after many failed rounds. Whoever offers a round waits for an answer for a second only.
+    /// As after many failed rounds. An end that offers a round waits only a second for an answer.
     #[test]
-    fn a_round_that_the_peer_offers_begins_before_the_own_pause_is_over_also_with_another_endpoint()
-    {
+    fn a_round_that_the_peer_offers_begins_before_our_pause_is_over_also_with_another_endpoint() {
         for (local, closed) in [(Local::Closed, 0), (Local::Open, 1)] {
             let (mut endpoint, mut hands) = without_first_rail(1);
             endpoint.locals = vec![local];
@@ -1234,7 +1233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_that_could_not_be_opened_again_is_tried_as_it_is() {
+    fn a_rail_that_could_not_be_opened_again_is_tried_with_its_old_endpoint() {
         let (mut endpoint, mut hands) = without_first_rail(1);
         hands.reopens_not = true;
         endpoint.locals = vec![Local::Open];
@@ -1248,7 +1247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_an_end_cannot_follow_is_over_for_it_as_a_round_that_has_failed() {
+    fn an_offer_that_an_end_cannot_follow_ends_as_a_round_that_has_failed() {
         let (mut endpoint, mut hands) = without_first_rail(1);
         hands.leaks = true;
         endpoint.offered(0, &offer(7), ms(5));
@@ -1262,7 +1261,7 @@ mod tests {
         assert_eq!(regain(&mut endpoint, 0).round, 8);
     }
 
-    /// The other channel's peer may be using the rail again, and may also have seen no trial of ours and never say so.
+    /// The other channel's peer may be using the rail again. Or it may have seen no trial of ours, and then never sends *seen*.
     #[test]
     fn a_rail_that_may_be_in_use_again_is_closed_for_another_channel_and_lost_again_where_it_was() {
         for returns in ["never", "while it drains", "once it is closed", "once it is open again"] {
@@ -1273,7 +1272,7 @@ mod tests {
             outage.needs_close = true;
             let seen = Trying { offered: true, seen: true, seen_sent: true, ..Trying::default() };
             regain(&mut endpoint, 1).stage = Stage::Trying(seen);
-            // It drains for as long as a part is in flight on it.
+            // The rail drains for as long as a part is in flight on it.
             endpoint.peers[1].account.rails.posted(0, true);
             endpoint.tend_rails(&mut hands, ms(0));
             assert!(matches!(endpoint.locals[0], Local::Draining { .. }));
