@@ -11,7 +11,7 @@ use super::parking::Parking;
 use super::speeds::Speeds;
 use super::split::Loads;
 
-/// One per channel. It is passed into each call of a connection.
+/// The shared state of one channel's connections. It is passed into each call of a connection.
 #[derive(Debug)]
 pub struct Account {
     /// Credit in use: the cost of inline messages sent without an advert whose receives are not known to be posted.
@@ -19,14 +19,14 @@ pub struct Account {
     /// Credit to return: the cost of such messages that were received and are complete, and that no DONE has covered
     /// yet.
     pub unreported: u32,
-    /// How long an advert that is probably not needed is delayed: four smoothed round trips of the channel, within
-    /// bounds.
+    /// How long an advert that is probably not needed is delayed: four smoothed round trips of the channel, but at least [`LAZY_WAIT_MIN`]
+    /// and at most [`LAZY_WAIT_MAX`].
     pub lazy_wait: Duration,
     /// Completion queue entries that complete receives have returned since the endpoint last collected them.
     pub entries_freed: u32,
     pub loads: Loads,
     pub speeds: Speeds,
-    /// When the peer's parts have arrived, where it needs that.
+    /// When the peer's parts have arrived, if the peer needs reports of that.
     pub arrival_times: ArrivalTimes,
     pub counts: PeerCounts,
     pub rails: DataRails,
@@ -75,8 +75,8 @@ impl Account {
         self.speeds.reported(arrived, &mut self.loads, now);
     }
 
-    /// Whether the channel survives the loss of this rail, because parts may go by another one, or because this one is lost
-    /// already.
+    /// Whether the channel survives the loss of this rail, because parts may go by another rail, or because this rail was lost
+    /// before.
     pub(crate) fn survives(&self, rail: u8) -> bool {
         let lost = !self.loads.is_open(rail);
         self.rails.survives() && (lost || self.loads.open_rails() > 1)

@@ -1,7 +1,7 @@
-//! When the peer's parts arrived, by data rail: reported to the peer, which measures the speeds of its rails by that
+//! When the peer's parts arrived, by data rail. Reports of this let the peer measure the speeds of its rails
 //! ([`delivery_rates`](super::delivery_rates)).
 //!
-//! A report is a frame that joins a packet, at most one in 5 ms; no packet leaves for it.
+//! A report is a frame that joins a packet, at most every 5 ms; no packet leaves only for a report.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::rail_set::RailSet;
 /// The shortest time between two reports.
 const REPORT_EVERY: Duration = Duration::from_millis(5);
 
-/// The newest arrival on each data rail. Empty where the peer does not need it.
+/// The newest arrival on each data rail. Empty if the peer needs no reports.
 #[derive(Debug, Default)]
 pub struct ArrivalTimes {
     rails: Box<[Newest]>,
     /// Rails with an arrival that was not reported.
     news: RailSet,
-    /// The next report may leave from then on.
+    /// The earliest time of the next report.
     report_at: Moment,
 }
 
@@ -44,7 +44,7 @@ impl ArrivalTimes {
         }
     }
 
-    /// The report of what has arrived since the last one; None if it is not due.
+    /// The report of arrivals since the last one; None if no report is due.
     #[inline]
     pub fn report(&mut self, now: Moment) -> Option<Arrived> {
         if self.news.is_empty() || now < self.report_at {

@@ -1,17 +1,17 @@
-//! Completion queue credit: how many arrivals the receives of one endpoint may cause at most.
+//! Completion queue credit: the most arrivals that the receives of one endpoint may cause.
 //!
 //! A part that arrives takes an entry of its rail's queue, and a queue that overruns loses completions for good. So
 //! each receive is charged with the most entries of one queue that it can take, and beyond the budget `irecv` answers
 //! "not yet". Connections that were refused are served round robin, in the order of their slots. Entries that are
-//! returned are kept for the next one in that order until it has as many as it requested.
+//! returned are kept for the next connection in that order until it gets as many as it requested.
 
 use super::ids::Slot;
 use super::split::Cutting;
 use crate::bits::{count32, low16};
 use crate::limits::{MAX_GROUP, MAX_PARTS};
 
-/// A waiting connection that has not retried for so many refusals of others loses its place. An endpoint has at most
-/// 16,384 connections, so one that is called at all has retried by then.
+/// A waiting connection that has not retried during this many refusals of others loses its place. An endpoint has at most
+/// 16,384 connections, so a connection that is still called has retried by then.
 const PATIENCE: u32 = 4 * count32(Slot::COUNT);
 const WORDS: usize = Slot::COUNT / 64;
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_there_is() {
+    fn no_more_entries_are_taken_than_the_capacity() {
         for capacity in [512, 513, 600] {
             let mut budget = Budget::new(capacity);
             let mut taken = 0;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_taken_is_not_given_back() {
+    fn entries_that_were_never_taken_are_not_returned() {
         let mut budget = Budget::new(512);
         assert!(budget.take(slot(0), 5));
         assert_eq!(budget.release(6), Err(NeverTaken));
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn every_connection_that_waits_is_served_in_its_place_of_the_cycle() {
+    fn every_waiting_connection_is_served_in_its_place_in_the_cycle() {
         for count in [2, 3, 64, 65, 130] {
             for first in [0, 60, Slot::COUNT - count] {
                 let mut budget = Budget::new(512);
                 assert!(budget.take(slot(5000), 512));
                 let mut served = vec![0; count];
-                // They try in one order, so that the first could be served always.
+                // All try in the same order, so that the first could always be served.
                 let mut ask = |budget: &mut Budget| {
                     for (index, served) in served.iter_mut().enumerate() {
                         *served += i32::from(budget.take(slot(first + index), 1));

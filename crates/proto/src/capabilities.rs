@@ -1,9 +1,9 @@
-//! What the probe found that a provider can do. Peers exchange theirs at connect and use what both have.
+//! The capabilities of a provider, as the probe found them. Peers exchange theirs at connect and use those that both have.
 
 use crate::codec::{HandshakeError, Reader, Writer};
 use crate::limits::PART_ALIGN;
 
-/// How many bytes of an immediate (remote CQ data) arrive, if any.
+/// How many bytes of an immediate (remote CQ data) arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ImmediateWidth {
@@ -29,7 +29,7 @@ pub struct Capabilities {
     pub virtual_addresses: bool,
     /// There is no RMA: everything is sent in tagged messages (SENDRECV).
     pub messages: bool,
-    /// It reports when parts have arrived, if that is needed.
+    /// This side reports when parts have arrived, if the peer needs that.
     pub arrival_times: bool,
     /// Writes up to this length are injected.
     pub rma_inject_bytes: u32,
@@ -38,7 +38,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What both ends can do. Whether memory is addressed by virtual address needs no agreement: the owner of the
+    /// The capabilities that both ends have. Whether memory is addressed by virtual address needs no agreement: the owner of the
     /// memory sends the address to use.
     #[must_use]
     pub fn agree(&self, peer: &Self) -> Self {
@@ -63,7 +63,7 @@ impl Capabilities {
         writer.field(LARGEST, &self.largest_write.to_le_bytes());
     }
 
-    /// Unknown flags, of a later version, are ignored: they cannot be in the intersection.
+    /// Decodes the capabilities. Unknown flags, of a later version, are ignored: this side lacks those capabilities.
     pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
         let (mut width, mut flags, mut inject, mut largest) = (None, None, None, None);
         for field in Reader::new(bytes) {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn agreement_is_symmetric_and_never_more_than_either_has() {
+    fn agreement_is_symmetric_and_has_no_capability_that_an_end_lacks() {
         for ours in every() {
             for theirs in every() {
                 let agreed = ours.agree(&theirs);

@@ -21,7 +21,7 @@ pub const ENVELOPE_BYTES: usize = 16;
 
 const CHECK_AT: std::ops::Range<usize> = 12..16;
 
-/// A checksum: every bit, its position and the length matter. It detects accidents, not attacks.
+/// A checksum over every bit, its position and the length. It detects accidental errors, not attacks.
 pub fn check_of(bytes: &[u8]) -> u32 {
     let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     let mixed =
@@ -307,7 +307,7 @@ impl std::error::Error for HandshakeError {}
 mod tests {
     use super::*;
 
-    /// Other builds compute it, too.
+    /// Other builds compute the check, too.
     #[test]
     fn the_check_of_bytes_never_changes() {
         let bytes: Vec<u8> = (1..=20).collect();

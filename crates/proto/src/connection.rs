@@ -9,13 +9,13 @@ use super::ids::{Moment, Name};
 use super::message::MessageId;
 use super::stall::ConnectionState;
 
-/// How urgent a connection's pending frames are. The last two make a packet leave. A packet that leaves for these, or that
-/// lazy frames join, takes all pending frames.
+/// How urgent a connection's pending frames are. `Urgent` and `Waited` make a packet leave. That packet, or another one that lazy
+/// frames join, takes all pending frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Urgency {
     #[default]
     Nothing,
-    /// Frames that may wait until then. `joins`: a packet that leaves before takes them. Otherwise they are probably not
+    /// Frames that may wait until `until`. `joins`: a packet that leaves earlier takes them. Frames that do not join are probably not
     /// needed, or not yet.
     Lazy { until: Moment, joins: bool },
     /// Frames that the next progress call sends.
@@ -26,7 +26,7 @@ pub enum Urgency {
 }
 
 impl Urgency {
-    /// That of both: the greater one; of two lazy ones the earlier time.
+    /// The urgency of both together: the greater one; of two lazy ones the earlier time.
     #[inline]
     #[must_use]
     pub(crate) fn and(self, other: Self) -> Self {
@@ -54,17 +54,17 @@ impl Urgency {
 /// What a connection has pending, and what it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether it has frames to send, and how urgent they are.
+    /// Whether the connection has frames to send, and how urgent they are.
     pub urgency: Urgency,
-    /// It waits for an action of its peer. If so, the channel sends QUERY when the peer is silent.
+    /// Whether the connection waits for an action of its peer. If so, the channel sends QUERY when the peer is silent.
     pub waits: bool,
-    /// Something may arrive for it on a data rail.
+    /// Whether parts may arrive for the connection on a data rail.
     pub awaits_parts: bool,
-    /// [`Connection::next_action`] may return an action.
+    /// Whether [`Connection::next_action`] may return an action.
     pub acts: bool,
 }
 
-/// Which frames to take: a packet takes adverts first, and each OPEN with them.
+/// Which frames a packet takes: first adverts, and OPENs with them, then the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Adverts,
@@ -78,8 +78,8 @@ pub enum Submit {
     NotNow,
     /// The message is sent inline. The caller copies its payload into the packet at once.
     Inline { message: MessageId, frame: Inline },
-    /// The message is sent in parts: see [`Connection::next_action`]. `long`: posting them may take longer than a packet, so
-    /// what peers wait for leaves first.
+    /// The message is sent in parts: see [`Connection::next_action`]. `long`: posting the parts may take longer than posting a packet, so
+    /// frames that peers wait for leave first.
     Parts { message: MessageId, long: bool },
 }
 
@@ -88,7 +88,7 @@ pub enum Submit {
 pub enum ChannelEnd {
     /// The peer has said END. All that it wrote has arrived, and our posted writes complete.
     ByPeer,
-    /// It has failed. The fate of posted writes is unknown.
+    /// The channel has failed. Whether posted writes arrive is unknown.
     Failed,
 }
 
@@ -107,7 +107,7 @@ pub trait Connection: fmt::Debug {
     /// Why the channel fails: a frame breaks a bound.
     type Error: Copy + fmt::Debug;
 
-    /// What it has pending, and what it waits for.
+    /// The connection's pending frames, and whether it waits.
     fn standing(&self, account: &Account, now: Moment) -> Standing;
 
     /// The next frame, if it has at most `words` words. The channel delivers each returned frame: a connection never
@@ -147,7 +147,7 @@ pub trait Connection: fmt::Debug {
     /// acknowledged. Called once per message. It does not change the [`standing`](Self::standing).
     fn inline_left(&mut self, message: MessageId);
 
-    /// The next action. It is returned again until [`acted`](Self::acted) says that it was posted.
+    /// The next action. It is returned again until [`acted`](Self::acted) reports that it was posted.
     fn next_action(&mut self, account: &mut Account, now: Moment) -> Option<Self::Action>;
 
     /// The action that [`next_action`](Self::next_action) returned was posted, or was refused and is to be returned
@@ -165,7 +165,7 @@ pub trait Connection: fmt::Debug {
     /// Whether none of its writes outside of the channel are pending or in flight: END waits for that.
     fn is_quiet(&self) -> bool;
 
-    /// Whether the peer has lent it memory for messages that the caller has not submitted.
+    /// Whether the peer has lent the connection memory for messages that the caller has not submitted.
     fn is_lent(&self) -> bool {
         false
     }
@@ -188,14 +188,13 @@ pub trait Connection: fmt::Debug {
     /// become pending.
     fn rekey(&mut self, _rail: u8, _key: &mut dyn FnMut(u32) -> u64) {}
 
-    /// Our END is said: nothing that is written from now on may arrive, so parts that the peer lacks of a lost rail are
-    /// not posted again.
+    /// Our END was sent: no write may arrive after it, so parts that were lost with a rail are not posted again.
     fn end_said(&mut self) {}
 
-    /// The channel has ended: what is incomplete now cannot complete any more.
+    /// The channel has ended: incomplete messages cannot complete any more.
     fn ended(&mut self, how: ChannelEnd);
 
-    /// Its progress, and what it waits for: for stall reports.
+    /// The connection's progress and what it waits for, for stall reports.
     fn connection_state(&self) -> ConnectionState {
         ConnectionState::default()
     }

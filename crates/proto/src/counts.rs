@@ -33,14 +33,14 @@ impl Counts {
         rails.all(|(rail, (one, other))| one == other || ignored.has(rail))
     }
 
-    /// As a frame carries them, for `rails` rails.
+    /// The counts of `rails` rails, as a frame carries them.
     pub fn to_keys(self, rails: u8) -> Keys {
         let wide = self.0.map(u64::from);
         let rails = usize::from(rails).clamp(1, MAX_DATA_RAILS);
         Keys::new(&wide[..rails]).expect("one to sixteen rails")
     }
 
-    /// From a frame; None if a count has more than 32 bits.
+    /// The counts in a frame; None if a count has more than 32 bits.
     pub fn from_keys(keys: &Keys) -> Option<Self> {
         let mut counts = Self::default();
         for (count, key) in counts.0.iter_mut().zip(keys.as_slice()) {

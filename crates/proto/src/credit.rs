@@ -11,7 +11,7 @@ pub const CONNECTION_MESSAGES: usize = 64;
 pub const CONNECTION_BYTES: u32 = 16 << 10;
 /// Credit of one channel, in cost.
 pub const CHANNEL_BYTES: u32 = 64 << 10;
-/// What a message costs in addition to its length.
+/// The cost of a message in addition to its length.
 pub const MESSAGE_COST: u32 = 64;
 
 /// The cost of a message of `len` bytes.
@@ -29,17 +29,17 @@ pub const fn fits(cost: u32, messages: usize, connection: u32, channel: u32) -> 
         && channel + cost <= CHANNEL_BYTES
 }
 
-/// How much of the credit is used, by the bound of which most is.
+/// How much of the credit is used, by the bound of which the largest share is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Used {
     Little,
-    /// A DONE joins any packet. It is not worth a frame in each packet before.
+    /// A DONE joins any packet. With less credit used it would only add a frame to each packet.
     Eighth,
     /// A DONE is urgent.
     Half,
 }
 
-/// How much is used, if a DONE would return so much.
+/// How much of the credit is used, if a DONE would return these messages and costs.
 #[inline]
 pub const fn used(messages: u32, connection: u32, channel: u32) -> Used {
     if !reaches(8, messages, connection, channel) {
@@ -51,7 +51,7 @@ pub const fn used(messages: u32, connection: u32, channel: u32) -> Used {
     }
 }
 
-/// Whether it is one part in `share` of any bound.
+/// Whether any of the three reaches the fraction 1/`share` of its bound.
 #[inline]
 const fn reaches(share: u32, messages: u32, connection: u32, channel: u32) -> bool {
     messages >= count32(CONNECTION_MESSAGES) / share
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_of_which_most_is_used_counts() {
+    fn the_bound_of_which_the_largest_share_is_used_counts() {
         for bounds in [[64, 0, 0], [0, CONNECTION_BYTES, 0], [0, 0, CHANNEL_BYTES]] {
             let at = |share: u32, less: u32| {
                 let [messages, connection, channel] =

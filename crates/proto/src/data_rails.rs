@@ -9,9 +9,9 @@ use crate::rail_set::RailSet;
 /// The data rails of one channel, for its connections' writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataRails {
-    /// A lost rail is survived if another one is open: its parts go by those.
+    /// The loss of a rail is survived if others are open: its parts go by those.
     survives: bool,
-    /// Rails on which a write has failed since the loop last checked, and rails that have refused their last post since then.
+    /// Rails on which a write has failed since the loop last checked; and rails that have refused their last post since then.
     failed: RailSet,
     refused: RailSet,
     /// Parts with immediates that were posted on each rail.
@@ -83,7 +83,7 @@ impl DataRails {
         !self.failed.is_empty()
     }
 
-    /// The rails on which a write has failed since then.
+    /// The rails on which a write has failed since the last call of [`take_failed`](Self::take_failed).
     pub(crate) const fn failures(&self) -> RailSet {
         self.failed
     }
@@ -126,7 +126,7 @@ impl DataRails {
         self.flying[usize::from(rail) % MAX_DATA_RAILS]
     }
 
-    /// What was posted on a rail, for the peer.
+    /// Our posts on a rail, for a frame to the peer.
     pub(crate) fn posts_on(&self, rail: u8) -> RailPosts {
         let uncounted = self.uncounted[usize::from(rail) % MAX_DATA_RAILS] > 0;
         RailPosts { parts: self.posted_on(rail), uncounted }
@@ -158,7 +158,7 @@ mod tests {
         assert!(!rails.ended(0, true, true), "none was in flight there");
     }
 
-    /// Only a completed one is known to have arrived.
+    /// Only a completed write is known to have arrived.
     #[test]
     fn writes_without_immediates_stay_uncounted_until_they_complete_or_the_rail_is_back() {
         for well in [false, true] {
@@ -184,7 +184,7 @@ mod tests {
         assert!(rails.has_news() && !rails.has_failures());
         rails.posted(0, true);
         rails.returned(15);
-        assert!(rails.take_refused().iter().eq([3]), "one that accepts a write refuses no more");
+        assert!(rails.take_refused().iter().eq([3]), "a rail that accepts a write refuses no more");
         assert!(!rails.has_news());
         RAILS.iter().for_each(|rail| rails.failed(*rail));
         rails.returned(3);

@@ -1,5 +1,5 @@
-//! The rates at which data rails deliver, from the peer's reports of when parts arrived: for providers whose completions
-//! say only that the parts were taken, as over sockets.
+//! The rates at which data rails deliver, from the peer's reports of when parts arrived. For providers whose completions
+//! only mean that a part was copied into a buffer, such as those over sockets.
 //!
 //! ```text
 //!  post:     a b c          d
@@ -7,12 +7,12 @@
 //!            └─── run ───┘
 //! ```
 //!
-//! A run is the parts from one of them up to the newest that has arrived. It begins when its first part was posted, or
-//! when the last part before it arrived, if that was later. Its bytes, by its time, are at most the rail's speed, whatever
-//! the rail did meanwhile, so the fastest run is the best measure.
+//! A run is a sequence of parts that ends with the newest arrival. It begins when its first part was posted, or when the
+//! part before it arrived, if that was later. A run's bytes per time are at most the rail's speed, since the rail may have
+//! been idle or shared meanwhile. So the fastest run is the best measure.
 //!
-//! Clocks differ. A report takes some time, so our clock when it is read, less the peer's when it was made, is more than
-//! their difference, by the least in the fastest report.
+//! The clocks of the two ends differ. Our clock when a report is read, minus the peer's clock when it was made, is the
+//! difference of the clocks plus the time of the report; so the least of these values is the best estimate.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::bits::low32;
 
 /// Entries of parts that were posted and not reported, per rail. While all are in use, further parts join the newest one.
 const POSTS_MAX: usize = 128;
-/// How long the fastest report counts, or up to twice that: clocks drift.
+/// How long the fastest report is used (at most twice this): clocks drift.
 const CLOCK_WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct DeliveryRates {
 #[derive(Debug)]
 struct Rail {
     posts: VecDeque<Post>,
-    /// How many parts these are.
+    /// How many parts `posts` has.
     unreported: u32,
     /// The number of the newest part.
     newest: u32,
@@ -63,11 +63,11 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
     pub rail: u8,
-    /// When the newest part that has arrived did, by our clock.
+    /// When the newest arrived part arrived, by our clock.
     pub at: Moment,
-    /// The bytes that had been posted after it.
+    /// The bytes that were posted after that part.
     pub behind: u64,
-    /// The fastest run that it ends.
+    /// The fastest run that ends with that part.
     pub run: Option<Run>,
 }
 
@@ -98,7 +98,7 @@ impl DeliveryRates {
         rail.newest = number;
     }
 
-    /// Parts of a rail may be lost: those before this moment are not measured.
+    /// Parts of a rail may be lost: parts posted so far are not measured.
     pub fn forget(&mut self, rail: u8) {
         if let Some(rail) = self.rails.get_mut(usize::from(rail)) {
             rail.posts.clear();
@@ -106,7 +106,7 @@ impl DeliveryRates {
         }
     }
 
-    /// Reads a report. Rails that we do not have, and parts that were not posted or reported before, are passed over.
+    /// Reads a report. Ignores rails that we do not have, and parts that were not posted or were reported before.
     pub fn reported(
         &mut self,
         arrived: &Arrived,
@@ -148,7 +148,7 @@ impl Rail {
             whole
         };
         let whole = self.posts.iter().take_while(is_whole).count();
-        // Of parts that are remembered together some may have arrived.
+        // Only some of the parts in one entry may have arrived.
         let rest = self.posts.get_mut(whole).map(|post| post.take(arrived));
         let rest = rest.filter(|post| post.parts > 0).map(|post| run(&post));
         let runs = self.posts.drain(..whole).rev().map(|post| run(&post));
@@ -157,7 +157,7 @@ impl Rail {
 }
 
 impl Post {
-    /// Its first parts, with their share of the bytes.
+    /// Removes the first `parts` parts, with their share of the bytes.
     fn take(&mut self, parts: u32) -> Self {
         let len = self.len.saturating_mul(parts.into()) / u64::from(self.parts);
         self.len -= len;
@@ -173,8 +173,8 @@ impl Run {
     }
 }
 
-/// What our clock showed when a report was read, less what the peer's showed when it was made: the least of the last ten
-/// to twenty seconds, in wrapping microseconds.
+/// Our clock when a report was read, minus the peer's clock when it was made: the least of the last ten to twenty seconds, in wrapping
+/// microseconds.
 #[derive(Debug, Default)]
 struct ClockDifference {
     least: Option<u32>,
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_the_rail_had_nothing_to_do_is_not_counted() {
+    fn time_in_which_the_rail_was_idle_is_not_counted() {
         let mut rates = DeliveryRates::new(1);
         rates.posted(0, 1, 64 * KIB, at(0));
         rates.posted(0, 2, 256 * KIB, at(50_000));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_that_cannot_be_true_are_passed_over() {
+    fn reports_that_cannot_be_true_are_ignored() {
         let mut rates = DeliveryRates::new(2);
         rates.posted(0, 9, 256 * KIB, at(0));
         for (rail, count) in [(0, 8), (0, 10), (0, u32::MAX), (1, 1), (15, 9)] {

@@ -9,8 +9,8 @@ use crate::line::Line;
 pub enum Fault {
     /// A message is longer than its receive, which does not truncate. Both ends get this error.
     TooLong { line: Line, sent: u64, posted: u64 },
-    /// The receiver could not learn the size: no immediate carries it, and the provider does not confirm delivery,
-    /// which the FIN path needs.
+    /// The message cannot be sent because the receiver could not learn its size: no immediate carries it, and the provider does not
+    /// confirm delivery, which the FIN path needs.
     Unsendable { len: u64 },
     /// The peer broke a rule of the connection. The channel continues.
     Violation(Violation),
@@ -35,7 +35,7 @@ pub enum Fault {
 pub enum Violation {
     /// An advert for a line outside of the window, or over one that is in use.
     AdvertLine,
-    /// A group of more receives than there may be.
+    /// A group with more receives than allowed.
     Group,
     /// The keys of an advert are not one per data rail.
     Keys,

@@ -63,7 +63,7 @@ impl Flow {
         }
     }
 
-    /// Whether it is a `connect` that stays "not yet" for ever.
+    /// Whether this is a `connect` that stays "not yet" for ever.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Connecting(connecting) if connecting.is_lost())
     }

@@ -41,7 +41,7 @@ pub enum Frame {
     Fin(Fin),
     /// The receiver withdraws these lines.
     Withdraw(Lines),
-    /// The sender's answer: those of the lines that it has begun to write, whose parts will still arrive.
+    /// The sender's answer: the withdrawn lines that it has begun to write, whose parts will still arrive.
     Withdrawn(Lines),
     Close(Close),
     Rail(RailNote),
@@ -107,9 +107,9 @@ pub struct Advert {
     /// The address, or the offset in its region, of the receive's buffer.
     pub address: u64,
     pub len: u64,
-    /// A longer message is truncated, which is no error.
+    /// A longer message is truncated without an error.
     pub cut: bool,
-    /// The buffer is host memory: a message to it may come inline, whatever the connection's limit is.
+    /// The buffer is host memory: the message may come inline, even beyond the connection's limit for messages without an advert.
     pub host: bool,
     /// This is the last line of its group.
     pub ends_group: bool,
@@ -165,7 +165,7 @@ pub struct Fin {
 #[repr(u8)]
 pub enum FinStatus {
     Delivered = 0,
-    /// It is longer than its receive; `len` is the message's length.
+    /// The message is longer than its receive; `len` is the message's length.
     TooLong = 1,
     Failed = 2,
 }
@@ -188,7 +188,7 @@ pub struct Close {
     pub parts: Keys,
 }
 
-/// Fail-over of a data rail: that it is lost, what a receiver has of the messages sent by it, and its return.
+/// Fail-over of a data rail: its loss, the parts of messages that a receiver has, and the rail's return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailNote {
     pub rail: u8,
@@ -198,13 +198,13 @@ pub struct RailNote {
 /// The first three are for the channel, the others for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RailState {
-    /// The sender of this posts nothing there any more.
+    /// The sender of this frame posts nothing on the rail any more.
     Down(RailPosts),
-    /// Nothing can arrive at the sender of this by the rail any more.
+    /// Nothing can arrive by the rail at the sender of this frame any more.
     Fenced,
     /// A trial of this round has arrived.
     Seen { round: u8 },
-    /// The parts that the receiver has of a line, a bit each, once the rail is fenced.
+    /// Once the rail is fenced: the parts that the receiver has of a line, one bit each.
     Held { to: Name, line: Line, parts: u64 },
     /// All *held* frames were sent. Lines before `lines` are complete, and `seen` parts have arrived by the rail.
     Listed { to: Name, lines: Line, seen: u32 },
@@ -212,7 +212,7 @@ pub enum RailState {
     Key { to: Name, line: Line, key: u64 },
 }
 
-/// What one side has posted on a rail.
+/// One side's posts on a rail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RailPosts {
     /// Parts with immediates.
@@ -238,7 +238,7 @@ pub struct Offer {
 /// For the channel: when the newest parts arrived, by data rail, by the clock of the side that reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// That clock when the report was made, in microseconds, wrapping.
+    /// The reporting side's clock when the report was made, in microseconds, wrapping.
     pub clock_micros: u32,
     landed: Keys,
 }
@@ -249,14 +249,14 @@ pub struct Landed {
     pub rail: u8,
     /// How many parts have arrived there, wrapping.
     pub count: u32,
-    /// When the newest one did, before the report was made. At most [`MICROS_MAX`](Self::MICROS_MAX).
+    /// How long before the report the newest part arrived. At most [`MICROS_MAX`](Self::MICROS_MAX).
     pub micros_ago: u32,
 }
 
 impl Landed {
     pub const MICROS_MAX: u32 = (1 << 28) - 1;
 
-    /// A time as a report carries it.
+    /// A time in microseconds, limited to the most that a report can carry.
     pub fn limited(ago: Duration) -> u32 {
         u32::try_from(ago.as_micros()).unwrap_or(u32::MAX).min(Self::MICROS_MAX)
     }
@@ -509,7 +509,7 @@ impl Frame {
 }
 
 impl RailNote {
-    /// The connection that it is for; None: it is for the channel.
+    /// The connection that the frame is for; None: it is for the channel.
     fn to(&self) -> Option<Name> {
         match self.state {
             RailState::Held { to, .. }
@@ -640,7 +640,7 @@ impl Inline {
 
 #[cfg(test)]
 impl Advert {
-    /// For tests: of one line, whose buffer has these keys.
+    /// For tests: the advert of one line, whose buffer has these keys.
     pub(crate) fn of_line(to: Name, line: Line, len: u64, keys: &[u64]) -> Self {
         let keys = Keys::new(keys).unwrap();
         let (tag, address, cut, host, ends_group) = (0, 0, false, false, true);
@@ -686,7 +686,7 @@ impl Advert {
 }
 
 impl Keys {
-    /// As many keys as `head` gives.
+    /// Reads as many keys as `head` says.
     #[inline]
     fn read(head: u64, key: impl Fn(usize) -> u64) -> Self {
         let (mut words, rails) = ([0; MAX_DATA_RAILS], rails(head));
@@ -694,7 +694,7 @@ impl Keys {
         Self { words, count: low8(rails as u64) }
     }
 
-    /// Their count, as bits of a head.
+    /// The number of keys, as bits of a head.
     #[inline]
     fn in_head(&self) -> u64 {
         u64::from(self.count - 1) << RAILS_SHIFT
@@ -791,7 +791,7 @@ const ADVERT_WORDS: usize = 4;
 const FIN_WORDS: usize = 3;
 const LINES_WORDS: usize = 2;
 pub(crate) const RAIL_WORDS: usize = 2;
-/// Without the address.
+/// The words of an OFFER without its address.
 const OFFER_WORDS: usize = 3;
 const OFFER_ROUND_SHIFT: u32 = 32;
 const OFFER_BYTES_SHIFT: u32 = 40;
@@ -801,7 +801,10 @@ const SLOT_AND_GENERATION_BITS: u64 = ((1 << NUMBER_SHIFT) - 1) & !((1 << GENERA
 const _: () = {
     assert!(MAX_DATA_RAILS == 16, "a head has four bits for the rails");
     assert!(MAX_DATA_RAILS < FRAME_WORDS_MAX, "a CLOSE or an ARRIVED is no longer than an advert");
-    assert!(OFFER_WORDS + MAX_ADDRESS_BYTES / 8 <= FRAME_WORDS_MAX, "nor is an OFFER");
+    assert!(
+        OFFER_WORDS + MAX_ADDRESS_BYTES / 8 <= FRAME_WORDS_MAX,
+        "an OFFER is no longer than an advert"
+    );
 };
 
 #[cfg(test)]

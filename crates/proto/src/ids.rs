@@ -113,14 +113,14 @@ pub struct Epoch(pub u32);
 pub struct Nonce(pub u64);
 
 impl Nonce {
-    /// What is written into the cell of this inbox: the last packet consumed, and half of the nonce, by which a late write for an
-    /// earlier inbox in the same memory is known.
+    /// The word for the cell of this inbox: the last packet consumed, and half of the nonce, which distinguishes late writes for an
+    /// earlier inbox in the same memory.
     #[inline]
     pub(crate) const fn cell(self, consumed: PacketNumber) -> u64 {
         self.0 & CELL_NONCE | consumed.get() as u64
     }
 
-    /// The last packet consumed by what the cell of this inbox says. None: it was written for another inbox.
+    /// The last packet consumed, from the word in this inbox's cell. None: it was written for another inbox.
     #[inline]
     pub(crate) const fn consumed(self, cell: u64) -> Option<PacketNumber> {
         match (cell ^ self.0) & CELL_NONCE {
@@ -130,7 +130,7 @@ impl Nonce {
     }
 }
 
-/// The bits of a cell that are the nonce's.
+/// The bits of a cell that hold half of the nonce.
 const CELL_NONCE: u64 = !0 << u32::BITS;
 
 /// A time of the caller's monotonic clock, in nanoseconds. `proto` has no clock of its own.
@@ -161,7 +161,7 @@ impl Moment {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// So long before this; the beginning of time if that is later.
+    /// The moment `ago` before this one, but not before the beginning of the clock.
     #[must_use]
     pub fn before(self, ago: Duration) -> Self {
         let nanos = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);

@@ -83,7 +83,7 @@ impl Immediate {
         self.0 >> LAST_SHIFT & 1 == 1
     }
 
-    /// The message fills its receive.
+    /// Whether the message fills its receive.
     #[inline]
     pub const fn is_whole(self) -> bool {
         self.0 >> WHOLE_SHIFT & 1 == 1

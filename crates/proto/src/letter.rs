@@ -21,7 +21,7 @@ pub const LETTER_WORDS: usize = 8 + MAX_DATA_RAILS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Letter {
-    /// The key from the recipient's first HELLO; 0 before that has come. Only a HELLO with a right proof may have 0.
+    /// The key from the recipient's first HELLO; 0 before that has come. Only a HELLO with a valid proof may have 0.
     pub key: u64,
     /// What the sender knows about the control rails.
     pub rails: RailNumbers,
@@ -50,7 +50,7 @@ impl RailNumbers {
         self.of(rail) & 1 != 0
     }
 
-    /// The rail is lost, or back.
+    /// Counts a loss or a return of a rail.
     pub(crate) fn advance(&mut self, rail: u8) {
         self.set(rail, self.of(rail) + 1);
     }
@@ -106,13 +106,13 @@ pub struct Hello {
 /// Asks which packet was consumed last (keepalive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The epoch of the inbox that its sender writes into.
+    /// The epoch of the inbox that the sender of the QUERY writes into.
     pub epoch: Epoch,
     /// The last packet up to which all writes have completed.
     pub completed: PacketNumber,
-    /// The first of them that was not consumed counts as lost.
+    /// The first of these packets that was not consumed counts as lost.
     pub lost: bool,
-    /// The control rail that it goes by. The answer goes by the same rail, if it lives.
+    /// The control rail that the QUERY goes by. The answer goes by the same rail, if that lives.
     pub rail: u8,
     pub counts: PeerCounts,
     /// The connection whose progress the answer is to report.
@@ -122,17 +122,17 @@ pub struct Query {
 /// The answer to a QUERY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The epoch of the inbox that its sender reads.
+    /// The epoch of the inbox that the sender of the STATUS reads.
     pub epoch: Epoch,
     pub consumed: PacketNumber,
-    /// What the QUERY named as completed.
+    /// The packet that the QUERY named as completed.
     pub asked: PacketNumber,
     pub counts: PeerCounts,
-    /// Whether its sender waits for an action of the recipient.
+    /// Whether the sender of the STATUS waits for an action of the recipient.
     pub waits: bool,
     /// The channel has failed at its sender.
     pub failed: bool,
-    /// For how many milliseconds NCCL has not polled at its sender; the keeper may have.
+    /// For how many milliseconds NCCL has not polled at the sender of the STATUS. The keeper may have polled.
     pub idle_ms: u32,
     /// Progress of the connection that QUERY named.
     pub about: Option<About>,
@@ -277,7 +277,7 @@ fn counts_of(words: &[u64; LETTER_WORDS]) -> PeerCounts {
         for (count, word) in wide.iter_mut().zip(&words[8..]) {
             *count = u64::from(low32(word >> shift));
         }
-        let keys = Keys::new(&wide).expect("as many as there can be rails");
+        let keys = Keys::new(&wide).expect("as many keys as there can be rails");
         Counts::from_keys(&keys).expect("each has 32 bits")
     };
     PeerCounts { completed: half(0), seen: half(32) }

@@ -9,7 +9,7 @@ pub const MAX_CONTROL_RAILS: usize = 4;
 pub const MAX_PARTS: u32 = 64;
 /// Sub-receives of a grouped receive (NCCL_PROXY_MAX_SUBS; NCCL src/include/proxy.h).
 pub const MAX_GROUP: usize = 8;
-/// Parts start on this boundary, so that NCCL's LL128 lines are never torn across rails.
+/// Parts start on this boundary, so that each of NCCL's LL128 lines is in one part.
 pub const PART_ALIGN: u64 = 128;
 
 /// The longest connection message.
@@ -18,7 +18,7 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 pub const MAX_ADDRESS_BYTES: usize = 64;
 /// The longest name of a fabric, host or provider; longer ones are cut.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Settings that a fingerprint has a byte for.
+/// The most settings in a fingerprint, which has a byte for each.
 pub const FINGERPRINT_BYTES: usize = 32;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).

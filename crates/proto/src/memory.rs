@@ -63,7 +63,7 @@ pub trait Shadows {
 pub struct Lease {
     pub epoch: Epoch,
     pub nonce: Nonce,
-    /// The control rail that its region is registered on, by its place among the channel's pairs of rails, which is the
+    /// The control rail that the inbox's region is registered on, as an index among the channel's pairs of rails, which are the
     /// same on both ends.
     pub rail: u8,
     pub address: u64,

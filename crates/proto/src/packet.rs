@@ -7,8 +7,8 @@
 //! word 2   63..33 zero | 32 pad | 31..0 the last packet consumed in the other direction
 //! ```
 //!
-//! A packet that has landed in part, or that is of another lap, epoch or channel, does not validate: it counts as not
-//! there yet. Of a pad only the header is written and checked; its length is what remains of the lap.
+//! A packet that has landed only in part, or that is of another lap, epoch or channel, does not validate: it counts as not
+//! there yet. A pad fills the rest of a lap: its header has the length of the rest, and only the header is written and checked.
 
 use crate::bits::{count32, low16, low32, mix};
 
@@ -20,8 +20,8 @@ pub const HEADER_WORDS: usize = 3;
 pub const HEADER_BYTES: u32 = 24;
 /// Packets start on this boundary: a cache line.
 pub const START_BYTES: u32 = 64;
-/// The value of an empty inbox word. Consumed words are overwritten with it: otherwise a word that has not landed could
-/// look as if it had, because an earlier packet had the same value there.
+/// The value of an empty inbox word. Consumed words are overwritten with it: otherwise an old word with the value of a new one
+/// could not be distinguished from a word that has landed.
 pub const POISON: u64 = 0xd15e_a5ed_0bad_f00d;
 
 /// The length of an inbox.
@@ -36,7 +36,8 @@ impl Ring {
     /// For channels of SENDRECV: its packets are messages, short enough for the provider to send without a rendezvous.
     pub const SENT: Self = Self(16 << 10);
 
-    /// A power of two from 2 to 64 KiB. A quarter of it must have room for the longest frame without a payload.
+    /// A ring of `bytes` bytes: a power of two from 2 to 64 KiB. A quarter of the ring must have room for the longest frame without a
+    /// payload.
     pub const fn new(bytes: u32) -> Option<Self> {
         let bounded = bytes >= 2 << 10 && bytes <= 64 << 10;
         if bounded && bytes.is_power_of_two() { Some(Self(bytes)) } else { None }
@@ -52,8 +53,8 @@ impl Ring {
         self.0 as usize / 8
     }
 
-    /// The longest packet: a quarter of the ring. With half of it a writer and a reader can deadlock: docs/protocol.md,
-    /// section 2.
+    /// The longest packet: a quarter of the ring. With half of the ring a writer and a reader could deadlock (docs/protocol.md,
+    /// section 2).
     #[inline]
     pub const fn packet_bytes_max(self) -> u32 {
         self.0 / 4
@@ -76,7 +77,7 @@ impl Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub number: PacketNumber,
-    /// The length with the header; of a pad, what remains of the lap.
+    /// The length with the header; of a pad, the rest of the lap.
     pub bytes: u32,
     pub acknowledged: PacketNumber,
     pub pad: bool,
@@ -105,7 +106,7 @@ impl Header {
         self.bytes.next_multiple_of(START_BYTES)
     }
 
-    /// Whether the packet of this number may have landed at `at`: the answer to most polls is no, after one load.
+    /// Whether the packet of this number may have landed at `at`. One load, since the answer to most polls is no.
     #[inline]
     pub fn may_be_at<M: InboxMemory>(memory: &M, at: u32, number: PacketNumber) -> bool {
         low32(memory.load(at as usize / 8 + 1)) == number.get()
@@ -149,8 +150,8 @@ impl Header {
     }
 }
 
-/// The check of a packet of `words` words. `load` returns one word behind the header, `load_eight` eight at a time. It
-/// has four lanes of two words each, so that a processor multiplies them in parallel.
+/// The check of a packet of `words` words. `load` returns one word behind the header, `load_eight` eight of them. Four
+/// lanes of two words each let a processor multiply in parallel.
 #[inline]
 pub fn check(
     nonce: Nonce,
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_there_makes_the_packet_not_there() {
+    fn a_word_that_has_not_landed_makes_the_packet_invalid() {
         for bytes in [24, 56, 64, 88, 96, 104, 344, 512] {
             for word in 0..bytes as usize / 8 {
                 for other in [POISON, 0] {
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_of_one_inbox_and_one_number() {
+    fn a_packet_is_valid_in_one_inbox_and_under_one_number() {
         let words = packet(56, false, 0);
         for bit in 0..64 {
             let nonce = Nonce(NONCE.0 ^ 1 << bit);
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(Header::validate(&words, ring(), 0, NUMBER.plus(1), NONCE), None);
     }
 
-    /// The check holds, and the length is one that no writer may choose.
+    /// Packets with a valid check and a length that no writer may choose.
     #[test]
     fn lengths_are_bounded_before_they_are_used() {
         let sealed = |bytes: u32, at: u32, flags: u64| {

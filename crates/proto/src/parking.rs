@@ -2,8 +2,8 @@
 //! per connection.
 //!
 //! The pool is as large as a channel's credit ([`CHANNEL_BYTES`]). A message takes one block for its header and as many
-//! as its payload fills, which is never more than its cost in credit: so there is room for every message within the
-//! credit. The memory is zeroed by the allocator and used from the lowest block on, so unused blocks take no pages.
+//! as its payload fills, which together are never more than its cost in credit. So there is room for every message within
+//! the credit. The memory is zeroed by the allocator and used from the lowest block on, so unused blocks take no pages.
 
 use crate::bits::{low16, low32};
 use crate::line::Line;
@@ -60,7 +60,7 @@ impl ParkedList {
 /// A parked message without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its number among the messages sent; its line, on a connection of single receives.
+    /// The message's number among those sent; on a connection of single receives, its line.
     pub number: Line,
     pub base: Line,
     pub tag: i32,
@@ -103,7 +103,7 @@ impl Parking {
         }
     }
 
-    /// Without room, for a channel that has no connections any more.
+    /// A pool without room, for a channel that has no connections any more.
     pub(crate) const fn none() -> Self {
         Self { words: Vec::new(), next: Vec::new(), free: NONE, fresh: BLOCKS, cost: 0 }
     }
@@ -170,7 +170,7 @@ impl Parking {
         }
     }
 
-    /// The message behind this one in its list.
+    /// The next message in this message's list.
     pub fn after(&self, message: Parked) -> Option<Parked> {
         Parked::of(low16(self.words[words_of(message.0)][3]))
     }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_credit_allows_finds_room() {
+    fn every_message_within_the_credit_finds_room() {
         for len in [0, 1, 31, 32, 33, 63, 64, 100, 512, 1000, 4096] {
             let mut parking = Parking::new();
             let mut lists = [ParkedList::default(); 70];

@@ -1,5 +1,5 @@
-//! A clock for timeouts of peers. It hardly advances while nothing polls, so a process that was stopped does not find
-//! that its peers have timed out.
+//! A clock for timeouts of peers. It advances by at most [`POLL_GAP_MAX`](super::bound::POLL_GAP_MAX) between two polls, so peers do not
+//! time out while the process is stopped.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl PolledClock {
 pub struct Now {
     /// By the caller's clock: for pauses and delays.
     pub clock: Moment,
-    /// For timeouts of the peer.
+    /// By [`PolledClock`]: for timeouts of the peer.
     pub polled: PolledTime,
 }
 

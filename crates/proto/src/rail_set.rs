@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_the_rails_of_those_it_was_made_from_and_no_others() {
+    fn a_set_has_exactly_the_rails_that_it_was_made_from() {
         let mut set: RailSet = [3, 0, 15, 3].into_iter().collect();
         assert!(set.iter().eq([0, 3, 15]));
         assert_eq!(set.len(), 3);

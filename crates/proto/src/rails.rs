@@ -5,7 +5,7 @@ use crate::codec::{Address, HandshakeError, Name, Reader, Writer};
 /// A rail, as it is described to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rail {
-    /// Rails with the same fabric name can reach each other; those of different subnets perhaps by routers.
+    /// Rails with the same fabric name can reach each other; rails of different subnets perhaps by routers.
     pub fabric: Name,
     /// The NIC's number, for log lines.
     pub nic: u16,

@@ -113,7 +113,7 @@ fn a_frame_is_read_as_it_was_written() {
         assert_eq!(Frame::decode(&words), Ok(frame));
         let mut longer = words.clone();
         longer.push(u64::MAX);
-        assert_eq!(Frame::decode(&longer), Ok(frame), "what follows is not its own");
+        assert_eq!(Frame::decode(&longer), Ok(frame), "words after the frame do not belong to it");
     }
 }
 
@@ -135,7 +135,7 @@ fn every_bit_of_a_frame_has_a_meaning_or_makes_it_invalid() {
             for bit in 0..64 {
                 let mut changed = words.clone();
                 changed[index] ^= 1 << bit;
-                // The changed frame may be longer, and include what follows.
+                // The changed frame may be longer, and include the words that follow.
                 changed.resize(FRAME_WORDS_MAX, 0);
                 let Ok(other) = Frame::decode(&changed) else { continue };
                 assert_ne!(other, frame, "word {index}, bit {bit}");

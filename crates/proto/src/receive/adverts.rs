@@ -1,14 +1,14 @@
 //! When adverts and DONE leave.
 //!
-//! Adverts are collected while the sender cannot run out of them: until as many are unsent as are advertised and
-//! incomplete; three times as many if those keep the rails busy, unless only one of them is left: the next event would be
-//! its end, and then the sender would wait for an advert. If the last message into a receive of that length came inline,
-//! they are lazy: they wait for some round trips, and are not needed if another inline message comes first. A flush that
-//! has begun sends all pending adverts, since half a group cannot be used.
+//! Adverts are collected while the sender still has others: until as many are unsent as are advertised and incomplete, or
+//! three times as many if those keep the rails busy. If only one advertised line is incomplete, an advert leaves at once:
+//! after that line the sender would wait. If the last message into a receive of that length came inline, adverts are lazy:
+//! they wait for some round trips, and are not needed if another inline message comes first. A flush that has begun sends
+//! all pending adverts, since half a group cannot be used.
 //!
-//! DONE is sent if it returns credit, if sends wait for it, or if a receive without an advert was filled. A sender that has
-//! used little of its credit needs none yet, so then no packet takes a DONE alone. It covers only lines that the sender
-//! knows: adverts of complete lines leave before it.
+//! DONE is sent if it returns credit, if sends wait for it, or if a receive without an advert was filled. While the sender
+//! has used little of its credit, DONE does not join packets, since it is not needed yet. DONE covers only lines that the
+//! sender knows: adverts of complete lines leave before it.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ use crate::limits::MAX_DATA_RAILS;
 use crate::line::Line;
 use crate::window::{WINDOW, place};
 
-/// While the rails are busy, adverts may be collected until there are so many unsent ones per open one.
+/// While the rails are busy, adverts may be collected until there are this many unsent ones per open line.
 const BUSY_FACTOR: u32 = 3;
-/// A DONE that a send waits for is delayed so long, to cover lines that complete meanwhile.
+/// The delay of a DONE that a send waits for, so that it covers lines that complete meanwhile.
 pub(super) const DONE_WAIT: Duration = Duration::from_micros(20);
-/// After so many lines without a DONE one leaves, even if it returns nothing: both ends compare lines with that of the last DONE, which
-/// must be less than half of all numbers ago.
+/// After this many lines without a DONE one leaves, even if it returns nothing: both ends compare lines with that of the last DONE, and
+/// numbers that are half of all numbers apart cannot be compared.
 const FAR: u32 = 1 << 20;
 /// No deadline.
 const NO_TIME: Moment = Moment::from_nanos(u64::MAX);
@@ -57,7 +57,7 @@ impl ReceiveFlow {
         at(self.lazy_from.plus(account.lazy_wait), false, now)
     }
 
-    /// Whether `unsent` adverts are due, when the sender has `left` others that are incomplete.
+    /// Whether `unsent` adverts are due while the sender has adverts of `left` incomplete lines.
     fn is_due(&self, unsent: u32, left: u32) -> bool {
         unsent >= left
             && (left <= 1 || unsent >= BUSY_FACTOR * left || !self.traffic.keeps_busy(left))
@@ -93,7 +93,7 @@ impl ReceiveFlow {
             || self.is_far()
     }
 
-    /// Whether the last DONE is so many lines ago that one has to leave.
+    /// Whether a DONE has to leave because the last one is [`FAR`] lines ago.
     #[inline]
     fn is_far(&self) -> bool {
         self.done.distance(self.reported) >= FAR
@@ -161,7 +161,7 @@ impl ReceiveFlow {
         self.advertised = line.plus(1);
         if let Some(tagged) = self.tagged.as_mut().filter(|_| is_open) {
             tagged.advertised(line);
-            // For an advert that only explains a failure nothing may come any more.
+            // An advert that only explains a failure gets no message any more.
             if self.sent.is_some() {
                 tagged.stir();
             }
@@ -176,7 +176,7 @@ impl ReceiveFlow {
         }
         let early = match self.advert_urgency(account, now) {
             Urgency::Urgent | Urgency::Waited => false,
-            // A packet is leaving anyway. It takes lazy adverts, except those that are probably never needed.
+            // A packet leaves anyway, and takes lazy adverts, except those that are probably never needed.
             Urgency::Lazy { joins, .. } => !joins && !self.must_say(account),
             Urgency::Nothing => true,
         };
@@ -206,7 +206,7 @@ impl ReceiveFlow {
             return None;
         }
         self.reported = lines;
-        // Marks that did not move meanwhile: they would count as newer after half of all numbers.
+        // Move marks that were left behind: half of all numbers later they would count as newer.
         for mark in [&mut self.omitted_to, &mut self.prompt_to, &mut self.flush_to] {
             if lines.is_after(*mark) {
                 *mark = lines;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_has_an_advert_left_and_more_leave_at_a_time_while_long_messages_keep_the_rails_busy()
+    fn a_sender_always_has_an_advert_and_gets_more_at_a_time_while_long_messages_keep_the_rails_busy()
      {
         for window in 2..=WINDOW {
             for busy in [false, true] {
@@ -312,7 +312,7 @@ mod tests {
                     packets += u32::from(more > 0);
                     left += more;
                 }
-                // One for half a window at the most, or for three quarters.
+                // At most one packet for half a window, or for three quarters.
                 let expected = match (window, busy) {
                     (..8, _) => 1..=8,
                     (_, false) => 7..=8,
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Such lengths come inline until one is written.
+    /// Messages of such lengths come inline until one is written.
     #[test]
     fn an_advert_is_lazy_where_the_last_message_of_its_length_came_inline() {
         let (mut flow, mut account) = flow(512);
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Its sender has the advert by then, and so knows its line.
+    /// The sender has the advert by then, and so knows the line.
     #[test]
     fn a_message_that_has_crossed_its_advert_returns_no_credit() {
         for crosses in [false, true] {
@@ -453,9 +453,9 @@ mod tests {
         assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
     }
 
-    /// The sender learns by it that a message was too long.
+    /// From such an advert the sender learns that a message was too long.
     #[test]
-    fn so_does_an_advert_that_explains_a_failure_also_where_its_receiver_closes() {
+    fn an_advert_that_explains_a_failure_waits_for_done_too_also_if_its_receiver_closes() {
         let (mut flow, mut account) = flow(512);
         flow.terms.grouped = true;
         let to = flow.terms.own;
@@ -487,7 +487,7 @@ mod tests {
         );
     }
 
-    /// A DONE leaves in the end, since the advert that explains the failure waits for it.
+    /// A DONE leaves finally, since the advert that explains the failure waits for it.
     #[test]
     fn lines_that_complete_after_the_close_return_no_credit() {
         let (mut flow, mut account) = flow(512);
@@ -511,7 +511,7 @@ mod tests {
         let oldest = post(&mut flow, &account);
         flow.flush_to = flow.next;
         assert!(flow.next_frame(Which::Adverts, 100, &mut account, NOW).is_some());
-        // Filled while the one before it is incomplete.
+        // Filled while the previous one is incomplete.
         let receive = Receive { len: 8, tag: 1, host: true, ..Receive::default() };
         let line = flow.post(&[receive], &[7], Posting::default(), &account, NOW).unwrap().unwrap();
         fill(&mut flow, &mut account, line, 1);
@@ -530,9 +530,9 @@ mod tests {
         assert_eq!(account.unreported, 0);
     }
 
-    /// The sender may write to the receives before it, once their adverts have come.
+    /// The sender may write to the earlier receives, once their adverts have come.
     #[test]
-    fn receives_whose_adverts_explain_a_failure_are_withdrawn_behind_these() {
+    fn receives_whose_adverts_explain_a_failure_are_withdrawn_after_these_adverts() {
         let (mut flow, mut account) = flow(512);
         flow.terms.grouped = true;
         let first = post(&mut flow, &account);

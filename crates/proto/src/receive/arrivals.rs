@@ -1,4 +1,4 @@
-//! Arrivals on data rails: parts with their immediates, and FIN. And the completion of a line, in any way.
+//! Arrivals on data rails (parts with their immediates), FIN, and the completion of lines.
 
 use super::ReceiveFlow;
 use super::slot::{NO_LAST, State};
@@ -20,11 +20,11 @@ use crate::window::{WINDOW, place, within};
 pub enum Arrival {
     Progress,
     Complete(Line),
-    /// For a line that is not advertised or not open: dropped.
+    /// The part is for a line that is not advertised or not open: dropped.
     Late,
-    /// It had arrived already: dropped.
+    /// The part had arrived already: dropped.
     Duplicate,
-    /// It breaks the protocol: dropped.
+    /// The part breaks the protocol: dropped.
     Violation,
 }
 
@@ -83,7 +83,7 @@ impl ReceiveFlow {
             return self.violation();
         }
         let unadvertised = self.terms.inline.unadvertised;
-        // With SENDRECV it may have come without an advert, like an inline message.
+        // With SENDRECV the message may have come without an advert, like an inline message.
         if self.terms.messages && InlineLimits::admit(unadvertised, size) {
             self.traffic.came_inline(posted);
         } else {
@@ -108,7 +108,7 @@ impl ReceiveFlow {
             _ if immediate.is_whole() => posted,
             ImmediateWidth::Eight => immediate.length().into(),
             ImmediateWidth::Four if self.terms.true_lengths => sum,
-            // The size is unknown: this is more than any receive has room for, so it is refused.
+            // The size is unknown: this value exceeds every receive, so the message is refused.
             _ => u64::MAX,
         }
     }
@@ -160,7 +160,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// Handles FIN: a message without immediates was delivered, or its sender gave it up.
+    /// Handles FIN: a message without immediates was delivered, or has failed at its sender.
     pub(super) fn fin(
         &mut self,
         fin: &Fin,
@@ -194,7 +194,7 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// The sender gave a message up. It may have arrived all the same: an error of a write does not prove that it was
+    /// A message has failed at its sender. It may have arrived nevertheless: an error of a write does not prove that it was
     /// not delivered.
     #[cold]
     fn peer_failed(&mut self, line: Line) -> Result<(), Violation> {

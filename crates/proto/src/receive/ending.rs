@@ -1,7 +1,7 @@
 //! How a receiver ends: withdrawing advertised memory, and the close of either side.
 //!
 //! ```text
-//!  Open ── withdraw ─▶ WITHDRAW ─▶ WITHDRAWN: the lines that were begun are waited for, the others are free
+//!  Open ── withdraw ─▶ WITHDRAW ─▶ WITHDRAWN: lines that the sender has begun are waited for, the others are free
 //!  Open ── close ──▶ (WITHDRAW) CLOSE ─▶ Closed ── the peer's CLOSE, and all its parts are here ─▶ over
 //! ```
 //!
@@ -33,7 +33,7 @@ pub(super) enum Ending {
 
 impl ReceiveFlow {
     /// Withdraws all receives: the connection fails, no advert leaves any more, and WITHDRAW requests the lines that
-    /// the sender has begun. It leaves even if no line is open, so that a sender that waits learns of the failure.
+    /// the sender has begun. WITHDRAW leaves even if no line is open, so that a sender that waits learns of the failure.
     #[cold]
     pub fn withdraw(&mut self) {
         self.stir();
@@ -65,9 +65,9 @@ impl ReceiveFlow {
         self.withdraw_open();
         account.parking.clear(&mut self.parked);
         self.unreported.clear(account);
-        // Lines that are filled already and completed later return nothing either.
+        // Lines that are filled already and complete later return no credit either.
         self.slots.iter_mut().for_each(|slot| slot.cost = 0);
-        // Lines whose messages were to be copied stay as they are: the sender writes to none of them.
+        // Messages that wait for a copy are not copied any more. The sender writes to none of their lines.
         self.copies = 0;
         self.ending = Ending::Closing;
     }
@@ -78,7 +78,7 @@ impl ReceiveFlow {
         self.withdrawal.as_mut().ok_or(Violation::Ending)?.answered(lines)
     }
 
-    /// Handles the sender's CLOSE: it posts nothing more, and says how many parts it has posted.
+    /// Handles the sender's CLOSE: the sender posts nothing more, and reports how many parts it has posted.
     #[cold]
     pub(super) fn peer_closed(&mut self, close: &Close) -> Result<(), Violation> {
         let rails = usize::from(self.terms.cutting.rails);
@@ -111,14 +111,14 @@ impl ReceiveFlow {
         self.fills(region) && (self.has_copies() || self.exposed() > 0)
     }
 
-    /// How many lines are advertised or will be, from the oldest incomplete one on: the adverts of a flush leave also after
+    /// How many lines are advertised or will be, from the oldest incomplete one on: the adverts of a flush leave even after
     /// a failure, if they explain it.
     fn lent_lines(&self) -> u32 {
         let flushed = self.flush_to.is_after(self.advertised) && self.flush_to.is_after(self.done);
         if flushed { self.flush_to.distance(self.done) } else { self.open_lines() }
     }
 
-    /// How many of these lines, counted from the oldest incomplete one, the sender may write to by their state.
+    /// How many of `lines`, counted from the oldest incomplete one, are in a state in which the sender may write to them.
     fn writable(&self, lines: Range<u32>) -> u32 {
         let slots = lines.map(|ahead| self.slot(self.done.plus(ahead)));
         count32(slots.filter(|slot| slot.is_writable()).count())
@@ -147,7 +147,7 @@ impl ReceiveFlow {
         if asks || closes || misfit { Urgency::Waited } else { Urgency::Nothing }
     }
 
-    /// The next frame of the end: WITHDRAW, then CLOSE, both behind the adverts that explain a failure.
+    /// The next frame of the end: WITHDRAW, then CLOSE, both after the adverts that explain a failure.
     #[inline]
     pub(super) fn next_end(&mut self, words: usize) -> Option<Frame> {
         let open = self.withdrawal.is_none() && self.ending == Ending::Open;
@@ -203,7 +203,7 @@ impl ReceiveFlow {
         self.has_closed() && self.nothing_comes() && self.tagged_count() == 0
     }
 
-    /// Whether receives with optional completion may be reported early: their bytes arrive without a call of ours, and
+    /// Whether receives with optional completion may be reported early: their bytes arrive without calls on this side, and
     /// no send waits for DONE.
     pub(super) fn may_report_early(&self) -> bool {
         self.terms.proves_arrival && self.terms.inline.unadvertised == 0
@@ -238,7 +238,7 @@ mod tests {
 
     const NOW: Moment = Moment::from_nanos(1);
 
-    /// A receiver over two rails that takes messages of up to 512 bytes inline, and its account.
+    /// A receiver over two rails that accepts inline messages of up to 512 bytes, and its account.
     fn flow() -> (ReceiveFlow, Account) {
         let inline = InlineLimits { unadvertised: 512, host: 512 };
         let immediates = ImmediateWidth::Eight;
@@ -246,7 +246,7 @@ mod tests {
         (ReceiveFlow::new(terms), Account::new(2))
     }
 
-    /// Posts a receive into a region. It may be filled by a write only, so that its advert leaves at once.
+    /// Posts a receive into a region. Only a write may fill it, so that its advert leaves at once.
     fn post(flow: &mut ReceiveFlow, account: &Account, region: u32) -> Line {
         let target = Target { address: 0, region };
         let receive = Receive { target, len: 1000, ..Receive::default() };
@@ -268,7 +268,7 @@ mod tests {
         flow.arrived(0, Immediate::new(own, line, 0, true, true, 0), 1000, account, NOW);
     }
 
-    /// The regions, of 1, 2 and 3, that incomplete receives are posted into, and those that may be written to.
+    /// Of the regions 1, 2 and 3, those that incomplete receives are posted into, and those that may be written to.
     fn regions(flow: &ReceiveFlow) -> (Vec<u32>, Vec<u32>) {
         let all =
             |of: fn(&ReceiveFlow, u32) -> bool| (1..=3).filter(|one| of(flow, *one)).collect();
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!((regions(&flow), flow.exposed()), ((vec![2], vec![]), 0));
     }
 
-    /// No advert of it leaves.
+    /// No advert of that receive leaves.
     #[test]
     fn memory_is_exposed_while_a_message_is_to_be_copied_into_it() {
         let (mut flow, mut account) = flow();
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(regions(&flow), (vec![], vec![]));
     }
 
-    /// Receives of groups are advertised all the same.
+    /// Receives of groups are advertised nevertheless.
     #[test]
     fn receives_that_are_filled_before_their_adverts_leave_expose_nothing() {
         let (mut flow, mut account) = flow();
@@ -325,7 +325,7 @@ mod tests {
             post(&mut flow, &account, tag);
         }
         flow.flush_to = flow.next;
-        assert_eq!(flow.exposed(), 2, "their adverts are to leave");
+        assert_eq!(flow.exposed(), 2, "their adverts have to leave");
         for tag in [7, 8] {
             post(&mut flow, &account, tag);
         }
@@ -338,9 +338,9 @@ mod tests {
         assert_eq!(flow.exposed(), 0);
     }
 
-    /// It learns so of the failure.
+    /// The sender thus learns of the failure.
     #[test]
-    fn a_sender_is_asked_to_stop_although_no_receive_is_posted() {
+    fn withdraw_is_sent_although_no_receive_is_posted() {
         let (mut flow, mut account) = flow();
         flow.withdraw();
         let frames = left(&mut flow, &mut account);

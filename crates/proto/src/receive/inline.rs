@@ -1,8 +1,8 @@
 //! Inline messages: matches each to its receive, and parks it if that is not posted yet.
 //!
 //! A message with a known advert names its line. Any other goes to the first line, from its base on, that has its tag
-//! and no message; with single receives its number is the line. So the n-th message of a tag meets the n-th receive of
-//! that tag, in whatever order the ends learn of them: the sender applies the same rule when it learns of the lines.
+//! and no message; with single receives its number is the line. So the n-th message of a tag goes to the n-th receive of
+//! that tag, independent of the order in which the ends learn of them: the sender applies the same rule to the adverts.
 
 use super::ending::Ending;
 use super::slot::{State, Target};
