@@ -103,11 +103,11 @@ pub struct ReceiveFlow {
     next: Line,
     /// Lines before this one were reported by DONE.
     reported: Line,
-    /// A flush of adverts has begun: those before this line leave without another check.
+    /// A flush of adverts has begun: adverts of lines before this one leave without another check.
     flush_to: Line,
     /// Adverts of lines before this one are not lazy.
     prompt_to: Line,
-    /// Lines before this one may have no advert: the sender learns of these only by DONE.
+    /// Lines before this one may have no advert: the sender then learns of them only by DONE.
     omitted_to: Line,
     /// No line after this one was filled by a message without an advert.
     newest_unadvertised: Line,
@@ -125,13 +125,13 @@ pub struct ReceiveFlow {
     /// The answer to OPEN, until it has left; no other frame leaves before it.
     opened: Option<Opened>,
     ending: Ending,
-    /// The peer has ended the channel: all that it wrote has arrived, and no frame can be sent any more.
+    /// The peer has ended the channel: all its writes have arrived, and no frame can be sent any more.
     peer_ended: bool,
     /// Receives were withdrawn.
     withdrawal: Option<Withdrawal>,
     /// Receives posted at the provider (SENDRECV only).
     tagged: Option<Box<Posted>>,
-    /// The completion queue entries of its receives were returned before the receives completed.
+    /// The completion queue entries of the flow's receives were returned before the receives completed.
     released_entries: bool,
     /// Parts that have arrived for this connection, per rail.
     seen: Counts,
@@ -230,7 +230,7 @@ impl ReceiveFlow {
         self.slot(line).len
     }
 
-    /// The rails that carried its bytes: a flush reads on each of them.
+    /// The rails that carried the bytes of a line's message: a flush reads on each of them.
     #[inline]
     pub fn carried(&self, line: Line) -> RailSet {
         self.slot(line).carried
@@ -364,8 +364,8 @@ impl ReceiveFlow {
         self.open_lines() > 0
     }
 
-    /// The first message without an advert that was truncated to its receive. With an advert the sender truncates, and
-    /// reports it.
+    /// The first message without an advert that was truncated to its receive. If there is an advert, the sender truncates the
+    /// message and reports that.
     #[inline]
     pub const fn cut(&self) -> Option<Cut> {
         self.cut
@@ -382,7 +382,7 @@ impl ReceiveFlow {
         size_of::<Self>() + size_of_val(&*self.slots) + size_of_val(&*self.keys) + tagged
     }
 
-    /// The oldest line whose place is in use: it is incomplete, or its advert has not left.
+    /// The oldest line whose place is in use: the line is incomplete, or its advert has not left.
     #[inline]
     fn oldest(&self) -> Line {
         if self.done.is_after(self.advertised) { self.advertised } else { self.done }

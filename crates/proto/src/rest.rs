@@ -28,7 +28,7 @@ impl Rest {
         self.failed = 0;
     }
 
-    /// The rail works, and is closed for another channel. What that one's link does is not held against this one.
+    /// The rail works, and is closed for another channel. Failures of that channel's link do not lengthen this channel's pauses.
     pub(crate) fn left(&mut self) {
         self.failed = 0;
     }
@@ -67,7 +67,11 @@ mod tests {
         assert_eq!(pauses[..7], [300, 300, 300, 300, 600, 1200, 2400]);
         assert_eq!(pauses[15], 60_000);
         rest.lost(at(15 * 2000 + 1000 + 60_000));
-        assert_eq!(rest.pause().as_millis(), 300, "a minute without a loss is forgotten");
+        assert_eq!(
+            rest.pause().as_millis(),
+            300,
+            "flaps are forgotten after a minute without a loss"
+        );
         for trial in 0..60 {
             assert!(trial > 40 || rest.pause() == RAIL_REST);
             assert!(trial < 50 || rest.pause() == RAIL_REST_MAX);

@@ -7,9 +7,9 @@
 //!          └─ no advert, short, credit ──▶ INLINE by tag and base ────┘
 //! ```
 //!
-//! Laws: messages meet receives in posting order; tags choose only inside the first unfinished group. Without an advert
-//! a message leaves only if that group is unadvertised and unbegun, and within the credit. A DONE must not go beyond
-//! the messages sent. The first cause of failure is kept; messages begun before it are still written.
+//! Laws: messages are matched to receives in posting order; tags choose only inside the first unfinished group. Without an
+//! advert a message leaves only if no advert and no message of that group is known, and within the credit. A DONE must not go
+//! beyond the messages sent. The first cause of failure is kept; messages that have begun before it are still written.
 
 mod adverts;
 mod ending;
@@ -51,7 +51,7 @@ pub struct Outgoing {
     pub tag: i32,
     pub len: u64,
     pub source: Source,
-    /// It is in host memory, so that it can be copied into a packet.
+    /// The message is in host memory, so that it can be copied into a packet.
     pub host: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendPoll {
     Pending,
-    /// Returned once: its record is free again.
+    /// Returned once: the message's record is free again.
     Done {
         len: u64,
     },
@@ -77,7 +77,7 @@ pub struct SendFlow {
     group: Group,
     /// Messages that fill their receives are sent with immediates if they are shorter than this.
     whole_end: u64,
-    /// Messages that do not fill their receives are, if they are shorter than this.
+    /// Messages that do not fill their receives are sent with immediates if they are shorter than this.
     short_end: u64,
     /// A bit per free record.
     free: u64,
@@ -87,8 +87,8 @@ pub struct SendFlow {
     fins: u64,
     /// A bit per place of a line whose message goes in parts, not inline.
     written: u64,
-    /// Not 0 while receives are posted ahead of long messages; each long message that finds only one advert counts it
-    /// down.
+    /// Above 0 while receives are posted ahead of long messages; decremented by each long message that finds only one
+    /// advert.
     ahead: u8,
     fault: Option<Fault>,
     /// A message that was too long for its receive, or whose write has failed: a FIN reports it to the receiver.
@@ -99,7 +99,7 @@ pub struct SendFlow {
     refused_for: WaitsFor,
     /// This side has closed, or the channel has failed: posted parts are not waited for any more.
     cut_off: bool,
-    /// The channel's END is said: nothing is posted any more.
+    /// The channel's END was sent: nothing is posted any more.
     end_said: bool,
     cut: Option<Cut>,
     ending: Ending,
@@ -125,7 +125,7 @@ struct Group {
     taken: u8,
 }
 
-/// A line whose message was not sent, or only in part.
+/// A line whose message was not sent, or only partly.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     line: Line,
@@ -225,13 +225,13 @@ impl SendFlow {
         }
     }
 
-    /// Whether a message that has begun is still completed after a failure: if another one was too long, or if only new
-    /// messages are forbidden.
+    /// Whether a message that has begun still completes after a failure: if the failure is that another message was too long, or
+    /// only forbids new messages.
     #[cold]
     fn goes_on(&self, message: MessageId, fault: Fault) -> bool {
         let at = message.index() % RECORDS;
         let over = self.ending == Ending::Over;
-        // A receiver that has closed reports missing parts no more; and after the end nothing is retransmitted.
+        // A receiver that has closed does not report missing parts; and after the end nothing is retransmitted.
         let lost = match self.ending {
             Ending::Open => false,
             Ending::Over => self.lacks_parts_of(at),
@@ -276,7 +276,7 @@ impl SendFlow {
         })
     }
 
-    /// Handles RAIL: what the receiver has of the messages sent by a lost rail.
+    /// Handles RAIL: the parts that the receiver has of messages sent by a lost rail.
     #[cold]
     fn rail_note(&mut self, note: &RailNote) -> Result<(), Violation> {
         let &RailNote { rail, state } = note;
@@ -395,7 +395,7 @@ impl SendFlow {
         self.posting == 0 && self.in_flight == 0 && !lacks
     }
 
-    /// Whether it waits for the receiver: for an advert or credit after a refused `isend`, for a DONE, or for CLOSE.
+    /// Whether the sender waits for the receiver: for an advert or credit after a refused `isend`, for a DONE, or for CLOSE.
     #[inline]
     pub fn waits(&self) -> bool {
         match self.ending {
@@ -409,7 +409,7 @@ impl SendFlow {
         }
     }
 
-    /// Whether adverts have come for messages that were not submitted, and more messages may be.
+    /// Whether adverts have come for messages that were not submitted yet, and may still be.
     pub fn is_lent(&self) -> bool {
         self.ending == Ending::Open && self.fault.is_none() && self.adverts.is_any()
     }
@@ -429,7 +429,7 @@ impl SendFlow {
         false
     }
 
-    /// The data rails of a message that was not reported yet; none if it goes inline.
+    /// The data rails of a message that was not reported yet; empty if it goes inline.
     pub fn rails(&self, message: MessageId) -> RailSet {
         let at = message.index() % RECORDS;
         let record = &self.records[at];

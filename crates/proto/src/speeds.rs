@@ -1,9 +1,9 @@
-//! Measured speeds of a channel's data rails, relative to each other: from the parts that completed while more were in
-//! flight, or, where a completion does not show that, from the peer's reports of when parts arrived.
+//! Measured speeds of a channel's data rails, relative to each other: by completion, from the parts that completed while
+//! more were in flight; or, if a completion does not show arrival, by arrival, from the peer's reports of when parts arrived.
 //!
 //! An idle rail shows nothing about its speed, so only time counts in which the rail had parts in flight. By arrival a rail
-//! becomes slow only once messages wait for it: while it is idle for a good part of the time, it is fast enough. A rail that
-//! gets too little to be measured is gradually assumed to be as fast as the others, until it gets parts and is measured.
+//! becomes slow only if messages wait for it: a rail that is idle for much of the time is fast enough. A rail that gets too
+//! few parts to be measured is gradually assumed to be as fast as the others, until it gets parts and is measured.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::limits::MAX_DATA_RAILS;
 #[derive(Debug)]
 pub struct Speeds {
     rails: Box<[Measure]>,
-    /// Where completions show nothing.
+    /// For measuring by arrival, if completions do not show it.
     delivery: Option<Box<DeliveryRates>>,
 }
 
@@ -25,16 +25,16 @@ pub struct Speeds {
 struct Measure {
     /// Bytes per millisecond, smoothed; 0 if unknown.
     speed: u64,
-    /// The start of the sample. By completions: that of a part after which more were in flight.
+    /// The start of the sample. By completion: when a part completed after which more were in flight.
     since: Option<Moment>,
     /// By arrival: the time of the sample's runs.
     busy: Duration,
-    /// By arrival: the last samples in a row in which it was awaited, and slower than others.
+    /// By arrival: the number of last samples in a row in which the rail was awaited and slower than others.
     low: u8,
     slow: bool,
     /// The bytes of the sample.
     bytes: u64,
-    /// It was measured since the last check.
+    /// The rail was measured since the last check.
     fresh: bool,
 }
 
@@ -62,7 +62,7 @@ impl Speeds {
 
     /// The peer has reported when parts arrived.
     pub fn reported(&mut self, arrived: &Arrived, loads: &mut Loads, now: Moment) {
-        // Rails that are not reported carry on, too.
+        // Rails without a report have delivered bytes too.
         self.drain(loads, now);
         let usual = self.usual(loads);
         let Self { rails, delivery: Some(delivery) } = self else { return };
@@ -78,7 +78,7 @@ impl Speeds {
         self.compare(loads);
     }
 
-    /// Before a message is shared out: what has probably arrived since the last time does not count as load any more.
+    /// Called before a message is distributed: bytes that have probably arrived since the last call are removed from the load.
     #[inline]
     pub fn drain(&self, loads: &mut Loads, now: Moment) {
         if self.delivery.is_some() && loads.is_uneven() {
@@ -142,8 +142,8 @@ impl Speeds {
         }
     }
 
-    /// The speed that the open rails are compared with: that of the fastest one. By arrival the fastest may be so by chance,
-    /// so there it is that of the median one, or of two medians the faster one.
+    /// The speed that the open rails are compared with. By completion that of the fastest rail. By arrival a rail may be the fastest by
+    /// chance, so that of the median rail, or the faster one of two medians.
     fn usual(&self, loads: &Loads) -> u64 {
         let mut speeds = [0; MAX_DATA_RAILS];
         let open = (0..).zip(&self.rails).filter(|(rail, _)| loads.is_open(*rail));
@@ -176,12 +176,12 @@ fn is_slower(speed: u64, usual: u64) -> bool {
 /// A sample by arrival.
 struct Sample {
     speed: u64,
-    /// The rail was at work for most of it, so that messages probably waited for it.
+    /// The rail was busy for most of the sample, so that messages probably waited for it.
     awaited: bool,
 }
 
 impl Measure {
-    /// By arrival: a run has ended at `at`. Returns the sample that it ends.
+    /// By arrival: a run has ended at `at`. Returns the sample, if the run ends one.
     fn ran(&mut self, run: Run, at: Moment) -> Option<Sample> {
         let since = *self.since.get_or_insert_with(|| at.before(run.taken));
         self.bytes = self.bytes.saturating_add(run.bytes);
@@ -208,7 +208,7 @@ impl Measure {
         speed
     }
 
-    /// The bytes that the rail carries in this time. If its speed is unknown: any number.
+    /// The bytes that the rail carries in this time; unlimited if its speed is unknown.
     fn carries_in(&self, time: Duration) -> u64 {
         if self.speed == 0 {
             return u64::MAX;
@@ -220,9 +220,9 @@ impl Measure {
 
 /// The shortest sample.
 const SPEED_SAMPLE: Duration = Duration::from_millis(1);
-/// The shortest sample by arrival, in time at work: each run is less certain than a completion.
+/// The shortest sample by arrival, in busy time: a run is less exact than a completion.
 const BUSY_SAMPLE: Duration = Duration::from_millis(20);
-/// So many samples by arrival in a row make a rail slow.
+/// This many samples by arrival in a row make a rail slow.
 const LOW_SAMPLES: u8 = 3;
 
 #[cfg(test)]
@@ -328,7 +328,7 @@ mod tests {
             message
         }
 
-        /// The peer has all of a message, and says so. The packet takes the report, if one is due.
+        /// The peer has all of a message, and sends DONE. The packet takes the report, if one is due.
         fn done(&mut self) {
             let theirs = Moment::from_nanos(1000 * (self.now + AHEAD));
             let report = self.peer.as_mut().and_then(|peer| peer.report(theirs));
@@ -391,7 +391,7 @@ mod tests {
         }
         assert!(!network.loads.is_uneven());
         network.run(20, 1 << 20, 1);
-        assert!(network.loads.is_uneven(), "not even when messages wait for it");
+        assert!(network.loads.is_uneven(), "the rail is not slow even when messages wait for it");
     }
 
     #[test]
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn over_sockets_what_has_probably_arrived_since_the_last_report_is_no_load() {
+    fn over_sockets_bytes_that_have_probably_arrived_since_the_last_report_are_no_load() {
         let mut network = Network::of_sockets(&[40, 10]);
         network.run(200, 1 << 20, 1);
         assert!(network.loads.is_uneven());
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn over_sockets_a_rail_without_a_report_carries_on() {
+    fn over_sockets_the_load_of_a_rail_without_a_report_shrinks_too() {
         let mut network = Network::of_sockets(&[40, 10]);
         network.run(200, 1 << 20, 1);
         let Network { speeds, loads, now, .. } = &mut network;
@@ -474,7 +474,7 @@ mod tests {
         let Network { speeds, loads, .. } = &mut network;
         loads.close(0);
         speeds.check(loads);
-        assert!(!loads.is_uneven(), "slow beside a rail that carries nothing");
+        assert!(!loads.is_uneven(), "compared with a rail that carries nothing");
     }
 
     fn check_equal_shares(rails: impl Fn(&[u64]) -> Network) {

@@ -12,7 +12,7 @@ use crate::rail_set::RailSet;
 
 /// Parts of one message on one rail, unless the largest write requires more.
 pub const PARTS_PER_RAIL: usize = 4;
-/// A rail's share of a message is cut further only into parts of at least so many bytes.
+/// A rail's share of a message is cut further only into parts of at least this many bytes.
 pub const PART_BYTES_MIN: u64 = 256 << 10;
 
 /// The longest part, so that a step fits 32 bits in units of the alignment.
@@ -23,7 +23,7 @@ const LONGEST: u64 = (u32::MAX as u64) * PART_ALIGN;
 pub struct Cutting {
     /// Data rails in use.
     pub rails: u8,
-    /// Messages of at least so many bytes are striped over the rails.
+    /// Messages of at least this many bytes are striped over the rails.
     pub shared_from: u64,
     /// The longest part: the provider's largest write, rounded down to the alignment.
     pub longest: u64,
@@ -103,7 +103,7 @@ pub struct Loads {
     /// Rails that may get parts.
     open: RailSet,
     queued: [u64; MAX_DATA_RAILS],
-    /// Where completions do not show when parts arrive: the bytes on each rail that have probably not arrived, as of
+    /// If completions do not show when parts arrive: the bytes on each rail that have probably not arrived, as of
     /// `drained`.
     behind: [u64; MAX_DATA_RAILS],
     drained: Moment,
@@ -137,7 +137,7 @@ impl Loads {
         }
     }
 
-    /// From now on a rail's load is what has probably not arrived, and not what has not completed.
+    /// From now on a rail's load is the bytes that have probably not arrived, instead of those that have not completed.
     pub fn measure_by_arrival(&mut self) {
         self.by_arrival = true;
     }
@@ -151,7 +151,7 @@ impl Loads {
         self.behind[usize::from(rail) % MAX_DATA_RAILS] = bytes;
     }
 
-    /// The bytes behind are those of this moment. Returns the time since the last call.
+    /// Sets the time for which [`behind`](Self::behind) is valid. Returns the time since the last call.
     pub fn drained_at(&mut self, now: Moment) -> Duration {
         now.since(std::mem::replace(&mut self.drained, now))
     }
@@ -164,7 +164,7 @@ impl Loads {
         self.open.remove(rail);
     }
 
-    /// A lost rail is back. Its speed is measured anew.
+    /// A lost rail is back. Its speed is measured again.
     pub fn open(&mut self, rail: u8) {
         if rail < self.rails {
             self.open.insert(rail);
@@ -230,8 +230,8 @@ impl Loads {
         0
     }
 
-    /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first; the
-    /// lowest of equal ones; rail 0 if none may.
+    /// The open rail, among those that `may` take a part, that is expected to finish a part of `len` bytes first. The
+    /// lowest of equal rails; rail 0 if none may take a part.
     pub fn soonest(&self, len: u64, may: impl Fn(usize) -> bool) -> u8 {
         let open = |rail: &usize| self.open.has(crate::bits::low8(*rail as u64));
         let mut rails = (0..usize::from(self.rails)).filter(|rail| open(rail) && may(*rail));
@@ -409,7 +409,7 @@ mod tests {
             loads.posted(rail, 100);
         }
         assert!(loads.ended(1, 100));
-        assert!(!loads.ended(1, u64::MAX), "more than it carries");
+        assert!(!loads.ended(1, u64::MAX), "more than the rail carries");
         assert_eq!((loads.soonest(8, |_| true), loads.queued(1)), (1, 100));
     }
 

@@ -20,7 +20,7 @@ pub enum WaitsFor {
     Done,
     /// A receiver: a message for a posted receive.
     Message,
-    /// A connect: the peer's accept.
+    /// A connect waits for the peer's accept.
     Accept,
 }
 
@@ -28,32 +28,32 @@ pub enum WaitsFor {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionState {
     pub waits_for: WaitsFor,
-    /// NCCL has a request open here, or was there to try again.
+    /// NCCL has a request open here, or has a refused call to repeat.
     pub open: bool,
     /// Messages that this end has begun: sent, or receives posted. The count wraps.
     pub begun: u32,
-    /// Those of them that are complete, as far as this end knows. The count wraps.
+    /// Messages that are complete, as far as this end knows. The count wraps.
     pub done: u32,
 }
 
 /// What is known of the other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct There {
-    /// It does not answer QUERY.
+    /// The other end does not answer QUERY.
     pub silent: bool,
-    /// NCCL has not polled there for long; its keeper answers.
+    /// NCCL has not polled there for long; the keeper answers.
     pub idle: bool,
-    /// Packets that were written and that it has not consumed.
+    /// Packets that were written and that the other end has not consumed.
     pub unconsumed: u32,
-    /// Its own view of this connection.
+    /// The other end's state of this connection.
     pub state: Option<ConnectionState>,
-    /// A data rail on which it has completed more parts than have arrived here.
+    /// A data rail on which the other end has completed more parts than have arrived here.
     pub missing: Option<u8>,
     /// Earlier waits on this connection ended, but late.
     pub slow: bool,
 }
 
-/// What is late.
+/// The part of the system that is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// The peer does not answer: its process is stopped or gone, or unreachable.
@@ -62,13 +62,13 @@ pub enum Late {
     Caller,
     /// Data on a rail; None if the rail is unknown.
     Data { rail: Option<u8> },
-    /// The peer reads slowly: it does not consume packets, or posts receives late again and again.
+    /// The peer reads slowly: it does not consume packets, or repeatedly posts receives late.
     Reader,
     /// Packets that the fabric does not accept: of this side (`ours`) or of the peer.
     Packets { ours: bool },
     /// The peer has posted no receive.
     Receive,
-    /// The same, and the credit for messages without an advert is used up.
+    /// The peer has posted no receive, and the credit for messages without an advert is used up.
     Credit,
     /// The peer has sent nothing.
     Send,
@@ -96,7 +96,7 @@ pub fn late(here: &ConnectionState, there: &There) -> Late {
     if there.silent {
         return Late::Peer;
     }
-    // What is in flight does not depend on NCCL's polls.
+    // Operations in flight do not depend on NCCL's polls.
     match here.waits_for {
         WaitsFor::Data { rail: Some(rail) } => return Late::Data { rail: Some(rail) },
         WaitsFor::Room if there.unconsumed > 0 => return Late::Reader,
@@ -113,7 +113,7 @@ pub fn late(here: &ConnectionState, there: &There) -> Late {
     match (here.waits_for, state.waits_for) {
         (WaitsFor::Message | WaitsFor::Data { .. }, WaitsFor::Data { rail }) => Late::Data { rail },
         (WaitsFor::Data { .. }, _) => Late::Data { rail: None },
-        // What this end waits for is on its way from the peer.
+        // The frames that this end waits for are on their way from the peer.
         (WaitsFor::Receive | WaitsFor::Credit, _) if is_ahead => Late::Packets { ours: false },
         (WaitsFor::Message, WaitsFor::Room) => Late::Packets { ours: false },
         (WaitsFor::Message, WaitsFor::Receive) => Late::Packets { ours: true },
@@ -132,7 +132,7 @@ fn is_after(one: u32, other: u32) -> bool {
 }
 
 impl WaitsFor {
-    /// Whether the peer's program may end the wait whenever it comes to it.
+    /// Whether the peer's program decides when the wait ends.
     pub fn is_of_peers_program(self) -> bool {
         matches!(self, Self::Receive | Self::Credit | Self::Message)
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_answer_is_late_whatever_is_waited_for() {
+    fn a_peer_that_does_not_answer_is_late_in_every_wait() {
         for waits_for in ALL_WAITS {
             let there = There { silent: true, ..says(WaitsFor::Message) };
             assert_eq!(late(&here(waits_for), &there), Late::Peer);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_does_not_poll_is_late_only_where_it_has_something_to_poll() {
+    fn a_caller_that_does_not_poll_is_late_only_if_it_has_requests_open() {
         for (waits_for, without) in [
             (WaitsFor::Receive, Late::Receive),
             (WaitsFor::Credit, Late::Credit),
@@ -245,7 +245,7 @@ mod tests {
         let mut ahead = says(WaitsFor::Message);
         ahead.state.as_mut().unwrap().begun = 6;
         let under_way = Late::Packets { ours: false };
-        assert_eq!(late(&here(WaitsFor::Receive), &ahead), under_way, "it has posted more");
+        assert_eq!(late(&here(WaitsFor::Receive), &ahead), under_way, "the peer has posted more");
         assert_eq!(late(&here(WaitsFor::Message), &says(WaitsFor::Room)), under_way);
     }
 
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn only_callers_are_late_where_the_protocol_has_done_its_part() {
+    fn only_callers_are_late_if_the_protocol_and_the_fabric_are_not() {
         for (waits_for, who) in [
             (WaitsFor::Receive, Late::Receive),
             (WaitsFor::Credit, Late::Credit),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_the_protocol_nor_the_fabric_is_late_where_a_caller_is() {
+    fn neither_the_protocol_nor_the_fabric_is_late_if_a_caller_is() {
         let of_callers =
             [Late::Caller, Late::Receive, Late::Credit, Late::Send, Late::Accept, Late::Nothing];
         assert!(of_callers.into_iter().all(Late::is_of_callers));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_want_is_read_as_it_was_written() {
+    fn waits_for_is_read_as_it_was_written() {
         for waits_for in ALL_WAITS {
             assert_eq!(WaitsFor::of(waits_for.code()), Some(waits_for));
         }

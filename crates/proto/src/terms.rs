@@ -9,9 +9,9 @@ use super::split::Cutting;
 /// The longest inline messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InlineLimits {
-    /// Without an advert. 0 if the receiver may receive into GPU memory: then none is allowed.
+    /// Without an advert. 0 if the receiver may receive into GPU memory: then no such message is allowed.
     pub unadvertised: u16,
-    /// To a receive whose advert says that it is host memory.
+    /// To a receive whose advert names host memory.
     pub host: u16,
 }
 
@@ -53,7 +53,7 @@ pub struct Terms {
 
 #[cfg(test)]
 impl Terms {
-    /// For tests: over two data rails, all messages take the FIN path in one part.
+    /// For tests: the terms of a connection over two data rails, all of whose messages take the FIN path in one part.
     pub(crate) fn of_two_rails(own: Name) -> Self {
         Self {
             peer: Name::default(),
@@ -71,7 +71,7 @@ impl Terms {
 }
 
 impl Terms {
-    /// Derives the terms of a connection from what was agreed. None if the receiver could not learn the sizes of messages.
+    /// Derives the terms of a connection from the agreement. None if the receiver could not learn the sizes of messages.
     pub fn settle(
         own: Name,
         peer: Name,

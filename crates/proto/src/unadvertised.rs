@@ -1,23 +1,23 @@
 //! The sender's messages that were sent before their advert, until the sender learns which line each has filled.
 //!
-//! On a connection for single receives the number of a message is its line. On one for groups it belongs to the first line
-//! from its base on that has its tag and belongs to no earlier message; the receiver applies the same rule.
+//! On a connection for single receives the number of a message is its line. On one for groups a message belongs to the first
+//! line from its base on that has its tag and belongs to no earlier message; the receiver applies the same rule.
 
 use crate::bits::low16;
 use crate::line::Line;
 
 use super::credit::{CONNECTION_MESSAGES, cost};
 
-/// One such message.
+/// A message that was sent before its advert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// The first line that it may belong to; its line, with single receives.
+    /// The first line that the message may belong to; with single receives, its line.
     pub base: Line,
     pub tag: i32,
     pub len: u16,
 }
 
-/// All of them, oldest first.
+/// All messages that were sent before their adverts, oldest first.
 #[derive(Clone, Debug)]
 pub struct Unadvertised {
     /// Base and tag of each. The lengths are stored separately, so that a message takes 10 bytes and not 12.
@@ -45,12 +45,12 @@ impl Unadvertised {
         self.count as usize
     }
 
-    /// Their cost in credit.
+    /// The messages' cost in credit.
     pub const fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// Appends one. False if there is no room, which the credit excludes.
+    /// Appends a message. False if there is no room, which does not happen within the credit.
     #[inline]
     #[must_use]
     pub fn push(&mut self, sent: Sent) -> bool {
@@ -63,13 +63,13 @@ impl Unadvertised {
         true
     }
 
-    /// The oldest.
+    /// The oldest message.
     #[inline]
     pub fn first(&self) -> Option<Sent> {
         (self.count > 0).then(|| self.get(0))
     }
 
-    /// Removes the oldest.
+    /// Removes the oldest message.
     #[inline]
     pub fn pop(&mut self) -> Option<Sent> {
         let sent = self.first()?;
@@ -79,8 +79,8 @@ impl Unadvertised {
         Some(sent)
     }
 
-    /// Removes the message that belongs to a line of a group, if there is one: the oldest that has its tag and may
-    /// belong to it.
+    /// Removes the message that belongs to a line of a group, if there is one: the oldest that has the line's tag and may
+    /// belong to the line.
     pub fn take(&mut self, line: Line, tag: i32) -> Option<Sent> {
         let fits = |sent: Sent| sent.tag == tag && !sent.base.is_after(line);
         let at = (0..self.count).find(|at| fits(self.get(*at)))?;
@@ -103,7 +103,7 @@ impl Unadvertised {
         sent
     }
 
-    /// Removes all, and returns their cost.
+    /// Removes all messages, and returns their cost.
     pub fn clear(&mut self) -> u32 {
         self.count = 0;
         std::mem::take(&mut self.cost)

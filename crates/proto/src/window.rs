@@ -6,7 +6,7 @@ use crate::line::Line;
 ///
 /// The advert of line `n` leaves only after line `n - WINDOW` is complete, so two lines in use never share a place.
 pub const WINDOW: u32 = 64;
-/// How many messages a sender keeps records of: begun, and not yet reported as done.
+/// The number of records of a sender, for messages that have begun and were not reported as done.
 pub const RECORDS: usize = 64;
 /// An immediate carries line numbers modulo this.
 pub const RESIDUES: u32 = 256;

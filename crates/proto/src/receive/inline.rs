@@ -34,7 +34,7 @@ pub struct Matched {
     pub line: Line,
     pub target: Target,
     pub len: u16,
-    /// Its cost, if it came without an advert; else 0.
+    /// The message's cost, if it came without an advert; otherwise 0.
     cost: u16,
 }
 
@@ -125,7 +125,7 @@ impl ReceiveFlow {
         !self.advertised.is_after(line)
     }
 
-    /// The payload was copied to where [`received`](Self::received) said.
+    /// The payload was copied to the place that [`received`](Self::received) returned.
     #[inline]
     pub fn copied(&mut self, place: Place, account: &mut Account, now: Moment) {
         match place {
@@ -137,8 +137,8 @@ impl ReceiveFlow {
         }
     }
 
-    /// An inline message was copied into the receive of a line. `oldest`: it is the oldest one that has no line at the
-    /// sender.
+    /// An inline message was copied into the receive of a line. `oldest`: it is the oldest message for which the sender has no
+    /// line.
     #[inline]
     fn fill(&mut self, matched: Matched, oldest: bool, account: &mut Account, now: Moment) {
         let Matched { line, len, cost, .. } = matched;
@@ -153,8 +153,8 @@ impl ReceiveFlow {
         self.complete(line, len.into(), RailSet::NONE, account, now);
     }
 
-    /// Omits the advert of a filled line, if the sender can tell which message has filled it: always with single
-    /// receives; with groups it takes the oldest such message when DONE passes the line.
+    /// Omits the advert of a filled line, if the sender can find out which message has filled it: always with single
+    /// receives; with groups the sender assumes its oldest message without a line when DONE passes the line.
     fn omit(&mut self, line: Line, single: bool, oldest: bool) {
         let follows = line.is_after(self.newest_unadvertised);
         if follows {
@@ -261,7 +261,7 @@ impl ReceiveFlow {
     }
 }
 
-/// Whether a line matches a message: it is posted and empty, has its tag, and is not before its base.
+/// Whether a line matches a message: the line is posted and empty, has the message's tag, and is not before its base.
 fn takes(slot: &Slot, line: Line, header: &Header) -> bool {
     slot.state == State::Posted && slot.tag == header.tag && !header.base.is_after(line)
 }

@@ -1,5 +1,5 @@
 //! Reports of a receiver after a lost rail is fenced: RAIL *held* for each line that has parts, then *listed*. The
-//! sender retransmits what it sent by that rail and is missing here.
+//! sender retransmits the parts that it sent by that rail and that are missing here.
 
 use super::ReceiveFlow;
 use super::ending::Ending;
@@ -12,13 +12,13 @@ use crate::window::place;
 /// Lost rails, and how far they are reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lost {
-    /// Rails that are not fenced: a write without an immediate may still arrive by them, whatever the counts say.
+    /// Rails that are not fenced: a write without an immediate may still arrive by them even if the counts are equal.
     pub(super) open: RailSet,
     /// Fenced rails.
     pub(super) fenced: RailSet,
-    /// Rails of them that are not fully reported to the sender.
+    /// Fenced rails that are not fully reported to the sender.
     unreported: RailSet,
-    /// Of the first rail in `unreported`: lines before this one are reported.
+    /// Lines before this one are reported for the first rail in `unreported`.
     reported_to: Option<Line>,
     /// Rails with new keys, for which adverts left with old ones; and the next line of the first such rail whose key is
     /// to be sent.
@@ -33,7 +33,7 @@ impl ReceiveFlow {
         self.lost.open.insert(rail);
     }
 
-    /// The rail is fenced: begins to report to the sender what has arrived.
+    /// The rail is fenced: begins to report to the sender which parts have arrived.
     #[cold]
     pub fn rail_fenced(&mut self, rail: u8) {
         self.lost.open.remove(rail);
@@ -125,7 +125,7 @@ impl ReceiveFlow {
         Some(Frame::Rail(RailNote { rail, state }))
     }
 
-    /// The parts of a line that have arrived; None if none has.
+    /// The parts of a line that have arrived; None if no part has.
     fn parts_of(&self, line: Line) -> Option<u64> {
         match self.slot(line).state {
             State::Filling { parts, .. } => Some(parts),
@@ -179,8 +179,8 @@ mod tests {
 
     type Step = fn(&mut ReceiveFlow);
 
-    /// Whether the memory of a closed connection's receives is free where the sender says that it has posted one part on
-    /// rail 0, after these steps.
+    /// Whether the memory of a closed connection's receives is free after these steps, if the sender's CLOSE reports one part
+    /// posted on rail 0.
     fn is_free_after(steps: &[Step]) -> bool {
         let mut flow = ReceiveFlow::new(Terms::of_two_rails(Name::default()));
         steps.iter().for_each(|step| step(&mut flow));
@@ -197,9 +197,9 @@ mod tests {
         let other_lost: Step = |flow| flow.rail_left(1);
         assert!(!is_free_after(&[]) && is_free_after(&[arrives]));
         assert!(!is_free_after(&[arrives, lost]), "a write without an immediate may come");
-        assert!(is_free_after(&[lost, fenced]), "whatever the counts say");
-        assert!(!is_free_after(&[lost, fenced, back]), "a part may come by it again");
-        assert!(!is_free_after(&[arrives, lost, fenced, back]), "they are counted anew");
+        assert!(is_free_after(&[lost, fenced]), "even if the counts differ");
+        assert!(!is_free_after(&[lost, fenced, back]), "a part may come by the rail again");
+        assert!(!is_free_after(&[arrives, lost, fenced, back]), "parts are counted from 0 again");
         assert!(is_free_after(&[lost, fenced, back, arrives]));
         assert!(!is_free_after(&[lost, fenced, other_lost]));
     }

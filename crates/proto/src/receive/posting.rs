@@ -62,8 +62,8 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Why [`post`](Self::post) fails, whatever is posted: the flow has failed, or the sender has closed. To be checked
-    /// before completion queue entries are taken: receives that were reported early may hold them for good by now.
+    /// Why every [`post`](Self::post) fails: the flow has failed, or the sender has closed. To be checked before completion
+    /// queue entries are taken: receives that were reported early may never return theirs.
     pub fn takes_no_more(&self) -> Option<Fault> {
         let closed = self.sent.is_some() && self.parked.is_empty();
         self.fault.or_else(|| closed.then_some(Fault::Closed))
@@ -91,8 +91,8 @@ impl ReceiveFlow {
             index,
             count,
             cut,
-            // Never for an optional receive, since NCCL may make no further call to copy it; nor for one that is posted
-            // at the provider, which must fill it.
+            // Not for an optional receive, since NCCL may make no further call in which it could be copied; nor for a receive that is
+            // posted at the provider, which must fill it.
             host: host && !optional && !self.terms.messages,
             optional,
             early: false,
@@ -102,7 +102,7 @@ impl ReceiveFlow {
             *kept = *key;
         }
         self.next = line.plus(1);
-        // Long messages into receives that are posted ahead are better written than copied, which needs their adverts.
+        // Long messages into receives that are posted ahead should be written, not copied. That needs their adverts.
         let written = self.traffic.is_long() && line != self.done;
         let lazy = host && !optional && self.traffic.comes_inline(len) && !written;
         if !lazy {
@@ -119,7 +119,7 @@ impl ReceiveFlow {
     }
 
     /// Returns the completion queue entries of all incomplete receives, once the flow has failed: nothing more is
-    /// posted, and what still completes does not return its entries a second time. 0 with SENDRECV, where the provider
+    /// posted, and receives that still complete do not return their entries again. 0 with SENDRECV, where the provider
     /// holds the receives until they are cancelled.
     #[cold]
     pub fn release_entries(&mut self) -> u32 {

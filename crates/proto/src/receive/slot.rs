@@ -9,7 +9,7 @@
 use crate::parking::Parked;
 use crate::rail_set::RailSet;
 
-/// Where a receive's bytes go on this side. `proto` passes it on and never writes there.
+/// Where a receive's bytes go on this side. `proto` only passes this on and never writes there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     pub address: u64,
@@ -28,22 +28,22 @@ pub(super) struct Slot {
     pub(super) tag: i32,
     /// Rails that have carried a part.
     pub(super) carried: RailSet,
-    /// The cost of the inline message that filled it before it was advertised; else 0.
+    /// The cost of the inline message that filled the line before it was advertised; otherwise 0.
     pub(super) cost: u16,
     /// Its index in its group, and the length of the group.
     pub(super) index: u8,
     pub(super) count: u8,
     pub(super) cut: bool,
     pub(super) host: bool,
-    /// Its completion is optional: it may be reported before its bytes are there.
+    /// The receive's completion is optional: it may be reported before its bytes are there.
     pub(super) optional: bool,
-    /// It was reported early.
+    /// The receive was reported early.
     pub(super) early: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not in use. Of a line between `done` and `next`: complete and reported.
+    /// Not in use. For a line between `done` and `next`: complete and reported.
     Free,
     Posted,
     /// A bit per part that has arrived, the sum of their bytes, and the index of the last part, or [`NO_LAST`].
@@ -52,7 +52,7 @@ pub(super) enum State {
         sum: u64,
         last: u8,
     },
-    /// Its message is to be copied from parking, or was, when this side closed.
+    /// The line's message has to be copied from parking, or had to be when this side closed.
     Copying(Parked),
     Complete {
         size: u64,
@@ -80,13 +80,13 @@ impl Slot {
         early: false,
     };
 
-    /// Whether it is incomplete.
+    /// Whether the line is incomplete.
     #[inline]
     pub(super) const fn is_open(&self) -> bool {
         matches!(self.state, State::Posted | State::Filling { .. } | State::Copying(_))
     }
 
-    /// Whether the peer may write to it, by its state.
+    /// Whether the peer may write to the line, by its state.
     pub(super) const fn is_writable(&self) -> bool {
         matches!(self.state, State::Posted | State::Filling { .. })
     }

@@ -12,9 +12,9 @@ use crate::window::within;
 /// An action at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tagged {
-    /// Post the receive of a line. If it is refused, it is returned again.
+    /// Post the receive of a line. If the provider refuses it, the action is returned again.
     Post { line: Line, tag: Tag, target: Target, len: u64 },
-    /// Cancel the receive of a line (`fi_cancel`). It is never refused; an event reports its end.
+    /// Cancel the receive of a line (`fi_cancel`). This is never refused; an event reports the receive's end.
     Cancel { line: Line },
 }
 
@@ -157,7 +157,7 @@ mod tests {
         lines
     }
 
-    /// As the adverts that explain a receive which was too short.
+    /// Such adverts explain a receive that was too short.
     #[test]
     fn a_receive_whose_advert_leaves_after_the_senders_close_is_not_posted() {
         for closes in [false, true] {
@@ -185,9 +185,9 @@ mod tests {
         }
     }
 
-    /// A message for the other one is under way.
+    /// A message for the other receive is under way.
     #[test]
-    fn a_withdrawn_receive_is_cancelled_once_the_sender_says_that_it_has_not_begun_it() {
+    fn a_withdrawn_receive_is_cancelled_once_the_sender_answers_that_it_has_not_begun_it() {
         let (mut flow, mut account) = two_posted();
         flow.withdraw();
         let request = flow.next_frame(Which::Others, 100, &mut account, NOW);

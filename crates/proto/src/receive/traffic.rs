@@ -1,15 +1,15 @@
-//! What the messages so far were like: adverts are delayed where they are probably not needed, and collected while the
-//! rails are busy anyway.
+//! Statistics of earlier messages. By these, adverts are delayed if they are probably not needed, and collected while the
+//! rails are busy.
 
 use crate::terms::COPIED_AT_MOST;
 
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// A bit per class of lengths: set if the last message into such a receive came inline.
+    /// A bit per class of lengths: set if the last message into a receive of such a length came inline.
     inline_classes: u64,
     /// The size of the newest message.
     newest: u64,
-    /// So many bytes keep the rails busy while an advert travels.
+    /// The number of bytes that keep the rails busy while an advert travels.
     busy_bytes: u64,
 }
 
@@ -48,13 +48,13 @@ impl Traffic {
         self.inline_classes & class_of(posted) != 0
     }
 
-    /// Whether the newest message is better written than copied, if receives are posted ahead of it.
+    /// Whether the newest message is so long that such messages should be written, not copied, if receives are posted ahead.
     #[inline]
     pub(super) const fn is_long(&self) -> bool {
         self.newest > COPIED_AT_MOST
     }
 
-    /// Whether so many messages like the newest one keep the rails busy.
+    /// Whether `messages` messages of the newest one's size keep the rails busy.
     #[inline]
     pub(super) fn keeps_busy(&self, messages: u32) -> bool {
         self.newest.saturating_mul(messages.into()) >= self.busy_bytes

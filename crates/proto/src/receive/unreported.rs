@@ -1,5 +1,5 @@
-//! Credit to return to the sender: of messages that came without an advert, from when they are complete until a DONE
-//! covers their lines.
+//! Credit to return to the sender: the cost of messages that came without an advert and are complete, until a DONE covers
+//! their lines.
 
 use crate::account::Account;
 use crate::bits::count32;
@@ -13,11 +13,11 @@ struct Messages {
     cost: u32,
 }
 
-/// Complete messages that no DONE has covered. The account has the cost of those of all connections.
+/// Complete messages that no DONE has covered. The account has the sum of their cost over all connections.
 #[derive(Debug, Default)]
 pub(super) struct Unreported {
     all: Messages,
-    /// Those in lines that `done` has passed: the next DONE covers them.
+    /// Messages in lines that `done` has passed: the next DONE covers them.
     passed: Messages,
 }
 

@@ -28,7 +28,7 @@ enum Stage {
 }
 
 impl Withdrawal {
-    /// Of the lines `set` from `first` on. `over`: the sender begins nothing more, so it is not asked.
+    /// The withdrawal of the lines `set`, counted from `first`. `over`: the sender begins nothing more, so no WITHDRAW is needed.
     pub(super) fn new(first: Line, set: u64, over: bool) -> Self {
         let stage = if over || set == 0 { Stage::Settled } else { Stage::Pending };
         Self { stage, first, set }
@@ -45,7 +45,7 @@ impl Withdrawal {
         self.stage == Stage::Pending
     }
 
-    /// WITHDRAW for the sender, to which the connection has this name.
+    /// The WITHDRAW frame. `to`: the sender's name for the connection.
     pub(super) fn request(&self, to: Name) -> Lines {
         Lines { to, first: self.first, set: self.set }
     }
@@ -75,7 +75,7 @@ impl Withdrawal {
         ahead.map(move |ahead| self.first.plus(ahead))
     }
 
-    /// Whether a line is one of these.
+    /// Whether the sender may still write to `line`.
     pub(super) fn has(&self, line: Line) -> bool {
         within(line, self.first, u64::BITS) && self.set >> line.distance(self.first) & 1 == 1
     }

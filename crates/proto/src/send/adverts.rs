@@ -15,7 +15,7 @@ pub(super) struct Advert {
     pub(super) tag: i32,
     /// A longer message is truncated.
     pub(super) cut: bool,
-    /// The receive is host memory: its message may go inline.
+    /// The receive is in host memory: its message may go inline.
     pub(super) host: bool,
 }
 
@@ -74,7 +74,7 @@ impl Adverts {
         self.present & bit(line) != 0
     }
 
-    /// Whether any is unused.
+    /// Whether there is an unused advert.
     pub(super) const fn is_any(&self) -> bool {
         self.present != 0
     }

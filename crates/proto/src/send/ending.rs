@@ -1,13 +1,13 @@
 //! How a sender ends: withdrawn receives, and the close of either side.
 //!
 //! ```text
-//!  Open ── WITHDRAW ─▶ answered by WITHDRAWN: what was begun goes on, nothing else begins
+//!  Open ── WITHDRAW ─▶ answered by WITHDRAWN: messages that have begun continue, no other begins
 //!  Open ── close ──▶ Closing ── all its writes have ended ─▶ CLOSE ─▶ Closed ── the peer's CLOSE ─▶ Over
 //! ```
 //!
-//! CLOSE says how many parts with immediates were posted per rail, so that the receiver knows when all have arrived. It
-//! waits until all writes have completed: writes without immediates are not counted, and a failed one must be reported
-//! first.
+//! CLOSE has the number of parts with immediates that were posted per rail, so that the receiver knows when all have
+//! arrived. It leaves only after all writes have completed: writes without immediates are not counted, and a failed write
+//! must be reported first.
 
 use super::record::{Record, State};
 use super::{ALL_FREE, SendFlow, bit_of};
@@ -44,13 +44,13 @@ impl SendFlow {
                 self.answer = Some(Box::new(answer));
                 Ok(())
             }
-            // Our CLOSE includes what the answer would say.
+            // Our CLOSE makes the answer unnecessary.
             Ending::Closing { peer: false } | Ending::Closed => Ok(()),
             _ => Err(Violation::Ending),
         }
     }
 
-    /// Which of these lines were begun: a message has taken the line, and is written in parts.
+    /// Which of these lines were begun: a message has taken the line, and goes in parts.
     fn begun(&self, lines: &Lines) -> u64 {
         let begun = |line: Line| {
             let refused =
@@ -107,7 +107,7 @@ impl SendFlow {
         };
     }
 
-    /// Whether parts from this region may still be posted: for the first time, or again if their rail is lost.
+    /// Whether parts from this region may still be posted, for the first time or, if their rail is lost, again.
     pub fn feeds_from(&self, region: u32) -> bool {
         let feeds = |record: &Record| match record.state {
             State::Writing(writing) => !writing.failed,
@@ -162,7 +162,7 @@ impl SendFlow {
         matches!(self.ending, Ending::Open | Ending::PeerClosed) && !self.end_said
     }
 
-    /// Our end of the channel has said END, which nothing of ours may follow.
+    /// Our end of the channel has sent END, which nothing of ours may follow.
     #[cold]
     pub fn end_said(&mut self) {
         self.end_said = true;
@@ -260,7 +260,7 @@ mod tests {
         (flow, account, writes)
     }
 
-    /// It says how many parts were posted, and one that has failed is to be reported first.
+    /// CLOSE has the number of posted parts, and a failed part has to be reported first.
     #[test]
     fn close_leaves_once_no_write_is_in_flight() {
         let (mut flow, mut account, writes) = posted();
@@ -278,7 +278,7 @@ mod tests {
         assert!(flow.has_closed());
     }
 
-    /// Otherwise nobody would notice that the receiver is gone.
+    /// A sender that did not wait would not notice that the receiver is gone.
     #[test]
     fn a_sender_waits_for_the_receiver_until_it_has_the_messages() {
         let (mut flow, mut account, writes) = posted();
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// The receiver would wait for one that it takes for begun. The line's place was another line's, 64 lines before.
+    /// The receiver waits for messages that were begun. Another line, 64 lines before, had the same place.
     #[test]
     fn a_message_that_was_refused_has_not_begun() {
         for len in [1000, 1001] {

@@ -2,11 +2,11 @@
 //! rails.
 //!
 //! ```text
-//!  a rail is lost ──▶ HELD (parts of a line that are there) … LISTED (that is all; nothing lands by the rail any more)
-//!                       └─▶ once no write of ours is under way there: parts that are missing are posted again
+//!  a rail is lost ──▶ HELD (parts of a line that have arrived) … LISTED (end of the list; nothing lands by the rail any more)
+//!                       └─▶ once no write of ours is in flight on it: parts that are missing are posted again
 //! ```
 //!
-//! A message keeps its record until it is done, so a part can be posted again also after its write has completed.
+//! A message keeps its record until it is done, so a part can be posted again even after its write has completed.
 
 use super::ending::Ending;
 use super::record::{Path, Record, State, Writing};
@@ -25,10 +25,10 @@ use crate::window::{RECORDS, WINDOW, place};
 /// The sender's state of lost rails. Made when the first rail is lost.
 #[derive(Debug)]
 pub(super) struct Lost {
-    /// Rails that the receiver has fenced, whose parts are not sorted out yet.
+    /// Rails that the receiver has fenced, and whose parts were not yet compared with its report.
     fenced: RailSet,
-    /// Parts with immediates posted on each rail when it was lost; and of these, by the receiver's report, those that
-    /// have not arrived.
+    /// The number of parts with immediates posted on each rail when it was lost; and, by the receiver's report, how many of
+    /// them have not arrived.
     posted: Counts,
     missing: Counts,
     /// Lines before this one are complete at the receiver.
@@ -223,13 +223,13 @@ impl SendFlow {
         *held = (line, before | parts);
     }
 
-    /// Handles RAIL *listed*: the receiver has fenced the rail, and has nothing of lines that it did not name,
-    /// except that all before `lines` are complete. It has seen so many parts there.
+    /// Handles RAIL *listed*: the receiver has fenced the rail. Lines before `lines` are complete; of other lines that *held*
+    /// did not name it has no part. It has seen `seen` parts on the rail.
     #[cold]
     pub(super) fn listed(&mut self, rail: u8, lines: Line, seen: u32) {
         let lost = self.lost_mut();
         lost.fenced.insert(rail);
-        // A connection made after the loss has posted nothing there, and may not know of it.
+        // A connection that was made after the loss has posted nothing on the rail, and may not know of the loss.
         let missing = lost.posted.get(rail).wrapping_sub(seen);
         lost.missing.set(rail, missing);
         lost.complete_to(lines);
@@ -258,14 +258,14 @@ impl SendFlow {
         self.on_rail(at, writing.posted, rail) & !writing.completed & !self.lost_parts(at)
     }
 
-    /// Those of a record's first `parts` parts that are on a rail.
+    /// Which of a record's first `parts` parts are on a rail.
     fn on_rail(&self, at: usize, parts: u8, rail: u8) -> u64 {
         let on = (0..parts).filter(|part| self.rail(at, *part) == rail);
         on.fold(0, |set, part| set | 1 << part)
     }
 
-    /// Fails where more parts of a rail are missing than those that are posted again: their message was reported as
-    /// sent when the provider said that they had arrived.
+    /// Fails the flow if more parts of a rail are missing than are posted again: their message was reported as
+    /// sent, since their completions had proven arrival.
     fn check_missing(&mut self, rail: u8, again: u32) {
         let Some(lost) = &mut self.lost else { return };
         let missing = lost.missing.get(rail);
@@ -275,7 +275,7 @@ impl SendFlow {
         }
         self.stick(Fault::PartsLost { rail });
         if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
-            // Which one is unknown. The newest line is always one that the receiver still knows.
+            // The message is unknown. The FIN names the newest line, which the receiver still knows.
             let line = self.first.plus(u32::MAX);
             self.refused.get_or_insert(Refused {
                 line,
@@ -287,7 +287,7 @@ impl SendFlow {
         }
     }
 
-    /// For a fenced rail: marks each part of a message on it as arrived, or as to be posted again. Returns how many of
+    /// For a fenced rail: marks each part of a message on it as arrived, or as one to post again. Returns how many of
     /// the latter have immediates.
     fn sort_out(&mut self, at: usize, rail: u8) -> u32 {
         let record = self.records[at];
@@ -295,7 +295,7 @@ impl SendFlow {
         let on_rail = self.on_rail(at, writing.posted, rail);
         let Some(lost) = &mut self.lost else { return 0 };
         let arrived = match writing.path {
-            // It was reported as failed, so nothing of it is posted again.
+            // The message was reported as failed, so no part of it is posted again.
             _ if writing.failed => u64::MAX,
             Path::Immediate { .. } => lost.has(record.line),
             // Writes on the FIN path complete on delivery.
@@ -320,16 +320,15 @@ impl SendFlow {
         if writing.is_fin() { 0 } else { missing.count_ones() }
     }
 
-    /// Whether parts of a message that has landed are posted again if a rail is lost: its receiver may not have completed it, and no
-    /// failure ends it.
+    /// Whether parts of a message that has landed may be posted again if a rail is lost: the receiver may not have completed the message.
     pub(super) fn may_repeat(&self, record: &Record) -> bool {
         record.state == (State::Landed { fin: false })
             && self.fault.is_none()
             && !self.is_done(record)
     }
 
-    /// The state of a message whose parts may be missing: until the receiver has completed it, also after its writes
-    /// have completed.
+    /// The state of a message whose parts may be missing. Parts may be missing until the receiver has completed the message, even
+    /// after their writes have completed.
     fn written_so_far(&self, record: &Record) -> Option<Writing> {
         match record.state {
             State::Writing(writing) => Some(writing),
@@ -369,8 +368,8 @@ mod tests {
 
     const PART: u64 = 64 << 10;
 
-    /// A sender over two rails, and its account. It has submitted a message of so many parts to the first line, of which none
-    /// is posted.
+    /// A sender over two rails, and its account. It has submitted a message of `parts` parts to the first line, and posted none
+    /// of them.
     fn sending(parts: u64) -> (SendFlow, Account) {
         let cutting = Cutting::new(2, PART, PART).unwrap();
         let immediates = ImmediateWidth::Eight;
@@ -385,7 +384,7 @@ mod tests {
         (flow, account)
     }
 
-    /// Posts so many parts, or as many as there are.
+    /// Posts `count` parts, or fewer if there are fewer.
     fn post(flow: &mut SendFlow, account: &mut Account, count: usize) -> Vec<PartWrite> {
         let mut writes = Vec::new();
         while writes.len() < count
@@ -430,10 +429,9 @@ mod tests {
         assert_eq!(flow.poll(failed.message), SendPoll::Done { len: 2 * PART });
     }
 
-    /// Whatever has failed, has completed, or completes after the receiver's report.
+    /// For all combinations of parts that have failed, have completed, or complete after the receiver's report.
     #[test]
-    fn of_a_lost_rail_those_parts_are_posted_again_that_the_receiver_lacks_once_none_is_in_flight()
-    {
+    fn parts_of_a_lost_rail_that_the_receiver_lacks_are_posted_again_once_none_is_in_flight() {
         let masks = [0, u64::MAX, 0x55_5555_5555, 0xaa_aaaa_aaaa, 0xff_00ff_00f0, 1, 1 << 39];
         let all = masks.into_iter().flat_map(|failed| masks.map(|held| (failed, held)));
         for ((failed, held), late) in all.flat_map(|one| masks.map(|late| (one, late))) {
@@ -461,7 +459,7 @@ mod tests {
             for write in writes.iter().filter(|write| !fails(write) && has(late, write)) {
                 let flies = on_rail()
                     .any(|other| !fails(other) && other.part >= write.part && has(late, other));
-                assert!(!flies || flow.next_part(&account).is_none(), "one is in flight");
+                assert!(!flies || flow.next_part(&account).is_none(), "a part is in flight");
                 complete(&mut flow, &mut account, write);
             }
             let lacked = on_rail().filter(|write| !has(held, write));
@@ -493,7 +491,7 @@ mod tests {
         assert_eq!(keys, [(0, 10), (1, 99)]);
     }
 
-    /// Its memory may be another's there: a receiver that has closed says no new keys.
+    /// The key may belong to other memory by now: a receiver that has closed sends no new keys.
     #[test]
     fn nothing_is_written_by_a_rail_that_was_lost_and_is_back_once_the_receiver_has_closed() {
         for lost_first in [false, true] {
@@ -516,7 +514,7 @@ mod tests {
 
     /// The rails of its first sixteen parts are remembered, and repeat until a rail is lost.
     #[test]
-    fn parts_of_a_long_message_that_move_to_another_rail_leave_those_in_flight_on_theirs() {
+    fn parts_of_a_long_message_that_move_to_another_rail_do_not_move_those_in_flight() {
         let (mut flow, mut account) = sending(40);
         let mut writes = post(&mut flow, &mut account, 16);
         lose(&mut flow, &mut account, 0);
@@ -532,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_line_are_not_those_of_the_line_before_it_in_its_place() {
+    fn the_parts_of_a_line_are_not_those_of_an_earlier_line_in_its_place() {
         let mut lost = Lost::new(Line::FIRST);
         let line = Line::FIRST.plus(5);
         lost.held[place(line)] = (line, 0b11);

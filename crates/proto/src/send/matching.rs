@@ -1,8 +1,8 @@
 //! Matches messages to lines: by tag inside the first unfinished group; with single receives, the next line.
 //!
 //! A message that was sent without an advert gets its line when the adverts of its group come, before any other
-//! message. If no advert comes, it gets it when DONE passes the line: then the receive was single, and the oldest such
-//! message has filled it.
+//! message. If no advert comes, the message gets its line when DONE passes the line: then the receive was single, and the
+//! oldest such message has filled it.
 
 use super::{Found, Group, SendFlow};
 use crate::account::Account;
@@ -71,7 +71,7 @@ impl SendFlow {
         Ok(())
     }
 
-    /// Handles an advert. It may cross a message that was sent without it.
+    /// Handles an advert. A message may have been sent before the advert came.
     pub(super) fn advertised(
         &mut self,
         advert: &frame::Advert,
@@ -149,11 +149,11 @@ impl SendFlow {
         Ok(())
     }
 
-    /// Assigns lines to messages without an advert, as far as they are known, and checks DONE against what was sent.
+    /// Assigns the known lines to messages without an advert, and checks DONE against the messages that were sent.
     fn settle(&mut self, account: &mut Account) -> Result<(), Violation> {
         self.open_groups(account)?;
         while self.group.count == 0 && self.peer_done.is_after(self.first) {
-            // The oldest of them has filled a single receive, whose advert does not come.
+            // The oldest message without an advert has filled a single receive, whose advert does not come.
             if self.adverts.has(self.first) {
                 return Err(Violation::Done);
             }

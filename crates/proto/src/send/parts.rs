@@ -33,7 +33,7 @@ pub struct PartWrite {
     pub len: u64,
     /// None on the FIN path: a write that completes on delivery.
     pub immediate: Option<Immediate>,
-    /// It was assigned to another rail, which is lost.
+    /// The part was assigned to another rail, which is lost.
     pub moved: bool,
 }
 
@@ -44,8 +44,8 @@ pub(super) struct Carried {
     pub(super) immediate: bool,
 }
 
-/// Words per record that hold the rails of its parts, four bits each, with `rails` rails: none for one rail. If a
-/// message has more parts than they hold, because of the largest write, the rails repeat.
+/// The number of words per record for the rails of its parts, four bits each, with `rails` rails; 0 for one rail. If a
+/// message has more parts than fit, because of the largest write, the rails repeat.
 pub(super) const fn rail_words(rails: usize) -> usize {
     if rails <= 1 { 0 } else { (rails * PARTS_PER_RAIL).div_ceil(PARTS_PER_WORD) }
 }
@@ -117,7 +117,7 @@ impl SendFlow {
         let closed = !account.loads.is_open(rail) || self.lacks_keys(rail);
         if closed {
             if account.loads.open_rails() == 0 && !self.has_peer_closed() {
-                // Until one is back.
+                // Wait until a rail is back.
                 return None;
             }
             rail = self.other_rail(at, part, len, account);
@@ -283,7 +283,7 @@ fn share(chosen: &mut [u64], split: Split, len: u64, mut loads: Loads) {
     chosen.fill(0);
     let parts = split.parts.min((chosen.len() * PARTS_PER_WORD) as u64);
     let most = parts.div_ceil(u64::from(loads.open_rails().max(1))).max(PARTS_PER_RAIL as u64);
-    // Other rails take what a slow rail does not.
+    // Other rails take the parts that a slow rail does not.
     let most = if loads.is_uneven() { parts } else { most };
     let mut given = [0_u64; MAX_DATA_RAILS];
     let places = (0..).zip((0..PARTS_PER_WORD).cycle());
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_rail_carries_more_than_four_parts_of_a_message_however_idle_it_is() {
+    fn no_rail_carries_more_than_four_parts_of_a_message_even_if_others_are_loaded() {
         for rails in 2..=16 {
             for busy in 0..rails {
                 let mut loads = Loads::equal(rails);

@@ -16,7 +16,7 @@ use crate::split::Split;
 pub(super) struct Record {
     address: u64,
     region: u32,
-    /// The line that it fills; for an inline message without an advert, its number.
+    /// The line that the message fills; for an inline message without an advert, its number.
     pub(super) line: Line,
     pub(super) len: u64,
     pub(super) state: State,
@@ -32,7 +32,7 @@ pub(super) enum State {
     Landed { fin: bool },
 }
 
-/// The parts of one message, in rounds of up to 64. Only on the FIN path has a message more than one round.
+/// The parts of one message, in rounds of up to 64. Only on the FIN path a message may have more than one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writing {
     /// A bit per part of this round that has completed.

@@ -14,9 +14,10 @@ use crate::terms::{COPIED_AT_MOST, InlineLimits};
 use crate::unadvertised::Sent;
 use crate::window::{RECORDS, bit};
 
-/// After so many long messages in a row that found only one advert, receives count as not posted ahead.
+/// Receives count as not posted ahead after this many long messages in a row that found only one advert.
 const AHEAD_LASTS: u8 = 8;
-/// Over sockets a write is copied when it is posted. From here on that takes several times as long as a packet takes.
+/// From this length in bytes on a message is long. Over sockets a write is copied when it is posted, which then takes several
+/// times as long as posting a packet.
 const LONG: u64 = 256 << 10;
 
 impl SendFlow {
@@ -89,7 +90,7 @@ impl SendFlow {
         Ok(Submit::Parts { message, long: len >= LONG })
     }
 
-    /// Whether a message that could go inline is better written: it is long, and receives are posted ahead.
+    /// Whether a message that could go inline should be written: it is long, and receives are posted ahead.
     #[inline]
     fn is_better_written(&mut self, line: Line, len: u64, path: Path) -> bool {
         if len <= COPIED_AT_MOST || path == Path::Fin {
@@ -113,7 +114,7 @@ impl SendFlow {
         if !message.host || !InlineLimits::admit(self.terms.inline.unadvertised, message.len) {
             return self.not_now(WaitsFor::Receive);
         }
-        // Its advert is on its way, and a write is faster than a copy.
+        // The message's advert is on its way, and a write is faster than a copy.
         if self.ahead > 0 && message.len > COPIED_AT_MOST {
             return self.not_now(WaitsFor::Receive);
         }
@@ -167,7 +168,7 @@ impl SendFlow {
         MessageId(crate::bits::low8(at as u64))
     }
 
-    /// Immediates, if the receiver can learn the size from them and 64 parts can hold the message.
+    /// The path of a message: immediates, if the receiver can learn the size from them and 64 parts can hold the message.
     #[inline]
     fn path_of(&self, len: u64, whole: bool) -> Path {
         let end = if whole { self.whole_end } else { self.short_end };

@@ -7,7 +7,7 @@ use crate::stall::{ConnectionState, WaitsFor};
 use crate::window::RECORDS;
 
 impl SendFlow {
-    /// Its progress, and what its oldest message waits for, or else a refused `isend`.
+    /// The sender's progress, and what its oldest message waits for; without a message, what a refused `isend` waits for.
     pub fn connection_state(&self) -> ConnectionState {
         let waits_for = self.waits_for();
         let open = self.free != ALL_FREE || self.refused_caller;

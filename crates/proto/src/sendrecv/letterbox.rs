@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_no_lent_inbox_lands_nowhere() {
+    fn a_packet_for_no_lent_inbox_is_dropped() {
         let mut box_of = Letterbox::default();
         let address = box_of.lend(MemoryId(3));
         for (tag, len) in [

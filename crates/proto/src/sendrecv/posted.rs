@@ -19,7 +19,7 @@ pub struct Posted {
     lines: [Line; WINDOW as usize],
     unposted: u64,
     posted: u64,
-    /// Those of the posted ones that were cancelled and have not ended.
+    /// Posted receives that were cancelled and have not ended.
     cancelled: u64,
     /// Lines may have changed since the last check for receives to cancel.
     stirred: bool,
@@ -69,7 +69,7 @@ impl Posted {
         self.stirred = true;
     }
 
-    /// The peer is lost: all posted receives are cancelled, whatever it has begun.
+    /// The peer is lost: all posted receives are cancelled, even those whose messages the peer has begun.
     pub fn lose(&mut self) {
         (self.lost, self.stirred) = (true, true);
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_come_is_cancelled_once_or_never_posted() {
+    fn a_receive_whose_message_cannot_come_is_cancelled_once_or_never_posted() {
         let mut posted = Posted::default();
         let lines = [1, 2, 3].map(Line::new);
         posted.advertised(lines[0]);
@@ -218,7 +218,7 @@ mod tests {
         assert!(posted.is_taken(new));
         all(&mut posted, old, |_| true);
         assert!(posted.is_taken(new));
-        assert!(!posted.ended(new), "another line's");
+        assert!(!posted.ended(new), "the receive is another line's");
         assert!(posted.ended(old));
         assert!(!posted.is_taken(new));
     }

@@ -29,7 +29,7 @@ impl Tag {
         Self::of(receiver.in_immediate(), line)
     }
 
-    /// The same, by slot and generation as in an immediate.
+    /// As [`of_line`](Self::of_line), by slot and generation as in an immediate.
     #[inline]
     #[must_use]
     pub const fn of(connection: u16, line: Line) -> Self {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_name_a_line_alike() {
+    fn both_ends_compute_the_same_tag_of_a_line() {
         let (receiver, line) = (name(77, 6), Line::new(9));
         assert_eq!(Tag::of_line(receiver, line), Tag::of(receiver.in_immediate(), line));
     }

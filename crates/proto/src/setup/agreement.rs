@@ -20,11 +20,11 @@ pub struct Offers {
     pub ring: Ring,
     /// The longest inline message. At most [`INLINE_BYTES_MAX`](super::super::frame::INLINE_BYTES_MAX).
     pub inline_bytes_max: u16,
-    /// Messages of at least so many bytes are striped over the data rails.
+    /// Messages of at least this many bytes are striped over the data rails.
     pub shared_from: u64,
 }
 
-/// What both ends use.
+/// The rails, capabilities and limits that both ends use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// The pairs of our rails and the peer's. Every rail number of a channel and of its connections is an index into

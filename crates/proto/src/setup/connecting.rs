@@ -13,7 +13,7 @@ use super::proof::{Nonces, Prove};
 /// The progress of a `connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Not yet. For a closed listener it stays so.
+    /// Not yet. For a closed listener the answer stays this.
     Pending,
     Opened,
     Refused(Refusal),
@@ -74,7 +74,7 @@ impl Connecting {
         self.closed && !self.opening.is_sent()
     }
 
-    /// Whether it stays pending for ever.
+    /// Whether the `connect` stays pending for ever.
     pub(in super::super) fn is_lost(&self) -> bool {
         self.opening.is_lost()
     }

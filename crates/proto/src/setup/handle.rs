@@ -37,7 +37,7 @@ pub struct Handle {
     pub address_format: u32,
 }
 
-/// The addresses of one or two control rails of an endpoint. Two, where both fit: the NIC of one may be lost.
+/// The addresses of one control rail of an endpoint, or of two if both fit: the NIC of one may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlAddresses {
     first: Bounded<HANDLE_ADDRESS_BYTES>,
@@ -54,12 +54,12 @@ impl ControlAddresses {
         Some(Self { first, second })
     }
 
-    /// One or two.
+    /// The number of addresses: one or two.
     pub fn count(&self) -> usize {
         1 + usize::from(self.second.is_some())
     }
 
-    /// Each of them in turn, over and over.
+    /// The address for attempt `turn`: the addresses alternate.
     pub fn at(&self, turn: usize) -> Bounded<HANDLE_ADDRESS_BYTES> {
         let second = self.second.filter(|_| turn % 2 == 1);
         second.unwrap_or(self.first)
@@ -81,11 +81,11 @@ impl fmt::Debug for Handle {
 /// Why bytes are not a handle that we can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleError {
-    /// It is not from this plugin: the ranks use different plugins.
+    /// The bytes are not from this plugin: the ranks use different plugins.
     Magic,
-    /// It was damaged in transit.
+    /// The handle was damaged in transit.
     Check,
-    /// The peer speaks none of our versions; this is its newest.
+    /// The peer speaks none of our versions. Its newest version.
     Version(u16),
     Value(&'static str),
 }
@@ -175,7 +175,7 @@ impl Handle {
 const MAGIC: [u8; 8] = *b"Ironrail";
 const CHECK_AT: std::ops::Range<usize> = 12..16;
 const ADDRESSES: std::ops::Range<usize> = 56..SCRATCH_AT;
-/// In the byte of the addresses' length.
+/// The bit for two addresses, in the byte of the addresses' length.
 const TWO_ADDRESSES: u8 = 0x80;
 const SCRATCH_AT: usize = HANDLE_BYTES - SCRATCH_BYTES;
 
@@ -189,7 +189,7 @@ fn array<const LEN: usize>(bytes: &[u8; HANDLE_BYTES], at: usize) -> [u8; LEN] {
 mod tests {
     use super::*;
 
-    /// With addresses of these lengths.
+    /// A handle with addresses of these lengths.
     fn handle(addresses: &[usize]) -> Handle {
         let bytes = [[5; HANDLE_ADDRESS_BYTES], [6; HANDLE_ADDRESS_BYTES]];
         let addresses = addresses.iter().zip(&bytes).map(|(len, bytes)| &bytes[..*len]);
@@ -215,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn a_second_address_is_kept_where_both_fit() {
+    fn a_second_address_is_kept_if_both_fit() {
         let kept = |addresses: &[usize]| {
             let found = Handle::decode(&handle(addresses).encode()).unwrap().control;
             (0..4).map(|turn| found.at(turn).as_bytes()[0]).collect::<Vec<_>>()
         };
         assert_eq!(kept(&[28, 28]), [5, 6, 5, 6]);
         assert_eq!(kept(&[29, 29]), [5; 4]);
-        assert_eq!(kept(&[16, 28]), [5; 4], "those of one fabric have one length");
+        assert_eq!(kept(&[16, 28]), [5; 4], "addresses of one fabric have the same length");
         assert_eq!(kept(&[16]), [5; 4]);
     }
 

@@ -18,7 +18,7 @@ use super::agreement::Offers;
 use super::proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, hello_words, verify};
 use super::version::VERSION;
 
-/// Listeners that one HELLO can name: the newest ones.
+/// The most listeners that one HELLO can name.
 pub const MAX_ENTRIES: usize = 16;
 pub const MAX_HELLO_BYTES: usize = MAX_MESSAGE_BYTES;
 /// The longest letter of the channel inside a HELLO.
@@ -29,8 +29,8 @@ pub const MAX_CHANNEL_BYTES: usize = 240;
 pub struct Host {
     pub host: Name,
     pub process: u32,
-    /// The PID namespace in which the process has this number (pid_namespaces(7)), by its inode's number: processes of two containers on one
-    /// host may have the same number. `None`: the sender does not know it, or its release does not say.
+    /// The PID namespace in which the process has this number (pid_namespaces(7)), as its inode number: processes of two containers on one
+    /// host may have the same process number. `None`: the sender does not know the namespace, or its release does not send it.
     pub pid_namespace: Option<u64>,
     pub provider: Name,
     /// The provider's own version, and libfabric's: major in the high half, minor in the low one.
@@ -78,7 +78,7 @@ pub struct Hello {
     pub to: EndpointId,
     /// A random number for this peer; never 0.
     pub nonce: u64,
-    /// The peer's nonce once it is known, else 0.
+    /// The peer's nonce once it is known, otherwise 0.
     pub echo: u64,
     pub capabilities: Capabilities,
     pub offers: Offers,
@@ -225,7 +225,7 @@ impl Entry {
     }
 }
 
-/// All known fields, as far as a message has them.
+/// The known fields that a message has.
 #[derive(Default)]
 struct Fields {
     from: Option<EndpointId>,

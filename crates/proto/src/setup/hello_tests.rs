@@ -92,7 +92,7 @@ fn the_longest_hello_fits_a_message() {
 }
 
 #[test]
-fn a_hello_that_was_cut_or_damaged_is_none() {
+fn a_hello_that_was_cut_or_damaged_is_refused() {
     let bytes = proven(0).encode().unwrap();
     for len in 0..bytes.len() {
         assert!(Hello::decode(&bytes[..len]).is_err(), "{len}");
@@ -164,9 +164,9 @@ fn a_proven_hello_has_effect_and_no_other() {
     assert!(has_effect(&proven(0), None));
     assert!(has_effect(&proven(0), Some(9)), "the first may cross ours");
     assert!(has_effect(&proven(9), Some(9)));
-    assert!(!has_effect(&proven(9), Some(8)), "of an earlier meeting");
+    assert!(!has_effect(&proven(9), Some(8)), "it echoes an earlier nonce");
     assert!(!has_effect(&proven(9), None));
-    assert!(!has_effect(&hello(1), None), "nothing proves it");
+    assert!(!has_effect(&hello(1), None), "no entry proves it");
     let mut elsewhere = Hello { to: EndpointId([9; 16]), ..hello(1) };
     assert!(elsewhere.add_entry(LISTENER, Role::Connects, &SECRET, &Mixing));
     assert!(!has_effect(&elsewhere, None), "it is meant for another endpoint");

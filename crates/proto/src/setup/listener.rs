@@ -1,7 +1,7 @@
 //! A listener: verifies the OPENs that name it, and queues them for `accept`.
 //!
-//! The last listeners that were closed are remembered, so that a connect that comes too late is answered with REFUSED
-//! *closed*, which keeps it pending. That is needed because NCCL's shared communicators connect to listeners that never
+//! The last listeners that were closed are remembered, so that a connect that comes too late is answered by REFUSED
+//! *closed*, which keeps the connect pending. That is needed because NCCL's shared communicators connect to listeners that never
 //! accept.
 
 use std::collections::VecDeque;
@@ -10,15 +10,15 @@ use super::super::frame::{Open, Refusal, Refused};
 use super::super::ids::ListenerId;
 use super::proof::{Nonces, Proof, Prove, Secret, open_words, verify};
 
-/// OPENs that one listener queues. NCCL accepts one connection from each.
+/// The most OPENs that one listener queues. NCCL accepts one connection from each listener.
 pub const QUEUE: usize = 64;
-/// Closed listeners that an endpoint remembers.
+/// The most closed listeners that an endpoint remembers.
 pub const REMEMBERED: usize = 1024;
 
 /// An OPEN that waits for `accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuedOpen {
-    /// The number of the channel that it came by.
+    /// The number of the channel by which the OPEN came.
     pub channel: u32,
     pub open: Open,
 }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_busy_and_a_lost_channel_leaves_it() {
+    fn a_full_queue_refuses_as_busy_and_drops_the_opens_of_a_lost_channel() {
         let mut listener = Listener::new(ListenerId(4), SECRET);
         for slot in 0..QUEUE {
             assert_eq!(listener.received(queued(slot, 4, &SECRET), NONCES, &Mixing), Ok(()));

@@ -45,20 +45,20 @@ struct Voucher {
 /// The HELLOs to a peer of which only handles are known.
 #[derive(Clone, Debug)]
 pub(super) struct FirstHellos {
-    /// The newest.
+    /// The newest handle.
     pub(super) handle: Handle,
-    /// How many have gone a way each, or were refused on it for long.
+    /// The number of HELLOs that were posted, or were refused for so long that the next way is tried.
     pub(super) count: usize,
     posted: Option<Moment>,
     wait: Duration,
-    /// Since when the next one is refused.
+    /// Since when the next HELLO is refused.
     refused: Option<Moment>,
 }
 
 impl FirstHellos {
-    /// The rail that the next HELLO goes by, one of ours that can, and the address that it goes to. NICs of either end may be lost, so
-    /// each HELLO goes another way: first each address by the rail at its place, for these two may be in one network, then by the next
-    /// rail.
+    /// The way of the next HELLO: one of the rails `ours`, and an address of the peer. NICs of either end may be lost, so each HELLO
+    /// goes another way: first to each address by the rail at the same index, since these two are probably in one network, then by
+    /// the next rail.
     pub(super) fn way(&self, ours: &[usize]) -> Option<(usize, Bounded<HANDLE_ADDRESS_BYTES>)> {
         let addresses = &self.handle.control;
         let place = self.count % addresses.count() + self.count / addresses.count();
@@ -67,7 +67,7 @@ impl FirstHellos {
     }
 }
 
-/// What a peer's first proven HELLO said.
+/// The contents of a peer's first proven HELLO.
 #[derive(Clone, Debug)]
 pub(super) struct Met {
     nonce: u64,
@@ -111,8 +111,8 @@ impl Meeting {
     }
 
     /// Adds a listener to the entries of HELLOs, which name the oldest and the newest of each role. The oldest, because both ends keep
-    /// it: of the newest the other end may know none, since it learns of them by HELLOs only. Those of one role take no place of the
-    /// other's: the peer can always verify a listener of its own, but one of ours only while it keeps the handle's secret.
+    /// it: the other end may not know the newest, since it learns of them only by HELLOs. Each role has its own entries: the peer can
+    /// always verify its own listeners, but ours only while it keeps the handle's secret.
     fn vouch(&mut self, listener: ListenerId, role: Role, secret: Secret) {
         let of_role = |voucher: &Voucher| voucher.role == role;
         let known = self.vouchers.iter().filter(|voucher| of_role(voucher));
@@ -134,8 +134,8 @@ impl Meeting {
         self.vouchers.iter().find(same).map(|voucher| voucher.secret)
     }
 
-    /// Whether a HELLO is proven to be from this peer. `secret_of` returns secrets of our own listeners; one that it has forgotten
-    /// counts still if this peer has named it before. The first proven HELLO fixes the peer's nonce.
+    /// Whether a HELLO is proven to be from this peer. `secret_of` returns secrets of our own listeners; a secret that it has forgotten
+    /// is still accepted if this peer has named its listener before. The first proven HELLO fixes the peer's nonce.
     pub(super) fn proves(
         &self,
         hello: &Hello,
@@ -175,7 +175,7 @@ impl Meeting {
         }
     }
 
-    /// The peer's channel is made. It sends HELLOs from now on.
+    /// The peer's channel was made. The channel sends HELLOs from now on.
     pub(super) fn join(&mut self, channel: ChannelId) {
         self.channel = Some(channel);
         self.hellos = None;
@@ -223,7 +223,8 @@ impl Meeting {
         }
     }
 
-    /// The provider takes no HELLO now, as over sockets while it connects. Where it goes on so, the host may not be reached this way.
+    /// The provider accepts no HELLO now, as over sockets while it connects. After a while the next HELLO goes another way, since the
+    /// host may not be reachable on this one.
     pub(super) fn hello_refused(&mut self, now: Moment) {
         let Some(hellos) = &mut self.hellos else { return };
         if now.since(*hellos.refused.get_or_insert(now)) >= HELLO_AGAIN {

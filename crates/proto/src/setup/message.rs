@@ -40,7 +40,7 @@ impl Message {
         Self::encode_letter_into(letter, Vec::new())
     }
 
-    /// The same, in the memory of an earlier message: nothing is allocated if that is long enough.
+    /// As [`encode_letter`](Self::encode_letter), in the memory of an earlier message: nothing is allocated if that is long enough.
     pub fn encode_letter_into(letter: &Letter, into: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
         let mut writer = Writer::reusing(into);
         let words = letter.encode();

@@ -4,7 +4,7 @@
 //!  ToOpen ── open_left ─▶ Sent ─┬─ OPENED ────────────────▶ Opened
 //!    ▲                           ├─ REFUSED busy ─▶ Waiting ─┐
 //!    └───────────── time ────────┼───────────────────────────┘
-//!                                ├─ REFUSED closed ────────▶ Lost: no answer, ever
+//!                                ├─ REFUSED closed ────────▶ Lost: never an answer
 //!                                └─ REFUSED otherwise ─────▶ Refused
 //! ```
 
@@ -131,7 +131,7 @@ impl Opening {
         Open { from, listener, features, proof }
     }
 
-    /// When an OPEN is due; None: not before another event.
+    /// When OPEN is due; None: not before another event.
     pub(super) fn due(&self) -> Option<Moment> {
         match self.state {
             State::ToOpen => Some(Moment::default()),
@@ -145,7 +145,7 @@ impl Opening {
         self.state == State::Sent
     }
 
-    /// Whether no answer comes, ever: the listener is closed, or the peer has ended.
+    /// Whether an answer never comes: the listener is closed, or the peer has ended.
     pub(super) fn is_lost(&self) -> bool {
         self.state == State::Lost
     }
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(opening.step(false, at(0)), Step::Wait);
         assert!(!opening.opened(&answer), "no OPEN has left");
         assert_eq!(opening.step(true, at(0)), Step::Open);
-        assert_eq!(opening.step(true, at(1)), Step::Open, "until it has left");
+        assert_eq!(opening.step(true, at(1)), Step::Open, "OPEN is returned until it has left");
         opening.open_left();
         assert_eq!(opening.step(true, at(1)), Step::Wait);
         assert!(opening.opened(&answer));

@@ -25,18 +25,18 @@ pub struct Pairing {
 pub enum Apart {
     /// They have no data rail in common, or one uses RDMA and the other SENDRECV.
     Networks,
-    /// They have data rails in common, but no control rail: these are fewer. The networks of the control rails of each.
+    /// They have data rails in common, but no control rail, of which there are fewer. The networks of each end's control rails.
     Control { ours: Vec<Name>, theirs: Vec<Name> },
 }
 
 impl Pairing {
-    /// Pairs by fabric name, in the order of the endpoint with the lower id; surplus rails stay unused. Where no name is
-    /// common, pairs subnets of one address family, in order: routers may connect them, as of hosts whose addresses have
-    /// a subnet each.
+    /// Pairs rails by fabric name, in the order of the endpoint with the lower id; surplus rails stay unused. If no name is
+    /// common, pairs subnets of one address family, in order: routers may connect them, as when each host has its own
+    /// subnet.
     ///
     /// # Errors
     ///
-    /// [`Apart`] without a pair of each kind.
+    /// [`Apart`] if there is not at least one pair of each kind.
     pub fn of(
         our_id: EndpointId,
         ours: &[Rail],
@@ -90,7 +90,7 @@ impl Pairing {
         Some(crate::bits::low8(at as u64))
     }
 
-    /// The same for one of our control rails.
+    /// The channel's number of one of our control rails.
     pub fn control_of(&self, ours: u8) -> Option<u8> {
         let at = self.control.iter().position(|pair| pair.ours == ours)?;
         Some(crate::bits::low8(at as u64))
@@ -126,7 +126,7 @@ mod tests {
     use crate::codec::Address;
 
     #[test]
-    fn ends_without_a_data_and_a_control_rail_in_common_are_no_pair() {
+    fn ends_need_a_data_rail_and_a_control_rail_in_common() {
         let address = Address::new(&[1; 16]);
         let rail = |fabric: &str, control| Rail {
             fabric: Name::cut(fabric),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn subnets_are_paired_in_order_where_no_fabric_is_common() {
+    fn subnets_are_paired_in_order_if_no_fabric_is_common() {
         let address = Address::new(&[1; 16]);
         let rails = |fabrics: &[&str]| -> Vec<Rail> {
             let rail = |fabric: &&str| Rail {
@@ -172,7 +172,11 @@ mod tests {
         let others = ["10.128.0.3/32", "10.129.0.3/32"];
         assert_eq!(pairs(&hosts, &others), Some(vec![(0, 0), (1, 1)]));
         assert_eq!(pairs(&hosts, &["fd00::/64", others[1]]), Some(vec![(0, 1)]));
-        assert_eq!(pairs(&hosts, &[others[0], hosts[0]]), Some(vec![(0, 1)]), "one is common");
+        assert_eq!(
+            pairs(&hosts, &[others[0], hosts[0]]),
+            Some(vec![(0, 1)]),
+            "one subnet is common"
+        );
         assert_eq!(pairs(&hosts, &["fd00::/64"]), None);
         assert_eq!(pairs(&hosts, &["loopback"]), None);
         assert_eq!(pairs(&["IB-fe80::"], &["IB-fe81::"]), None);

@@ -1,6 +1,6 @@
 //! The set-up state of an endpoint: its listeners and its peers.
 //!
-//! It only decides what to send and what to create; the caller does it: see [the sequence](super#the-sequence).
+//! This module decides what to send and what to create; the caller does so: see [the sequence](super#the-sequence).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::rails::Rail;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// What an endpoint's HELLOs say about itself.
+/// An endpoint's description of itself in its HELLOs.
 #[derive(Clone, Debug)]
 pub struct Presence {
     /// A random number.
@@ -51,7 +51,7 @@ pub struct Presence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstHello {
     pub peer: PeerId,
-    /// The rail of ours that it goes by, one with a control address.
+    /// The rail of ours that the HELLO goes by, which has a control address.
     pub rail: usize,
     /// A control address in the peer's handle, and its format.
     pub control: Bounded<HANDLE_ADDRESS_BYTES>,
@@ -64,7 +64,7 @@ pub struct FirstHello {
 pub enum Heard {
     /// Nothing; the cause is for a counter or the log.
     Nothing(Ignored),
-    /// The peer is met and has no channel yet: make it ([`Peers::parameters`], [`Peers::join`]), then pass it the
+    /// The peer is met and has no channel yet: make the channel ([`Peers::parameters`], [`Peers::join`]), then pass it the
     /// letter, if there is one. If that is not possible now, the next HELLO returns the same.
     Meets { peer: PeerId, letter: Option<Letter> },
     /// A letter, to be passed on as [`Event::Letter`](super::super::Event::Letter).
@@ -74,17 +74,17 @@ pub enum Heard {
 /// Why a message has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// It is not a valid message.
+    /// The bytes are not a valid message.
     Bytes(HandshakeError),
-    /// It is not proven by a secret that we know, or not from this peer, or not for us.
+    /// The HELLO is not proven by a secret that we know, or is not from this peer, or not for us.
     Unproven,
     /// A letter with a key of no channel.
     Stranger,
-    /// The peer is known, and there is nothing new in it.
+    /// The peer is known, and its HELLO has nothing new.
     Known,
     /// [`Peers::apart`] says why the two have no channel.
     NoRail(PeerId),
-    /// It is from a new peer, and there are as many as there may be.
+    /// The HELLO is from a new peer, and there are already as many peers as allowed.
     Full,
 }
 
@@ -100,7 +100,7 @@ pub struct Peers<P> {
     by_peer: BTreeMap<(EndpointId, Half), usize>,
     by_key: BTreeMap<u64, usize>,
     by_channel: BTreeMap<ChannelId, usize>,
-    /// From so many on a HELLO makes no more: whoever has a handle may send HELLOs under any number of names.
+    /// The most peers that HELLOs make. A bound, since a sender with a handle may send HELLOs under any number of names.
     most: usize,
 }
 
@@ -190,7 +190,7 @@ impl<P: Prove> Peers<P> {
         index
     }
 
-    /// The newest meeting is with a peer that is not to be remembered.
+    /// Forgets the newest meeting: its peer is not kept.
     fn unmake(&mut self) {
         if let Some(Meeting { peer, half, key, .. }) = self.meetings.pop() {
             self.by_peer.remove(&(peer, half));
@@ -206,14 +206,14 @@ impl<P: Prove> Peers<P> {
         self.meetings.get(*self.by_channel.get(&channel)?)
     }
 
-    /// A HELLO that is due to any peer that is not met. It is returned again until
-    /// [`hello_posted`](Self::hello_posted), and no other before.
+    /// A HELLO that is due to a peer that is not met. The same HELLO is returned again until
+    /// [`hello_posted`](Self::hello_posted).
     pub fn next_hello(&self, now: Moment) -> Option<FirstHello> {
         (0..count32(self.meetings.len())).find_map(|peer| self.hello_to(PeerId(peer), now))
     }
 
-    /// The HELLO that is due to this peer, if it is not met. Where one peer's HELLO may be refused for long, the others'
-    /// are not behind it.
+    /// The HELLO that is due to this peer, if it is not met. Unlike with [`next_hello`](Self::next_hello), a HELLO that is
+    /// refused for long does not delay HELLOs to other peers.
     pub fn hello_to(&self, peer: PeerId, now: Moment) -> Option<FirstHello> {
         let meeting = self.meeting(peer)?;
         let hellos = meeting.due(now)?;
@@ -232,7 +232,7 @@ impl<P: Prove> Peers<P> {
         }
     }
 
-    /// The provider does not take the HELLO of [`next_hello`](Self::next_hello) or [`hello_to`](Self::hello_to) now.
+    /// The provider refuses the HELLO of [`next_hello`](Self::next_hello) or [`hello_to`](Self::hello_to) for now.
     pub fn hello_refused(&mut self, peer: PeerId, now: Moment) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
             meeting.hello_refused(now);
@@ -246,8 +246,8 @@ impl<P: Prove> Peers<P> {
         self.message_into(channel, letter, &mut bytes).then_some(bytes)
     }
 
-    /// The same, in the memory of an earlier message: a QUERY or STATUS allocates nothing if that is long enough. False where
-    /// [`message`](Self::message) returns none.
+    /// As [`message`](Self::message), in the memory of an earlier message: a QUERY or STATUS allocates nothing if that is long enough.
+    /// False where [`message`](Self::message) returns None.
     pub fn message_into(&self, channel: ChannelId, letter: &Letter, bytes: &mut Vec<u8>) -> bool {
         let Some(meeting) = self.of(channel) else { return false };
         let encoded = match letter.body {
@@ -309,14 +309,14 @@ impl<P: Prove> Peers<P> {
         }
     }
 
-    /// Which half a HELLO is for. From the endpoint itself, it is for the half that has not sent it.
+    /// The half that a HELLO is for. A HELLO from the endpoint itself is for the half that has not sent it.
     fn half_for(&self, hello: &Hello) -> Half {
         let first = self.find(&hello.from, Half::First);
         let own = |index: usize| self.meetings[index].nonce() == hello.nonce;
         if hello.from == self.us.id && first.is_some_and(own) { Half::Second } else { Half::First }
     }
 
-    /// What both ends use; None if the peer is not met, or the two are [`apart`](Self::apart).
+    /// The agreement with a peer; None if the peer is not met, or the two are [`apart`](Self::apart).
     pub fn agreement(&self, peer: PeerId) -> Option<&Agreement> {
         self.meeting(peer)?.agreement()
     }
@@ -397,7 +397,7 @@ impl<P: Prove> Peers<P> {
     }
 
     /// The flow of a connection that `accept` takes, which sends OPENED. `inline_bytes_max`: the longest message
-    /// without an advert; 0 if the connection may receive into GPU memory. None if the connection is impossible, and is
+    /// without an advert; 0 if the connection may receive into GPU memory. None if the connection is impossible, and has
     /// to be refused for its features.
     pub fn accepting(
         &self,

@@ -122,7 +122,7 @@ fn a_handle_and_two_hellos_make_a_channel_on_both_sides() {
     assert_eq!(one.peers.peer(ChannelId(6)), Some(there));
 }
 
-/// Each side has connects to so many listeners of the other before a HELLO arrives.
+/// Each side has connects to `connects` listeners of the other before a HELLO arrives.
 fn hellos_that_cross(connects: usize) {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let to_one: Vec<_> = (0..connects).map(|_| one.listen()).collect();
@@ -145,13 +145,13 @@ fn hellos_that_cross_make_one_channel() {
     hellos_that_cross(1);
 }
 
-/// NCCL opens its channels at once.
+/// NCCL opens its channels at the same time.
 #[test]
 fn hellos_that_cross_are_proven_however_many_connects_are_pending() {
     hellos_that_cross(64);
 }
 
-/// Its control rail may be lost hours later, and its HELLO has to be proven then.
+/// The peer's control rail may be lost hours later, and its HELLO has to be proven then.
 #[test]
 fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
     let Met { mut one, mut other, handle, there, .. } = Met::new();
@@ -167,7 +167,7 @@ fn a_peer_that_was_met_is_known_after_its_listener_is_forgotten() {
     assert_eq!(other.hears(&stranger), Heard::Nothing(Ignored::Unproven));
 }
 
-/// The peer learns of listeners by HELLOs only, and may have heard none since.
+/// The peer learns of listeners only by HELLOs, and may have received none since.
 #[test]
 fn a_hello_that_names_the_first_listener_alone_is_proven_after_many_later_connects() {
     let Met { mut one, mut other, there, here, .. } = Met::new();
@@ -217,7 +217,7 @@ fn a_hello_is_repeated_with_back_off_until_the_peer_is_met() {
     assert_eq!(said, [0, 20, 60, 140, 300, 620, 1260, 2260]);
 }
 
-/// So that two ends meet while any control rail of each is left, whether or not their networks are connected.
+/// Two ends meet as long as each has a control rail left, whether or not their networks are connected.
 #[test]
 fn hellos_to_a_handle_go_by_each_rail_of_ours_to_each_of_its_addresses() {
     let ways = |control: [bool; 3], addresses: &[&[u8]]| {
@@ -246,9 +246,9 @@ fn hellos_to_a_handle_go_by_each_rail_of_ours_to_each_of_its_addresses() {
     assert_eq!(ways([true, false, false], two)[..3], [(0, 7), (0, 8), (0, 7)]);
 }
 
-/// Its control rail at the first address may have been lost between the two.
+/// The control rail at the peer's first address may have been lost between the two handles.
 #[test]
-fn hellos_go_to_the_addresses_in_the_newest_handle_of_a_peer_in_whatever_order_handles_come() {
+fn hellos_go_to_the_addresses_in_the_newest_handle_of_a_peer_in_any_order_of_handles() {
     let handles = |peer: &mut End, order: [usize; 2]| {
         let both = [7, 8].map(|address| {
             let control = ControlAddresses::new([&[address; 16][..]].into_iter()).unwrap();
@@ -268,7 +268,7 @@ fn hellos_go_to_the_addresses_in_the_newest_handle_of_a_peer_in_whatever_order_h
     }
 }
 
-/// As over sockets while a connection is attempted, which a host that is not there never answers.
+/// As over sockets while a connection is attempted to a host that does not answer.
 #[test]
 fn a_hello_that_is_refused_for_20_ms_goes_another_way() {
     let mut us = presence(1, "f");
@@ -332,7 +332,7 @@ fn a_request_of_version_1_is_no_message() {
 }
 
 #[test]
-fn a_peer_is_held_to_its_first_nonce_and_lends_nothing_before_it_knows_ours() {
+fn a_peers_first_nonce_is_fixed_and_it_lends_nothing_before_it_knows_ours() {
     let (mut one, mut other) = (End::new(1), End::new(2));
     let handle = other.listen();
     one.meet(&handle);
@@ -378,7 +378,7 @@ struct Met {
     one: End,
     other: End,
     handle: Handle,
-    /// What each calls the other.
+    /// Each end's id of the other.
     there: PeerId,
     here: PeerId,
 }
@@ -450,7 +450,7 @@ fn a_closed_listener_refuses_queued_and_later_opens() {
 
 /// A handle is enough for HELLOs under any number of names.
 #[test]
-fn a_hello_of_one_more_peer_than_there_may_be_is_dropped_and_those_that_are_known_go_on() {
+fn a_hello_of_one_peer_too_many_is_dropped_and_known_peers_continue() {
     let mut other = End::new(2);
     other.peers.most = 2;
     let handle = other.listen();

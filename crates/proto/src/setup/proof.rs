@@ -1,7 +1,7 @@
 //! The proof that a peer has a listener's handle: a MAC keyed with the secret in it. `proto` has no cryptography of its
 //! own; the caller brings a MAC of 128 bits ([`Prove`]).
 //!
-//! The MAC covers its purpose first, so that a proof cannot be used for another purpose; and ids and nonces in the
+//! The MAC covers its purpose, so that a proof cannot be used for another purpose; and ids and nonces in the
 //! order (prover, verifier), so that it cannot be used in the other direction.
 
 use std::fmt;
@@ -31,7 +31,7 @@ pub trait Prove {
     fn prove(&self, secret: &Secret, words: &[u64]) -> Proof;
 }
 
-/// The nonces of both sides; 0 for one that is not known.
+/// The nonces of both sides; 0 if a nonce is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nonces {
     pub prover: u64,
@@ -42,9 +42,9 @@ pub struct Nonces {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// It has got the handle.
+    /// The prover has got the handle.
     Connects = 1,
-    /// It has made the handle.
+    /// The prover has made the handle.
     Listens = 2,
 }
 
@@ -85,7 +85,7 @@ pub fn open_words(nonces: Nonces, listener: ListenerId, from: Name, features: u3
     [OPEN, nonces.prover, nonces.verifier, listener, name]
 }
 
-/// Whether a proof is right, checked in constant time.
+/// Whether a proof is valid, checked in constant time.
 pub fn verify(prove: &impl Prove, secret: &Secret, words: &[u64], shown: Proof) -> bool {
     let Proof([a, b]) = prove.prove(secret, words);
     let Proof([c, d]) = shown;
@@ -151,7 +151,7 @@ mod tests {
         ] {
             assert_ne!(open, differs);
         }
-        assert_ne!(base[0], open[0], "no proof serves for both");
+        assert_ne!(base[0], open[0], "no proof can be used for both");
     }
 
     #[test]
