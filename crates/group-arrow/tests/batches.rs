@@ -147,15 +147,15 @@ fn a_batch_that_arrow_cannot_represent_is_an_error_of_the_others_that_names_its_
     ranks(&library(), 3, move |group| {
         let (own, batches) = (group.rank(), Batches::new(&group).unwrap());
         let batch = if own == 1 { strange.clone() } else { table(own, 5) };
-        let told = |ended: Result<(), GroupError>, asked: bool| match ended {
-            Ok(()) => assert!(own != 1 && !asked, "rank {own} is not told"),
+        let check = |ended: Result<(), GroupError>, receives: bool| match ended {
+            Ok(()) => assert!(own != 1 && !receives, "rank {own} gets no error"),
             Err(GroupError::InvalidArgument(_)) => assert_eq!(own, 1),
             Err(GroupError::Mismatch { rank: 1, .. }) => assert_ne!(own, 1),
             Err(error) => panic!("rank {own}: {error}"),
         };
-        told(batches.gather(&batch, 2).map(drop), own == 2);
-        told(batches.all_gather(&batch).map(drop), true);
-        told(batches.broadcast(Some(&batch), 1).map(drop), true);
+        check(batches.gather(&batch, 2).map(drop), own == 2);
+        check(batches.all_gather(&batch).map(drop), true);
+        check(batches.broadcast(Some(&batch), 1).map(drop), true);
         assert_eq!(batches.all_gather(&table(own, 5)).unwrap()[1], table(1, 5));
     });
 }

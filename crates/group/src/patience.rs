@@ -59,8 +59,8 @@ impl Patience {
     }
 }
 
-/// A time in which somebody looks again and again whether anything has moved. One in which nobody does, as while the process is stopped or a
-/// future is not polled, counts as a quarter of the limit at most.
+/// A time in which progress is checked again and again. A gap without a check, as while the process is stopped or a future is not polled,
+/// counts as at most a quarter of the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
     since: Instant,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_in_which_nobody_polls_is_a_quarter_of_a_wait_at_most() {
+    fn a_time_without_polls_is_a_quarter_of_a_wait_at_most() {
         let (limit, mut now) = (Duration::from_secs(40), Instant::now());
         let mut watched = Watched::new(now);
         let mut idle_after = |seconds: u64| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_in_which_nobody_asks_does_not_end_a_wait() {
+    fn a_time_without_checks_does_not_end_a_wait() {
         let limit = Duration::from_secs(40);
         let mut quiet = Quiet::new(limit);
         let mut now = quiet.watched.since;

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_an_address_is_told_from_a_value_without_a_port() {
+    fn a_host_without_an_address_is_distinguished_from_a_value_without_a_port() {
         // A label has at most 63 letters (RFC 1035, §2.3.4), so no server is asked.
         let text = format!("{}:4711", "x".repeat(64));
         let unknown = Start::at(&text, 0, 1, None).unwrap_err().to_string();

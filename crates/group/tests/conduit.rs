@@ -246,16 +246,19 @@ fn begun_reductions_by_other_operations_are_errors_that_name_the_rank() {
         let own = group.rank();
         let op = if own == 1 { Op::Max } else { Op::Sum };
         let ended = group.iall_reduce_obj(&7_u32, op).unwrap().wait();
-        let is_told = |ended: &Result<_, _>, culprit| match ended {
+        let is_mismatch = |ended: &Result<_, _>, culprit| match ended {
             Err(GroupError::Mismatch { rank, why }) => {
                 *rank == culprit && why.contains("by max") && why.contains("by sum")
             }
             _ => false,
         };
-        assert!(is_told(&ended, 1), "{ended:?}");
+        assert!(is_mismatch(&ended, 1), "{ended:?}");
         // The root is asked.
         let ended = group.ireduce_obj(&7_u32, op, 1).unwrap().wait();
-        assert!(if own == 1 { is_told(&ended, 0) } else { matches!(ended, Ok(None)) }, "{ended:?}");
+        assert!(
+            if own == 1 { is_mismatch(&ended, 0) } else { matches!(ended, Ok(None)) },
+            "{ended:?}"
+        );
         let sum = group.iall_reduce_obj(&7_u32, Op::Sum).unwrap().wait();
         assert_eq!(sum.unwrap(), Some(21));
     });
@@ -300,7 +303,7 @@ fn a_batch_with_an_object_that_cannot_be_encoded_tells_its_receiver_and_does_the
             batch.send(&objects[usize::from(to != 1)], to, 5);
         }
         let ended = batch.execute(&group);
-        let is_told = match &ended {
+        let is_expected = match &ended {
             Ok(()) => own == 2,
             Err(GroupError::InvalidArgument(_)) => own == 0,
             Err(GroupError::Mismatch { rank: 0, why }) => {
@@ -308,7 +311,7 @@ fn a_batch_with_an_object_that_cannot_be_encoded_tells_its_receiver_and_does_the
             }
             Err(_) => false,
         };
-        assert!(is_told, "rank {own}: {ended:?}");
+        assert!(is_expected, "rank {own}: {ended:?}");
         assert_eq!(came.map(|one| one.is_some()), [own != 1, true, true]);
     });
 }
@@ -318,30 +321,30 @@ fn an_object_that_one_rank_cannot_encode_is_an_error_of_the_others_that_names_it
     ranks(&library(), 3, |group| {
         let own = group.rank();
         for culprit in 0..3 {
-            let told = |ended: Result<(), GroupError>, asked: bool| {
-                let is_told = match &ended {
-                    Ok(()) => own != culprit && !asked,
+            let check = |ended: Result<(), GroupError>, receives: bool| {
+                let is_expected = match &ended {
+                    Ok(()) => own != culprit && !receives,
                     Err(GroupError::InvalidArgument(_)) => own == culprit,
                     Err(GroupError::Mismatch { rank, why }) => {
                         own != culprit && *rank == culprit && why.contains("cannot be encoded")
                     }
                     Err(_) => false,
                 };
-                assert!(is_told, "rank {own}, of {culprit}: {ended:?}");
+                assert!(is_expected, "rank {own}, of {culprit}: {ended:?}");
             };
             // Behind a leaf, which has begun to be collected.
             let object = (Leaf::from(vec![1.0_f64; 20_000]), Picky(own != culprit));
-            told(group.gather_obj(&object, 2).map(drop), own == 2);
-            told(group.all_gather_obj(&object).map(drop), true);
+            check(group.gather_obj(&object, 2).map(drop), own == 2);
+            check(group.all_gather_obj(&object).map(drop), true);
             let root = (own == culprit).then_some(object);
-            told(group.broadcast_obj(root, culprit).map(drop), true);
+            check(group.broadcast_obj(root, culprit).map(drop), true);
             let nothing = group.broadcast_obj(None::<u64>, culprit).map(drop);
-            told(nothing, true);
+            check(nothing, true);
             let flag = Picky(own != culprit);
             let summed = group.iall_reduce_obj(&flag, Op::Sum);
-            told(summed.and_then(|begun| begun.wait()).map(drop), true);
+            check(summed.and_then(|begun| begun.wait()).map(drop), true);
             let summed = group.ireduce_obj(&flag, Op::Sum, 1);
-            told(summed.and_then(|begun| begun.wait()).map(drop), own == 1);
+            check(summed.and_then(|begun| begun.wait()).map(drop), own == 1);
             assert_eq!(group.all_gather_obj(&rank(&group)).unwrap(), [0, 1, 2]);
         }
     });

@@ -369,14 +369,14 @@ fn the_decoding_of_an_object_may_call_the_group() {
                 }
                 return group.meet(&[]).map(drop).unwrap();
             }
-            let (tell, told) = mpsc::channel();
+            let (tell, received) = mpsc::channel();
             let calls = group.clone();
             // A call that waits for itself never ends.
             let calling = thread::spawn(move || {
                 GROUP.set(Some(calls.clone()));
                 tell.send(receive(&calls)).unwrap();
             });
-            let came = told.recv_timeout(2 * TIMEOUT).expect("the decoding waits for itself");
+            let came = received.recv_timeout(2 * TIMEOUT).expect("the decoding waits for itself");
             assert_eq!((came.0.number, came.1), (7, object.1));
             calling.join().unwrap();
             group.meet(&[]).unwrap();
@@ -412,7 +412,7 @@ fn the_last_handle_of_a_group_may_be_dropped_by_its_own_thread() {
         if group.rank() == 1 {
             return group.meet(&[]).map(drop).unwrap();
         }
-        let ((now, is_last), (tell, told)) = (mpsc::channel(), mpsc::channel());
+        let ((now, is_last), (tell, dropped)) = (mpsc::channel(), mpsc::channel());
         let last = Last { group: Some(group.clone()), is_last: is_last.into(), tell };
         let exchange = group.exchange::<u8>(&[1], &[]).unwrap();
         {
@@ -423,7 +423,7 @@ fn the_last_handle_of_a_group_may_be_dropped_by_its_own_thread() {
         group.meet(&[]).unwrap();
         drop((exchange, group));
         now.send(()).unwrap();
-        assert!(told.recv_timeout(WAIT).unwrap(), "dropped elsewhere, or with a panic");
+        assert!(dropped.recv_timeout(WAIT).unwrap(), "dropped elsewhere, or with a panic");
     });
 }
 
@@ -560,7 +560,7 @@ fn a_rank_that_asks_for_a_connection_and_leaves_is_lost_for_that_call_alone() {
 }
 
 #[test]
-fn a_rank_that_the_system_lets_connect_to_nobody_is_named_and_not_its_peer() {
+fn a_rank_that_the_system_lets_connect_to_no_peer_is_named_and_not_the_peer() {
     let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 3, WAIT).unwrap();
     let work = |rank: usize| {
         let meeting = hub.meeting(rank);
@@ -787,7 +787,7 @@ fn a_round_that_is_not_polled_for_long_can_still_be_had() {
 }
 
 #[test]
-fn ranks_that_disagree_about_a_collective_are_told_how() {
+fn ranks_that_disagree_about_a_collective_learn_how() {
     type Calls = fn(&Group) -> Result<(), GroupError>;
     let cases: [(Calls, Calls, &str); 5] = [
         (
@@ -829,16 +829,16 @@ fn ranks_that_disagree_about_a_collective_are_told_how() {
                     if group.rank() == 0 { one(&group) } else { other(&group) }
                 },
             );
-        let told = |ended: &Result<(), GroupError>| match ended {
+        let is_named = |ended: &Result<(), GroupError>| match ended {
             Err(GroupError::Mismatch { why, .. }) => why.contains(named),
             _ => false,
         };
-        assert!(ended.iter().any(told), "{named}: {ended:?}");
+        assert!(ended.iter().any(is_named), "{named}: {ended:?}");
     }
 }
 
 #[test]
-fn ranks_that_disagree_about_a_length_are_told_how() {
+fn ranks_that_disagree_about_a_length_learn_how() {
     const SHORT: usize = 60_000;
     const LONG: usize = 70_000;
     const LONGER: usize = 90_000;

@@ -238,7 +238,7 @@ fn t_i12_no_elements_are_a_message_and_the_next_one_matches() {
 }
 
 #[test]
-fn no_elements_come_in_every_form_from_whoever_sends_them_first_to_last() {
+fn no_elements_come_in_every_form_from_every_sender() {
     ranks(&library(), 3, |group| {
         let (rank, size, none) = (group.rank(), group.size(), [0_u8; 0]);
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);

@@ -15,7 +15,7 @@ pub(super) struct Hello {
 }
 
 const NAME: [u8; 7] = *b"IRONGRP";
-/// Of all frames.
+/// The version of all frames.
 const VERSION: u8 = 5;
 
 impl Hello {
@@ -29,8 +29,8 @@ impl Hello {
         stream.write_all(&bytes)
     }
 
-    /// That of another version is [`io::ErrorKind::Unsupported`], and is read whole: what is sent before a connection closes is lost where
-    /// something is left unread.
+    /// Reads a hello. One of another version is [`io::ErrorKind::Unsupported`], and is read completely: if bytes are left unread when the
+    /// connection closes, the answer is lost.
     pub(super) fn read(stream: &mut impl Read) -> io::Result<Self> {
         if array::<7>(stream)? != NAME {
             return Err(bad("not a rank's greeting"));
@@ -54,15 +54,16 @@ impl Hello {
 /// The later frames, in both directions. The hub answers a part with all parts or a failure, and a failure with a farewell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A rank's part of a round, by a number of its own that is in the answer. It is answered within this many milliseconds.
+    /// A rank's part of a round, with the rank's own number for the round, which the answer repeats. It is answered within `within_ms`
+    /// milliseconds.
     Part { round: u32, within_ms: u32, bytes: Vec<u8> },
     /// All parts of a round.
     All { round: u32, parts: Vec<Vec<u8>> },
-    /// A round has ended without the parts; with the reason.
+    /// A round has failed, with the reason.
     Missed { round: u32, why: String },
-    /// A round has ended after so many milliseconds, in which these ranks did not come.
+    /// A round has ended after `after_ms` milliseconds, since these ranks did not come.
     Late { round: u32, ranks: Vec<usize>, after_ms: u32 },
-    /// A round cannot complete, as this rank has left.
+    /// A round cannot complete, since this rank has left.
     Gone { round: u32, rank: usize },
     /// The hub refuses a rank, or a rank gives up; with the reason. The same in all versions.
     Failed(String),
@@ -74,11 +75,12 @@ pub(super) enum Frame {
     Later { ranks: Vec<usize> },
     /// Bytes from one rank to another: towards the hub `peer` is the receiver, from the hub it is the sender.
     Mail { peer: usize, bytes: Vec<u8> },
-    /// Nothing has moved on this rank for long: in this many milliseconds the hub names the silent ranks. 0: it moves again, or waits no more.
+    /// This rank has made no progress for long: after this many milliseconds the hub names the silent ranks. 0: it makes progress again, or
+    /// does not wait any more.
     Stuck(u32),
     /// An event of the group.
     News(News),
-    /// The hub sends it back, behind all that it has sent before.
+    /// The hub sends this frame back, after all its earlier frames.
     Echo(u32),
 }
 
@@ -188,7 +190,7 @@ impl Frame {
         Ok(bytes)
     }
 
-    /// The round, or the echo, that it answers.
+    /// The round, or the echo, that this frame answers.
     pub(super) fn answers(&self) -> Option<u32> {
         match self {
             Self::All { round, .. }
@@ -230,7 +232,7 @@ impl Frame {
     }
 }
 
-/// All parts of a round, as they stand in the answers to all ranks, behind [`before_parts`].
+/// All parts of a round, encoded as in the answers to all ranks, after [`before_parts`].
 pub(super) fn encode_parts(parts: &[Vec<u8>]) -> io::Result<Arc<[u8]>> {
     let len = 4 + parts.iter().map(|part| 4 + part.len()).sum::<usize>();
     let mut bytes = Vec::with_capacity(len);

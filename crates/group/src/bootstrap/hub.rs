@@ -29,7 +29,7 @@ use outbox::Outbox;
 #[derive(Debug)]
 pub struct Hub {
     shared: Arc<Shared>,
-    /// There is one at least.
+    /// At least one.
     acceptors: Vec<Acceptor>,
 }
 
@@ -44,13 +44,13 @@ struct Acceptor {
 }
 
 struct Shared {
-    /// The one whose ranks come.
+    /// The group whose ranks come now.
     group: Mutex<Arc<Served>>,
     /// Once a group is over, the ranks of the next one may come.
     serves_many: bool,
     secret: u64,
     closing: AtomicBool,
-    /// Nothing waits for ranks to leave any more.
+    /// No wait for ranks to leave is wanted any more.
     waits_no_more: AtomicBool,
     /// Connections without a greeting so far, and the number of refused ones.
     strangers: Strangers,
@@ -66,13 +66,13 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// One group. Its ranks' threads hold it: one that has left may still be connected while the next group meets.
+/// One group. Its ranks' threads hold it: a rank that has left may still be connected while the next group meets.
 #[derive(Debug)]
 struct Served {
     rounds: Rounds,
     size: usize,
     wait: Duration,
-    /// What goes to each rank.
+    /// The frames that wait for each rank.
     outboxes: Vec<Outbox>,
     watch: Mutex<Watch>,
     /// Signalled when the watch changes.
@@ -85,7 +85,7 @@ impl Hub {
         Self::listen(&[address], size, wait, random(), true)
     }
 
-    /// The same for one group, whose ranks already have the secret, from a join token. Of several addresses, it listens on all that are this
+    /// As [`Hub::start`], for one group whose ranks already have the secret, from a join token. Listens on all `addresses` that are this
     /// machine's.
     pub fn with_secret(
         addresses: &[SocketAddr],
@@ -145,7 +145,7 @@ impl Hub {
         self.shared.group().rounds.causes()
     }
 
-    /// Ends its waits for ranks to leave when the join that it belongs to is interrupted.
+    /// Ends the hub's waits for ranks to leave when the join that it belongs to is interrupted.
     pub(crate) fn heed(&self, interrupt: &Interrupt) {
         interrupt.ends(Waits(Arc::downgrade(&self.shared)));
     }
@@ -176,7 +176,7 @@ impl Drop for Hub {
         self.shared.closing.store(true, Ordering::Release);
         self.fail("the launcher left".to_owned());
         for Acceptor { ends, thread, .. } in self.acceptors.drain(..) {
-            // Then accept(2) returns. A connection would do it too, but needs a descriptor, which there may not be.
+            // The shutdown makes accept(2) return. A connection would do so too, but needs a descriptor, and there may be none.
             if ends.shutdown(Shutdown::Both).is_ok() {
                 let _ = thread.join();
             }
@@ -184,7 +184,7 @@ impl Drop for Hub {
     }
 }
 
-/// The waits of a hub for ranks to leave, which this does not prolong.
+/// A hub's waits for ranks to leave. Does not keep the hub alive.
 #[derive(Debug)]
 pub(super) struct Waits(Weak<Shared>);
 
@@ -201,7 +201,7 @@ impl Waits {
 }
 
 impl Shared {
-    /// The group that `rank` comes to, and has entered then.
+    /// Enters `rank` into the group that it comes to, and returns the group.
     fn enter(&self, rank: usize) -> Result<Arc<Served>, Refusal> {
         let mut group = self.group();
         if self.serves_many && group.rounds.is_over_for(rank) {
@@ -263,7 +263,7 @@ impl Served {
         self.send_to_all_but(Some(rank), &News::Lost { rank, why: "it left".to_owned() });
     }
 
-    /// What a rank needs here: a thread that takes it through its rounds, so that its other frames are read meanwhile, and one that writes.
+    /// Starts the threads that a rank needs here: one for its rounds, so that its other frames are read meanwhile, and one that writes.
     fn make_room(self: &Arc<Self>, rank: usize) -> io::Result<SyncSender<Part>> {
         let (parts, given) = mpsc::sync_channel(PARTS_MAX);
         let [reads, writes] = [(); 2].map(|()| Arc::clone(self));
@@ -275,7 +275,7 @@ impl Served {
     /// From here on `rank` gets frames.
     fn welcome(&self, rank: usize, stream: &Arc<TcpStream>) -> io::Result<()> {
         stream.set_read_timeout(None)?;
-        // A process that is stopped or swapped out reads again.
+        // A process that is stopped or swapped out will read again.
         stream.set_write_timeout(Some(self.wait.max(WRITE)))?;
         self.outboxes[rank].open(Arc::clone(stream), &Frame::Welcome)
     }
@@ -328,7 +328,7 @@ impl Served {
     }
 }
 
-/// A rank's part of a round, which it waits for so long.
+/// A rank's part of a round, and how long the rank waits for the answer.
 struct Part {
     round: u32,
     within: Duration,
@@ -342,7 +342,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
         Ok(parts) => Some(parts),
         Err(error) => {
             let why = no_room(rank, &error);
-            // First, so that the rank's leaving is its consequence.
+            // First, so that the rank's leaving counts as its consequence.
             group.rounds.give_up(why.clone());
             let _ = Frame::Failed(why).write(&mut &**stream);
             return group.lost(rank);
@@ -355,7 +355,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
         match Frame::read(&mut &**stream) {
             Ok(Frame::Part { round, within_ms, bytes }) => {
                 let within = Duration::from_millis(within_ms.into());
-                // A rank that has said farewell, or whose last answer could not be sent, has no rounds any more.
+                // A rank that has sent its farewell, or whose last answer could not be sent, has no rounds any more.
                 let part = Part { round, within, bytes };
                 let sent = parts.as_ref().map_or(Ok(()), |parts| parts.try_send(part));
                 if let Err(TrySendError::Full(_)) = sent {
@@ -391,9 +391,9 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
                 group.send_to_all_but(Some(rank), &lost);
             }
             Ok(Frame::Bye) => {
-                // It may stay to receive what the others report.
+                // The rank may stay to receive what the others report.
                 gone = true;
-                // Its last parts are given first.
+                // The rank's last parts are handled first.
                 let is_first = parts.take().is_some();
                 group.rounds.leave(rank);
                 group.watch().left(rank);
@@ -401,7 +401,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
                 if is_first {
                     group.send_left(rank);
                 }
-                // Now its connections may end.
+                // Now the rank's connections may end.
                 let _ = group.send(rank, &Frame::Bye);
             }
             Ok(echo @ Frame::Echo(_)) => {
@@ -410,7 +410,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
             Ok(Frame::Failed(cause)) => {
                 gone = true;
                 let is_first = reported == 0;
-                // A process of several ranks reports a cause of each: as much text as one may have.
+                // A process of several ranks reports a cause of each. All together may have as much text as a part.
                 reported += cause.len().max(1);
                 if !is_first && reported > PART_BYTES_MAX {
                     return group.left(rank);
@@ -420,7 +420,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
                 if is_first {
                     group.send_to_all_but(Some(rank), &News::Lost { rank, why });
                 }
-                // Before the answer, after which it may come to the next group.
+                // Before the answer, after which the rank may come to the next group.
                 group.rounds.leave(rank);
                 if group.send(rank, &Frame::Bye).is_err() {
                     return group.left(rank);
@@ -452,9 +452,10 @@ fn no_room(rank: usize, error: &io::Error) -> String {
     format!("the rendezvous has no room for rank {rank}: {error}")
 }
 
-/// The most rounds that a rank may wait for at once: each of its threads waits for one, and one that it gave up is answered later.
+/// The most rounds that a rank may wait for at the same time: each of its threads may wait for one, and a round that it gave up is answered
+/// later.
 const PARTS_MAX: usize = 64;
-/// A sleep that lasts so much longer than it should is one of a process that was stopped meanwhile.
+/// If a sleep lasts this much longer than it should, the process was stopped meanwhile.
 const STOPPED_MIN: Duration = Duration::from_secs(1);
 /// How long the answer to a greeting may take to send, and at least any other frame.
 const WRITE: Duration = Duration::from_secs(1);
@@ -503,7 +504,7 @@ mod tests {
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
     }
 
-    /// Says farewell, which the hub knows then; it stays connected.
+    /// Sends the farewell, and waits until the hub knows of it. Stays connected.
     fn part(place: &mut Remote) {
         place.farewell();
         let begun = Instant::now();
@@ -527,10 +528,10 @@ mod tests {
         let meeting = hub.meeting(1);
         let early = thread::spawn(move || [meet_and_part(meeting), meet_and_part(meeting)]);
         late.barrier(WAIT).unwrap();
-        // It has left, and comes again.
+        // The rank has left, and comes again.
         let begun = Instant::now();
         while hub.refused() == 0 && !early.is_finished() {
-            assert!(begun.elapsed() < WAIT / 2, "it does not come again");
+            assert!(begun.elapsed() < WAIT / 2, "the rank does not come again");
             thread::sleep(Duration::from_millis(1));
         }
         part(&mut late);
@@ -615,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_waits_no_longer_than_it_likes_is_told_who_is_missing_and_may_try_again() {
+    fn a_rank_with_a_shorter_wait_learns_which_ranks_are_missing_and_may_try_again() {
         let hub = hub(2, WAIT);
         let [mut first, mut second] =
             [0, 1].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
@@ -652,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_a_round_that_is_not_waited_for_is_no_other_rounds() {
+    fn the_answer_of_a_round_that_is_not_waited_for_is_not_taken_for_another_rounds() {
         let hub = hub(2, WAIT);
         let [mut first, mut second] =
             [0, 1].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
@@ -719,7 +720,7 @@ mod tests {
         }
     }
 
-    /// The connection of rank 1 of so many, which has greeted.
+    /// The connection of rank 1 of `size` ranks, which has greeted.
     fn second_of(size: u32, hub: &Hub) -> TcpStream {
         let mut stream = TcpStream::connect(hub.meeting(0).address).unwrap();
         let Meeting { secret, .. } = hub.meeting(1);
@@ -737,7 +738,7 @@ mod tests {
         let Meeting { secret, .. } = hub.meeting(1);
         Hello { secret, rank: 1, size: 2 }.write(&mut second).unwrap();
         let (stream, _) = listener.accept().unwrap();
-        // As after a reset, its greeting is read and nothing can be sent.
+        // As after a reset: the greeting can be read, and nothing can be sent.
         stream.shutdown(Shutdown::Write).unwrap();
         receive(&hub.shared.strangers.add(stream), &hub.shared);
         assert_eq!(first.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
@@ -838,7 +839,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_reads_its_answers_late_ends_no_round() {
-        // As many as one may wait for: more than sockets buffer, and than may wait of what is a rank's alone.
+        // As many rounds as a rank may wait for: more bytes than sockets buffer, and than an outbox may have of one rank's own.
         let rounds = 0..u32::try_from(PARTS_MAX).unwrap();
         let hub = hub(4, 10 * WAIT);
         let mut reads_late = second_of(4, &hub);
@@ -990,14 +991,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_sends_what_only_the_hub_may_is_lost() {
+    fn a_rank_that_sends_a_frame_that_only_the_hub_may_send_is_lost() {
         let hub = hub(2, WAIT);
         let mut wrong = second_of(2, &hub);
         let first = Remote::join(hub.meeting(0), WAIT).unwrap();
         Frame::Welcome.write(&mut wrong).unwrap();
         let begun = Instant::now();
         while !matches!(first.next_news(), Some(News::Lost { rank: 1, .. })) {
-            assert!(begun.elapsed() < WAIT / 2, "nobody is told");
+            assert!(begun.elapsed() < WAIT / 2, "no rank gets the news");
             thread::sleep(Duration::from_millis(1));
         }
         first.leave();

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hub::Waits;
 
-/// Ends a join: one that looks for the rendezvous returns an error within seconds, and what waits there returns one at once. A hub of the join
-/// waits for no rank to leave.
+/// Ends a join: while it looks for the rendezvous it returns an error within seconds, and while it waits there, at once. A hub of the join
+/// does not wait for ranks to leave any more.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Mutex<State>>);
 
@@ -16,7 +16,7 @@ struct State {
     is_set: bool,
     /// The connection to the rendezvous.
     stream: Option<TcpStream>,
-    /// Those of the hub that this process holds.
+    /// The waits of the hub that this process runs.
     waits: Option<Waits>,
 }
 
@@ -33,18 +33,18 @@ impl Interrupt {
         }
     }
 
-    /// An error once it is set.
+    /// An error once the interrupt is set.
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.lock().is_set { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Ends this connection when it is set.
+    /// Ends this connection when the interrupt is set.
     pub(super) fn watch(&self, stream: &TcpStream) -> io::Result<()> {
         self.lock().stream = Some(stream.try_clone()?);
         self.check()
     }
 
-    /// Ends these waits when it is set.
+    /// Ends these waits when the interrupt is set.
     pub(super) fn ends(&self, waits: Waits) {
         let mut state = self.lock();
         if state.is_set {

@@ -21,10 +21,10 @@ pub(super) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     answers: Vec<Frame>,
-    /// Rounds that nobody waits for any more. Each is answered once.
+    /// Rounds that are not waited for any more. Each is answered once.
     forgotten: HashSet<u32>,
     mail: VecDeque<(usize, Vec<u8>)>,
-    /// What the mail of each rank costs; None: it was too much, and the rank's mail is dropped.
+    /// The cost of each rank's mail; None: it was too much, and the rank's mail is dropped.
     costs: HashMap<usize, Option<usize>>,
     news: VecDeque<News>,
     closed: bool,
@@ -148,7 +148,7 @@ impl Inbox {
         Some((peer, bytes))
     }
 
-    /// The same again is no news.
+    /// Adds news, unless it repeats the last one.
     fn put_news(&mut self, news: News) {
         if self.news.back() != Some(&news) {
             self.news.push_back(news);
@@ -161,12 +161,12 @@ impl Inbox {
     }
 }
 
-/// Many of no bytes need memory, too.
+/// The cost of a letter. Letters without bytes need memory, too.
 fn cost_of(letter: &[u8]) -> usize {
     letter.len() + size_of::<(usize, Vec<u8>)>()
 }
 
-/// For one sender. A rank sends a letter for each connection, and another at its end.
+/// The bound for one sender. A rank sends a letter for each connection, and another at its end.
 const MAIL_BYTES_MAX: usize = 8 << 20;
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl fmt::Debug for Meeting {
     }
 }
 
-/// With the secret: this is passed to the rank.
+/// Shows the secret: this text is passed to the rank.
 impl fmt::Display for Meeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, secret, rank, size } = self;
@@ -58,7 +58,7 @@ impl FromStr for Meeting {
             let address = fields.next()?.parse().ok()?;
             (rank < size && size <= RANKS_MAX).then_some(Self { address, secret, rank, size })
         };
-        // Without the text, which may have a secret.
+        // The error does not show the text, which may have a secret.
         let unknown = || format!("{MEETING_VARIABLE} does not say where ranks meet");
         parse().ok_or_else(|| GroupError::Usage(unknown()))
     }
@@ -89,7 +89,7 @@ impl Remote {
         Self::join_at_one_of(&[meeting.address], meeting, wait, &Interrupt::default())
     }
 
-    /// The same where the hub listens at one of these addresses, or several, until it is interrupted.
+    /// As [`Remote::join`], if the hub listens at one or several of these addresses. `interrupt` ends the attempt.
     pub(crate) fn join_at_one_of(
         addresses: &[SocketAddr],
         meeting: Meeting,
@@ -162,7 +162,7 @@ impl Remote {
         self.farewell();
     }
 
-    /// False: it could not be sent, or was before.
+    /// Sends the farewell. False: it could not be sent, or was sent before.
     pub(crate) fn farewell(&mut self) -> bool {
         !std::mem::replace(&mut self.left, true) && self.line.send(&Frame::Bye).is_ok()
     }
@@ -172,7 +172,7 @@ impl Remote {
         self.mailbox.is_closed() || self.mailbox.answer(None, Instant::now()).is_some()
     }
 
-    /// Asks the hub for an echo, which comes behind the news of all that it knows by then.
+    /// Requests an echo from the hub, which comes after the news of all events that the hub knows by then.
     pub(crate) fn ask_for_echo(&mut self) -> Awaited {
         let mut echo = self.next_answer();
         echo.is_open = self.say(&Frame::Echo(echo.number)).is_ok();
@@ -203,7 +203,7 @@ impl Remote {
             return Err(too_long());
         }
         let (mut awaited, size) = (self.next_answer(), self.meeting.size);
-        // Ranks that come from a wait of that time are a little later.
+        // Ranks that come from a wait of the same length are a little later.
         let wait = wait.saturating_add(GRACE);
         let within_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         self.say(&Frame::Part { round: awaited.number, within_ms, bytes: part.to_vec() })?;
@@ -264,11 +264,11 @@ impl Remote {
     }
 }
 
-/// An answer of the hub's that is awaited. Dropped, it is thrown away.
+/// An answer of the hub that is awaited. If this is dropped, the answer is ignored.
 pub(crate) struct Awaited {
     mailbox: Arc<Mailbox>,
     number: u32,
-    /// It was asked for, and has not come.
+    /// The answer was requested, and has not come.
     is_open: bool,
 }
 
@@ -279,7 +279,7 @@ impl Awaited {
         answer
     }
 
-    /// Whether it has come, or never will.
+    /// Whether the answer has come, or never will.
     pub(crate) fn is_over(&mut self) -> bool {
         !self.is_open || self.answer(Instant::now()).is_some() || self.mailbox.is_closed()
     }
@@ -352,7 +352,7 @@ impl Drop for Remote {
     }
 }
 
-/// What a rank that has left a group waits for before the next one, if these ranks have not left.
+/// What a rank waits for between two groups: that `ranks` leave the first one.
 fn before(ranks: &[usize]) -> String {
     match ranks {
         [] => "the rendezvous of the group before to end".to_owned(),
@@ -377,7 +377,7 @@ fn connect(
     interrupt: &Interrupt,
 ) -> io::Result<TcpStream> {
     loop {
-        // What is worth a retry comes before what is not.
+        // An error after which a retry may succeed takes precedence.
         let mut failed: Option<io::Error> = None;
         for address in addresses {
             interrupt.check()?;
@@ -397,22 +397,22 @@ fn connect(
     }
 }
 
-/// Its process may not listen yet, or its host not be up.
+/// Whether the hub may accept later: its process may not listen yet, or its host may not be up.
 fn may_listen_later(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
     matches!(error.kind(), ConnectionRefused | TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
-/// Whether a socket is connected to itself. While nobody listens at a port of this machine, the system may give just that one to a client.
+/// Whether a socket is connected to itself: while no socket listens at a port of this machine, the system may give that port to a client.
 fn is_own(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
 const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
-/// Where the hub turns a rank away again and again.
+/// The longest pause between two attempts, if the hub turns a rank away repeatedly.
 const RETRY_MAX: Duration = Duration::from_millis(320);
-/// A rank that waits for longer says what for.
+/// A rank that waits for longer logs the reason.
 const UNUSUAL: Duration = Duration::from_secs(5);
 /// How long an address may leave a connection without an answer before the next attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_trickles_in_is_not_waited_for() {
+    fn an_answer_that_comes_byte_by_byte_is_not_waited_for() {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let address = listener.local_addr().unwrap();
         let trickles = thread::spawn(move || {
@@ -443,7 +443,7 @@ mod tests {
             let mut answer = Vec::new();
             Frame::Failed("a long reason".repeat(3)).write(&mut answer).unwrap();
             for byte in answer {
-                // Each comes soon, and all of them after the limit.
+                // Each byte comes soon, but all of them only after the limit.
                 thread::sleep(GRACE / 16);
                 // The rank may have closed the connection.
                 let _ = stream.write_all(&[byte]);
@@ -460,7 +460,7 @@ mod tests {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(!is_own(&client).unwrap());
-        // A port that clients get, and nobody listens at.
+        // A port that clients get, and at which no socket listens.
         let address = client.local_addr().unwrap();
         drop((client, listener));
         let end = Instant::now() + WAIT;

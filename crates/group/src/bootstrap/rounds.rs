@@ -42,7 +42,7 @@ struct State {
 enum Presence {
     Awaited,
     Here,
-    /// It said farewell, or is lost.
+    /// It sent its farewell, or is lost.
     Left,
 }
 
@@ -50,7 +50,7 @@ enum Presence {
 #[derive(Debug)]
 pub(super) enum Refusal {
     For(String),
-    /// It comes to the next group: not before these have left.
+    /// The rank comes to the next group, and can enter only after these ranks have left.
     Until(Vec<usize>),
 }
 
@@ -96,7 +96,7 @@ impl Rounds {
             Presence::Here if state.failed.is_none() => {
                 Err(Refusal::For(format!("there are two ranks {rank}")))
             }
-            // The end of its connection may not have been seen yet.
+            // The end of the rank's earlier connection may not have been seen yet.
             Presence::Here | Presence::Left => Err(Refusal::Until(state.staying())),
         }
     }
@@ -106,7 +106,7 @@ impl Rounds {
         self.lock().present.iter().position(|presence| *presence == Presence::Awaited)
     }
 
-    /// Whether this rank has left, and so have all others, or after a failure all that had come. One that comes late learns of the failure.
+    /// Whether this rank and all others have left; after a failure, all others that had come. A rank that comes late gets the failure.
     pub(super) fn is_over_for(&self, rank: usize) -> bool {
         let state = self.lock();
         state.present[rank] == Presence::Left && state.staying().is_empty()
@@ -117,13 +117,13 @@ impl Rounds {
         self.lock().present[rank] = Presence::Left;
     }
 
-    /// The rank has left, and all parts that it has given are here.
+    /// The rank has left, and all parts that it has sent were handled.
     pub(super) fn ends(&self, rank: usize) {
         self.lock().silent[rank] = true;
         self.changed.notify_all();
     }
 
-    /// Contributes `part`, and waits for all others. After a timeout, or where a rank has left, the part is taken back.
+    /// Contributes `part`, and waits for all others. After a timeout, or if a rank has left, the part is taken back.
     pub(super) fn give(
         &self,
         rank: usize,
@@ -162,7 +162,7 @@ impl Rounds {
             if left.is_zero() {
                 let missing: Vec<_> =
                     (0..state.parts.len()).filter(|rank| state.parts[*rank].is_none()).collect();
-                // A later try of this rank goes with what the others give then.
+                // A later attempt of this rank completes with the parts that the others send then.
                 state.parts[rank] = None;
                 return Err(late(missing, wait));
             }

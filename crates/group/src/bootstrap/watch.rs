@@ -12,11 +12,11 @@ pub(super) struct Watch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// As far as is known, it makes progress.
+    /// The rank makes progress, as far as the hub knows.
     Moving,
-    /// It waits without progress, and has time until then.
+    /// The rank waits without progress, and has time until then.
     Stuck(Instant),
-    /// It sent its farewell.
+    /// The rank has sent its farewell.
     Left,
 }
 
@@ -45,7 +45,7 @@ impl Watch {
         }
     }
 
-    /// When the first of the ranks that are stuck now has had its time. None when no rank waits any more: nothing is to be decided.
+    /// When the time of the first rank that is stuck now ends. None if no rank is stuck: there is nothing to decide.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         let until = self.ranks.iter().filter_map(|state| match state {
             State::Stuck(until) => Some(*until),
@@ -56,7 +56,7 @@ impl Watch {
         first
     }
 
-    /// Gives those that are stuck more time, for the hub has not run so long.
+    /// Gives ranks that are stuck more time, since the hub has not run for `by`.
     pub(super) fn postpone(&mut self, by: Duration) {
         for state in &mut self.ranks {
             if let State::Stuck(until) = state {
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(watch.deadline(), Some(later));
         watch.moves(1);
         assert_eq!(watch.deadline(), None);
-        assert!(watch.stuck(1, later), "nobody decides any more");
+        assert!(watch.stuck(1, later), "no thread decides any more");
         watch.left(1);
         assert_eq!(watch.deadline(), None);
     }

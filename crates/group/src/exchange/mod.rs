@@ -106,7 +106,7 @@ impl Group {
 }
 
 impl<T: Element> Exchange<T> {
-    /// `space` is asked for when the ranks are checked: nobody is told of that error, so it takes no number.
+    /// `space` is called only after the ranks are checked: an error there reaches no other rank, so it must not take a number.
     pub(crate) fn new(
         group: &Group,
         space: impl FnOnce() -> Space,

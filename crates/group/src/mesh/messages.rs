@@ -1,4 +1,4 @@
-//! Messages between two ranks: begun, matched and ended, also where nobody receives them any more.
+//! Messages between two ranks: begun, matched and ended, even if they are not received any more.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl Due for Count {
     }
 }
 
-/// A receive in progress whose caller has gone: nobody receives what its message announces.
+/// A receive in progress whose caller has gone: the bytes that its message announces are not received.
 #[derive(Debug)]
 pub(super) struct Dropped {
     op: OpId,
@@ -40,7 +40,7 @@ pub(super) struct Dropped {
     memory: Box<dyn Announces>,
 }
 
-/// A message that nobody receives any more. It is received when it comes, as nothing else tells what it announces.
+/// A message that no caller receives any more. It is received when it comes: only the message itself shows what it announces.
 #[derive(Debug)]
 pub(super) struct Unwanted {
     wanted: Wanted,

@@ -265,7 +265,7 @@ impl Mesh {
         self.peers.iter().flatten().filter(|peer| peer.is_known()).count()
     }
 
-    /// The spaces of which messages are dropped, and the messages that nobody receives.
+    /// The number of spaces whose messages are dropped, and of messages that are not received.
     pub(crate) fn cancellations(&self) -> usize {
         self.matching.cancellations() + self.unwanted.len() + self.dropped.len()
     }

@@ -171,7 +171,7 @@ impl Pair {
         // What the peer has received is sent, even if the plugin cannot report that any more.
         let has_sent = self.sender.done() >= due.sent
             || self.ended.is_some_and(|ended| ended.received >= due.sent);
-        // What the peer's user had not received when it went is read by nobody.
+        // Messages that the peer's user had not received when the peer left are not read any more.
         if self.receiver.done() >= due.received && (has_sent || self.ended.is_some()) {
             return Reached::All;
         }
@@ -322,7 +322,7 @@ mod tests {
         pair.ended = Some(Counts { sent: 1, received: 1 });
         assert_eq!(reached(&pair, 1, 1), Reached::NotYet, "sent before it closed");
         assert_eq!(reached(&pair, 0, 1), Reached::All, "the peer has received it");
-        assert_eq!(reached(&pair, 0, 2), Reached::All, "nobody receives the second one");
+        assert_eq!(reached(&pair, 0, 2), Reached::All, "the second message is not received");
         assert_eq!(reached(&pair, 2, 1), Reached::Closed);
         assert_eq!(reached(&pair, 1, 2), Reached::NotYet, "what it had sent still arrives");
         pair.broken = Some(Arc::new(GroupError::Contract(String::new())));

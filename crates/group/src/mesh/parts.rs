@@ -229,7 +229,7 @@ mod tests {
         Call { scope: 0, number: 0, what: What::new(CallKind::Gather) }
     }
 
-    /// As the root of a gather that a rank left without, which nothing has told so far.
+    /// As at the root of a gather before it knows that a rank has left.
     #[test]
     fn a_part_of_a_rank_that_has_left_unnoticed_does_not_count_as_received() {
         let turn = Arc::<AtomicUsize>::default();

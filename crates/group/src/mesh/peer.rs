@@ -888,7 +888,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_that_nobody_receives_keeps_no_other_call_from_the_end_of_its_rank() {
+    fn a_long_message_that_is_not_received_does_not_hide_the_end_of_its_rank_from_other_calls() {
         ranks_within(&library(), 2, TIMEOUT, |group| {
             if group.rank() == 1 {
                 return group.send(&[7_u8; LONG], 0, 5).unwrap();
@@ -932,7 +932,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_nobody_reads_keeps_no_message_from_the_end_of_its_rank() {
+    fn a_part_that_is_not_read_does_not_hide_the_end_of_its_rank_from_messages() {
         ranks_within(&library(), 2, TIMEOUT, |group| {
             let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
             let mut part = [group.rank(), 7].map(|number| number as u64);
@@ -1168,7 +1168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_lost_though_nobody_reads_a_part_of_its_rank() {
+    fn the_same_is_lost_though_a_part_of_its_rank_is_not_read() {
         let send_part = |mesh: &mut Mesh| {
             let call = Call { scope: 0, number: 1, what: What::new(CallKind::Gather) };
             mesh.send_part(0, call, Place::reading(&[7_u8])).unwrap();

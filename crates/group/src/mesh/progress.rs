@@ -198,7 +198,7 @@ mod tests {
 
     /// As one of a process that is stopped and continued.
     #[test]
-    fn a_wait_that_nobody_polls_for_longer_than_the_timeout_goes_on() {
+    fn a_wait_that_is_not_polled_for_longer_than_the_timeout_goes_on() {
         const TIMEOUT: Duration = Duration::from_secs(2);
         let is_over = Arc::<AtomicBool>::default();
         ranks_within(&library(), 2, TIMEOUT, move |group| {

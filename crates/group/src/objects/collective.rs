@@ -51,7 +51,7 @@ impl Group {
         object: &O,
         root: usize,
     ) -> Result<GatheringObjects<O>, GroupError> {
-        // Before the number is taken: nobody is told of the error.
+        // Before the number is taken: no other rank gets this error.
         self.rank_of(root)?;
         let route = self.object_route(What::new(CallKind::Gather).at(root));
         self.gathering(object, root, route)
@@ -234,7 +234,7 @@ impl Sends {
         route: Route,
         failed: &mut Option<GroupError>,
     ) -> Result<Self, GroupError> {
-        // All are begun before an error is returned: one that cannot be encoded is told to each.
+        // All sends begin before an error is returned: each receiver gets the error of an object that cannot be encoded.
         let begin = |to| Outbound::begin(group, object, to, route);
         let begun: Vec<_> = to.into_iter().map(begin).collect();
         let mut sends = Self::default();

@@ -83,7 +83,7 @@ impl Random {
     }
 }
 
-/// A user's memory, registered or not, aligned or not, with elements around it that nobody may write.
+/// A user's memory, registered or not, aligned or not, between elements that must not be written.
 #[derive(Debug)]
 pub(super) struct Memory<T: Element> {
     owner: Owner<T>,

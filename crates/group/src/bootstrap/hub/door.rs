@@ -1,4 +1,4 @@
-//! How ranks come to the rendezvous: it listens, and lets in whoever greets as a rank of its group.
+//! How ranks come to the rendezvous: it listens, and accepts connections that greet as a rank of its group.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,15 +22,15 @@ fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("at {address}: {error}{next}"))
 }
 
-/// Listens on those addresses that are this machine's: on all of them, as not every rank may reach each.
+/// Listens on all addresses that are this machine's, since a rank may reach only some of them.
 pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let (mut listeners, mut not_here) = (Vec::<TcpListener>::new(), None);
     for address in addresses {
         match TcpListener::bind(address).map_err(|error| unavailable(*address, error)) {
             Ok(listener) => listeners.push(listener),
-            // By the one of all addresses of IPv6.
+            // The listener at all addresses of IPv6 takes these connections.
             Err(_) if address.ip().is_unspecified() && listeners.iter().any(takes_ipv4) => {}
-            // Ranks may come to whatever else listens there.
+            // Ranks might connect to another program that listens there.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
             Err(error) => not_here = not_here.or(Some(error)),
         }
@@ -41,7 +41,7 @@ pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>
     }
 }
 
-/// Whether a listener at all addresses of IPv6 has those of IPv4 too: net.ipv6.bindv6only says so for new sockets (ipv6(7)).
+/// Whether a listener at all addresses of IPv6 also accepts IPv4; net.ipv6.bindv6only decides that for new sockets (ipv6(7)).
 #[expect(
     deprecated,
     reason = "only the way to set it is without effect, and nothing else in the library reads it"
@@ -60,7 +60,7 @@ const GREETING: Duration = Duration::from_secs(5);
 pub(super) struct Strangers(Mutex<VecDeque<Arc<TcpStream>>>);
 
 impl Strangers {
-    /// Adds a connection. Where there are too many, the oldest is shut down: ranks greet at once, so it is hardly one of a rank.
+    /// Adds a connection. If there are too many, shuts down the oldest: ranks greet at once, so it is probably not a rank's.
     pub(super) fn add(&self, stream: TcpStream) -> Arc<TcpStream> {
         let stream = Arc::new(stream);
         let mut all = self.lock();
@@ -115,13 +115,13 @@ struct Fails {
     last: Instant,
 }
 
-/// No connection can be accepted, for want of descriptors most likely. The ranks that are here learn of it, unless it passes soon.
+/// No connection can be accepted, most likely for lack of descriptors. If that lasts, the ranks that are here get an error.
 fn cannot_accept(error: &io::Error, fails: &mut Option<Fails>, now: Instant, shared: &Shared) {
     let new = || {
         log::warn!("the rendezvous accepts no connection for now: {error}");
         Fails { since: now, last: now }
     };
-    // Between two connections that come long after each other there may have been descriptors.
+    // If the last failure is long ago, there may have been descriptors in between.
     let goes_on = fails.take().filter(|fails| now.saturating_duration_since(fails.last) < PASSES);
     let Fails { since, .. } = goes_on.unwrap_or_else(new);
     *fails = Some(Fails { since, last: now });
@@ -133,7 +133,7 @@ fn cannot_accept(error: &io::Error, fails: &mut Option<Fails>, now: Instant, sha
     }
 }
 
-/// So long the rendezvous may lack descriptors.
+/// How long the rendezvous may lack descriptors.
 const PASSES: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
@@ -154,7 +154,7 @@ pub(super) fn receive(stream: &Arc<TcpStream>, shared: &Arc<Shared>) {
     }
 }
 
-/// The rank that comes, and its group, which it has entered then: whatever fails from here on, it is lost.
+/// The rank that greets, and the group that it has entered. From here on the rank is lost if its connection fails.
 fn greet(stream: &Arc<TcpStream>, shared: &Shared) -> io::Result<(Arc<Served>, usize)> {
     stream.set_write_timeout(Some(WRITE))?;
     stream.set_nodelay(true)?;
@@ -190,12 +190,12 @@ fn greet(stream: &Arc<TcpStream>, shared: &Shared) -> io::Result<(Arc<Served>, u
     }
 }
 
-/// Whether it is a connection of what is no rank of this group, and not one that ended early, or a rank that comes again.
+/// Whether the connection is not from a rank of this group: not one that ended early, and not a rank that comes again.
 fn is_worth_a_look(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// The refused connections that may each be a warning.
+/// The most warnings about refused connections.
 const WARNINGS_MAX: usize = 64;
 
 #[cfg(test)]
@@ -206,13 +206,13 @@ mod tests {
     use super::super::tests::{WAIT, hub};
     use super::*;
 
-    /// As many connections that do not greet as there can be, all of them accepted.
+    /// The most connections that do not greet, all of them accepted.
     fn idle(hub: &Hub) -> Vec<TcpStream> {
         let connect = |_| TcpStream::connect(hub.meeting(0).address).unwrap();
         let strangers: Vec<_> = (0..STRANGERS_MAX).map(connect).collect();
         let begun = Instant::now();
         while hub.shared.strangers.lock().len() < STRANGERS_MAX {
-            assert!(begun.elapsed() < GREETING / 2, "they are not accepted");
+            assert!(begun.elapsed() < GREETING / 2, "the connections are not accepted");
             thread::yield_now();
         }
         strangers
@@ -236,7 +236,7 @@ mod tests {
         let hub = hub(1, WAIT);
         let mut rank = TcpStream::connect(hub.meeting(0).address).unwrap();
         let others = idle(&hub);
-        // As where its greeting takes longer than all of them took to connect.
+        // As when a rank's greeting takes longer than all the connections took.
         assert_eq!(rank.read(&mut [0; 8]).unwrap(), 0);
         drop(others);
         let closes_first = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_rank_is_refused_is_said_to_it_and_in_the_log() {
+    fn the_reason_for_refusing_a_rank_is_sent_to_it_and_logged() {
         log::set_logger(&WARNINGS).unwrap();
         log::set_max_level(log::LevelFilter::Warn);
         let hub = hub(1, WAIT);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_here_learn_that_no_other_can_be_accepted_unless_it_passes() {
+    fn ranks_that_are_here_get_an_error_if_no_other_can_be_accepted_for_long() {
         let hub = hub(2, WAIT);
         let mut here = Remote::join(hub.meeting(0), WAIT).unwrap();
         let waits = thread::spawn(move || here.barrier(WAIT).unwrap_err().to_string());
@@ -305,7 +305,7 @@ mod tests {
             cannot_accept(&lacks, &mut fails, begun + after, &hub.shared);
             hub.causes().len()
         };
-        // The second one is of another time.
+        // The second failure comes long after the first.
         assert_eq!([Duration::ZERO, 2 * PASSES].map(&mut fail_at), [0, 0]);
         assert_eq!([5, 6].map(|halves| fail_at(halves * PASSES / 2)), [0, 1]);
         let why = waits.join().unwrap();
@@ -320,7 +320,7 @@ mod tests {
         let mut greeting = Vec::new();
         Hello { secret, rank: 0, size: 1 }.write(&mut greeting).unwrap();
         for byte in greeting {
-            // Each comes soon, and all of them after the limit.
+            // Each byte comes soon, but all of them only after the limit.
             thread::sleep(GREETING / 16);
             // The hub may have closed the connection.
             let _ = stranger.write_all(&[byte]);

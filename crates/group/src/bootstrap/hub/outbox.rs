@@ -1,4 +1,4 @@
-//! The frames that wait to be sent to one rank, so that a rank that is slow to read holds up no other.
+//! The frames that wait to be sent to one rank, so that a rank that reads slowly delays no other.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::super::frame::{Frame, News, before_parts};
 use super::PARTS_MAX;
 
-/// Filled by the threads of all ranks, emptied by one of its rank's own.
+/// Filled by the threads of all ranks, emptied by a thread of its own rank.
 #[derive(Default)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
@@ -28,7 +28,7 @@ impl fmt::Debug for Outbox {
 struct Queue {
     connection: Connection,
     entries: VecDeque<Entry>,
-    /// Of the entries, without the parts that they share with those of other ranks.
+    /// The bytes of the entries, without parts that are shared with other ranks' entries.
     bytes: usize,
     /// The rounds that the entries answer.
     answers: usize,
@@ -39,7 +39,7 @@ enum Connection {
     #[default]
     Awaited,
     Open(Arc<TcpStream>),
-    /// The rank has left, or takes nothing any more.
+    /// The rank has left, or accepts no data any more.
     Over,
 }
 
@@ -50,19 +50,19 @@ enum Entry {
         round: u32,
         parts: Arc<[u8]>,
     },
-    /// Ranks that have left since the entry before. Usually all leave together, and each would be a frame for each other.
+    /// Ranks that have left since the previous entry. Usually all leave together: then one frame replaces many.
     Left(Vec<usize>),
 }
 
 impl Outbox {
-    /// From here on the rank gets frames, of which this is the first.
+    /// From here on the rank gets frames, beginning with `first`.
     pub(super) fn open(&self, stream: Arc<TcpStream>, first: &Frame) -> io::Result<()> {
         let first = first.encode()?.into();
         self.lock().connection = Connection::Open(stream);
         self.push(Entry::Frame(first))
     }
 
-    /// An error where the rank gets no frames yet, or none any more.
+    /// Queues a frame. An error if the rank gets no frames yet, or none any more.
     pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
         self.send_encoded(frame.encode()?.into())
     }
@@ -92,7 +92,7 @@ impl Outbox {
             (Some(Entry::Left(ranks)), Entry::Left(more)) => ranks.extend(more),
             (_, entry) => queue.entries.push_back(entry),
         }
-        // A rank that waits for more rounds than it may is one that reads no answers.
+        // A rank that waits for more rounds than allowed reads no answers.
         let is_slow = queue.bytes > BACKLOG_BYTES_MAX || queue.answers > PARTS_MAX;
         drop(queue);
         if is_slow {
@@ -114,10 +114,10 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Sends what comes, until it is closed.
+    /// Sends queued frames until the outbox is closed.
     pub(super) fn write(&self) {
         while let Some((stream, entry)) = self.next() {
-            // After an error part of it may be sent, so nothing can follow.
+            // After an error a part of the frame may have been sent, so nothing can follow.
             if entry.write(&mut &*stream).is_err() {
                 self.close();
             }
@@ -172,7 +172,7 @@ impl Entry {
     }
 }
 
-/// A rank for which more waits than this counts as lost: what others send it is in this process's memory.
+/// A rank with more bytes waiting for it counts as lost: the bytes are in this process's memory.
 const BACKLOG_BYTES_MAX: usize = 8 << 20;
 
 #[cfg(test)]
@@ -190,7 +190,7 @@ mod tests {
         let outbox = Outbox::default();
         outbox.open(Arc::new(stream), &Frame::Welcome).unwrap();
         (1..64).for_each(|left| outbox.send_left(left).unwrap());
-        // What is known behind an echo is not known before it.
+        // News after an echo must not come before it.
         outbox.send(&Frame::Echo(9)).unwrap();
         outbox.send_left(64).unwrap();
         let left = |ranks| Frame::News(News::Left { ranks });
