@@ -154,7 +154,7 @@ pub(crate) fn print_error(what: impl fmt::Display) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// The same in a thread of its own, for a caller that must go on where nobody reads standard error.
+/// As [`print_error`], in a separate thread, for a caller that must continue even if standard error is not read.
 pub(crate) fn print_error_apart(what: String) -> JoinHandle<()> {
     thread::spawn(move || print_error(what))
 }

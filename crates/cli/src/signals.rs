@@ -17,7 +17,7 @@ pub(crate) fn keep_children() {
     let chld = Signal::CHILD.as_raw();
     let ignored = Status::of_this_process().ok().and_then(|status| status.signals("SigIgn"));
     if ignored.unwrap_or_default() >> (chld - 1) & 1 == 1 {
-        // A handler that sets what nobody reads.
+        // A handler without an effect: the flag is not read.
         let _ = flag::register(chld, Arc::default());
     }
 }

@@ -296,7 +296,7 @@ fn a_launcher_that_is_killed_leaves_no_rank() {
 }
 
 #[test]
-fn a_signal_that_the_launcher_was_told_to_ignore_ends_nothing() {
+fn a_signal_that_the_launcher_ignores_ends_nothing() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hung-up");
     let _ = fs::remove_file(&file);
     let script = format!("echo $$; until test -e {}; do sleep 0.1; done", file.display());
@@ -307,7 +307,7 @@ fn a_signal_that_the_launcher_was_told_to_ignore_ends_nothing() {
     assert_eq!(launcher.code(), Some(0));
 }
 
-/// 15,000 lines with their rank do not fit a pipe, and a rank can write them while nobody reads.
+/// 15,000 lines with their rank do not fit a pipe, and a rank can write them while the pipe is not read.
 #[test]
 fn output_that_is_read_late_is_whole_though_the_rank_failed() {
     let mut launcher = launch("--default-signal", 1, "echo $$ >&2; seq 15000; exit 3");
@@ -328,7 +328,7 @@ fn output_that_is_read_late_is_whole_though_the_rank_failed() {
 
 /// What two ranks write to standard error fills its pipe.
 #[test]
-fn a_job_is_killed_at_its_timeout_though_nobody_reads_standard_error() {
+fn a_job_is_killed_at_its_timeout_though_standard_error_is_not_read() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args(["run", "-n", "2", "--timeout", "1", "--", "sh", "-c", "yes >&2"]);
     let mut launcher = command.stderr(Stdio::piped()).spawn().unwrap();

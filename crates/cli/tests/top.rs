@@ -117,7 +117,7 @@ fn is_as_it_was(terminal: &mut Terminal, before: &Termios) {
     assert_eq!(after.output_modes, before.output_modes);
 }
 
-/// As a serial line, or a container's before anybody has told it.
+/// As on a serial line, or in a container before its terminal's size is set.
 #[test]
 fn a_terminal_that_does_not_know_its_size_shows_the_table() {
     let mut terminal = Terminal::open();

@@ -18,7 +18,7 @@ pub(super) fn at_once<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outco
     within(BLOCKS, name, call)
 }
 
-/// Fails if a call that may wait shortly took longer: closes, which may wait for what is in flight.
+/// Fails if a call that may wait for a short time took longer: closes may wait for operations in flight.
 pub(super) fn soon<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     within(LATE, name, call)
 }

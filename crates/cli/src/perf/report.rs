@@ -264,7 +264,7 @@ pub(super) fn arguments() -> Vec<String> {
     std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect()
 }
 
-/// The variables that NCCL, plugins and libfabric read, for whoever compares runs later. Those of the group carry its token.
+/// The variables that NCCL, plugins and libfabric read, for later comparison of runs. Those of the group are left out: one has its token.
 fn settings(variables: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
     let of_run = |name: &str| {
         let read =

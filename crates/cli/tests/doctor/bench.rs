@@ -39,7 +39,7 @@ impl Pipe {
         let path = scratch("pipes").join(name);
         let made = Command::new("mkfifo").arg(&path).output().expect("mkfifo(1)");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        // For reading too, so that opening waits for nobody.
+        // For reading too, so that opening does not wait for a reader.
         let writer = fs::File::options().read(true).write(true).open(&path).expect("a pipe");
         Self { path, _writer: writer }
     }

@@ -86,7 +86,9 @@ fn main() -> ExitCode {
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
     tests.push(Test::new(ranks::pairs_that_are_not_tried_come_after_the_ranks_own_findings));
     tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));
-    tests.push(Test::new(ranks::a_host_whose_address_is_not_known_is_not_told_to_meet_at_its_own));
+    tests.push(Test::new(
+        ranks::a_host_whose_address_is_not_known_does_not_get_it_as_the_rendezvous,
+    ));
     tests.push(Test::new(ranks::lines_of_a_shell_around_the_answer_hide_nothing));
     tests.push(Test::new(ranks::pairs_have_the_settings_of_nccls_files_too));
     tests.push(Test::new(ranks::a_rank_that_dies_takes_no_others_result_with_it));

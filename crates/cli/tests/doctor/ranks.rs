@@ -108,7 +108,7 @@ pub(crate) fn isolated_ranks_are_a_pair_that_does_not_communicate() {
 }
 
 /// Such as an alias in ssh's configuration.
-pub(crate) fn a_host_whose_address_is_not_known_is_not_told_to_meet_at_its_own() {
+pub(crate) fn a_host_whose_address_is_not_known_does_not_get_it_as_the_rendezvous() {
     let mut command = doctor();
     command.args(["--peer", "node2.invalid,127.0.0.1", "--rsh"]).arg(shell("alias", RUN));
     let report = report(command);
