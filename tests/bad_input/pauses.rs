@@ -141,7 +141,7 @@ fn a_peer_that_is_stopped_for_longer_is_an_error_that_says_so() {
     });
 }
 
-/// As by Slurm, which suspends jobs: nobody has waited meanwhile.
+/// As by Slurm, which suspends jobs. The time does not count as a wait.
 fn a_process_that_is_stopped_for_longer_than_connect_may_take_still_connects() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);

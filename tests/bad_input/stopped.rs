@@ -160,7 +160,7 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
     });
 }
 
-/// As by Slurm, which suspends all processes of a job: nobody has waited meanwhile.
+/// As by Slurm, which suspends all processes of a job. The time does not count as a wait.
 fn memory_is_free_though_the_job_is_stopped_in_deregmr() {
     let settings = [SETTINGS, &[("PEER_TIMEOUT_MS", "60000"), ("CLOSE_TIMEOUT_MS", "4000")]];
     play(&settings.concat(), BOUND, |part| {

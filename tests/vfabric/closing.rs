@@ -46,7 +46,7 @@ fn endpoints_close_first_where_regions_belong_to_the_domain() {
     });
 }
 
-/// As by Slurm, which suspends all processes of a job: nobody has waited meanwhile.
+/// As by Slurm, which suspends all processes of a job. The time does not count as a wait.
 #[test]
 fn a_process_that_is_stopped_in_its_finalize_waits_on_when_it_is_continued() {
     play(&[provider()], BOUND * 6, |part| {

@@ -1,4 +1,4 @@
-//! Control rails on which no receive can be posted: for a while, which nobody notices, or for good, which is an error.
+//! Control rails on which no receive can be posted: for a while, which has no effect, or for good, which is an error.
 
 use std::time::{Duration, Instant};
 

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_written_page_a_foreign_file_and_another_layout_are_told_apart() {
+    fn a_half_written_page_a_foreign_file_and_another_layout_are_distinguished() {
         let mut words = page(&[row("a:1", 3)]);
         words[head::MAGIC] = 0;
         assert_eq!(Page::read(&bytes(&words)), Err(Unreadable::HalfWritten));

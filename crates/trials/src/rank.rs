@@ -137,7 +137,7 @@ impl Lap {
     }
 }
 
-/// Microseconds by the kernel's monotonic clock: all processes of a machine have the same, and nobody sets it.
+/// Microseconds by the kernel's monotonic clock: all processes of a machine have the same one, and it is never set.
 pub(crate) fn now_micros() -> u64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
     let number = |count: i64| u64::try_from(count).unwrap_or_default();

@@ -294,7 +294,7 @@ fn tcp_delivers_what_has_left_when_its_endpoint_closes() {
         assert_eq!(pair.a.close_endpoint(), 0);
         assert_eq!(pair.rig.number("open.operations"), 1);
         assert_eq!(pair.b.close_endpoint(), 0);
-        assert_eq!(pair.rig.number("open.operations"), 0, "nobody is left to receive it");
+        assert_eq!(pair.rig.number("open.operations"), 0, "no endpoint is left to receive it");
     });
 }
 

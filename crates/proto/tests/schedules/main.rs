@@ -220,7 +220,7 @@ const MENDED: [(Schedule, u64, &str); 47] = [
     (
         ranks::run_unlike,
         900_023_652,
-        "a channel failed before it had an inbox, and never told its peer, which waited to connect",
+        "a channel failed before it had an inbox, and never reported that to its peer, which waited to connect",
     ),
     (
         ranks::run_by_messages,

@@ -155,7 +155,7 @@ fn a_refusal_is_to_be_sent_first() {
     assert!(!caller.must_send_first());
 }
 
-/// The connections are told of the end only later.
+/// The end is reported to the connections only later.
 #[test]
 fn no_message_is_taken_once_the_channel_is_to_end() {
     let mut caller = Caller::new(4);
