@@ -171,7 +171,7 @@ impl ReceiveChannel {
         Ok(true)
     }
 
-    /// Tests the oldest request; returns the size of its messages, which is the same for all, once they have arrived.
+    /// Tests the oldest request. Once its messages have arrived, returns their size, which is the same for all.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<usize>, GroupError> {
         let Some((oldest, room)) = self.outstanding.front_mut() else {

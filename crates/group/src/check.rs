@@ -49,7 +49,7 @@ pub fn fill(
     fill_for(buffer, (kind, Op::Sum), start, count, rank, iteration)
 }
 
-/// The same for any operation.
+/// Fills as [`fill`], for any operation.
 pub fn fill_for(
     buffer: &mut Buffer,
     (kind, op): (DataType, Op),
@@ -86,7 +86,7 @@ pub enum Expected {
     Inputs { ranks: usize, each: usize },
     /// The input of one rank.
     Input { rank: usize },
-    /// The same, from element `first`.
+    /// The input of one rank, from element `first` on.
     Part { rank: usize, first: usize },
     /// Elements `to * each` to `(to + 1) * each` of every rank's input, one after the other.
     Dealt { to: usize, each: usize },
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_counted_element_by_element() {
+    fn wrong_elements_are_counted_one_by_one() {
         for kind in DataType::ALL {
             let mut buffer = Buffer::new(4096).unwrap();
             poison(&mut buffer).unwrap();
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(f64::from(sum.at::<f32>(7, 1)), wide as f64);
     }
 
-    /// In whatever order the ranks are reduced: an order that loses bits would give another result.
+    /// In any order of ranks: an order that loses bits would give another result.
     #[test]
     fn reductions_of_sixteen_ranks_are_exact_in_every_type_and_order() {
         for kind in DataType::ALL {

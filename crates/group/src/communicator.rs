@@ -85,7 +85,7 @@ impl Communicator {
         &self.net
     }
 
-    /// What is awaited from both neighbours, for the message of a timeout.
+    /// The sends and receives that both neighbours owe, for the message of a timeout.
     pub fn awaited(next: &SendChannel, previous: &ReceiveChannel) -> String {
         let receive = (previous.outstanding() > 0)
             .then(|| format!("message {} from rank {}", previous.done(), previous.peer()));

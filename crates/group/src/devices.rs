@@ -31,7 +31,7 @@ impl DeviceMatrix {
         Self::parse(&file, &text)
     }
 
-    /// The same from text; `file` is for messages.
+    /// Parses the text of a file, whose name `file` is for messages.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_with_its_place() {
+    fn an_error_in_a_file_names_its_row_and_column() {
         for (text, why) in [
             ("no", "not JSON"),
             ("{}", "not a list of rows"),

@@ -13,8 +13,8 @@ pub fn shown(text: &str) -> String {
     text.chars().map(|letter| if is_shown(letter) { letter } else { '?' }).collect()
 }
 
-/// Whether a letter is neither a command to the terminal, nor invisible, nor turns the direction of the letters beside it: those are what Rust
-/// escapes when it writes a letter in quotes, but for the quotes and the backslash.
+/// Whether a letter is no command to the terminal, not invisible, and does not change the direction of text. Rust escapes the others when
+/// it writes a letter in quotes; it also escapes quotes and the backslash, which are shown.
 pub fn is_shown(letter: char) -> bool {
     matches!(letter, '\'' | '"' | '\\') || letter.escape_debug().len() == 1
 }
@@ -61,7 +61,7 @@ pub enum GroupError {
 }
 
 impl GroupError {
-    /// Whether this rank lacks what a connection needs, open files or memory mostly, which says nothing of its peer.
+    /// Whether this rank lacks a resource for a connection, mostly open files or memory. Such an error says nothing about the peer.
     pub(crate) fn is_of_this_rank(&self) -> bool {
         match self {
             Self::Plugin { call: "listen" | "connect" | "regMr", code, .. } => {

@@ -24,9 +24,9 @@ use progress::{Mover, Wakers};
 
 /// A rank's membership in a group: messages between two ranks, and collectives.
 ///
-/// It is a handle: clones are the same membership. Progress is made inside calls of this group or of any group split from it, and between
-/// calls by a thread that polls every 2 ms: a rank that computes delays those that send it long messages. With
-/// [`Builder::progress_thread`] it polls every 50 µs while anything moves.
+/// A `Group` is a handle: clones are the same membership. Progress is made inside calls of this group or of any group split from it, and
+/// between calls by a thread that polls every 2 ms: a rank that computes delays the ranks that send it long messages. With
+/// [`Builder::progress_thread`] the thread polls every 50 µs while anything moves.
 ///
 /// **Threads.** Calls of one thread are in order. Calls for messages, objects, exchanges and halos release the lock of the group while they
 /// wait, so several threads may make them at once. A collective of elements holds the lock until it has ended: calls of other threads wait
@@ -72,7 +72,8 @@ pub(crate) struct Counts {
 }
 
 impl Drop for Counts {
-    /// Requests have handles too: nothing receives this rank's messages to itself any more, and other groups may last long.
+    /// Ends messages of this rank to itself. Requests have handles too, so no request receives them any more; and other groups may last
+    /// long.
     fn drop(&mut self) {
         let Some(mut state) = self.shared.lock_here() else { return };
         state.mesh.drop_own(self.scope);
@@ -103,14 +104,14 @@ pub(crate) struct Shared {
     forks: u32,
 }
 
-/// How far a rank's leave is.
+/// Whether a rank has left.
 #[derive(Debug)]
 enum Presence {
     Here {
         mover: Mover,
         hub: Option<Hub>,
     },
-    /// A call leaves, and waits for this thread, the group's own.
+    /// A call leaves, and waits for this thread, which is the group's own.
     Leaving(Option<ThreadId>),
     Left,
 }
@@ -137,8 +138,8 @@ impl State {
         None
     }
 
-    /// Takes out the memory of operations that have ended: of all, if the group has failed. The caller drops it without the lock, for that
-    /// runs its owners' code.
+    /// Takes out the memory of operations that have ended, or of all if the group has failed. The caller drops the memory without the lock,
+    /// since that runs its owners' code.
     fn take_ended(&mut self) -> Vec<(OpId, Box<dyn Any + Send>)> {
         let Self { mesh, kept, .. } = self;
         kept.extract_if(.., |(op, _)| !mesh.is_open(*op)).collect()
@@ -165,8 +166,8 @@ fn try_lock(state: &Mutex<State>) -> Option<MutexGuard<'_, State>> {
     }
 }
 
-/// The lock, under which a call has panicked: the group fails before anything else. What that call had begun is not over, and the memory that
-/// it was lent is its caller's again.
+/// The lock after a panic under it: the group fails before anything else happens. Operations of the call that panicked are still in
+/// progress, although the memory that was lent to the call is its caller's again.
 #[cold]
 fn after_panic(poisoned: PoisonError<MutexGuard<'_, State>>) -> MutexGuard<'_, State> {
     let mut state = poisoned.into_inner();
@@ -175,7 +176,8 @@ fn after_panic(poisoned: PoisonError<MutexGuard<'_, State>>) -> MutexGuard<'_, S
 }
 
 impl Shared {
-    /// Whether this is a copy in a child of the process that joined. Connections, threads and the rendezvous are the parent's, which goes on.
+    /// Whether this is a copy in a forked child of the process that joined. Connections, threads and the rendezvous belong to the parent,
+    /// which continues.
     pub(crate) fn is_forked(&self) -> bool {
         self.forks != forks()
     }
@@ -195,8 +197,8 @@ impl Shared {
         Ok(self.lock())
     }
 
-    /// The lock, for what returns no error, as a drop. None in a forked child, where nothing releases the lock if a thread of the parent had it at the fork: operations are
-    /// the parent's, and go on there.
+    /// The lock, for code that returns no error, such as a drop. None in a forked child: nothing would release the lock there if a thread
+    /// of the parent held it at the fork, and operations belong to the parent, where they continue.
     pub(crate) fn lock_here(&self) -> Option<MutexGuard<'_, State>> {
         (!self.is_forked()).then(|| self.lock())
     }
@@ -216,8 +218,8 @@ impl Shared {
         let here = std::mem::replace(&mut *presence, leaving);
         drop(presence);
         if let Presence::Here { mover, hub } = here {
-            // After the close, because outstanding sends may need a connection. The process may end after this, and nothing of it calls the
-            // plugin then. Without the lock, because foreign code that runs on that thread may leave too.
+            // After the close, because outstanding sends may need a connection. When the thread has ended, nothing calls the plugin any
+            // more, and the process may end. Without the lock, because foreign code that runs on that thread may leave too.
             drop(mover);
             if let Some(hub) = hub {
                 hub.wait_for_all_to_leave(self.timeout);
@@ -229,7 +231,8 @@ impl Shared {
         self.has_left.notify_all();
     }
 
-    /// Waits until the thread that leaves has done so, within what it may take. Not on the group's own thread, for which that one waits.
+    /// Waits until the leaving thread has left, within the time that it may take. Does not wait on the group's own thread, for which the
+    /// leaving thread waits.
     fn await_left(&self, presence: MutexGuard<'_, Presence>) {
         let own = Some(thread::current().id());
         let leaves =
@@ -256,7 +259,7 @@ impl Drop for Shared {
     }
 }
 
-/// A rank's membership, which this does not prolong; see [`Group::downgrade`].
+/// A weak handle to a rank's membership: see [`Group::downgrade`].
 #[derive(Clone, Debug)]
 pub struct WeakGroup(Weak<Shared>);
 
@@ -266,8 +269,8 @@ impl WeakGroup {
         self.0.strong_count() == 0
     }
 
-    /// Leaves as the drop of the last handle does: what was sent still arrives. Handles that are left return an error from now on. For the
-    /// end of a process, in which some may never be dropped.
+    /// Leaves, as the drop of the last handle does: messages that were sent still arrive. Remaining handles return an error from now on.
+    /// For the end of a process in which some handles may never be dropped.
     pub fn leave(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.leave();
@@ -309,7 +312,7 @@ impl Group {
         &self.shared.tuning
     }
 
-    /// What a rank gave [`Builder::features`]; 0 for a rank that does not exist.
+    /// The value that a rank passed to [`Builder::features`]; 0 for a rank that does not exist.
     pub fn features(&self, rank: usize) -> u32 {
         let known = self.members.get(rank).and_then(|rank| self.shared.features.get(*rank));
         known.copied().unwrap_or(0)
@@ -407,8 +410,8 @@ impl Group {
         Ok(Some(Self::new(Arc::clone(&self.shared), scope(number)?, members, rank)))
     }
 
-    /// Exchanges small parts over the rendezvous instead of the network: for what should not be measured. All ranks of the first group call
-    /// it; at most [`crate::bootstrap::PART_BYTES_MAX`] bytes each.
+    /// Exchanges small parts over the rendezvous instead of the network, for exchanges that should not be measured. All ranks of the first
+    /// group call it, with at most [`crate::bootstrap::PART_BYTES_MAX`] bytes each.
     ///
     /// # Errors
     ///
@@ -427,7 +430,7 @@ impl Group {
         self.shared.lock_here().is_some_and(|mut state| state.mesh.place().give_up(why))
     }
 
-    /// Checks that there is such a rank.
+    /// Checks that this rank exists.
     ///
     /// # Errors
     ///
@@ -443,7 +446,8 @@ impl Group {
         })
     }
 
-    /// Runs a collective. One of no elements is counted too, or ranks that disagree about that would be in each other's next one.
+    /// Runs a collective. A collective of no elements is counted too: otherwise a rank with elements would meet the next collective of a
+    /// rank without.
     pub(crate) fn collective<T>(
         &self,
         what: What,
@@ -499,7 +503,7 @@ mod tests {
     fn await_that(is_so: impl Fn() -> bool) {
         let deadline = Instant::now() + WAIT;
         while !is_so() {
-            assert!(Instant::now() < deadline, "it never comes about");
+            assert!(Instant::now() < deadline, "the condition never holds");
             thread::yield_now();
         }
     }
@@ -514,7 +518,7 @@ mod tests {
                 group.meet(&[]).unwrap();
                 await_that(|| Arc::strong_count(&data) == 1);
             } else {
-                // It receives nothing, and leaves.
+                // Rank 1 receives nothing, and leaves.
                 group.meet(&[]).unwrap();
             }
         });
@@ -531,7 +535,7 @@ mod tests {
             }
             assert_eq!(Arc::strong_count(&data), 3);
             drop(first);
-            assert_eq!(Arc::strong_count(&data), 2, "the other one's can be received");
+            assert_eq!(Arc::strong_count(&data), 2, "the other group's message can be received");
             assert_eq!(second.recv_vec::<u8>(Any, 1).unwrap().0, [7; 8]);
         });
     }
@@ -552,7 +556,7 @@ mod tests {
             group.split(Some(0), 0).unwrap();
             let ended = group.recv(&mut [0_u8], 1, 1);
             assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
-            // That call's alone.
+            // The error is only that call's.
             let mut came = [0_u8];
             group.sendrecv(&[7_u8], 0, &mut came, 0, 2).unwrap();
             assert_eq!(came, [7]);
@@ -571,7 +575,7 @@ mod tests {
     #[test]
     fn a_thread_that_leaves_while_another_does_waits_for_it() {
         ranks(&library(), 1, |group| {
-            // The group's own thread is held, and so is the first thread that leaves, which waits for it.
+            // The group's own thread is held, and so is the first thread that leaves, which waits for the group's thread.
             let (lets_go, held) = mpsc::channel();
             let receiving = group.irecv(vec![0_u8], 0, 1).unwrap();
             assert!(group.shared.lock().keep(receiving.op().unwrap(), Waits(held)).is_none());
@@ -587,7 +591,7 @@ mod tests {
             let before = handles();
             let second = leave();
             await_that(|| handles() > before || second.is_finished());
-            // Time for it to return too early.
+            // Time for a thread to return too early.
             (0..1_000).for_each(|_| thread::yield_now());
             let returned_early = first.is_finished() || second.is_finished();
             lets_go.send(()).unwrap();
@@ -598,7 +602,7 @@ mod tests {
         });
     }
 
-    /// Foreign code that says when it runs, and may panic then.
+    /// Foreign code that records that it has run, and may panic.
     struct Foreign {
         ran: Arc<AtomicBool>,
         panics: bool,

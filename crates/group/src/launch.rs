@@ -1,8 +1,8 @@
 //! Starts one process per rank, watches them, and ends all of them with the group.
 //!
 //! Each child gets its [`Meeting`] in the environment, and a pipe as standard input, which it reads until end of file: when the launcher
-//! dies in any way, its ranks notice and exit. Ctrl-C reaches the launcher only: each rank has a process group of its own, so that it can
-//! still clean up. So does Ctrl-Z: a launcher that wants its ranks to stop with it passes the signal on.
+//! dies in any way, its ranks notice and exit. Ctrl-C and Ctrl-Z reach only the launcher: each rank has its own process group, so that it
+//! can still clean up. A launcher that wants its ranks to stop with it passes the signal on.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
@@ -63,7 +63,7 @@ impl Program {
     }
 }
 
-/// A running group of processes. Dropped, it kills those that still run.
+/// A running group of processes. Dropping it kills the processes that still run.
 #[derive(Debug)]
 pub struct Launch {
     children: Vec<Option<Child>>,
@@ -184,10 +184,11 @@ impl Launch {
         Err(causes)
     }
 
-    /// Waits until all that the ranks have written to standard error has gone to `complaint`, which may be slow: a pager, for instance.
+    /// Waits until everything that the ranks have written to standard error was passed to `complaint`, which may be slow: a pager, for
+    /// instance.
     fn hear_out(&mut self) {
         for mut errors in self.errors.drain(..) {
-            // A full pipe takes it when its reader goes on.
+            // A full pipe accepts the mark when its reader continues.
             let end = move || errors.write_all(END);
             let _waits = thread::Builder::new().spawn(end);
         }
@@ -258,7 +259,8 @@ impl Drop for Launch {
     }
 }
 
-/// The lines that come by a child's pipe, without their ends. A line of more than 1 MiB comes in parts. What a plugin prints may be no text.
+/// The lines from a child's pipe, without their ends. A line of more than 1 MiB comes in parts. Lines may have any bytes: a plugin may
+/// print them.
 pub fn lines_of(pipe: impl Read) -> impl Iterator<Item = String> {
     whole_lines(pipe).map(|line| {
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
@@ -266,7 +268,7 @@ pub fn lines_of(pipe: impl Read) -> impl Iterator<Item = String> {
     })
 }
 
-/// The same as bytes, with their ends.
+/// The lines from a child's pipe as bytes, with their ends.
 fn whole_lines(pipe: impl Read) -> impl Iterator<Item = Vec<u8>> {
     let mut pipe = BufReader::new(pipe);
     iter::from_fn(move || {
@@ -289,9 +291,9 @@ fn complaints(errors: PipeReader, complaint: impl Fn(&[u8])) {
 
 /// Written to a rank's standard error once it has ended: what the rank has started may keep the pipe open.
 const END: &[u8] = b"\0the rank has ended\0\n";
-/// How long no line may be taken before the rest is given up.
+/// How long `complaint` may take for a line before the rest is dropped.
 const STANDSTILL: Duration = Duration::from_secs(60);
-/// A child that ends no line must not fill this process's memory.
+/// The longest line. A child that ends no line must not fill this process's memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// How often children are checked: rarely, since they need the CPUs.
 const WATCH: Duration = Duration::from_millis(20);
@@ -317,7 +319,8 @@ impl Failure {
     }
 }
 
-/// In a child: its meeting, if it was started by [`Launch`]. From here on it ends when the launcher does, after a last call of `orphaned`.
+/// In a child: its meeting, if it was started by [`Launch`]. From here on the child ends when the launcher does, after a last call of
+/// `orphaned`.
 pub fn child(orphaned: impl FnOnce() + Send + 'static) -> Result<Option<Meeting>, GroupError> {
     let Some(text) = std::env::var_os(MEETING_VARIABLE) else {
         return Ok(None);
@@ -359,7 +362,7 @@ mod tests {
         let (ended, has_ended) = mpsc::channel();
         let has_ended = Arc::new(std::sync::Mutex::new(has_ended));
         let launch = shell("echo one >&2; echo two >&2", move |line| {
-            // As a terminal that stands still for longer than ranks may run on after one has failed.
+            // As a terminal that is stopped for longer than ranks may run on after one has failed.
             let early = has_ended.lock().unwrap().recv_timeout(4 * LAST_WORDS);
             send.send((line.to_owned(), early == Err(RecvTimeoutError::Timeout))).unwrap();
         });
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_has_started_does_not_hold_up_the_end_by_its_standard_error() {
+    fn a_process_that_a_rank_has_started_does_not_delay_the_end_by_its_standard_error() {
         let (send, shown) = mpsc::channel();
         let mut launch = shell("sleep 600 & echo $! >&2; printf last >&2", move |line| {
             send.send(String::from_utf8(line.to_owned()).unwrap()).unwrap();

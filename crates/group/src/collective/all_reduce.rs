@@ -1,5 +1,5 @@
 //! all_reduce by four algorithms. In each, either one rank computes an element's result and the others copy it, or all compute it by the
-//! same operations in the same order: so its bits are the same on every rank.
+//! same operations in the same order. So a result has the same bits on every rank.
 
 use super::everyone::exchange;
 use super::reducer::Reducer;
@@ -50,15 +50,15 @@ pub(super) fn doubling(
         } else {
             reducer.combine(whole, low, high);
         }
-        // The own result must stay until the next step's send has completed; the third slot is free by then.
+        // This rank's result must stay until the next step's send has completed; the third slot is free by then.
         (own, at) = (whole, at + 2);
     }
     reducer.finish(output);
     Ok(())
 }
 
-/// As the lower rank does it in place, and then a copy: which of two NaNs becomes the result depends on where that goes. In pieces that
-/// stay in the L1 cache.
+/// Reduces into `low`, as the lower rank does in place, then copies the result: which of two NaNs becomes the result depends on where it is
+/// written. In pieces that stay in the L1 cache.
 fn combine_over_low(reducer: Reducer, whole: Place, low: Place, high: Place) {
     for index in 0..whole.len().div_ceil(COPIED_PIECE) {
         let [whole, low, high] = [whole, low, high].map(|part| piece(part, COPIED_PIECE, index));
@@ -70,7 +70,7 @@ fn combine_over_low(reducer: Reducer, whole: Place, low: Place, high: Place) {
 /// Every rank owns a share: it receives that share of all inputs, reduces it in the order of ranks, and sends the result to all. In pieces,
 /// so that results are sent while other parts arrive.
 ///
-/// In each step a rank sends another one its part of that one's share, and the result of its own share from [`AHEAD`] steps before.
+/// In each step a rank sends to another rank its part of the other's share, and the result of its own share from [`AHEAD`] steps before.
 pub(super) fn mesh(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -119,7 +119,7 @@ pub(super) fn mesh(
             let (own, whole) = (of(input, rank, step), of(output, rank, step));
             let first = rank == 0 && size > 2;
             if first {
-                // With more than two terms the first is overwritten: it must not be the user's input.
+                // With more than two terms the first term is overwritten, so it must not be the user's input.
                 whole.copy_from(own);
             }
             let own = if first { whole } else { own };
@@ -134,8 +134,8 @@ pub(super) fn mesh(
     })
 }
 
-/// Shares go round the ring: each rank adds its own to what it received and sends it on, until the sum is complete; then the sums go round.
-/// Every rank has two neighbours only.
+/// Shares go round the ring: each rank adds its own input to the received share and sends it on, until the sum is complete; then the sums
+/// go round. Every rank has only two neighbours.
 pub(super) fn ring(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -183,7 +183,7 @@ pub(super) fn ring(
                 session.sent(sending)?;
             }
             work.results.push_back(session.expect(previous, of(output, round + size, index))?);
-            // Later ones are expected first; after the last one none is.
+            // Later results are expected first; after the last step none is.
             let keep = if step + 1 == rounds { 0 } else { RING_AHEAD };
             while work.results.len() > keep {
                 let at = step + 1 - work.results.len();
@@ -213,7 +213,7 @@ mod tests {
 
     const ALL: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
 
-    /// The results of these operations on NaNs that have other bits on each rank.
+    /// The results of these operations on NaNs that have different bits on each rank.
     fn of_nans<T: Element>(group: &Group, in_place: bool, own: T, ops: &[Op]) -> Vec<T> {
         let reduced = |op: &Op| {
             let (input, mut output) = (vec![own; 300], vec![own; 300]);
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_nan_has_the_same_bits_on_all_ranks() {
-        // Of the ranks that reduce in place.
+        // One bit per rank: whether it reduces in place.
         for mask in 0..4 {
             let all = ranks(&library(), 2, move |group| {
                 let in_place = mask >> group.rank() & 1 == 1;
@@ -242,7 +242,7 @@ mod tests {
                     of_nans(&group, in_place, f64::from_bits(0x7FF8 << 48 | u64::from(own)), &ALL);
                 let (re, im) = (0x7FC0_0000 | u32::from(own), 0x7FC1_0000 | u32::from(own));
                 let both = Complex64 { re: f32::from_bits(re), im: f32::from_bits(im) };
-                // They have no least and greatest.
+                // Complex numbers have no minimum and maximum.
                 let some = [Op::Sum, Op::Prod, Op::Avg];
                 let pairs = of_nans(&group, in_place, both, &some).into_iter();
                 (

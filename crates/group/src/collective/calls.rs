@@ -35,7 +35,7 @@ impl Group {
         self.all_reduce_places::<T>(place, place, op, None)
     }
 
-    /// The same from one slice into another of the same length.
+    /// As [`Group::all_reduce`], from one slice into another of the same length.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Group {
         self.all_reduce_places::<T>(Place::reading(input), Place::writing(output), op, None)
     }
 
-    /// The same by a given algorithm, for measurements. All ranks must name the same one.
+    /// As [`Group::all_reduce_into`], by a given algorithm, for measurements. All ranks must name the same algorithm.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Group {
         self.reduce_places::<T>(Place::reading(input), output, op, root)
     }
 
-    /// The same in place: the root's `data` becomes the reduction, that of other ranks does not change.
+    /// As [`Group::reduce`], in place: the root's `data` becomes the reduction; the `data` of other ranks does not change.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl Group {
         self.all_gather_places(T::TYPE, input, output)
     }
 
-    /// The same in place: each rank's input is its own block of `data`.
+    /// As [`Group::all_gather`], in place: each rank's input is its own block of `data`.
     ///
     /// # Errors
     ///
@@ -284,7 +284,7 @@ impl Group {
         self.reduce_scatter_places::<T>(input, output, op)
     }
 
-    /// The same in place: the reduction goes to the rank's own block of `data`; the other blocks do not change.
+    /// As [`Group::reduce_scatter`], in place: the reduction goes to the rank's own block of `data`; the other blocks do not change.
     ///
     /// # Errors
     ///
@@ -333,8 +333,8 @@ impl Group {
         self.collective(what, |session| everyone::all_to_all_even(session, input, output))
     }
 
-    /// The same with a length for each rank, in elements: `sends[r]` elements go to rank r, block after block of `input`, and `receives[r]`
-    /// come from rank r, block after block of `output`. `sends[r]` here equals `receives[here]` on rank r.
+    /// As [`Group::all_to_all`], with a length in elements for each rank: `sends[r]` elements go to rank r, block after block of `input`,
+    /// and `receives[r]` elements come from rank r, block after block of `output`. `sends[r]` of a rank equals `receives[rank]` on rank r.
     ///
     /// # Errors
     ///
@@ -366,7 +366,7 @@ impl Group {
         })
     }
 
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called `barrier`.
     ///
     /// # Errors
     ///
@@ -439,7 +439,7 @@ fn same_length(input: usize, output: usize) -> Result<(), GroupError> {
     invalid(format!("{input} elements in, room for {output}"))
 }
 
-/// What a group of one rank does, unless the output is the input.
+/// Copies the input to the output, for a group of one rank, unless they are the same memory.
 fn own(output: Place, input: Place) {
     if output.address() != input.address() {
         output.copy_from(input);

@@ -21,13 +21,13 @@ pub(super) fn all_gather(
     exchange(session, input, |rank| output.part(rank * len, len))
 }
 
-/// Whether so many ranks can exchange in log2 n steps of pairs, and in fewer messages than with every other rank.
+/// Whether `size` ranks can exchange in log2 n steps of pairs, with fewer messages than with every other rank.
 fn has_short_way(size: usize) -> bool {
     size > 2 && size.is_power_of_two()
 }
 
-/// In step k two ranks whose numbers differ by 2^k exchange the 2^k blocks that each of them has, which are beside each other. A rank sends
-/// as many messages as there are steps, not one to each other rank.
+/// In step k two ranks whose numbers differ by 2^k exchange the 2^k blocks that each of them has, which are adjacent. A rank sends one
+/// message per step, not one to each other rank.
 fn doubling(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
     let (rank, size, len) = (session.rank(), session.size(), input.len());
     let blocks = |first: usize, count: usize| output.part(first * len, count * len);
@@ -43,9 +43,9 @@ fn doubling(session: &mut Session<'_>, input: Place, output: Place) -> Result<()
     session.flush()
 }
 
-/// Among any number of ranks: block `j` in hand is that of the rank `j` after this one. In step k a rank sends the first 2^k blocks in hand to
-/// the one 2^k before it, and receives as many from the one 2^k after it; in the last step as many as are missing. So a rank is connected to as
-/// few others as by [`barrier`].
+/// For any number of ranks. A rank collects blocks in rotated order: block `j` is that of the rank `j` after it. In step k a rank sends its
+/// first 2^k blocks to the rank 2^k before it, and receives as many from the rank 2^k after it; in the last step only the missing ones. So
+/// a rank is connected to as few others as by [`barrier`].
 fn rotated(session: &mut Session<'_>, input: Place, output: Place) -> Result<(), GroupError> {
     let (rank, size, len) = (session.rank(), session.size(), input.len());
     let scratch = session.scratch(size * len)?;
@@ -105,7 +105,7 @@ pub(super) fn reduce_scatter(
     let of = |owner: usize, step: usize| piece(input.part(owner * len, len), bytes, step);
     let pieces = len.div_ceil(bytes);
     let stride = len.min(bytes).next_multiple_of(ALIGNMENT);
-    // The terms of a step, with a place for this rank's own.
+    // The terms of a step, with a place for this rank's own term.
     let scratch = session.scratch((AHEAD + 1) * size * stride)?;
     let slot = |step: usize, peer: usize| {
         scratch.part((step % (AHEAD + 1) * size + peer) * stride, of(rank, step).len())
@@ -125,7 +125,7 @@ pub(super) fn reduce_scatter(
                 session.arrived(due)?;
             }
             let own = of(rank, step);
-            // With more than two terms the first is overwritten: it must not be the user's input.
+            // With more than two terms the first term is overwritten, so it must not be the user's input.
             let first = rank == 0 && size > 2;
             if first {
                 slot(step, 0).copy_from(own);
@@ -175,8 +175,9 @@ pub(super) fn all_to_all_even(
     all_to_all(session, of(input), of(output))
 }
 
-/// Block `j` in hand is for the rank whose number differs in the bits of `j`. In step k two ranks whose numbers differ in bit k exchange their
-/// blocks with that bit: in the end block `j` is the one that came from that rank. The scratch memory is twice as long as the input.
+/// At first block `j` is for the rank whose number differs from this rank's in the bits of `j`. In step k two ranks whose numbers differ in
+/// bit k exchange the blocks whose `j` has that bit. At last block `j` is the one from that rank. The scratch memory is twice as long as
+/// the input.
 fn carried(
     session: &mut Session<'_>,
     input: Place,
@@ -212,8 +213,8 @@ fn carried(
     session.flush()
 }
 
-/// In step k a rank signals the one 2^k ahead, and waits for the one 2^k behind. Among 2^n ranks those whose numbers differ by 2^k signal
-/// each other: then no rank waits for one that waits for a third.
+/// In step k a rank signals the rank 2^k ahead, and waits for the rank 2^k behind. Among 2^n ranks those whose numbers differ by 2^k signal
+/// each other, so that no rank waits for one that waits for a third.
 pub(super) fn barrier(session: &mut Session<'_>) -> Result<(), GroupError> {
     let (rank, size) = (session.rank(), session.size());
     let mut distance = 1;
@@ -231,11 +232,11 @@ pub(super) fn barrier(session: &mut Session<'_>) -> Result<(), GroupError> {
 
 /// The longest block of an all_gather in steps.
 const DOUBLED: usize = 1 << 20;
-/// The same among numbers of ranks that are no power of two, where all blocks are copied.
+/// The longest block of an all_gather in steps if the number of ranks is not a power of two: then all blocks are copied.
 const ROTATED: usize = 8 << 10;
 /// The longest block of an all_to_all that other ranks carry.
 const CARRIED: usize = 8 << 10;
-/// The same of a reduce_scatter.
+/// The longest block of a reduce_scatter that other ranks carry.
 const TERMS_CARRIED: usize = 4 << 10;
 const AHEAD: usize = 2;
 
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn blocks_that_are_only_together_too_long_for_a_slot_are_gathered_in_their_order() {
-        // As 8 KiB among 25 ranks are in the last step.
+        // As in the last step of 8 KiB among 25 ranks.
         const LEN: usize = SMALL / 16 + 1;
         for size in [5, 6, 7] {
             ranks(&library(), size, move |group| {

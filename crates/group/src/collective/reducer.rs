@@ -53,7 +53,7 @@ impl Reducer {
         self.finish(out);
     }
 
-    /// Divides for an average, whose sum `whole` is. [`Reducer::fold`] does it itself; after [`Reducer::combine`] the caller does.
+    /// For an average, divides the sum `whole`. [`Reducer::fold`] calls this itself; after [`Reducer::combine`] the caller does.
     pub(super) fn finish(self, whole: Place) {
         if self.op == Op::Avg {
             with_element!(self.kind, T => T::divide(whole.elements_mut::<T>(), self.ranks));

@@ -17,7 +17,7 @@ pub(super) fn broadcast(
     }
     let size = session.size();
     let (links, at) = chain(session, root);
-    // Where a rank passes pieces on, it waits for the whole of one first.
+    // A rank that passes a piece on first waits for the whole piece.
     let bytes = if size == 2 { data.len() } else { CHAIN_PIECE };
     let pieces = data.len().div_ceil(bytes);
     session.with_work(|session, work| {

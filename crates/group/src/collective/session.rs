@@ -15,7 +15,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Emptied, with its capacity.
+    /// The lists emptied, with their capacity.
     fn emptied(mut self) -> Self {
         self.parts.clear();
         self.results.clear();
@@ -39,7 +39,7 @@ pub(crate) struct Session<'a> {
 pub(super) struct Due {
     from: usize,
     place: Place,
-    /// Its number on the data lane; None if it comes in a slot.
+    /// The part's number on the data lane; None if it comes in a slot.
     number: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Due {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sending {
     to: usize,
-    /// Its number on the data lane; None if it goes in a slot.
+    /// The part's number on the data lane; None if it goes in a slot.
     number: Option<u64>,
 }
 
@@ -143,7 +143,8 @@ impl<'a> Session<'a> {
         self.arrived(due)
     }
 
-    /// Copies a rank's own block, unless it is in its place already. A long one in pieces, between which parts of others move.
+    /// Copies a rank's own block, unless it is in its place already. A long block is copied in pieces, between which parts of other ranks
+    /// make progress.
     pub(super) fn keep(&mut self, to: Place, from: Place) -> Result<(), GroupError> {
         if to.address() == from.address() {
             return Ok(());
@@ -188,8 +189,8 @@ pub(super) fn share(
     at(index)..at(index + 1)
 }
 
-/// The length of the pieces in which a rank receives the terms of its share, one of each other rank at a time: as long as all of them together
-/// stay in the L2 cache from their arrival until they are added, since each piece waits for an announcement.
+/// The length of the pieces in which a rank receives the terms of its share, one from each other rank at a time. As long as possible, since
+/// each piece waits for an announcement; but all of them together stay in the L2 cache from their arrival until they are added.
 pub(super) fn terms_piece(ranks: usize) -> usize {
     ((512 << 10) / (ranks - 1).max(1)).next_multiple_of(4 << 10).max(128 << 10)
 }

@@ -38,7 +38,8 @@ impl<T: Element> Incoming<T> {
         }
     }
 
-    /// Whether all messages are here. As long as elements are under way it is not, whatever count the peer says: their memory is written.
+    /// Whether all messages are here. Never while elements are under way, even if the peer's count is reached: their memory is being
+    /// written.
     pub(super) fn is_over(&self) -> bool {
         !self.receives() && self.count.is_some_and(|count| self.whole.len() as u64 == count)
     }
@@ -210,7 +211,7 @@ impl<T: Element> Incoming<T> {
         GroupError::Mismatch { rank, why: format!("rank {rank} sent {what} in an exchange") }
     }
 
-    /// Cancels; memory that is being written stays until that has ended. Returns what is still to come, if anything is.
+    /// Cancels. Memory that is being written stays until the write has ended. Returns the messages that are still to come, if any.
     pub(super) fn cancel(self, state: &mut State) -> Option<Remains> {
         let came = (self.whole.len() + self.flights.len()) as u64;
         for (op, _, memory) in self.flights {
@@ -226,9 +227,9 @@ impl<T: Element> Incoming<T> {
 pub(super) struct Remains {
     rank: usize,
     peer: usize,
-    /// How many have come, metadata not counted.
+    /// How many messages have come, not counting metadata.
     came: u64,
-    /// How many there are, once it is known.
+    /// How many messages there are, once that is known.
     count: Option<u64>,
 }
 
@@ -238,7 +239,7 @@ impl Remains {
     }
 }
 
-/// Those of all sources.
+/// The messages that all sources of a cancelled exchange still send.
 #[derive(Debug)]
 pub(super) struct Rest(pub(super) Vec<Remains>);
 
@@ -249,9 +250,9 @@ impl Due for Rest {
                 Ok(Note::Whole(_) | Note::After(_)) => one.came += 1,
                 Ok(Note::Last(number)) => (one.came, one.count) = (one.came + 1, Some(number + 1)),
                 Ok(Note::Finish(count)) => one.count = Some(count),
-                // It was sent after all others.
+                // The cancellation was sent after all messages.
                 Ok(Note::Cancel) => one.count = Some(0),
-                // Its elements follow.
+                // The elements follow.
                 Ok(Note::Meta(_)) | Err(_) => {}
             }
         }

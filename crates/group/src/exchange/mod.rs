@@ -141,7 +141,7 @@ impl<T: Element> Exchange<T> {
         Ok(Self { group: group.clone(), space, limit: LIMIT, inner: Mutex::new(inner) })
     }
 
-    /// Limits a message's bytes. A longer one is an error of its sender, and nothing is allocated for it. Default: 64 GiB.
+    /// Limits a message's bytes. A longer message is an error of its sender, and nothing is allocated for it. Default: 64 GiB.
     #[must_use]
     pub fn message_bytes_max(mut self, limit: usize) -> Self {
         self.limit = limit;
@@ -211,7 +211,7 @@ impl<T: Element> Exchange<T> {
         }
     }
 
-    /// Sends the only message to a rank, and ends the inserts for it. `with_next`: another message to it follows at once, in whatever
+    /// Sends the only message to a rank, and ends the inserts for that rank. `with_next`: another message to it follows at once, in any
     /// exchange.
     pub(crate) fn insert_only(
         &self,
@@ -236,7 +236,7 @@ impl<T: Element> Exchange<T> {
         wait(&[self], own_limit(&self.group))
     }
 
-    /// The same with another bound, which may be longer than [`Group::timeout`].
+    /// As [`Exchange::wait`], with another bound, which may be longer than [`Group::timeout`].
     ///
     /// # Errors
     ///
@@ -245,13 +245,13 @@ impl<T: Element> Exchange<T> {
         wait(&[self], limit)
     }
 
-    /// The same as a future, for any executor. The group's own thread wakes it; [`crate::group::Builder::progress_thread`] does not make
-    /// that thread faster while a future waits.
+    /// As [`Exchange::wait`], as a future for any executor. The group's own thread wakes the future;
+    /// [`crate::group::Builder::progress_thread`] does not make that thread faster while a future waits.
     pub fn completion(&self) -> Completion<'_, T> {
         Completion { exchange: self, waiting: Waiting::new(own_limit(&self.group)) }
     }
 
-    /// Whether it is complete; makes progress.
+    /// Whether the exchange is complete; makes progress.
     ///
     /// # Errors
     ///
@@ -284,7 +284,7 @@ impl<T: Element> Exchange<T> {
         (sent, inner.incoming.iter().map(|incoming| incoming.bytes).sum())
     }
 
-    /// Swaps in memory to receive into, and returns what is left.
+    /// Swaps the memory to receive into with `spare`, which then has the memory that is left.
     pub(crate) fn swap_spare(&self, spare: &mut Vec<Vec<T>>) {
         std::mem::swap(&mut self.lock().spare, spare);
     }
@@ -328,7 +328,7 @@ impl<T: Element> Exchange<T> {
         Ok(is_complete)
     }
 
-    /// The ranks that it waits for.
+    /// The ranks that the exchange waits for.
     fn silent(&self) -> Vec<usize> {
         let mut ranks: Vec<_> = self.lock().awaited().map(|(rank, _)| rank).collect();
         ranks.sort_unstable();
@@ -344,15 +344,15 @@ impl<T: Element> Inner<T> {
         })
     }
 
-    /// The ranks that messages are still due from, or under way to; each in the group, and in the mesh.
+    /// The ranks from which messages are due, or to which messages are under way; each as its rank in the group and in the mesh.
     fn awaited(&self) -> impl Iterator<Item = (usize, usize)> {
         let incoming = self.incoming.iter().filter(|one| !one.is_over());
         let outgoing = self.outgoing.iter().filter(|one| one.waits());
         incoming.map(|one| (one.rank, one.peer)).chain(outgoing.map(|one| (one.rank, one.peer)))
     }
 
-    /// The pieces of all lanes in which messages of it are under way. A lane keeps the order of its messages, so a piece of another message
-    /// brings them nearer too.
+    /// The pieces of all lanes in which messages of the exchange are under way. A lane keeps the order of its messages, so a piece of
+    /// another message is progress too.
     fn pieces(&self, mesh: &mut Mesh) -> u64 {
         let sending = self.outgoing.iter().filter(|one| one.waits()).map(|one| one.peer);
         let sent: u64 = sending.map(|peer| mesh.pieces(peer).0).sum();
@@ -360,7 +360,7 @@ impl<T: Element> Inner<T> {
         sent + receiving.map(|peer| mesh.pieces(peer).1).sum::<u64>()
     }
 
-    /// Whether it is complete now.
+    /// Makes progress. Returns whether the exchange is complete.
     fn advance(&mut self, state: &mut State, name: Name, limit: usize) -> Result<bool, GroupError> {
         let mut moved = false;
         state.mesh.check()?;
@@ -483,7 +483,7 @@ impl Waiting {
         }
         // Registered before the check, so that no later event is missed.
         shared.wakers.add(context.waker());
-        // What has arrived counts first, however late this poll is.
+        // Messages that have arrived count first, even if this poll comes after the timeout.
         let advanced = match advance(exchanges) {
             Ok(false) => {
                 let polled = shared.lock().mesh.poll(None);
@@ -506,7 +506,7 @@ impl Waiting {
     }
 }
 
-/// How long an exchange waits without progress: its own timeout must come before the group's, which would end everything.
+/// How long an exchange waits without progress: its timeout must come before the group's, which would fail the group.
 pub(crate) fn own_limit(group: &Group) -> Duration {
     group.timeout() / 4 * 3
 }
@@ -519,7 +519,7 @@ fn advance<T: Element>(exchanges: &[&Exchange<T>]) -> Result<bool, GroupError> {
     Ok(over)
 }
 
-/// Waits for all of them.
+/// Waits for all exchanges.
 pub(crate) fn wait<T: Element>(
     exchanges: &[&Exchange<T>],
     limit: Duration,
@@ -534,7 +534,7 @@ pub(crate) fn wait<T: Element>(
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
         }
-        // Only that peer is polled each time. Whether it has left, `advance` says, after what it has sent.
+        // Only that peer is polled each time. `advance` finds out whether it has left, after all that it has sent.
         let focus = only_awaited(exchanges);
         let mut state = shared.lock();
         let stepped = state.mesh.after(focus, &mut waited);
@@ -544,7 +544,7 @@ pub(crate) fn wait<T: Element>(
             Ok(idle) => idle,
             Err(error) => break Err(error),
         };
-        // Traffic of others can keep the polls busy: the clock is read then, too.
+        // Other traffic can keep the polls busy: the clock must be read then, too.
         polls = polls.wrapping_add(1);
         let reads_clock = idle.is_some() || polls.is_multiple_of(CLOCK_EVERY);
         if reads_clock && quiet.is_over(progress(exchanges)) {
@@ -557,7 +557,7 @@ pub(crate) fn wait<T: Element>(
     ended.map_err(|error| named(exchanges, error))
 }
 
-/// The rank in the mesh that all of them wait for, if there is no other.
+/// The rank in the mesh that the exchanges wait for, if it is the only one.
 fn only_awaited<T: Element>(exchanges: &[&Exchange<T>]) -> Option<usize> {
     let mut only = None;
     for exchange in exchanges {
@@ -570,10 +570,10 @@ fn only_awaited<T: Element>(exchanges: &[&Exchange<T>]) -> Option<usize> {
     only
 }
 
-/// Polls in a row without a look at the clock.
+/// The number of polls in a row without reading the clock.
 const CLOCK_EVERY: u32 = 64;
 
-/// A count that changes whenever anything of them moves.
+/// A count that changes whenever one of the exchanges makes progress.
 fn progress<T: Element>(exchanges: &[&Exchange<T>]) -> u64 {
     exchanges.iter().map(|exchange| exchange.lock().progress).sum()
 }
@@ -584,7 +584,7 @@ fn late<T: Element>(exchanges: &[&Exchange<T>], limit: Duration) -> GroupError {
     named(exchanges, error)
 }
 
-/// Adds to a timeout without ranks those that the exchanges wait for.
+/// Adds to a timeout without ranks the ranks that the exchanges wait for.
 fn named<T: Element>(exchanges: &[&Exchange<T>], error: GroupError) -> GroupError {
     match error {
         GroupError::Timeout { peers, limit, .. } if peers.is_empty() => {
@@ -659,7 +659,7 @@ mod tests {
         }
     }
 
-    /// A peer's counts are its own affair: they free no memory that its bytes still go to.
+    /// A peer's wrong count must not free memory that its bytes still go to.
     #[test]
     fn an_exchange_whose_peer_counts_too_few_is_not_complete_while_bytes_are_under_way() {
         let is_over = Arc::<AtomicBool>::default();
@@ -676,7 +676,7 @@ mod tests {
                 };
                 let op = send(Note::Whole(0), Place::reading(&long));
                 send(Note::Finish(0), Place::empty());
-                // No more of it leaves as long as the lock is held.
+                // No more bytes of the message leave while the lock is held.
                 let end = Instant::now() + WAIT;
                 while !is_over.load(Ordering::Acquire) && Instant::now() < end {
                     thread::yield_now();

@@ -7,7 +7,7 @@ use crate::error::GroupError;
 pub(super) enum Note {
     /// A complete message without metadata.
     Whole(u64),
-    /// The same, and the last one: the count is its number plus one.
+    /// A complete message without metadata that is the last: the count is its number plus one.
     Last(u64),
     /// Metadata; its elements follow.
     Meta(u64),

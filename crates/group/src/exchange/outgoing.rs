@@ -25,7 +25,7 @@ pub(super) struct Outgoing<T> {
     numbers: u64,
     /// Reserved numbers whose messages were not sent yet.
     open: u64,
-    /// One of them was dropped, and never will be.
+    /// A reserved number was dropped: its message will never be sent.
     left_open: bool,
     finished: bool,
     flights: VecDeque<(OpId, Sent<T>)>,
@@ -77,7 +77,7 @@ impl<T: Element> Outgoing<T> {
         self.send_data(state, Name { note: note.encode(), ..name }, data, false)
     }
 
-    /// Sends the only message, marked as the last. `with_next`: another one to this rank follows at once, in whatever exchange.
+    /// Sends the only message, marked as the last. `with_next`: another message to this rank follows at once, in any exchange.
     pub(super) fn send_only(
         &mut self,
         state: &mut State,
@@ -151,7 +151,7 @@ impl<T: Element> Outgoing<T> {
         self.finished && self.open == 0 && self.flights.is_empty()
     }
 
-    /// Whether it still waits for the rank.
+    /// Whether sends to the rank are under way.
     pub(super) fn waits(&self) -> bool {
         !self.flights.is_empty()
     }

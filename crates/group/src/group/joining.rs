@@ -1,4 +1,4 @@
-//! How a group comes about: what each rank is set up with, and what all ranks tell each other first.
+//! How a group is made: the settings of each rank, and the facts that all ranks exchange first.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -90,7 +90,7 @@ impl Builder {
         self
     }
 
-    /// Bits that mean something to the program, and nothing to this library: [`Group::features`] gives them to all ranks. Default: 0.
+    /// Bits with a meaning for the program, and none for this library: [`Group::features`] returns them on all ranks. Default: 0.
     #[must_use]
     pub fn features(mut self, features: u32) -> Self {
         self.features = features;
@@ -107,7 +107,7 @@ impl Builder {
         self.join_with(place, None)
     }
 
-    /// The same in the process that holds the rendezvous, which is kept until every rank has left.
+    /// As [`Builder::join`], in the process that holds the rendezvous, which is kept until every rank has left.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl Builder {
     }
 }
 
-/// This process may end with its error, and the others learn the cause from its hub.
+/// Keeps the hub for a while: this process may end with its error, and the others learn the cause from its hub.
 fn linger(hub: Option<Hub>) {
     if let Some(hub) = hub {
         hub.wait_for_all_to_leave(LINGER);
@@ -229,7 +229,7 @@ struct RankFacts<'a> {
     features: u32,
     host: String,
     cpus: String,
-    /// Rank 0's alone, which all use.
+    /// Set only by rank 0: the table that all use.
     tuning: Option<&'a Tuning>,
 }
 
@@ -241,13 +241,13 @@ impl RankFacts<'_> {
     }
 }
 
-/// What a rank derives from those of all.
+/// What a rank derives from the facts of all ranks.
 struct Agreement {
     tuning: Tuning,
     pace: Pace,
     /// The rank whose process holds the rendezvous, if any.
     hub: Option<usize>,
-    /// Of each rank.
+    /// The features of each rank.
     features: Vec<u32>,
 }
 
@@ -347,7 +347,7 @@ mod tests {
         drop(group);
         TcpListener::bind(free).unwrap();
         has_gone.store(true, Ordering::Release);
-        assert!(other.join().unwrap(), "it waits for the other rank");
+        assert!(other.join().unwrap(), "the interrupted rank waits for the other rank");
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
         }
     }
 
-    /// What the system refuses then.
+    /// What the system refuses in that case.
     const LACKING: &str = "starting a thread";
 
     #[test]

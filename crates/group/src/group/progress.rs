@@ -29,7 +29,7 @@ impl Mover {
         let (ours, state, wakers) = (Arc::clone(&stop), Arc::clone(state), Arc::clone(wakers));
         let run = move || {
             move_until(&ours, &state, &connector, &wakers, moving);
-            // Those that wait are woken by now.
+            // All waiting futures are woken by now.
             connector.finish();
         };
         let thread = thread::Builder::new()
@@ -39,7 +39,7 @@ impl Mover {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Its thread, until it is dropped.
+    /// The thread, until the mover is dropped.
     pub(super) fn thread(&self) -> Option<ThreadId> {
         self.thread.as_ref().map(|thread| thread.thread().id())
     }
@@ -62,7 +62,7 @@ fn move_until(
             None => (false, false),
             Some(mut state) => {
                 let polled = state.mesh.poll(None);
-                // Any thread's poll may have ended them.
+                // Any thread's poll may have ended these operations.
                 let ended = state.take_ended();
                 state.mesh.sweep();
                 drop(state);
@@ -80,7 +80,8 @@ fn move_until(
     }
 }
 
-/// Runs foreign code, of a waker or of memory's owner. A panic in it is reported by its hook, and must not end the thread that makes progress.
+/// Runs foreign code, of a waker or of memory's owner. A panic in it is reported by the panic hook, and must not end the thread that makes
+/// progress.
 fn contained(run: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(run));
 }
@@ -136,7 +137,7 @@ const WAKE_EVERY: Duration = Duration::from_millis(5);
 impl Drop for Mover {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // The last handle of a group may go with a waker, or with memory that this thread frees: it ends by itself then.
+        // The last handle of a group may be dropped with a waker, or with memory that this thread frees: then the thread ends by itself.
         let is_other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
         if let Some(thread) = self.thread.take().filter(is_other) {
             thread.thread().unpark();
@@ -145,7 +146,7 @@ impl Drop for Mover {
     }
 }
 
-/// The pause between polls while something moves, if a thread of its own is wanted.
+/// The pause between polls while something moves, with [`Builder::progress_thread`](super::Builder::progress_thread).
 pub(super) const BRISK: Duration = Duration::from_micros(50);
 /// The longest pause.
 pub(super) const CALM: Duration = Duration::from_millis(2);

@@ -4,8 +4,9 @@
 //! one buffer, registered     out 0 | out 1 | in 0 | in 1 | … | in a-1
 //! round n                    sends out[n % 2], waits for in[n % a], and posts the receive of round n + a - 1 into the set of round n - 1
 //! ```
-//! So a round's borders may be read until the next round begins, and what was sent is waited for a round later. Long borders have one set
-//! to send, and a round waits for that too; the longest have one that comes, whose receive is posted when its round begins.
+//! So a round's borders may be read until the next round begins, and a send is waited for one round later. Long borders have only one set
+//! to send, and a round waits for its own send; the longest have only one set to receive into, whose receive is posted when its round
+//! begins.
 
 use std::fmt;
 use std::future::Future;
@@ -25,16 +26,15 @@ use crate::loader::{Buffer, Element, Place};
 use crate::mesh::{Counts, PairName, Reached, Wait, rest, type_name, type_number};
 use crate::patience::Quiet;
 
-/// What came from the left and from the right, in the memory that it was received into.
+/// The borders from the left and from the right, in the memory that they were received into.
 pub type FixedBorders<'a, T> = (Option<&'a [T]>, Option<&'a [T]>);
 
-/// As [`super::Halo1d`], where the borders' lengths are the same in every round: in elements, of what is sent to a side and of what comes
-/// from it.
+/// As [`super::Halo1d`], for borders whose lengths are the same in every round.
 ///
 /// Borders are written into and read from registered memory, with a connection of its own to each neighbour. No round allocates,
 /// registers or announces anything.
 ///
-/// Dropped, it is cancelled: what was sent still arrives, and a neighbour that begins a round which this rank did not begin gets
+/// Dropping a halo cancels it: borders that were sent still arrive, and a neighbour that begins a round which this rank did not begin gets
 /// [`GroupError::Cancelled`].
 pub struct FixedHalo1d<T: Element> {
     group: Group,
@@ -46,9 +46,9 @@ pub struct FixedHalo1d<T: Element> {
     left: Option<usize>,
     right: Option<usize>,
     links: Vec<Link>,
-    /// How many have begun.
+    /// How many rounds have begun.
     rounds: u64,
-    /// The last one was not waited for to its end.
+    /// The last round has not been waited for to its end.
     under_way: bool,
 }
 
@@ -64,9 +64,9 @@ impl<T: Element> fmt::Debug for FixedHalo1d<T> {
 /// A neighbour that borders are swapped with. A ring of two ranks has one, with both borders in one message.
 #[derive(Clone, Debug)]
 struct Link {
-    /// In the group.
+    /// The neighbour's rank in the group.
     rank: usize,
-    /// In the mesh.
+    /// The neighbour's rank in the mesh.
     peer: usize,
     /// Bytes of the buffer, in the first round.
     out: Range<usize>,
@@ -139,8 +139,8 @@ impl<T: Element> FixedHalo1d<T> {
         (self.left, self.right)
     }
 
-    /// Lets `fill` write what goes to the left and to the right, sends it, and returns what came from the left and from the right: none
-    /// where there is no neighbour. What is given to `fill` holds what was written there one or two rounds before, zeros at first.
+    /// Lets `fill` write the borders to the left and to the right, sends them, and returns those from the left and from the right; None
+    /// where there is no neighbour. The memory that `fill` gets holds the borders of one or two rounds before, at first zeros.
     ///
     /// # Errors
     ///
@@ -154,8 +154,8 @@ impl<T: Element> FixedHalo1d<T> {
         self.begin(fill)?.wait()
     }
 
-    /// Begins a round, which is on its way while the caller computes; the future ends as [`FixedHalo1d::round`]. A round that is dropped
-    /// before goes on: the next one waits for it first, and what came by it is thrown away.
+    /// Begins a round, which makes progress while the caller computes; the future ends as [`FixedHalo1d::round`]. If the future is dropped,
+    /// the round continues: the next round first waits for it, and its borders are dropped.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl<T: Element> FixedHalo1d<T> {
         let part = |range: &Range<usize>, shift| whole.part(range.start + shift, range.len());
         let (sent, free) = (layout.sent(*rounds), layout.came(*rounds + layout.ahead() - 1));
         let mut state = self.group.shared.enter()?;
-        // Before any of them: a round that does not begin sends nothing to the other neighbour.
+        // Before any send: a round that does not begin sends nothing to the other neighbour.
         links.iter().try_for_each(|link| state.mesh.reach_pairs(link.peer))?;
         for Link { peer, out, into, .. } in &*links {
             state.mesh.push_pair(*peer, *name, part(out, sent), part(into, free))?;
@@ -188,7 +188,7 @@ impl<T: Element> FixedHalo1d<T> {
         Ok(FixedRound { halo: Some(self), limit, quiet: None })
     }
 
-    /// Waits for the round that [`FixedHalo1d::begin`] has begun last, if it goes on, and returns what came by it.
+    /// Waits for the last round that [`FixedHalo1d::begin`] has begun, if it is still in progress, and returns its borders.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ impl<T: Element> FixedHalo1d<T> {
         self.links.iter().map(|link| state.mesh.pair_progress(link.peer, self.name)).sum()
     }
 
-    /// All that keep the round waiting; `first` is one of them.
+    /// The timeout with all ranks that the round waits for; `first` is one of them.
     fn late(&self, first: usize, limit: Duration) -> GroupError {
         let mut state = self.group.shared.lock();
         let waits = |link: &&Link| {
@@ -270,7 +270,7 @@ impl<T: Element> FixedHalo1d<T> {
         GroupError::Timeout { peers, awaited, limit }
     }
 
-    /// What came by the last round.
+    /// The borders of the last round.
     fn borders(&self) -> Result<FixedBorders<'_, T>, GroupError> {
         let Some(buffer) = &self.buffer else { return Ok((None, None)) };
         let Some(last) = self.rounds.checked_sub(1) else {
@@ -279,7 +279,7 @@ impl<T: Element> FixedHalo1d<T> {
         let layout = &self.layout;
         let (out_left, out_right) = (layout.out_left(), layout.out_right());
         let (in_left, in_right) = (layout.in_left(), layout.in_right());
-        // A rank that is its own neighbour has from the left what it sent to the right.
+        // A rank that is its own neighbour receives from the left the border that it sent to the right.
         let (left, right, shift) = if self.left == Some(self.group.rank()) {
             (out_right, out_left, layout.sent(last))
         } else {
@@ -302,7 +302,7 @@ impl<T: Element> Drop for FixedHalo1d<T> {
     }
 }
 
-/// A round that goes on; see [`FixedHalo1d::begin`].
+/// A round in progress; see [`FixedHalo1d::begin`].
 #[must_use = "a round does nothing for its caller unless it is waited for"]
 pub struct FixedRound<'a, T: Element> {
     /// Until it has ended.
@@ -326,7 +326,7 @@ impl<'a, T: Element> FixedRound<'a, T> {
     /// As there.
     pub fn wait(mut self) -> Result<FixedBorders<'a, T>, GroupError> {
         let halo = self.halo.take().ok_or_else(over)?;
-        drop(self); // With its own wait.
+        drop(self); // The wait of this future ends; the halo waits instead.
         halo.end()
     }
 }
@@ -351,7 +351,7 @@ impl<'a, T: Element> Future for FixedRound<'a, T> {
         // Registered before the check, so that nothing that arrives after the check is missed.
         shared.wakers.add(context.waker());
         let mut state = shared.lock();
-        // What has arrived counts first, however late this poll is.
+        // Borders that have arrived count first, even if this poll comes after the timeout.
         let awaited = match halo.awaited_rank(&mut state) {
             Ok(Some(_)) => {
                 let peers = halo.links.iter().map(|link| link.peer);
@@ -402,13 +402,13 @@ fn links<T: Element>(
     sides.into_iter().filter(swaps).map(link).collect()
 }
 
-/// What every rank says of its borders.
+/// Every rank's description of its borders.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     left: u64,
     right: u64,
     element: u8,
-    /// Whether it has memory for them.
+    /// Whether the rank has memory for its borders.
     fits: bool,
 }
 
@@ -429,7 +429,7 @@ fn exchange_rows<T: Element>(
     Ok(all.chunks(own.len()).map(row).collect())
 }
 
-/// Whether all neighbours mean the same; the same answer on every rank.
+/// Whether all neighbours agree; the result is the same on every rank.
 fn agree(rows: &[Row], shape: Shape) -> Result<(), GroupError> {
     let refused = |why| Err(GroupError::InvalidArgument(why));
     if let Some(rank) = rows.iter().position(|row| !row.fits) {

@@ -6,28 +6,28 @@ use std::ops::Range;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element};
 
-/// One or two sets of borders to send, then those that borders come into, each used by every so many-th round. Ranges are bytes of the first
-/// set of each.
+/// One or two sets of borders to send, then the sets to receive into. Rounds use the sets of each kind in turn. Ranges are bytes of the
+/// first set of each kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout<T> {
-    /// Of a border to or from the left, and to or from the right.
+    /// The length of a border to or from the left, and of one to or from the right.
     left: usize,
     right: usize,
-    /// From a left border to the right one that is sent with it.
+    /// The distance from a left border to the right border that is sent with it.
     left_to_right: usize,
-    /// From a right border to the left one that comes with it.
+    /// The distance from a right border to the left border that comes with it.
     right_to_left: usize,
-    /// From one set to the next.
+    /// The distance from one set to the next.
     stride: usize,
-    /// Sets to send.
+    /// The number of sets to send.
     outs: u64,
-    /// Sets that borders come into.
+    /// The number of sets to receive into.
     ahead: u64,
     elements: PhantomData<T>,
 }
 
 impl<T: Element> Layout<T> {
-    /// Of borders of so many elements. `together`: both go to one rank, in one message.
+    /// The layout for borders of these lengths in elements. `together`: both borders go to one rank, in one message.
     pub(super) fn new((left, right): (usize, usize), together: bool) -> Result<Self, GroupError> {
         let fit = || {
             let left = left.checked_mul(size_of::<T>())?;
@@ -50,27 +50,27 @@ impl<T: Element> Layout<T> {
         })
     }
 
-    /// Of the buffer.
+    /// The length of the buffer.
     pub(super) fn bytes(&self) -> usize {
         self.first_in() + bytes(self.ahead) * self.stride
     }
 
-    /// How many of so many rounds must have left their memory before the next one is written.
+    /// After `rounds` rounds: the sends of how many rounds must have ended before the next round may be written.
     pub(super) fn sent_before_next(&self, rounds: u64) -> u64 {
         (rounds + 1).saturating_sub(self.outs)
     }
 
-    /// For how many rounds borders can come before the oldest are no longer read.
+    /// For how many rounds borders can be received while the oldest are still read.
     pub(super) fn ahead(&self) -> u64 {
         self.ahead
     }
 
-    /// From the first set that is sent to that of this round.
+    /// The distance from the first set to send to that of this round.
     pub(super) fn sent(&self, round: u64) -> usize {
         bytes(round % self.outs) * self.stride
     }
 
-    /// From the first set that borders come into to that of this round.
+    /// The distance from the first set to receive into to that of this round.
     pub(super) fn came(&self, round: u64) -> usize {
         bytes(round % self.ahead) * self.stride
     }
@@ -87,7 +87,8 @@ impl<T: Element> Layout<T> {
         self.left_to_right..self.left_to_right + self.right
     }
 
-    /// Before what comes from the left: a neighbour on both sides sends its left border first, and that is to the right of this rank.
+    /// The border from the right. It is before the one from the left: a neighbour on both sides sends its left border first, which is this
+    /// rank's right one.
     pub(super) fn in_right(&self) -> Range<usize> {
         let start = self.first_in();
         start..start + self.right
@@ -112,16 +113,16 @@ impl<T: Element> Layout<T> {
     }
 }
 
-/// Borders begin on cache lines, but where two are one message.
+/// Borders begin on cache lines, unless two are one message.
 const ALIGNMENT: usize = 64;
 /// Sets of each kind: as many as fit [`CACHED_BYTES`], within these bounds. Past the size of a cache they cost more than they save.
 const CACHED_BYTES: usize = 512 << 10;
-/// Of two sets to send one is written while the other is still being sent, so that what was sent is waited for a round later.
+/// With two sets to send, one is written while the other is still being sent, so that a send is waited for one round later.
 const OUTS_MAX: usize = 2;
-/// A plugin announces receives in groups where it has several that are not used yet, so more sets that borders come into are fewer messages.
+/// A plugin announces several unused receives together, so more sets to receive into need fewer messages.
 const AHEAD_MIN: usize = 2;
 const AHEAD_MAX: usize = 8;
-/// Of sets of this length there is one: two push more out of the caches than a wait for the announcement takes.
+/// For sets of this length or more there is only one: a second one would cost more cache misses than waiting for the announcement.
 const LONG_SET: usize = 3 << 19;
 
 /// A small number.

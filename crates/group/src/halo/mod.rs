@@ -72,7 +72,8 @@ impl<T: Element> Halo1d<T> {
         round.end()
     }
 
-    /// Begins a round; the future completes like [`Halo1d::round`]. Dropped before, it cancels the round here and at the neighbours.
+    /// Begins a round; the future completes like [`Halo1d::round`]. If it is dropped before, the round is cancelled here and at the
+    /// neighbours.
     ///
     /// # Errors
     ///
@@ -89,7 +90,7 @@ impl<T: Element> Halo1d<T> {
             return Ok(Round { halo: self, leftwards: None, rightwards: None, own, waiting });
         }
         // An exchange for each direction, so that the borders of two ranks in a ring are not mixed up.
-        // A neighbour has its border, though the other one has left.
+        // A neighbour gets its border even if the other neighbour has left.
         let together = self.left == self.right && right.is_some();
         let (to_left, to_right) = ((self.right, self.left), (self.left, self.right));
         let leftwards = self.one_way(number, to_left, left, together);
@@ -123,7 +124,7 @@ impl<T: Element> Halo1d<T> {
     }
 }
 
-/// How the ranks of a halo stand.
+/// The arrangement of the ranks of a halo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Row,
@@ -156,7 +157,7 @@ impl<T: Element> Round<'_, T> {
     ///
     /// # Errors
     ///
-    /// As that.
+    /// As [`Halo1d::round`].
     pub fn wait(mut self) -> Result<Borders<T>, GroupError> {
         wait(&self.exchanges(), own_limit(&self.halo.group))?;
         self.end()

@@ -15,8 +15,8 @@ pub(super) enum Use {
 /// A fixed table, so that a claim allocates nothing. It has no lock: every message makes a claim, and every borrow of a buffer reads the
 /// table.
 ///
-/// A claim that writes is made with the buffer borrowed mutably, and a use that writes is asked for so. Hence no other thread makes a claim
-/// that could matter to [`Claims::allow`] meanwhile. A claim may be released at any time.
+/// A claim or a use that writes needs the buffer borrowed mutably. So while [`Claims::allow`] runs, no other thread makes a claim that
+/// conflicts with its result. A claim may be released at any time.
 #[derive(Debug)]
 pub(super) struct Claims {
     entries: [Entry; CLAIMS_MAX],
@@ -38,7 +38,7 @@ impl Entry {
         Self { state: AtomicU8::new(FREE), start, end }
     }
 
-    /// Takes it, if it is free.
+    /// Takes the entry, if it is free.
     fn take(&self, what: Use) -> bool {
         self.state.load(Ordering::Relaxed) == FREE
             && self
@@ -47,7 +47,7 @@ impl Entry {
                 .is_ok()
     }
 
-    /// Whether it is taken by a request that must have ended before `what` begins.
+    /// Whether the entry is taken by a request that must have ended before `what` begins.
     fn excludes(&self, what: Use) -> bool {
         let state = self.state.load(Ordering::Acquire);
         state == Use::Write as u8 || (state != FREE && what == Use::Write)

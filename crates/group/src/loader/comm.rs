@@ -84,8 +84,8 @@ impl SendComm {
         let memory = buffer.memory();
         let claim = memory.claim(&range, Use::Read)?;
         let place = memory.place().part(range.start, range.end - range.start);
-        // What is too long for the table never came to the plugin. After an error of the plugin's, nothing says that it leaves the bytes alone:
-        // they stay claimed.
+        // A message that is too long for the table was not passed to the plugin. After an error of the plugin, it may still use the bytes,
+        // which therefore stay claimed.
         let posted = self.post(place, region, tag).inspect_err(|error| {
             if error.is_usage() {
                 memory.release(claim);
@@ -201,7 +201,7 @@ impl ReceiveComm {
     }
 }
 
-/// A buffer registered on a connection. Memory that the plugin does not give back, because a peer may still use it, is never freed.
+/// A buffer registered on a connection. If the plugin does not deregister the memory, because a peer may still use it, it is never freed.
 #[derive(Debug)]
 pub struct Region {
     raw: *mut c_void,
@@ -232,13 +232,13 @@ impl Drop for Region {
         if let Err(error) = check("deregMr", code) {
             let bytes = self.memory.len();
             log::error!("{error}: {bytes} bytes are never freed, as a peer may still use them");
-            // Neither the close of the comm nor `finalize` says that this use has ended.
+            // Neither the close of the comm nor `finalize` shows that this use has ended.
             let _kept = ManuallyDrop::new(Arc::clone(&self.memory));
         }
     }
 }
 
-/// An operation in progress. It is tested by its comm. Dropped before it is done, its bytes stay claimed.
+/// An operation in progress. It is tested by its comm. If it is dropped before it is done, its bytes stay claimed.
 #[derive(Debug)]
 pub struct Request {
     post: Option<Post>,
@@ -300,8 +300,8 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// How much of a message of so many bytes was sent, where the plugin has truncated it to its receive, as some do and all may up to v8.
-    /// Some plugins write no size of a send.
+    /// How much of a message of `len` bytes was sent, if the plugin has truncated it to its receive, as some do and all may up to v8. Some
+    /// plugins write no size of a send.
     #[inline]
     fn truncated(&self, len: usize) -> Option<usize> {
         usize::try_from(self.read[0]).ok().filter(|size| (1..len).contains(size))
@@ -343,12 +343,12 @@ pub(super) enum Side {
 pub(super) struct Comm {
     raw: NonNull<c_void>,
     side: Side,
-    /// Its own in this process: requests name their comm by it.
+    /// Unique in this process: requests name their comm by it.
     number: u64,
     net: Arc<Net>,
 }
 
-// SAFETY: NCCL's service and progress threads use one comm at the same time, so a plugin must bear that.
+// SAFETY: NCCL's service and progress threads use one comm at the same time, so a plugin must support that.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}

@@ -19,9 +19,9 @@ pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Send + Sync 
 
     /// `into[i] = into[i] op terms[i]`, up to the shorter length. [`Op::Avg`] adds; [`Element::divide`] completes it.
     ///
-    /// Integers wrap. `Min` and `Max` of floating-point numbers are NaN where either is; of f16 and bf16 the negative zero is the smaller one.
-    /// Sums and products of these are made as f32, and rounded to nearest even once per call. Complex numbers have no order: their `Min` and
-    /// `Max` keep the first operand; [`DataType::supports`] reports that.
+    /// Integers wrap. `Min` and `Max` of floating-point numbers are NaN if either operand is; for f16 and bf16 the negative zero is smaller
+    /// than the positive one. Sums and products of f16 and bf16 are computed as f32, and rounded to nearest even once per call. Complex
+    /// numbers have no order: their `Min` and `Max` keep the first operand; [`DataType::supports`] reports that.
     fn reduce(op: Op, into: &mut [Self], terms: &[Self]);
 
     /// `out[i] = a[i] op b[i]` in one pass; otherwise as [`Element::reduce`].
@@ -241,7 +241,7 @@ fn in_place<T: Copy>(f: impl Fn(T, T) -> T, into: &mut [T], terms: &[T]) {
     }
 }
 
-/// `out[i] = f(a[i], b[i])`, likewise.
+/// `out[i] = f(a[i], b[i])`, in a form that compilers vectorise.
 #[inline]
 fn apart<T: Copy>(f: impl Fn(T, T) -> T, out: &mut [T], a: &[T], b: &[T]) {
     for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
@@ -295,7 +295,7 @@ macro_rules! integers {
             fn divide(values: &mut [Self], ranks: u32) {
                 match Self::try_from(ranks) {
                     Ok(ranks) => values.iter_mut().for_each(|value| *value /= ranks.max(1)),
-                    // All are smaller, and their quotients 0, but for the least value that is divided by its own magnitude.
+                    // All values are smaller, and their quotients 0, except for the least value divided by its own magnitude.
                     Err(_) => values.iter_mut().for_each(|value| {
                         let quotient = i128::from(*value) / i128::from(ranks);
                         *value = Self::try_from(quotient).unwrap_or(0);
@@ -372,7 +372,7 @@ macro_rules! halves {
                 }
             }
 
-            /// The order makes no difference, but for which of two NaNs is the result.
+            /// The order only decides which of two NaNs is the result.
             fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]) {
                 Self::reduce(op, into, terms);
             }
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_and_the_largest_of_what_has_a_nan_is_nan() {
+    fn the_minimum_and_the_maximum_with_a_nan_are_nan() {
         for op in [Op::Min, Op::Max] {
             for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN), (f32::NAN, f32::NAN)] {
                 assert!(pair(op, a, b).is_nan(), "{op} of {a} and {b}");

@@ -8,7 +8,7 @@ use std::slice;
 
 use super::element::Element;
 
-/// Elements to be read. Their owner is dropped with this; where an operation may still access them, once that has ended.
+/// Elements to be read. Their owner is dropped with this value, or, if an operation may still access them, once that has ended.
 pub struct Foreign<T> {
     base: NonNull<T>,
     count: usize,
@@ -48,7 +48,7 @@ impl<T: Element> Deref for Foreign<T> {
     }
 }
 
-/// The same to be written.
+/// Elements to be written; otherwise as [`Foreign`].
 #[derive(Debug)]
 pub struct ForeignMut<T>(Foreign<T>);
 

@@ -1,4 +1,4 @@
-//! Whether this process was forked from one that uses this library: connections, threads and locks are that one's.
+//! Whether this process was forked from one that uses this library: connections, threads and locks belong to the parent.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};

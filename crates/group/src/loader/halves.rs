@@ -1,7 +1,7 @@
 //! Reductions of f16 and bf16: elements are widened to f32, reduced, and rounded to nearest even.
 //!
-//! The loops are compiled for several sets of CPU features, of which each call checks the best one that is here: compilers do not vectorise
-//! conversions that check them every few elements. All of them give the same bits.
+//! The loops are compiled for several sets of CPU features, and each call chooses the best set that this CPU has: compilers do not
+//! vectorise conversions that check features every few elements. All loops give the same bits.
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -19,7 +19,7 @@ pub(super) trait Half: Sized {
     fn apart(f: impl Combine, out: &mut [Self], a: &[Self], b: &[Self]);
 }
 
-/// What is made of two widened elements.
+/// An operation on two widened elements.
 pub(super) trait Combine: Copy {
     fn combine(self, adder: impl Adder, a: f32, b: f32) -> f32;
 }
@@ -56,12 +56,12 @@ impl Adder for Plain {
     }
 }
 
-/// Adds by `1 * a + b`, which is rounded once as `a + b` is. Zen 4 adds and converts in two of its four pipes, and does this in the other two.
-/// Of the CPUs without AVX-512, Zen 3 is no faster with it.
+/// Adds by `1 * a + b`, which is rounded once, as `a + b` is. Zen 4 adds and converts in two of its four pipes, and multiplies and adds in
+/// the other two. Only for AVX-512: Zen 3 is no faster with it.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Fused {
-    /// The compiler must not know it, or it would add.
+    /// 1, which the compiler must not know: otherwise it would use an addition.
     one: f32,
 }
 
@@ -81,8 +81,8 @@ impl Adder for Fused {
     }
 }
 
-/// Both forms for a function of blocks of `$len` elements, compiled for given CPU features. It returns `None` for a block with values that it
-/// does not round as it should, which are rare.
+/// Both forms for a function of blocks of `$len` elements, compiled for given CPU features. The function returns `None` for a block with
+/// rare values that it does not round correctly.
 macro_rules! forms {
     ($name:ident, $half:ty, $len:expr, $block:path, $adder:expr $(, $features:literal)?) => {
         pub(in crate::loader::halves) mod $name {
@@ -138,7 +138,7 @@ macro_rules! forms {
                 }
             }
 
-            /// The one loop in place, so that the block is compiled into it.
+            /// The only loop in place, so that the block is inlined into it.
             $(#[target_feature(enable = $features)])?
             fn blocks(f: impl Combine, into: &mut [[u16; LEN]], terms: &[[u16; LEN]]) {
                 let adder = $adder;
@@ -151,7 +151,7 @@ macro_rules! forms {
                 }
             }
 
-            /// Less than a block.
+            /// Reduces less than a block.
             $(#[target_feature(enable = $features)])?
             fn end(f: impl Combine, a: &[u16], b: &[u16]) -> [u16; LEN] {
                 let mut block = filled(a);
@@ -161,7 +161,7 @@ macro_rules! forms {
                 block
             }
 
-            /// Padded with zeros.
+            /// `part`, padded with zeros.
             fn filled(part: &[u16]) -> [u16; LEN] {
                 let mut bits = [0; LEN];
                 bits[..part.len()].copy_from_slice(part);
@@ -194,11 +194,11 @@ fn block_f16(
     Some(bits)
 }
 
-/// As few as make the check for NaN cheap: four vectors of 256 bits, beside what rounds them, fit the 16 registers.
+/// Few enough for a cheap check for NaN: four vectors of 256 bits and the constants for rounding fit the 16 registers.
 const BF16_LANES: usize = 32;
 
-/// The conversions of bf16 are a few integer operations, which the compiler vectorises. Two elements are one word, of which each is a half
-/// already where an f32 has its upper one, so that no lane moves. A NaN would need a check per element.
+/// The conversions of bf16 are a few integer operations, which the compiler vectorises. Two elements are read as one word, in which each is
+/// already in or beside the upper half of an f32, so that no lane moves. A NaN would need a check per element.
 #[inline(always)]
 fn block_bf16(
     f: &impl Fn(f32, f32) -> f32,
@@ -347,7 +347,7 @@ mod x86 {
 
     const LANES_BF16: usize = 32;
 
-    /// As [`block_bf16`], by the CPU's conversion. That makes zeros of subnormal numbers.
+    /// As [`block_bf16`], by the CPU's conversion, which turns subnormal numbers into zeros.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
     #[inline]
     fn block_bf16_by_conversion(
@@ -383,7 +383,7 @@ mod x86 {
         Some(bytemuck::cast(_mm512_permutexvar_epi16(bytemuck::cast(IN_TURNS), apart)))
     }
 
-    // Whether this CPU has the features of each level.
+    // Whether this CPU has the features of each set.
 
     pub(super) fn has_avx2() -> bool {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
@@ -420,7 +420,7 @@ macro_rules! halves {
                 $(
                     #[cfg(target_arch = "x86_64")]
                     if x86::$has() {
-                        // SAFETY: the CPU has what the function is compiled for.
+                        // SAFETY: the CPU has the features that the function is compiled for.
                         return unsafe { x86::$form::in_place(f, into, terms) };
                     }
                 )*
@@ -515,7 +515,7 @@ mod tests {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
-            // Finite numbers, so that most blocks of bf16 have no NaN; a third are around the smallest; each 500th is whatever comes.
+            // Finite numbers, so that most blocks of bf16 have no NaN; a third are around the smallest; each 500th has any bits.
             let bits = seed.to_le_bytes();
             let bits = u16::from_le_bytes([bits[2], bits[3]]);
             match seed % 500 {
@@ -572,7 +572,7 @@ mod tests {
         }
     }
 
-    /// Which of two NaNs is handed on is left to the CPU.
+    /// The CPU decides which of two NaNs is the result.
     fn is_same(a: u16, b: u16, infinity: u16) -> bool {
         let is_nan = |bits: u16| bits & 0x7FFF > infinity;
         a == b || is_nan(a) && is_nan(b)

@@ -65,7 +65,8 @@ impl Buffer {
     }
 }
 
-/// From this length on memory is asked to be of huge pages: the kernel copies it to and from sockets in less time, and a NIC needs fewer entries.
+/// From this length on huge pages are requested: the kernel copies such memory to and from sockets in less time, and a NIC needs fewer
+/// entries.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// The allocation behind a [`Buffer`], shared with its regions and requests.
@@ -75,7 +76,7 @@ pub(crate) struct Memory {
     len: usize,
     layout: Layout,
     claims: Claims,
-    /// Its buffer was dropped: only regions are left, which may be deregistered.
+    /// The buffer was dropped: only regions are left, which may be deregistered.
     abandoned: AtomicBool,
 }
 
@@ -116,7 +117,7 @@ impl Memory {
         self.len
     }
 
-    /// All of it, for operations that keep the rule of [`Place`].
+    /// The whole memory, for operations that keep the rule of [`Place`].
     pub(crate) fn place(&self) -> Place {
         Place::new(self.base, self.len)
     }
@@ -125,7 +126,7 @@ impl Memory {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Claims `range`, which is inside then, for a request that uses it until the claim is released.
+    /// Checks that `range` is inside, and claims it for a request that uses it until the claim is released.
     pub(super) fn claim(&self, range: &Range<usize>, what: Use) -> Result<u8, MemoryError> {
         self.inside(range)?;
         self.claims.claim(range, what)
@@ -172,7 +173,7 @@ impl Drop for Memory {
     }
 }
 
-/// `count` zeros, of which long ones take pages as they are written. None: there is not enough memory.
+/// `count` zeros; a long vector takes pages only as they are written. None: there is not enough memory.
 pub(crate) fn zeros<T: Element>(count: usize) -> Option<Vec<T>> {
     let layout = Layout::array::<T>(count).ok()?;
     if layout.size() == 0 {

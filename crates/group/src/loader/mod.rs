@@ -1,8 +1,8 @@
 //! The only access to a plugin: its comms, and the memory that it may use. `net-loader` has its file and its table.
 //!
 //! Ownership enforces NCCL's order: a region holds its comm and its memory; a request is tested by its comm, and holds its memory; a comm holds
-//! the initialised [`Net`], which holds the [`Library`]. So deregistration comes before the close, the close before `finalize`, and that before `dlclose`, in whatever
-//! order the values are dropped.
+//! the initialised [`Net`], which holds the [`Library`]. So in any order of drops, deregistration comes before the close, the close before
+//! `finalize`, and `finalize` before `dlclose`.
 //!
 //! Memory in flight is not accessible: a buffer knows which of its bytes a request may still read or write, and returns no slice that
 //! overlaps them. A buffer is leaked, not freed, if a request of it never completed, or its deregistration failed: then a peer may still use it.

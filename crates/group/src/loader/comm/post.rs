@@ -12,7 +12,7 @@ use crate::loader::memory::Memory;
 use crate::loader::net::check;
 use crate::loader::place::Place;
 
-/// What the plugin has accepted. It is tested by its comm. Dropped before it is done, it is abandoned, and its memory stays in use until the
+/// A request that the plugin has accepted. It is tested by its comm. If it is dropped before it is done, its memory stays in use until the
 /// comm is closed.
 #[derive(Debug)]
 pub(crate) struct Post {
@@ -35,7 +35,7 @@ pub(crate) trait End {
     /// Sends a place, which is in the region, or receives one message into it. `None`: the plugin cannot post it now, call again.
     fn post(&self, place: Place, region: &Region, tag: c_int) -> Result<Option<Post>, GroupError>;
 
-    /// The number of bytes moved, once it is done. It must not be tested again then.
+    /// The number of bytes moved, once the post is done. Then it must not be tested again.
     fn test_post(&self, post: &Post) -> Result<Option<usize>, GroupError>;
 }
 
