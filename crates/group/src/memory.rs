@@ -45,8 +45,8 @@ impl<T: Element> DerefMut for Registered<T> {
 /// The longest message, in bytes, for which memory is allocated by the length that its sender says.
 pub(crate) const CLAIMED_BYTES_MAX: usize = 1 << 36;
 
-/// `count` zeros, or an error where there is not enough memory: lengths named by a peer come here. Long ones take pages as they are written,
-/// so a peer that sends nothing behind a length costs none.
+/// `count` zeros, or an error where there is not enough memory: `count` may come from a peer. Long memory takes pages as it is written,
+/// so a peer that announces a length and sends no bytes costs none.
 pub(crate) fn zeroed<T: Element>(count: usize) -> Result<Vec<T>, GroupError> {
     zeros(count).ok_or_else(|| no_memory(io::ErrorKind::OutOfMemory.into()))
 }
@@ -74,7 +74,7 @@ pub trait Source<T: Element>: sealed::Sealed {
     fn elements(&self) -> &[T];
 }
 
-/// The same for an operation that writes.
+/// Memory that an operation can own, and write, while it is in progress.
 pub trait Target<T: Element>: Source<T> {
     /// All elements.
     fn elements_mut(&mut self) -> &mut [T];
@@ -128,7 +128,7 @@ mod tests {
                     grown
                 })
             };
-            // Other tests of this process take memory meanwhile.
+            // Other tests of this process allocate memory meanwhile.
             let growth = (0..4).map(|_| growth()).min().unwrap();
             assert!(growth < BYTES as u64 / 1024 / 2, "{kind}: {growth} KiB");
         }

@@ -46,7 +46,7 @@ impl Net {
         Ok(count.min(MAX_DEVICES))
     }
 
-    /// The device of a rank: the one that it asks for, or else the rank modulo the number of devices.
+    /// The device of a rank: the wanted one, or else the rank modulo the number of devices.
     pub fn choose_device(&self, wanted: Option<usize>, rank: usize) -> Result<usize, GroupError> {
         let devices = self.devices()?;
         if devices == 0 {
@@ -110,7 +110,7 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // SAFETY: the context of this `init`; every comm held a share of us, so all are closed.
+        // SAFETY: the context is from this `init`. Every comm holds a share of this object, so all are closed.
         let code = unsafe { self.calls().finalize(self.context) };
         if let Err(error) = check("finalize", code) {
             log::error!("{error}");

@@ -1,4 +1,5 @@
-//! Minima and maxima of f16 and bf16: an order of integers picks one of two elements, so nothing is widened. A NaN is picked before all numbers.
+//! Minima and maxima of f16 and bf16. The elements are compared as integers, so nothing is widened to f32. A NaN is picked before all
+//! numbers.
 //!
 //! As in [`halves`](super::halves), the loops are compiled for several sets of CPU features.
 
@@ -6,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 
 /// Which of two elements is the result.
 pub(super) trait Pick: Copy {
-    /// `infinity` is its bits. NaNs have greater ones.
+    /// `infinity`: the bits of the type's infinity; those of NaNs are greater.
     fn pick(self, infinity: u16, a: u16, b: u16) -> u16;
 }
 
@@ -16,7 +17,7 @@ pub(super) struct Least;
 impl Pick for Least {
     #[inline(always)]
     fn pick(self, infinity: u16, a: u16, b: u16) -> u16 {
-        // Positive NaNs come last in the order, and so many steps more make them the first.
+        // Positive NaNs come last in the order. The addition wraps around, so that they come first.
         let place = |bits| order(bits).wrapping_add_unsigned(0x7FFF - infinity);
         if place(b) < place(a) { b } else { a }
     }
@@ -33,14 +34,14 @@ impl Pick for Greatest {
     }
 }
 
-/// An integer that is greater if a number is.
+/// The bits as an integer that is ordered as the number is.
 #[inline(always)]
 fn order(bits: u16) -> i16 {
     let signs = bits.cast_signed() >> 15;
     bits.cast_signed() ^ (signs & 0x7FFF)
 }
 
-/// Both forms, compiled for given CPU features.
+/// `in_place` and `apart`, compiled for the given CPU features.
 macro_rules! forms {
     ($name:ident $(, $features:literal)?) => {
         mod $name {
@@ -78,7 +79,7 @@ forms!(anywhere);
 #[cfg(target_arch = "x86_64")]
 forms!(avx2, "avx2");
 
-/// `into[i]` becomes one of `into[i]` and `terms[i]`, up to the shorter length.
+/// Picks `into[i]` from `into[i]` and `terms[i]`, up to the shorter length.
 pub(super) fn in_place<T>(which: impl Pick, infinity: u16, into: &mut [T], terms: &[T])
 where
     [T]: HalfFloatSliceExt,
@@ -86,13 +87,13 @@ where
     let (into, terms) = (into.reinterpret_cast_mut(), terms.reinterpret_cast());
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU has what the function is compiled for.
+        // SAFETY: the CPU has the features that the function is compiled for.
         return unsafe { avx2::in_place(which, infinity, into, terms) };
     }
     anywhere::in_place(which, infinity, into, terms);
 }
 
-/// `out[i]` becomes one of `a[i]` and `b[i]`, up to the shortest length.
+/// Picks `out[i]` from `a[i]` and `b[i]`, up to the shortest length.
 pub(super) fn apart<T>(which: impl Pick, infinity: u16, out: &mut [T], a: &[T], b: &[T])
 where
     [T]: HalfFloatSliceExt,
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_picked_is_a_nan_or_the_least_or_the_greatest_of_both() {
+    fn a_pick_is_a_nan_or_the_least_or_the_greatest_of_both() {
         let all: Vec<u16> = (0..=u16::MAX).collect();
         let others = [0, 1, 0x3C00, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x7F80, 0x7F81, 0x7FFF];
         for other in others.into_iter().flat_map(|bits: u16| [bits, bits | 0x8000]) {

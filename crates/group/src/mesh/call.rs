@@ -1,4 +1,4 @@
-//! Which collective a part belongs to. A short part says it in its header, so that ranks that do not call the same one find out.
+//! Which collective a part belongs to. The header of a short part says so: ranks that call different collectives find that out.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::loader::{DataType, Op};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) scope: u32,
-    /// How many the group had before.
+    /// How many collectives the group had before.
     pub(crate) number: u32,
     pub(crate) what: What,
 }
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Scatter,
 }
 
-/// Their names, in their order.
+/// The names of the kinds, in the order of [`Kind`].
 const NAMES: [&str; 9] = [
     "all_gather",
     "all_reduce",
@@ -67,14 +67,14 @@ impl What {
         Self { root: Some(root), ..self }
     }
 
-    /// As the tag of a packet of objects has it: three numbers, of which 0 is none. It says no element type.
+    /// The call as the tag of a packet of objects: three numbers, of which 0 stands for none. It has no element type.
     pub(crate) fn tag(self) -> u32 {
         let (op, root) =
             (self.op.map_or(0, |op| op as u32 + 1), self.root.map_or(0, |root| root + 1));
         (self.kind as u32 + 1) | op << 8 | u32::try_from(root).unwrap_or(u32::MAX) << 16
     }
 
-    /// As a header has it: four numbers, of which 0 is none. Never 0.
+    /// The call as the note of a header: four numbers, of which 0 stands for none. The note is never 0.
     pub(crate) fn note(self) -> u64 {
         let element = self.element.map_or(0, |element| u64::from(header::type_number(element)) + 1);
         let op = self.op.map_or(0, |op| op as u64 + 1);
@@ -83,11 +83,11 @@ impl What {
     }
 }
 
-/// What a header says, as text.
+/// A note, as text.
 pub(crate) struct Said(pub(super) u64);
 
 impl Said {
-    /// What a tag says.
+    /// The note that has the numbers of a tag.
     pub(crate) fn by(tag: u32) -> Self {
         let (low, root) = (u64::from(tag & 0xFFFF), u64::from(tag >> 16));
         Self(low & 0xFF | low >> 8 << 16 | root << 32)
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ranks_do_differs_in_the_header_wherever_it_differs() {
+    fn calls_that_differ_have_different_notes() {
         let sum = What::new(Kind::Reduce).of(DataType::F32).by(Op::Sum).at(0);
         assert_eq!(Said(sum.note()).to_string(), "reduce of float by sum with root 0");
         let scatter = What::new(Kind::Scatter).of(DataType::I8);

@@ -4,8 +4,8 @@
 //! endpoint per thread. A group's calls may come from any thread, and a waiting one holds the group's lock. So the thread that makes
 //! progress between calls connects, without that lock, and callers poll for the result.
 //!
-//! The tables have no call that cancels a connect: what the plugin holds for one is freed by its error, or by the close of its comm. So one
-//! that its caller has dropped goes on for a moment, and what comes of it is closed.
+//! The API has no call that cancels a connect: the plugin's memory for a connect is freed when the connect fails, or when its comm is
+//! closed. So a connect that its caller has dropped is continued for a moment, and its comm, if there is one, is closed.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -32,24 +32,24 @@ impl Connecting {
 struct Job {
     net: Arc<Net>,
     device: usize,
-    /// The plugin keeps state in it from call to call, so its address must not change.
+    /// The plugin keeps state in the handle from call to call, so its address must not change.
     handle: Box<Handle>,
-    /// As it came: a connect that begins again needs it so.
+    /// The handle as the peer sent it: a connect that begins again needs it unchanged.
     unused: Handle,
     begun: Instant,
-    /// Before it begins again the next time.
+    /// The time before the next attempt.
     pause: Duration,
-    /// When to begin again.
+    /// When to make the next attempt, after one that has failed.
     resumes: Option<Instant>,
-    /// The plugin has begun it, and not ended it.
+    /// The plugin has begun the connect, and not ended it.
     is_in_progress: bool,
-    /// When its caller had dropped it.
+    /// When the caller had dropped the connect.
     dropped: Option<Instant>,
     outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl Job {
-    /// One attempt; returns whether it continues.
+    /// Calls connect once; returns whether the job continues.
     fn step(&mut self) -> bool {
         if Arc::strong_count(&self.outcome) == 1 {
             let dropped = *self.dropped.get_or_insert_with(Instant::now);
@@ -65,7 +65,7 @@ impl Job {
         let outcome = match stepped {
             Ok(None) => return true,
             Ok(Some(comm)) => Ok(comm),
-            // It may be over in a moment.
+            // The system may lack a resource, as open files, for a moment only.
             Err(why) if why.is_of_this_rank() && self.begun.elapsed() < PERIOD => {
                 log::warn!("a connect failed, and is tried again: {why}");
                 *self.handle = self.unused;
@@ -100,8 +100,8 @@ impl Connector {
         !jobs.is_empty()
     }
 
-    /// The group has ended, and its connects are dropped: continues those that the plugin has begun, for a moment. For the thread that has
-    /// settled, as its last call.
+    /// Continues the connects that the plugin has begun, for a moment: the group has ended, and all callers have dropped theirs. The last
+    /// call of the thread that has settled.
     pub(crate) fn finish(&self) {
         while self.step() {
             thread::sleep(POLL);
@@ -131,13 +131,13 @@ impl Connector {
     }
 }
 
-/// How long a connect is begun again. One that fails later, as by a timeout of the plugin, has had its time.
+/// How long after the first attempt a connect that fails is begun again. A connect that fails later, as by a timeout of the plugin, fails.
 const PERIOD: Duration = Duration::from_secs(3);
-/// Before the second attempt; it doubles with each.
+/// The time before the second attempt; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long one goes on that was dropped. The peer may be dead, and some plugins then wait for minutes.
+/// How long a connect goes on after its caller has dropped it. The peer may be dead, and some plugins then wait for minutes.
 const LINGER: Duration = Duration::from_millis(500);
-/// Between two attempts at the end of a group.
+/// The time between two calls of connect at the end of a group.
 const POLL: Duration = Duration::from_micros(50);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -167,7 +167,7 @@ mod tests {
             if let Some(comm) = connecting.take().transpose() {
                 return comm;
             }
-            assert!(Instant::now() < deadline, "it neither connects nor fails");
+            assert!(Instant::now() < deadline, "the connect neither succeeds nor fails");
             thread::yield_now();
         }
     }
@@ -192,7 +192,7 @@ mod tests {
             let connecting = mesh.connector.begin(&mesh.net, 0, Box::new(handle));
             let deadline = Instant::now() + WAIT;
             while !lock(&mesh.connector.jobs)[0].is_in_progress {
-                assert!(Instant::now() < deadline, "the plugin never begins it");
+                assert!(Instant::now() < deadline, "the plugin never begins the connect");
                 thread::yield_now();
             }
             drop(state);
@@ -209,9 +209,9 @@ mod tests {
         let (listener, handle) = net.listen(0).unwrap();
         let connector = Connector::default();
         drop(connector.begin(&net, 0, Box::new(handle)));
-        assert!(!connector.step(), "the plugin knows nothing of it");
+        assert!(!connector.step(), "the plugin has not begun the connect");
         let connecting = connector.begin(&net, 0, Box::new(handle));
-        assert!(connector.step(), "the plugin has begun it");
+        assert!(connector.step(), "the plugin has begun the connect");
         drop(connecting);
         connector.finish();
         let deadline = Instant::now() + WAIT;
@@ -219,14 +219,14 @@ mod tests {
             if let Some(receiver) = listener.accept().unwrap() {
                 break receiver;
             }
-            assert!(Instant::now() < deadline, "it has not connected");
+            assert!(Instant::now() < deadline, "the connect never succeeds");
         };
         let mut buffer = Buffer::new(8).unwrap();
         let region = receiver.register(&buffer).unwrap();
         // The end of the connection is an error of the receive.
         let mut receiving = receiver.irecv(&mut buffer, 0..8, &region, 0);
         while let Ok(Some(request)) = &mut receiving {
-            assert!(Instant::now() < deadline, "it is open");
+            assert!(Instant::now() < deadline, "the connection is open");
             if let Err(ended) = receiver.test(request, |_| Ok(())) {
                 receiving = Err(ended);
             }

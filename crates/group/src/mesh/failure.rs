@@ -30,7 +30,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// None: the error does not fail the group.
+    /// The failure that some news means. None: the news does not fail the group.
     pub(super) fn of(
         news: News,
         awaited: impl FnOnce() -> String,

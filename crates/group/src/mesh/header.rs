@@ -1,4 +1,4 @@
-//! The header of every small message, and the one that is sent in place of a large message.
+//! The header of a message through a slot: it precedes the bytes of a short message or part, and announces a long message.
 
 use crate::loader::DataType;
 
@@ -7,7 +7,7 @@ use crate::loader::DataType;
 pub(super) enum Kind {
     /// A complete message between two ranks.
     Short,
-    /// A message whose bytes travel by another way, in the order of these headers.
+    /// The header of a message whose bytes travel on the lane of this route, in the order of these headers.
     Long(Route),
     /// A part of a collective.
     Part,
@@ -16,9 +16,9 @@ pub(super) enum Kind {
 /// How the bytes of a long message travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// From registered memory, into the memory of the receive once that is announced.
+    /// From registered memory, into the memory of the receive, once that is posted.
     Direct,
-    /// From other memory, by a copy at each end, into memory that was announced before.
+    /// From other memory, with a copy at each end, into staging memory that is posted in advance.
     Staged,
 }
 
@@ -50,12 +50,12 @@ impl Space {
         Self { kind: 4, number: number.into() }
     }
 
-    /// Whether its messages are packets of objects.
+    /// Whether messages of this space are packets of objects.
     pub(super) fn is_of_objects(self) -> bool {
         self.kind == Self::OBJECTS.kind || self.is_of_collective()
     }
 
-    /// Whether it is one collective of objects.
+    /// Whether this space is that of one collective of objects.
     pub(crate) fn is_of_collective(self) -> bool {
         self.kind == Self::object_collective(0).kind
     }
@@ -66,7 +66,7 @@ impl Space {
     }
 }
 
-/// What a message is matched by.
+/// The scope, space and tag by which a message is matched, and its note.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name {
     pub(crate) scope: u32,
@@ -93,16 +93,16 @@ pub(super) struct Header {
     pub(super) scope: u32,
     /// The user's tag; for a part, the number of its collective.
     pub(super) tag: u32,
-    /// Bytes that follow, or that travel by another way.
+    /// The number of bytes that follow, or that travel on another lane.
     pub(super) len: u64,
     pub(super) space: Space,
     pub(super) note: u64,
 }
 
-/// The longest message of elements in a slot; longer ones are sent without a copy. At this length two copies take less time than a wait
-/// for the announcement of a place, at twice this length more.
+/// The longest message of elements in a slot, in bytes; longer ones are sent without a copy. At this length two copies take less time than
+/// a wait for the receive of the peer, at twice this length more.
 pub(crate) const SMALL: usize = 64 << 10;
-/// The longest packet of an object: as many elements, and its metadata.
+/// The longest packet of an object in a slot: [`SMALL`] bytes of elements, and the object's metadata.
 pub(super) const SMALL_OBJECT: usize = SMALL + (2 << 10);
 
 /// A multiple of the largest element, so that elements behind it are aligned.
@@ -130,7 +130,7 @@ impl Header {
         bytes
     }
 
-    /// None: no peer of this version wrote that.
+    /// Returns None if the bytes are no header of this version.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
         if word(0)? != MAGIC {

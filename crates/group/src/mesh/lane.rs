@@ -1,7 +1,7 @@
 //! Messages of known sizes, in order, in one direction to or from one peer.
 //!
-//! Both ends cut a message into pieces of the lane's length. A piece of registered memory is sent without a copy, any other by a slot of the
-//! lane's own staging memory. Only the oldest request is tested, as in NCCL.
+//! Both ends cut a message into pieces of the lane's length. A piece of registered memory is sent without a copy, any other through a slot
+//! of the lane's own staging memory. Only the oldest request is tested, as in NCCL.
 //!
 //! Over sockets the call that posts a send copies its bytes, and what the peer sends meanwhile waits. So a step ends at most one piece and sends
 //! at most one: two ranks that send to each other copy a piece each, then receive one each, and what is in flight stays in their caches.
@@ -14,13 +14,13 @@ use super::registry::Registry;
 use crate::error::GroupError;
 use crate::loader::{Buffer, End, Place, Post, Region};
 
-/// The largest message passed to the plugin, where one may be copied while another is in flight.
+/// The longest piece, in bytes, of lanes with staging memory: one piece may be copied while another is in flight.
 pub(super) const PIECE: usize = 512 << 10;
-/// The same where none is copied.
+/// The longest piece, in bytes, of lanes of registered memory.
 const REGISTERED_PIECE: usize = 1 << 20;
-/// Pieces outstanding.
+/// The most pieces in flight.
 const WINDOW: usize = 8;
-/// Slots of staging memory: one is copied while others are in flight.
+/// Slots of staging memory: one is filled or emptied while others are in flight.
 pub(super) const STAGING_SLOTS: usize = 3;
 
 /// Messages that may wait before the queue grows.
@@ -34,7 +34,7 @@ pub(super) struct Lane<E> {
     end: Option<E>,
     number: usize,
     tag: i32,
-    /// The length of its pieces, the same at both ends.
+    /// The length of the pieces in bytes, the same at both ends.
     piece: usize,
     /// The peer, if these are parts of collectives: their lengths come from the calls of two ranks, which may differ.
     parts_of: Option<usize>,
@@ -47,11 +47,11 @@ pub(super) struct Lane<E> {
 /// A message whose pieces are not all posted.
 #[derive(Debug)]
 struct Job {
-    /// None: its bytes are received, and dropped.
+    /// None: the bytes are received, and dropped.
     place: Option<Place>,
     len: usize,
     at: usize,
-    /// The slot with the next piece, if the plugin did not accept it yet.
+    /// The slot with the next piece, if the plugin has not accepted its post yet.
     filled: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ struct Flight {
     last: bool,
 }
 
-/// The tag of all that a rank sends.
+/// The plugin's tag of all messages that a rank sends.
 pub(super) fn tag_of(rank: usize) -> i32 {
     i32::try_from(rank).unwrap_or(i32::MAX)
 }
@@ -129,7 +129,7 @@ impl<E: End> Lane<E> {
         self.end.is_some()
     }
 
-    /// The number of its comm, if it is open.
+    /// The number of the comm, if the lane is open.
     pub(super) fn number(&self) -> Option<usize> {
         self.end.as_ref().map(|_| self.number)
     }
@@ -139,7 +139,7 @@ impl<E: End> Lane<E> {
         self.add(Some(place), place.len())
     }
 
-    /// The same; without a place, the bytes are received into staging memory alone, and dropped.
+    /// Adds a message of `len` bytes; returns its number. Without a place, the bytes are received into staging memory, and dropped.
     pub(super) fn add(&mut self, place: Option<Place>, len: usize) -> u64 {
         if len > 0 {
             self.jobs.push_back(Job { place, len, at: 0, filled: None });
@@ -156,7 +156,7 @@ impl<E: End> Lane<E> {
         self.done
     }
 
-    /// A count that changes whenever a piece moves: of those posted and those completed.
+    /// The number of pieces posted plus that of pieces completed.
     pub(super) fn moves(&self) -> u64 {
         self.moves
     }
@@ -170,7 +170,7 @@ impl<E: End> Lane<E> {
         !self.flights.is_empty()
     }
 
-    /// Tests what is outstanding and posts what is possible. Returns whether anything moved.
+    /// Tests the oldest piece in flight, and posts the next one if possible. Returns whether anything moved.
     #[inline]
     pub(super) fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
         if self.flights.is_empty() && self.jobs.is_empty() {
@@ -179,7 +179,7 @@ impl<E: End> Lane<E> {
         self.advance(registry)
     }
 
-    // Apart, so that most polls, which are of empty lanes, cost no call.
+    // A function of its own, so that `progress` can be inlined: most polls are of empty lanes.
     #[inline(never)]
     fn advance(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
         let ended = self.end_flight();
@@ -187,7 +187,7 @@ impl<E: End> Lane<E> {
         moved.map_err(|error| self.too_long(error))
     }
 
-    /// A plugin refuses a message that is longer than its receive as an invalid usage.
+    /// The error of an invalid usage, by which a plugin refuses a message longer than its receive, as a mismatch of collectives.
     #[cold]
     fn too_long(&self, error: GroupError) -> GroupError {
         match (&error, self.parts_of) {
@@ -292,7 +292,7 @@ mod tests {
     use crate::loader::{Memory, SendComm};
     use crate::support::{WAIT, buffering, connected};
 
-    /// An end that refuses so many posts.
+    /// An end that refuses the given number of posts, as a plugin does whose queue is full.
     struct Refusing(SendComm, Cell<usize>);
 
     impl End for Refusing {
@@ -336,7 +336,7 @@ mod tests {
             if let Err(error) = lane.progress(&mut registry) {
                 break error;
             }
-            assert!(!lane.is_idle() && Instant::now() < end, "it counts as sent");
+            assert!(!lane.is_idle() && Instant::now() < end, "the part counts as sent");
         };
         assert!(matches!(mismatch, GroupError::Mismatch { rank: 1, .. }), "{mismatch:?}");
     }

@@ -141,11 +141,11 @@ impl Mesh {
         self.reach_by(rank, Way::Small)
     }
 
-    /// The same for what goes by another way.
+    /// Checks that messages can still come from a rank, or go there, by this way.
     pub(super) fn reach_by(&mut self, rank: usize, way: Way) -> Result<(), GroupError> {
         self.check()?;
         if rank != self.rank && self.is_lost(rank, way) {
-            // What was posted for the caller, whose memory is its own again after the error, goes with the comms.
+            // After the error the caller may use its memory again, so the posts that use it end with the comms.
             self.retire(rank);
             return Err(lost(rank));
         }
@@ -157,7 +157,7 @@ impl Mesh {
         self.peer(rank).is_none_or(|peer| peer.is_lost(way, has_left))
     }
 
-    /// The end of long messages of a rank that has left, if they never come: a receive from any rank may have taken one.
+    /// Ends the long messages of a rank that has left if their bytes never come: a receive from any rank may have matched one.
     pub(super) fn give_up_long(&mut self, rank: usize) {
         if self.is_known_to_have_left(rank)
             && let Some(peer) = self.peer(rank)
@@ -166,7 +166,7 @@ impl Mesh {
         }
     }
 
-    /// Whether a rank has left, and its letters are read: by them it is known what it has sent.
+    /// Whether a rank has left, and its letters are read, which say what it has sent.
     fn is_known_to_have_left(&self, rank: usize) -> bool {
         self.left.get(rank).is_some_and(|left| *left) && !self.place.has_mail()
     }
@@ -194,8 +194,8 @@ impl Mesh {
             let mut ranks = 0..mesh.peers.len();
             ranks.all(|rank| !mesh.peer(rank).is_some_and(sends) || mesh.is_lost(rank, Way::Small))
         });
-        // Farewell first, and the ends of connections when all are notified of it, so that a peer that sees them has the reason. Usually all
-        // leave together, and none sees it.
+        // The connections are closed after all ranks are notified of the farewell, so that a peer that sees the end of one knows the
+        // reason. Usually all ranks leave together, and none sees an end.
         let mut are_notified = !self.farewell();
         let (lingers_until, notified_by) = (Instant::now() + LINGER, deadline(notified_within));
         let stays = |mesh: &Self| {
@@ -219,7 +219,7 @@ impl Mesh {
         ended
     }
 
-    /// The hub that has notified all of this rank's farewell takes it for the next group if it comes again.
+    /// Waits until the hub has notified all ranks of this rank's farewell: then this rank may join the hub's next group.
     fn await_notified(&self, by: Instant) {
         while !self.place.has_notified_all() && Instant::now() < by {
             std::thread::sleep(Duration::from_micros(200));
@@ -262,12 +262,12 @@ mod tests {
             let state = group.shared.lock();
             assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
             assert!(state.mesh.peers[1].is_none(), "its lanes are closed");
-            assert_eq!(state.mesh.registry.regions(), 0, "nothing else keeps its comms");
+            assert_eq!(state.mesh.registry.regions(), 0, "no comm with rank 1 is open");
         });
     }
 
     #[test]
-    fn the_halo_of_a_rank_keeps_no_other_connection_with_one_that_has_left() {
+    fn a_halo_keeps_no_other_connection_with_a_rank_that_has_left() {
         ranks(&library(), 2, |group| {
             let mut buffer = group.buffer::<f32>(1 << 18).unwrap();
             let mut halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
@@ -280,15 +280,15 @@ mod tests {
             let ended = group.recv(&mut [0_u8], 1, 1);
             assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
             let state = group.shared.lock();
-            assert!(!state.mesh.peers[1].as_ref().unwrap().has_lanes(), "the halo keeps its own");
-            assert_eq!(state.mesh.registry.regions(), 0, "nothing else keeps its comms");
+            assert!(!state.mesh.peers[1].as_ref().unwrap().has_lanes(), "the halo keeps its lanes");
+            assert_eq!(state.mesh.registry.regions(), 0, "no comm with rank 1 is open");
             drop(state);
             let ended = halo.round(|_, _| {}).map(drop);
             assert!(matches!(ended, Err(GroupError::Cancelled { rank: 1 })), "{ended:?}");
             drop(halo);
             let ended = group.send(&[7_u8], 1, 1);
             assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
-            assert!(group.shared.lock().mesh.peers[1].is_none(), "the halo has gone");
+            assert!(group.shared.lock().mesh.peers[1].is_none(), "the halo's lanes are closed");
         });
     }
 }

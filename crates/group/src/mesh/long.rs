@@ -19,17 +19,19 @@ pub(super) trait Receiver: fmt::Debug + Send {
     /// `number` identifies the comm in the mesh.
     fn open(&mut self, end: ReceiveComm, number: usize) -> Result<(), GroupError>;
     fn is_open(&self) -> bool;
-    /// A message of so many bytes will come, which may not have a place yet.
+    /// A message of `len` bytes will come. Its place may not be known yet.
     fn announced(&mut self, len: usize);
-    /// The peer leaves: after what was announced nothing comes. Returns whether a receive that is posted ahead has failed before this was known.
+    /// The peer leaves: no message comes after the announced ones. Returns whether a receive that was posted ahead has failed before this
+    /// call.
     fn leaves(&mut self) -> bool;
-    /// The place of the next message; returns its number. `place` None: no receive takes it, and its bytes are dropped.
+    /// Sets the place of the next message; returns the message's number. `place` None: no receive takes the message, and its bytes are
+    /// dropped.
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64;
     /// The number up to which all messages are complete.
     fn done(&self) -> u64;
     /// A count that changes whenever a piece moves.
     fn moves(&self) -> u64;
-    /// Returns whether anything moved.
+    /// Posts and tests receives; returns whether anything moved.
     fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError>;
 }
 
@@ -43,7 +45,7 @@ impl Receiver for Lane<ReceiveComm> {
         self.is_open()
     }
 
-    // Receives are posted for messages that have a place alone.
+    // This lane posts receives only for messages that have a place.
     fn announced(&mut self, _: usize) {}
 
     fn leaves(&mut self) -> bool {
@@ -75,9 +77,9 @@ pub(super) struct Long {
     receiver: Box<dyn Receiver>,
     outgoing: VecDeque<(u64, OpId)>,
     incoming: VecDeque<Incoming>,
-    /// The ordinal of the first of those in `incoming`.
+    /// The ordinal of the first message in `incoming`.
     first: u64,
-    /// A message without a receive keeps later ones waiting, because there was no memory for it.
+    /// There was no memory for a message without a receive; later messages wait.
     lacks_memory: bool,
 }
 
@@ -85,9 +87,9 @@ pub(super) struct Long {
 #[derive(Debug)]
 struct Incoming {
     len: usize,
-    /// Its number at the receiver.
+    /// The message's number at the [`Receiver`].
     posted: Option<u64>,
-    /// Its own memory, if no receive took it in time.
+    /// Memory made for the message because a later message had a receive and this one had none.
     spill: Option<Vec<u8>>,
     claim: Option<Claim>,
     over: bool,
@@ -118,7 +120,7 @@ impl Long {
         (self.sender.is_open(), self.receiver.is_open())
     }
 
-    /// The bytes of a message, whose header is sent.
+    /// Queues the bytes of a message, whose header is sent.
     pub(super) fn queue(&mut self, place: Place, op: OpId) {
         let number = self.sender.push(place);
         self.outgoing.push_back((number, op));
@@ -140,12 +142,12 @@ impl Long {
         self.receiver.progress(registry)
     }
 
-    /// The peer leaves: what it has sent still comes. Returns as [`Receiver::leaves`].
+    /// The peer leaves: messages that it has sent still come. Returns as [`Receiver::leaves`].
     pub(super) fn leaves(&mut self) -> bool {
         self.receiver.leaves()
     }
 
-    /// Whether the plugin may access the memory of any message that is sent.
+    /// Whether the plugin may access the memory of any message to the peer.
     pub(super) fn is_in_flight(&self) -> bool {
         self.sender.is_in_flight()
     }
@@ -155,7 +157,7 @@ impl Long {
         self.sender.is_idle()
     }
 
-    /// Those of sends, and of receives, that have not ended.
+    /// The operations of sends and receives that have not ended.
     pub(super) fn operations(&self) -> impl Iterator<Item = OpId> {
         let claims = self.incoming.iter().filter(|incoming| !incoming.over);
         let receives = claims.filter_map(|incoming| Some(incoming.claim?.op()));
@@ -172,12 +174,12 @@ impl Long {
         self.incoming.is_empty()
     }
 
-    /// Counts that change whenever a piece moves: of those sent, and of those received.
+    /// The counts of pieces sent and of pieces received, as [`Lane::moves`].
     pub(super) fn pieces(&self) -> (u64, u64) {
         (self.sender.moves(), self.receiver.moves())
     }
 
-    /// A header has come.
+    /// The header of a message has come.
     pub(super) fn announced(
         &mut self,
         route: Route,
@@ -197,7 +199,7 @@ impl Long {
         Ok(())
     }
 
-    /// Makes memory for the messages before this one that no receive has taken. On an error nothing is matched or expected.
+    /// Makes memory for the messages before this one that no receive has taken. After an error no message is matched or expected.
     pub(super) fn make_room(&mut self, ordinal: u64) -> Result<(), GroupError> {
         self.spill(self.index(ordinal))
     }
@@ -207,7 +209,7 @@ impl Long {
         let index = self.index(ordinal);
         match self.incoming.get_mut(index) {
             Some(incoming) => incoming.claim = Some(claim),
-            // Its connection was closed, and the bytes are lost.
+            // The connection of the message was closed, and the bytes are lost.
             None => matching.lose(claim.op(), self.rank),
         }
         self.expect();
@@ -218,7 +220,7 @@ impl Long {
         usize::try_from(ordinal - self.first).unwrap_or(usize::MAX)
     }
 
-    /// Makes memory for those of the first `count` messages that no receive has taken.
+    /// Makes memory for each of the first `count` messages that no receive has taken.
     fn spill(&mut self, count: usize) -> Result<(), GroupError> {
         for incoming in self.incoming.iter_mut().take(count) {
             let is_free = incoming.claim.is_none() && incoming.posted.is_none();
@@ -230,8 +232,8 @@ impl Long {
         Ok(())
     }
 
-    /// Tells the receiver of messages in order, up to the last one that has a receive. The others before it get memory; one for which
-    /// there is none stops this until there is, or a receive takes it.
+    /// Sets the places of messages in order, up to the last message that has a receive. Messages before it that have no receive get memory.
+    /// If there is none for a message, this message and later ones wait until there is, or until a receive takes it.
     fn expect(&mut self) {
         let last_claimed = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
         let Some(last_claimed) = last_claimed else { return };
@@ -250,14 +252,14 @@ impl Long {
                 (None, None) => return,
             };
             if incoming.claim.is_some() {
-                // Made for an earlier receive, which found no memory for another message.
+                // Memory that was made for an earlier receive, which then found none for another message.
                 incoming.spill = None;
             }
             incoming.posted = Some(self.receiver.expect(place, incoming.len));
         }
     }
 
-    /// Completes messages that were received or sent. Returns whether there were any.
+    /// Ends the operations of messages that the lanes have completed. Returns whether there were any.
     pub(super) fn end(&mut self, matching: &mut Matching) -> bool {
         if self.outgoing.is_empty() && self.incoming.is_empty() {
             return false;
@@ -293,7 +295,7 @@ impl Long {
         moved
     }
 
-    /// Nothing more comes: ends the receives of messages that are not complete. Returns whether there were any.
+    /// No more bytes come: ends the receives of messages that are not complete. Returns whether there were any.
     pub(super) fn lose(&mut self, matching: &mut Matching) -> bool {
         let mut moved = false;
         for incoming in self.incoming.iter_mut().filter(|incoming| !incoming.over) {
@@ -316,12 +318,12 @@ impl Long {
 
 #[cfg(test)]
 impl Long {
-    /// The messages whose bytes are received.
+    /// The number of messages that are posted at the [`Receiver`].
     pub(super) fn posted(&self) -> usize {
         self.incoming.iter().filter(|incoming| incoming.posted.is_some()).count()
     }
 
-    /// The messages that receives have taken.
+    /// The number of messages that receives have taken.
     pub(super) fn claims(&self) -> usize {
         self.incoming.iter().filter(|incoming| incoming.claim.is_some()).count()
     }

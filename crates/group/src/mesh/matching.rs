@@ -1,7 +1,7 @@
 //! Matches messages with receives: the operations between two ranks, and messages that arrived before their receive.
 //!
-//! One owner matches, so that nothing can come between finding and taking. Messages from one rank match in the order in which they were
-//! sent, receives in the order in which they were posted.
+//! [`Matching`] alone matches, so that no other call can take a message between its search and its match. Messages from one rank match in
+//! the order in which they were sent, receives in the order in which they were posted.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -38,7 +38,7 @@ enum Refusal {
         sent: u8,
         wanted: u8,
     },
-    /// Its peer has left before the end.
+    /// The peer has left before the end.
     Lost,
 }
 
@@ -48,7 +48,7 @@ type Outcome = (Envelope, Option<Refusal>);
 enum State {
     Free,
     Pending,
-    /// Its result is no longer needed.
+    /// The caller has dropped the operation, and needs no result.
     Abandoned,
     Done(Outcome),
 }
@@ -58,7 +58,7 @@ enum State {
 pub(crate) struct Wanted {
     pub(crate) scope: u32,
     pub(crate) space: Space,
-    /// Any, if None.
+    /// The rank in the mesh; any, if None.
     pub(crate) source: Option<usize>,
     pub(crate) tag: Option<u32>,
     pub(crate) element: DataType,
@@ -87,12 +87,12 @@ impl Wanted {
     }
 }
 
-/// The messages of a cancelled space that are still to come.
+/// Counts the messages of a cancelled space that are still to come.
 pub(crate) trait Due: fmt::Debug + Send {
-    /// One has come. Returns whether it was the last one.
+    /// A message has come. Returns whether it was the last one.
     fn came(&mut self, source: usize, note: u64) -> bool;
 
-    /// No more come from this rank. Returns whether none is left.
+    /// No more messages come from this rank. Returns whether no message is still to come.
     fn lost(&mut self, _source: usize) -> bool {
         false
     }
@@ -111,7 +111,7 @@ impl Claim {
         self.op
     }
 
-    /// Where the bytes go; None, if the receive does not take them.
+    /// Where the bytes go; None, if the receive refuses the message.
     pub(super) fn place(&self) -> Option<Place> {
         let (envelope, refusal) = self.outcome;
         refusal.is_none().then(|| self.place.part(0, envelope.bytes))
@@ -158,15 +158,15 @@ pub(super) struct Matching {
     unexpected: VecDeque<Unexpected>,
     /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
-    /// Spaces that were cancelled, with their group: messages that still arrive for them are dropped.
+    /// Cancelled spaces, by scope and space: messages that still arrive for them are dropped.
     cancelled: HashMap<(u32, Space), Box<dyn Due>>,
 }
 
-/// Operations and unexpected messages that there may be before a list grows.
+/// The initial capacity of the lists of operations and of unexpected messages.
 const QUEUE: usize = 64;
 /// Unexpected messages for which memory is allocated at the start.
 const SPARE: usize = 16;
-/// The most memory of unexpected messages that is kept for later ones, as many times that of one.
+/// The most empty buffers that are kept for later unexpected messages.
 const SPARES_MAX: usize = 256;
 
 impl Default for Matching {
@@ -192,11 +192,11 @@ impl Matching {
         OpId { index: self.ops.len() - 1, generation: 0 }
     }
 
-    /// The result of an operation that has ended, which is then forgotten.
+    /// The result of an operation, once it has ended. The operation is then forgotten.
     pub(super) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
         let (state, generation) = *self.ops.get(op.index)?;
         let State::Done((envelope, refusal)) = state else { return None };
-        debug_assert_eq!(generation, op.generation, "an operation is asked for once");
+        debug_assert_eq!(generation, op.generation, "the result of an operation is taken once");
         self.forget(op.index);
         let Envelope { source, tag, bytes, .. } = envelope;
         Some(match refusal {
@@ -214,13 +214,13 @@ impl Matching {
         })
     }
 
-    /// A send's message has left its memory.
+    /// The message of a send has left the caller's memory.
     pub(super) fn sent(&mut self, op: OpId) {
         let envelope = Envelope { source: 0, tag: 0, bytes: 0, note: 0 };
         self.end(op, (envelope, None));
     }
 
-    /// Nothing of an operation with a peer that has left is in progress any more.
+    /// Ends an operation as lost: its peer has left, and the plugin no longer accesses its memory.
     pub(super) fn lose(&mut self, op: OpId, source: usize) {
         let envelope = Envelope { source, tag: 0, bytes: 0, note: 0 };
         self.end(op, (envelope, Some(Refusal::Lost)));
@@ -242,7 +242,7 @@ impl Matching {
         }
     }
 
-    /// The long message that such a receive takes.
+    /// The oldest long message that a receive for `wanted` takes: its source and position.
     pub(super) fn waiting_long(&self, wanted: &Wanted) -> Option<(usize, Position)> {
         let takes = |message: &&Unexpected| wanted.takes(message.source, &message.header);
         let Unexpected { source, body, .. } = self.unexpected.iter().find(takes)?;
@@ -275,7 +275,7 @@ impl Matching {
         Found::Nothing
     }
 
-    /// A message with its bytes has arrived.
+    /// A short message has arrived, with its bytes in `body`.
     pub(super) fn short(&mut self, source: usize, header: Header, body: Place) {
         if let Some(claim) = self.claim(source, &header) {
             return self.fill(claim, body);
@@ -286,7 +286,7 @@ impl Matching {
         self.unexpected.push_back(Unexpected { source, header, body: Body::Bytes(bytes) });
     }
 
-    /// A message whose bytes come by another way: returns the receive that takes it, if there is one.
+    /// The header of a long message has arrived: returns the receive that takes the message, if there is one.
     pub(super) fn long(
         &mut self,
         source: usize,
@@ -322,14 +322,15 @@ impl Matching {
         ops.into_iter().for_each(|op| self.sent(op));
     }
 
-    /// The oldest message that such a receive would take; it is not removed.
+    /// The oldest message that a receive for `wanted` would take, and its element type; it is not removed.
     pub(super) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
         let found =
             self.unexpected.iter().find(|message| wanted.takes(message.source, &message.header))?;
         Some((wanted.outcome(found.source, &found.header).0, found.header.element))
     }
 
-    /// The oldest message that such a receive would take, with the memory it waits in, if that has its bytes.
+    /// Removes the oldest message that a receive for `wanted` would take; returns it with its bytes. None if the bytes are elsewhere, or of
+    /// another element type.
     pub(super) fn take(&mut self, wanted: &Wanted) -> Option<(Envelope, Vec<u8>)> {
         let takes = |message: &Unexpected| wanted.takes(message.source, &message.header);
         let index = self.unexpected.iter().position(takes)?;
@@ -342,15 +343,15 @@ impl Matching {
         Some((envelope, bytes))
     }
 
-    /// Memory of a message that was taken, for others.
+    /// Keeps the memory of a message from [`Matching::take`] for later messages.
     pub(super) fn give_back(&mut self, bytes: Vec<u8>) {
         if self.spare.len() < SPARES_MAX {
             self.spare.push(bytes);
         }
     }
 
-    /// The operation was dropped. Returns whether its memory is free: it has ended, or is a receive without a message so far, which is
-    /// removed.
+    /// The caller has dropped the operation. Returns whether its memory is free: it has ended, or it is a receive without a message so far,
+    /// which is removed.
     pub(super) fn abandon(&mut self, op: OpId) -> bool {
         let over = self.take_back(op);
         if !over && let Some((state, _)) = self.ops.get_mut(op.index) {
@@ -359,7 +360,7 @@ impl Matching {
         over
     }
 
-    /// Removes a receive without a message so far. Returns whether nothing of it is in progress.
+    /// Removes the operation if it has ended, or is a receive without a message so far. Returns whether its memory is free.
     pub(super) fn take_back(&mut self, op: OpId) -> bool {
         if self.recall(op) {
             return true;
@@ -375,7 +376,7 @@ impl Matching {
         is_done
     }
 
-    /// Removes a receive without a message so far. Returns whether it was one.
+    /// Removes the operation if it is a receive without a message so far. Returns whether it was.
     pub(super) fn recall(&mut self, op: OpId) -> bool {
         let Some(index) = self.posted.iter().position(|(other, _)| *other == op) else {
             return false;
@@ -401,7 +402,7 @@ impl Matching {
         Some(Claim { op, outcome: wanted.outcome(source, header), place: wanted.place })
     }
 
-    /// Drops the messages of this space that will arrive.
+    /// Drops the messages of this space that will arrive, until `due` says that no more come.
     pub(super) fn cancel(&mut self, scope: u32, space: Space, due: Box<dyn Due>) {
         self.cancelled.insert((scope, space), due);
     }
@@ -433,7 +434,7 @@ impl Matching {
 
 #[cfg(test)]
 impl Matching {
-    /// The spaces of which messages are dropped.
+    /// The number of cancelled spaces.
     pub(super) fn cancellations(&self) -> usize {
         self.cancelled.len()
     }
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_match_by_tag_whatever_the_order_of_posting() {
+    fn receives_match_by_tag_in_any_order_of_posting() {
         let mut matching = Matching::default();
         let (mut a, mut b) = ([0_u8; 4], [0_u8; 4]);
         let first = matching.begin();
@@ -479,14 +480,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_the_message_that_would_be_received_and_leaves_the_others() {
+    fn take_removes_only_the_message_that_would_be_received() {
         let mut matching = Matching::default();
         matching.short(1, header(5, 3), Place::reading(&[1_u8; 3]));
         matching.short(1, header(6, 2), Place::reading(&[2_u8; 2]));
         matching.short(1, header(6, 4), Place::reading(&[3_u8; 4]));
         let spares = matching.spare.len();
         let other_type = Wanted { element: DataType::F64, ..wanted(Some(6), Place::empty()) };
-        assert!(matching.take(&other_type).is_none(), "it is received, which says so");
+        assert!(
+            matching.take(&other_type).is_none(),
+            "a message of another type is left for a receive, which refuses it"
+        );
         let (envelope, bytes) = matching.take(&wanted(Some(6), Place::empty())).unwrap();
         assert_eq!((envelope.bytes, &bytes[..]), (2, &[2_u8; 2][..]));
         matching.give_back(bytes);
@@ -496,7 +500,7 @@ mod tests {
         matching.long(1, header(7, 9), Position { route: Route::Direct, ordinal: 0 });
         assert!(
             matching.take(&wanted(Some(7), Place::empty())).is_none(),
-            "its bytes are elsewhere"
+            "the bytes of a long message are not here"
         );
     }
 
@@ -530,7 +534,7 @@ mod tests {
         matching.receive(refused, wanted(Some(5), Place::writing(&mut room)));
         let why = matching.ended(refused).unwrap().unwrap_err();
         assert!(matches!(why, GroupError::TooLong { source: 1, bytes: 3, room: 2, .. }), "{why}");
-        assert_eq!(room, [0; 2], "what was refused is not written");
+        assert_eq!(room, [0; 2], "a refused message is not written");
         let next = matching.begin();
         matching.receive(next, wanted(Some(5), Place::writing(&mut room)));
         assert!(matching.ended(next).unwrap().is_ok());

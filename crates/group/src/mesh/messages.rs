@@ -10,18 +10,18 @@ use super::slots::Letter;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
 
-/// The memory of a message that announces others: of an object's packet, behind which its long leaves come.
+/// The memory of a message that announces others: the packet of an object, which its long leaves follow.
 pub(crate) trait Announces: fmt::Debug + Send {
-    /// Memory for a message of so many bytes, and the place to receive it into. That is empty where no message is so long.
+    /// Memory for a message of `bytes` bytes, and the place to receive it into. The place is empty if no valid message is so long.
     fn room(bytes: usize) -> Result<(Self, Place), GroupError>
     where
         Self: Sized;
 
-    /// The space of the messages that it announces, and their number, if it announces any. Called when it is there.
+    /// The space and number of the messages that the received message announces, if any.
     fn announces(&self) -> Option<(Space, Count)>;
 }
 
-/// A number of messages, of which there is at least one.
+/// A number of messages, at least 1.
 #[derive(Debug)]
 pub(crate) struct Count(pub(crate) usize);
 
@@ -47,7 +47,7 @@ pub(super) struct Unwanted {
     room: fn(usize) -> Result<Room, GroupError>,
 }
 
-/// Memory of some kind, and its place.
+/// Memory for a message, and its place.
 type Room = (Box<dyn Announces>, Place);
 
 impl Mesh {
@@ -64,7 +64,8 @@ impl Mesh {
         Ok(op)
     }
 
-    /// The same for a message that another one to this peer follows at once: they may leave together. Otherwise it leaves at the next poll.
+    /// Begins a send of a message that another message to this peer follows at once, so that both may leave together. Without another one
+    /// it leaves at the next poll.
     pub(crate) fn send_with_next(
         &mut self,
         to: usize,
@@ -98,7 +99,7 @@ impl Mesh {
         Ok(op)
     }
 
-    /// How the bytes of a message travel; none for those that its header's slot has room for, and for a message to this rank.
+    /// How the bytes of a long message travel. None for a message that fits in a slot, and for a message to this rank.
     fn route(&mut self, to: usize, space: Space, place: Place) -> Option<Route> {
         let small = if space.is_of_objects() { SMALL_OBJECT } else { SMALL };
         if place.len() <= small || to == self.rank {
@@ -121,7 +122,7 @@ impl Mesh {
         begin_receive(&mut self.peers, &mut self.matching, wanted)
     }
 
-    /// The same for a message that was announced: it waits where there is no memory for one before it.
+    /// Begins a receive of a message that was announced. If there is no memory for an earlier message, the receive waits.
     pub(crate) fn receive_announced(&mut self, wanted: Wanted) -> Result<OpId, GroupError> {
         self.check()?;
         Ok(match_receive(&mut self.peers, &mut self.matching, wanted))
@@ -131,22 +132,22 @@ impl Mesh {
         self.matching.ended(op)
     }
 
-    /// Whether an operation without a waiting caller may still access its memory. One that has ended is forgotten.
+    /// Whether an operation without a waiting caller may still access its memory. An operation that has ended is forgotten.
     pub(crate) fn is_open(&mut self, op: OpId) -> bool {
         self.failure.is_none() && self.matching.ended(op).is_none()
     }
 
-    /// The operation was dropped; returns whether its memory is free.
+    /// The caller has dropped the operation. Returns whether its memory is free.
     pub(crate) fn abandon(&mut self, op: OpId) -> bool {
         self.matching.abandon(op) || self.failure.is_some()
     }
 
-    /// Removes a receive without a message so far. Returns whether nothing of it is in progress.
+    /// Removes the operation if it has ended, or is a receive without a message so far. Returns whether its memory is free.
     pub(crate) fn take_back(&mut self, op: OpId) -> bool {
         self.matching.take_back(op) || self.failure.is_some()
     }
 
-    /// The space has ended: its messages are dropped, those that have arrived and those that will, which are due.
+    /// Drops all messages of a space: those that have arrived, and those that will, which `due` counts.
     pub(crate) fn cancel(&mut self, scope: u32, space: Space, mut due: impl Due + 'static) {
         let (element, place) = (DataType::U8, Place::empty());
         let all = Wanted { scope, space, source: None, tag: None, element, place };
@@ -165,17 +166,17 @@ impl Mesh {
         self.matching.cancel(scope, space, Box::new(due));
     }
 
-    /// Ends this rank's messages to itself in a group that it has no handle of any more: nothing receives them.
+    /// Ends this rank's messages to itself in a group whose last handle is dropped: no call receives them.
     pub(crate) fn drop_own(&mut self, scope: u32) {
         self.matching.drop_own(scope);
     }
 
-    /// Removes a receive without a message so far. Returns whether it was one.
+    /// Removes the operation if it is a receive without a message so far. Returns whether it was.
     pub(crate) fn recall(&mut self, op: OpId) -> bool {
         self.matching.recall(op)
     }
 
-    /// The caller of a receive has gone. Its memory is kept until the message is there; what that announces is cancelled then.
+    /// The caller of a receive has gone. The memory is kept until the message is received; the messages that it announces are then dropped.
     pub(crate) fn let_go(&mut self, op: OpId, scope: u32, memory: impl Announces + 'static) {
         self.dropped.push(Dropped { op, scope, memory: Box::new(memory) });
         self.end_dropped();
@@ -193,8 +194,8 @@ impl Mesh {
         }
     }
 
-    /// The next message that such a receive takes is dropped when it comes, with those that it announces. Until then its memory is of
-    /// the kind `M`.
+    /// Drops the next message that a receive for `wanted` would take, when it comes, with those that it announces. The message is received
+    /// into memory of the type `M`.
     pub(crate) fn refuse<M: Announces + 'static>(&mut self, wanted: Wanted) {
         if self.failure.is_some() {
             return;
@@ -210,13 +211,13 @@ impl Mesh {
         self.unwanted = unwanted;
     }
 
-    /// Whether the message has come, or never will.
+    /// Receives the message, to drop it. Returns whether it has come, or never will.
     fn drop_one(&mut self, Unwanted { wanted, room }: &Unwanted) -> bool {
         let Some((envelope, _)) = self.matching.probe(wanted) else {
             let source = wanted.source.filter(|rank| *rank != self.rank);
             return source.is_some_and(|rank| self.is_lost(rank, Way::Small));
         };
-        // It waits where there is no memory for it: what it announces has to be known.
+        // Without memory for the message it waits: it must be received, because it says which messages it announces.
         let Ok((memory, place)) = room(envelope.bytes) else { return false };
         let (source, tag) = (Some(envelope.source), Some(envelope.tag));
         let wanted = Wanted { source, tag, place, ..*wanted };
@@ -226,7 +227,7 @@ impl Mesh {
         true
     }
 
-    /// Counts that change whenever a piece of a long message to this peer, or from it, moves.
+    /// The counts of pieces of long messages to this peer, and from it, that were posted and completed.
     pub(crate) fn pieces(&mut self, rank: usize) -> (u64, u64) {
         self.peer(rank).map_or((0, 0), |peer| peer.pieces())
     }
@@ -235,7 +236,7 @@ impl Mesh {
         self.matching.probe(wanted)
     }
 
-    /// The message that [`Mesh::probe`] finds, with the memory that it arrived in, if it is a short one. [`Mesh::give_back`] reuses that.
+    /// Removes the message that [`Mesh::probe`] finds, if it is a short one; returns it with its memory, for [`Mesh::give_back`].
     pub(crate) fn take(&mut self, wanted: &Wanted) -> Option<(Envelope, Vec<u8>)> {
         self.matching.take(wanted)
     }
@@ -247,7 +248,7 @@ impl Mesh {
 
 #[cfg(test)]
 impl Mesh {
-    /// Announces a message of bytes that never come, more than any memory has.
+    /// Announces a message of more bytes than any memory has; the bytes never come.
     pub(crate) fn announce_huge(&mut self, to: usize, scope: u32) {
         let (kind, space, len) = (Kind::Long(Route::Direct), Space::MESSAGES, isize::MAX as u64);
         let header = Header { kind, element: 0, scope, tag: 0, len, space, note: 0 };
@@ -256,8 +257,8 @@ impl Mesh {
     }
 }
 
-/// Matches a receive, or lets it wait. Memory is made before the match: after an error no message has the receive's place, and all can still
-/// be received.
+/// Posts a receive, after memory is made for earlier messages that no receive has taken. After an error the receive has taken no message,
+/// and all messages can still be received.
 fn begin_receive(
     peers: &mut [Option<Peer>],
     matching: &mut Matching,
@@ -271,13 +272,13 @@ fn begin_receive(
     Ok(match_receive(peers, matching, wanted))
 }
 
-/// The same without that memory: where there is none, the message waits for those before it.
+/// Posts a receive. If there is no memory for earlier messages that no receive has taken, its message waits for them.
 fn match_receive(peers: &mut [Option<Peer>], matching: &mut Matching, wanted: Wanted) -> OpId {
     let op = matching.begin();
     if let Found::Long { source, position, claim } = matching.receive(op, wanted) {
         match peers.get_mut(source) {
             Some(Some(peer)) => peer.claim(position, claim, matching),
-            // It was forgotten, and the bytes with it.
+            // The peer was forgotten, and the bytes of the message with it.
             _ => matching.lose(op, source),
         }
     }
@@ -320,13 +321,17 @@ mod tests {
         for _ in 0..2 {
             let ended = begin_receive(&mut peers, &mut matching, wanted);
             assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
-            assert_eq!(peers[1].as_ref().unwrap().claims(), 0, "the place is the caller's again");
+            assert_eq!(
+                peers[1].as_ref().unwrap().claims(),
+                0,
+                "no message has the receive's place"
+            );
             assert!(matching.probe(&wanted).is_some(), "the message can still be received");
         }
     }
 
     #[test]
-    fn no_memory_is_made_for_an_earlier_message_beyond_the_limit() {
+    fn no_memory_is_made_for_an_earlier_message_longer_than_the_limit() {
         let (mut peers, mut matching) = announced(&[CLAIMED_BYTES_MAX + 1, 100_000]);
         let mut room = vec![0; 100_000];
         let why = begin_receive(&mut peers, &mut matching, wanted(1, &mut room)).unwrap_err();
@@ -354,12 +359,16 @@ mod tests {
         assert_eq!((peer.claims(), peer.posted()), (1, 0));
         begin_receive(&mut peers, &mut matching, wanted(0, &mut short)).unwrap();
         let peer = peers[1].as_ref().unwrap();
-        assert_eq!((peer.claims(), peer.posted()), (2, 2), "both in their order");
+        assert_eq!(
+            (peer.claims(), peer.posted()),
+            (2, 2),
+            "both are matched and posted, in their order"
+        );
     }
 
     #[test]
     fn a_long_message_of_a_peer_that_is_forgotten_is_lost_with_its_receive() {
-        // Nothing of it is left, or its pairs.
+        // The first forgets the whole peer, the second all but its pairs.
         let forget: [fn(&mut Option<Peer>); 2] =
             [|peer| *peer = None, |peer| drop(peer.as_mut().unwrap().take_lanes(0))];
         for forget in forget {
@@ -370,7 +379,10 @@ mod tests {
             let op = begin_receive(&mut peers, &mut matching, from_any).unwrap();
             let ended = matching.ended(op);
             assert!(matches!(ended, Some(Err(GroupError::PeerLost { rank: 1, .. }))), "{ended:?}");
-            assert!(matching.probe(&from_any).is_none(), "the next receive waits for another");
+            assert!(
+                matching.probe(&from_any).is_none(),
+                "a later receive does not find the lost message"
+            );
         }
     }
 }

@@ -1,12 +1,12 @@
 //! All ranks of a job as one rank sees them: a peer for each, with lanes that are opened on first use, and one progress function for
 //! everything.
 //!
-//! One lock guards all of it.
+//! One lock guards the whole mesh.
 //!
 //! ```text
-//! messages │ parts │ pairs        what callers begin and wait for, each by its own ways of a peer
-//!    progress, leaving            polls and waits; the ends of ranks, and of connections. How a mesh fails is here
-//!    peer ─▶ slots, long, pair    one for each rank; matching finds the receive of what has come
+//! messages │ parts │ pairs        the operations that callers begin and wait for
+//!    progress, leaving            polls and waits; the ends of ranks, and of connections
+//!    peer ─▶ slots, long, pair    a peer for each rank; matching finds the receive of a message
 //!    lane, opening, connector     comms, opened on first use by letters of the rendezvous
 //! ```
 
@@ -53,7 +53,7 @@ use crate::bootstrap::{Bootstrap, Remote};
 use crate::error::GroupError;
 use crate::loader::{Buffer, Net, Place};
 
-/// What a mesh is made from.
+/// The arguments of [`Mesh::new`].
 pub(crate) struct Setup {
     pub(crate) net: Arc<Net>,
     /// The device of each peer.
@@ -77,13 +77,13 @@ pub(crate) struct Mesh {
     matching: Matching,
     scratch: Option<Buffer>,
     rank: usize,
-    /// Comms with peers so far: each has a number, by which the registry knows it.
+    /// The number of comms with peers so far: the registry identifies a comm by its number.
     comms: usize,
     /// The other peer that was polled last.
     rotation: usize,
     /// Polls in a row without progress.
     idle_polls: u32,
-    /// The peer that was last waited for without progress.
+    /// The peer of the last wait without progress.
     focus: Option<usize>,
     pace: Pace,
     timeout: Duration,
@@ -91,7 +91,7 @@ pub(crate) struct Mesh {
     failure: Option<Failure>,
     /// The ranks that sent their farewell.
     left: Vec<bool>,
-    /// By rank: the long parts of collectives that came by connections that were closed.
+    /// By rank: the number of long parts of collectives that were received on connections that are closed.
     came: Vec<u64>,
     /// This rank has sent its farewell.
     has_left: bool,
@@ -101,7 +101,7 @@ pub(crate) struct Mesh {
     net: Arc<Net>,
 }
 
-/// What the lanes of every peer need: the mesh without its peers.
+/// The fields of a mesh that the lanes of every peer use.
 struct Shared<'a> {
     net: &'a Arc<Net>,
     rank: usize,
@@ -112,7 +112,7 @@ struct Shared<'a> {
     comms: &'a mut usize,
 }
 
-/// Borrows it, beside the peers.
+/// Borrows a mesh's [`Shared`], and leaves its peers free.
 macro_rules! shared {
     ($mesh:expr) => {
         &mut Shared {
@@ -169,7 +169,7 @@ impl Mesh {
         &mut self.place
     }
 
-    /// The number of regions ever made of users' buffers.
+    /// The number of regions of users' buffers that were made so far.
     pub(crate) fn registrations(&self) -> u64 {
         self.registry.registrations()
     }
@@ -184,7 +184,7 @@ impl Mesh {
         self.registry.sweep();
     }
 
-    /// Registered memory for a collective; its content is lost when it grows.
+    /// At least `bytes` bytes of registered memory for a collective; the content is lost when the memory grows.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<Place, GroupError> {
         match &self.scratch {
             Some(buffer) if buffer.len() >= bytes => {}
@@ -225,8 +225,8 @@ impl Mesh {
         }
     }
 
-    /// Ends everything, and closes the comms: no memory of pending operations is posted when this returns. What a
-    /// peer that hangs may still write to is kept by its [`crate::loader::Region`].
+    /// Fails the group: closes the comms, so that no memory of pending operations is posted when this returns. Memory to which a peer that
+    /// hangs may still write is kept by its [`crate::loader::Region`].
     fn fail(&mut self, failure: Failure) -> GroupError {
         let error = failure.error();
         self.failure = Some(failure);
@@ -255,12 +255,12 @@ impl Mesh {
 
 #[cfg(test)]
 impl Mesh {
-    /// The buffers that may be registered on connections.
+    /// The number of buffers that may be registered on connections.
     pub(crate) fn buffers(&self) -> usize {
         self.registry.buffers()
     }
 
-    /// The peers to which any connection was requested.
+    /// The number of peers to which any connection was requested.
     pub(crate) fn known(&self) -> usize {
         self.peers.iter().flatten().filter(|peer| peer.is_known()).count()
     }
@@ -271,5 +271,5 @@ impl Mesh {
     }
 }
 
-/// The least scratch memory, so that small collectives rarely make it grow.
+/// The least scratch memory in bytes, so that small collectives rarely make it grow.
 const SCRATCH_MIN: usize = 256 << 10;

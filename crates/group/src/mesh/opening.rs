@@ -1,11 +1,11 @@
-//! How a pair of comms comes about: each end listens, mails where, and connects to what the other end mails.
+//! How a pair of comms is opened: each end listens, mails its listener's handle, and connects by the handle that the other end mails.
 
 use super::Shared;
 use super::connector::Connecting;
 use crate::error::GroupError;
 use crate::loader::{Handle, ListenComm, ReceiveComm, SendComm};
 
-/// How far a pair of comms is.
+/// The stage of a pair of comms.
 #[derive(Debug, Default)]
 pub(super) enum Opening {
     #[default]
@@ -13,7 +13,7 @@ pub(super) enum Opening {
     /// A handle was sent to the peer, which answers with one of its own.
     Requested {
         listener: ListenComm,
-        /// Once it has said where, until it says that it has sent nothing.
+        /// The connect to the peer, from when its handle has come until its letter says that it has sent nothing.
         connecting: Option<Connecting>,
     },
     Open,
@@ -28,13 +28,13 @@ impl Opening {
         matches!(self, Self::Requested { .. })
     }
 
-    /// Whether nothing ever comes from a peer that has left and whose letters are read. One that has said where, and not that it has sent
-    /// nothing, had connected: what it sent waits at the listener, however late the accept is.
+    /// Whether nothing ever comes from a peer that has left and whose letters are read. A peer that has mailed its handle, and not that it
+    /// has sent nothing, has connected: its messages wait at the listener until the accept.
     pub(super) fn is_in_vain(&self) -> bool {
         matches!(self, Self::Closed | Self::Requested { connecting: None, .. })
     }
 
-    /// Listens on a device, and mails the handle to a rank behind `head`; once.
+    /// Listens on a device, and mails `head` and then the handle to a rank, unless that was done before.
     #[inline]
     pub(super) fn request(
         &mut self,
@@ -61,21 +61,22 @@ impl Opening {
         Ok(())
     }
 
-    /// The peer says where to connect to.
+    /// The peer's handle has come: begins the connect.
     pub(super) fn invited(&mut self, device: usize, handle: Handle, shared: &Shared<'_>) {
         if let Self::Requested { connecting, .. } = self {
             *connecting = Some(shared.connector.begin(shared.net, device, Box::new(handle)));
         }
     }
 
-    /// The peer leaves, and has not connected.
+    /// The peer leaves, and its letter says that it has sent nothing by this pair.
     pub(super) fn taken_back(&mut self) {
         if let Self::Requested { connecting, .. } = self {
             *connecting = None;
         }
     }
 
-    /// The ends that have come about since. `has` says which were there before. After an error of the connect the other end may still come about.
+    /// The ends that were opened since the last call. `has` says which were open before: to the peer, and from it. After an error of the
+    /// connect the other end may still open.
     pub(super) fn brought(
         &mut self,
         has: (bool, bool),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::bootstrap::Stuck;
 use crate::patience::{self, Watched};
 
-/// The durations, by the number of ranks and of the CPUs that they share.
+/// How long a rank spins and yields, by the number of ranks and of the CPUs that they share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     spins: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Of so many ranks on this machine, and so many CPUs that all of them together may use.
+    /// The pace of one of `ranks` ranks on this machine, which together may use `cpus` CPUs.
     ///
     /// If every rank has a CPU of its own, a yield costs latency; otherwise a spin takes the CPU from a rank that could run.
     pub(crate) fn new(ranks: usize, cpus: usize) -> Self {
@@ -33,14 +33,14 @@ impl Pace {
     }
 }
 
-/// One wait. It begins when nothing moves, and has ended when it is dropped, whatever the result.
+/// One wait. It begins when nothing moves, and ends when it is dropped, with any result.
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
     idle_polls: u32,
     quiet: Option<Watched>,
     /// The report to the hub that nothing moves here.
     stuck: Option<Stuck>,
-    /// Its caller has a limit of its own: the hub is not informed, and the group does not fail.
+    /// The caller has a limit of its own: the hub is not informed, and the group does not fail.
     bounded: bool,
 }
 
@@ -89,7 +89,7 @@ impl Drop for Wait {
     }
 }
 
-/// Gives up the CPU, the longer the longer nothing has moved.
+/// Yields or sleeps, the longer the longer nothing has moved: `idle` is that time.
 pub(crate) fn rest(pace: Pace, idle: Duration) {
     if idle < pace.yields {
         thread::yield_now();

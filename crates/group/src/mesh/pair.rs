@@ -38,17 +38,17 @@ pub(crate) enum Reached {
 /// Counts of messages since the pair was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Of an end that has gone, some may still be on their way.
+    /// Some of the messages of an end that has gone may still be on their way.
     pub(crate) sent: u64,
     pub(crate) received: u64,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The peer has opened it, this rank has not.
+    /// The peer has opened its end, this rank has not.
     Invited(Option<Box<Handle>>),
     Open,
-    /// Its user has gone, the peer's has not. What was sent is still being read.
+    /// This rank's user has gone, the peer's has not: it still receives messages that were sent.
     Closing {
         _buffer: Arc<Buffer>,
     },
@@ -57,7 +57,7 @@ enum Stage {
 
 #[derive(Debug)]
 pub(super) struct Pair {
-    // Comms and regions go before the memory, which `stage` may own.
+    // The order of the fields: comms and regions are dropped before the memory, which `stage` may own.
     opening: Opening,
     sender: Lane<SendComm>,
     receiver: Lane<ReceiveComm>,
@@ -121,13 +121,13 @@ impl Pair {
         }
     }
 
-    /// A message each way; an empty place stands for none.
+    /// Queues a message to the peer and one from it; an empty place stands for none.
     pub(super) fn push(&mut self, sent: Place, expected: Place) {
         self.sender.push(sent);
         self.receiver.push(expected);
     }
 
-    /// Makes progress. True if there was any; an error breaks only this pair.
+    /// Makes progress; returns whether anything moved. An error breaks only this pair.
     pub(super) fn progress(&mut self) -> bool {
         let moved = match &self.stage {
             Stage::Invited(_) | Stage::Closed => return false,
@@ -149,7 +149,7 @@ impl Pair {
             let has = (self.sender.is_open(), self.receiver.is_open());
             let (send, receive) = self.opening.brought(has)?;
             moved = send.is_some() || receive.is_some();
-            // Region numbers of this pair's own registry.
+            // 0 and 1: the numbers of the comms in this pair's own registry.
             if let Some(end) = send {
                 self.sender.open(end, 0);
             }
@@ -159,14 +159,14 @@ impl Pair {
         }
         // A message that the peer waits for leaves before the receive of the next one is posted.
         moved |= self.sender.progress(&mut self.registry)?;
-        // After the user has gone nothing is received any more, and the end of the connection is no error.
+        // After this rank's user has gone nothing is received any more, and the end of the connection is no error.
         if matches!(self.stage, Stage::Open) {
             moved |= self.receiver.progress(&mut self.registry)?;
         }
         Ok(moved)
     }
 
-    /// Whether so many messages have been sent and received.
+    /// Whether `due` messages have been sent and received.
     pub(super) fn reached(&self, due: Counts) -> Reached {
         // What the peer has received is sent, even if the plugin cannot report that any more.
         let has_sent = self.sender.done() >= due.sent
@@ -177,7 +177,7 @@ impl Pair {
         }
         match self.ended {
             Some(ended) if ended.sent < due.received => Reached::Closed,
-            // A message of this rank's that its user no longer receives ends the connection.
+            // The peer's user no longer receives a message of this rank, which ends the connection.
             Some(_) if !has_sent && self.broken.is_some() => Reached::Closed,
             _ if self.broken.is_some() => Reached::Broken,
             _ => Reached::NotYet,
@@ -190,18 +190,18 @@ impl Pair {
         open + self.sender.moves() + self.receiver.moves()
     }
 
-    /// The cause, if it is broken.
+    /// The cause, if the connection is broken.
     pub(super) fn why(&self) -> Option<Arc<GroupError>> {
         self.broken.clone()
     }
 
-    /// Its user goes. The memory is kept until the peer's user has gone, too.
+    /// This rank's user goes. The memory is kept until the peer's user has gone, too.
     pub(super) fn close(&mut self, buffer: Arc<Buffer>, shared: &mut Shared<'_>) {
         self.say_end(shared.place);
         self.stage = Stage::Closing { _buffer: buffer };
     }
 
-    /// This rank leaves, and its user with it: the peer may wait for a connection that does not come about any more.
+    /// This rank leaves, and its user with it. The peer is notified, as it may wait for a connection that will not be opened.
     pub(super) fn leave(&self, place: &mut Remote) {
         if matches!(self.stage, Stage::Open) {
             self.say_end(place);
@@ -231,12 +231,12 @@ impl Pair {
         self.sender.is_idle() || self.ended.is_some() || self.broken.is_some()
     }
 
-    /// Whether it has no user on this rank.
+    /// Whether the pair has no user on this rank.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Invited(_) | Stage::Closed)
     }
 
-    /// Whether both users have gone, so that no letter names it again.
+    /// Whether both users have gone, so that no letter names the pair again.
     pub(super) fn is_forgotten(&self) -> bool {
         self.ended.is_some() && matches!(self.stage, Stage::Closed)
     }
@@ -247,7 +247,7 @@ impl Pair {
 pub(super) enum Letter {
     /// The handle to connect to.
     Handle(PairName, Handle),
-    /// Its user has gone.
+    /// The sender's user has gone.
     End(PairName, Counts),
 }
 
@@ -297,7 +297,7 @@ mod tests {
     const NAME: PairName = PairName { scope: 3, number: 0x0102_0304 };
 
     #[test]
-    fn a_letter_is_read_as_it_was_written_and_others_are_none() {
+    fn a_letter_of_a_pair_is_read_as_it_was_written_and_other_bytes_are_none() {
         let counts = Counts { sent: 7, received: u64::MAX };
         let end = Letter::end(NAME, counts);
         assert!(matches!(Letter::read(&end), Some(Letter::End(NAME, read)) if read == counts));
@@ -320,15 +320,23 @@ mod tests {
         assert_eq!(reached(&pair, 0, 0), Reached::All);
         assert_eq!(reached(&pair, 1, 0), Reached::NotYet);
         pair.ended = Some(Counts { sent: 1, received: 1 });
-        assert_eq!(reached(&pair, 1, 1), Reached::NotYet, "sent before it closed");
+        assert_eq!(reached(&pair, 1, 1), Reached::NotYet, "the peer had sent it before the close");
         assert_eq!(reached(&pair, 0, 1), Reached::All, "the peer has received it");
         assert_eq!(reached(&pair, 0, 2), Reached::All, "the second message is not received");
         assert_eq!(reached(&pair, 2, 1), Reached::Closed);
-        assert_eq!(reached(&pair, 1, 2), Reached::NotYet, "what it had sent still arrives");
+        assert_eq!(
+            reached(&pair, 1, 2),
+            Reached::NotYet,
+            "a message sent before the close still arrives"
+        );
         pair.broken = Some(Arc::new(GroupError::Contract(String::new())));
-        assert_eq!(reached(&pair, 1, 1), Reached::Broken, "it was due");
+        assert_eq!(reached(&pair, 1, 1), Reached::Broken, "the lost message was due");
         assert_eq!(reached(&pair, 2, 1), Reached::Closed);
-        assert_eq!(reached(&pair, 1, 2), Reached::Closed, "the connection ends because of that");
+        assert_eq!(
+            reached(&pair, 1, 2),
+            Reached::Closed,
+            "the connection ends because the peer does not receive the message"
+        );
     }
 
     #[test]
@@ -336,7 +344,7 @@ mod tests {
         ranks(&buffering(), 2, |group| {
             if group.rank() == 1 {
                 let mut state = group.shared.lock();
-                // Each attempt to connect to it fails, as if there were no more open files.
+                // Each attempt to connect to rank 0 fails, as if there were no more open files.
                 let (_listener, mut handle) = state.mesh.net.listen(0).unwrap();
                 handle.0[12] = u8::MAX;
                 let letter = [Letter::head(PAIR, NAME), handle.0.to_vec()].concat();

@@ -10,7 +10,8 @@ use crate::error::GroupError;
 use crate::loader::{Buffer, Place};
 
 impl Mesh {
-    /// Opens this rank's end of a pair with a peer. Its messages are parts of the buffer, which lives until [`Mesh::close_pair`] has it.
+    /// Opens this rank's end of a pair with a peer. The messages are parts of the buffer, which must live until it is passed to
+    /// [`Mesh::close_pair`].
     pub(crate) fn open_pair(
         &mut self,
         to: usize,
@@ -21,7 +22,7 @@ impl Mesh {
         self.with(to, |peer, shared| peer.open_pair(name, buffer, shared))
     }
 
-    /// Closes it as soon as the peer does. What was sent still arrives.
+    /// Closes a pair as soon as the peer does. Messages that were sent still arrive.
     pub(crate) fn close_pair(&mut self, to: usize, name: PairName, buffer: Arc<Buffer>) {
         let close = |peer: &mut Peer, shared: &mut Shared<'_>| {
             peer.close_pair(name, buffer, shared);
@@ -62,7 +63,7 @@ impl Mesh {
         }
     }
 
-    /// The same, without the cause of a connection that has ended.
+    /// As [`Mesh::reached`], without the cause of a connection that has ended.
     fn pair_reached(
         &mut self,
         to: usize,
@@ -125,7 +126,7 @@ impl Mesh {
         Ok(moved)
     }
 
-    /// The same for a caller that waits, as [`Mesh::step`].
+    /// As [`Mesh::poll_pairs`], for a caller that waits, as [`Mesh::step`].
     pub(crate) fn step_pairs(
         &mut self,
         name: PairName,
@@ -158,7 +159,7 @@ mod tests {
     use crate::support::{library, ranks};
 
     #[test]
-    fn a_round_that_a_lost_neighbour_keeps_from_beginning_sends_nothing_to_the_other_one() {
+    fn a_round_that_cannot_begin_for_a_lost_neighbour_sends_nothing_to_the_other_one() {
         ranks(&library(), 3, |group| {
             let mut halo = FixedHalo1d::<u64>::new(&group, 8, 8).unwrap();
             halo.round(|_, _| {}).map(drop).unwrap();

@@ -1,4 +1,4 @@
-//! Parts of collectives. They have no place but their order: a short one goes by a slot, a long one from memory to memory.
+//! Parts of collectives. They are matched by their order alone. A short part goes through a slot, a long one from memory to memory.
 
 use std::fmt;
 
@@ -12,8 +12,9 @@ use crate::error::GroupError;
 use crate::loader::Place;
 
 impl Mesh {
-    /// A collective of this rank has ended in an error: the group fails, for all ranks by the same cause. Parts have no place but their order, so
-    /// those on their way would be taken for parts of the next collective, and long ones are posted in memory that is the caller's again.
+    /// A collective of this rank has ended in an error: the group fails, for all ranks by the same cause. Parts are matched by their order
+    /// alone, so parts on their way would be taken for parts of the next collective, and long ones are posted in memory that the caller may
+    /// use again.
     pub(crate) fn collective_failed(&mut self, error: GroupError) -> GroupError {
         if self.failure.is_some() {
             return error;
@@ -56,7 +57,7 @@ impl Mesh {
         Ok(None)
     }
 
-    /// Announces where a part of `call` goes that is too long for a slot; returns its number.
+    /// Posts the receive of a part of `call` that is too long for a slot; returns the part's number.
     pub(crate) fn expect_part(
         &mut self,
         from: usize,
@@ -66,7 +67,7 @@ impl Mesh {
         let announced = self.reach_by(from, Way::Data).and_then(|()| {
             let number =
                 self.with(from, |peer, shared| peer.receive_data(place, shared).map(Some))?;
-            // The rank may prove to have left in this call.
+            // None: the call found that the rank has left.
             number.ok_or_else(|| lost(from))
         });
         announced.map_err(|error| {
@@ -75,7 +76,7 @@ impl Mesh {
         })
     }
 
-    /// Waits for a long part, that of this number and length.
+    /// Waits for the long part of this number, whose length is `len` bytes.
     pub(crate) fn await_part(
         &mut self,
         from: usize,
@@ -94,13 +95,13 @@ impl Mesh {
         ended.map_err(|error| self.never_comes(error, from, call, len, held))
     }
 
-    /// The header of the oldest short part of this rank that is here. None once the group has failed.
+    /// The header of the oldest short part that has come from a rank. None once the group has failed.
     fn held(&mut self, from: usize) -> Option<Header> {
         Some(self.peer(from)?.held()?.header)
     }
 
-    /// Why a long part never comes. If that is because its rank has left, or nothing moves any more, a short one that was sent in its place, or after
-    /// it, says more. While others are on their way it says nothing, as it may overtake them.
+    /// The error of a long part that never comes. If its rank has left, or nothing moves any more, and a short part has come that was sent
+    /// in its place or after it, this is a mismatch of collectives. Otherwise the short part means nothing, as it may overtake long ones.
     fn never_comes(
         &mut self,
         error: GroupError,
@@ -121,7 +122,7 @@ impl Mesh {
         self.differ(from, why)
     }
 
-    /// Whether an error says no more than that a part never comes: its rank has left, or nothing moves any more.
+    /// Whether an error says only that a part never comes: its rank has left, or nothing moves any more.
     fn is_end_of_parts(&self, error: &GroupError) -> bool {
         match &self.failure {
             None => matches!(error, GroupError::PeerLost { .. }),
@@ -129,7 +130,8 @@ impl Mesh {
         }
     }
 
-    /// This rank and another one have called different collectives, which is why the group has failed, if it has.
+    /// The error of different collectives called by this rank and another one. It becomes the cause of the group's failure, if the group
+    /// has failed.
     fn differ(&mut self, rank: usize, why: String) -> GroupError {
         if let Some(failure) = &mut self.failure {
             *failure = Failure::Mismatch { rank, why: why.clone() };
@@ -143,14 +145,14 @@ impl Mesh {
         self.until(Some((to, Way::Data)), sent)
     }
 
-    /// Waits until all short parts are in slots. One stays in its memory while the connection is not open, or no slot is free.
+    /// Waits until all short parts are copied into slots. A part stays in its memory while the connection is not open, or no slot is free.
     pub(crate) fn await_taken(&mut self, to: usize) -> Result<(), GroupError> {
         let is_taken = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_slots());
         self.until(Some((to, Way::Small)), is_taken)
     }
 
-    /// Waits for a short part of a collective and copies it to its place. If it never comes, and its rank has sent a long one that this rank does
-    /// not expect, that says more.
+    /// Waits for a short part of a collective and copies it to its place. If the part never comes, and its rank has sent a long part that
+    /// this rank does not expect, the error is a mismatch of collectives.
     pub(crate) fn take_part(
         &mut self,
         from: usize,
@@ -185,8 +187,8 @@ impl Mesh {
         self.with(from, |peer, _| peer.release_held())
     }
 
-    /// What two ranks do of which one sends a part of so many bytes in another collective, or in the same one, where one of `len` bytes of
-    /// `call` is due. `theirs`: its group, number and note.
+    /// Describes a mismatch: rank `from` has sent a part of `sent` bytes, where one of `len` bytes of `call` is due. `theirs`: the group,
+    /// number and note of the collective of `from`.
     fn other_part(
         &self,
         from: usize,
@@ -203,7 +205,7 @@ impl Mesh {
         )
     }
 
-    /// Waits until the memory of all sent parts is free. A part in a slot has left its memory: that does not need a call of the peer.
+    /// Waits until the memory of all sent parts is free. For a part in a slot this needs no call of the peer.
     pub(crate) fn flush(&mut self, to: usize) -> Result<(), GroupError> {
         if to == self.rank {
             return Ok(());
@@ -237,7 +239,7 @@ mod tests {
             let await_turn = |number| {
                 let end = Instant::now() + WAIT;
                 while turn.load(Ordering::Acquire) != number {
-                    assert!(Instant::now() < end, "it is never the turn {number}");
+                    assert!(Instant::now() < end, "turn {number} never comes");
                     std::thread::yield_now();
                 }
             };

@@ -39,7 +39,7 @@ impl Way {
         }
     }
 
-    /// In lists by way.
+    /// The index of the way in arrays.
     fn index(self) -> usize {
         self.number().into()
     }
@@ -51,45 +51,45 @@ pub(super) struct Peer {
     /// The device for this peer.
     device: usize,
     openings: [Opening; 4],
-    /// Some of them may be requested: one test for each poll.
+    /// Whether any opening may be requested, so that a poll makes one test.
     is_opening: bool,
     sender: SlotSender,
     receiver: SlotReceiver,
-    /// By [`Route`].
+    /// Indexed by [`Route`].
     long: [Long; 2],
     data_sender: Lane<SendComm>,
     data_receiver: Lane<ReceiveComm>,
-    /// The numbers of the comms of the lanes above, by which the registry knows them.
+    /// The registry's numbers of the comms of the lanes above.
     comms: Vec<usize>,
     pairs: Vec<Pair>,
-    /// False once all is closed but its pairs, and long parts that are due.
+    /// False once all lanes are closed except pairs and the lane of long parts that are due.
     has_lanes: bool,
-    /// It has left, and its letters are read.
+    /// The peer has left, and its letters are read.
     has_left: bool,
-    /// The number of long parts that it has sent, which it says when it leaves.
+    /// The number of long parts that the peer has sent, from its letter when it leaves.
     sent_data: Option<u64>,
-    /// The last long part that it has begun to send, which it says when it is asked, and when it leaves.
+    /// The last long part that the peer has begun to send, from its letter when it is asked, or leaves.
     last_part: Option<LastPart>,
     /// The collective of the last long part that this rank has begun to send.
     call: Option<Call>,
-    /// Per way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
+    /// By way: nothing more comes from the peer. Other ways, and sends to the peer, may still complete.
     silent: [bool; 4],
     /// Nothing more can be sent to the peer.
     is_closed: bool,
-    /// Operations of small messages that never leave. They end with the peer.
+    /// Operations of small messages that will not be sent. They end with the peer.
     given_up: Vec<OpId>,
-    /// The connection whose calls are being made. After an error it stays set, so that [`Peer::left`] knows which one has ended.
+    /// The connection whose calls are being made. It stays set after an error, so that [`Peer::left`] knows which connection has ended.
     failing: Option<Failing>,
 }
 
-/// A long part that its rank has begun to send: it has no header, so the receiver does not know what it belongs to.
+/// A long part that its rank has begun to send. Long parts have no header, so this says to which collective one belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastPart {
     pub(super) scope: u32,
-    /// Of its collective.
+    /// The number of its collective in the group.
     pub(super) number: u32,
     pub(super) note: u64,
-    /// Its number among the long parts.
+    /// The part's number among the long parts to this peer.
     ordinal: u64,
 }
 
@@ -114,10 +114,11 @@ impl LastPart {
 
 #[derive(Clone, Copy, Debug)]
 enum Failing {
-    /// What is open remains, and what is not is given up once the peer is known to have left.
+    /// Lanes that are open remain; the others are given up once the peer is known to have left.
     Opening,
     In(Way),
-    /// A receive that was posted ahead, before it was known that the peer leaves. What has come by that way can still be received.
+    /// A receive that was posted ahead, before it was known that the peer leaves. Messages that have come by that way can still be
+    /// received.
     Ahead,
     Out,
 }
@@ -160,7 +161,8 @@ impl Peer {
         Ok(())
     }
 
-    /// A letter from the peer has arrived: its handle, how many long parts it has sent, or which one was the last, or that it asks for that.
+    /// Handles a letter from the peer: its handle, the number of long parts that it has sent, its last long part, or a request for this
+    /// rank's.
     pub(super) fn invited(
         &mut self,
         letter: &[u8],
@@ -195,8 +197,9 @@ impl Peer {
         Ok(())
     }
 
-    /// This rank leaves, and says what it has sent where the peer cannot find out: by connections that have not come about, nothing; by that
-    /// of long parts, how many. Messages are announced, and the end of their connections is seen.
+    /// This rank leaves, and mails what the peer cannot find out: that nothing was sent by connections that are not open yet, and the
+    /// number of long parts that were sent. Messages need no such letter: each is announced, and the peer sees the end of their
+    /// connections.
     pub(super) fn say_what_was_sent(&self, place: &mut Remote) {
         self.say_last_part(place);
         for way in Way::ALL {
@@ -212,7 +215,7 @@ impl Peer {
         self.pairs.iter().for_each(|pair| pair.leave(place));
     }
 
-    /// Says which long part this rank has begun to send last, if any.
+    /// Mails which long part this rank has begun to send last, if any.
     fn say_last_part(&self, place: &mut Remote) {
         let Some(Call { scope, number, what }) = self.call else { return };
         let ordinal = self.data_sender.pushed();
@@ -226,7 +229,7 @@ impl Peer {
         let _ = place.mail(self.rank, &[Way::Data.number()]);
     }
 
-    /// The peer's last long part, as far as is known, if this rank has no place for it.
+    /// The peer's last long part, as far as is known, if this rank has not posted a receive for it.
     pub(super) fn unexpected_part(&self) -> Option<LastPart> {
         self.last_part.filter(|part| part.ordinal > self.data_receiver.pushed())
     }
@@ -234,14 +237,14 @@ impl Peer {
     /// Makes progress on everything. Returns whether anything moved.
     pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let moved = self.move_all(shared);
-        // After an error too: what has come by then counts.
+        // After an error too: messages that were received before it count.
         let ended = self.end_long(shared.matching);
         Ok(moved? | ended)
     }
 
     fn move_all(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = self.is_opening && self.connect_all(shared)?;
-        // A peer that sends all the time must not keep this poll.
+        // At most `SLOTS` messages, so that a peer that sends all the time does not keep this poll.
         moved |= self.bring_in(SLOTS, shared)?;
         moved |= self.push_out(shared)?;
         for pair in &mut self.pairs {
@@ -264,7 +267,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Sends what it can of long messages.
+    /// Sends long messages as far as possible now.
     fn push_long(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = false;
         for long in &mut self.long {
@@ -273,7 +276,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Receives what is there, of messages in slots up to `most`.
+    /// Receives what has come; of messages in slots at most `most`.
     fn bring_in(&mut self, most: usize, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let data = self.bring_by(Way::Data, |peer| peer.data_receiver.progress(shared.registry))?;
         let small = self
@@ -302,7 +305,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// The peer leaves. What it has sent still comes.
+    /// The peer leaves. Messages that it has sent still come.
     pub(super) fn leaves(&mut self) {
         let small = self.receiver.leaves();
         let long = self.long.each_mut().map(Long::leaves);
@@ -316,7 +319,7 @@ impl Peer {
         }
     }
 
-    /// The peer has left, and the connection of the last error has ended because of that. False if it is unknown which.
+    /// The peer has left, and the connection of the last error has ended because of that. Returns false if that connection is not known.
     pub(super) fn left(&mut self) -> bool {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way.index()] = true,
@@ -331,7 +334,7 @@ impl Peer {
         &self.comms
     }
 
-    /// The operations that have not ended, when its connections close.
+    /// The operations that have not ended, when the peer's connections close.
     pub(super) fn into_operations(mut self) -> Vec<OpId> {
         let mut operations = std::mem::take(&mut self.given_up);
         operations.extend(self.sender.clear());
@@ -339,7 +342,7 @@ impl Peer {
         operations
     }
 
-    /// Whether it has left, and nothing more of it is needed that is open here but pairs with a user, and long parts that are due.
+    /// Whether the peer has left, and its lanes are needed no more, except pairs with a user and long parts that are due.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.is_silent() && self.is_read() && (self.has_lanes || self.is_over())
@@ -351,7 +354,7 @@ impl Peer {
         self.has_no_user() && self.has_all_data()
     }
 
-    /// Leaves the pairs alone, and the long parts that are due: a collective that this rank has not begun takes them.
+    /// Takes all lanes out of the peer except the pairs and the long parts that are due, which a later collective of this rank takes.
     pub(super) fn take_lanes(&mut self, own: usize) -> Self {
         let mut rest = Self {
             openings: [const { Opening::Open }; 4],
@@ -374,13 +377,15 @@ impl Peer {
         std::mem::replace(self, rest)
     }
 
-    /// Whether what has come of it has been received, where no more does.
+    /// Whether all parts and messages that have come from the peer have been received, apart from long messages on ways by which no more
+    /// come.
     #[cold]
     fn is_read(&self) -> bool {
         self.receiver.held().is_none() && self.no_long(Long::awaits_none)
     }
 
-    /// Whether it has left, and no more messages can be received from it or sent to it, pairs included. What has come may wait for its receive.
+    /// Whether the peer has left, and no more messages can be received from it or sent to it, pairs included. Messages that have come may
+    /// wait for a receive.
     pub(super) fn is_gone(&self) -> bool {
         self.is_silent() && self.has_no_user()
     }
@@ -390,19 +395,19 @@ impl Peer {
         self.pairs.iter().all(Pair::is_over)
     }
 
-    /// The same without its pairs.
+    /// As [`Peer::is_gone`], without the pairs.
     #[inline]
     fn is_silent(&self) -> bool {
         self.silent[Way::Small.index()] && self.is_silent_otherwise()
     }
 
-    /// The rest of that, where no more small messages come.
+    /// The part of [`Peer::is_silent`] that is tested once no more small messages come.
     #[cold]
     fn is_silent_otherwise(&self) -> bool {
         (self.is_closed || self.has_sent()) && self.no_long(Long::receives_none)
     }
 
-    /// Whether it has left, and all long parts are here that it has sent. They may have been sent long before they are expected.
+    /// Whether the peer has left, and all long parts that it has sent are received. They may come long before a collective expects them.
     fn has_all_data(&self) -> bool {
         let are_here = |sent| self.data_receiver.done() >= sent;
         self.silent[Way::Data.index()]
@@ -410,43 +415,43 @@ impl Peer {
             || self.has_left && self.is_in_vain(Way::Data)
     }
 
-    /// Whether this holds of all long messages that may still come.
+    /// Whether `is_so` holds for the long messages of every route by which more may come.
     fn no_long(&self, is_so: fn(&Long) -> bool) -> bool {
         let is_silent = |route| self.silent[Way::Long(route).index()];
         Route::ALL.into_iter().all(|route| is_silent(route) || is_so(&self.long[route as usize]))
     }
 
-    /// Whether nothing more can be received from it or sent to it by this way, which may never have been opened. `has_left`: it has left, and
-    /// its letters are read.
+    /// Whether nothing more can be received from the peer or sent to it by this way, which may never have been opened. `has_left`: the peer
+    /// has left, and its letters are read.
     pub(super) fn is_lost(&mut self, way: Way, has_left: bool) -> bool {
         if has_left {
             self.give_up_small();
             self.give_up_all_long();
         }
-        // A part that is sent counts, if the plugin completes it: only what waits for a connection never arrives.
+        // A sent part counts, if the plugin completes it: only a part that waits for a connection never arrives.
         let is_sending = !self.data_sender.is_idle();
         let is_in_vain = has_left && is_sending && !self.data_sender.is_open();
         match way {
             Way::Data if is_sending => is_in_vain || self.is_silent(),
             Way::Data => self.has_all_data(),
-            // The collective that waits for a short part ends with this, and the long one with it.
+            // A collective that waits for a short part ends with this, and its long part too.
             _ if is_in_vain => self.silent[Way::Small.index()] && self.no_long(Long::receives_none),
             _ => self.is_silent(),
         }
     }
 
-    /// Of a peer that has left: whether nothing comes by this way that is not here.
+    /// For a peer that has left: whether nothing more comes by this way.
     fn is_in_vain(&self, way: Way) -> bool {
         !self.is_open(way).1 && self.openings[way.index()].is_in_vain()
     }
 
-    /// Whether the plugin may access the memory of anything long that is sent.
+    /// Whether the plugin may access the memory of a long message or long part to the peer.
     fn sends_long(&self) -> bool {
         self.data_sender.is_in_flight() || self.long.iter().any(Long::is_in_flight)
     }
 
-    /// Of a peer that has left: small messages that are not connected by now never leave. They are dropped, because their memory is their
-    /// callers' again.
+    /// For a peer that has left: if the way of small messages is not open by now, they are not sent. They are dropped, because their
+    /// callers may use the memory again.
     fn give_up_small(&mut self) {
         if !self.sender.is_open() && (self.is_closed || !self.sends_long()) {
             self.given_up.extend(self.sender.clear());
@@ -455,8 +460,8 @@ impl Peer {
         self.silent[Way::Small.index()] |= self.is_in_vain(Way::Small);
     }
 
-    /// Of a peer that has left: long messages whose headers were sent or have come never move, if no more headers come and their way has
-    /// never been opened.
+    /// For a peer that has left: gives up long messages whose headers were sent or have come, if no more headers come and their way was
+    /// never opened.
     pub(super) fn give_up_all_long(&mut self) {
         self.has_left = true;
         if self.silent[Way::Small.index()] {
@@ -472,8 +477,8 @@ impl Peer {
         self.silent[way.index()] |= self.is_in_vain(way);
     }
 
-    /// The least progress that receives what this peer sends, for a rank that waits for it. A short message does not
-    /// count as progress towards the awaited one: if it is the awaited one, the wait ends.
+    /// Receives from this peer, for a rank that waits for a message from it, with the fewest calls of the plugin. A short message does not
+    /// count as progress: the wait ends if it is the awaited one.
     pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
         let attended = self.move_awaited(shared);
         // As in `progress`.
@@ -490,7 +495,7 @@ impl Peer {
     #[inline]
     fn move_awaited(&mut self, shared: &mut Shared<'_>) -> Result<(bool, bool), GroupError> {
         let before = (self.receiver.parts(), self.received());
-        // A collective keeps the group's own thread from doing that.
+        // The group's own thread cannot open connections while a collective holds the lock.
         let opened = self.is_opening && self.connect_all(shared)?;
         let any = self.bring_in(1, shared)?;
         let mut parts = opened || (self.receiver.parts(), self.received()) != before;
@@ -512,7 +517,7 @@ impl Peer {
         self.data_receiver.moves() + self.pieces().1
     }
 
-    /// Continues what is requested.
+    /// Continues the openings that are requested.
     #[cold]
     fn connect_all(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = false;
@@ -585,7 +590,7 @@ impl Peer {
         Ok(any)
     }
 
-    /// A long message's header has come.
+    /// The header of a long message has come.
     pub(super) fn announced(
         &mut self,
         route: Route,
@@ -595,7 +600,7 @@ impl Peer {
         self.long[route as usize].announced(route, header, matching)
     }
 
-    /// Makes memory for the messages before this one that no receive has taken. On an error nothing is matched or received.
+    /// Makes memory for the messages before this one that no receive has taken. After an error no message is matched or received.
     pub(super) fn make_room(&mut self, position: Position) -> Result<(), GroupError> {
         self.long[position.route as usize].make_room(position.ordinal)
     }
@@ -605,12 +610,12 @@ impl Peer {
         self.long[position.route as usize].claim(position.ordinal, claim, matching);
     }
 
-    /// Completes long messages that were received or sent, and ends the receives of those that never come.
+    /// Ends the operations of long messages that were received or sent, and the receives of messages that never come.
     fn end_long(&mut self, matching: &mut Matching) -> bool {
         let mut moved = false;
         for route in Route::ALL {
             moved |= self.long[route as usize].end(matching);
-            // Where all is read, the connections close first.
+            // Once all is read, the connections are closed instead, which ends these receives.
             if self.silent[Way::Long(route).index()] && !self.is_read() {
                 moved |= self.long[route as usize].lose(matching);
             }
@@ -632,7 +637,7 @@ impl Peer {
         self.send_queued(shared)
     }
 
-    /// A message for a slot, which leaves by [`Peer::send_queued`] or at the next poll.
+    /// Queues a message for a slot; [`Peer::send_queued`] or the next poll sends it.
     pub(super) fn queue(
         &mut self,
         letter: Letter,
@@ -643,7 +648,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The bytes of a long message, whose header is queued.
+    /// Queues the bytes of a long message, whose header is queued.
     pub(super) fn queue_long(
         &mut self,
         route: Route,
@@ -656,9 +661,9 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends what is queued, as far as possible now: all headers, then a piece of long messages.
+    /// Sends queued messages as far as possible now: first those in slots, then a piece of long messages.
     pub(super) fn send_queued(&mut self, shared: &mut Shared<'_>) -> Result<(), GroupError> {
-        // The memory of earlier messages may be their callers' again.
+        // Callers may use the memory of earlier messages again.
         if self.is_closed {
             return Ok(());
         }
@@ -669,7 +674,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A long part of this collective.
+    /// Queues a long part of this collective.
     pub(super) fn send_data(
         &mut self,
         call: Call,
@@ -677,7 +682,7 @@ impl Peer {
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
         self.open(Way::Data, shared)?;
-        // A receive is announced by the poll after its post. The peer sends meanwhile what would otherwise wait until this rank has sent.
+        // This poll announces receives that are posted, so that the peer can send into them while this rank sends.
         self.bring_by(Way::Data, |peer| peer.data_receiver.progress(shared.registry))?;
         self.call = Some(call);
         let number = self.data_sender.push(place);
@@ -696,13 +701,13 @@ impl Peer {
         Ok(number)
     }
 
-    /// The pieces of long messages posted and completed so far: those sent, and those received.
+    /// The counts of pieces of long messages that were posted and completed so far: of those sent, and of those received.
     pub(super) fn pieces(&self) -> (u64, u64) {
         let [(sent, came), (staged, landed)] = self.long.each_ref().map(Long::pieces);
         (sent + staged, came + landed)
     }
 
-    /// How many long parts are sent; no more are under way once their connection is closed.
+    /// The number of long parts whose memory is free. After their connection is closed this is the largest number, as none is in flight.
     pub(super) fn sent_data(&self) -> u64 {
         if self.has_lanes { self.data_sender.done() } else { u64::MAX }
     }
@@ -716,7 +721,7 @@ impl Peer {
         self.receiver.held()
     }
 
-    /// Frees its slot.
+    /// Frees the slot of the part from [`Peer::held`].
     pub(super) fn release_held(&mut self) -> Result<(), GroupError> {
         self.failing = Some(Failing::In(Way::Small));
         self.receiver.release_held()?;
@@ -729,12 +734,12 @@ impl Peer {
         self.sender.is_taken()
     }
 
-    /// Whether all long parts of collectives have.
+    /// Whether all long parts of collectives have left this rank's memory.
     pub(super) fn has_sent_data(&self) -> bool {
         self.data_sender.is_idle()
     }
 
-    /// Whether a connection with it is requested and not open yet.
+    /// Whether a connection with the peer is requested and not open yet.
     pub(super) fn is_connecting(&self) -> bool {
         self.openings.iter().any(Opening::is_requested)
             || self.pairs.iter().any(Pair::is_connecting)
@@ -752,7 +757,7 @@ impl Peer {
         self.openings.iter().any(|opening| !opening.is_closed()) || !self.pairs.is_empty()
     }
 
-    // Pairs of lanes of one user each.
+    // Pairs of lanes, each with one user.
 
     /// Opens this end of a pair, whose messages come from and go to this buffer.
     pub(super) fn open_pair(
@@ -769,7 +774,7 @@ impl Peer {
         self.pairs.iter_mut().find(|pair| pair.name() == name)
     }
 
-    /// Closes this end once the peer closes its own. It keeps the buffer until then.
+    /// Closes this end once the peer closes its own. The buffer is kept until then.
     pub(super) fn close_pair(
         &mut self,
         name: PairName,
@@ -800,17 +805,17 @@ impl Peer {
 
 #[cfg(test)]
 impl Peer {
-    /// Whether anything but its pairs is open.
+    /// Whether any lane is open, apart from pairs.
     pub(super) fn has_lanes(&self) -> bool {
         self.has_lanes
     }
 
-    /// The long messages whose bytes are received.
+    /// The number of long messages that are posted at their receivers.
     pub(super) fn posted(&self) -> usize {
         self.long.iter().map(Long::posted).sum()
     }
 
-    /// The long messages that receives have taken.
+    /// The number of long messages that receives have taken.
     pub(super) fn claims(&self) -> usize {
         self.long.iter().map(Long::claims).sum()
     }
@@ -840,7 +845,7 @@ mod tests {
     fn await_turn(turn: &AtomicUsize, number: usize) {
         let end = Instant::now() + WAIT;
         while turn.load(Ordering::Acquire) != number {
-            assert!(Instant::now() < end, "it is never the turn {number}");
+            assert!(Instant::now() < end, "turn {number} never comes");
             std::thread::yield_now();
         }
     }
@@ -853,18 +858,18 @@ mod tests {
         turn.store(2, Ordering::Release);
     }
 
-    /// Waits until rank 1 has gone, without a look at what it has sent.
+    /// Waits until rank 1 has gone, without a poll.
     fn let_rank_1_go(turn: &AtomicUsize) {
         turn.store(1, Ordering::Release);
         await_turn(turn, 2);
     }
 
-    /// Turn 1 lasts until rank 1 has left. Returns when the rendezvous has said so; nothing is polled meanwhile.
+    /// Begins turn 1, in which rank 1 leaves. Returns when the rendezvous has said so; no peer is polled meanwhile.
     fn let_rank_1_leave(turn: &AtomicUsize, mesh: &mut Mesh) {
         let_rank_1_go(turn);
         let end = Instant::now() + WAIT;
         while !mesh.left[1] {
-            assert!(Instant::now() < end, "the rendezvous does not say that it has left");
+            assert!(Instant::now() < end, "the rendezvous does not say that rank 1 has left");
             mesh.read_mail().unwrap();
             std::thread::yield_now();
         }
@@ -908,7 +913,7 @@ mod tests {
             let call = Call { scope: 0, number: 1, what: What::new(CallKind::AllReduce) };
             group.barrier().unwrap();
             if group.rank() == 1 {
-                // It does not say where to connect.
+                // Rank 1 does not send its handle.
                 let mut state = group.shared.lock();
                 turn.store(1, Ordering::Release);
                 await_turn(&turn, 2);
@@ -949,7 +954,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_with_the_awaited_peer_comes_about_by_polls_of_that_peer_alone() {
+    fn a_connection_with_the_awaited_peer_is_opened_by_polls_of_that_peer_alone() {
         ranks(&library(), 2, |group| {
             if group.rank() == 1 {
                 return assert_eq!(group.recv_vec::<u8>(0, 1).unwrap().0, [7]);
@@ -959,7 +964,7 @@ mod tests {
             state.mesh.with(1, |peer, shared| peer.open(Way::Small, shared)).unwrap();
             let end = Instant::now() + WAIT;
             while state.mesh.peer(1).unwrap().is_connecting() {
-                assert!(Instant::now() < end, "it never comes about");
+                assert!(Instant::now() < end, "the connection is never open");
                 state.mesh.hear().unwrap();
                 state.mesh.with(1, |peer, shared| peer.attend(shared).map(drop)).unwrap();
                 std::thread::yield_now();
@@ -969,20 +974,20 @@ mod tests {
         });
     }
 
-    /// Says farewell and closes all connections, without a look at what has come.
+    /// Sends the farewell and closes all connections, without a poll.
     fn leave(mesh: &mut Mesh) {
         mesh.farewell();
         mesh.fail(Failure::Other("this rank has left".to_owned()));
     }
 
     #[test]
-    fn a_long_message_to_a_rank_that_has_left_is_lost_though_its_connection_never_comes_about() {
+    fn a_long_message_to_a_rank_that_has_left_is_lost_though_its_connection_is_never_open() {
         let turn = Arc::<AtomicUsize>::default();
         ranks_within(&library(), 2, TIMEOUT, move |group| {
             group.barrier().unwrap();
             let data = [0_u8; LONG];
             if group.rank() == 1 {
-                // It does not say where to connect.
+                // Rank 1 does not send its handle.
                 let mut state = group.shared.lock();
                 turn.store(1, Ordering::Release);
                 await_turn(&turn, 2);
@@ -1000,8 +1005,8 @@ mod tests {
         });
     }
 
-    /// One message for each receive that is posted ahead; the barrier has used one. The test plugin fails all of a connection that has ended where
-    /// there are more receives.
+    /// One message for each receive that is posted ahead; the barrier has used one. If more receives were posted than messages come, the
+    /// test plugin would fail all receives of the connection when it ends.
     const MESSAGES: u64 = SLOTS as u64 - 1;
 
     fn send_all(group: &Group) {
@@ -1039,12 +1044,13 @@ mod tests {
         });
     }
 
-    /// The last piece of a long message comes with the end of its connection, which the post after it sees. Rank 1 does `last` before it leaves.
+    /// The last piece of a long message comes with the end of its connection, and the post after the piece fails. Rank 1 does `last` before
+    /// it leaves.
     fn the_last_piece_comes_with_the_end(last: fn(&Group), is_known_to_leave: bool) {
         let turn = Arc::<AtomicUsize>::default();
         ranks_within(&keeping(), 2, TIMEOUT, move |group| {
             if group.rank() == 1 {
-                // The connection is open then.
+                // This opens the connection.
                 group.send(&[1_u8; LONG], 0, 1).unwrap();
                 return leave_in_turn(&turn, group, |group| {
                     group.send(&[7_u8; LONG], 0, 2).unwrap();
@@ -1059,7 +1065,7 @@ mod tests {
                 let take_in = |peer: &mut Peer, shared: &mut Shared<'_>| {
                     peer.bring_by(Way::Small, |peer| peer.take_in(1, shared))
                 };
-                assert!(mesh.with(1, take_in).unwrap(), "it has come");
+                assert!(mesh.with(1, take_in).unwrap(), "the last piece has come");
             };
             if is_known_to_leave {
                 let_rank_1_leave(&turn, mesh);
@@ -1068,7 +1074,7 @@ mod tests {
                 let_rank_1_go(&turn);
             }
             header(mesh);
-            // The end comes after the look at small messages.
+            // As if the end came after the poll of small messages.
             let small = Way::Small.index();
             mesh.peer(1).unwrap().silent[small] = true;
             mesh.with(1, |peer, shared| peer.progress(shared).map(drop)).unwrap();
@@ -1085,10 +1091,10 @@ mod tests {
     }
 
     #[test]
-    fn the_same_where_a_later_one_was_announced_and_never_comes() {
+    fn a_long_message_is_received_though_a_later_one_was_announced_and_never_comes() {
         let announce = |group: &Group| {
             let kind = Kind::Long(Route::Staged);
-            // Of more pieces than receives are posted for.
+            // A message of more pieces than receives are posted for.
             let len = 1 << 30;
             let header =
                 Header { kind, element: 0, scope: 0, tag: 3, len, space: Space::MESSAGES, note: 0 };
@@ -1113,7 +1119,7 @@ mod tests {
             mesh.hear().unwrap();
             let end = Instant::now() + WAIT;
             while mesh.connector.step() {
-                assert!(Instant::now() < end, "it neither connects nor fails");
+                assert!(Instant::now() < end, "the connect neither succeeds nor fails");
                 std::thread::yield_now();
             }
             mesh.poll(None).unwrap();
@@ -1132,7 +1138,7 @@ mod tests {
                 let mut state = group.shared.lock();
                 state.mesh.open_pair(0, NAME, &buffer).unwrap();
                 turn.store(1, Ordering::Release);
-                // The other end has connected, and this one reads no letter.
+                // The other end has connected, and this rank reads no letter.
                 await_turn(&turn, 2);
                 return leave(&mut state.mesh);
             }
@@ -1146,7 +1152,7 @@ mod tests {
                         return;
                     }
                     drop(state);
-                    assert!(Instant::now() < end, "its user waits");
+                    assert!(Instant::now() < end, "the pair neither opens nor closes");
                     std::thread::yield_now();
                 }
             };
@@ -1163,7 +1169,8 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_lost_for_a_receive_from_any_rank() {
+    fn a_long_message_of_a_rank_that_left_before_it_connected_is_lost_for_a_receive_from_any_rank()
+    {
         receive_of_a_rank_that_left_before_it_connected(Any.into(), |_| {});
     }
 
@@ -1177,7 +1184,7 @@ mod tests {
         receive_of_a_rank_that_left_before_it_connected(Any.into(), send_part);
     }
 
-    /// Longer than any lingering of a rank that leaves.
+    /// Longer than a rank that leaves waits for the others.
     const LONG_AGO: Duration = Duration::from_millis(600);
 
     #[test]
@@ -1190,7 +1197,7 @@ mod tests {
                 return leave_in_turn(&turn, group, |group| group.gather(&part, None, 0).unwrap());
             }
             let mut state = group.shared.lock();
-            // Rank 1 learns where to connect, and this rank polls nothing until it has gone.
+            // Rank 1 gets the handle, and this rank polls nothing until rank 1 has gone.
             state.mesh.with(1, |peer, shared| peer.open(Way::Data, shared)).unwrap();
             let_rank_1_leave(&turn, &mut state.mesh);
             std::thread::sleep(LONG_AGO);
@@ -1218,7 +1225,7 @@ mod tests {
             let end = Instant::now() + WAIT;
             let has_lanes = |mesh: &mut Mesh| mesh.peer(1).is_some_and(|peer| peer.has_lanes());
             while has_lanes(&mut state.mesh) {
-                assert!(Instant::now() < end, "the end of its other connection is not seen");
+                assert!(Instant::now() < end, "the end of the other connection is not seen");
                 state.mesh.poll(None).unwrap();
             }
             drop(state);
@@ -1228,7 +1235,7 @@ mod tests {
             assert_eq!(all, [7; 4 * SMALL]);
             let mut state = group.shared.lock();
             state.mesh.poll(None).unwrap();
-            assert!(state.mesh.peers[1].is_none(), "nothing more is due");
+            assert!(state.mesh.peers[1].is_none(), "no long part is due");
             drop(state);
             lost(group.gather(&part, Some(&mut all), 0));
         });
@@ -1239,7 +1246,7 @@ mod tests {
         let mut peer = Peer::new(1, 0, 0);
         peer.sent_data = Some(1);
         assert!(!peer.is_lost(Way::Data, false));
-        // As after an error of accept.
+        // The state after an error of accept.
         assert!(peer.openings[Way::Data.index()].is_closed());
         assert!(peer.is_lost(Way::Data, true));
     }
@@ -1262,7 +1269,7 @@ mod tests {
         });
     }
 
-    /// Rank 1 does `first`, and its header follows.
+    /// Rank 1 does `first`, and then its header is sent.
     fn receive_of_a_rank_that_left_before_it_connected(from: From, first: fn(&mut Mesh)) {
         let turn = Arc::<AtomicUsize>::default();
         ranks_within(&library(), 2, TIMEOUT, move |group| {
@@ -1274,7 +1281,7 @@ mod tests {
                 first(&mut state.mesh);
                 state.mesh.send(0, name, DataType::U8, Place::reading(&data)).unwrap();
                 turn.store(1, Ordering::Release);
-                // Its header has come.
+                // The header of the message has come.
                 await_turn(&turn, 2);
                 return leave(&mut state.mesh);
             }

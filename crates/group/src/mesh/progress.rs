@@ -14,13 +14,13 @@ use crate::error::GroupError;
 pub(crate) enum Moved {
     #[default]
     Nothing,
-    /// Progress with the awaited peer, or any progress if no peer is awaited.
+    /// Progress with the awaited peer, or with any peer if none is awaited.
     Here,
     Elsewhere,
 }
 
 impl Mesh {
-    /// Polls the peer that is waited for, and every few polls one other; without such a peer, all.
+    /// Polls the peer `focus`, and every few polls one other; without a `focus`, all peers.
     pub(crate) fn poll(&mut self, focus: Option<usize>) -> Result<Moved, GroupError> {
         self.hear()?;
         let Some(focus) = focus else {
@@ -38,7 +38,7 @@ impl Mesh {
         self.poll_another()
     }
 
-    /// What precedes each poll: reads messages of the rendezvous, and fails if the group has failed.
+    /// Called before each poll: reads messages of the rendezvous, and returns an error if the group has failed.
     pub(super) fn hear(&mut self) -> Result<(), GroupError> {
         if !self.unwanted.is_empty() {
             self.drop_unwanted();
@@ -52,7 +52,7 @@ impl Mesh {
         self.check()
     }
 
-    /// Without progress of the awaited peer, polls another one every few times.
+    /// For a poll without progress of the awaited peer: polls another peer every few times.
     pub(super) fn poll_another(&mut self) -> Result<Moved, GroupError> {
         self.idle_polls = self.idle_polls.wrapping_add(1);
         if !self.pace.polls_another(self.idle_polls) {
@@ -66,7 +66,7 @@ impl Mesh {
         })
     }
 
-    /// Makes progress until `ready`. An error if nothing moves for the timeout.
+    /// Makes progress until `ready` returns true. An error if nothing moves for the timeout.
     pub(super) fn until(
         &mut self,
         focus: Option<(usize, Way)>,
@@ -115,7 +115,7 @@ impl Mesh {
         }
     }
 
-    /// One poll for a caller that waits for several ranks, and says whether anything has moved for it since the last one.
+    /// One poll for a caller that waits for several ranks, and that knows whether anything has moved for it since its last poll.
     pub(crate) fn step_for_own(
         &mut self,
         moved: bool,
@@ -143,13 +143,13 @@ impl Mesh {
         }
         if idle > self.timeout / 4 * 3 && !wait.is_stuck() {
             if let Some(Some(peer)) = focus.map(|rank| self.peers[rank].as_ref()) {
-                // It may have sent a part that this rank does not expect.
+                // The peer may have sent a part that this rank does not expect.
                 peer.ask_for_last_part(&mut self.place);
             }
             wait.reported(self.place.stuck(self.timeout / 4));
         }
         if idle > self.timeout.saturating_add(SETTLE) {
-            // The hub has not decided, so it is stopped itself.
+            // The hub has not decided, so the hub itself is stopped.
             let ranks = self.hub.or(focus).into_iter().collect();
             let (awaited, limit) = (self.awaited(), self.timeout);
             return Err(self.fail(Failure::Silent { ranks, awaited, limit }));
@@ -196,7 +196,7 @@ mod tests {
         });
     }
 
-    /// As one of a process that is stopped and continued.
+    /// As a wait of a process that is stopped and continued.
     #[test]
     fn a_wait_that_is_not_polled_for_longer_than_the_timeout_goes_on() {
         const TIMEOUT: Duration = Duration::from_secs(2);
@@ -219,12 +219,12 @@ mod tests {
                         if state.mesh.focus.take() == Some(1) || waiting.is_finished() {
                             break state;
                         }
-                        assert!(Instant::now() < end, "it does not wait");
+                        assert!(Instant::now() < end, "the other thread never polls");
                         drop(state);
                         std::thread::yield_now();
                     }
                 };
-                // The first one may be of the barrier.
+                // The first idle poll may be one of the barrier.
                 drop(await_idle_poll());
                 let state = await_idle_poll();
                 std::thread::sleep(TIMEOUT + 2 * SETTLE);

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use crate::error::GroupError;
 use crate::loader::{End, Memory, Place, Region};
 
-/// Finds the region of an address. A buffer is registered on a comm when it is first used there, and stays registered until it is dropped.
+/// Finds the region of an address. A buffer is registered on a comm when it is first used there, and stays registered until the buffer is
+/// dropped.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     entries: Vec<Entry>,
-    /// The entry found last; most calls concern one buffer.
+    /// The index of the entry that was found last; most calls concern one buffer.
     last: usize,
     registrations: u64,
 }
@@ -28,7 +29,7 @@ impl Registry {
         self.entries.retain(|entry| !entry.memory.is_abandoned());
     }
 
-    /// Adds memory.
+    /// Adds memory, to be registered on first use.
     pub(super) fn add(&mut self, memory: &Arc<Memory>) {
         self.sweep();
         let place = memory.place();
@@ -43,7 +44,8 @@ impl Registry {
         }
     }
 
-    /// The region of a place on the comm with this number, registered now if necessary. None: the place is not in a known buffer.
+    /// The region of a place on the comm with this number; it is registered now if necessary. None: the place is in no buffer of this
+    /// registry.
     pub(super) fn region<E: End>(
         &mut self,
         place: Place,
@@ -63,7 +65,7 @@ impl Registry {
         Ok(region.as_ref())
     }
 
-    /// Deregisters all buffers from the comms with these numbers, which no longer keep them open.
+    /// Deregisters all buffers from the comms with these numbers: regions keep a comm open.
     pub(super) fn forget(&mut self, numbers: &[usize]) {
         for Entry { regions, .. } in &mut self.entries {
             for number in numbers {
@@ -74,12 +76,12 @@ impl Registry {
         }
     }
 
-    /// Whether a place is in a known buffer.
+    /// Whether a place is in a buffer of this registry.
     pub(super) fn has(&mut self, place: Place) -> bool {
         self.find(place).is_some()
     }
 
-    /// The regions of all buffers.
+    /// The number of regions of all buffers.
     #[cfg(test)]
     pub(super) fn regions(&self) -> usize {
         self.entries.iter().flat_map(|entry| &entry.regions).flatten().count()
@@ -90,7 +92,7 @@ impl Registry {
         self.entries.len()
     }
 
-    /// The number of regions ever made.
+    /// The number of regions made so far.
     pub(super) fn registrations(&self) -> u64 {
         self.registrations
     }

@@ -1,8 +1,8 @@
 //! Small messages in one direction to or from one peer, through slots that are registered once.
 //!
-//! The receiver keeps a receive posted for every slot, so a message finds its receive announced when it is sent, and its size need not be
-//! known beforehand. A receive that is not posted again yet is a credit that the sender lacks: the plugin accepts no more sends then.
-//! Messages that wait together share a slot, one behind the other, and so a send of the plugin's. A part of a collective has one of its own.
+//! The receiver keeps a receive posted for every slot, so a message does not wait for its receive, and its size need not be known
+//! beforehand. While receives are not posted again, the plugin accepts fewer sends. Messages that wait together share a slot, one behind
+//! the other, and so one send of the plugin. A part of a collective has a slot of its own.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::matching::OpId;
 use crate::error::GroupError;
 use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region, SendComm};
 
-/// What a slot has room for.
+/// The most bytes of a slot.
 const ROOM: usize = HEADER_BYTES + SMALL_OBJECT;
 const STRIDE: usize = SMALL_OBJECT + 64;
 /// Slots in each direction.
@@ -45,7 +45,7 @@ impl Slots {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Letter {
     pub(super) header: Header,
-    /// Empty when the bytes are sent by another way.
+    /// Empty when the bytes are sent on another lane.
     pub(super) body: Place,
     /// The operation that ends when the message is in its slot.
     pub(super) op: Option<OpId>,
@@ -60,7 +60,7 @@ pub(super) struct SlotSender {
     free: Vec<usize>,
     queue: VecDeque<Letter>,
     tag: i32,
-    /// A slot that the plugin did not accept yet.
+    /// A filled slot whose send the plugin has not accepted yet.
     filled: Option<Filled>,
 }
 
@@ -133,7 +133,7 @@ impl SlotSender {
         Ok(moved)
     }
 
-    /// Tests what is outstanding. Returns whether anything moved.
+    /// Tests the sends in flight. Returns whether any has completed.
     pub(super) fn test(&mut self) -> Result<bool, GroupError> {
         let mut moved = false;
         while let (Some(end), Some((post, slot))) = (&self.end, self.flights.front()) {
@@ -188,7 +188,7 @@ pub(super) struct SlotReceiver {
     slots: Option<Slots>,
     end: Option<ReceiveComm>,
     free: Vec<usize>,
-    /// The messages of a slot that were not taken yet.
+    /// A slot with messages that were not taken yet, and their place.
     rest: Option<(usize, Place)>,
     /// Parts of collectives that this rank has not reached yet.
     held: VecDeque<Arrival>,
@@ -215,9 +215,10 @@ impl SlotReceiver {
         self.end.is_some()
     }
 
-    /// The next message, if it is there. A part of a collective is held, any other message is returned. Returns whether anything moved.
+    /// Returns whether a message has come, and the message. A part of a collective is not returned, but held.
     ///
-    /// One at a time: a test that finds nothing is a poll of the network, and a caller that waits for this message needs no further one.
+    /// One message at a time: each test that finds nothing polls the network, and a caller that waits for this message needs no further
+    /// test.
     pub(super) fn arrived(&mut self) -> Result<(bool, Option<Arrival>), GroupError> {
         let Some((slot, place)) = self.next_slot()? else { return Ok((false, None)) };
         let Some((header, body)) = read(place) else {
@@ -238,7 +239,7 @@ impl SlotReceiver {
         Ok((true, Some(Arrival { header, body, slot: None })))
     }
 
-    /// What was not taken yet of a slot that has come.
+    /// The slot that has come, and the place of its messages that were not taken yet.
     fn next_slot(&mut self) -> Result<Option<(usize, Place)>, GroupError> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));
@@ -256,12 +257,12 @@ impl SlotReceiver {
         self.parts
     }
 
-    /// The oldest part of a collective.
+    /// The oldest held part of a collective.
     pub(super) fn held(&self) -> Option<Arrival> {
         self.held.front().copied()
     }
 
-    /// Frees its slot.
+    /// Frees the slot of the part from [`SlotReceiver::held`].
     pub(super) fn release_held(&mut self) -> Result<(), GroupError> {
         match self.held.pop_front() {
             Some(arrival) => self.release(arrival),
@@ -275,9 +276,9 @@ impl SlotReceiver {
         self.post().map(drop)
     }
 
-    /// The peer leaves: what it has sent still comes. A receive that is posted after the end of the connection is an error, and some plugins
-    /// then fail earlier ones, too. So from now on one is posted at a time, when all before it are read. Returns whether such an error has
-    /// come before this was known.
+    /// The peer leaves: messages that it has sent still come. A receive that is posted after the end of the connection is an error, and
+    /// some plugins then fail earlier receives, too. So from now on one receive is posted at a time, when all before it are read. Returns
+    /// whether such an error has come before this call.
     pub(super) fn leaves(&mut self) -> bool {
         self.is_leaving = true;
         self.failed_ahead
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_or_longer_than_its_slot_is_none() {
+    fn bytes_without_a_message_or_with_one_longer_than_the_slot_are_none() {
         let in_slot = |header: Header, len: usize| {
             let bytes = [&header.encode()[..], &vec![7; len]].concat();
             read(Place::reading(&bytes)).map(|(_, body)| body.len())

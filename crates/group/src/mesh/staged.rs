@@ -1,11 +1,11 @@
 //! Messages of known sizes, in order, from one peer, all of which pass through staging memory.
 //!
-//! A receive is posted for each slot of it before any message is due, so that a piece finds its place announced when it is sent.
+//! A receive is posted for each slot of it before any message is due, so that a piece does not wait for its receive.
 //! [`super::lane::Lane`] sends the pieces.
 //!
-//! A connection's end is an error of receives that are posted ahead, and some plugins then fail earlier ones, too. So a piece is taken from the
-//! plugin when it comes, though no receive takes its message yet; nothing is tested that is not due; and no more is posted ahead once the
-//! peer leaves.
+//! The end of a connection is an error of receives that are posted ahead, and some plugins then fail earlier receives, too. So a piece is
+//! taken from the plugin when it comes, even if no receive has taken its message yet; receives are tested only when a piece is due; and
+//! none is posted ahead once the peer leaves.
 
 use std::collections::VecDeque;
 
@@ -23,13 +23,13 @@ pub(super) struct StagedReceiver {
     comm: Option<Comm>,
     /// Slots without a receive.
     free: Vec<usize>,
-    /// In the order in which pieces come.
+    /// Posted receives, in the order in which pieces come.
     flights: VecDeque<Flight>,
     /// Pieces that have come: their slots and lengths.
     landed: VecDeque<(usize, usize)>,
-    /// How many are announced, and have not come.
+    /// The number of pieces that are announced and have not come.
     due: usize,
-    /// The peer leaves: it announces no more.
+    /// The peer leaves, and announces no more messages.
     is_leaving: bool,
     /// A post has failed before it was known that the peer leaves.
     failed_ahead: bool,
@@ -62,7 +62,7 @@ struct Flight {
 /// A message whose pieces are not all copied to its place.
 #[derive(Debug)]
 struct Job {
-    /// None: its bytes are dropped.
+    /// None: the bytes are dropped.
     place: Option<Place>,
     len: usize,
     at: usize,
@@ -86,7 +86,7 @@ impl StagedReceiver {
         }
     }
 
-    /// Takes the next piece from the plugin, if it is there. Returns whether it was.
+    /// Takes the next piece from the plugin, if it has come. Returns whether it had.
     fn land(&mut self) -> Result<bool, GroupError> {
         let (Some(comm), Some(flight)) = (&self.comm, self.flights.front()) else {
             return Ok(false);
@@ -101,7 +101,7 @@ impl StagedReceiver {
         Ok(true)
     }
 
-    /// Copies a piece to its place, if there is one. Returns whether there was.
+    /// Copies a piece that has come to its place. Returns whether there was one.
     fn copy(&mut self) -> Result<bool, GroupError> {
         let (Some(comm), Some(job)) = (&self.comm, self.jobs.front_mut()) else { return Ok(false) };
         let Some((slot, len)) = self.landed.pop_front() else { return Ok(false) };
